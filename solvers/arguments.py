@@ -6,7 +6,7 @@ import math
 import operator as python_operator
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,14 +18,15 @@ from blockvec.interchange import ArrayKind, is_function, native
 from blockvec.parallel import Communicator
 
 from .blocks import Operator, column_factors, is_ordinary, to_host
-from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.mixed_precision import SINGLE, Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
-from .linear.preconditioners import following
-from .linear.systems import Preconditioner
 from .orthogonalize import orthogonalize
 from .problem import IterationState, Method, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from .iterations.jd_options import JacobiDavidsonOptions
+    from .linear.systems import Preconditioner
 
 
 class Options(TypedDict, total=False):
@@ -104,9 +105,11 @@ def check_combination(
     for name, value in corrections.items():
         if value is not None and method not in ("auto", "jd"):
             raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
-    how = corrections["jd_options"]
-    if not (how is None or isinstance(how, JacobiDavidsonOptions)):
-        raise OptionError(f"jd_options: got {how!r}; give a JacobiDavidsonOptions.")
+    if (how := corrections["jd_options"]) is not None:
+        from .iterations.jd_options import JacobiDavidsonOptions
+
+        if not isinstance(how, JacobiDavidsonOptions):
+            raise OptionError(f"jd_options: got {how!r}; give a JacobiDavidsonOptions.")
     if asks_for_corrections(method, **corrections):
         if OPinv is not None:
             raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
@@ -120,6 +123,23 @@ def check_combination(
         raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
     if which == "SM" and sigma is not None and OPinv is not None:
         raise OptionError("OPinv: 'SM' with sigma needs another inverse, or none; leave it out.")
+
+
+def ends(interval: Any) -> tuple[float, float]:
+    """Check the ends of an interval."""
+    wrong = OptionError(f"interval: got {interval!r}; give two real numbers, the lower one first.")
+    try:
+        low, high = (float(end) for end in interval)
+    except (TypeError, ValueError):
+        raise wrong from None
+    if not low <= high or low == math.inf or high == -math.inf:
+        raise wrong
+    return low, high
+
+
+def farthest(low: float, high: float) -> float:
+    """Return the largest magnitude of a finite end."""
+    return max((abs(end) for end in (low, high) if math.isfinite(end)), default=0.0)
 
 
 def check_precision(op: Operator, *, method: str, is_plain: bool) -> None:
@@ -215,6 +235,8 @@ def positive(name: str, value: Any) -> float | None:
 
 def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
     """Convert a preconditioner to a function of blocks that returns new ones."""
+    from .linear.preconditioners import following
+
     if not hasattr(value, "shape"):
         if not callable(value):
             raise OptionError(f"preconditioner: got {value!r}; give a matrix, an operator or a function.")

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,9 +23,9 @@ from .result import EigenResult
 from .runtime.memory import SMALL_BYTES, available_bytes
 from .runtime.processes import largest
 from .storage import dense_bytes
-from .transform.solution import solve_transformed
-from .transform.spectral_map import SpectralMap
-from .transform.standard_form import StandardForm, standard_form
+
+if TYPE_CHECKING:
+    from .transform.standard_form import StandardForm
 
 # What an iteration did that ended for each of these reasons without all pairs; others hold for every method.
 FAILURES = {
@@ -97,6 +97,10 @@ def solve_densely(
 
     Shifts then only select values, except with a singular M.
     """
+    from .transform.solution import solve_transformed
+    from .transform.spectral_map import SpectralMap
+    from .transform.standard_form import standard_form
+
     dense = replace(
         problem,
         method="dense",

@@ -11,25 +11,25 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 import blockvec
-from blockvec import BlockVector, Factorization, array_namespace, as_operator
+from blockvec import BlockVector, array_namespace, as_operator
 from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
 from .combine import both_ends, one_after_other, staged, within_time
 from .drivers import prepare, run, solve_iteratively
-from .factorization.inertia import outer_end, proof, shift_outside
 from .iterations.filter_design import INDEX_BYTES, filter_width
 from .placement import DENSE_ROWS, factor_place, is_affordable, shift_invert_s
 from .problem import IterationOptions, Problem
 from .result import EigenResult, counted
-from .transform.solution import solve_transformed
-from .transform.standard_form import StandardForm, standard_form
+
+if TYPE_CHECKING:
+    from .transform.standard_form import StandardForm
 
 SHARE = 1.0  # of the time of a factorisation with its solves, which an iteration may take before
 LEAST_S, ELEMENT_S = 0.05, 1e-7  # at least, and per stored element: several times that of the prediction
@@ -118,6 +118,8 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
     """Iterate on the standard form of a pair; continue by shift-invert if it converges slowly."""
+    from .transform.solution import solve_transformed
+
     soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
     maxiter = soon if problem.maxiter is None else problem.maxiter
     first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=maxiter))
@@ -148,7 +150,7 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
         if problem.locked is not None:
             problem = replace(problem, locked=tall_block("orthogonal_to", problem.locked, operator))
     try:
-        factors = Factorization(matrix, mass, device=place)
+        factors = blockvec.Factorization(matrix, mass, device=place)
         result = _from_shifts(first, matrix, mass, replace(problem, operator=operator), factors)
     except CapacityError:
         return None
@@ -159,9 +161,13 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
 
 
 def _from_shifts(
-    first: EigenResult, matrix: Any, mass: Any, problem: Problem, factors: Factorization
+    first: EigenResult, matrix: Any, mass: Any, problem: Problem, factors: blockvec.Factorization
 ) -> EigenResult | None:
     """Solve from shifts that come closer to the end of the spectrum, and prove that nothing is missing."""
+    from .factorization.inertia import outer_end, proof, shift_outside
+    from .transform.solution import solve_transformed
+    from .transform.standard_form import standard_form
+
     end, result, why = problem.which, first, ""
     assert end != "BE"
     norm = first.info["norm"] / (1.0 if mass is None else factors.largest_mass)

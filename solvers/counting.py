@@ -21,10 +21,20 @@ from typing import Any, Literal
 import numpy as np
 
 from blockvec import BlockVector, as_operator
-from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind
 
-from .arguments import check_choice, device_of, generator, integer, is_explicit, natively, on_host, square
+from .arguments import (
+    check_choice,
+    device_of,
+    ends,
+    farthest,
+    generator,
+    integer,
+    is_explicit,
+    natively,
+    on_host,
+    square,
+)
 from .blocks import Operator, RealArray
 from .factorization.pencil import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
@@ -156,23 +166,6 @@ def count_eigenvalues(
             return EigenvalueCount(value, 0.0, f"by inertia at {left.sigma:.12g} and {right.sigma:.12g}")
         operator = op if M is None else standard_form(op, A, M, None).operator
         return estimate(operator, low, high, generated, width)[0]
-
-
-def ends(interval: Any) -> tuple[float, float]:
-    """Check the ends of an interval."""
-    wrong = OptionError(f"interval: got {interval!r}; give two real numbers, the lower one first.")
-    try:
-        low, high = (float(end) for end in interval)
-    except (TypeError, ValueError):
-        raise wrong from None
-    if not low <= high or low == math.inf or high == -math.inf:
-        raise wrong
-    return low, high
-
-
-def farthest(low: float, high: float) -> float:
-    """Return the largest magnitude of a finite end."""
-    return max((abs(end) for end in (low, high) if math.isfinite(end)), default=0.0)
 
 
 def can_factorise(op: Operator, A: Any, M: Any) -> bool:

@@ -18,12 +18,9 @@ from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
 from .combine import after_outliers, both_ends, one_after_other, staged
 from .costs import FEW_ROWS
-from .interior_filter import solve_window
 from .iterations.base import Iteration, IterationResult
 from .iterations.counts import Counts
 from .iterations.filtered_lanczos import FilteredRestart
-from .iterations.jacobi_davidson import JacobiDavidson
-from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.lanczos import ThickRestart
 from .iterations.rayleigh_ritz import IDENTITY_COLUMNS, dense_eigenpairs
 from .problem import Chosen, IterationOptions, Problem
@@ -34,7 +31,6 @@ from .runtime.memory import require_memory
 from .runtime.processes import delivered, largest
 from .storage import dense_bytes, may_mix, require_basis
 from .transform.inner_product import InnerProductOperator, inner_product_columns
-from .transform.spectral_map import SpectralMap
 
 
 def solve(problem: Problem) -> EigenResult:
@@ -49,6 +45,8 @@ def run(problem: Problem, options: IterationOptions) -> EigenResult:
     if problem.is_around_target and not problem.asks_for_corrections:
         return _solve_around(problem, options)
     if options.method == "filter" and problem.target is not None:
+        from .interior_filter import solve_window
+
         return solve_window(problem, options, solve_iteratively)
     if problem.which == "BE":
         return both_ends(problem, lambda end: solve_iteratively(end, options))
@@ -88,13 +86,12 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         problem.checkpoint.problem = _fingerprint(problem, options)
         problem.checkpoint.image = probe(op, start, problem.locked)
         problem.checkpoint.layout = op.layout
-    iterations: dict[Chosen, type[Iteration]]
-    iterations = {"lanczos": ThickRestart, "filter": FilteredRestart, "jd": JacobiDavidson}
+    iteration = _iteration(options.method)
     is_sparse = problem.has_factors or getattr(op, "nnz", None) is not None  # products need no BLAS
     threads = single_threaded_blas if is_sparse and op.device == "cpu" else contextlib.nullcontext()
     with threads, deferred_interrupt() as interrupted:
         try:
-            outcome = iterations[options.method](problem, options, start, interrupted).run()
+            outcome = iteration(problem, options, start, interrupted).run()
         except BreakdownError as error:
             source = "A" if problem.preconditioner is None else "A or the preconditioner"
             raise BreakdownError(
@@ -114,6 +111,14 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     return after_outliers(given, result, solve_rest)
 
 
+def _iteration(method: Chosen) -> type[Iteration]:
+    if method == "jd":
+        from .iterations.jacobi_davidson import JacobiDavidson
+
+        return JacobiDavidson
+    return FilteredRestart if method == "filter" else ThickRestart
+
+
 def _by_columns(problem: Problem, columns: type[ColumnBlock]) -> Problem:
     """Convert a problem of the host to column-major blocks of a type."""
     locked = None if problem.locked is None else columns.of(problem.locked)
@@ -129,6 +134,8 @@ def _empty(op: Operator) -> BlockVector:
 
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     """Collect everything that determines an iteration, except the operator itself."""
+    from .iterations.jd_options import JacobiDavidsonOptions
+
     return {
         "n": problem.n,
         "method": options.method,
@@ -158,6 +165,8 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
     first = solve_iteratively(problem, options)
     if first.info["stopped"] != "stagnated" or problem.may_be_dense:
         return first
+    from .interior_filter import solve_window
+
     part = replace(
         staged(problem, "window"),
         start=BlockVector(first.eigenvectors),
@@ -173,6 +182,8 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
 
 def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by dense LAPACK."""
+    from .transform.spectral_map import SpectralMap
+
     op, n = problem.operator, problem.n
     purpose = f"a dense matrix of {n} rows and its eigenvectors"
     require_memory(op, dense_bytes(op), purpose, "use method='lanczos'")

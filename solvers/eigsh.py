@@ -6,17 +6,18 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
 from .arguments import Options
-from .iterations.jd_options import JacobiDavidsonOptions
-from .iterations.mixed_precision import Precision
-from .preparation import prepare
 from .problem import IterationState, Method, excess
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
 from .runtime.processes import together
+
+if TYPE_CHECKING:
+    from .iterations.jd_options import JacobiDavidsonOptions
+    from .iterations.mixed_precision import Precision
 
 
 @overload
@@ -299,6 +300,8 @@ def eigsh(
     """
     given = locals()
     begin_s = time.perf_counter()
+    from .preparation import prepare  # most of the package, which `import solvers` need not wait for
+
     options = {name: given[name] for name in Options.__annotations__}
     prepared = prepare(A, k, M, sigma, which, options, begin_s)
     result = prepared.solve()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 import blockvec
-from blockvec import Factorization
 from blockvec.errors import DeviceError
 from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
 from .blocks import Operator
-from .factorization.work import FactorWork
 from .runtime.memory import available_bytes
+
+if TYPE_CHECKING:
+    from .factorization.work import FactorWork
 
 AFFORDABLE_S = 20.0  # of a factorisation on the host that nobody asked for
 # Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
@@ -113,8 +114,10 @@ def is_short(A: Any, k: int) -> bool:
 
 def _takes_too_long(A: Any, place: str | None) -> bool:
     """Predict whether a factorisation asked for takes many minutes."""
-    if place is None or Factorization.is_small(*_size(A)):
+    if place is None or blockvec.Factorization.is_small(*_size(A)):
         return False
+    from .factorization.work import FactorWork
+
     # The search of a long, thin graph takes longer than its factors.
     bounds = FactorWork.dense, FactorWork.of_band, FactorWork.of
     return all(bound(A).factor_s(place) > LONGEST_S for bound in bounds)
@@ -122,13 +125,15 @@ def _takes_too_long(A: Any, place: str | None) -> bool:
 
 def factor_place(n: int, entries: int, device: str) -> str | None:
     """Choose where to factorise a matrix of a device: there, or on the ``"cpu"``; None if neither can."""
-    if device == "cpu" or Factorization.is_small(n, entries):
+    if device == "cpu" or blockvec.Factorization.is_small(n, entries):
         return "cpu"
-    return device if Factorization.is_available(device) else None
+    return device if blockvec.Factorization.is_available(device) else None
 
 
 def shift_invert_s(A: Any, op: Operator) -> float:
     """Predict the seconds of a solve by shift-invert for an operator of a device; inf without memory."""
+    from .factorization.work import FactorWork
+
     work = FactorWork.of(A)
     if op.device == "cpu" and not _fits(work, op):
         return math.inf  # cuDSS asks for memory itself, before its factors are allocated
@@ -137,8 +142,10 @@ def shift_invert_s(A: Any, op: Operator) -> float:
 
 def is_affordable(A: Any, M: Any, op: Operator) -> bool:
     """Check whether factors on the host fit in memory, and take seconds."""
-    if Factorization.is_small(*_size(A)):
+    if blockvec.Factorization.is_small(*_size(A)):
         return True
+    from .factorization.work import FactorWork
+
     work = FactorWork.of(A, M)
     return _fits(work, op) and work.factor_s("cpu") < AFFORDABLE_S
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from .arguments import (
     check_precision,
     checkpoint_for,
     device_of,
+    ends,
+    farthest,
     generator,
     integer,
     is_explicit,
@@ -37,9 +39,7 @@ from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pai
 from .blocks import column_factors, to_host
 from .column_block import SHORT_ROWS
 from .combine import one_after_other, staged, within_time
-from .counting import ends, farthest
 from .drivers import solve
-from .interval import check_with_interval, solve_interval
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
 from .problem import Problem, asks_for_corrections
@@ -47,8 +47,9 @@ from .result import EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import Scaling, measured
-from .transform.solution import AT_THE_LIMIT, solve_proven, solve_transformed
-from .transform.standard_form import StandardForm, standard_form
+
+if TYPE_CHECKING:
+    from .transform.standard_form import StandardForm
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
@@ -113,6 +114,8 @@ class Prepared:
         return solve_or_densify(problem, lambda: _iterate(problem, form, A, M, self.shift), densely)
 
     def _solve_interval(self, problem: Problem) -> EigenResult:
+        from .interval import solve_interval
+
         assert self.interval is not None
         wanted = self.A, self.M, *map(self.scaling.value, self.interval), self.most
         result = solve_or_densify(
@@ -129,6 +132,9 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift:
     may_factorise = problem.method == "auto" and not problem.asks_for_corrections and are_explicit
     if form is None:
         return solve_or_factorise(problem, A) if may_factorise else solve(problem)
+    from .transform.solution import AT_THE_LIMIT, solve_proven, solve_transformed
+    from .transform.standard_form import standard_form
+
     unrestricted = not form.is_shifted and problem.locked is None
     if may_factorise and unrestricted and is_factorable_pair(form.A, A, M, problem.which):
         return solve_pair(form, A, M, problem)
@@ -159,6 +165,8 @@ def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
     together = {"which": which, "sigma": sigma} | named("method", "mode", "Minv", "OPinv")
     together |= named("preconditioner", "jd_options")
     if options["interval"] is not None:
+        from .interval import check_with_interval
+
         check_with_interval(**together, **named("v0", "ncv", "maxiter", "orthogonal_to"))
         ends(options["interval"])
     check_combination(M=M, **together)
@@ -216,6 +224,8 @@ def prepare(
         operands = op, given.A, given.M, given.OPinv
         op, A, M, OPinv = scaling.operands(*operands, given.device, is_checked)
         if transforms:
+            from .transform.standard_form import standard_form
+
             at = None if unfactored else shift
             form = standard_form(op, A, M, at, OPinv, mode, Minv=given.Minv, k=k if isinstance(k, int) else 6)
     problem = Problem(

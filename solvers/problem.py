@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from blockvec import BlockVector
 
 from .blocks import Array, Block, Operator, RealArray, times
-from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.mixed_precision import Precision
 from .iterations.rayleigh_ritz import Selection, Tolerance
-from .linear.systems import Preconditioner
 from .runtime.checkpoint import Checkpoint, restored
+
+if TYPE_CHECKING:
+    from .iterations.jd_options import JacobiDavidsonOptions
+    from .linear.systems import Preconditioner
 
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
+import pkgutil
 import shutil
 import signal
 import subprocess
@@ -17,9 +19,17 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import blockvec
+import solvers
 from solvers import placement
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A module that is imported while a test replaces a name elsewhere would keep the replacement.
+for _package in (blockvec, solvers):
+    for _module in pkgutil.walk_packages(_package.__path__, f"{_package.__name__}."):
+        if not {"cuda", "__main__"} & set(_module.name.split(".")):
+            importlib.import_module(_module.name)
 
 hypothesis.settings.register_profile(
     "blockvec",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from .filter_design import (
 from .lanczos import ThickRestart
 from .mixed_precision import LEAST_LIMIT, UNIT, SingleCopy
 from .rayleigh_ritz import ranking_key
-from .spectrum import Sketch, sketch_spectrum
+
+if TYPE_CHECKING:
+    from .spectrum import Sketch
 
 # Predicted cycles of Lanczos steps up to which no filter is designed, of those on column-major blocks, and
 # of those of single columns: a hundred of them took as long as a filter on lattices of 10 000 to 21 000 rows.
@@ -96,6 +99,8 @@ class FilterChoice(ThickRestart):
 
     def _draw_sketch(self) -> Sketch:
         """Estimate the bounds of the spectrum and its density."""
+        from .spectrum import sketch_spectrum
+
         sketch = sketch_spectrum(
             *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
             most=MAX_SKETCH_STEPS,

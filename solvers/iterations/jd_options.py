@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from blockvec.errors import OptionError
 
 from ..blocks import Block, RealArray, SystemOperator
-from ..linear.systems import Preconditioner
-from .search_space import Extraction
+
+if TYPE_CHECKING:
+    from ..linear.systems import Preconditioner
+    from .search_space import Extraction
 
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
 Stop = Literal["adaptive", "power"]

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from .. import blocks
 from ..arguments import is_explicit
 from ..blocks import Array, is_ordinary, ordinary_exponent, times, to_host
 from ..column_block import SHORT_ROWS
-from ..linear.preconditioners import following
-from ..linear.systems import Preconditioner
 from ..problem import Problem
 from ..result import EigenResult
 from ..runtime.processes import largest
-from .standard_form import given_inverse
+
+if TYPE_CHECKING:
+    from ..linear.systems import Preconditioner
 
 UNMEASURED = 0.3  # share of the exponents up to which residuals of a function have squares in the range
 CHECK_COLUMNS = 2  # operator columns of the Hermitian check
@@ -66,6 +66,8 @@ class Scaling:
         """Scale an operator, the A that it applies, M and OPinv; check that the operator is Hermitian."""
         if self.a:
             if OPinv is not None:
+                from .standard_form import given_inverse
+
                 OPinv = _scaled_operator(given_inverse(OPinv, op), -self.a)
             if is_explicit(A) or hasattr(A, "tocsr"):
                 A = A * 2.0**-self.a
@@ -103,6 +105,8 @@ class Scaling:
         given = problem.preconditioner
         if given is None:
             return None
+        from ..linear.preconditioners import following
+
         function, op = given, problem.operator
         exponent = _even(_magnitude(function, op, "the preconditioner"), op.dtype)
         half = 2.0 ** (-exponent // 2)

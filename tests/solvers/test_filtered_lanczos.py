@@ -181,7 +181,7 @@ def test_a_wrong_bound_of_the_far_end_is_noticed(which: Any, monkeypatch: pytest
         inside = np.abs(seen.theta) < 5
         return Sketch(seen.theta[inside], seen.counts[inside], -1.0, 1.0, 0, 0, 0)
 
-    monkeypatch.setattr("solvers.iterations.filter_choice.sketch_spectrum", blind)
+    monkeypatch.setattr("solvers.iterations.spectrum.sketch_spectrum", blind)
     result = eigsh(
         sp.diags_array(values, format="csr"),
         6,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -32,9 +31,8 @@ def _as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.param == "rows":
         monkeypatch.setattr("solvers.choice.SHORT_ROWS", 0)
 
-    module = sys.modules["solvers.preparation"]  # hidden behind the function
-    monkeypatch.setattr(module, "standard_form", form)
-    monkeypatch.setattr(module, "fits_dense", lambda op: False)
+    monkeypatch.setattr("solvers.transform.standard_form.standard_form", form)
+    monkeypatch.setattr("solvers.preparation.fits_dense", lambda op: False)
 
 
 def pencil(kind: str) -> tuple[Any, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -321,7 +320,7 @@ def test_a_wrong_count_is_noticed_and_mended(
     check(result, VALUES[(VALUES >= 1) & (VALUES <= 1.3)], GRID)
     assert result.info["method"] == "dense"
     assert "were counted" in result.info["why"] or "stagnated" in result.info["why"]
-    monkeypatch.setattr(sys.modules["solvers.preparation"], "fits_dense", lambda op: False)
+    monkeypatch.setattr("solvers.preparation.fits_dense", lambda op: False)
     with pytest.raises((BreakdownError, NoConvergence), match=r"were counted|missing"):
         solved(GRID, (1.0, 1.3))
 
