@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -178,6 +179,60 @@ def test_importing_blockvec_imports_neither_optional_nor_slow_packages() -> None
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+AFTER_IMPORT = ["solvers.preparation", "solvers.drivers", "solvers.iterations.lanczos"]
+# Alternatives that other problems, devices, files or processes take.
+ALTERNATIVES = """
+blockvec.bench blockvec.explanation blockvec.factorization blockvec.krylov_steps
+blockvec.backends.cuda blockvec.backends.host.superlu blockvec.backends.host.pardiso
+blockvec.backends.host.chain blockvec.backends.host.sparse_source
+blockvec.kernels.compile blockvec.kernels.elementwise blockvec.kernels.families
+blockvec.kernels.dense blockvec.kernels.sparse blockvec.kernels.tuning
+blockvec.io.matrixmarket blockvec.io.petsc blockvec.models.catalogue blockvec.models.lattice
+blockvec.parallel.files blockvec.parallel.operator blockvec.parallel.partition
+solvers.counting solvers.factorization solvers.interior_filter solvers.interval solvers.linear
+solvers.iterations.jacobi_davidson solvers.iterations.jd_options solvers.iterations.spectrum
+solvers.orthogonalize.intrablock solvers.replacement
+solvers.transform.solution solvers.transform.standard_form solvers.transform.spectral_map
+"""
+PLAIN_SOLVE = """
+import sys
+import blockvec, solvers
+def loaded(groups):
+    return [name for name in sys.modules if any(f"{name}.".startswith(f"{group}.") for group in groups)]
+print(loaded(%s))
+import numpy as np, scipy.sparse as sp
+rows, beside = np.linspace(0, 2, 9000), np.ones(8999)
+blockvec.eigsh(sp.diags_array([rows, beside, beside], offsets=[0, 1, -1], format="csr"), k=6, which="LA")
+print(loaded(%s))
+"""
+
+
+def test_a_plain_solve_on_the_host_imports_no_alternatives(tmp_path: Path) -> None:
+    alternatives = ALTERNATIVES.split()
+    for name in AFTER_IMPORT + alternatives:
+        path = ROOT.joinpath(*name.split("."))
+        assert path.is_dir() or path.with_suffix(".py").exists(), f"there is no {name}"
+    others = [*alternatives, "rich", "html", "matplotlib", "llvmlite", "cupy", "mpi4py"]
+    assert run_python(PLAIN_SOLVE % (AFTER_IMPORT + others, others), tmp_path) == "[]\n[]\n"
+
+
+@pytest.mark.parametrize("folder", ["blockvec", "solvers"])
+def test_names_imported_on_first_use_are_those_that_type_checkers_see(folder: str) -> None:
+    for path in (ROOT / folder).rglob("__init__.py"):
+        text, name = path.read_text(encoding="utf-8"), ".".join(path.relative_to(ROOT).parts[:-1])
+        if "on_first_use" not in text:
+            continue
+        package = importlib.import_module(name)
+        assert set(package.__all__) <= set(dir(package))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                source = importlib.import_module("." * node.level + (node.module or ""), name)
+                for shown in {alias.name for alias in node.names} & set(package.__all__):
+                    assert getattr(package, shown) is getattr(source, shown), f"{name}.{shown}"
+        with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nothing'"):
+            package.nothing  # noqa: B018
 
 
 def test_only_config_reads_blockvec_environment_variables() -> None:
