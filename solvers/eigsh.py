@@ -175,7 +175,8 @@ def eigsh(
         copy of A in float32 or complex64, which take about half of the time. Orthogonalisation, values,
         residuals and the last application of a filter stay in double precision: results are as accurate as
         with "double". "auto" mixes if the limits of residuals are at least 3e-9 ||A||, A is so large that it
-        saves time, and memory suffices for the copy. "mixed" mixes in any case; with tighter limits a run
+        saves time, no wanted value lies so far out that rounding errors would leave only filters of low
+        degrees, and memory suffices for the copy. "mixed" mixes in any case; with tighter limits a run
         begins mixed and ends in double precision. It is an error where no filter can be mixed: for functions,
         `M`, `sigma`, `interval` and other methods. ``info["single_columns"]`` counts columns in single
         precision.

@@ -23,9 +23,10 @@ AFFORDABLE_S = 20.0  # of a factorisation on the host that nobody asked for
 # Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
 # graphs, where this matters, the prediction is some five times too high.
 LONGEST_S = 600.0
-# Entries of a matrix and of STEP_VECTORS vectors, and wanted pairs, up to which steps on the host take less
-# time than the launches of their kernels on a GPU.
-HOST_WORK, HOST_PAIRS, STEP_VECTORS = 40_000, 20, 8
+# Real entries of a matrix and of STEP_VECTORS vectors, and wanted pairs, up to which steps on the host take
+# less time than the launches of their kernels on a GPU. For one or two pairs there are few steps, and other
+# calls of the GPU take longer: twice the work.
+HOST_WORK, HOST_PAIRS, STEP_VECTORS, FEW = 40_000, 20, 8, 2
 DENSE_ROWS = 3000  # up to here a GPU solves an end of a spectrum densely in less time
 
 
@@ -109,7 +110,8 @@ def is_short(A: Any, k: int) -> bool:
     ):
         return False
     is_stored = not isinstance(A, blockvec.Operator) or hasattr(getattr(A, "prepared", None), "to_host")
-    return is_stored and bool(A.nnz + STEP_VECTORS * A.shape[0] <= HOST_WORK)
+    parts, most = (2 if A.dtype.kind == "c" else 1), (2 if k <= FEW else 1) * HOST_WORK
+    return is_stored and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= most)
 
 
 def _takes_too_long(A: Any, place: str | None) -> bool:

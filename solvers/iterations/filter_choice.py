@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,10 +36,26 @@ OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to 
 CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
 LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
 MAX_DESIGNS = 6
+# Share of the degree in double precision down to which a filter is mixed: rounding errors bound the spread,
+# and with it the degree where the first value is far out. A product in single precision takes half the time.
+LEAST_MIXED = 0.6
 OUTLIER_SHARE = 0.5  # of the wished degree that a filter without outliers needs, for which they are left out
 # Calls of A in a whole solve, per degree that separates the wanted values: 15 to 80 on lattices, spin chains
 # and finite elements.
 CALLS_PER_DEGREE = 40.0
+
+
+class Design(NamedTuple):
+    """A filter, or None where none gains anything, the degree wished for, and the largest spread."""
+
+    filter: Filter | None
+    wished: int
+    spread: float
+
+    @property
+    def degree(self) -> int:
+        """The filter's degree, 0 without one."""
+        return 0 if self.filter is None else self.filter.degree
 
 
 class FilterChoice(ThickRestart):
@@ -139,27 +155,40 @@ class FilterChoice(ThickRestart):
         self.designs += 1
         limit = float(tolerance.limits(np.full(1, abs(values[1])), self._norm()).max())
         asked = self.problem.precision == "mixed"
-        self.is_mixed = self.mixes and self.options.mixes and (asked or limit >= LEAST_LIMIT * self._norm())
-        degree, unit = self.options.degree, tolerance.unit
-        if self.is_mixed:
-            sizes = self.options.block_size, (self.problem.k + self.options.ncv) // 2
-            costs = choose_degree(self._single(), *sizes, self.operator.dtype.itemsize)
-            degree = max(degree, costs)
-            unit = UNIT
-        rounding = unit * self._norm()
-        spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
-        self.filter = design_filter(values, self.which, self._norm(), degree, spread, crowding)
+        is_mixed = self.mixes and self.options.mixes and (asked or limit >= LEAST_LIMIT * self._norm())
+        design = self._designed(values, crowding, limit, is_mixed)
+        if is_mixed and not asked:
+            double = self._designed(values, crowding, limit, False)
+            if design.degree < LEAST_MIXED * double.degree:
+                design, is_mixed = double, False
+                self.mixes, self._copy = False, None
+        self.filter, self.is_mixed = design.filter, is_mixed
         separating = separating_degree(values, self.which, self._norm(), crowding)
         self.expected_calls = 0.0 if self.filter is None else CALLS_PER_DEGREE * separating
         if self.designs > MAX_DESIGNS:
             self.filter = None
         elif self.filter is None:
-            self.outliers = self._count_outliers(values, min(max(degree, separating), STIFFEST), spread)
+            wished = min(max(design.wished, separating), STIFFEST)
+            self.outliers = self._count_outliers(values, wished, design.spread)
         self.retired = self.filter is None
         self.is_mixed = self.is_mixed and not self.retired
         self.best, self.stalled, self.doubt = np.inf, 0, 1.0
         if self.filter is not None:
             self.degree = max(self.degree, self.filter.degree)
+
+    def _designed(
+        self, values: tuple[float, float, float, float], crowding: float, limit: float, is_mixed: bool
+    ) -> Design:
+        """Design a filter for matrices in single or double precision."""
+        degree, unit = self.options.degree, self.problem.tolerance.unit
+        if is_mixed:
+            sizes = self.options.block_size, (self.problem.k + self.options.ncv) // 2
+            degree = max(degree, choose_degree(self._single(), *sizes, self.operator.dtype.itemsize))
+            unit = UNIT
+        rounding = unit * self._norm()
+        spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
+        filter = design_filter(values, self.which, self._norm(), degree, spread, crowding)
+        return Design(filter, degree, spread)
 
     def _count_outliers(self, values: tuple[float, float, float, float], degree: float, spread: float) -> int:
         """Count the wanted values so far out that a filter would separate the others without them."""

@@ -16,6 +16,7 @@ import solvers.iterations.lanczos
 import solvers.iterations.rayleigh_ritz
 import solvers.iterations.verification
 import solvers.orthogonalize.decomposition
+from solvers import placement
 from solvers.iterations.counts import Counts
 from solvers.iterations.filtered_lanczos import FilteredRestart
 from solvers.iterations.krylov import BlockKrylov
@@ -198,3 +199,16 @@ def test_a_whole_run_finds_every_copy_with_small_matrices_on_the_host(
     values = np.linalg.eigvalsh(matrix.toarray())
     wanted = values[solvers.iterations.rayleigh_ritz.select(values, which)[:8]]
     assert np.allclose(np.sort(np.abs(result.theta)), np.sort(np.abs(wanted)), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k", "most"), [("float64", 2, 80), ("float64", 3, 40), ("complex128", 2, 40)]
+)
+def test_small_matrices_are_solved_on_the_host_by_their_work(
+    dtype: str, k: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "HOST_WORK", 40_000)
+    rows = most * 1000 // (1 + placement.STEP_VECTORS)
+    for n, is_short in ((rows, True), (rows + 1, False)):
+        assert placement.is_short(sp.eye_array(n, dtype=dtype, format="csr"), k) == is_short
+    assert not placement.is_short(sp.eye_array(9, format="csr"), placement.HOST_PAIRS + 1)

@@ -22,6 +22,7 @@ from solvers.iterations import filtered_lanczos, mixed_precision
 from solvers.iterations.chebyshev import ChebyshevOperator
 from solvers.iterations.filter_design import Filter
 from solvers.iterations.mixed_precision import LEAST_LIMIT, UNIT, SingleCopy
+from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
 TOL = 1e-8
@@ -165,6 +166,19 @@ def test_auto_mixes_from_a_known_tolerance_on(
         solve(A, 6, tol=share * LEAST_LIMIT, method="filter", precision="double").info["single_columns"] == 0
     )
     check(A, result, np.linalg.eigvalsh(A.toarray())[:6])
+
+
+def test_auto_stays_in_double_precision_where_a_value_far_out_leaves_low_degrees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of a regular graph is its degree; amplified, it would drown the others in rounding errors."""
+    monkeypatch.setattr(mixed_precision, "HOST_BYTES", 0.0)
+    A = matrix("regular_graph:n=1500,degree=8,seed=436").tocsr()
+    auto, mixed = (solve(A, 20, which="LA", method="filter", precision=p) for p in ("auto", "mixed"))
+    for result in (auto, mixed):
+        check(A, result, np.linalg.eigvalsh(A.toarray())[-20:])
+    assert auto.info["single_columns"] == 0 < mixed.info["single_columns"]
+    assert auto.info["degree"] > 1.5 * mixed.info["degree"]
 
 
 def test_auto_mixes_only_where_products_are_those_of_memory() -> None:
