@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import precompiled
+from blockvec import precompiled, start_copies
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..column_block import ColumnOperator
@@ -304,8 +304,8 @@ class Iteration(ABC):
         norms = [self._residual_block(theta, begin, end).norms() for begin, end in ranges]
         self.counts.reductions += len(norms)
         residuals = np.zeros(k)
-        for (begin, end), part in zip(ranges, norms, strict=True):
-            residuals[begin:end] = to_host(part)
+        for (begin, end), part in zip(ranges, start_copies(*norms)() if norms else (), strict=True):
+            residuals[begin:end] = part
         return residuals
 
     def _random_norm(self, like: Block, locked: Block | None) -> float:

@@ -366,7 +366,21 @@ class ThickRestart(Iteration):
             if self.residuals is None:
                 self.residuals = self._true_residuals(state.eigenvalues)
             state = self._current_state()
-        return super()._result(state, reason)
+        return super()._result(self._ascending(state), reason)
+
+    def _ascending(self, state: IterationState) -> IterationState:
+        """Sort the wanted pairs on a GPU, by one product: sorted later, each vector is a copy of its own."""
+        krylov, k, order = self.krylov, len(state.eigenvalues), np.argsort(state.eigenvalues, kind="stable")
+        is_sorted = bool((np.diff(order) == 1).all())
+        if is_sorted or width_padding(krylov.buffer) == 1 or not self._is_rotated():
+            return state
+        all_of_them = np.r_[order, k : krylov.m]
+        krylov.rotate(np.eye(krylov.m)[:, all_of_them])
+        self.theta, self.estimates = self.theta[all_of_them], self.estimates[all_of_them]
+        if self.residuals is not None:
+            self.residuals = self.residuals[order]
+        names = ("eigenvalues", "residuals", "limits")
+        return replace(state, **{name: getattr(state, name)[order] for name in names})
 
     def _spans_space(self) -> bool:
         return self.krylov.room == 0 and self.krylov.complete

@@ -15,7 +15,7 @@ from blockvec import BlockVector, Recorder, as_operator, models
 from blockvec.errors import BreakdownError
 from blockvec.krylov_steps import KrylovSteps
 from blockvec.sparse_operator import SparseOperator
-from solvers import choice, eigsh
+from solvers import choice, drivers, eigsh
 from solvers.iterations import krylov, lanczos
 from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
@@ -348,3 +348,32 @@ def test_filters_queue_steps_again_where_they_have_become_easy(monkeypatch: pyte
         others = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0, device="gpu")[0]
     assert 0 < few < (len(careful) - few) / 2
     assert np.allclose(w.get(), others.get(), atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize(
+    ("which", "method"), [("LA", "lanczos"), ("LM", "lanczos"), ("LA", "filter"), ("SA", "filter")]
+)
+def test_vectors_of_a_gpu_are_sorted_before_they_are_copied(
+    which: str, method: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns in another order would be copied one by one."""
+    A = models.model("laplace2d:nx=30,ny=31").astype(dtype)
+    orders: list[Any] = []
+    true_columns = drivers.columns_of
+
+    def noted(X: Any, order: Any) -> Any:
+        orders.append(order)
+        return true_columns(X, order)
+
+    monkeypatch.setattr(drivers, "columns_of", noted)
+    with pretended_gpu():
+        result = eigsh(A, 6, which=which, method=method, rng=0, device="gpu", return_info=True)
+    w, X = result.eigenvalues.get(), result.eigenvectors.get()
+    assert orders
+    assert all((np.diff(order) == 1).all() for order in orders)
+    assert (np.diff(w) >= 0).all()
+    residuals = np.linalg.norm(A @ X - X * w, axis=0)
+    assert np.allclose(residuals, result.residuals, rtol=0.1, atol=1e-13)
+    assert (residuals <= 1e-11).all()
+    assert np.abs(X.conj().T @ X - np.eye(6)).max() < 1e-13
