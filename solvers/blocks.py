@@ -130,9 +130,14 @@ def width_padding(block: Block) -> int:
     return 1 if block.device == "cpu" else PADDING
 
 
+def ceil_div(count: int, unit: int) -> int:
+    """Divide and round up."""
+    return -(-count // unit)
+
+
 def round_up(count: int, unit: int) -> int:
     """Round up to a multiple of a unit."""
-    return -(-count // unit) * unit
+    return ceil_div(count, unit) * unit
 
 
 def padded_width(width: int, like: Block) -> int:

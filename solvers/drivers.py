@@ -13,7 +13,7 @@ from blockvec import BlockVector, __version__, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
 
 from .arguments import integer, orthonormal_block
-from .blocks import Block, Operator, column_factors, columns_of, project_out, to_host
+from .blocks import Block, Operator, ceil_div, column_factors, columns_of, project_out, to_host
 from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
 from .combine import after_outliers, both_ends, one_after_other, staged
@@ -197,7 +197,7 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     norm = norm if problem.norm is None else problem.norm
     counts = Counts(
         operator_columns=n + len(theta),
-        block_applications=-(-n // IDENTITY_COLUMNS) + -(-len(theta) // IDENTITY_COLUMNS),
+        block_applications=ceil_div(n, IDENTITY_COLUMNS) + ceil_div(len(theta), IDENTITY_COLUMNS),
     )
     outcome = IterationResult(
         theta=theta,

@@ -29,7 +29,7 @@ import numpy as np
 from blockvec import BlockVector, __version__
 from blockvec.errors import BreakdownError
 
-from .blocks import Block, assign, column_factors, pick, round_up, small_matrix, to_host
+from .blocks import Block, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
 from .factorization.pencil import Cut, Pencil, uncertain
 from .iterations.counts import Counts
 from .iterations.krylov import BlockKrylov
@@ -179,7 +179,7 @@ class Slicing:
             return self._tried(cut.sigma + 2 * reach, abs(reach), left, right)
         if last - first < self._least_room(first):
             return self._outside(right, 1), None
-        parts = -(-self._missing(left, right) // PER_SHIFT)
+        parts = ceil_div(self._missing(left, right), PER_SHIFT)
         width = (last - first) / parts
         return self._tried(first + PLACE * width, width, left, right)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .arguments import integer
-from .blocks import Operator
+from .blocks import Operator, ceil_div
 from .choice import DescribedOperator, choose_options
 from .iterations.filter_design import INDEX_BYTES
 from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
@@ -103,11 +103,12 @@ def memory_needed(
         ncv=ncv,
     )
     options = choose_options(problem, problem)
-    rows = -(-n // integer("processes", processes, 1))
+    rows = ceil_div(n, integer("processes", processes, 1))
     if options.method == "dense":
         return dense_bytes(op)
     itemsize: int = op.dtype.itemsize
-    return 2 * -(-nnz // processes) * (itemsize + INDEX_BYTES) + rows * _columns(problem, options) * itemsize
+    basis = rows * _columns(problem, options) * itemsize
+    return 2 * ceil_div(nnz, processes) * (itemsize + INDEX_BYTES) + basis
 
 
 def dense_bytes(op: Operator) -> int:

@@ -30,6 +30,7 @@ from ..errors import OptionError
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.families import SPARSE_FAMILIES
+from ..kernels.limits import ceil_div
 from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
 from ..kernels.sparse.codes import sampled_values
 from ..kernels.sparse.csr_plan import Plan
@@ -175,7 +176,7 @@ def _cases_of(
     for width in widths:
         # Operands larger than all caches together cannot stay in them from one run to the next.
         n_bytes = A.data.nbytes + A.indices.nbytes + sum(A.shape) * width * itemsize(dtype)
-        count = min(max(-(-sizes.footprint(backend) // n_bytes), 1), MAX_COPIES)
+        count = min(max(ceil_div(sizes.footprint(backend), n_bytes), 1), MAX_COPIES)
         while len(operators) < count:
             copies.append(A.copy())
             operators.append(SparseOperator(copies[-1], backend))

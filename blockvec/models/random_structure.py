@@ -11,6 +11,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import OptionError
+from ..kernels.limits import round_up
 from .catalogue import physics_model
 from .rows import AssembledRows, Entry, Mask, RowGenerator, Rows, check_seed, uniform
 
@@ -73,7 +74,7 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
         raise OptionError(f"elements={elements}; a row of the band has room for {min(n, 2 * bandwidth + 1)}")
     check_seed(seed)
     stretch = min(bandwidth + 1, n)
-    chunk = -(-_CHUNK_ROWS // stretch) * stretch
+    chunk = round_up(_CHUNK_ROWS, stretch)
 
     # A range of rows overlaps two or three chunks.
     @functools.lru_cache(maxsize=min(3 * elements, _CACHED_ROWS // min(chunk, n)))

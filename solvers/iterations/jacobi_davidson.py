@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, RealArray, SystemOperator, pick, to_host
+from ..blocks import Block, RealArray, SystemOperator, pick, round_up, to_host
 from ..problem import IterationOptions, IterationState, Problem, excess
 from ..runtime.checkpoint import restored
 from .base import MIN_SEARCH, NORM_SLACK, Iteration, IterationResult
@@ -252,7 +252,7 @@ class JacobiDavidson(Iteration):
     def _seen(self) -> int:
         """Return the number of pairs to form."""
         together = self._together()
-        return min(self.problem.k, -(-(self.n_converged + self.look_ahead) // together) * together)
+        return min(self.problem.k, round_up(self.n_converged + self.look_ahead, together))
 
     def _form(self, count: int) -> None:
         """Form the first vectors and their residuals."""

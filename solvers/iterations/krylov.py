@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from blockvec import Profile
 
-from ..blocks import Array, Block, LinearMap, assign, to_host, width_padding
+from ..blocks import Array, Block, LinearMap, assign, ceil_div, to_host, width_padding
 from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalize import orthogonalize
 from ..orthogonalize.factors import PLAIN_GROWTH
@@ -218,7 +218,7 @@ class BlockKrylov(KrylovSpace):
         end = self.n_locked + self._filled(self.m + self.w)
         if self.m < self._full_until:
             return [(0, end)]
-        steps_ago = -(-self.w // self.block_size)
+        steps_ago = ceil_div(self.w, self.block_size)
         begin = self.m - steps_ago * self.block_size
         return [(0, self.n_locked), (self.n_locked + begin // self._unit * self._unit, end)]
 
@@ -326,7 +326,7 @@ class BlockKrylov(KrylovSpace):
         assert self._steps is not None
         b, end = self.block_size, self.m + self.w
         room = min(self.capacity - end, self.room)
-        count = max(1, min(-(-(until - self.m) // b), room // b)) if self._steps.multiplies else 1
+        count = max(1, min(ceil_div(until - self.m, b), room // b)) if self._steps.multiplies else 1
         X, W, _ = self._operands()
         if all(X is not block for block in self._scratch):
             X, given = self._scratch[0], X

@@ -30,6 +30,7 @@ from ..blocks import (
     assign,
     column_factors,
     project_out,
+    round_up,
     small_matrix,
     to_host,
     width_padding,
@@ -140,7 +141,7 @@ class SearchSpace:
 
     def padded(self, width: int) -> int:
         """Round a width up to a multiple of the padding."""
-        return -(-width // self.padding) * self.padding
+        return round_up(width, self.padding)
 
     def _dot(self, end: int, D: Block) -> Array:
         """Return V^H D for the first `end` columns of V, on the host."""

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array calls it, too
 
+from ...kernels.limits import ceil_div
 from ...kernels.problem import Pattern, SpmmvProblem, is_complex
 from ..base import Array, CsrMatrix, Fused
 from . import elementwise, sparse_kernel
@@ -122,7 +123,7 @@ def _in_order(array: Array) -> Array:
 
 def block_count(work: int, width: int) -> int:
     """Compute the number of row blocks from rows plus entries and the number of real columns."""
-    many = SHARES * -(-work // (SHARES * max(MOST_WORK // width, MIN_ROWS)))
+    many = ceil_div(work, SHARES * max(MOST_WORK // width, MIN_ROWS)) * SHARES
     few = max(1, work // max(LEAST_WORK // width, MIN_ROWS))
     return many if few >= many else 1 << few.bit_length() - 1
 

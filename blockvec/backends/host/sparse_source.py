@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from ...kernels.limits import ceil_div
 from ...kernels.problem import is_complex, real_bytes
 
 Factor = Literal["none", "zero", "one", "real", "complex"]
@@ -291,7 +292,7 @@ class _Writer:
         self.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         for array, size in (("%values", entry), ("%indices", kernel.index_bytes)):
             base = self.new(f"getelementptr [{size} x i8], ptr {array}, i64 %last")
-            for line in range(-(-kernel.lines * size // entry)):
+            for line in range(ceil_div(kernel.lines * size, entry)):
                 offset = AHEAD_BYTES * size // entry + line * LINE_BYTES
                 address = self.new(f"getelementptr i8, ptr {base}, i64 {offset}")
                 self.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 3, i32 1)")

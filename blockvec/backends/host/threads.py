@@ -21,13 +21,14 @@ from typing import Any, TypeVar
 import threadpoolctl
 
 from ...config import options
+from ...kernels.limits import ceil_div
 
 Result = TypeVar("Result")
 
 
 def row_ranges(n_rows: int, n_ranges: int, granule: int = 64) -> list[tuple[int, int]]:
     """Split rows into at most `n_ranges` contiguous ranges whose bounds are multiples of `granule`."""
-    granules = -(-n_rows // granule)
+    granules = ceil_div(n_rows, granule)
     n_ranges = max(1, min(n_ranges, granules))
     cuts = [min(n_rows, granules * i // n_ranges * granule) for i in range(n_ranges + 1)]
     return list(itertools.pairwise(cuts))
