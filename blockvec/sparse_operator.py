@@ -42,8 +42,8 @@ class SparseOperator(Operator):
         # Products of column-major arrays; on the host only.
         self._add_columns = getattr(self.prepared, "add_columns", None)
         self._update_columns = getattr(self.prepared, "update_columns", None)
-        # On a GPU, a converted copy may replace the matrix.
-        self._matrix: Any = matrix if backend.name == "cpu" else None
+        # A chain has none; on a GPU, a converted copy may replace it.
+        self._matrix: Any = matrix if backend.name == "cpu" and sp.issparse(matrix) else None
         self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
 
     @property

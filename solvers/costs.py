@@ -19,7 +19,7 @@ GPU_STEPS = 50  # of an iteration, which take as long as the first call of dense
 # step, per product with a block, and per byte of memory.
 RITZ_S, RITZ_ROW_S = 2e-4, 4e-10
 GPU_WAIT_S, GPU_QUEUE_S, GPU_PRODUCT_S, GPU_BYTE_S = 3e-4, 4e-4, 4e-6, 5e-13
-GPU_LAUNCH_S = 6e-5  # of queueing a step where few calls queue several; half of such a basis is read twice
+GPU_LAUNCH_S = 6e-5  # of queueing one of several steps at once; these read the filled half of a basis twice
 INNER_CALLS = 8  # per step of Jacobi-Davidson, at least
 PATIENCE = 2  # times the cost of dense LAPACK and a second: the limit of a method that was asked for
 

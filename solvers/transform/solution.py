@@ -75,7 +75,7 @@ def _refuse_indefinite(form: StandardForm) -> None:
 
 def is_dominated_by_its_diagonal(operator: Any, negligible: float) -> bool:
     """Check whether Gershgorin's discs of a matrix on the host leave out negative values, as of many M."""
-    if operator.device != "cpu" or not hasattr(operator, "to_host"):
+    if operator.device != "cpu" or not hasattr(getattr(operator, "prepared", None), "indptr"):
         return False
     matrix = operator.to_host()
     radii = np.asarray(abs(matrix).sum(axis=1)).ravel()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, eigsh, models
-from blockvec.errors import DTypeError, OptionError
+from blockvec.errors import DeviceError, DTypeError, OptionError
 from tests.contract.blocks import (
     DTYPES,
     Guarded,
@@ -119,6 +119,11 @@ def test_everything_is_exact_where_the_terms_are_and_repeats(
         sums = (blocks[name[0]].conj() * blocks[name[1]]).sum(axis=0)
         np.testing.assert_array_equal(host(first.dots[name]), sums)
         np.testing.assert_array_equal(host(first.dots[name]), host(second.dots[name]))
+
+
+def test_the_entries_of_a_chain_are_not_stored(device: str) -> None:
+    with pytest.raises(DeviceError, match="are not stored"):
+        models.operator(EXACT[0], device=device).to_host()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

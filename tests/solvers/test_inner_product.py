@@ -127,6 +127,8 @@ def test_gershgorins_discs_let_no_negative_value_pass(seed: int) -> None:
         least, largest = np.linalg.eigvalsh(shifted.toarray())[0], abs(shifted).sum(axis=1).max()
         assert not is_dominated_by_its_diagonal(as_operator(shifted), 1e-12) or least > -2e-12 * largest
     assert is_dominated_by_its_diagonal(as_operator(sp.csr_array(M + sp.eye_array(40))), 1e-12)
+    assert not is_dominated_by_its_diagonal(models.operator("xxz:sites=6,up=3"), 1e-12)  # has no entries
+    assert not is_dominated_by_its_diagonal(as_operator(lambda X: X, shape=(9, 9), dtype=float), 1e-12)
 
 
 def test_masses_of_linear_elements_need_no_search(

@@ -77,11 +77,8 @@ class KrylovSteps:
         kernel, V, blocks, info = self._kernel, self._V, self._blocks, self._gpu.info
         report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
         work = cupy.empty(kernel.work_bytes(blocks), np.uint8)
-        loaded, threads, shared = (
-            _loaded(self._gpu, kernel),
-            32 * kernel.warps(info),
-            kernel.shared_bytes(info),
-        )
+        loaded, threads = _loaded(self._gpu, kernel), 32 * kernel.warps(info)
+        shared = kernel.shared_bytes(info)
         rows, ld = V.shape[0], V.strides[0] // V.itemsize
         at_once = steps if product is None else 1
         for step in range(0, steps, at_once):
