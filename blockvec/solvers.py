@@ -35,14 +35,27 @@ class _SameModules(MetaPathFinder, Loader):
     """Imports each module of the package once, as the same object under both names."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name.startswith(f"{__name__}.") else None
+        is_ours = name.startswith(f"{__name__}.")
+        return ModuleSpec(name, self) if is_ours and importlib.util.find_spec(_real(name)) else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(_real(spec.name))  # whole, for threads that import it meanwhile
+        spec.loader_state = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(module.__name__.removeprefix("blockvec."))
+        assert module.__spec__ is not None  # that of the other name, which Python has set
+        module.__spec__ = module.__spec__.loader_state
+
+
+def _real(name: str) -> str:
+    return name.removeprefix("blockvec.")
 
 
 if _is_found():
     sys.modules[__name__] = importlib.import_module("solvers")
+    for _name in [name for name in sys.modules if name.startswith("solvers.")]:
+        sys.modules[f"blockvec.{_name}"] = sys.modules[_name]
     sys.meta_path.insert(0, _SameModules())
 else:
     _spec = importlib.util.spec_from_file_location(__name__, _PACKAGE)

@@ -159,6 +159,37 @@ def test_the_solvers_are_reached_through_blockvec_as_the_same_objects(tmp_path: 
     assert run_python(SAME_OBJECTS, tmp_path) == "True ours\n"
 
 
+THREADS = """
+import importlib, importlib.util, threading
+import blockvec, blockvec.solvers, blockvec.solvers.eigsh
+start, found, failed = threading.Barrier(8), [], []
+
+def load():
+    start.wait()
+    try:
+        from blockvec.solvers.counting import count_eigenvalues
+        found.append(count_eigenvalues)
+    except BaseException as error:
+        failed.append(error)
+
+threads = [threading.Thread(target=load) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+import solvers.counting
+assert not failed and {*found} == {solvers.counting.count_eigenvalues}, failed
+assert solvers.counting.__spec__.name == "solvers.counting"
+assert callable(blockvec.eigsh) and callable(solvers.eigsh)
+assert importlib.util.find_spec("blockvec.solvers.nothing") is None
+assert not hasattr(blockvec, "no.name") and not hasattr(blockvec, "nothing")
+"""
+
+
+def test_modules_of_the_solvers_are_the_same_from_many_threads(tmp_path: Path) -> None:
+    assert run_python(THREADS, tmp_path) == ""
+
+
 @pytest.mark.parametrize("name", ["solvers.py", "solvers/__init__.py"])
 def test_a_local_file_named_solvers_hides_nothing_of_blockvec(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ def on_first_use(
             setattr(sys.modules[package], name, value)
             return value
         missing = f"module {package!r} has no attribute {name!r}"
-        if name.startswith("_"):
+        if name.startswith("_") or not name.isidentifier():
             raise AttributeError(missing)
         try:
             return importlib.import_module(f"{package}.{name}")

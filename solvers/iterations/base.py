@@ -41,7 +41,7 @@ MAX_SEARCH_WIDTH = 8  # maximum number of missed copies searched for at a time
 class IterationResult:
     """Result of an iteration."""
 
-    theta: RealArray  # eigenvalues, shape (k,), the most wanted first
+    theta: RealArray  # eigenvalues, shape (k,)
     X: Block  # orthonormal vectors, shape (n, k); may be a view of the iteration's buffer
     residuals: RealArray  # true residual norms ||A x - theta x||
     limits: RealArray

@@ -93,7 +93,7 @@ class BlockKrylov(KrylovSpace):
             self._unit = block_size
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
         self._queues = M is None and is_queued(operator, buffer)
-        self._waits = False  # for each step of a filter, after one that was not enough and others like it
+        self._waits = False  # for each step, after one that was not enough and others like it
         self._reports: list[
             tuple[int, int, StepReport | ReportOfSeveral]
         ] = []  # of queued steps: m and m + w before each
@@ -379,7 +379,7 @@ class BlockKrylov(KrylovSpace):
             self._note(m, known, S, R, REDUCTIONS)
             return
         self._reports.clear()
-        self._waits = self.degree > 1
+        self._waits = self.degree > 1 or self._steps is not None
         self.m, self.w, self._next, self._is_clear = m, known - m, None, False
         self._expand_carefully()
 

@@ -169,7 +169,11 @@ class ThickRestart(Iteration):
         queued = krylov.m + krylov.w
         self._plan_looks()
         krylov.loss = self._loss()
-        while krylov.can_expand() and not first_look:
+        while not first_look:
+            if not krylov.can_expand():
+                krylov.settle()  # steps that were not enough leave room again
+                if not krylov.can_expand():
+                    break
             begins = krylov.m < LOOK_AT_NORM and not krylov.takes_launches
             until = LOOK_AT_NORM if begins else max(self.next_look, queued)
             if krylov.m < until:  # otherwise steps were taken ahead
@@ -177,6 +181,8 @@ class ThickRestart(Iteration):
             if begins and krylov.m >= LOOK_AT_NORM:
                 krylov.loss = self._loss()
             reason = self._stopped()
+            if reason:
+                krylov.settle()
             if reason == "interrupted" or (reason and krylov.m >= self.problem.k):
                 return reason  # with a vector for every wanted pair, except after Ctrl-C
             # A missed copy may be among the columns that were pending at the beginning of the cycle.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
@@ -78,9 +79,10 @@ def is_dominated_by_its_diagonal(operator: Any, negligible: float) -> bool:
     if operator.device != "cpu" or not hasattr(getattr(operator, "prepared", None), "indptr"):
         return False
     matrix = operator.to_host()
-    radii = np.asarray(abs(matrix).sum(axis=1)).ravel()
-    diagonal = matrix.diagonal().real
-    return bool((2 * diagonal - radii >= -negligible * radii.max(initial=0)).all())
+    lengths = sp.csr_array((abs(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+    radii, diagonal = lengths @ np.ones(matrix.shape[1]), matrix.diagonal().real
+    largest = radii.max(initial=0)
+    return bool(np.isfinite(largest) and (2 * diagonal - radii >= -negligible * largest).all())
 
 
 def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:

@@ -128,6 +128,10 @@ def test_gershgorins_discs_let_no_negative_value_pass(seed: int) -> None:
         assert not is_dominated_by_its_diagonal(as_operator(shifted), 1e-12) or least > -2e-12 * largest
     assert is_dominated_by_its_diagonal(as_operator(sp.csr_array(M + sp.eye_array(40))), 1e-12)
     assert not is_dominated_by_its_diagonal(models.operator("xxz:sites=6,up=3"), 1e-12)  # has no entries
+    for value in (np.nan, np.inf):
+        assert not is_dominated_by_its_diagonal(
+            as_operator(sp.csr_array([[2.0, value], [value, 2.0]])), 1e-12
+        )
     assert not is_dominated_by_its_diagonal(as_operator(lambda X: X, shape=(9, 9), dtype=float), 1e-12)
 
 

@@ -292,6 +292,24 @@ def test_a_step_ahead_that_was_not_enough_is_taken_with_care(several: list[Sever
     assert several
 
 
+def test_steps_that_fail_again_and_again_are_taken_one_at_a_time(
+    several: list[SeveralSteps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue is not lost with each of them; the careful steps show when to queue again."""
+    true_judged = queued_step._judged
+
+    def refused(*arguments: Any) -> Any:
+        return true_judged(*arguments)[0], None
+
+    monkeypatch.setattr(queued_step, "_judged", refused)
+    monkeypatch.setattr(krylov, "is_easy", lambda *_: False)
+    A = models.model("laplace2d:nx=30,ny=31").tocsr()
+    options: dict[str, Any] = {"block_size": 2, "ncv": 24, "method": "lanczos"}
+    result = eigsh(A, k=5, which="SA", rng=0, return_info=True, **options)
+    assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A.toarray())[:5], rtol=0, atol=1e-12)
+    assert len(several[0].steps) <= result.info["restarts"] + 1  # one queue per cycle
+
+
 def test_a_cycle_with_one_look_says_whether_a_filter_pays(
     several: list[SeveralSteps], monkeypatch: pytest.MonkeyPatch
 ) -> None:
