@@ -29,8 +29,6 @@ COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),
     "verification_columns",
 )
-
-
 COLUMNS_AT_ONCE = 8  # of products with A on a GPU: a width that steps have
 
 

@@ -151,9 +151,8 @@ class FilterChoice(ThickRestart):
         self._design((*self._placed(sketch), self.least), self._crowding(sketch))
 
     def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
-        tolerance = self.problem.tolerance
         self.designs += 1
-        limit = float(tolerance.limits(np.full(1, abs(values[1])), self._norm()).max())
+        limit = float(self._limits(np.full(1, abs(values[1]))).max())
         asked = self.problem.precision == "mixed"
         is_mixed = self.mixes and self.options.mixes and (asked or limit >= LEAST_LIMIT * self._norm())
         design = self._designed(values, crowding, limit, is_mixed)
@@ -162,7 +161,7 @@ class FilterChoice(ThickRestart):
             if design.degree < LEAST_MIXED * double.degree:
                 design, is_mixed = double, False
                 self.mixes, self._copy = False, None
-        self.filter, self.is_mixed = design.filter, is_mixed
+        self.filter = design.filter
         separating = separating_degree(values, self.which, self._norm(), crowding)
         self.expected_calls = 0.0 if self.filter is None else CALLS_PER_DEGREE * separating
         if self.designs > MAX_DESIGNS:
@@ -171,7 +170,7 @@ class FilterChoice(ThickRestart):
             wished = min(max(design.wished, separating), STIFFEST)
             self.outliers = self._count_outliers(values, wished, design.spread)
         self.retired = self.filter is None
-        self.is_mixed = self.is_mixed and not self.retired
+        self.is_mixed = is_mixed and not self.retired
         self.best, self.stalled, self.doubt = np.inf, 0, 1.0
         if self.filter is not None:
             self.degree = max(self.degree, self.filter.degree)

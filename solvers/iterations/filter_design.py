@@ -103,7 +103,7 @@ class _Costs:
 INDEX_BYTES = 4
 # Measured on two cores of a server: orthogonalisation runs at two thirds of the throughput.
 HOST_COSTS = _Costs(call=2e5, step=4e6, vector_passes=2.5, basis_passes=6, small_passes=24)
-# At 4 TB/s 20 us per application and 0.5 ms per step: of five such pairs tried on an H100 with twelve
+# At 4 TB/s 20 us per application and 0.5 ms per step: of five such pairs tried on an H100 with eleven
 # matrices of 6e3 to 2e6 rows, these took the least time.
 DEVICE_COSTS = _Costs(call=8e7, step=2e9, vector_passes=3.5, basis_passes=4, small_passes=16)
 

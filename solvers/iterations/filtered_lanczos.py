@@ -223,7 +223,7 @@ class FilteredRestart(FilterChoice):
         if len(best) < self.problem.k or amplified[-1] <= 1:
             self.promised = math.inf
             return False
-        limits = self.problem.tolerance.limits(self.filter.value(amplified), self._norm())
+        limits = self._limits(self.filter.value(amplified))
         if self.is_mixed:
             limits = np.maximum(limits, REACH * self._norm())
         promised = PROMISE * self._norm() * ritz.residuals[best] / amplified / limits

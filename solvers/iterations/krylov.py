@@ -135,6 +135,13 @@ class BlockKrylov(KrylovSpace):
         step = min(self.block_size, self.w)
         return self.w > 0 and self.m + self.w + min(step, self.room) <= self.capacity
 
+    def can_go_on(self) -> bool:
+        """Check the same, of a full buffer once queued steps are judged: one that failed leaves room."""
+        if self.can_expand():
+            return True
+        self.settle()
+        return self.can_expand()
+
     def expand(self, until: int = 0, stop: Callable[[], object] = bool) -> None:
         """Apply the operator to the next pending columns and append new directions.
 

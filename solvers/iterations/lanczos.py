@@ -169,11 +169,7 @@ class ThickRestart(Iteration):
         queued = krylov.m + krylov.w
         self._plan_looks()
         krylov.loss = self._loss()
-        while not first_look:
-            if not krylov.can_expand():
-                krylov.settle()  # steps that were not enough leave room again
-                if not krylov.can_expand():
-                    break
+        while not first_look and krylov.can_go_on():
             begins = krylov.m < LOOK_AT_NORM and not krylov.takes_launches
             until = LOOK_AT_NORM if begins else max(self.next_look, queued)
             if krylov.m < until:  # otherwise steps were taken ahead
@@ -236,7 +232,8 @@ class ThickRestart(Iteration):
         krylov, k, b = self.krylov, self.problem.k, self.block_size
         if krylov.m < self.next_look:
             return False
-        ritz = krylov.ritz(krylov.expand_ahead(self._steps_of_a_look()))  # while a GPU takes the next steps
+        look = self._steps_of_a_look()
+        ritz = krylov.ritz(krylov.expand_ahead(look))  # while a GPU takes the next steps
         m, best = len(ritz.theta), select(ritz.theta, self.which)[:k]
         self.norm = max(self.norm, krylov.norm)
         digits = self._digits(ritz.residuals[best], self._limits(ritz.theta[best]))
@@ -246,7 +243,7 @@ class ThickRestart(Iteration):
             self.rate = rate = self._rate_since_look(m, digits)
             patience = m if krylov.takes_single_columns else PATIENCE * m / b
             steps = int(min(EAGERNESS * digits / rate if rate > 0 else np.inf, patience))
-        self.next_look = m + b * max(steps, self._steps_of_a_look(), 1)
+        self.next_look = m + b * max(steps, look, 1)
         self.last_look, self.seen = (m, digits), ritz
         if digits == 0:
             krylov.withdraw(m)

@@ -26,7 +26,7 @@ LEAST_LIMIT = 3e-9
 # of ||A||, in which those errors are 3e-8 to 1e-7.
 REACH = 3e-9
 # Bytes per product from which single precision saves time. On two cores it saved none up to 64 000 rows, with
-# operands in caches. On an H100 it saved 8 to 43 per cent of seven solves with 9e7 to 6e8 bytes.
+# operands in caches. On an H100 it saved 8 to 43 per cent of six solves with 9e7 to 9e8 bytes.
 HOST_BYTES, DEVICE_BYTES = 3e7, 8e7
 MOST_DAMPING = 1e3  # of these errors by the last filter, in double precision: others are no smaller
 
