@@ -54,12 +54,14 @@ class KrylovSteps:
         full_until: int,
         locked: int,
         steps: int,
+        enough: float,
         limit: float,
     ) -> Callable[[], list[StepReport]]:
         """Queue steps and return a function that waits for their small matrices.
 
         A step appends W T to the basis, where W is what two projections leave of A X, and T = R^-1 for
-        W^H W = R^H R. Where the growth of the factorisation is not below `limit`, T is the identity, and this
+        W^H W = R^H R. Where the growth of the factorisation is above `enough`, the new block is factorised
+        again, which leaves rounding errors only. Where it is not below `limit`, T is the identity, and this
         step and all later ones are invalid.
 
         Parameters
@@ -74,12 +76,12 @@ class KrylovSteps:
         locked : int
             Columns at the beginning that A X always can couple to.
         steps : int
-        limit : float
-            Bound of the growth, see `inverse_factor`.
+        enough, limit : float
+            Bounds of the growth, see `inverse_factor`; reports contain that of the first factorisation.
         """
         b, columns = self.b, self._queue.columns
         sizes = m, end, full_until, locked, steps, self.multiplies and self._product is None
-        report = self._queue(X.array, W.array, *sizes, limit, self._product)
+        report = self._queue(X.array, W.array, *sizes, enough, limit, self._product)
         wait = start_copy(report.reshape(-1, b))
 
         @functools.cache

@@ -59,7 +59,7 @@ class KrylovStepsKernel:
 
     def work_bytes(self, blocks: int) -> int:
         """Compute the bytes of the workspace."""
-        return COUNTER_BYTES + 8 * self.parts * self.columns * self.b * blocks
+        return COUNTER_BYTES + 8 * self.parts * self.b * (self.b + self.columns * blocks)
 
     def refusal(self, device: DeviceInfo) -> str:
         """Explain why there is no such kernel; empty if there is."""

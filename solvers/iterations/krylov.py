@@ -20,6 +20,7 @@ from ..orthogonalize import orthogonalize
 from ..orthogonalize.factors import PLAIN_GROWTH
 from ..orthogonalize.host_step import column_step, square
 from ..orthogonalize.queued_step import (
+    QUEUED_ENOUGH,
     REDUCTIONS,
     QueuedStep,
     ReportOfSeveral,
@@ -319,7 +320,9 @@ class BlockKrylov(KrylovSpace):
         self._note(self.m, self.m + self.w, result.S, result.R, 0)
         self._advance(X.shape[1], W)
         if self._waits:
-            self._waits = not is_easy(result.R, self.norm or self.most, self.buffer.dtype)
+            self._waits = not is_easy(
+                *(result.R, self.norm or self.most, self.buffer.dtype), factors_again=self.takes_launches
+            )
 
     # --- queued steps on a GPU ---------------------------------------------------------------------
 
@@ -341,7 +344,7 @@ class BlockKrylov(KrylovSpace):
         if not self._steps.multiplies and self.operator.apply(X, out=W) is X:
             X, W = W, X
         columns = (self.n_locked + size for size in (self.m, end, self._full_until))
-        wait = self._steps.queue(X, W, *columns, self.n_locked, count, PLAIN_GROWTH)
+        wait = self._steps.queue(X, W, *columns, self.n_locked, count, QUEUED_ENOUGH * b, PLAIN_GROWTH)
         for step in range(count):
             self._reports.append((self.m, self.m + b, ReportOfSeveral(wait, step, self.buffer.dtype)))
             self._advance(b, W if count % 2 else X)

@@ -96,11 +96,13 @@ class ReportOfSeveral:
     def wait(self, scale: float) -> tuple[Array, Array | None]:
         """Return what `StepReport.wait` does."""
         found = self._wait()[self._step]
-        return _judged(found.first, found.second, found.factor, self._unit, scale)
+        return _judged(found.first, found.second, found.factor, self._unit, scale, factors_again=True)
 
 
-def is_easy(R: Array, scale: float, dtype: np.dtype[Any]) -> bool:
+def is_easy(R: Array, scale: float, dtype: np.dtype[Any], *, factors_again: bool = False) -> bool:
     """Predict whether a queued step after one with the factor R will be enough, as such factors are alike.
+
+    `factors_again` says whether the step has a second factorisation for blocks that need one.
 
     Examples
     --------
@@ -122,16 +124,17 @@ def is_easy(R: Array, scale: float, dtype: np.dtype[Any]) -> bool:
         unit=unit,
         amplified=QUEUED_AMPLIFIED,
     )
-    return enough and LIKENESS * growth <= QUEUED_ENOUGH * len(R)
+    return enough and (factors_again or LIKENESS * growth <= QUEUED_ENOUGH * len(R))
 
 
 def _judged(
-    before: Array, rest: Array, found: FactorReport, unit: float, scale: float
+    before: Array, rest: Array, found: FactorReport, unit: float, scale: float, *, factors_again: bool = False
 ) -> tuple[Array, Array | None]:
     """Return S and R of `StepReport.wait` from what projections took out and the factor of the rest."""
     whole, again, spread = float(found.G.trace().real), square(rest), square(found.T)
     length = max(scale, (whole + again + square(before)) ** 0.5)
-    enough = found.growth <= QUEUED_ENOUGH * len(found.R) and is_enough(
+    is_factored = factors_again or found.growth <= QUEUED_ENOUGH * len(found.R)
+    enough = is_factored and is_enough(
         growth=found.growth, again=again, spread=spread, length=length, unit=unit, amplified=QUEUED_AMPLIFIED
     )
     return before + rest, found.R if enough else None

@@ -172,6 +172,7 @@ class SeveralSteps:
         locked: int,
         steps: int,
         multiplies: bool,
+        enough: float,
         limit: float,
         product: Any,
     ) -> Any:
@@ -189,7 +190,13 @@ class SeveralSteps:
                 W -= V[:, columns] @ S
                 report[i * V.shape[1] + columns] = S
             T, factor = blockvec.backends.backend_of(W).inverse_factor(W.conj().T @ W, limit)
-            W[...] = V[:, end : end + b] = W @ T
+            W[...] = W @ T
+            if enough < factor[-1, 0].real < np.inf:
+                again, other = blockvec.backends.backend_of(W).inverse_factor(W.conj().T @ W, limit)
+                W[...] = W @ again
+                factor[b : 2 * b] = other[b : 2 * b] @ factor[b : 2 * b]
+                factor[2 * b : 3 * b] = T @ again
+            V[:, end : end + b] = W
             reports.append(np.vstack([report, factor]))
             m, end, X, W = m + b, end + b, W, X
         return np.stack(reports)
@@ -298,11 +305,11 @@ def test_steps_that_fail_again_and_again_are_taken_one_at_a_time(
     """A queue is not lost with each of them; the careful steps show when to queue again."""
     true_judged = queued_step._judged
 
-    def refused(*arguments: Any) -> Any:
-        return true_judged(*arguments)[0], None
+    def refused(*arguments: Any, **named: Any) -> Any:
+        return true_judged(*arguments, **named)[0], None
 
     monkeypatch.setattr(queued_step, "_judged", refused)
-    monkeypatch.setattr(krylov, "is_easy", lambda *_: False)
+    monkeypatch.setattr(krylov, "is_easy", lambda *_, **__: False)
     A = models.model("laplace2d:nx=30,ny=31").tocsr()
     options: dict[str, Any] = {"block_size": 2, "ncv": 24, "method": "lanczos"}
     result = eigsh(A, k=5, which="SA", rng=0, return_info=True, **options)
@@ -347,10 +354,10 @@ def test_filters_queue_steps_again_where_they_have_become_easy(monkeypatch: pyte
     judged, true_step = queued_step._judged, BlockKrylov._expand_carefully
     reports = 0
 
-    def first_fails(*arguments: Any) -> Any:
+    def first_fails(*arguments: Any, **named: Any) -> Any:
         nonlocal reports
         reports += 1
-        S, R = judged(*arguments)
+        S, R = judged(*arguments, **named)
         return S, None if reports == 1 else R
 
     def counted(basis: BlockKrylov) -> None:
@@ -362,7 +369,7 @@ def test_filters_queue_steps_again_where_they_have_become_easy(monkeypatch: pyte
     with pretended_gpu():
         w = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0, device="gpu")[0]
         few, reports = len(careful), 0
-        monkeypatch.setattr(krylov, "is_easy", lambda *_: False)
+        monkeypatch.setattr(krylov, "is_easy", lambda *_, **__: False)
         others = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0, device="gpu")[0]
     assert 0 < few < (len(careful) - few) / 2
     assert np.allclose(w.get(), others.get(), atol=1e-10)

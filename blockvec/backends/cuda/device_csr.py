@@ -56,7 +56,7 @@ class DeviceCsr:
     shape : tuple of int
         Rows and columns.
     indptr, indices, data : array
-        The three arrays on the device; those of a CuPy matrix are shared.
+        The three arrays on the device; those of a CuPy matrix are shared, but for indices of 64 bits.
     plan : Plan
         The matrix as blockvec's kernels take it.
     pattern : str
@@ -75,18 +75,17 @@ class DeviceCsr:
 
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         structure = getattr(matrix, "structure", None)
-        if is_cupy(matrix.data):
-            self.indptr, self.indices, self.data = matrix.indptr, matrix.indices, matrix.data
-        else:
-            indptr, indices = _in_32_bits(matrix.indptr, matrix.indices)
+        columns = self.shape[1]
+        indptr, indices = _in_32_bits(matrix.indptr, matrix.indices, columns)
+        if not is_cupy(matrix.data):
             structure = structure_of(indptr, indices)
-            self.indptr, self.indices, self.data = map(cupy.asarray, (indptr, indices, matrix.data))
+        self.indptr, self.indices, self.data = map(cupy.asarray, (indptr, indices, matrix.data))
         self.plan = Plan(self.indptr, self.indices, self.data, structure)
         self.indptr, self.indices = self.plan.indptr, self.plan.indices  # of one type
         self.pattern = self.plan.pattern
         blocks = device.multiprocessors * CODE_BLOCKS
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
-            self.plan.codes = encode(self.plan, self.shape[1], blocks, functools.partial(_load, device))
+            self.plan.codes = encode(self.plan, columns, blocks, functools.partial(_load, device))
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
         self.forms: dict[tuple[str, Hashable], Any] = {}
         self.waited: Counter[tuple[str, Hashable]] = Counter()
@@ -161,9 +160,9 @@ class DeviceChain:
         return self._chain.scaled(factor, dtype)
 
 
-def _in_32_bits(indptr: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-    """Halve the memory of SciPy's indices of 64 bits where these fit: most kernels take no others."""
-    if max(len(indices), indices.max(initial=0)) > np.iinfo(np.int32).max:
+def _in_32_bits(indptr: Array, indices: Array, columns: int) -> tuple[Array, Array]:
+    """Convert indices of 64 bits where 32 bits hold them: most kernels take no others."""
+    if max(len(indices), columns) > np.iinfo(np.int32).max:
         return indptr, indices
     return indptr.astype(np.int32, copy=False), indices.astype(np.int32, copy=False)
 

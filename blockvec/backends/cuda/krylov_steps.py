@@ -69,6 +69,7 @@ class KrylovSteps:
         locked: int,
         steps: int,
         multiplies: bool,
+        enough: float,
         limit: float,
         product: Callable[[DeviceArray, DeviceArray], object] | None = None,
     ) -> DeviceArray:
@@ -88,7 +89,7 @@ class KrylovSteps:
             ends = (size + step * kernel.b for size in (m, end))
             numbers = *ends, full_until, locked, at_once, multiplies, self._group
             arrays = *self._arrays, V, X, W, report[step], work
-            arguments = *arrays, rows, ld, *map(np.int32, numbers), float(limit)
+            arguments = *arrays, rows, ld, *map(np.int32, numbers), float(enough), float(limit)
             loaded.cooperate((blocks,), (threads,), arguments, shared)
             X, W = W, X
         return report

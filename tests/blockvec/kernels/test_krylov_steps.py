@@ -65,9 +65,12 @@ def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
         *every_second([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)]),
     ],
 )
-@pytest.mark.parametrize(("full_until", "locked", "piece"), [(0, 0, 16), (12, 0, 8), (0, 3, 8)])
+@pytest.mark.parametrize(
+    ("full_until", "locked", "piece", "enough"),
+    [(0, 0, 16, 1e6), (12, 0, 8, 1e6), (0, 3, 8, 1e6), (0, 0, 16, 0.0), (0, 3, 8, 0.0)],
+)
 def test_steps_are_those_of_block_lanczos(
-    dtype: str, b: int, tiles: int, full_until: int, locked: int, piece: int, tmp_path: Path
+    dtype: str, b: int, tiles: int, full_until: int, locked: int, piece: int, enough: float, tmp_path: Path
 ) -> None:
     n, begin, steps, blocks = 601, locked + b, 3, 2
     known = begin + b
@@ -89,7 +92,7 @@ def test_steps_are_those_of_block_lanczos(
     sizes = n, ld, *map(np.int32, (begin, known, full_until, locked, steps, True, 4))
     run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
     threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
-    run((blocks,), (threads,), (*map(address, arrays), *sizes, 1e6), shared)
+    run((blocks,), (threads,), (*map(address, arrays), *sizes, enough, 1e6), shared)
 
     C = kernel.columns
     for step in range(steps):
@@ -127,6 +130,34 @@ def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
     sizes = n, 32, *map(np.int32, (0, b, b, 0, 1, True, 2))
     run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
     threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
-    run((1,), (threads,), (*map(address, arrays), *sizes, 1e6), shared)
+    run((1,), (threads,), (*map(address, arrays), *sizes, 0.0, 1e6), shared)
     assert report[0, -1, 0] == np.inf
     assert not V[:, b:].any()
+
+
+@needs_host_compiler
+@pytest.mark.parametrize(("enough", "least", "most"), [(10.0, 0.0, 1e-15), (1e8, 4e-15, 1e-9)])
+def test_a_block_of_nearly_parallel_columns_is_factorised_again(
+    enough: float, least: float, most: float, tmp_path: Path
+) -> None:
+    """One factorisation of such a block leaves it orthonormal to many roundings, the second one to a few."""
+    n, b = 96, 4
+    rng = np.random.default_rng(0)
+    p, rest = rng.standard_normal((n, 1)), rng.standard_normal((n, n))
+    A = sp.csr_array(p @ p.T / n + 1e-3 * (rest + rest.T) / n**0.5)
+    kernel = KrylovStepsKernel("float64", b, 1, wide=False, piece=16)
+    V = np.zeros((n, 32))
+    V[:, :b] = np.linalg.qr(rng.standard_normal((n, b)))[0]
+    X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
+    report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(2) // 8)
+    arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, V, X, other, report, work
+    sizes = n, 32, *map(np.int32, (0, b, b, 0, 1, True, 32))
+    run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
+    threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
+    run((2,), (threads,), (*map(address, arrays), *sizes, enough, 1e8), shared)
+    new, (R, T) = V[:, b : 2 * b], report[0, 64 + b : -1].reshape(2, b, b)
+    assert 1e3 < report[0, -1, 0] < 1e7
+    assert least <= np.abs(new.T @ new - np.eye(b)).max() <= most
+    assert np.allclose(T @ R, np.eye(b))
+    left = A @ X - V[:, :b] @ (V[:, :b].T @ (A @ X))
+    assert np.abs(left - new @ R).max() < 1e-14

@@ -5,10 +5,11 @@
 //     S1 = V^H W                   of the columns that W can couple to: `locked` ones, and from `first` on, or all while m < full_until
 //     W -= V S1, S2 = V^H W        of all columns
 //     W -= V S2, G = W^H W         = R^H R, T = R^-1  as in elementwise/inverse_factor.cu
+//     where the growth of the factorisation is above `enough`: W = W T, and R and T are multiplied by those of the new W^H W
 //     W = W T, V[:, end:end+B] = W
 //
-// Where G has no accurate factor, T is the identity, and the growth is infinite: the host, which reads the small matrices of all steps
-// afterwards, discards what follows. V is read from memory twice per step, and the columns of S1 once more.
+// The second factorisation leaves rounding errors only, and the growth is that of the first. Where G has no accurate factor, T is the
+// identity, and the growth is infinite: the host, which reads the small matrices of all steps afterwards, discards what follows. V is read from memory twice per step, and the columns of S1 once more.
 //
 // A warp owns tiles of 16 rows throughout, so that between products only sums cross blocks, in a fixed order: a warp's in registers, a
 // block's over its warps, and the grid's over its blocks, of which each adds up some of the numbers. Rows are staged in shared memory by
@@ -24,7 +25,7 @@
 // are aligned so, else 8; THREADS: of a block. All blocks must run at the same time.
 // Types:  Index: of row pointers and columns.
 // report: per step 2 * 32 TILES + 3 B + 1 rows of B numbers: S1, S2, G, R, T, and the growth.
-// work: one counter in its first 128 bytes, zero; then partial sums of the blocks.
+// work: one counter in its first 128 bytes, zero; then the second Gram matrix, and partial sums of the blocks.
 #include "common/element.cuh"
 #include "common/mma.cuh"
 
@@ -138,13 +139,17 @@ __device__ __forceinline__ double real_form(T x, int a, int b) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const Index* starts, const Index* columns, const Element* entries, Element* V, Element* X, Element* W, Element* report,
-           char* work, i64 n, i64 ld, int m, int end, int full_until, int locked, int steps, int multiplies, int group, double limit) {
+           char* work, i64 n, i64 ld, int m, int end, int full_until, int locked, int steps, int multiplies, int group, double enough,
+           double limit) {
     DYNAMIC_SHARED(memory, 128);  // fragments of S and T, and of each warp a tile
     SHARED_ARRAY(Element, small, [2 * B * B]);  // A and T of the factorisation
+    SHARED_ARRAY(double, grown, [1]);
+    const double infinite = 1 / 0.0;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x, g = lane / 4, t = lane % 4;
     const i64 team = static_cast<i64>(blockIdx.x) * WARPS + warp, teams = static_cast<i64>(blocks) * WARPS;
     Grid grid{reinterpret_cast<u32*>(work)};
-    Element* const partials = reinterpret_cast<Element*>(work + 128);
+    Element* const second = reinterpret_cast<Element*>(work + 128);
+    Element* const partials = second + B * B;
     double* const fragments = reinterpret_cast<double*>(memory);
     double* const stages = fragments + WIDE * 8;
     double* const v = stages + warp * STAGE;  // rows of V, then of W
@@ -274,6 +279,125 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
     };
 
+    // R in A, T and the growth for a Gram matrix, by one warp; T also as a factor. Where the growth is
+    // not below a limit, it is infinite, and T is the identity.
+    Element* const A = small;
+    Element* const T = small + B * B;
+    const auto factorise = [&](const Element* G) {
+        if (warp == 0) {
+            for (int e = lane; e < B * B; e += 32) {
+                const int i = e / B, j = e % B;
+                const Element g = multiply(add(load_stored(G + e), conjugate(load_stored(G + j * B + i))), 0.5);
+                A[e] = j < i ? Element{} : g;
+                T[e] = g;  // for its diagonal
+            }
+            __syncwarp();
+            double of_g = 0;
+            if (lane < B) of_g = real_part(T[lane * B + lane]);
+            bool refused = false;
+            for (int k = 0; k < B; ++k) {
+                const double pivot = real_part(A[k * B + k]);
+                refused = refused || !(pivot > 0);
+                Element changed[PAIRS];
+#pragma unroll
+                for (int u = 0; u < PAIRS; ++u) {
+                    const int e = lane + 32 * u, i = e / B, j = e % B;
+                    if (e >= B * B) continue;
+                    changed[u] = A[e];
+                    if (i > k) {
+                        const Element by = multiply(conjugate(A[k * B + i]), -1 / pivot);
+                        if (j >= i || j < k)
+                            changed[u] = add(A[e], multiply(by, A[k * B + j]));
+                        else if (j == k)
+                            changed[u] = by;
+                    }
+                }
+                __syncwarp();
+#pragma unroll
+                for (int u = 0; u < PAIRS; ++u)
+                    if (lane + 32 * u < B * B) A[lane + 32 * u] = changed[u];
+                __syncwarp();
+            }
+            // t_ij for i <= j
+            const auto inverse = [&](int i, int j) {
+                const double scale = 1 / sqrt(real_part(A[j * B + j]));
+                return i == j ? convert<Element>(scale) : multiply(conjugate(A[j * B + i]), scale);
+            };
+            double sum = 0;
+            if (lane < B)
+                for (int j = lane; j < B; ++j) sum += square(inverse(lane, j));
+            double growth = sum * of_g;
+            for (int mask = 16; mask > 0; mask /= 2) growth += __shfl_xor_sync(ALL, growth, mask);
+            refused = refused || !(growth < limit);
+            __syncwarp();
+            Element changed[PAIRS];
+#pragma unroll
+            for (int u = 0; u < PAIRS; ++u) {
+                const int e = lane + 32 * u, i = e / B, j = e % B;
+                if (e >= B * B) continue;
+                const Element unit = convert<Element>(i == j ? 1.0 : 0.0);
+                const bool upper = j >= i && !refused;
+                T[e] = upper ? inverse(i, j) : unit;
+                changed[u] = upper ? multiply(A[e], 1 / sqrt(real_part(A[i * B + i]))) : unit;
+            }
+            __syncwarp();
+#pragma unroll
+            for (int u = 0; u < PAIRS; ++u)
+                if (lane + 32 * u < B * B) A[lane + 32 * u] = changed[u];
+            if (lane == 0) grown[0] = refused ? infinite : growth;
+        }
+        __syncthreads();
+        for (int e = threadIdx.x; e < 64; e += THREADS) {
+            const int p = e / 8 / P, q = e % 8 / P;
+            fragments[e] = p < B && q < B ? real_form(T[p * B + q], e / 8 % P, e % P) : 0.0;
+        }
+        __syncthreads();
+    };
+    // Writes R, T and the growth behind G, by one warp; or multiplies R and T by those of a second factorisation: W T = (W T T2) R2.
+    const auto report_factor = [&](Element* G, bool again) {
+        Element *const R = G + B * B, *const inverse = R + B * B;
+        Element changed[2][PAIRS];
+#pragma unroll
+        for (int u = 0; u < PAIRS; ++u) {
+            const int e = lane + 32 * u, i = e / B, j = e % B;
+            if (e >= B * B) continue;
+            changed[0][u] = again ? Element{} : A[e];
+            changed[1][u] = again ? Element{} : T[e];
+            for (int k = 0; again && k < B; ++k) {
+                changed[0][u] = add(changed[0][u], multiply(A[i * B + k], R[k * B + j]));
+                changed[1][u] = add(changed[1][u], multiply(inverse[i * B + k], T[k * B + j]));
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int u = 0; u < PAIRS; ++u) {
+            const int e = lane + 32 * u;
+            if (e >= B * B) continue;
+            R[e] = changed[0][u];
+            inverse[e] = changed[1][u];
+        }
+        if (lane < B && !(again && grown[0] < infinite)) inverse[B * B + lane] = convert<Element>(grown[0]);
+        __syncwarp();
+    };
+    // W T of a staged tile.
+    const auto multiply_rows = [&] {
+        double c[2][2] = {};
+#pragma unroll
+        for (int x = 0; x < NARROW; x += 4) {
+            const bool inside = x + t < NARROW;
+            const double top[1] = {inside ? w[g * NARROW + x + t] : 0.0}, bottom[1] = {inside ? w[(g + 8) * NARROW + x + t] : 0.0};
+            const double b[1] = {fragments[(x + t) * 8 + g]};
+            mma_m16n8(c[0], c[1], top, bottom, b);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+                if (2 * t + e < NARROW) w[(g + 8 * h) * NARROW + 2 * t + e] = c[h][e];
+        __syncwarp();
+    };
+
     for (int step = 0; step < steps; ++step, m += B, end += B, report += (2 * COLUMNS + 3 * B + 1) * B) {
         if (multiplies) {  // W = A X, rows of this warp's tiles, 32 / group at a time
             const int together = 32 / group;
@@ -321,92 +445,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Element* const found = report + 2 * COLUMNS * B;
         add_up(0, B, found);
 
-        // R, T and the growth, by one warp of each block
-        Element* const A = small;
-        Element* const T = small + B * B;
-        if (warp == 0) {
-            for (int e = lane; e < B * B; e += 32) {
-                const int i = e / B, j = e % B;
-                const Element g = multiply(add(load_stored(found + e), conjugate(load_stored(found + j * B + i))), 0.5);
-                A[e] = j < i ? Element{} : g;
-                T[e] = g;  // for its diagonal
-            }
-            __syncwarp();
-            if (blockIdx.x == 0)
-                for (int e = lane; e < B * B; e += 32) found[e] = T[e];
-            double of_g = 0;
-            if (lane < B) of_g = real_part(T[lane * B + lane]);
-            bool refused = false;
-            for (int k = 0; k < B; ++k) {
-                const double pivot = real_part(A[k * B + k]);
-                refused = refused || !(pivot > 0);
-                Element changed[PAIRS];
+        for (bool again = false, more = true; more; again = true) {
+            factorise(again ? second : found);
+            if (blockIdx.x == 0 && warp == 0) report_factor(found, again);
+            more = !again && grown[0] > enough && grown[0] < infinite;
+            double of_rows[2] = {};
+            each_tile(0, none, [&](i64 base) {
+                multiply_rows();
+                each_sum(base, [&](int h, int e, int r, int q) {
+                    const double x = w[r * NARROW + q];
+                    reinterpret_cast<double*>(W + base * B)[r * NARROW + q] = x;
+                    if (!more) reinterpret_cast<double*>(V + (base + r) * ld + end)[q] = x;
+                });
+                if (more)
 #pragma unroll
-                for (int u = 0; u < PAIRS; ++u) {
-                    const int e = lane + 32 * u, i = e / B, j = e % B;
-                    if (e >= B * B) continue;
-                    changed[u] = A[e];
-                    if (i > k) {
-                        const Element by = multiply(conjugate(A[k * B + i]), -1 / pivot);
-                        if (j >= i || j < k)
-                            changed[u] = add(A[e], multiply(by, A[k * B + j]));
-                        else if (j == k)
-                            changed[u] = by;
-                    }
-                }
-                __syncwarp();
-#pragma unroll
-                for (int u = 0; u < PAIRS; ++u)
-                    if (lane + 32 * u < B * B) A[lane + 32 * u] = changed[u];
-                __syncwarp();
-            }
-            // t_ij for i <= j
-            const auto inverse = [&](int i, int j) {
-                const double scale = 1 / sqrt(real_part(A[j * B + j]));
-                return i == j ? convert<Element>(scale) : multiply(conjugate(A[j * B + i]), scale);
-            };
-            double sum = 0;
-            if (lane < B)
-                for (int j = lane; j < B; ++j) sum += square(inverse(lane, j));
-            double growth = sum * of_g;
-            for (int mask = 16; mask > 0; mask /= 2) growth += __shfl_xor_sync(ALL, growth, mask);
-            refused = refused || !(growth < limit);
-            __syncwarp();
-            for (int e = lane; e < B * B; e += 32) {
-                const int i = e / B, j = e % B;
-                const Element unit = convert<Element>(i == j ? 1.0 : 0.0);
-                const bool upper = j >= i && !refused;
-                const Element r = upper ? multiply(A[e], 1 / sqrt(real_part(A[i * B + i]))) : unit, t = upper ? inverse(i, j) : unit;
-                T[e] = t;
-                if (blockIdx.x == 0) {
-                    found[B * B + e] = r;
-                    found[2 * B * B + e] = t;
-                }
-            }
-            if (blockIdx.x == 0 && lane < B) found[3 * B * B + lane] = convert<Element>(refused ? 1 / 0.0 : growth);
-        }
-        __syncthreads();
-
-        for (int e = threadIdx.x; e < 64; e += THREADS) {
-            const int p = e / 8 / P, q = e % 8 / P;
-            fragments[e] = p < B && q < B ? real_form(T[p * B + q], e / 8 % P, e % P) : 0.0;
-        }
-        __syncthreads();
-
-        each_tile(0, none, [&](i64 base) {  // W = W T, also behind V
-            double c[2][2] = {};
-#pragma unroll
-            for (int x = 0; x < NARROW; x += 4) {
-                const bool inside = x + t < NARROW;
-                const double top[1] = {inside ? w[g * NARROW + x + t] : 0.0}, bottom[1] = {inside ? w[(g + 8) * NARROW + x + t] : 0.0};
-                const double b[1] = {fragments[(x + t) * 8 + g]};
-                mma_m16n8(c[0], c[1], top, bottom, b);
-            }
-            each_sum(base, [&](int h, int e, int r, int q) {
-                reinterpret_cast<double*>(W + base * B)[r * NARROW + q] = c[h][e];
-                reinterpret_cast<double*>(V + (base + r) * ld + end)[q] = c[h][e];
+                    for (int u = 0; u < ROWS / 4; ++u) mma_m8n8k4(of_rows, row_of(u), row_of(u));
             });
-        });
+            if (!more) break;
+            put(g, of_rows);
+            add_up(0, B, second);
+        }
         grid.meet();
         Element* const former = X;
         X = W;
