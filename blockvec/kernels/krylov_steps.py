@@ -24,7 +24,6 @@ class KrylovStepsKernel:
     dtype: str
     b: int
     tiles: int
-    wide: bool  # whether its indices have 64 bits
     piece: int  # bytes of a copy of V: 16 where all rows are aligned so, else 8
 
     @property
@@ -72,10 +71,8 @@ class KrylovStepsKernel:
     @property
     def name(self) -> str:
         """Name of the function in the source."""
-        size = (
-            f"w{self.b}_t{self.tiles}" + ("_i64" if self.wide else "") + ("_odd" if self.piece < 16 else "")
-        )
-        return f"krylov_steps_{SHORT_NAMES[self.dtype]}_{size}"
+        odd = "_odd" if self.piece < 16 else ""
+        return f"krylov_steps_{SHORT_NAMES[self.dtype]}_w{self.b}_t{self.tiles}{odd}"
 
     def source(self, device: DeviceInfo) -> str:
         """Generate the CUDA source."""
@@ -86,6 +83,4 @@ class KrylovStepsKernel:
             "PIECE": self.piece,
             "THREADS": 32 * self.warps(device),
         }
-        return render(
-            self.name, "sparse/krylov_steps.cu", constants, {"Index": "long long" if self.wide else "int"}
-        )
+        return render(self.name, "sparse/krylov_steps.cu", constants)

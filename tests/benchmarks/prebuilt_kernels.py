@@ -225,7 +225,7 @@ def products(dtype: str) -> Iterator[TsmttsmProblem | TsmmProblem | SweepProblem
 
 def krylov_steps(device: Any) -> dict[str, None]:
     """Generate the sources of Lanczos steps in the block sizes and on the bases that `eigsh` chooses."""
-    kernels = [KrylovStepsKernel(*kind, wide=False, piece=16) for kind in KRYLOV_STEPS]
+    kernels = [KrylovStepsKernel(*kind, piece=16) for kind in KRYLOV_STEPS]
     return dict.fromkeys(kernel.source(device) for kernel in kernels)
 
 

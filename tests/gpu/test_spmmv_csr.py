@@ -22,6 +22,8 @@ from blockvec.kernels.problem import SpmmvProblem, beta_class, promote, scalar_c
 from blockvec.kernels.sparse import codes
 from blockvec.kernels.sparse.csr import CsrConfig
 from blockvec.kernels.sparse.csr_plan import Plan, address
+from tests.benchmarks.drawn_problems import is_drawn
+from tests.benchmarks.drawn_problems import matrix as drawn
 from tests.blocks import draw
 
 pytestmark = pytest.mark.gpu
@@ -371,12 +373,26 @@ def test_coded_entries_give_the_same_products(spec: str, width: int, monkeypatch
     np.testing.assert_array_equal(found, 0.5 * (S @ X - 2 * X))
 
 
-def test_indices_of_64_bits_are_halved_on_the_way_to_a_gpu() -> None:
-    S = models.model("laplace3d:n=40").tocsr()
+@pytest.mark.parametrize("is_there", [False, True], ids=["from the host", "of CuPy"])
+@pytest.mark.parametrize(
+    ("spec", "pattern"),
+    [
+        ("laplace3d:n=40", "planes"),
+        ("power_law_graph:n=5000,seed=1", "uneven"),
+        ("xxz:sites=12", "scattered"),
+    ],
+)
+def test_indices_of_64_bits_are_halved_for_a_gpu(spec: str, pattern: str, is_there: bool) -> None:
+    from cupyx.scipy.sparse import csr_matrix
+
+    S = (drawn(spec) if is_drawn(spec) else models.model(spec)).tocsr()
     S.indices, S.indptr = S.indices.astype(np.int64), S.indptr.astype(np.int64)
-    A = as_operator(S, device="gpu")
+    given = csr_matrix(S) if is_there else S
+    A = as_operator(given, device="gpu")
     assert A.prepared.index_bytes == 4
-    assert A.prepared.pattern == "planes"
+    assert A.prepared.pattern == pattern
     X = np.arange(3.0 * S.shape[1]).reshape(-1, 3) % 7
-    np.testing.assert_array_equal((A @ BlockVector(X).to_device()).to_host().array, S @ X)
-    assert S.indices.dtype == np.int64
+    np.testing.assert_allclose(
+        (A @ BlockVector(X).to_device()).to_host().array, S @ X, rtol=1e-14, atol=1e-13
+    )
+    assert given.indices.dtype == given.indptr.dtype == np.int64

@@ -20,15 +20,16 @@ MOST_BYTES = 1 << 30  # of the basis: of larger ones, products by kernels of the
 # A launch multiplies by the matrix up to so many bytes of the basis (longer steps take longer than calls),
 # entries of the matrix, and entries of a row per lane (for which all others would wait).
 SEVERAL_BYTES, SEVERAL_ENTRIES, LONG = 1 << 27, 1 << 25, 32
+INDEX_BYTES = 4  # of the matrices that a launch multiplies by
 ROWS_PER_BLOCK = 128  # at least: partial sums of more blocks take longer than their rows
 
 
 def krylov_steps(gpu: Gpu, matrix: Any, V: DeviceArray, b: int) -> KrylovSteps | None:
     """Prepare steps of b columns on a basis in the columns of V; None where there is no kernel for it."""
-    matrix = matrix if isinstance(matrix, DeviceCsr) and matrix.data.dtype == V.dtype else None
-    wide = matrix is not None and matrix.indices.dtype == np.int64
+    is_alike = isinstance(matrix, DeviceCsr) and matrix.data.dtype == V.dtype
+    matrix = matrix if is_alike and matrix.index_bytes == INDEX_BYTES else None
     piece = 8 if (V.data.ptr | V.strides[0]) % 16 else 16
-    kernel = KrylovStepsKernel(type_name(V), b, ceil_div(V.shape[1], 32), wide, piece)
+    kernel = KrylovStepsKernel(type_name(V), b, ceil_div(V.shape[1], 32), piece)
     if V.dtype.char not in "dD" or V.nbytes > MOST_BYTES or kernel.refusal(gpu.info):
         return None
     return KrylovSteps(gpu, kernel, matrix, V)

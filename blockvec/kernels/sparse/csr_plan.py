@@ -201,7 +201,7 @@ def structure_of(indptr: Array, indices: Array) -> Structure:
         return Structure(longest, 0, 0)
     rows = np.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64).tolist()
     ranges = [starts[row : row + 2].tolist() for row in rows]
-    neighbours = [to_host(indices[i : min(j, i + _SAMPLE_ENTRIES)]) for i, j in ranges]
+    neighbours = _pieces(indices, [(i, min(j, i + _SAMPLE_ENTRIES)) for i, j in ranges])
     distances = [abs(columns.astype(np.int64) - row) for columns, row in zip(neighbours, rows, strict=True)]
     found, counts = np.unique(np.concatenate(distances), return_counts=True)
     usual = found[(counts >= _SAMPLE // 2) & (found >= _LEAST_LINE)]
@@ -221,6 +221,19 @@ def _middle_of_run(numbers: Any, gap: int) -> int:
 def to_host(array: Array) -> Any:
     """Copy an array of a device to the host."""
     return array if isinstance(array, np.ndarray) else array.get()
+
+
+def _pieces(array: Array, ranges: list[tuple[int, int]]) -> list[Any]:
+    """Copy pieces of an array to the host; waits for its device once."""
+    if (xp := namespace(array)) is np:
+        return [array[i:j] for i, j in ranges]
+    ends = np.cumsum([j - i for i, j in ranges]).tolist()
+    memory = xp.cuda.alloc_pinned_memory(max(ends[-1] * array.itemsize, 1))
+    whole = np.frombuffer(memory, array.dtype, ends[-1])
+    places = zip(ranges, (0, *ends), ends, strict=False)
+    pieces = [array[i:j].get(out=whole[begin:end], blocking=False) for (i, j), begin, end in places]
+    xp.cuda.get_current_stream().synchronize()
+    return pieces
 
 
 def _cut(plan: Plan, rows: int, entries: int, long_row: int) -> Units:

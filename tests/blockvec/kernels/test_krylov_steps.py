@@ -29,7 +29,7 @@ KERNELS = [
 
 @pytest.mark.parametrize(("dtype", "b", "tiles"), every_second(KERNELS))
 def test_the_kernel_compiles_without_spills(dtype: str, b: int, tiles: int) -> None:
-    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False, piece=16)
+    kernel = KrylovStepsKernel(dtype, b, tiles, piece=16)
     assert kernel.refusal(H200) == ""
     compiled = compile_source(kernel.source(H200), "sm_90").resources
     assert compiled.spill_bytes == 0
@@ -38,12 +38,12 @@ def test_the_kernel_compiles_without_spills(dtype: str, b: int, tiles: int) -> N
 
 def test_gpus_without_tensor_cores_for_double_precision_are_refused() -> None:
     older = replace(H200, architecture="sm_75", shared_bytes_per_block=65536)
-    assert "tensor cores" in KrylovStepsKernel("float64", 2, 1, wide=False, piece=16).refusal(older)
+    assert "tensor cores" in KrylovStepsKernel("float64", 2, 1, piece=16).refusal(older)
 
 
 def test_blocks_wider_than_a_tile_and_wide_bases_are_refused() -> None:
-    assert KrylovStepsKernel("complex128", 8, 3, wide=False, piece=16).refusal(H200)
-    assert KrylovStepsKernel("float64", 8, 7, wide=False, piece=16).refusal(H200)
+    assert KrylovStepsKernel("complex128", 8, 3, piece=16).refusal(H200)
+    assert KrylovStepsKernel("float64", 8, 7, piece=16).refusal(H200)
 
 
 def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
@@ -76,7 +76,7 @@ def test_steps_are_those_of_block_lanczos(
     known = begin + b
     rng = np.random.default_rng(b)
     A = hermitian(n, dtype, rng)
-    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False, piece=piece)
+    kernel = KrylovStepsKernel(dtype, b, tiles, piece=piece)
     ld = kernel.columns + (4 if piece == 16 else 3)
     V = np.full((n, ld), np.nan, dtype)
     V[:, :begin] = np.linalg.qr(rng.standard_normal((n, begin)).astype(dtype))[0]
@@ -121,7 +121,7 @@ def test_steps_are_those_of_block_lanczos(
 def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
     n, b = 64, 2
     A = sp.eye_array(n, format="csr")
-    kernel = KrylovStepsKernel("float64", b, 1, wide=False, piece=16)
+    kernel = KrylovStepsKernel("float64", b, 1, piece=16)
     V = np.zeros((n, 32))
     V[:b, :b] = np.eye(b)
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
@@ -145,7 +145,7 @@ def test_a_block_of_nearly_parallel_columns_is_factorised_again(
     rng = np.random.default_rng(0)
     p, rest = rng.standard_normal((n, 1)), rng.standard_normal((n, n))
     A = sp.csr_array(p @ p.T / n + 1e-3 * (rest + rest.T) / n**0.5)
-    kernel = KrylovStepsKernel("float64", b, 1, wide=False, piece=16)
+    kernel = KrylovStepsKernel("float64", b, 1, piece=16)
     V = np.zeros((n, 32))
     V[:, :b] = np.linalg.qr(rng.standard_normal((n, b)))[0]
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))

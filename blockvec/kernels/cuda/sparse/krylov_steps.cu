@@ -23,7 +23,6 @@
 //
 // Config: COMPLEX; B: columns of a block, up to 8 real ones; TILES: V has up to 32 TILES columns; PIECE: bytes of a copy, 16 where rows of V
 // are aligned so, else 8; THREADS: of a block. All blocks must run at the same time.
-// Types:  Index: of row pointers and columns.
 // report: per step 2 * 32 TILES + 3 B + 1 rows of B numbers: S1, S2, G, R, T, and the growth.
 // work: one counter in its first 128 bytes, zero; then the second Gram matrix, and partial sums of the blocks.
 #include "common/element.cuh"
@@ -84,7 +83,7 @@ __device__ __forceinline__ Element summed(Element x, int lanes = 32) {
 __device__ __forceinline__ double square(Element x) { return real_part(multiply(conjugate(x), x)); }
 
 // Adds the product of every `stride`-th entry to y.
-__device__ __forceinline__ void add_entries(const Index* columns, const Element* entries, const Element* X, i64 at, i64 until, int stride,
+__device__ __forceinline__ void add_entries(const int* columns, const Element* entries, const Element* X, i64 at, i64 until, int stride,
                                             Element (&y)[B]) {
 #pragma unroll 4
     for (; at < until; at += stride) {
@@ -138,7 +137,7 @@ __device__ __forceinline__ double real_form(T x, int a, int b) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    KERNEL(const Index* starts, const Index* columns, const Element* entries, Element* V, Element* X, Element* W, Element* report,
+    KERNEL(const int* starts, const int* columns, const Element* entries, Element* V, Element* X, Element* W, Element* report,
            char* work, i64 n, i64 ld, int m, int end, int full_until, int locked, int steps, int multiplies, int group, double enough,
            double limit) {
     DYNAMIC_SHARED(memory, 128);  // fragments of S and T, and of each warp a tile

@@ -59,6 +59,7 @@ def test_every_width_has_a_valid_choice_in_a_moment(dtype: str, device: Any) -> 
             problem(width, ("float64", dtype), average, **fused),
             problem(width, dtype, average, coded=True),
             problem(width, dtype, average, coded=True, pattern="uneven"),
+            *(problem(width, dtype, average, index_bytes=size, pattern="uneven") for size in (4, 8)),
         ):
             assert family.supports(p, device) is None
             start = time.process_time()
