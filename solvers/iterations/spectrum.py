@@ -17,19 +17,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
 from blockvec import RowFunction, array_namespace, start_copies
 from blockvec.errors import BreakdownError
 
 from ..blocks import Block, Operator, RealArray, project_out
+from ..column_block import ColumnOperator
 from .rayleigh_ritz import Which, ranking_key
 from .recorded_step import recorder_for
 
 AT_ONCE = 3  # steps that are repeated as one graph, a multiple of the number of blocks that take turns
+_BLAS = {"d": (blas.ddot, blas.daxpy, blas.dnrm2), "D": (blas.zdotc, blas.zaxpy, blas.dznrm2)}
+_TINY = float(np.finfo(np.float64).tiny)
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
 
 
@@ -101,7 +105,9 @@ def sketch_spectrum(
     BreakdownError
         If the operator returns NaN or Inf.
     """
-    recurrence = _Recurrence(operator, like, width, rng, locked)
+    is_lean = isinstance(operator, ColumnOperator) and like.dtype.char in _BLAS and like.layout is None
+    kind = _VectorRecurrence if is_lean and width == 1 and locked is None else _Recurrence
+    recurrence = kind(operator, like, width, rng, locked)
     n = like.n_global - (0 if locked is None else int(locked.shape[1]))
     while True:
         recurrence.extend(min(steps, n))
@@ -225,3 +231,22 @@ class _Recurrence:
             vectors=np.repeat(np.arange(width), [len(part) for part in nodes]),
             distances=np.concatenate(rests),
         )
+
+
+class _VectorRecurrence(_Recurrence):
+    """The recurrence of one vector on the host, in a few calls of BLAS per step."""
+
+    def _step(self, out: Any) -> Any:
+        dot, axpy, norm = _BLAS[self.V.dtype.char]
+        previous, V, W = self._blocks
+        p, v, w = (block.array[:, 0] for block in self._blocks)
+        w.fill(0)
+        cast(ColumnOperator, self.operator).add_vector(v, w)
+        axpy(p, w, a=self._minus_beta[0])
+        alpha = dot(v, w).real
+        axpy(v, w, a=-alpha)
+        beta = norm(w)
+        w *= 1 / max(beta, _TINY)
+        self._minus_beta[0], out[0], out[1] = -beta, alpha, beta
+        self.previous, self.V, self.W = V, W, previous
+        return out

@@ -153,16 +153,16 @@ def run_small(width: int, dtype: str) -> int:
 
 
 def run_krylov_steps(b: int, dtype: str, locked: int, ld: int) -> int:
-    """Run Lanczos steps on a basis in rows of `ld` elements, one launch with and one without products."""
+    """Run steps that factorise twice, on rows of `ld` elements, one launch with and one without products."""
     rng, A = np.random.default_rng(b), models.model(f"laplace1d:n={ROWS}").astype(dtype)
     start = np.linalg.qr(rng.standard_normal((ROWS, locked + b)))[0].astype(dtype)
     V = BlockVector(on("gpu", np.pad(start, ((0, 0), (0, ld - start.shape[1])))))
     operator: Any = as_operator(A, device="gpu")
     steps, end = operator.krylov_steps(V, b), start.shape[1]
     X, W = BlockVector(on("gpu", start[:, locked:])), BlockVector.empty(ROWS, b, dtype, device="gpu")
-    steps.queue(X, W, locked, end, locked, locked, 2, 1e6)()
+    steps.queue(X, W, locked, end, locked, locked, 2, 0.0, 1e6)()
     W = operator.apply(X, out=W)
-    steps.without_products().queue(X, W, end + b, end + 2 * b, locked, locked, 1, 1e6)()
+    steps.without_products().queue(X, W, end + b, end + 2 * b, locked, locked, 1, 0.0, 1e6)()
     used = host(V.array)[:, : end + 3 * b]
     if not np.allclose(used.conj().T @ used, np.eye(used.shape[1]), rtol=0, atol=1e-12):
         raise SystemExit("krylov_steps: the basis is not orthonormal")

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
 from solvers import eigsh
+from solvers.column_block import ColumnBlock, ColumnOperator
 from solvers.iterations import filter_design, filtered_lanczos, spectrum
 from solvers.iterations.chebyshev import ChebyshevOperator
 from solvers.iterations.filter_design import Filter, choose_degree, design_filter
@@ -40,6 +41,22 @@ def test_a_sketch_bounds_the_spectrum_and_counts_what_lies_beyond(dtype: str) ->
     assert 0.5 < seen.beyond(300, "LA") < 0.95  # three hundred and two lie beyond 0.8
     assert -seen.beyond(300, "SA") == pytest.approx(-0.8, abs=0.2)
     assert seen.columns == 4 * 20
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_sketch_of_one_vector_of_the_host_is_that_of_a_block(dtype: str) -> None:
+    H = models.model("laplace2d:nx=20,ny=21").tocsr().astype(dtype)
+    A = as_operator(H + 0.5j * (sp.triu(H, 1) - sp.tril(H, -1)) if dtype == "complex128" else H)
+    rows = BlockVector.empty(A.shape[0], 1, dtype)
+    found = [
+        sketch_spectrum(operator, like, 1, 12, np.random.default_rng(0), None)
+        for operator, like in ((A, rows), (ColumnOperator(A), ColumnBlock.of(rows)))
+    ]
+    for name in ("theta", "counts", "low", "high", "distances"):
+        assert np.allclose(*(getattr(seen, name) for seen in found), rtol=0, atol=1e-9), name
+    assert found[0].columns == found[1].columns == 12
+    zero = ColumnOperator(as_operator(sp.csr_array((30, 30), dtype=dtype)))
+    assert sketch_spectrum(zero, ColumnBlock.of(BlockVector.empty(30, 1, dtype)), 1, 5, 0, None).norm == 0
 
 
 def test_a_sketch_of_few_distinct_values_stops_where_nothing_is_left() -> None:
