@@ -9,6 +9,7 @@ from typing import Any
 
 from .backends import Array
 from .blockvector import BlockVector
+from .kernels.limits import ceil_div
 from .small_matrices import FactorReport, start_copy
 
 
@@ -67,12 +68,13 @@ class KrylovSteps:
         Parameters
         ----------
         X, W : BlockVector, shape (n, b)
-            The last columns of the basis, and scratch; both contiguous. The last new block is in W if `steps`
-            is odd, else in X.
+            The columns of the basis from number m on, and scratch; both contiguous. The last new block is in
+            W if `steps` is odd, else in X.
         m, end : int
-            Columns of the basis that A was applied to, and all of them: ``end - m`` is b.
+            Columns of the basis that A was applied to, and all of them; ``end - m`` is b for several steps.
         full_until : int
-            A X can couple to all columns while m is less than this, else to the locked and the last 2 b ones.
+            A X can couple to all columns while m is less than this, else to the locked ones and those behind
+            number m - (end - m), rounded to whole blocks.
         locked : int
             Columns at the beginning that A X always can couple to.
         steps : int
@@ -80,7 +82,8 @@ class KrylovSteps:
             Bounds of the growth, see `inverse_factor`; reports contain that of the first factorisation.
         """
         b, columns = self.b, self._queue.columns
-        sizes = m, end, full_until, locked, steps, self.multiplies and self._product is None
+        back = ceil_div(end - m, b) * b
+        sizes = m, end, back, full_until, locked, steps, self.multiplies and self._product is None
         report = self._queue(X.array, W.array, *sizes, enough, limit, self._product)
         wait = start_copy(report.reshape(-1, b))
 
@@ -88,7 +91,8 @@ class KrylovSteps:
         def reports() -> list[StepReport]:
             found = []
             for step, rows in enumerate(wait().reshape(steps, -1, b)):
-                known, first = end + step * b, 0 if m + step * b < full_until else m + (step - 1) * b
+                known, begin = end + step * b, m + step * b
+                first = 0 if begin < full_until else max(begin - back, 0)
                 rows[locked:first] = 0  # which the kernel left out
                 factor = FactorReport.of(rows[2 * columns :])
                 found.append(StepReport(rows[:known], rows[columns : columns + known], factor))

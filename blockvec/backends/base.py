@@ -173,8 +173,9 @@ class KrylovLauncher(Protocol):
     def __call__(self, *arguments: Any) -> Array:
         """Queue steps and return their report; the last block is in W if their number is odd, else in X.
 
-        The arguments are those of `KrylovSteps.queue`, with `multiplies` before `enough`. A function after
-        it computes W = A X before each step, which then is a launch of its own.
+        The arguments are those of `KrylovSteps.queue`, with the number of columns before m that A X can
+        couple to after `end`, and `multiplies` before `enough`. A function after them computes W = A X
+        before each step, which then is a launch of its own.
         """
 
 

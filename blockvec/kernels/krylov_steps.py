@@ -11,7 +11,7 @@ from .source import SHORT_NAMES, render
 
 COUNTER_BYTES = 128  # at the head of the workspace; zero before a launch
 NARROW = 8  # real columns of a block: those of a tile of a tensor product
-WIDE = 192  # real columns of a basis: those whose sums fit in registers
+WIDE = 256  # real columns of a basis: those whose sums fit in registers
 TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4
 FP64_TENSOR_CORES = 80  # architectures from which on there are
 STATIC_BYTES = 4 << 10  # of shared memory, at most

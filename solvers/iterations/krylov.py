@@ -329,14 +329,15 @@ class BlockKrylov(KrylovSpace):
     @property
     def _launches_next(self) -> bool:
         """Whether a launch takes the next step."""
-        return self._steps is not None and not self._waits and self.w == self.block_size <= self.room
+        return self._steps is not None and not self._waits and min(self.w, self.room) >= self.block_size
 
     def _queue_several(self, until: int) -> None:
         """Queue steps up to `until` columns of V, as far as there is room, by one call."""
         assert self._steps is not None
         b, end = self.block_size, self.m + self.w
         room = min(self.capacity - end, self.room)
-        count = max(1, min(ceil_div(until - self.m, b), room // b)) if self._steps.multiplies else 1
+        is_usual = self._steps.multiplies and self.w == b
+        count = max(1, min(ceil_div(until - self.m, b), room // b)) if is_usual else 1
         X, W, _ = self._operands()
         if all(X is not block for block in self._scratch):
             X, given = self._scratch[0], X
@@ -346,9 +347,10 @@ class BlockKrylov(KrylovSpace):
         columns = (self.n_locked + size for size in (self.m, end, self._full_until))
         wait = self._steps.queue(X, W, *columns, self.n_locked, count, QUEUED_ENOUGH * b, PLAIN_GROWTH)
         for step in range(count):
-            self._reports.append((self.m, self.m + b, ReportOfSeveral(wait, step, self.buffer.dtype)))
+            report = ReportOfSeveral(wait, step, self.buffer.dtype)
+            self._reports.append((self.m, self.m + self.w, report))
             self._advance(b, W if count % 2 else X)
-        if not self._steps.multiplies:
+        if not is_usual:
             self._bound_queue()
 
     def _queue(self, X: Block, W: Block, into: Block) -> tuple[Block, QueuedStep]:

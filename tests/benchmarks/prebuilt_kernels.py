@@ -81,7 +81,7 @@ SHIFT_INVERT = (
 KRYLOV_STEPS = (  # element type, block size, and columns of the basis in units of 32
     *(("float64", 2, tiles) for tiles in (1, 2)),
     *(("float64", 4, tiles) for tiles in (2, 3)),
-    *(("float64", 8, tiles) for tiles in (3, 4, 5, 6)),
+    *(("float64", 8, tiles) for tiles in (3, 4, 5, 6, 7)),
     *(("complex128", b, tiles) for b, tiles in ((2, 1), (2, 2), (4, 2), (4, 3))),
 )
 ENTRY_TYPES = ("float32", "float64", "complex64", "complex128")

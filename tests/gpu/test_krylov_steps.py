@@ -31,15 +31,16 @@ def matrix(kind: str, dtype: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["lattice", "long"])
 @pytest.mark.parametrize(("dtype", "b"), [("float64", b) for b in (1, 2, 4, 8)] + [("complex128", 4)])
-@pytest.mark.parametrize("several", [True, False])
-def test_the_decomposition_holds(kind: str, dtype: str, b: int, several: bool) -> None:
+@pytest.mark.parametrize(("several", "pending"), [(True, 0), (False, 0), (True, 1), (True, 11)])
+def test_the_decomposition_holds(kind: str, dtype: str, b: int, several: bool, pending: int) -> None:
+    """Also with more pending columns than a step takes."""
     A = matrix(kind, dtype)
     operator = as_operator(A, device="gpu")
     scale = float(abs(A).sum(axis=0).max())
-    buffer = BlockVector.zeros(A.shape[0], 11 * b, dtype, device="gpu")
+    buffer = BlockVector.zeros(A.shape[0], 11 * b + pending, dtype, device="gpu")
     basis = BlockKrylov(operator, buffer, 0, b, np.random.default_rng(1), Counts())
     assert basis.takes_launches
-    basis.append_random(b)
+    basis.append_random(b + pending)
     for restart in range(3):
         if restart:
             basis.restart(basis.ritz(), np.arange(2 * b))

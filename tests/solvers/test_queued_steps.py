@@ -168,6 +168,7 @@ class SeveralSteps:
         W: Any,
         m: int,
         end: int,
+        back: int,
         full_until: int,
         locked: int,
         steps: int,
@@ -183,7 +184,10 @@ class SeveralSteps:
                 product(X, W)
             elif multiplies:
                 W[...] = self.A @ X
-            first, report = 0 if m < full_until else m - b, np.full((2 * V.shape[1], b), np.nan, V.dtype)
+            first, report = (
+                0 if m < full_until else max(m - back, 0),
+                np.full((2 * V.shape[1], b), np.nan, V.dtype),
+            )
             window = np.r_[:locked, max(first, locked) : end]
             for i, columns in enumerate((window, np.arange(end))):
                 S = V[:, columns].conj().T @ W
@@ -225,6 +229,24 @@ def several(
 def test_the_decomposition_holds_after_several_steps(dtype: str, b: int, several: list[SeveralSteps]) -> None:
     cycles(models.model("laplace1d:n=300").astype(dtype), b)
     assert several
+
+
+@pytest.mark.parametrize("pending", [4, 7])
+def test_launches_take_the_next_of_many_pending_columns(pending: int, several: list[SeveralSteps]) -> None:
+    A = as_operator(models.model("laplace2d:nx=20,ny=21"))
+    basis = BlockKrylov(A, BlockVector.zeros(420, 40), 0, 3, np.random.default_rng(1), Counts())
+    basis.append_random(pending)
+    for _ in range(3):
+        while basis.can_expand():
+            basis.expand(basis.capacity)
+        basis.settle()
+        error, scale = basis.defect()
+        assert error < 1e-13 * scale
+        assert np.abs(basis.basis.gram() - np.eye(basis.m + basis.w)).max() < 1e-13
+        basis.restart(basis.ritz(), np.arange(6))
+        assert basis.w >= pending
+    assert len(several[0].steps) > 15
+    assert set(several[0].steps) == {1}
 
 
 def test_several_steps_stay_in_the_complement_of_locked_columns(several: list[SeveralSteps]) -> None:

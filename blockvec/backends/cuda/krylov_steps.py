@@ -66,6 +66,7 @@ class KrylovSteps:
         W: DeviceArray,
         m: int,
         end: int,
+        back: int,
         full_until: int,
         locked: int,
         steps: int,
@@ -88,7 +89,7 @@ class KrylovSteps:
                 product(X, W)
             work.data.memset_async(0, COUNTER_BYTES)
             ends = (size + step * kernel.b for size in (m, end))
-            numbers = *ends, full_until, locked, at_once, multiplies, self._group
+            numbers = *ends, back, full_until, locked, at_once, multiplies, self._group
             arrays = *self._arrays, V, X, W, report[step], work
             arguments = *arrays, rows, ld, *map(np.int32, numbers), float(enough), float(limit)
             loaded.cooperate((blocks,), (threads,), arguments, shared)

@@ -23,7 +23,7 @@ KERNELS = [
     ("complex128", 4, 3),
     ("float64", 8, 3),
     ("float64", 1, 2),
-    ("float64", 8, 6),
+    ("float64", 8, 8),
 ]
 
 
@@ -43,7 +43,7 @@ def test_gpus_without_tensor_cores_for_double_precision_are_refused() -> None:
 
 def test_blocks_wider_than_a_tile_and_wide_bases_are_refused() -> None:
     assert KrylovStepsKernel("complex128", 8, 3, piece=16).refusal(H200)
-    assert KrylovStepsKernel("float64", 8, 7, piece=16).refusal(H200)
+    assert KrylovStepsKernel("float64", 8, 9, piece=16).refusal(H200)
 
 
 def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
@@ -89,7 +89,7 @@ def test_steps_are_those_of_block_lanczos(
     work[COUNTER_BYTES // 8 :] = np.nan
     indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
     arrays = indptr, indices, A.data.astype(dtype), V, X, other, report, work
-    sizes = n, ld, *map(np.int32, (begin, known, full_until, locked, steps, True, 4))
+    sizes = n, ld, *map(np.int32, (begin, known, b, full_until, locked, steps, True, 4))
     run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
     threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
     run((blocks,), (threads,), (*map(address, arrays), *sizes, enough, 1e6), shared)
@@ -127,7 +127,7 @@ def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
     report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(1) // 8)
     arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, V, X, other, report, work
-    sizes = n, 32, *map(np.int32, (0, b, b, 0, 1, True, 2))
+    sizes = n, 32, *map(np.int32, (0, b, b, b, 0, 1, True, 2))
     run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
     threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
     run((1,), (threads,), (*map(address, arrays), *sizes, 0.0, 1e6), shared)
@@ -151,7 +151,7 @@ def test_a_block_of_nearly_parallel_columns_is_factorised_again(
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
     report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(2) // 8)
     arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, V, X, other, report, work
-    sizes = n, 32, *map(np.int32, (0, b, b, 0, 1, True, 32))
+    sizes = n, 32, *map(np.int32, (0, b, b, b, 0, 1, True, 32))
     run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
     threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
     run((2,), (threads,), (*map(address, arrays), *sizes, enough, 1e8), shared)

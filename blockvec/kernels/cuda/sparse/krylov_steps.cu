@@ -1,15 +1,16 @@
 // Several steps of block Lanczos in one cooperative launch: W = A X, two projections, Cholesky QR, and again with X = W.
 //
-//   per step, with `end` columns of the basis V so far and the block X = the last B of them:
+//   per step, with `end` columns of the basis V so far and a block X of B of them, from number m on:
 //     W = A X, if `multiplies`     A in CSR form, `group` lanes per row
-//     S1 = V^H W                   of the columns that W can couple to: `locked` ones, and from `first` on, or all while m < full_until
+//     S1 = V^H W                   of the columns that W can couple to: `locked` ones and from m - back on, or all while m < full_until
 //     W -= V S1, S2 = V^H W        of all columns
 //     W -= V S2, G = W^H W         = R^H R, T = R^-1  as in elementwise/inverse_factor.cu
 //     where the growth of the factorisation is above `enough`: W = W T, and R and T are multiplied by those of the new W^H W
 //     W = W T, V[:, end:end+B] = W
 //
 // The second factorisation leaves rounding errors only, and the growth is that of the first. Where G has no accurate factor, T is the
-// identity, and the growth is infinite: the host, which reads the small matrices of all steps afterwards, discards what follows. V is read from memory twice per step, and the columns of S1 once more.
+// identity, and the growth is infinite: the host, which reads the small matrices of all steps afterwards, discards what follows. V is
+// read from memory twice per step, and the columns of S1 once more.
 //
 // A warp owns tiles of 16 rows throughout, so that between products only sums cross blocks, in a fixed order: a warp's in registers, a
 // block's over its warps, and the grid's over its blocks, of which each adds up some of the numbers. Rows are staged in shared memory by
@@ -138,8 +139,8 @@ __device__ __forceinline__ double real_form(T x, int a, int b) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const int* starts, const int* columns, const Element* entries, Element* V, Element* X, Element* W, Element* report,
-           char* work, i64 n, i64 ld, int m, int end, int full_until, int locked, int steps, int multiplies, int group, double enough,
-           double limit) {
+           char* work, i64 n, i64 ld, int m, int end, int back, int full_until, int locked, int steps, int multiplies, int group,
+           double enough, double limit) {
     DYNAMIC_SHARED(memory, 128);  // fragments of S and T, and of each warp a tile
     SHARED_ARRAY(Element, small, [2 * B * B]);  // A and T of the factorisation
     SHARED_ARRAY(double, grown, [1]);
@@ -419,7 +420,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             __syncwarp();
         }
 
-        const int first = m < full_until ? 0 : m - B;
+        const int first = m < full_until ? 0 : max(0, m - back);
         const Hole hole{(P * locked + 15) / 16 * 16, P * first / 16 * 16}, none{0, 0};
         clear();
         each_tile(P * end, hole, [&](i64) { project(P * end, hole); });
