@@ -48,6 +48,9 @@ class Pointer:
     def __init__(self, ptr: int) -> None:
         self.ptr = ptr
 
+    def __add__(self, offset: int) -> Pointer:
+        return Pointer(self.ptr + offset)
+
     def memset_async(self, value: int, size: int, stream: Any = None) -> None:
         ctypes.memset(self.ptr, value, size)
 

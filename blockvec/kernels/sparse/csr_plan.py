@@ -227,13 +227,12 @@ def _pieces(array: Array, ranges: list[tuple[int, int]]) -> list[Any]:
     """Copy pieces of an array to the host; waits for its device once."""
     if (xp := namespace(array)) is np:
         return [array[i:j] for i, j in ranges]
-    ends = np.cumsum([j - i for i, j in ranges]).tolist()
-    memory = xp.cuda.alloc_pinned_memory(max(ends[-1] * array.itemsize, 1))
-    whole = np.frombuffer(memory, array.dtype, ends[-1])
-    places = zip(ranges, (0, *ends), ends, strict=False)
-    pieces = [array[i:j].get(out=whole[begin:end], blocking=False) for (i, j), begin, end in places]
-    xp.cuda.get_current_stream().synchronize()
-    return pieces
+    ends, size = np.cumsum([j - i for i, j in ranges]).tolist(), array.itemsize
+    memory, stream = xp.cuda.alloc_pinned_memory(max(ends[-1] * size, 1)), xp.cuda.get_current_stream()
+    for (i, j), begin in zip(ranges, (0, *ends), strict=False):
+        (array.data + i * size).copy_to_host_async(memory.ptr + begin * size, (j - i) * size, stream)
+    stream.synchronize()
+    return np.split(np.frombuffer(memory, array.dtype, ends[-1]), ends[:-1])
 
 
 def _cut(plan: Plan, rows: int, entries: int, long_row: int) -> Units:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,7 @@ from tests.contract.blocks import exact_values
 from tests.converted import coded
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct
+from tests.pretended_gpu import pretended_gpu
 
 family = CSR
 CEILINGS = Ceilings(4600.0, 3300.0, 4200.0)
@@ -312,13 +315,14 @@ def test_a_launch_comes_by_every_unit_once(
         ("laplace1d:n=5000", (0, 0)),
     ],
 )
-def test_a_plan_finds_the_lines_and_planes_of_grids(spec: str, grid: tuple[int, int]) -> None:
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_plan_finds_the_lines_and_planes_of_grids(spec: str, grid: tuple[int, int], on_gpu: bool) -> None:
     S = model_matrix(spec)
-    plan = Plan(S.indptr, S.indices, S.data)
-    assert (plan.line, plan.plane) == grid
     shuffled = S[np.random.default_rng(0).permutation(S.shape[0])]
-    plan = Plan(shuffled.indptr, shuffled.indices, shuffled.data)
-    assert (plan.line, plan.plane) == (0, 0)
+    with pretended_gpu() if on_gpu else contextlib.nullcontext():
+        place = sys.modules["cupy"].asarray if on_gpu else np.asarray
+        plans = [Plan(*map(place, (A.indptr, A.indices, A.data))) for A in (S, shuffled)]
+    assert [(plan.line, plan.plane) for plan in plans] == [grid, (0, 0)]
 
 
 def test_what_a_launch_lacks_is_said() -> None:
