@@ -1,9 +1,11 @@
 """Compare the speed of two source trees: products, calls and solves.
 
     python tests/benchmarks/compare_trees.py OLD_TREE NEW_TREE [--device gpu] [--pairs 5] [--json FILE]
+    ... --drawn "torus3d:n=57,seed=250 6 LA" "xxz:sites=16,seed=74 100 SA"
 
-Each process imports one tree and times all tasks. Processes of the two trees alternate, and the median
-ratio over the pairs is printed. Only public names are used, so that any two versions can be compared.
+Each process imports one tree and times all tasks, or `eigsh` of drawn problems (matrix, k, which; see
+`drawn_problems`). Processes of the two trees alternate, and the median ratio over the pairs is printed. Only
+public names are used, so that any two versions can be compared.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +96,22 @@ def solves(device: str) -> dict[str, Callable[[], Any]]:
     }
 
 
-def measure(device: str) -> dict[str, float]:
-    """Return seconds per call by name."""
+def drawn_solves(device: str, problems: Sequence[str]) -> dict[str, Callable[[], Any]]:
+    """Return seeded solves of drawn problems by their texts."""
+    from blockvec import as_operator
+    from solvers import eigsh
+    from tests.benchmarks.drawn_problems import matrix  # the tree's own
+
+    tasks = {}
+    for problem in problems:
+        text, k, which = problem.split()
+        options = {"k": int(k), "which": which, "tol": 1e-8, "convergence": "norm", "rng": 0}
+        tasks[problem] = functools.partial(eigsh, as_operator(matrix(text), device=device), **options)
+    return tasks
+
+
+def measure(device: str, problems: Sequence[str]) -> dict[str, float]:
+    """Return seconds per call by name, of all tasks or of drawn problems alone."""
     from blockvec import BlockVector
 
     def wait() -> None:
@@ -114,19 +130,19 @@ def measure(device: str) -> dict[str, float]:
 
     BlockVector.zeros(1, 1, device=device)
     times = {}
-    for name, call in products(device).items():
+    for name, call in {} if problems else products(device).items():
         burst(call, 25)
         count = max(1, min(2000, int(BURST_S[device] / burst(call, 5))))
         times[name] = statistics.median(burst(call, count) for _ in range(BURSTS))
-    for name, call in solves(device).items():
-        burst(call, 1)
-        times[name] = statistics.median(burst(call, 1) for _ in range(3))
+    for name, call in (drawn_solves(device, problems) if problems else solves(device)).items():
+        burst(call, 2)
+        times[name] = statistics.median(burst(call, 1) for _ in range(5 if problems else 3))
     return times
 
 
-def run(tree: Path, device: str) -> dict[str, float]:
+def run(tree: Path, device: str, problems: Sequence[str]) -> dict[str, float]:
     """Measure a tree in a process of its own."""
-    command = [sys.executable, __file__, "--measure", "--device", device]
+    command = [sys.executable, __file__, "--measure", "--device", device, "--drawn", *problems]
     environment = os.environ | {"PYTHONPATH": str(tree.resolve())}
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
     if done.returncode:
@@ -141,17 +157,18 @@ def main() -> int:
     parser.add_argument("trees", nargs="*", type=Path)
     parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--drawn", nargs="*", default=[], metavar="PROBLEM", help="matrix, k and which")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure(arguments.device)))
+        print(json.dumps(measure(arguments.device, arguments.drawn)))
         return 0
     old, new = arguments.trees
     pairs = []
     for i in range(arguments.pairs):
         first, second = (old, new) if i % 2 == 0 else (new, old)
-        times = {tree: run(tree, arguments.device) for tree in (first, second)}
+        times = {tree: run(tree, arguments.device, arguments.drawn) for tree in (first, second)}
         pairs.append((times[old], times[new]))
     print(f"{'task':28} {'old':>12} {'new':>12}  new/old (min .. max)")
     for name in pairs[0][0]:
@@ -161,8 +178,18 @@ def main() -> int:
         columns = f"{before * 1e6:9.1f} us {after * 1e6:9.1f} us  {statistics.median(ratios):.3f}"
         print(f"{name:28} {columns} {spread}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(pairs, indent=1))
+        _write(arguments.json, arguments.device, [tree.name for tree in (old, new)], pairs)
     return 0
+
+
+def _write(file: Path, device: str, trees: Sequence[str], pairs: Sequence[Any]) -> None:
+    """Write the environment, and the times of each pair of processes by task."""
+    from blockvec.backends import backend_for
+    from blockvec.bench.records import environment
+
+    times = {name: [[one[name] for one in pair] for pair in pairs] for name in pairs[0][0]}
+    about = environment(backend_for(device))
+    file.write_text(json.dumps({"environment": about, "trees": trees, "times_s": times}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
