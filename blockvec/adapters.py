@@ -280,7 +280,7 @@ def _check_indices(A: Any) -> None:
     """Refuse a sparse matrix whose indices point outside of it, before native code follows them."""
     rows, columns = ("row", A.shape[0]), ("column", A.shape[1])
     if A.format == "coo":
-        given, valid = [(A.row, *rows), (A.col, *columns)], True
+        given, checked = [(A.row, *rows), (A.col, *columns)], []
     elif A.format in ("csr", "csc", "bsr"):
         lines, across = (columns, rows) if A.format == "csc" else (rows, columns)
         height, width = A.blocksize if A.format == "bsr" else (1, 1)
@@ -289,14 +289,12 @@ def _check_indices(A: Any) -> None:
             raise OptionError(
                 f"A has {len(starts)} row pointers (indptr) for {lines[1] // height} {lines[0]}s."
             )
-        stored = min(len(A.indices), len(A.data))
-        valid = (starts[0] == 0) & (starts[-1] <= stored) & (starts[1:] >= starts[:-1]).all()
+        checked = [(starts, min(len(A.indices), len(A.data)) + 1, True)]
     else:  # formats that SciPy converts in Python
         return
     given = [part for part in given if part[0].size]
-    for indices, _, extent in given:
-        valid = valid & (indices.min() >= 0) & (indices.max() < extent)
-    if not valid:  # on a GPU the only wait
+    checked += [(indices, extent, False) for indices, _, extent in given]
+    if checked and not backend_of(checked[0][0]).are_within(checked):
         found = [
             f"{what} indices from {i.min()} to {i.max()} for {extent} {what}s" for i, what, extent in given
         ]

@@ -255,6 +255,19 @@ class Backend(Protocol):
         """Set all elements of a block to one value."""
         out[...] = value
 
+    def are_within(self, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
+        """Check whether integers are not negative and below a bound, and ascend from 0 where asked.
+
+        `ranges` are contiguous arrays, bounds, and whether they must ascend. Waits for the device once.
+        """
+        valid: Any = True
+        for values, bound, ascends in ranges:
+            if ascends:
+                valid = valid & (values[0] == 0) & (values[-1] < bound) & (values[1:] >= values[:-1]).all()
+            elif values.size:
+                valid = valid & (values.min() >= 0) & (values.max() < bound)
+        return bool(valid)
+
     def evaluate(self, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:
         """Write the results of a function of rows to others; see `blockvec.RowFunction`."""
         results = function(self.xp, *rows)

@@ -295,6 +295,29 @@ class PhiloxKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class WithinKernel:
+    """A check of the indices of a matrix, int32 or int64; see cuda/elementwise/within.cu."""
+
+    dtype: str
+
+    threads = 256
+
+    def blocks(self, count: int, multiprocessors: int) -> int:
+        """Compute the number of blocks of a launch for `count` integers."""
+        return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"within_{self.dtype}"
+
+    def source(self) -> str:
+        """Generate the CUDA source."""
+        types = {"Index": {"int32": "int", "int64": "long long"}[self.dtype]}
+        return render(self.name, "elementwise/within.cu", {"THREADS": self.threads}, types)
+
+
+@dataclass(frozen=True, slots=True)
 class FillKernel:
     """A block of one value, with parts of a real type; see cuda/elementwise/fill.cu."""
 

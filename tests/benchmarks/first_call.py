@@ -8,12 +8,15 @@ Which source tree is measured is up to PYTHONPATH, so that two of them can be co
 
 The last form takes problems drawn from a seed, every fourth one. Every solve runs in three processes (drawn
 problems: two) on cache folders of its own, also for CuPy and NVRTC: the first process finds them empty, the
-others full. The import of the packages, the start of CUDA and the matrix are timed apart from the solve.
+others full. The import of the packages, the start of CUDA and the matrix are timed apart from the solve. The
+sources are compiled to bytecode before, as installation does.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
+import importlib.util
 import json
 import math
 import os
@@ -107,6 +110,10 @@ def main() -> None:
     parser.add_argument("--compare", type=Path, help="file with the times of another tree")
     arguments = parser.parse_args()
     other = json.loads(arguments.compare.read_text()) if arguments.compare else {}
+    for package in ("blockvec", "solvers"):
+        spec = importlib.util.find_spec(package)
+        for folder in spec.submodule_search_locations or () if spec else ():
+            compileall.compile_dir(folder, quiet=1)
     found: dict[str, dict[str, Any]] = {}
     columns = "".join(f"{part:>10}" for part in PARTS)
     print(f"{'kind':14}{'cache':8}{columns}{'other':>10}{'ratio':>8}")

@@ -33,6 +33,7 @@ from blockvec.backends import Backend
 from blockvec.kernels import prebuilt
 from blockvec.kernels.compile import OPTIONS, compile_source, compiler_version
 from blockvec.kernels.device import H200
+from blockvec.kernels.elementwise import WithinKernel
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.inverse_factor import InverseFactorKernel
 from blockvec.kernels.krylov_steps import KrylovStepsKernel
@@ -262,6 +263,7 @@ def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
         print(device.architecture, "searches", len(found), flush=True)
         found |= krylov_steps(device)
         found |= dict.fromkeys(InverseFactorKernel(dtype).source() for dtype in ENTRY_TYPES)
+        found |= dict.fromkeys(WithinKernel(dtype).source() for dtype in ("int32", "int64"))
         found |= dict.fromkeys(codes.source(dtype) for dtype in ENTRY_TYPES)
         return list(found), made_choices(device)
 

@@ -321,6 +321,10 @@ class CudaBackend:
         """Set all elements of a block to one value."""
         self._gpu.on_device(elementwise.fill)(self._gpu, out, value)
 
+    def are_within(self, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
+        """Check integers, by a kernel per array."""
+        return self._gpu.on_device(elementwise.are_within)(self._gpu, ranges)  # type: ignore[no-any-return]
+
     def evaluate(self, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:
         """Evaluate a function of rows by one kernel."""
         self._gpu.on_device(elementwise.evaluate)(self._gpu, function, rows, out)

@@ -17,6 +17,7 @@ from ...kernels.elementwise import (
     FoldKernel,
     PhiloxKernel,
     Tiling,
+    WithinKernel,
     real_type,
 )
 from ...kernels.limits import ceil_div
@@ -79,6 +80,19 @@ def fill(gpu: Gpu, out: Array, value: complex) -> None:
     grid = (kernel.blocks(count, gpu.info.multiprocessors),)
     ends = (number.real, number.imag if parts == 2 else number.real)
     gpu.launch(kernel, grid, kernel.threads, out, leading_dimension(out) * parts, width, count, *ends)
+
+
+def are_within(gpu: Gpu, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
+    """Check integers; see `Backend.are_within`."""
+    import cupy
+
+    outside = cupy.zeros(1, np.int32)
+    for given, bound, ascends in ranges:
+        values = cupy.ascontiguousarray(given, None if given.dtype.char in "ilq" else np.int64)
+        kernel = WithinKernel(f"int{8 * values.itemsize}")
+        grid = (kernel.blocks(values.size, gpu.info.multiprocessors),)
+        gpu.launch(kernel, grid, kernel.threads, values, values.size, bound, np.int32(ascends), outside)
+    return not int(outside.get()[0])
 
 
 def evaluate(gpu: Gpu, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:

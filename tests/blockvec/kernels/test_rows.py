@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockvec.backends.host.backend import HOST
 from blockvec.blockvector import INVERSES, ROOTS
 from blockvec.kernels.compile import compile_source
-from blockvec.kernels.elementwise import FillKernel
+from blockvec.kernels.elementwise import FillKernel, WithinKernel
 from blockvec.kernels.rows import RowKernel, trace
 from solvers.iterations.spectrum import SIGNS, _divided
 from solvers.linear import recordings
@@ -106,7 +107,38 @@ def test_a_fill_leaves_the_gaps_between_rows(dtype: str, parts: int, tmp_path: P
     assert (out[:, :width].reshape(rows, -1, parts) == numbers[:parts]).all()
 
 
-@pytest.mark.parametrize("source", [*map(kernel_of, FUNCTIONS), FillKernel("float64"), FillKernel("float32")])
+@needs_host_compiler
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_outside_of_a_range_are_found(dtype: str, tmp_path: Path) -> None:
+    kernel, outside = WithinKernel(dtype), np.zeros(1, np.int32)
+    values = np.minimum(np.arange(1000) // 2, 480).astype(dtype)
+    run = HostKernel(kernel.source(), tmp_path, [values], [outside])
+
+    def is_found(bound: int, ascends: bool) -> bool:
+        outside[0] = 0
+        numbers = np.int64(len(values)), np.int64(bound), np.int32(ascends), outside.ctypes.data
+        run((3,), (kernel.threads,), (values.ctypes.data, *numbers))
+        expected = values.min() < 0 or values.max() >= bound
+        if ascends:
+            expected |= values[0] != 0 or (np.diff(values) < 0).any()
+        assert bool(outside[0]) == expected == (not HOST.are_within([(values, bound, ascends)]))
+        return bool(outside[0])
+
+    assert not is_found(481, True)
+    assert is_found(480, True)
+    assert is_found(480, False)
+    for place, value in ((0, 1), (0, -1), (500, 3), (999, 481)):
+        kept, values[place] = int(values[place]), value
+        assert is_found(481, True)
+        values[place] = kept
+    values[500] = 3
+    assert not is_found(481, False)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [*map(kernel_of, FUNCTIONS), *map(FillKernel, ("float64", "float32")), WithinKernel("int32")],
+)
 def test_kernels_compile_without_spills(source: Any) -> None:
     resources = compile_source(source.source(), "sm_90").resources
     assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
