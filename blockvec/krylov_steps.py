@@ -73,8 +73,8 @@ class KrylovSteps:
         m, end : int
             Columns of the basis that A was applied to, and all of them; ``end - m`` is b for several steps.
         full_until : int
-            A X can couple to all columns while m is less than this, else to the locked ones and those behind
-            number m - (end - m), rounded to whole blocks.
+            A X can couple to all columns while m is less than this, else to the locked ones and those from
+            number m - back on, where back is end - m rounded up to whole blocks.
         locked : int
             Columns at the beginning that A X always can couple to.
         steps : int

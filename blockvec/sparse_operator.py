@@ -171,7 +171,7 @@ class SparseOperator(Operator):
         Parameters
         ----------
         V : BlockVector, shape (n, c)
-            The basis, orthonormal columns of which the last b are the next ones that A is applied to.
+            The basis, whose first columns are orthonormal.
         b : int
             Columns of a block.
 

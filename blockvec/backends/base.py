@@ -173,9 +173,10 @@ class KrylovLauncher(Protocol):
     def __call__(self, *arguments: Any) -> Array:
         """Queue steps and return their report; the last block is in W if their number is odd, else in X.
 
-        The arguments are those of `KrylovSteps.queue`, with the number of columns before m that A X can
-        couple to after `end`, and `multiplies` before `enough`. A function after them computes W = A X
-        before each step, which then is a launch of its own.
+        The arguments are X, W, m, end, back, full_until, locked, steps, multiplies, enough, limit and
+        product: those of `KrylovSteps.queue`, the number of columns before m that A X can couple to, whether
+        a launch multiplies by the matrix, and None or a function of X and W that does so before each step,
+        which then is a launch of its own.
         """
 
 
@@ -258,7 +259,8 @@ class Backend(Protocol):
     def are_within(self, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
         """Check whether integers are not negative and below a bound, and ascend from 0 where asked.
 
-        `ranges` are contiguous arrays, bounds, and whether they must ascend. Waits for the device once.
+        `ranges` are arrays, bounds, and whether they must ascend; those that must are not empty. Waits for
+        the device once.
         """
         valid: Any = True
         for values, bound, ascends in ranges:

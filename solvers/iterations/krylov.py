@@ -336,8 +336,9 @@ class BlockKrylov(KrylovSpace):
         assert self._steps is not None
         b, end = self.block_size, self.m + self.w
         room = min(self.capacity - end, self.room)
-        is_usual = self._steps.multiplies and self.w == b
-        count = max(1, min(ceil_div(until - self.m, b), room // b)) if is_usual else 1
+        # In a launch, a step takes the columns that the one before has made.
+        takes_several = self._steps.multiplies and self.w == b
+        count = max(1, min(ceil_div(until - self.m, b), room // b)) if takes_several else 1
         X, W, _ = self._operands()
         if all(X is not block for block in self._scratch):
             X, given = self._scratch[0], X
@@ -350,7 +351,7 @@ class BlockKrylov(KrylovSpace):
             report = ReportOfSeveral(wait, step, self.buffer.dtype)
             self._reports.append((self.m, self.m + self.w, report))
             self._advance(b, W if count % 2 else X)
-        if not is_usual:
+        if not takes_several:
             self._bound_queue()
 
     def _queue(self, X: Block, W: Block, into: Block) -> tuple[Block, QueuedStep]:

@@ -4,8 +4,8 @@
     ... --drawn "torus3d:n=57,seed=250 6 LA" "xxz:sites=16,seed=74 100 SA"
 
 Each process imports one tree and times all tasks, or `eigsh` of drawn problems (matrix, k, which; see
-`drawn_problems`). Processes of the two trees alternate, and the median ratio over the pairs is printed. Only
-public names are used, so that any two versions can be compared.
+`drawn_problems`, which both trees need). Processes of the two trees alternate, and the median ratio over the
+pairs is printed. Only public names are used, so that any two versions can be compared.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def main() -> int:
         columns = f"{before * 1e6:9.1f} us {after * 1e6:9.1f} us  {statistics.median(ratios):.3f}"
         print(f"{name:28} {columns} {spread}")
     if arguments.json:
-        _write(arguments.json, arguments.device, [tree.name for tree in (old, new)], pairs)
+        _write(arguments.json, arguments.device, [tree.resolve().name for tree in (old, new)], pairs)
     return 0
 
 

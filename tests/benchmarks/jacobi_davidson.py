@@ -204,7 +204,7 @@ def interior_rows(setting: Setting) -> Iterator[dict[str, Any]]:
         if setting.device == "cpu" and problem.n <= LARGEST_FACTOR:
             entries["shift-invert"] = factorised(problem.host, task.k, sigma + 1e-6)
         reference = list(entries.values())[-1]["values"]
-        for entry in entries.values():
+        for entry in entries.values() if len(entries) > 1 else ():
             entry["difference"] = _difference(entry["values"], reference, sigma)
         first, *others = entries
         peers = {name: _without_values(entries[name]) for name in others}

@@ -32,7 +32,9 @@ def matrix(kind: str, dtype: str) -> Any:
 @pytest.mark.parametrize("kind", ["lattice", "long"])
 @pytest.mark.parametrize(("dtype", "b"), [("float64", b) for b in (1, 2, 4, 8)] + [("complex128", 4)])
 @pytest.mark.parametrize(("several", "pending"), [(True, 0), (False, 0), (True, 1), (True, 11)])
-def test_the_decomposition_holds(kind: str, dtype: str, b: int, several: bool, pending: int) -> None:
+def test_the_decomposition_holds(
+    kind: str, dtype: str, b: int, several: bool, pending: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also with more pending columns than a step takes."""
     A = matrix(kind, dtype)
     operator = as_operator(A, device="gpu")
@@ -41,6 +43,8 @@ def test_the_decomposition_holds(kind: str, dtype: str, b: int, several: bool, p
     basis = BlockKrylov(operator, buffer, 0, b, np.random.default_rng(1), Counts())
     assert basis.takes_launches
     basis.append_random(b + pending)
+    if kind == "lattice":  # whose blocks are well conditioned: no launch fails
+        monkeypatch.setattr(basis, "_expand_carefully", None)
     for restart in range(3):
         if restart:
             basis.restart(basis.ritz(), np.arange(2 * b))
@@ -51,18 +55,6 @@ def test_the_decomposition_holds(kind: str, dtype: str, b: int, several: bool, p
         product = used @ buffer.backend.from_host(np.ascontiguousarray(H.astype(dtype)))
         assert float((operator @ V).axpy(-1, product).norms().max()) < 1e-13 * scale
         assert float(abs(used.gram() - buffer.backend.xp.eye(basis.m + basis.w)).max()) < 1e-13
-
-
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_indices_of_both_widths_are_taken(index: Any) -> None:
-    import cupy
-    from cupyx.scipy.sparse import csr_matrix
-
-    A = matrix("lattice", "float64")
-    there = csr_matrix(A)
-    there.indices, there.indptr = there.indices.astype(index), there.indptr.astype(index)
-    w, V = eigsh(there, k=3, which="LA", rng=0)
-    assert float(cupy.linalg.norm(there @ V - V * w)) < 1e-12 * 8
 
 
 def test_threads_on_streams_of_their_own_get_the_same_bits() -> None:

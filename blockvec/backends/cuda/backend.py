@@ -254,7 +254,7 @@ class CudaBackend:
         return dataclasses.replace(vendor, run=call)
 
     def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
-        """Take a chain, or a matrix in CSR form: of the host a copy, the arrays of a CuPy one are shared."""
+        """Take a chain, or a matrix in CSR form: a copy from the host; see `DeviceCsr` for one of CuPy."""
         if isinstance(matrix, Chain):
             return self._gpu.on_device(DeviceChain)(matrix)  # type: ignore[no-any-return]
         return self._gpu.on_device(DeviceCsr)(matrix, self.device)  # type: ignore[no-any-return]

@@ -24,6 +24,7 @@ from ..base import DeviceArray as Array
 from .device import Gpu
 from .elementwise import weighted_sum
 
+MOST_SHORT_ROWS = 2**31 - 2**24  # that kernels number by 32 bits: they round them up
 CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
 CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
 
@@ -75,8 +76,7 @@ class DeviceCsr:
 
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         structure = getattr(matrix, "structure", None)
-        columns = self.shape[1]
-        indptr, indices = _in_32_bits(matrix.indptr, matrix.indices, columns)
+        indptr, indices = _in_32_bits(matrix.indptr, matrix.indices, self.shape)
         if not is_cupy(matrix.data):
             structure = structure_of(indptr, indices)
         self.indptr, self.indices, self.data = map(cupy.asarray, (indptr, indices, matrix.data))
@@ -85,7 +85,7 @@ class DeviceCsr:
         self.pattern = self.plan.pattern
         blocks = device.multiprocessors * CODE_BLOCKS
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
-            self.plan.codes = encode(self.plan, columns, blocks, functools.partial(_load, device))
+            self.plan.codes = encode(self.plan, self.shape[1], blocks, functools.partial(_load, device))
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
         self.forms: dict[tuple[str, Hashable], Any] = {}
         self.waited: Counter[tuple[str, Hashable]] = Counter()
@@ -160,9 +160,9 @@ class DeviceChain:
         return self._chain.scaled(factor, dtype)
 
 
-def _in_32_bits(indptr: Array, indices: Array, columns: int) -> tuple[Array, Array]:
+def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
     """Convert indices of 64 bits where 32 bits hold them: most kernels take no others."""
-    if max(len(indices), columns) > np.iinfo(np.int32).max:
+    if max(len(indices), shape[1]) > np.iinfo(np.int32).max or shape[0] > MOST_SHORT_ROWS:
         return indptr, indices
     return indptr.astype(np.int32, copy=False), indices.astype(np.int32, copy=False)
 
