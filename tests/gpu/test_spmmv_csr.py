@@ -380,7 +380,7 @@ def test_coded_entries_give_the_same_products(spec: str, width: int, monkeypatch
     [
         ("laplace3d:n=40", "planes"),
         ("power_law_graph:n=5000,seed=1", "uneven"),
-        ("xxz:sites=12", "scattered"),
+        ("xxz:sites=12,up=6", "scattered"),
     ],
 )
 def test_indices_of_64_bits_are_halved_for_a_gpu(spec: str, pattern: str, is_there: bool) -> None:
