@@ -24,6 +24,8 @@ from .parallel.petsc_matrix import is_petsc, petsc_rows
 from .profile import Profile
 from .sparse_operator import SparseOperator
 
+FEW_COLUMNS = 3  # of which a product with a dense matrix takes less time one by one: 1.3 to 2.5 times
+
 
 class FunctionOperator(Operator):
     """A user's function, called once per block with a row-major array on the operator's device.
@@ -313,7 +315,11 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
     A = A.astype(_matrix_dtype(A.dtype), copy=False)
 
     def product(X: Array, out: Array) -> Array:
-        backend.xp.matmul(A, X, out=out)
+        if backend.name == "cpu" and 1 < X.shape[1] <= FEW_COLUMNS:
+            for j in range(X.shape[1]):
+                out[:, j] = A @ X[:, j]
+        else:
+            backend.xp.matmul(A, X, out=out)
         return out
 
     operator = FunctionOperator(product, A.shape, A.dtype, backend)

@@ -295,16 +295,21 @@ class PhiloxKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class WithinKernel:
-    """A check of the indices of a matrix, int32 or int64; see cuda/elementwise/within.cu."""
+class _InTurn:
+    """A kernel whose threads take the numbers of an array, of type `dtype`, in turn."""
 
     dtype: str
 
     threads = 256
 
     def blocks(self, count: int, multiprocessors: int) -> int:
-        """Compute the number of blocks of a launch for `count` integers."""
+        """Compute the number of blocks of a launch for `count` numbers."""
         return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
+
+
+@dataclass(frozen=True, slots=True)
+class WithinKernel(_InTurn):
+    """A check of the indices of a matrix, int32 or int64; see cuda/elementwise/within.cu."""
 
     @property
     def name(self) -> str:
@@ -318,16 +323,8 @@ class WithinKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class FillKernel:
+class FillKernel(_InTurn):
     """A block of one value, with parts of a real type; see cuda/elementwise/fill.cu."""
-
-    dtype: str
-
-    threads = 256
-
-    def blocks(self, count: int, multiprocessors: int) -> int:
-        """Compute the number of blocks of a launch for `count` parts."""
-        return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
 
     @property
     def name(self) -> str:

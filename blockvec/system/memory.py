@@ -28,9 +28,16 @@ def available_memory() -> int | None:
     try:
         found.append(_entry(_PROC / "meminfo", "MemAvailable:") * 1024)
     except (OSError, ValueError):
-        if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        if (total := _physical_memory()) is not None:
+            found.append(total)
     return min(found, default=None)
+
+
+def _physical_memory() -> int | None:
+    """Return the bytes of memory of this machine; None if the system does not tell."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_readable(what: str, needed: int) -> None:
@@ -44,7 +51,12 @@ def check_readable(what: str, needed: int) -> None:
 
 
 def _left_in_cgroups() -> Iterator[int]:
-    """Yield the bytes left in the control group of this process and in those that contain it."""
+    """Yield the bytes left in the control group of this process and in those that contain it.
+
+    Groups without a limit, or with one that this machine does not reach, are left out: to read what they use
+    takes most of a millisecond.
+    """
+    total = _physical_memory()
     for version, group in _cgroups():
         limit, used, cache = _FILES[version]
         root = _CGROUPS if version == 2 else _CGROUPS / "memory"
@@ -53,6 +65,8 @@ def _left_in_cgroups() -> Iterator[int]:
             folder = root / folder.relative_to("/")
             try:
                 most = int((folder / limit).read_text())  # "max" without a limit
+                if total is not None and most >= total:
+                    continue
                 taken = int((folder / used).read_text()) - _entry(folder / "memory.stat", cache)
             except (OSError, ValueError):
                 continue

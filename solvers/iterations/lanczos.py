@@ -193,7 +193,8 @@ class ThickRestart(Iteration):
             theta = np.zeros(1)
             if self.problem.tolerance.convergence == "value":
                 return 0.0
-        return min(MOST_LOSS, LOSS * float(self._limits(theta).min()) / scale) if scale else 0.0
+        limits = self.problem.tolerance.limits(theta, self._norm() or scale)
+        return min(MOST_LOSS, LOSS * float(np.min(limits)) / scale) if scale else 0.0
 
     def _plan_looks(self) -> None:
         """Choose when to look for convergence first in a cycle, by the rate of the one before."""

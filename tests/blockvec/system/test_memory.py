@@ -54,6 +54,18 @@ def test_a_control_group_leaves_its_limit_less_what_cannot_be_dropped(version: i
 
 
 @pytest.mark.parametrize("version", [1, 2])
+def test_limits_above_the_memory_of_the_machine_do_not_matter(
+    version: int, system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(system, version, "job", 20_000, used=9_000, cache=0)
+    monkeypatch.setattr(memory, "_physical_memory", lambda: 20_000)
+    assert memory.available_memory() == 48 << 10
+    for total in (20_001, None):
+        monkeypatch.setattr(memory, "_physical_memory", lambda total=total: total)
+        assert memory.available_memory() == 11_000
+
+
+@pytest.mark.parametrize("version", [1, 2])
 def test_the_tightest_of_the_nested_groups_counts(version: int, system: Path) -> None:
     put(system, version, "slurm", 10_000, used=4_000, cache=0)
     put(system, version, "slurm/job/step", 30_000, used=1_000, cache=0)
