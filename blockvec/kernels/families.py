@@ -16,8 +16,9 @@ from .dense.tsmm_mma import TsmmMma
 from .dense.tsmm_mma_model import TsmmMmaModel
 from .dense.tsmttsm_fma import TsmttsmFma
 from .dense.tsmttsm_fma_model import TsmttsmFmaModel
-from .dense.tsmttsm_mma import Tsmttsm3m, Tsmttsm3mConfig, TsmttsmMma
+from .dense.tsmttsm_mma import Tsmttsm3m, TsmttsmMma
 from .dense.tsmttsm_mma_model import TsmttsmMmaModel
+from .dense.tsmttsm_mma_ring import Tsmttsm3mConfig
 from .device import DeviceInfo
 from .family import AnyFamily
 from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem

@@ -12,14 +12,12 @@ order in the same launch.
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 from ..device import DeviceInfo
 from ..launch import Launch, pack_product, partials_bytes, partials_chain
 from ..limits import (
-    BANK_ROW_BYTES,
     MAX_REGISTERS,
     MAX_THREADS,
     RESERVED_SHARED_BYTES,
@@ -28,172 +26,29 @@ from ..limits import (
     excess_shared,
     excess_threads,
     register_limit,
-    round_up,
 )
 from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..source import Constant, c_type, constants_of, render
-from ..tensor_map import BOX_ALIGNMENT, MAX_BOX_ROWS, Encode, TallOperand, TensorMaps, encode
+from ..tensor_map import MAX_BOX_ROWS
 from .family import DenseFamily
+from .tsmttsm_mma_ring import (
+    BULK_UNIT,
+    FEW_PRODUCTS,
+    Tsmttsm3mConfig,
+    TsmttsmMmaConfig,
+    goes_through_l1,
+    groups,
+    has_boxes,
+    layout,
+    tensor_maps,
+)
 
 STATIC_SHARED_BYTES = 1024  # bound on barriers and counters, beside the ring
-BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 # With fewer blocks each product of a warp depends on the one before, and there the assembler of CUDA 13.0
 # was seen to omit the scoreboard wait for an accumulator across the end of such a loop.
 _MIN_AHEAD = 4
-# Columns up to which four real products for a complex one are as fast as three: of A^H B whose groups of
-# columns warps share equally, and of others; of Gram matrices.
-FEW_PRODUCTS, FEW_UNEVEN, FEW_SQUARES = 40, 56, 48
-_GAP = 32  # bytes per row of a fragment load, which has four rows
-# The copy engine takes about 7 cycles per line of memory that a row touches. Boxes of rows of so many bytes
-# are faster than pieces of 4 or 8 bytes, which go through L1: in single precision (the mean of the operands)
-# and in double (the longer row), unless the longer rows are contiguous. Pieces of 16 bytes are as fast, but
-# their warps take registers.
-_LEAST_BOX_BYTES, _LONG_ROW_BYTES = 120, 384
-
-
-@dataclass(frozen=True, slots=True)
-class TsmttsmMmaConfig:
-    """One way to run the kernel.
-
-    Attributes
-    ----------
-    rows : int
-        Folded rows of a stage, a multiple of 4.
-    stages : int
-        Stages of the ring.
-    wm, wn, wk : int
-        Warps that share the columns of A, the columns of B, and the rows of a stage (but see `takes_turns`).
-    kstep : int
-        Sets of 4 rows in one tensor product: 1, 2 or 4.
-    fold : int
-        Consecutive rows of narrow operands treated as one row.
-    unroll : int
-        Unrolled steps.
-    blocks : int
-        Blocks resident on a multiprocessor.
-    producers : int
-        Warps that only copy; with 0 the last warp that reads a stage refills it.
-    gapless : bool
-        Whether one copy loads the rows of a stage, even where a gap in their middle would halve the bank
-        conflicts.
-    ahead : bool
-        Whether a warp loads the columns of a step while it multiplies the step before, also across stages;
-        else the compiler moves loads ahead within `unroll` steps of a stage.
-    """
-
-    rows: int
-    stages: int
-    wm: int
-    wn: int
-    wk: int
-    kstep: int = 1
-    fold: int = 1
-    unroll: int = 2
-    blocks: int = 1
-    producers: int = 0
-    gapless: bool = False
-    ahead: bool = False
-
-    three_m: ClassVar[bool] = False  # three real products for a complex one instead of four
-
-    @property
-    def warps(self) -> int:
-        """Warps that multiply."""
-        return self.wm * self.wn * self.wk
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether the `wk` warps of a tile process whole stages cyclically."""
-        return self.ahead and self.stages > self.wk
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * (self.warps + self.producers)
-
-
-@dataclass(frozen=True, slots=True)
-class Tsmttsm3mConfig(TsmttsmMmaConfig):
-    """One way to run the kernel with three real products for a complex one."""
-
-    three_m: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Layout of a stage in shared memory, in bytes; the names are those of the kernel.
-
-    `swaps`: whether lanes of odd rows load two groups of columns in the other order, against bank conflicts.
-    """
-
-    a_piece: int
-    b_piece: int
-    a_row: int
-    b_row: int
-    a_pitch: int
-    b_pitch: int
-    a_gap: int
-    b_gap: int
-    b_offset: int
-    stage_bytes: int
-    swaps: bool
-
-
-@functools.lru_cache(maxsize=4096)
-def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
-    """Compute the bytes per cp.async of A and of B, 0 where bulk copies or boxes are possible."""
-    if has_boxes(problem, device):
-        return 0, 0
-    return _pieces(problem, device)
-
-
-def _pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
-    architecture = architecture_of(device)
-    piece_a = _piece(problem.M, itemsize(problem.dtype), problem.lda, problem.align_a, architecture)
-    if problem.same:
-        return piece_a, piece_a
-    return piece_a, _piece(problem.N, itemsize(problem.dtype), problem.ldb, problem.align_b, architecture)
-
-
-def _piece(width: int, size: int, ld: int, align: int, architecture: int) -> int:
-    if architecture >= 90 and ld == width and align >= BULK_UNIT:
-        return 0
-    return min(align, 16, 1 << ((width * size).bit_length() - 1))
-
-
-@functools.lru_cache(maxsize=4096)
-def has_boxes(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
-    """Check whether the operands are copied in boxes: where rows lie apart and pieces are slower."""
-    copied = [piece for piece in _pieces(problem, device) if piece]
-    if architecture_of(device) < 90 or not copied:
-        return False
-    if min(copied) == BULK_UNIT and problem.dtype != "complex128":
-        return False
-    operands = tall_operands(problem)
-    rows = [operand.width * operand.size for operand in operands]
-    apart = sum(row for row, piece in zip(rows, _pieces(problem, device), strict=False) if piece)
-    if problem.dtype == "complex128":
-        is_faster = min(problem.M, problem.N) > FEW_PRODUCTS
-    elif problem.dtype == "float64":
-        is_faster = max(rows) >= _LONG_ROW_BYTES
-    else:
-        is_faster = sum(rows) >= len(rows) * _LEAST_BOX_BYTES and 2 * apart >= sum(rows)
-    return is_faster and all(operand.is_boxable for operand in operands)
-
-
-def tall_operands(problem: TsmttsmProblem) -> list[TallOperand]:
-    """List A and, unless it is A, B."""
-    size = itemsize(problem.dtype)
-    operands = [
-        TallOperand(problem.M, problem.lda, size, problem.align_a),
-        TallOperand(problem.N, problem.ldb, size, problem.align_b),
-    ]
-    return operands[: 2 - problem.same]
-
-
-def goes_through_l1(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
-    """Check for copies of 4 or 8 bytes, each of which occupies a line of L1 until it completes."""
-    return any(0 < piece < 16 for piece in pieces(problem, device))
+# As `FEW_PRODUCTS`, if warps do not share columns equally, and for Gram matrices.
+FEW_UNEVEN, FEW_SQUARES = 56, 48
 
 
 def carveout(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int | None:
@@ -207,104 +62,9 @@ def carveout(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceIn
     return ceil_div(100 * config.blocks * shared, device.shared_bytes_per_multiprocessor)
 
 
-def groups(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
-    """Count the groups of 8 columns of A and of B."""
-    return ceil_div(config.fold * problem.M, 8), ceil_div(config.fold * problem.N, 8)
-
-
 def grid(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
     """Compute the number of blocks of a launch."""
     return min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows * config.fold))
-
-
-def _spacing(chunk_bytes: int, piece: int, size: int, gapless: bool) -> tuple[int, int]:
-    """Compute the pitch of chunks, and the gap between the second and the third."""
-    if piece:  # copies of pieces allow any pitch: 32 bytes modulo 128 avoid all conflicts
-        free = chunk_bytes % BANK_ROW_BYTES in (32, 96)
-        return (chunk_bytes if free else round_up(chunk_bytes, BANK_ROW_BYTES) + _GAP), 0
-    helps = conflicts(chunk_bytes, _GAP, size) < conflicts(chunk_bytes, 0, size)
-    return chunk_bytes, _GAP if helps and not gapless else 0
-
-
-@functools.lru_cache(maxsize=4096)
-def layout(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Layout:
-    """Compute the layout of a stage in shared memory."""
-    size = itemsize(problem.dtype)
-    groups_m, groups_n = groups(problem, config)
-    chunk = config.rows // 4
-    if has_boxes(problem, device):
-        return _layout_of_boxes(problem, config)
-    a_piece, b_piece = pieces(problem, device)
-    a_row = round_up(config.fold * problem.M * size, max(a_piece, size))
-    b_row = round_up(config.fold * problem.N * size, max(b_piece, size))
-    a_pitch, a_gap = _spacing(chunk * a_row, a_piece, size, config.gapless)
-    b_pitch, b_gap = _spacing(chunk * b_row, b_piece, size, config.gapless)
-    # The last row's loads of columns past the width stay within the stage.
-    over_a = round_up(groups_m, config.wm) * 8 * size - a_row
-    over_b = round_up(groups_n, config.wn) * 8 * size - b_row
-    b_offset = round_up(4 * a_pitch + a_gap + over_a, BANK_ROW_BYTES)
-    if problem.same:
-        b_offset = 0
-        stage_bytes = round_up(4 * a_pitch + a_gap + max(over_a, over_b), BANK_ROW_BYTES)
-    else:
-        stage_bytes = round_up(b_offset + 4 * b_pitch + b_gap + over_b, BANK_ROW_BYTES)
-    places = {(a_pitch, a_gap), (b_pitch, b_gap)}
-    swaps = config.three_m and any(
-        conflicts(*place, size, swaps=True) < conflicts(*place, size) for place in places
-    )
-    return Layout(
-        a_piece, b_piece, a_row, b_row, a_pitch, b_pitch, a_gap, b_gap, b_offset, stage_bytes, swaps
-    )
-
-
-def _layout_of_boxes(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> Layout:
-    chunk = config.rows // 4
-
-    def place(operand: TallOperand, loaded: int) -> tuple[int, int, int]:
-        """Compute the bytes of a row, of a chunk and of all four with what is read past the last row."""
-        row = operand.box_row(_GAP)
-        pitch = round_up(chunk * row, BOX_ALIGNMENT)
-        over = operand.slack + loaded * 8 * operand.size - row
-        return row, pitch, round_up(4 * pitch + max(0, over), BOX_ALIGNMENT)
-
-    groups_m, groups_n = groups(problem, config)
-    loaded_m, loaded_n = round_up(groups_m, config.wm), round_up(groups_n, config.wn)
-    first, *others = tall_operands(problem)
-    if problem.same:
-        row, pitch, stage = place(first, max(loaded_m, loaded_n))
-        return Layout(0, 0, row, row, pitch, pitch, 0, 0, 0, stage, False)
-    a_row, a_pitch, b_offset = place(first, loaded_m)
-    b_row, b_pitch, end = place(others[0], loaded_n)
-    return Layout(0, 0, a_row, b_row, a_pitch, b_pitch, 0, 0, b_offset, b_offset + end, False)
-
-
-def tensor_maps(
-    problem: TsmttsmProblem, config: TsmttsmMmaConfig, A: int, B: int, encode: Encode = encode
-) -> TensorMaps:
-    """Encode the maps of operands at addresses A and B: of the rows t, t + 4, t + 8 ... for each chunk t."""
-    rows = []
-    for address, operand in zip((A, B), tall_operands(problem), strict=False):
-        rows += operand.maps(address, problem.K, 4, _GAP, config.rows // 4)
-    return TensorMaps.of(rows, encode)
-
-
-def copies(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-    """Count the bulk copies of a stage: one per operand, or two with a gap between them."""
-    if has_boxes(problem, device):
-        return 4 * (2 - problem.same)
-    stage = layout(problem, config, device)
-    gaps = ((stage.a_piece, stage.a_gap), (stage.b_piece, stage.b_gap))
-    return sum(2 if gap else 1 for piece, gap in gaps[: 2 - problem.same] if not piece)
-
-
-@functools.lru_cache(maxsize=4096)
-def conflicts(pitch: int, gap: int, size: int, *, swaps: bool = False) -> int:
-    """Count the bank conflicts of a fragment load of elements of `size` bytes: 1, 2 or 4 cycles."""
-    starts = [t * pitch + t // 2 * gap + swaps * (t % 2) * BANK_ROW_BYTES // 2 for t in range(4)]
-    slots = [
-        (start + column * size) % BANK_ROW_BYTES // size for start in starts for column in range(_GAP // size)
-    ]
-    return max(Counter(slots).values())
 
 
 def _tile(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:

@@ -27,23 +27,17 @@ from ..limits import (
 )
 from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..roofline import Ceilings
-from .tsmttsm_mma import (
+from .tsmttsm_mma import STATIC_SHARED_BYTES, carveout, grid, refuse, registers, tile_blocks, tiles
+from .tsmttsm_mma_ring import (
     BULK_UNIT,
-    STATIC_SHARED_BYTES,
     TsmttsmMmaConfig,
-    carveout,
     conflicts,
     copies,
     goes_through_l1,
-    grid,
     groups,
     has_boxes,
     layout,
     pieces,
-    refuse,
-    registers,
-    tile_blocks,
-    tiles,
 )
 
 _PIECE_PRODUCERS = 4  # warps that issue cp.async: one a quadrant

@@ -14,8 +14,9 @@ import pytest
 from blockvec.kernels import compile as compiler
 from blockvec.kernels.dense import tsmttsm_mma as settings
 from blockvec.kernels.dense import tsmttsm_mma_model as model
-from blockvec.kernels.dense.tsmttsm_mma import Tsmttsm3mConfig as Config3m
-from blockvec.kernels.dense.tsmttsm_mma import TsmttsmMmaConfig as Config
+from blockvec.kernels.dense.tsmttsm_mma_ring import Tsmttsm3mConfig as Config3m
+from blockvec.kernels.dense.tsmttsm_mma_ring import TsmttsmMmaConfig as Config
+from blockvec.kernels.dense.tsmttsm_mma_ring import has_boxes, tensor_maps
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import FAMILIES, families_of
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
@@ -319,8 +320,8 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
         result = C.copy()
         extents = p.K, p.lda, p.ldb
         arguments = *map(address, (A, B, result)), *extents, *parts((alpha, beta)), address(workspace)
-        if settings.has_boxes(p, H200):
-            maps = settings.tensor_maps(p, config, address(A), address(B), encode=emulated_map)
+        if has_boxes(p, H200):
+            maps = tensor_maps(p, config, address(A), address(B), encode=emulated_map)
             arguments = *arguments, np.void(bytes(maps))
         kernel = HostKernel(source, tmp_path, readable=[A, B], seed=seed)
         kernel((blocks,), (config.threads,), arguments, shared)
