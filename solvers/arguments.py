@@ -203,6 +203,12 @@ def on_host(A: Any) -> Any:
     return A.get() if is_on_gpu(A) else A.to_host() if isinstance(A, BlockVector) else A
 
 
+def matrix_on_host(A: Any) -> Any:
+    """Return the matrix of a sparse operator of the host; None for anything else."""
+    is_whole = isinstance(A, blockvec.Operator) and A.device == "cpu" and A.layout is None
+    return A.to_host() if is_whole and hasattr(getattr(A, "prepared", None), "indptr") else None
+
+
 def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
     """Convert matrices and functions of torch and JAX to ones of NumPy, SciPy and CuPy; keep all others.
 

@@ -112,7 +112,8 @@ def eigsh(
     ----------
     A : sparse matrix or array, dense array, LinearOperator, callable, or Operator, shape (n, n)
         The matrix A, of SciPy, CuPy, torch or JAX; see `blockvec.as_operator`. Integers are promoted to
-        float64. A callable maps a row-major array of shape (n, b) to an array of the same shape, and needs
+        float64. Where factorisations are possible, an operator of a sparse matrix on the host is as good as
+        the matrix. A callable maps a row-major array of shape (n, b) to an array of the same shape, and needs
         `shape`, and `like` unless its arrays are NumPy's or CuPy's.
     k : int, optional
         Number of eigenpairs, 1 to n; default 6. With `interval`, the largest number that is accepted.

@@ -26,6 +26,7 @@ from .arguments import (
     generator,
     integer,
     is_explicit,
+    matrix_on_host,
     natively,
     on_host,
     positive,
@@ -303,9 +304,13 @@ def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float 
 
 @dataclass(slots=True)
 class Operands:
-    """Matrices, functions and blocks of a call as blockvec takes them, and the caller's kind of arrays."""
+    """Matrices, functions and blocks of a call as blockvec takes them, and the caller's kind of arrays.
+
+    A sparse operator of the host is the matrix `A`, which may be factorised, and the operator `applied`.
+    """
 
     caller: ArrayKind | None
+    applied: Operator | None
     A: Any
     M: Any
     Minv: Any
@@ -327,8 +332,11 @@ class Operands:
             dtype = caller.dtype if dtype is None else dtype
         others = (options["OPinv"], options["preconditioner"], options["v0"], options["orthogonal_to"])
         A, M, OPinv, preconditioner, start, locked = natively(caller, A, M, *others)
-        given = A, M, options["Minv"], OPinv, preconditioner, start, locked
-        return cls(caller, *given, device, options["shape"], dtype)
+        stays = device is None or (isinstance(device, str) and device == "cpu")
+        matrix = matrix_on_host(A) if stays and options["comm"] is None else None
+        applied = None if matrix is None else A
+        given = A if matrix is None else matrix, M, options["Minv"], OPinv, preconditioner, start, locked
+        return cls(caller, applied, *given, device, options["shape"], dtype)
 
     def split(self, options: Mapping[str, Any], interval: Any) -> Communicator | None:
         """Split the rows of A over processes, if there are several; return these."""
@@ -352,7 +360,8 @@ class Operands:
         similar = None if self.OPinv is None else self.M
         shape = getattr(similar, "shape", None) if self.shape is None else self.shape
         dtype = getattr(similar, "dtype", None) if self.dtype is None else self.dtype
-        op = square(as_operator(self.A, shape=shape, dtype=dtype, device=self.device))
+        A = self.A if self.applied is None else self.applied
+        op = square(as_operator(A, shape=shape, dtype=dtype, device=self.device))
         if self.caller is not None:  # refuses before the solve what it would after
             self.caller.share(op.backend.empty((1, 1), op.dtype.name))
         return op

@@ -1,12 +1,13 @@
 """Spectrum slicing: all eigenpairs between two shifts, collected by shift-invert from shifts inside.
 
-The factors of A - sigma M count the eigenvalues below sigma (inertia). Two counts tell how many eigenvalues
-lie in between; a shift in between finds those around it by block Lanczos on (A - sigma M)^-1 M, and its own
-count tells on which side others are missing. The next shift lies in the middle of what no shift has reached,
-or, where many values are missing there, so far from its end as a share of them reaches. Every value that
-was found between two shifts is locked, so that none is found twice, and the slices are orthogonal to each
-other. The result is complete if as many are found as were counted: orthonormal vectors with small residuals
-cannot be more than there are.
+The factors of A - sigma M count the eigenvalues below sigma (inertia). Two counts tell how many
+eigenvalues lie in between; a shift in between finds those around it by block Lanczos on (A - sigma M)^-1
+M, and its own count tells on which side others are missing. The next shift lies in the middle of what no
+shift has reached, or, where many values are missing there, so far from its end as a share of them
+reaches. If all of many are on one side of it, that side is halved, until a shift has some on both. Every
+value that was found between two shifts is locked, so that none is found twice, and the slices are
+orthogonal to each other. The result is complete if as many are found as were counted: orthonormal vectors
+with small residuals cannot be more than there are.
 
 References
 ----------
@@ -54,6 +55,7 @@ PLACE = 0.4877
 NEAREST, NARROW = 0.75, 0.1
 CLEAR = 1e-6  # share of a range next to its cuts where Ritz values are not compared with counts
 GROUP = 32  # vectors that are orthonormalised together on a GPU, at most
+MANY = 8  # missing values that rarely are all on one side of a shift amid them
 NUDGES, NUDGE = 6, 0.031  # changes of a shift whose factors do not count, in shares of the range
 
 
@@ -123,6 +125,13 @@ class Slicing:
     def _slice(self, left: Cut, right: Cut) -> str:
         """Look for pairs between two cuts, from a new shift there if they are finite and not too close."""
         sigma, cut = self._placed(left, right)
+        while cut is not None and (side := self._empty_side(left, cut, right)):
+            self.cuts[:] = sorted([*self.cuts, cut], key=lambda each: each.sigma)
+            if reason := self._stopped():
+                return reason
+            left, right = (cut, right) if side < 0 else (left, cut)
+            width = right.first - left.last
+            sigma, cut = self._tried(left.last + PLACE * width, width, left, right)
         before = self.found
         reason, reach = self._collect(sigma, left, right)
         if reason:
@@ -182,6 +191,19 @@ class Slicing:
         parts = ceil_div(self._missing(left, right), PER_SHIFT)
         width = (last - first) / parts
         return self._tried(first + PLACE * width, width, left, right)
+
+    def _empty_side(self, left: Cut, cut: Cut, right: Cut) -> int:
+        """Return the side of a new cut, -1 or 1, on which no values are missing of many; 0 if on none.
+
+        All are then on the other side, and as a rule far away, where another cut is: it takes a factorisation
+        to halve that range, and many steps to find values from here.
+        """
+        is_new = cut.sigma not in (left.sigma, right.sigma) and math.isfinite(right.sigma - left.sigma)
+        if not is_new or self._missing(left, right) < MANY:
+            return 0
+        if right.first - left.last < 2 * self._least_room(cut.sigma):
+            return 0
+        return -1 if self._missing(left, cut) == 0 else 1 if self._missing(cut, right) == 0 else 0
 
     def _outside(self, cut: Cut, side: int) -> float:
         """Choose a shift next to a cut, outside of the range, and factorise for it."""

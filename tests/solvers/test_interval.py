@@ -120,6 +120,18 @@ def test_spectra_of_all_kinds_are_complete(
     )
 
 
+@pytest.mark.parametrize("ends", [(-1.0, 0.05), (-1e5, 0.05), (0.0, 1e5), (-1e5, 1e5)])
+def test_an_interval_may_be_empty_for_the_most_part(ends: tuple[float, float]) -> None:
+    """Shifts then halve it until they are among the values: from far away, these would converge slowly."""
+    rough = sp.diags_array(np.exp(np.random.default_rng(0).standard_normal(900)))
+    A = sp.block_diag([rough @ GRID @ rough, sp.diags_array(np.linspace(2e5, 3e5, 300))], format="csr")
+    exact = np.linalg.eigvalsh(A.toarray())
+    exact = exact[(exact >= ends[0]) & (exact <= ends[1])]
+    result = solved(A, ends)
+    check(result, exact, A)
+    assert result.info["operator_columns"] < 12 * len(exact) + 400
+
+
 def test_single_precision_is_counted_in_double_precision() -> None:
     A = model("laplace2d:nx=160,ny=160").astype(np.float32)
     values = spectra.laplace_eigenvalues([160, 160])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import Factorization, factorize
+from blockvec import Factorization, as_operator, factorize
 from blockvec.models import model
 from solvers import eigsh
 from solvers.factorization.work import FactorWork
@@ -102,6 +102,25 @@ def test_a_rough_mesh_is_factorised_before_it_is_iterated_on(shift: float, k: in
     assert result.info["verification"].startswith("proved by inertia")
     assert result.info["operator_columns"] < 6000  # iterations take a hundred times as many
     assert np.allclose(result.eigenvalues, expected, rtol=1e-9, atol=1e-12 * abs(A).max())
+
+
+@pytest.mark.parametrize(
+    "options", [{"k": 5, "which": "SA"}, {"k": 5, "sigma": 0.0}, {"interval": (-1.0, 0.001)}]
+)
+def test_a_sparse_operator_of_the_host_is_factorised_as_its_matrix_is(options: dict[str, Any]) -> None:
+    scale = sp.diags_array(np.exp(2 * np.random.default_rng(0).standard_normal(3600)))
+    A = sp.csr_array(scale @ model("laplace2d:nx=60,ny=60") @ scale)
+    found = [eigsh(given, rng=0, return_info=True, **options) for given in (A, as_operator(A))]
+    methods = [(one.info["method"], one.info["why"]) for one in found]
+    assert "factorised" in methods[0][1] or "slice" in methods[0][1]
+    assert methods[0] == methods[1]
+    assert np.array_equal(found[0].eigenvalues, found[1].eigenvalues)
+
+
+def test_a_sparse_operator_of_the_host_is_applied_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = as_operator(model("laplace3d:n=12"))
+    monkeypatch.setattr(type(A), "__init__", None)  # no other one is made
+    assert len(eigsh(A, 4, which="LA", rng=0)[0]) == 4
 
 
 def test_an_easy_end_is_not_factorised() -> None:
