@@ -13,7 +13,7 @@ from blockvec.errors import OptionError, ShapeError
 from .arguments import integer
 from .blocks import round_up
 from .column_block import SHORT_ROWS
-from .costs import most_calls
+from .costs import FEW_ROWS, is_dense, most_calls
 from .iterations.filter_design import FEW_PAIRS, PAIR, choose_degree
 from .problem import Chosen, IterationOptions, Problem
 from .runtime.progress import logger
@@ -26,9 +26,13 @@ SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice a
 # find the copies of many values one after the other. With solves, where a search for copies takes long,
 # blocks of two up to fewer.
 SINGLE_PAIRS, FEW_COSTLY_PAIRS = 20, 5
+# The same of dense matrices, of which a block takes as long per column, and filters do not pay.
+SINGLE_PAIRS_DENSE = 128
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 # On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
-DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR = 150, 5
+# Per wanted pair of sparse and of dense matrices: at the limit, 70 to 250 pairs of 600 to 1000 rows took 0.3
+# to 2 times as long by dense LAPACK, and at half of it 0.1 to 0.5.
+DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR, DENSE_ROWS_PER_DENSE_PAIR = 150, 5, 12
 DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
@@ -94,7 +98,8 @@ def _most_dense_rows(problem: Problem) -> int:
         return DENSE_ROWS_INSIDE
     if problem.operator.device != "cpu":
         return DENSE_ROWS
-    return min(DENSE_ROWS, DENSE_ROWS_HOST + DENSE_ROWS_PER_PAIR * problem.k)
+    rows_per_pair = DENSE_ROWS_PER_DENSE_PAIR if is_dense(problem.operator) else DENSE_ROWS_PER_PAIR
+    return min(FEW_ROWS, DENSE_ROWS_HOST + rows_per_pair * problem.k)
 
 
 def _block_size(problem: Problem) -> int:
@@ -125,7 +130,7 @@ def _block_size(problem: Problem) -> int:
         b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
         if has_short_columns(problem):
             may_be_single = problem.locked is None and not problem.has_costly_steps
-            if is_plain and may_be_single and k <= SINGLE_PAIRS:
+            if is_plain and may_be_single and k <= (SINGLE_PAIRS_DENSE if is_dense(op) else SINGLE_PAIRS):
                 b = 1
             elif is_plain and k <= few:
                 b = min(k, PAIR)  # only copies of wanted values change the result

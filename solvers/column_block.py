@@ -21,9 +21,8 @@ from .blocks import Array, Scalars
 SHORT_ROWS = 1 << 17  # of columns up to which blocks on the host are column-major
 # For complex vectors OpenBLAS multiplies one column at a time twice as fast as two, while both are in cache.
 COMPLEX_COLUMNS = 2
-SYMMETRIC_COLUMNS = (
-    2  # up to which products with one triangle of a dense matrix take less time than with both
-)
+# Up to which products with one triangle of a dense matrix, column by column, take less time than with both.
+SYMMETRIC_COLUMNS = 6
 _quiet = np.errstate(over="ignore", invalid="ignore")  # as in BLAS: callers look at the results
 _ADJOINT = {"f": 1, "d": 1, "F": 2, "D": 2}  # BLAS's op(A): transposed or conjugated
 _GEMM = {"f": blas.sgemm, "d": blas.dgemm, "F": blas.cgemm, "D": blas.zgemm}

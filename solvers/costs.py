@@ -9,9 +9,9 @@ from .problem import IterationOptions, Problem
 
 # Up to here dense LAPACK takes a few seconds, which many iterations exceed in vain.
 FEW_ROWS = 3000
-# Seconds on one core: per call of a sparse product with a block, per step of an iteration, of MINRES, and per
-# product of elements in an orthogonalisation, and of dense LAPACK per cubed row.
-CALL_S, STEP_S, MINRES_S, ELEMENT_S, DENSE_S = 1e-4, 5e-4, 3e-4, 2e-9, 4e-10
+# Seconds on one core: per call of a sparse product with a block, per step of an iteration, of MINRES, per
+# product of elements in an orthogonalisation and in a dense product, and of dense LAPACK per cubed row.
+CALL_S, STEP_S, MINRES_S, ELEMENT_S, DENSE_ELEMENT_S, DENSE_S = 1e-4, 5e-4, 3e-4, 2e-9, 1e-10, 4e-10
 GPU_CALL_S, GPU_STEP_S, GPU_DENSE_S = 2e-5, 2e-3, 4e-11  # the same on a GPU, for few rows
 GPU_STEPS = 50  # of an iteration, which take as long as the first call of dense LAPACK
 # Seconds for all eigenpairs of a projected matrix on the host: per call, and per cubed row, of which complex
@@ -52,6 +52,11 @@ def steps_of_a_look(
     return (look_s + GPU_WAIT_S) / step_s
 
 
+def is_dense(operator: CostedOperator) -> bool:
+    """Check whether an operator multiplies by a dense matrix."""
+    return getattr(operator, "matrix", None) is not None
+
+
 def most_calls(problem: Problem, options: IterationOptions) -> float:
     """Count the calls of the operator that take as long as dense LAPACK, where that could take over.
 
@@ -64,10 +69,11 @@ def most_calls(problem: Problem, options: IterationOptions) -> float:
         call_s = GPU_CALL_S + GPU_STEP_S / max(options.degree, INNER_CALLS)
         return max((GPU_DENSE_S * n**3 + GPU_STEPS * GPU_STEP_S) / call_s, n / b)
     step_s = STEP_S + ELEMENT_S * b * n * options.ncv
+    product_s = CALL_S + (DENSE_ELEMENT_S * b * n**2 if is_dense(problem.operator) else 0.0)
     if options.method == "jd":
-        call_s = CALL_S + MINRES_S + step_s / INNER_CALLS
+        call_s = product_s + MINRES_S + step_s / INNER_CALLS
     else:
-        call_s = CALL_S + step_s / options.degree
+        call_s = product_s + step_s / options.degree
     dense_s = DENSE_S * n**3
     most_s = dense_s if problem.may_be_dense else PATIENCE * (dense_s + 1)
     return max(most_s / call_s, n / b)

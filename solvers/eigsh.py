@@ -155,14 +155,14 @@ def eigsh(
         is given: as in SciPy, calls with the same `v0` then return the same results.
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
-        "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a function
-        or for a matrix that cannot be factorised on its GPU. Otherwise, and for these up to n = 1500, it
-        selects dense LAPACK if n is at most 150 + 5 k (500 on a GPU and with `interval`) or k is more than a
-        third of n, unless an option that only iterations support is given (`v0`, `block_size`,
-        `orthogonal_to`). In all other cases it compares the cost of applying A, which is known for sparse
-        matrices, with the cost of orthogonalisation, and allows the filter if that is cheaper. It begins with
-        Lanczos steps, and designs a filter only if these are predicted to take long. ``info["why"]`` contains
-        the reason.
+        "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a
+        function or for a matrix that cannot be factorised on its GPU. Otherwise, and for these up to n =
+        1500, it selects dense LAPACK if n is at most 150 + 5 k (150 + 12 k if A is a dense array; 500 on a
+        GPU and with `interval`) or k is more than a third of n, unless an option that only iterations
+        support is given (`v0`, `block_size`, `orthogonal_to`). In all other cases it compares the cost of
+        applying A, which is known for sparse matrices, with the cost of orthogonalisation, and allows the
+        filter if that is cheaper. It begins with Lanczos steps, and designs a filter only if these are
+        predicted to take long. ``info["why"]`` contains the reason.
         If one end of the spectrum of an explicit matrix is predicted to take longer by iteration than by a
         factorisation, as for a stiffness matrix, or has taken as long, the run continues by shift-invert with
         a shift just outside the spectrum, and an inertia count proves that no eigenvalue is missing (unless
@@ -182,11 +182,11 @@ def eigsh(
         `M`, `sigma`, `interval` and other methods. ``info["single_columns"]`` counts columns in single
         precision.
     block_size : int, optional
-        Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on a
-        GPU, 4 for other k >= 4, and 2 for k < 4. On the host, for up to 131,072 rows of double precision, it
-        is 1 up to k = 20 (2 up to k = 10 with `orthogonal_to`; not if `method` is "filter"), and 4 for more;
-        by shift-invert 2 up to k = 5. For Jacobi-Davidson it is 8 for k >= 4 and up to 2048 k rows, and 4 or
-        2 for more rows.
+        Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on
+        a GPU, 4 for other k >= 4, and 2 for k < 4. On the host, for up to 131,072 rows of double precision,
+        it is 1 up to k = 20, or 128 if A is a dense array (2 up to k = 10 with `orthogonal_to`; not if
+        `method` is "filter"), and 4 for more; by shift-invert 2 up to k = 5. For Jacobi-Davidson it is 8
+        for k >= 4 and up to 2048 k rows, and 4 or 2 for more rows.
     orthogonal_to : array or BlockVector, shape (n, c), optional
         Compute eigenpairs of P A P in the orthogonal complement of these columns, where P is the projector on
         it. They are eigenpairs of A if the columns span an invariant subspace.

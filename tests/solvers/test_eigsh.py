@@ -30,6 +30,7 @@ from solvers import (
 from solvers import (
     auto_shift_invert as stiff_ends,
 )
+from solvers.column_block import ColumnBlock, ColumnOperator
 from solvers.iterations import lanczos
 from solvers.iterations.rayleigh_ritz import Tolerance, select
 from solvers.runtime.interrupts import deferred_interrupt
@@ -564,6 +565,42 @@ def test_dense_lapack_is_taken_where_it_is_cheap_and_info_says_why() -> None:
     many = eigsh(models.model("laplace1d:n=600"), 300, which="SA", return_info=True)
     assert many.info["method"] == "dense"
     assert eigsh(small, 4, which="SA", return_info=True, block_size=3).info["method"] != "dense"
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "method"), [(800, 60, "dense"), (900, 60, "lanczos"), (900, 6, "lanczos")]
+)
+def test_of_dense_arrays_lapack_takes_more_and_single_columns_the_rest(n: int, k: int, method: str) -> None:
+    A = np.random.default_rng(n).standard_normal((n, n))
+    A += A.T
+    result = eigsh(A, k, which="LA", rng=0, return_info=True)
+    assert result.info["method"] == method
+    assert result.info["block_size"] in (None, 1)
+    assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A)[-k:], rtol=0, atol=1e-12 * n)
+
+
+def test_a_hard_end_of_a_dense_array_is_left_to_lapack() -> None:
+    """Its least values are rounding errors: neither steps nor factors would find them soon."""
+    x = np.random.default_rng(0).random((700, 2))
+    A = np.exp(-4 * ((x[:, None] - x[None]) ** 2).sum(axis=2))
+    result = eigsh(A, 3, which="SA", rng=0, return_info=True)
+    assert result.info["method"] == "dense"
+    assert result.converged.all()
+    assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A)[:3], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 6, 7])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_products_by_one_triangle_are_those_of_the_matrix(columns: int, order: Any) -> None:
+    rng = np.random.default_rng(columns)
+    A = rng.standard_normal((60, 60))
+    A = np.asarray(A + A.T, order=order)
+    X = rng.standard_normal((60, columns))
+    block = ColumnBlock.of(BlockVector(X))
+    found = ColumnOperator(as_operator(A)).apply(block).array
+    assert np.allclose(found, A @ X, rtol=0, atol=1e-12)
+    by_rows = as_operator(A) @ BlockVector(X)
+    assert np.allclose(by_rows.array, A @ X, rtol=0, atol=1e-12)
 
 
 def test_info_counts_what_the_operator_was_applied_to() -> None:
