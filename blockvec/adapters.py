@@ -314,8 +314,10 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
         A = backend.from_host(A) if isinstance(A, np.ndarray) else backend_of(A).to_host(A)
     A = A.astype(_matrix_dtype(A.dtype), copy=False)
 
+    is_plain = backend.name == "cpu" and A.flags.forc  # others are copied for each product
+
     def product(X: Array, out: Array) -> Array:
-        if backend.name == "cpu" and 1 < X.shape[1] <= FEW_COLUMNS:
+        if is_plain and X.dtype == A.dtype and 1 < X.shape[1] <= FEW_COLUMNS:
             for j in range(X.shape[1]):
                 out[:, j] = A @ X[:, j]
         else:

@@ -157,12 +157,12 @@ def eigsh(
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
         "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a
         function or for a matrix that cannot be factorised on its GPU. Otherwise, and for these up to n =
-        1500, it selects dense LAPACK if n is at most 150 + 5 k (150 + 12 k if A is a dense array; 500 on a
-        GPU and with `interval`) or k is more than a third of n, unless an option that only iterations
-        support is given (`v0`, `block_size`, `orthogonal_to`). In all other cases it compares the cost of
-        applying A, which is known for sparse matrices, with the cost of orthogonalisation, and allows the
-        filter if that is cheaper. It begins with Lanczos steps, and designs a filter only if these are
-        predicted to take long. ``info["why"]`` contains the reason.
+        1500, it selects dense LAPACK if n is at most 150 + 5 k (150 + 12 k if A is a dense array) and 3000,
+        or 500 on a GPU and with `interval`, or k is more than a third of n, unless an option that only
+        iterations support is given (`v0`, `block_size`, `orthogonal_to`). In all other cases it compares
+        the cost of applying A, which is known for sparse matrices, with the cost of orthogonalisation, and
+        allows the filter if that is cheaper. It begins with Lanczos steps, and designs a filter only if
+        these are predicted to take long. ``info["why"]`` contains the reason.
         If one end of the spectrum of an explicit matrix is predicted to take longer by iteration than by a
         factorisation, as for a stiffness matrix, or has taken as long, the run continues by shift-invert with
         a shift just outside the spectrum, and an inertia count proves that no eigenvalue is missing (unless

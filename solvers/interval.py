@@ -118,7 +118,7 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     counts = asdict(slices.counts)
     info: SolveInfo = {
         "method": "shift-invert",
-        "why": f"A - sigma M is factorised for {slices.shifts + 2} shifts",
+        "why": f"A - sigma M is factorised for {slices.factorisations} shifts",
         "stopped": stopped,
         "verification": text,
         "n": problem.n,

@@ -40,7 +40,6 @@ from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pai
 from .blocks import column_factors, to_host
 from .column_block import SHORT_ROWS
 from .combine import one_after_other, staged, within_time
-from .costs import is_dense
 from .drivers import solve
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
@@ -132,8 +131,6 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift:
     """Solve a problem as it is or in its standard form; with method "auto" perhaps by shift-invert."""
     are_explicit = is_explicit(A) and (M is None or is_explicit(M))
     may_factorise = problem.method == "auto" and not problem.asks_for_corrections and are_explicit
-    if problem.may_be_dense and is_dense(problem.operator):
-        may_factorise = False  # in less time than factors and an iteration, LAPACK computes all pairs
     if form is None:
         return solve_or_factorise(problem, A) if may_factorise else solve(problem)
     from .transform.solution import AT_THE_LIMIT, solve_proven, solve_transformed

@@ -55,7 +55,9 @@ PLACE = 0.4877
 NEAREST, NARROW = 0.75, 0.1
 CLEAR = 1e-6  # share of a range next to its cuts where Ritz values are not compared with counts
 GROUP = 32  # vectors that are orthonormalised together on a GPU, at most
-MANY = 8  # missing values that rarely are all on one side of a shift amid them
+# Missing values that rarely are all on one side of a shift amid them, and how often a range with an empty
+# side is halved before pairs are looked for: many copies of one value are on one side of every shift.
+MANY, HALVINGS = 8, 12
 NUDGES, NUDGE = 6, 0.031  # changes of a shift whose factors do not count, in shares of the range
 
 
@@ -82,6 +84,11 @@ class Slicing:
             self.X[:, :] = 0
         self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
         self.earlier_s, self.begin_s = 0.0, time.perf_counter()
+
+    @property
+    def factorisations(self) -> int:
+        """Number of shifts for which A - sigma M was factorised, about: some next to a cut leave none."""
+        return max(self.shifts + 2, len(self.cuts))
 
     @property
     def found(self) -> int:
@@ -125,7 +132,9 @@ class Slicing:
     def _slice(self, left: Cut, right: Cut) -> str:
         """Look for pairs between two cuts, from a new shift there if they are finite and not too close."""
         sigma, cut = self._placed(left, right)
-        while cut is not None and (side := self._empty_side(left, cut, right)):
+        for _ in range(HALVINGS):
+            if cut is None or not (side := self._empty_side(left, cut, right)):
+                break
             self.cuts[:] = sorted([*self.cuts, cut], key=lambda each: each.sigma)
             if reason := self._stopped():
                 return reason

@@ -579,16 +579,6 @@ def test_of_dense_arrays_lapack_takes_more_and_single_columns_the_rest(n: int, k
     assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A)[-k:], rtol=0, atol=1e-12 * n)
 
 
-def test_a_hard_end_of_a_dense_array_is_left_to_lapack() -> None:
-    """Its least values are rounding errors: neither steps nor factors would find them soon."""
-    x = np.random.default_rng(0).random((700, 2))
-    A = np.exp(-4 * ((x[:, None] - x[None]) ** 2).sum(axis=2))
-    result = eigsh(A, 3, which="SA", rng=0, return_info=True)
-    assert result.info["method"] == "dense"
-    assert result.converged.all()
-    assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A)[:3], rtol=0, atol=1e-11)
-
-
 @pytest.mark.parametrize("columns", [1, 3, 6, 7])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_products_by_one_triangle_are_those_of_the_matrix(columns: int, order: Any) -> None:
