@@ -135,7 +135,7 @@ class Slicing:
         for _ in range(HALVINGS):
             if cut is None or not (side := self._empty_side(left, cut, right)):
                 break
-            self.cuts[:] = sorted([*self.cuts, cut], key=lambda each: each.sigma)
+            self._insert(cut)
             if reason := self._stopped():
                 return reason
             left, right = (cut, right) if side < 0 else (left, cut)
@@ -146,14 +146,17 @@ class Slicing:
         if reason:
             return reason
         if cut is not None:
-            others = [each for each in self.cuts if each.sigma != cut.sigma]
-            cut = replace(cut, first=sigma - reach, last=sigma + reach)
-            self.cuts[:] = sorted([*others, cut], key=lambda each: each.sigma)
+            self._insert(replace(cut, first=sigma - reach, last=sigma + reach))
         self.shifts += 1
         self.counts.restarts += 1
         self.fruitless = 0 if self.found > before else self.fruitless + 1
         self._check_counts()
         return self._report()
+
+    def _insert(self, cut: Cut) -> None:
+        """Insert a cut in order, in place of the one at the same shift if there is one."""
+        others = [each for each in self.cuts if each.sigma != cut.sigma]
+        self.cuts[:] = sorted([*others, cut], key=lambda each: each.sigma)
 
     def _check_counts(self) -> None:
         """Refuse to go on if more values were found between two cuts than were counted."""

@@ -320,9 +320,8 @@ class BlockKrylov(KrylovSpace):
         self._note(self.m, self.m + self.w, result.S, result.R, 0)
         self._advance(X.shape[1], W)
         if self._waits:
-            self._waits = not is_easy(
-                *(result.R, self.norm or self.most, self.buffer.dtype), factors_again=self.takes_launches
-            )
+            scale, dtype = self.norm or self.most, self.buffer.dtype
+            self._waits = not is_easy(result.R, scale, dtype, factors_again=self.takes_launches)
 
     # --- queued steps on a GPU ---------------------------------------------------------------------
 

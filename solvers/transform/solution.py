@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
 
-from ..arguments import tall_block
+from ..arguments import matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..column_block import ColumnBlock, ColumnOperator
 from ..combine import continued, one_after_other, staged, totals, within_time
@@ -76,9 +76,8 @@ def _refuse_indefinite(form: StandardForm) -> None:
 
 def is_dominated_by_its_diagonal(operator: Any, negligible: float) -> bool:
     """Check whether Gershgorin's discs of a matrix on the host leave out negative values, as of many M."""
-    if operator.device != "cpu" or not hasattr(getattr(operator, "prepared", None), "indptr"):
+    if (matrix := matrix_on_host(operator)) is None:
         return False
-    matrix = operator.to_host()
     lengths = sp.csr_array((abs(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
     radii, diagonal = lengths @ np.ones(matrix.shape[1]), matrix.diagonal().real
     largest = radii.max(initial=0)

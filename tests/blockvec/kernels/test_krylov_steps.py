@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,24 @@ def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
     return sp.csr_array(A)
 
 
+def launch(
+    kernel: KrylovStepsKernel,
+    A: Any,
+    operands: Sequence[np.ndarray[Any, Any]],
+    numbers: Sequence[int],
+    bounds: tuple[float, float],
+    folder: Path,
+    blocks: int = 2,
+) -> None:
+    """Run the kernel on the host for V, X, W, the report and the workspace, on so many blocks of threads."""
+    V = operands[0]
+    indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
+    arrays = indptr, indices, A.data.astype(V.dtype), *operands
+    run = HostKernel(kernel.source(H200), folder, readable=list(arrays[:6]))
+    arguments = *map(address, arrays), *V.shape, *map(np.int32, numbers), *bounds
+    run((blocks,), (32 * kernel.warps(H200),), arguments, kernel.shared_bytes(H200))
+
+
 @needs_host_compiler
 @pytest.mark.parametrize(
     ("dtype", "b", "tiles"),
@@ -88,12 +107,8 @@ def test_steps_are_those_of_block_lanczos(
     report = np.full((steps, kernel.report_rows, b), np.nan, dtype)
     work = np.zeros(kernel.work_bytes(blocks) // 8)
     work[COUNTER_BYTES // 8 :] = np.nan
-    indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
-    arrays = indptr, indices, A.data.astype(dtype), V, X, other, report, work
-    sizes = n, ld, *map(np.int32, (begin, known, b, full_until, locked, steps, True, 4))
-    run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
-    threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
-    run((blocks,), (threads,), (*map(address, arrays), *sizes, enough, 1e6), shared)
+    numbers = begin, known, b, full_until, locked, steps, True, 4
+    launch(kernel, A, (V, X, other, report, work), numbers, (enough, 1e6), tmp_path, blocks=blocks)
 
     C = kernel.columns
     for step in range(steps):
@@ -127,11 +142,8 @@ def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
     V[:b, :b] = np.eye(b)
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
     report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(1) // 8)
-    arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, V, X, other, report, work
-    sizes = n, 32, *map(np.int32, (0, b, b, b, 0, 1, True, 2))
-    run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
-    threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
-    run((1,), (threads,), (*map(address, arrays), *sizes, 0.0, 1e6), shared)
+    numbers = 0, b, b, b, 0, 1, True, 2
+    launch(kernel, A, (V, X, other, report, work), numbers, (0.0, 1e6), tmp_path, blocks=1)
     assert report[0, -1, 0] == np.inf
     assert not V[:, b:].any()
 
@@ -151,11 +163,8 @@ def test_a_block_of_nearly_parallel_columns_is_factorised_again(
     V[:, :b] = np.linalg.qr(rng.standard_normal((n, b)))[0]
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
     report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(2) // 8)
-    arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, V, X, other, report, work
-    sizes = n, 32, *map(np.int32, (0, b, b, b, 0, 1, True, 32))
-    run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
-    threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
-    run((2,), (threads,), (*map(address, arrays), *sizes, enough, 1e8), shared)
+    numbers = 0, b, b, b, 0, 1, True, 32
+    launch(kernel, A, (V, X, other, report, work), numbers, (enough, 1e8), tmp_path)
     new, (R, T) = V[:, b : 2 * b], report[0, 64 + b : -1].reshape(2, b, b)
     assert 1e3 < report[0, -1, 0] < 1e7
     assert least <= np.abs(new.T @ new - np.eye(b)).max() <= most
@@ -180,12 +189,8 @@ def test_a_step_takes_the_next_of_many_pending_columns(
     X, other = np.ascontiguousarray(V[:, m : m + b]), np.empty((n, b), dtype)
     report = np.full((1, kernel.report_rows, b), np.nan, dtype)
     work = np.zeros(kernel.work_bytes(2) // 8)
-    indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
-    arrays = indptr, indices, A.data.astype(dtype), V, X, other, report, work
-    sizes = n, 32, *map(np.int32, (m, end, back, full_until, locked, 1, True, 4))
-    run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
-    threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
-    run((2,), (threads,), (*map(address, arrays), *sizes, 1e6, 1e6), shared)
+    numbers = m, end, back, full_until, locked, 1, True, 4
+    launch(kernel, A, (V, X, other, report, work), numbers, (1e6, 1e6), tmp_path)
     S1, S2 = report[0, :end], report[0, 32 : 32 + end]
     first = 0 if m < full_until else max(m - back, 0)
     left_out = np.arange(locked, max(first, locked))
