@@ -501,6 +501,20 @@ class AffineOperator(Operator):
         )
         return Y
 
+    def vector_adder(self) -> Callable[[Array, Array], object]:
+        """Return a function that adds the product with x to y; see `Operator.vector_adder`."""
+        if self.dtype != self._operator.dtype:
+            return super().vector_adder()
+        add, alpha, shift = self._operator.vector_adder(), self._alpha, self._shift
+
+        def add_multiple(x: Array, y: Array) -> None:
+            product = -shift * x
+            add(x, product)
+            product *= alpha
+            y += product
+
+        return add_multiple
+
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
         """Describe a product with the matrix of the inner operator."""
         return self._operator.sparse_product()

@@ -21,7 +21,7 @@ from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
-from .combine import both_ends, one_after_other, staged, within_time
+from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
 from .placement import DENSE_ROWS, factor_place, is_affordable, shift_invert_s
@@ -109,11 +109,32 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     first = solve_iteratively(staged(problem, "begun"), soon)
     if first.info["stopped"] not in ENDED or problem.maxiter is not None:
         return first
+    if problem.checkpoint is None and (count := _count_outliers(first, problem.which)):
+        return after_outliers(
+            problem, first, count, lambda rest, others: _factorise_or_iterate(others, *prepare(rest), matrix)
+        )
+    return _factorise_or_iterate(first, problem, options, matrix)
+
+
+def _factorise_or_iterate(
+    first: EigenResult, problem: Problem, options: IterationOptions, matrix: Any
+) -> EigenResult:
+    """Continue by shift-invert; where no shift is found, iterate on."""
     result = _by_shift_invert(first, matrix, None, staged(problem, "factorised"))
     if result is None:
         rest = replace(within_time(staged(problem, "continued")), start=BlockVector(first.eigenvectors))
         result = solve_iteratively(rest, options)
     return result
+
+
+def _count_outliers(first: EigenResult, which: str) -> int:
+    """Count the computed values so far out that all others are alike from a shift outside; zero mostly."""
+    from .factorization.inertia import CLOSE
+
+    theta, count = to_host(first.eigenvalues).astype(np.float64), computed_outwards(first, which)
+    rest = theta[count:] if which == "SA" else theta[: len(theta) - count]
+    stand_out = 0 < count < len(theta) and rest[-1] - rest[0] < CLOSE * (theta[-1] - theta[0])
+    return count if stand_out else 0
 
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
@@ -181,7 +202,8 @@ def _from_shifts(
         outermost, least = outer_end(theta, norm, end)
         is_near = locates and sigma is not None and abs(sigma - outermost) <= NEAR * least
         if form is None or not is_near:
-            sigma = shift_outside(factors, theta, norm, end, may_be_zero=attempt == 0)
+            may_be_zero, deflated = attempt == 0, problem.deflated
+            sigma = shift_outside(factors, theta, norm, end, may_be_zero=may_be_zero, deflated=deflated)
             if sigma is None:
                 return None
             form = standard_form(op, matrix, mass, sigma, factors=factors, k=problem.k)

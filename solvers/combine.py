@@ -19,8 +19,8 @@ from .blocks import (
     small_matrix,
     to_host,
 )
-from .iterations.filtered_lanczos import OUTLIER_LIMIT
 from .iterations.rayleigh_ritz import ritz_pairs
+from .orthogonalize.host_step import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult
 from .runtime.processes import delivered
@@ -105,21 +105,28 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
 
 
 def after_outliers(
-    problem: Problem, first: EigenResult, solve: Callable[[Problem], EigenResult]
+    problem: Problem,
+    first: EigenResult,
+    count: int,
+    solve: Callable[[Problem, EigenResult], EigenResult],
 ) -> EigenResult:
-    """Continue a solve that has computed values far out, in the complement of their vectors."""
-    done = first.residuals <= OUTLIER_LIMIT * first.limits
-    count = int(np.argmin(done if problem.which == "SA" else done[::-1]))  # without a gap, from the end on
-    part = slice(count) if problem.which == "SA" else slice(problem.k - count, None)
+    """Continue a solve that has computed so many values far out, in the complement of their vectors.
+
+    ``solve(rest, others)`` continues with the other pairs of `first`; its costs and history include theirs.
+    """
+    k, ends = problem.k, (slice(count), slice(count, None))
+    if problem.which == "LA":
+        ends = slice(k - count, None), slice(k - count)
+    done, others = map(first.part, ends)
     # In single precision, products would hide the others behind those far out.
-    rest = replace(within_time(problem), k=problem.k - count, start=None, precision="double")
+    rest = replace(within_time(problem), k=k - count, start=None, precision="double")
     if problem.locked is None or len(problem.deflated):
-        values = to_host(first.eigenvalues[part]).astype(np.float64)
+        values = to_host(done.eigenvalues).astype(np.float64)
         rest = replace(rest, deflated=np.concatenate([problem.deflated, values]))
-    X = problem.blocks(first.eigenvectors[:, part])
-    second = solve(replace(rest, locked=side_by_side(X, problem.locked)))
-    first = first.part(part)
-    joined = _joined(problem, *((first, second) if problem.which == "LA" else (second, first)))
+    X = problem.blocks(done.eigenvectors)
+    second = solve(replace(rest, locked=side_by_side(X, problem.locked)), others)
+    done = done.with_info(**dict.fromkeys(COUNTED, 0), history=())
+    joined = _joined(problem, *((done, second) if problem.which == "LA" else (second, done)))
     stopped, verification = second.info["stopped"], second.info["verification"]
     why = f"{second.info['why']}, once {count} values far out were computed"
     return joined.with_info(
@@ -129,6 +136,12 @@ def after_outliers(
         stopped=stopped,
         verification=verification,
     )
+
+
+def computed_outwards(first: EigenResult, which: str, share: float = 1.0) -> int:
+    """Count the values, from the outermost on, with residuals up to a share of their limits."""
+    done = first.residuals <= share * first.limits
+    return int(np.argmin(np.append(done if which == "SA" else done[::-1], False)))
 
 
 def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
@@ -144,8 +157,13 @@ def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
 
 
 def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
-    """Join both ends into one result, after a Rayleigh-Ritz step that separates them to rounding."""
+    """Join both ends into one result, after a Rayleigh-Ritz step that separates them to rounding.
+
+    Solves of a shifted problem lose some orthogonality to locked columns.
+    """
     X = side_by_side(*(problem.blocks(part.eigenvectors) for part in (low, high)))
+    _, inverse, *_ = cholesky_factor(np.asfortranarray(to_host(X.gram())))
+    X.combine(small_matrix(inverse, X), out=X)
     theta, residuals, _ = ritz_step(problem, X)
     norm = max(high.info["norm"], low.info["norm"])
     info = low.info.copy()
@@ -153,7 +171,7 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
     info["k"], info["which"], info["norm"] = problem.k, "BE", norm
     info["operator_columns"] += X.shape[1]
     info["block_applications"] += 1
-    info["reductions"] += 2
+    info["reductions"] += 3
     info["missing"] += high.info["missing"]
     if high.info["stopped"] != "converged":
         info["stopped"] = high.info["stopped"]

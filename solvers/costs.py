@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from .blocks import CostedOperator
+from .column_block import ColumnOperator
 from .problem import IterationOptions, Problem
 
 # Up to here dense LAPACK takes a few seconds, which many iterations exceed in vain.
@@ -12,6 +13,7 @@ FEW_ROWS = 3000
 # Seconds on one core: per call of a sparse product with a block, per step of an iteration, of MINRES, per
 # product of elements in an orthogonalisation and in a dense product, and of dense LAPACK per cubed row.
 CALL_S, STEP_S, MINRES_S, ELEMENT_S, DENSE_ELEMENT_S, DENSE_S = 1e-4, 5e-4, 3e-4, 2e-9, 1e-10, 4e-10
+SHORT_CALL_S, SHORT_STEP_S = 4e-6, 1.5e-4  # the same of single columns that are contiguous
 GPU_CALL_S, GPU_STEP_S, GPU_DENSE_S = 2e-5, 2e-3, 4e-11  # the same on a GPU, for few rows
 GPU_STEPS = 50  # of an iteration, which take as long as the first call of dense LAPACK
 # Seconds for all eigenpairs of a projected matrix on the host: per call, and per cubed row, of which complex
@@ -43,7 +45,9 @@ def steps_of_a_look(
     parts = 2 if operator.dtype.kind == "c" else 1
     look_s = RITZ_S + RITZ_ROW_S * parts * columns**3
     if operator.device == "cpu":
-        step_s = STEP_S + ELEMENT_S * b * n * columns + degree * (CALL_S + ELEMENT_S * b * entries)
+        is_short = b == 1 and isinstance(operator, ColumnOperator)
+        call_s, least_s = (SHORT_CALL_S, SHORT_STEP_S) if is_short else (CALL_S, STEP_S)
+        step_s = least_s + ELEMENT_S * b * n * columns + degree * (call_s + ELEMENT_S * b * entries)
         return look_s / step_s
     product_s = GPU_BYTE_S * (12 * entries + 24 * parts * b * n)
     queue_s, passes = (GPU_LAUNCH_S, 1) if in_launches else (GPU_QUEUE_S, 4)

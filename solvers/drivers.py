@@ -16,11 +16,11 @@ from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, ceil_div, column_factors, columns_of, project_out, to_host
 from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
-from .combine import after_outliers, both_ends, one_after_other, staged
+from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged
 from .costs import FEW_ROWS
 from .iterations.base import Iteration, IterationResult
 from .iterations.counts import Counts
-from .iterations.filtered_lanczos import FilteredRestart
+from .iterations.filtered_lanczos import OUTLIER_LIMIT, FilteredRestart
 from .iterations.lanczos import ThickRestart
 from .iterations.rayleigh_ritz import IDENTITY_COLUMNS, dense_eigenpairs
 from .problem import Chosen, IterationOptions, Problem
@@ -104,11 +104,13 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     if outcome.reason != "outliers":
         return result
 
-    def solve_rest(rest: Problem) -> EigenResult:  # whose locked columns are orthonormal
+    def solve_rest(rest: Problem, others: EigenResult) -> EigenResult:  # with orthonormal locked columns
         sizes = choose_options(rest, rest)
-        return solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
+        result = solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
+        return one_after_other(others, result)
 
-    return after_outliers(given, result, solve_rest)
+    count = min(computed_outwards(result, problem.which, OUTLIER_LIMIT), problem.k - 1)
+    return after_outliers(given, result, count, solve_rest)
 
 
 def _iteration(method: Chosen) -> type[Iteration]:

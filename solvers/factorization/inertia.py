@@ -50,28 +50,37 @@ def outer_end(theta: RealArray, norm: float, which: Selection) -> tuple[float, f
 
 
 def shift_outside(
-    factors: Factorization, theta: RealArray, norm: float, which: Selection, *, may_be_zero: bool = False
+    factors: Factorization,
+    theta: RealArray,
+    norm: float,
+    which: Selection,
+    *,
+    may_be_zero: bool = False,
+    deflated: RealArray | None = None,
 ) -> float | None:
     """Find a shift just outside the wanted end of a spectrum; None if no trial succeeds.
 
     `theta` approximates the wanted values from inside the spectrum, ascending; `norm` estimates the largest
-    magnitude of an eigenvalue.
+    magnitude of an eigenvalue. The spectrum is that without `deflated` values.
     """
+    known = np.zeros(0) if deflated is None else deflated
     below = which == "SA"
     outermost, first = outer_end(theta, norm, which)
-    if may_be_zero and (outermost > 0) == below and _is_outside(factors, 0.0, below):
+    if may_be_zero and (outermost > 0) == below and _is_outside(factors, 0.0, below, known):
         return 0.0  # of a definite matrix, whose end may be far closer to zero than `theta` tells
     for attempt in range(TRIES):
         distance = first * OUTWARDS**attempt
         sigma = outermost - distance if below else outermost + distance
-        if _is_outside(factors, sigma, below):
+        if _is_outside(factors, sigma, below, known):
             return sigma
     return None
 
 
-def _is_outside(factors: Factorization, sigma: float, below: bool) -> bool:
-    """Check that no eigenvalue lies below, or above, a shift."""
-    return count_below(factors, sigma) == (0 if below else factors.shape[0])
+def _is_outside(factors: Factorization, sigma: float, below: bool, known: RealArray) -> bool:
+    """Check that none but known eigenvalues lie below, or above, a shift."""
+    if below:
+        return count_below(factors, sigma) == np.count_nonzero(known < sigma)
+    return count_below(factors, sigma) == factors.shape[0] - np.count_nonzero(known > sigma)
 
 
 def proof(

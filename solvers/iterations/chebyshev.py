@@ -14,10 +14,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+import numpy as np
+
 from blockvec import BlockVector, Recorder
 
 from ..blocks import AffineOperator, Block, Operator, in_precision, project_out
-from ..column_block import ColumnBlock, by_rows
+from ..column_block import ColumnBlock, ColumnOperator, by_rows
 from .filter_design import Filter
 from .mixed_precision import SingleCopy
 
@@ -126,6 +128,7 @@ class ChebyshevOperator:
         recorder: Recorder | None = None,
         matrix: Any = None,
     ) -> None:
+        is_whole = isinstance(operator, ColumnOperator) and operator.layout is None
         operator, self._matrix = by_rows(operator), matrix
         self._recorder = recorder
         self._recorded: dict[Any, Callable[[], object]] = {}  # by operands
@@ -134,6 +137,8 @@ class ChebyshevOperator:
         self.locked = None if locked is None else self._rows(locked)
         sign = -1 if filter.which == "SA" else 1
         self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
+        doubled: Any = self._doubled
+        self._add = doubled.vector_adder() if is_whole and locked is None else None
 
     @property
     def may_be_queued(self) -> bool:
@@ -160,6 +165,9 @@ class ChebyshevOperator:
         return X if X.dtype == self._dtype and self.degree % 2 == 0 else out
 
     def _apply(self, X: Block, out: Block) -> Block:
+        if self._add is not None and X.shape[1] == 1:
+            self._apply_to_vector(self._add, X.array[:, 0], out.array[:, 0])
+            return out
         Y = self._rows(X)
         for _, current, _ in recurrence(self._doubled, Y, out if Y is X else Y.like(), self.degree):
             project_out(self.locked, current)
@@ -167,6 +175,19 @@ class ChebyshevOperator:
             return current
         out[:, :] = current
         return out
+
+    def _apply_to_vector(self, add: Callable[[Any, Any], object], x: Any, out: Any) -> None:
+        """Set a vector to T_d x by calls that take little longer than their products; x is not changed."""
+        current, previous = np.zeros_like(x), out
+        previous[:] = x
+        add(x, current)
+        current *= 0.5
+        for _ in range(2, self.degree + 1):
+            np.negative(previous, out=previous)
+            add(current, previous)
+            current, previous = previous, current
+        if current is not out:
+            out[:] = current
 
     def _rows(self, block: Block) -> Block:
         """Return a block as it is, or a row-major copy in the operator's precision."""

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from .spectrum import Sketch
 
 # Predicted cycles of Lanczos steps up to which no filter is designed, of those on column-major blocks, and
-# of those of single columns: a hundred of them took as long as a filter on lattices of 10 000 to 21 000 rows.
-CYCLES_WITHOUT, CHEAP_CYCLES, SINGLE_CYCLES = 2.0, 10.0, 100.0
+# of those of single columns: with four times as many, and a later prediction, 20 matrices of 3600 to 91 000
+# rows took a tenth to a fifth longer in the geometric mean.
+CYCLES_WITHOUT, CHEAP_CYCLES, SINGLE_CYCLES = 2.0, 10.0, 25.0
 SINGLE_SKETCH = 6.0  # predicted cycles of single columns that cost less than a sketch
 CYCLES_TO_SKETCH = 3  # cycles on column-major blocks before the gaps of a sketch predict their number
-CYCLES_TO_PREDICT = 20  # before residuals predict their number: the first cycles converge slowly
+# Before residuals predict their number: the first cycles converge slowly. Those for few pairs are short.
+CYCLES_TO_PREDICT, SHORT_CYCLES_TO_PREDICT = 20, 6
 SKETCH_WIDTH, SKETCH_STEPS, MAX_SKETCH_STEPS = 2, 40, 320  # vectors, and steps at first and at most
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
 CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
@@ -92,8 +94,8 @@ class FilterChoice(ThickRestart):
         if self._is_cheap:
             cycles, is_single = len(self.history), self.krylov.takes_single_columns
             if is_single and self.problem.k <= FEW_PAIRS:
-                most = SINGLE_CYCLES * steps
-                return cycles < CYCLES_TO_PREDICT or self._columns_left(CYCLES_TO_PREDICT // 2) <= most
+                least, most = SHORT_CYCLES_TO_PREDICT, SINGLE_CYCLES * steps
+                return cycles < least or self._columns_left(least // 2) <= most
             left = self._columns_left() / (steps * b)
             if cycles == CYCLES_TO_SKETCH and left > (SINGLE_SKETCH if is_single else CYCLES_WITHOUT):
                 self._drawn = self._draw_sketch()

@@ -9,7 +9,7 @@ from blockvec.system.memory import available_memory
 
 from ..blocks import Operator
 
-SMALL_BYTES = 128 << 20  # so much is taken to be free on a host: asking takes a millisecond
+SMALL_BYTES = 256 << 20  # so much is taken to be free on a host: asking takes a millisecond
 
 
 def available_bytes(op: Operator) -> int | None:

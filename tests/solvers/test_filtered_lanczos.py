@@ -100,6 +100,23 @@ def test_the_filter_is_the_chebyshev_polynomial_of_the_interval(
     assert np.allclose(result, np.diag(np.polynomial.Chebyshev.basis(degree)(sign * values)))
 
 
+@pytest.mark.parametrize("entries", [3, 40])  # per row: with few, factor and shift are part of the matrix
+@pytest.mark.parametrize("degree", [1, 2, 5, 26])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_single_columns_are_filtered_as_blocks_are(entries: int, degree: int, dtype: str) -> None:
+    rng = np.random.default_rng(degree)
+    A = sp.random_array((200, 200), density=entries / 400, rng=rng, dtype=np.dtype(dtype))
+    A = sp.csr_array(A + A.conj().T + sp.diags_array(rng.standard_normal(200)))
+    op, designed = as_operator(A), Filter(-2.0, 1.0, degree, 1.0, "LA")
+    x = ColumnBlock(BlockVector.random(200, 1, dtype, rng=0).array.copy(order="F"))
+    before = x.copy()
+    y = ChebyshevOperator(ColumnOperator(op), designed, None).apply(x, out=x.like())
+    expected = BlockVector(before.array.copy())
+    expected = ChebyshevOperator(op, designed, None).apply(expected, expected.like())
+    assert np.array_equal(x.array, before.array)
+    assert np.linalg.norm(y.array - expected.array) <= 1e-13 * degree**2 * np.linalg.norm(expected.array)
+
+
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_sketch_from_repeated_steps_is_the_same(locked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).standard_normal(400)

@@ -460,6 +460,19 @@ def test_a_missing_value_is_counted() -> None:
     assert sigma < 1
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_shift_may_lie_within_values_that_are_known(sign: float) -> None:
+    values = np.r_[1.0, 2.0, 2.0, 50.0, 50.5, np.linspace(60, 90, 50)]
+    factors, known = Factorization(sp.diags_array(sign * values, format="csc")), sign * values[:3]
+    theta, which = np.sort(sign * values[3:5]), "SA" if sign > 0 else "LA"
+    sigma = shift_outside(factors, theta, 90.0, which, deflated=known)
+    assert sigma is not None
+    assert 2 < sign * sigma < 50
+    outside = shift_outside(factors, theta, 90.0, which)
+    assert outside is not None
+    assert sign * outside < 1
+
+
 def test_a_standard_problem_has_no_other_form() -> None:
     with pytest.raises(OptionError, match="neither M nor sigma"):
         standard_form(as_operator(sp.eye_array(3)), sp.eye_array(3), None, None)

@@ -117,6 +117,21 @@ def test_a_sparse_operator_of_the_host_is_factorised_as_its_matrix_is(options: d
     assert np.array_equal(found[0].eigenvalues, found[1].eigenvalues)
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(sign: float) -> None:
+    rng = np.random.default_rng(0)
+    values = sign * np.concatenate([np.linspace(2, 40, 40) ** 1.5, rng.uniform(0, 1, 12_000)])
+    k, which = 70, "LA" if sign > 0 else "SA"
+    result = eigsh(sp.diags_array(values, format="csr"), k, which=which, rng=0, return_info=True)
+    assert result.info["method"] == "shift-invert"
+    assert "once 40 values far out were computed" in result.info["why"]
+    assert "proved by inertia" in result.info["verification"]
+    expected = np.sort(values)[-k:] if sign > 0 else np.sort(values)[:k]
+    assert result.converged.all()
+    assert np.allclose(result.eigenvalues, expected, rtol=0, atol=1e-12 * 300)
+    assert result.info["operator_columns"] < 6000
+
+
 def test_a_sparse_operator_of_the_host_is_applied_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     A = as_operator(model("laplace3d:n=12"))
     monkeypatch.setattr(type(A), "__init__", None)  # no other one is made
