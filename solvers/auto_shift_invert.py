@@ -69,18 +69,20 @@ def _outpaced(problem: Problem, options: IterationOptions, matrix: Any) -> Calla
     b = filter_width(problem.k) if is_single and options.method == "filter" else options.block_size
     entries, size = getattr(op, "nnz", problem.n**2), op.dtype.itemsize
     call_s, byte_s, step_s, element_s = HOST_S if op.device == "cpu" else GPU_S
-    moved = entries * (size + INDEX_BYTES) + 3 * problem.n * b * size
-    single_s = SINGLE_S + byte_s * moved
+
+    def product_s(columns: int) -> float:
+        return byte_s * (entries * (size + INDEX_BYTES) + 3 * problem.n * columns * size)
+
     step_s += element_s * problem.n * b * options.ncv
-    each_s = call_s + byte_s * moved + step_s / options.degree
+    block_s = call_s + product_s(b) + step_s / options.degree
+    each_s = SINGLE_S + product_s(1) if is_single else block_s
 
     @functools.cache
     def factor_s() -> float:
         return shift_invert_s(matrix, op)
 
     def is_outpaced(calls: float, expected: float) -> bool:
-        is_filtered = expected > 0 or not is_single
-        spent_s, whole_s = calls * (each_s if is_filtered else single_s), expected * each_s
+        spent_s, whole_s = calls * each_s, expected * block_s
         if max(spent_s, whole_s) <= LEAST_S + ELEMENT_S * entries:
             return False
         return spent_s > SHARE * factor_s() or whole_s > factor_s()
@@ -110,9 +112,12 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     if first.info["stopped"] not in ENDED or problem.maxiter is not None:
         return first
     if problem.checkpoint is None and (count := _count_outliers(first, problem.which)):
-        return after_outliers(
-            problem, first, count, lambda rest, others: _factorise_or_iterate(others, *prepare(rest), matrix)
-        )
+
+        def factorise(rest: Problem, others: EigenResult) -> EigenResult | None:
+            return _by_shift_invert(others, matrix, None, prepare(rest)[0])
+
+        if (result := after_outliers(problem, first, count, factorise)) is not None:
+            return result
     return _factorise_or_iterate(first, problem, options, matrix)
 
 
@@ -184,7 +189,10 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
 def _from_shifts(
     first: EigenResult, matrix: Any, mass: Any, problem: Problem, factors: blockvec.Factorization
 ) -> EigenResult | None:
-    """Solve from shifts that come closer to the end of the spectrum, and prove that nothing is missing."""
+    """Solve from shifts that come closer to the end of the spectrum, and prove that nothing is missing.
+
+    Where something is, or no count is certain, the solve is repeated with a search for it.
+    """
     from .factorization.inertia import outer_end, proof, shift_outside
     from .transform.solution import solve_transformed
     from .transform.standard_form import standard_form
@@ -225,21 +233,31 @@ def _from_shifts(
             ),
             ncv=min(round_up(k, b) + steps * b, problem.n),
             block_size=b,
+            verify="always" if problem.verify == "always" else "never",
             maxiter=None if is_last else (1 if is_wide else 2) if locates else SOON,
         )
         latest = solve_transformed(form, inverted)
         result, why = one_after_other(result, latest), form.why
         if latest.info["stopped"] not in (("maxiter", "converged") if is_rough else ("maxiter",)):
             break
-    values = to_host(result.eigenvalues)
-    text, missing = proof(factors, values, result.limits, end, problem.deflated)
+    text, missing = proof(factors, to_host(result.eigenvalues), result.limits, end, problem.deflated)
+    if missing != 0 and problem.verify == "auto" and result.converged.all():
+        factors.refactorize(cast(float, sigma))
+        start = tall_block("v0", result.eigenvectors, inverted.operator)
+        searched = replace(within_time(staged(problem, "searched")), operator=inverted.operator, start=start)
+        searched = replace(searched, which="LM", method="lanczos", ncv=inverted.ncv, block_size=b)
+        result = one_after_other(result, solve_transformed(cast("StandardForm", form), searched))
+        is_counted = missing is not None
+        text, missing = result.info["verification"], result.info["missing"]
+        if is_counted:
+            text, missing = proof(factors, to_host(result.eigenvalues), result.limits, end, problem.deflated)
     before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
     return result.with_info(
         method="shift-invert",
         why=f"{before}; {why}",
         which=end,
         verification=text,
-        missing=missing,
+        missing=missing or 0,
         time_s=time.perf_counter() - problem.begin_s,
     )
 

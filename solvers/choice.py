@@ -22,12 +22,9 @@ from .transform.inner_product import InnerProductOperator
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice as many, more save few
-# Up to so many wanted eigenpairs, single short columns take less time than blocks of four: of 100 pairs they
-# find the copies of many values one after the other. With solves, where a search for copies takes long,
-# blocks of two up to fewer.
-SINGLE_PAIRS, FEW_COSTLY_PAIRS = 20, 5
-# The same of dense matrices, of which a block takes as long per column, and filters do not pay.
-SINGLE_PAIRS_DENSE = 128
+# Up to so many wanted eigenpairs, single short columns take less time than blocks of four: half to nine
+# tenths for 50 to 100 pairs. With solves, where a search for copies takes long, blocks of two up to fewer.
+SINGLE_PAIRS, FEW_COSTLY_PAIRS = 128, 5
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 # On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
 # Per wanted pair of sparse and of dense matrices: at the limit, 70 to 250 pairs of 600 to 1000 rows took 0.3
@@ -110,7 +107,7 @@ def _block_size(problem: Problem) -> int:
     cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
     where many pairs are wanted and a column is known to be cheap. Fewer pairs on the host would be done a
     fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
-    need a search for further copies that can take longer than the solve. For up to 20 pairs of short columns
+    need a search for further copies that can take longer than the solve. For up to 128 pairs of short columns
     on the host, single columns need two thirds of those of blocks of two or four, hardly any
     orthogonalisation, and up to half as many again for the proof that no copy is missing: half of the time.
     For more pairs, blocks of four find more copies; eight columns need up to twice as many.
@@ -130,7 +127,7 @@ def _block_size(problem: Problem) -> int:
         b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
         if has_short_columns(problem):
             may_be_single = problem.locked is None and not problem.has_costly_steps
-            if is_plain and may_be_single and k <= (SINGLE_PAIRS_DENSE if is_dense(op) else SINGLE_PAIRS):
+            if is_plain and may_be_single and k <= SINGLE_PAIRS:
                 b = 1
             elif is_plain and k <= few:
                 b = min(k, PAIR)  # only copies of wanted values change the result

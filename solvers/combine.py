@@ -108,11 +108,12 @@ def after_outliers(
     problem: Problem,
     first: EigenResult,
     count: int,
-    solve: Callable[[Problem, EigenResult], EigenResult],
-) -> EigenResult:
+    solve: Callable[[Problem, EigenResult], EigenResult | None],
+) -> EigenResult | None:
     """Continue a solve that has computed so many values far out, in the complement of their vectors.
 
     ``solve(rest, others)`` continues with the other pairs of `first`; its costs and history include theirs.
+    Returns None where `solve` does, and where the values further out cannot have been all of them.
     """
     k, ends = problem.k, (slice(count), slice(count, None))
     if problem.which == "LA":
@@ -125,10 +126,12 @@ def after_outliers(
         rest = replace(rest, deflated=np.concatenate([problem.deflated, values]))
     X = problem.blocks(done.eigenvectors)
     second = solve(replace(rest, locked=side_by_side(X, problem.locked)), others)
+    if second is None or not _is_further_out(done, second, problem.which):
+        return None
     done = done.with_info(**dict.fromkeys(COUNTED, 0), history=())
     joined = _joined(problem, *((done, second) if problem.which == "LA" else (second, done)))
     stopped, verification = second.info["stopped"], second.info["verification"]
-    why = f"{second.info['why']}, once {count} values far out were computed"
+    why = f"{second.info['why']}, once {count} values further out were computed"
     return joined.with_info(
         which=problem.which,
         method=second.info["method"],
@@ -136,6 +139,14 @@ def after_outliers(
         stopped=stopped,
         verification=verification,
     )
+
+
+def _is_further_out(done: EigenResult, others: EigenResult, which: str) -> bool:
+    """Check that no value of `done` is further in than all others, which may hide copies of wanted ones."""
+    errors = float(others.limits.max())
+    if which == "SA":
+        return bool(done.eigenvalues.max() <= others.eigenvalues.max() + errors)
+    return bool(done.eigenvalues.min() >= others.eigenvalues.min() - errors)
 
 
 def computed_outwards(first: EigenResult, which: str, share: float = 1.0) -> int:
@@ -162,7 +173,8 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
     Solves of a shifted problem lose some orthogonality to locked columns.
     """
     X = side_by_side(*(problem.blocks(part.eigenvectors) for part in (low, high)))
-    _, inverse, *_ = cholesky_factor(np.asfortranarray(to_host(X.gram())))
+    G = to_host(X.gram())
+    _, inverse, *_ = cholesky_factor(np.asfortranarray(G, np.result_type(G, np.float64)))
     X.combine(small_matrix(inverse, X), out=X)
     theta, residuals, _ = ritz_step(problem, X)
     norm = max(high.info["norm"], low.info["norm"])

@@ -16,7 +16,7 @@ from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, ceil_div, column_factors, columns_of, project_out, to_host
 from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
-from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged
+from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
 from .costs import FEW_ROWS
 from .iterations.base import Iteration, IterationResult
 from .iterations.counts import Counts
@@ -110,7 +110,11 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         return one_after_other(others, result)
 
     count = min(computed_outwards(result, problem.which, OUTLIER_LIMIT), problem.k - 1)
-    return after_outliers(given, result, count, solve_rest)
+    joined = after_outliers(given, result, count, solve_rest)
+    if joined is not None:
+        return joined
+    plain = replace(options, method="lanczos", degree=1)
+    return one_after_other(result, solve_iteratively(within_time(given), plain))
 
 
 def _iteration(method: Chosen) -> type[Iteration]:

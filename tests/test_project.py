@@ -235,7 +235,8 @@ def loaded(groups):
 print(loaded(%s))
 import numpy as np, scipy.sparse as sp
 rows, beside = np.linspace(0, 2, 9000), np.ones(8999)
-blockvec.eigsh(sp.diags_array([rows, beside, beside], offsets=[0, 1, -1], format="csr"), k=6, which="LA")
+A = sp.diags_array([rows, beside, beside], offsets=[0, 1, -1], format="csr")
+blockvec.eigsh(A, k=6, which="LA", tol=1e-9)
 print(loaded(%s))
 """
 

@@ -61,16 +61,20 @@ def shift_outside(
     """Find a shift just outside the wanted end of a spectrum; None if no trial succeeds.
 
     `theta` approximates the wanted values from inside the spectrum, ascending; `norm` estimates the largest
-    magnitude of an eigenvalue. The spectrum is that without `deflated` values.
+    magnitude of an eigenvalue. The spectrum is that without `deflated` values, all of those further out than
+    the wanted ones if the shift is to lie between both.
     """
     known = np.zeros(0) if deflated is None else deflated
     below = which == "SA"
     outermost, first = outer_end(theta, norm, which)
     if may_be_zero and (outermost > 0) == below and _is_outside(factors, 0.0, below, known):
         return 0.0  # of a definite matrix, whose end may be far closer to zero than `theta` tells
+    further_out = np.count_nonzero((known < outermost) == below)
     for attempt in range(TRIES):
         distance = first * OUTWARDS**attempt
         sigma = outermost - distance if below else outermost + distance
+        if np.count_nonzero((known < sigma) == below) != further_out:
+            return None
         if _is_outside(factors, sigma, below, known):
             return sigma
     return None
@@ -89,11 +93,12 @@ def proof(
     limits: RealArray,
     which: Selection,
     deflated: RealArray | None = None,
-) -> tuple[str, int]:
+) -> tuple[str, int | None]:
     """Count the eigenvalues beyond the last wanted cluster, and compare with those found.
 
     `theta` are the wanted values, ascending, `limits` bounds of their errors, `deflated` further known
-    eigenvalues. Returns the outcome in words and the number of eigenvalues that were not found.
+    eigenvalues. Returns the outcome in words and the number of eigenvalues that were not found, None where no
+    count is certain.
     """
     below = which == "SA"
     known = theta if deflated is None else np.concatenate([theta, deflated])
@@ -106,7 +111,7 @@ def proof(
             break
         found, counted_at, count = here, last, count_below(factors, last)
     if count is None:
-        return "not proved: the factorisation needs row exchanges", 0
+        return "not proved: the factorisation needs row exchanges", None
     beyond = count if below else factors.shape[0] - count
     side = "below" if below else "above"
     text = f"proved by inertia: {beyond} eigenvalues lie {side} {counted_at:.8g}, {found} of them were found"

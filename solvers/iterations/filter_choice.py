@@ -25,14 +25,15 @@ from .rayleigh_ritz import ranking_key
 if TYPE_CHECKING:
     from .spectrum import Sketch
 
-# Predicted cycles of Lanczos steps up to which no filter is designed, of those on column-major blocks, and
-# of those of single columns: with four times as many, and a later prediction, 20 matrices of 3600 to 91 000
-# rows took a tenth to a fifth longer in the geometric mean.
-CYCLES_WITHOUT, CHEAP_CYCLES, SINGLE_CYCLES = 2.0, 10.0, 25.0
+# Predicted cycles of Lanczos steps up to which no filter is designed, and of those on column-major blocks.
+CYCLES_WITHOUT, CHEAP_CYCLES = 2.0, 10.0
+# Cycles of single columns after which residuals predict the number of others, and predicted ones up to which
+# no filter is designed: of partially and of fully reorthogonalised columns, which take longer. Of 16 matrices
+# with 900 to 43 000 rows the latter took 0.83 of the time by the second pair, and the former 1.12.
+SINGLE_CYCLES, FULL_CYCLES = (20, 100), (12, 25)
 SINGLE_SKETCH = 6.0  # predicted cycles of single columns that cost less than a sketch
 CYCLES_TO_SKETCH = 3  # cycles on column-major blocks before the gaps of a sketch predict their number
-# Before residuals predict their number: the first cycles converge slowly. Those for few pairs are short.
-CYCLES_TO_PREDICT, SHORT_CYCLES_TO_PREDICT = 20, 6
+CYCLES_TO_PREDICT = 20  # before residuals predict their number: the first cycles converge slowly
 SKETCH_WIDTH, SKETCH_STEPS, MAX_SKETCH_STEPS = 2, 40, 320  # vectors, and steps at first and at most
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
 CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
@@ -94,8 +95,8 @@ class FilterChoice(ThickRestart):
         if self._is_cheap:
             cycles, is_single = len(self.history), self.krylov.takes_single_columns
             if is_single and self.problem.k <= FEW_PAIRS:
-                least, most = SHORT_CYCLES_TO_PREDICT, SINGLE_CYCLES * steps
-                return cycles < least or self._columns_left(least // 2) <= most
+                least, most = SINGLE_CYCLES if self.krylov.is_oblique else FULL_CYCLES
+                return cycles < least or self._columns_left(least // 2) <= most * steps
             left = self._columns_left() / (steps * b)
             if cycles == CYCLES_TO_SKETCH and left > (SINGLE_SKETCH if is_single else CYCLES_WITHOUT):
                 self._drawn = self._draw_sketch()

@@ -30,6 +30,7 @@ LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
 LOOK_WORK, STEP_VECTORS, MOST_PUT_OFF = 1 << 16, 8, 8
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
+RESTART_SHARE = 4  # a restart takes about as long as a quarter of the basis's columns take to be applied
 LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative to ||A||
 
 
@@ -61,7 +62,7 @@ class ThickRestart(Iteration):
         self.last_look = (0, np.inf)  # columns of V, and digits of residuals above their limits
         self.seen: Ritz | None = None  # Ritz pairs of V as it was at the last look
         self.rate = np.inf  # digits per step between the last two looks
-        self.ripens = 0  # applied columns when the wanted pairs had converged, if further ones are waited for
+        self.ripens = 0  # work, in applied columns, when the wanted pairs had converged and others had not
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
 
     @property
@@ -425,10 +426,10 @@ class ThickRestart(Iteration):
     def _verified(self, state: IterationState) -> bool:
         """Search for missed eigenvalues, once steps no longer make that cheaper than they cost."""
         if not (self.krylov.takes_single_columns or self.krylov.complete):
-            columns = self.counts.operator_columns
-            self.ripens = self.ripens or columns
+            work = self.counts.operator_columns + self.counts.restarts * self.krylov.capacity // RESTART_SHARE
+            self.ripens = self.ripens or work
             spared = degree_to_spare(self._found(state), self.krylov.buffer.n_global, self._search_budget())
-            if spared * self.search_width > columns - self.ripens + self.block_size * self.krylov.degree:
+            if spared * self.search_width > work - self.ripens + self.block_size * self.krylov.degree:
                 return False
         return super()._verified(state)
 

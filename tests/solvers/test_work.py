@@ -11,7 +11,9 @@ import scipy.sparse as sp
 
 from blockvec import Factorization, as_operator, factorize
 from blockvec.models import model
-from solvers import eigsh
+from solvers import auto_shift_invert, eigsh
+from solvers.factorization import inertia
+from solvers.factorization.inertia import proof
 from solvers.factorization.work import FactorWork
 
 
@@ -118,18 +120,54 @@ def test_a_sparse_operator_of_the_host_is_factorised_as_its_matrix_is(options: d
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(sign: float) -> None:
+def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
+    sign: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto_shift_invert, "_outpaced", lambda *_: lambda calls, expected: calls > 500)
     rng = np.random.default_rng(0)
     values = sign * np.concatenate([np.linspace(2, 40, 40) ** 1.5, rng.uniform(0, 1, 12_000)])
     k, which = 70, "LA" if sign > 0 else "SA"
     result = eigsh(sp.diags_array(values, format="csr"), k, which=which, rng=0, return_info=True)
     assert result.info["method"] == "shift-invert"
-    assert "once 40 values far out were computed" in result.info["why"]
+    assert "values further out were computed" in result.info["why"]
     assert "proved by inertia" in result.info["verification"]
     expected = np.sort(values)[-k:] if sign > 0 else np.sort(values)[:k]
     assert result.converged.all()
     assert np.allclose(result.eigenvalues, expected, rtol=0, atol=1e-12 * 300)
     assert result.info["operator_columns"] < 6000
+
+
+def test_values_are_not_left_out_while_copies_of_them_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Fifty copies of each of 21 values: before all are found, the next values converge, too.
+    monkeypatch.setattr(auto_shift_invert, "_outpaced", lambda *_: lambda calls, expected: calls > 400)
+    A = sp.diags_array(np.repeat(np.arange(21.0) ** 1.5, 50) - 1, format="csr")
+    for seed in range(4):
+        result = eigsh(A, 30, which="SA", rng=seed, return_info=True)
+        assert result.info["method"] == "shift-invert"
+        assert np.allclose(result.eigenvalues, -1, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("missing", [1, None])
+def test_copies_are_searched_for_where_the_inertia_proves_nothing(
+    missing: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = []
+
+    def refuted(*arguments: Any) -> tuple[str, int | None]:
+        outcomes.append(proof(*arguments))
+        return ("refuted", missing) if len(outcomes) == 1 else outcomes[-1]
+
+    monkeypatch.setattr(inertia, "proof", refuted)
+    scale = sp.diags_array(np.exp(3 * np.random.default_rng(0).standard_normal(900)))
+    A = sp.csr_array(scale @ model("laplace2d:n=30") @ scale)
+    A = sp.csr_array(sp.kron(A, sp.eye_array(2)))  # every value twice
+    result = eigsh(A, 6, which="SA", rng=0, return_info=True)
+    assert outcomes[0][1] == 0
+    assert result.info["method"] == "shift-invert"
+    assert result.info["verification_columns"] > 0
+    assert result.info["missing"] == 0
+    assert result.info["verification"].startswith("proved" if missing else "passed")
+    assert np.allclose(result.eigenvalues[::2], result.eigenvalues[1::2], rtol=1e-10, atol=0)
 
 
 def test_a_sparse_operator_of_the_host_is_applied_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
