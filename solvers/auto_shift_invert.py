@@ -43,7 +43,8 @@ ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-
 # Seconds of an iteration: per call of a product, byte that it moves, step, and element that a step
 # orthogonalises against.
 HOST_S, GPU_S = (1e-4, 1e-10, 5e-4, 1e-9), (2e-5, 3e-13, 2e-3, 0.0)
-SINGLE_S = 3e-5  # of a step of single columns beside its product
+SINGLE_S = 3e-5  # of a call, or a step, of single columns beside its product
+DEFLATED = 0.5  # share of the limits of residuals up to which values are computed, not iterated on
 
 
 def is_factorable(A: Operator, which: str) -> bool:
@@ -114,7 +115,10 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     if problem.checkpoint is None and (count := _count_outliers(first, problem.which)):
 
         def factorise(rest: Problem, others: EigenResult) -> EigenResult | None:
-            return _by_shift_invert(others, matrix, None, prepare(rest)[0])
+            rest = replace(
+                prepare(rest)[0], time_limit=problem.time_limit
+            )  # of which the rest takes what is left
+            return _by_shift_invert(others, matrix, None, rest)
 
         if (result := after_outliers(problem, first, count, factorise)) is not None:
             return result
@@ -133,13 +137,18 @@ def _factorise_or_iterate(
 
 
 def _count_outliers(first: EigenResult, which: str) -> int:
-    """Count the computed values so far out that all others are alike from a shift outside; zero mostly."""
+    """Count the computed values so far out that all others are alike from a shift between both; or zero."""
     from .factorization.inertia import CLOSE
 
-    theta, count = to_host(first.eigenvalues).astype(np.float64), computed_outwards(first, which)
-    rest = theta[count:] if which == "SA" else theta[: len(theta) - count]
-    stand_out = 0 < count < len(theta) and rest[-1] - rest[0] < CLOSE * (theta[-1] - theta[0])
-    return count if stand_out else 0
+    theta, residuals = to_host(first.eigenvalues).astype(np.float64), first.residuals
+    if which == "LA":
+        theta, residuals = -theta[::-1], residuals[::-1]
+    widest, outside = 0.0, 0
+    for count in range(1, min(computed_outwards(first, which, DEFLATED), len(theta) - 2) + 1):
+        gap, rest = theta[count] - theta[count - 1], theta[count:]
+        if gap > widest and max(rest[-1] - rest[0], float(residuals[count:].max())) < CLOSE * gap:
+            widest, outside = float(gap), count
+    return outside
 
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
@@ -241,7 +250,7 @@ def _from_shifts(
         if latest.info["stopped"] not in (("maxiter", "converged") if is_rough else ("maxiter",)):
             break
     text, missing = proof(factors, to_host(result.eigenvalues), result.limits, end, problem.deflated)
-    if missing != 0 and problem.verify == "auto" and result.converged.all():
+    if missing != 0 and problem.verify == "auto" and result.info["stopped"] == "converged":
         factors.refactorize(cast(float, sigma))
         start = tall_block("v0", result.eigenvectors, inverted.operator)
         searched = replace(within_time(staged(problem, "searched")), operator=inverted.operator, start=start)

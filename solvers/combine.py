@@ -115,9 +115,9 @@ def after_outliers(
     ``solve(rest, others)`` continues with the other pairs of `first`; its costs and history include theirs.
     Returns None where `solve` does, and where the values further out cannot have been all of them.
     """
-    k, ends = problem.k, (slice(count), slice(count, None))
+    k, size, ends = problem.k, len(first.eigenvalues), (slice(count), slice(count, None))
     if problem.which == "LA":
-        ends = slice(k - count, None), slice(k - count)
+        ends = slice(size - count, None), slice(size - count)
     done, others = map(first.part, ends)
     # In single precision, products would hide the others behind those far out.
     rest = replace(within_time(problem), k=k - count, start=None, precision="double")
@@ -126,7 +126,9 @@ def after_outliers(
         rest = replace(rest, deflated=np.concatenate([problem.deflated, values]))
     X = problem.blocks(done.eigenvectors)
     second = solve(replace(rest, locked=side_by_side(X, problem.locked)), others)
-    if second is None or not _is_further_out(done, second, problem.which):
+    if second is None:
+        return None
+    if second.info["stopped"] == "converged" and not _is_further_out(done, second, problem.which):
         return None
     done = done.with_info(**dict.fromkeys(COUNTED, 0), history=())
     joined = _joined(problem, *((done, second) if problem.which == "LA" else (second, done)))
@@ -174,8 +176,9 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
     """
     X = side_by_side(*(problem.blocks(part.eigenvectors) for part in (low, high)))
     G = to_host(X.gram())
-    _, inverse, *_ = cholesky_factor(np.asfortranarray(G, np.result_type(G, np.float64)))
-    X.combine(small_matrix(inverse, X), out=X)
+    _, inverse, *_, size = cholesky_factor(np.asfortranarray(G, np.result_type(G, np.float64)))
+    if np.isfinite(size):
+        X.combine(small_matrix(inverse, X), out=X)
     theta, residuals, _ = ritz_step(problem, X)
     norm = max(high.info["norm"], low.info["norm"])
     info = low.info.copy()

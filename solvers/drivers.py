@@ -110,11 +110,13 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         return one_after_other(others, result)
 
     count = min(computed_outwards(result, problem.which, OUTLIER_LIMIT), problem.k - 1)
-    joined = after_outliers(given, result, count, solve_rest)
+    joined = after_outliers(given, result, count, solve_rest) if count else None
     if joined is not None:
         return joined
-    plain = replace(options, method="lanczos", degree=1)
-    return one_after_other(result, solve_iteratively(within_time(given), plain))
+    why = "copies of values far out had not all been found"
+    plain = replace(options, method="lanczos", degree=1, why=why)
+    rest = replace(within_time(given), start=BlockVector(result.eigenvectors))
+    return one_after_other(result, solve_iteratively(rest, plain))
 
 
 def _iteration(method: Chosen) -> type[Iteration]:

@@ -67,9 +67,10 @@ def shift_outside(
     known = np.zeros(0) if deflated is None else deflated
     below = which == "SA"
     outermost, first = outer_end(theta, norm, which)
-    if may_be_zero and (outermost > 0) == below and _is_outside(factors, 0.0, below, known):
-        return 0.0  # of a definite matrix, whose end may be far closer to zero than `theta` tells
     further_out = np.count_nonzero((known < outermost) == below)
+    may_be_zero &= (outermost > 0) == below and np.count_nonzero((known < 0) == below) == further_out
+    if may_be_zero and _is_outside(factors, 0.0, below, known):
+        return 0.0  # of a definite matrix, whose end may be far closer to zero than `theta` tells
     for attempt in range(TRIES):
         distance = first * OUTWARDS**attempt
         sigma = outermost - distance if below else outermost + distance

@@ -468,9 +468,12 @@ def test_a_shift_may_lie_within_values_that_are_known(sign: float) -> None:
     sigma = shift_outside(factors, theta, 90.0, which, deflated=known)
     assert sigma is not None
     assert 2 < sign * sigma < 50
+    assert shift_outside(factors, theta, 90.0, which, deflated=known, may_be_zero=True) == sigma
     outside = shift_outside(factors, theta, 90.0, which)
     assert outside is not None
     assert sign * outside < 1
+    incomplete = known[1:]  # so that no shift has as many values beyond it
+    assert shift_outside(factors, theta, 90.0, which, deflated=incomplete) is None
 
 
 def test_a_standard_problem_has_no_other_form() -> None:

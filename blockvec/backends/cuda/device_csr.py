@@ -18,13 +18,12 @@ from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
-from ...kernels.sparse.csr_plan import Plan, Structure, structure_of
+from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan, Structure, structure_of
 from .. import is_cupy
 from ..base import DeviceArray as Array
 from .device import Gpu
 from .elementwise import weighted_sum
 
-MOST_SHORT_ROWS = 2**31 - 2**24  # that kernels number by 32 bits: they round them up
 CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
 CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
 

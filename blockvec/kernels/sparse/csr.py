@@ -26,7 +26,7 @@ from ..limits import (
 )
 from ..problem import SpmmvProblem, is_complex, itemsize, promote
 from ..source import constants_of, render
-from .csr_plan import MAX_VALUES, TASK_ENTRIES, Plan, Units, Walk, address
+from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, TASK_ENTRIES, Plan, Units, Walk, address
 from .family import SparseFamily
 from .interface import (
     Constants,
@@ -165,7 +165,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
         if pitch >= _MAX_PITCH:
             return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
-        if problem.index_bytes == 4 and problem.n_rows > 2**31 - 2**24:
+        if problem.index_bytes == 4 and problem.n_rows > MOST_SHORT_ROWS:
             return f"{problem.n_rows} rows need 64-bit indices"
         if problem.gram and not 1 < problem.width <= GRAM_WIDTH:
             return f"makes Gram matrices of 2 to {GRAM_WIDTH} columns"

@@ -231,7 +231,8 @@ def _unit_shape(
         shared -= MAX_VALUES * itemsize(problem.dtype_matrix) + LEAST_WARPS * 2 * n_bytes * _PAST_SLOT
     if config.flat:  # independent of the lengths of rows
         product_bytes = config.tile * itemsize(problem.dtype)
-        rest = shared - (0 if problem.coded else LINE_BYTES)  # a table of one value, aligned
+        # Without a table of many values, the kernel has one of a single value, aligned to a line.
+        rest = shared - (0 if problem.coded else LINE_BYTES)
         fit = rest // (LEAST_WARPS * (2 * n_bytes + product_bytes))
         entries = min(max(target, _FLAT_ENTRIES) + _SLACK, fit // 32 * 32 - 32)
         return MAX_ROWS // config.groups * config.groups, entries, entries - _SLACK

@@ -6,6 +6,7 @@ division is made once per matrix and shape of units.
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -16,6 +17,8 @@ from ..limits import ceil_div
 from ..problem import Pattern
 
 TASK_ENTRIES = 2048  # of a long row, per block: some microseconds of work, long against a block's start
+MOST_SHORT_ROWS = 2**31 - 2**24  # that kernels number by 32 bits: they round them up
+_PIECE = 1 << 15  # row pointers of which lengths are computed at a time
 _SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries per row, from which the grid of a matrix is inferred
 _LEAST_LINE = 32  # rows: shorter lines fit a unit
 _UNEVEN = 8  # times the average length: rows are uneven if the longest exceeds this
@@ -109,7 +112,7 @@ class Plan:
         self.data = _aligned(data)
         self.n_rows = len(indptr) - 1
         self.nnz = len(data)
-        self.structure = structure or structure_of(indptr, indices)
+        self.structure = structure or structure_of(self.starts, indices)
         self.longest, self.line, self.plane = self.structure
         self.codes: Codes | None = None
         self._units: dict[tuple[int, int, int], Units] = {}
@@ -119,6 +122,11 @@ class Plan:
     def index_bytes(self) -> int:
         """Bytes of an index."""
         return int(self.indices.dtype.itemsize)
+
+    @functools.cached_property
+    def starts(self) -> Any:
+        """The row pointers on the host; waits for the device that they are on."""
+        return to_host(self.indptr)
 
     def entries(self, coded: bool) -> tuple[int, int]:
         """Get the addresses of the columns and values that a kernel takes."""
@@ -196,7 +204,8 @@ def structure_of(indptr: Array, indices: Array) -> Structure:
     """
     starts = to_host(indptr)  # as for `_cut`
     n_rows = len(starts) - 1
-    longest = int(np.diff(starts).max(initial=0))
+    pieces = (starts[row : row + _PIECE + 1] for row in range(0, n_rows, _PIECE))  # which stay in a cache
+    longest = max((int(np.diff(piece).max()) for piece in pieces), default=0)
     if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
         return Structure(longest, 0, 0)
     rows = np.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64).tolist()
@@ -240,7 +249,7 @@ def _cut(plan: Plan, rows: int, entries: int, long_row: int) -> Units:
 
     On the host: on a GPU each operation would compile a kernel at its first use, 0.3 s each.
     """
-    indptr, n_rows = to_host(plan.indptr), plan.n_rows
+    indptr, n_rows = plan.starts, plan.n_rows
     starts = np.arange(0, n_rows, rows)
     ends = np.minimum(starts + rows, n_rows)
     crowded = indptr[ends] - indptr[starts] > entries

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..limits import ceil_div
-from .csr_plan import Array, Plan, namespace, to_host
+from .csr_plan import Array, Plan, namespace
 
 CHUNK = 32  # rows, C of SELL-C-sigma: one per lane
-# On a GPU each operation here compiles a kernel of CuPy at its first use: ten take 2 s, in which a host sorts
-# the lengths of so many rows several times.
+# Rows that are sorted on the host. On a GPU each operation here compiles a kernel of CuPy at its first use:
+# ten take 2 s, in which a host sorts the lengths of so many rows several times.
 _MOST_HOST_ROWS = 1 << 22
 _PAST_THE_END = 1 << 12  # places that a kernel counts beyond the last: a batch of entries of a chunk
 
@@ -56,28 +56,33 @@ class SellMatrix:
 
 
 def layout(plan: Plan, sigma: int) -> Layout:
-    """Lay out the rows of a matrix, of few rows on the host; waits for the device.
+    """Lay out the rows of a matrix, on the host unless many are sorted; waits for the device.
 
     Raises
     ------
     OverflowError
         If there are more places than the index type can count.
     """
-    indptr = to_host(plan.indptr) if plan.n_rows <= _MOST_HOST_ROWS else plan.indptr
+    is_sorted = sigma > CHUNK
+    is_on_host = plan.n_rows <= _MOST_HOST_ROWS or not is_sorted
+    indptr = plan.starts if is_on_host else plan.indptr
     xp, device = namespace(indptr), namespace(plan.indptr).asarray
-    n_chunks = ceil_div(plan.n_rows, CHUNK)
-    lengths = xp.zeros(n_chunks * CHUNK, np.int64)
-    lengths[: plan.n_rows] = indptr[1:] - indptr[:-1]
-    order = None
-    if sigma > CHUNK:
-        row = xp.arange(len(lengths))
-        window, place = row // sigma, row % sigma
-        # One distinct key per row: by window, then the longest first, then in the original order.
-        sorted_rows = xp.argsort(((window + 1) * (plan.longest + 1) - lengths) * sigma + place)
-        lengths = lengths[sorted_rows]
-        order = (sorted_rows % sigma).astype(np.uint16)
-    starts = xp.zeros(n_chunks + 1, np.int64)
-    xp.cumsum(CHUNK * lengths.reshape(n_chunks, CHUNK).max(axis=1), out=starts[1:])
+    n_chunks, order = ceil_div(plan.n_rows, CHUNK), None
+    if plan.longest * plan.n_rows == plan.nnz and not is_sorted:
+        starts = np.arange(n_chunks + 1) * (CHUNK * plan.longest)
+    else:
+        lengths = xp.zeros(n_chunks * CHUNK, indptr.dtype)
+        xp.subtract(indptr[1:], indptr[:-1], out=lengths[: plan.n_rows])
+        if is_sorted:
+            row = xp.arange(len(lengths))
+            window, place = row // sigma, row % sigma
+            # One distinct key per row: by window, then the longest first, then in the original order.
+            sorted_rows = xp.argsort(((window + 1) * (plan.longest + 1) - lengths) * sigma + place)
+            lengths = lengths[sorted_rows]
+            order = (sorted_rows % sigma).astype(np.uint16)
+        starts = xp.zeros(n_chunks + 1, np.int64)
+        widths = lengths.reshape(n_chunks, CHUNK).max(axis=1)
+        xp.cumsum(CHUNK * widths.astype(np.int64), out=starts[1:])
     entries = int(starts[-1])
     if entries > np.iinfo(plan.indptr.dtype).max - _PAST_THE_END:
         raise OverflowError(f"{entries} entries are too many for indices of {plan.index_bytes} bytes")
