@@ -146,9 +146,10 @@ def after_outliers(
 def _is_further_out(done: EigenResult, others: EigenResult, which: str) -> bool:
     """Check that no value of `done` is further in than all others, which may hide copies of wanted ones."""
     errors = float(others.limits.max())
+    found, further = to_host(done.eigenvalues), to_host(others.eigenvalues)
     if which == "SA":
-        return bool(done.eigenvalues.max() <= others.eigenvalues.max() + errors)
-    return bool(done.eigenvalues.min() >= others.eigenvalues.min() - errors)
+        return bool(found.max() <= further.max() + errors)
+    return bool(found.min() >= further.min() - errors)
 
 
 def computed_outwards(first: EigenResult, which: str, share: float = 1.0) -> int:
