@@ -115,10 +115,7 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     if problem.checkpoint is None and (count := _count_outliers(first, problem.which)):
 
         def factorise(rest: Problem, others: EigenResult) -> EigenResult | None:
-            rest = replace(
-                prepare(rest)[0], time_limit=problem.time_limit
-            )  # of which the rest takes what is left
-            return _by_shift_invert(others, matrix, None, rest)
+            return _by_shift_invert(others, matrix, None, prepare(rest)[0])
 
         if (result := after_outliers(problem, first, count, factorise)) is not None:
             return result
@@ -249,17 +246,19 @@ def _from_shifts(
         result, why = one_after_other(result, latest), form.why
         if latest.info["stopped"] not in (("maxiter", "converged") if is_rough else ("maxiter",)):
             break
-    text, missing = proof(factors, to_host(result.eigenvalues), result.limits, end, problem.deflated)
+
+    def proven() -> tuple[str, int | None]:
+        return proof(factors, to_host(result.eigenvalues), result.limits, end, problem.deflated)
+
+    text, missing = proven()
     if missing != 0 and problem.verify == "auto" and result.info["stopped"] == "converged":
         factors.refactorize(cast(float, sigma))
         start = tall_block("v0", result.eigenvectors, inverted.operator)
         searched = replace(within_time(staged(problem, "searched")), operator=inverted.operator, start=start)
         searched = replace(searched, which="LM", method="lanczos", ncv=inverted.ncv, block_size=b)
         result = one_after_other(result, solve_transformed(cast("StandardForm", form), searched))
-        is_counted = missing is not None
-        text, missing = result.info["verification"], result.info["missing"]
-        if is_counted:
-            text, missing = proof(factors, to_host(result.eigenvalues), result.limits, end, problem.deflated)
+        searched_for = result.info["verification"], result.info["missing"]
+        text, missing = searched_for if missing is None else proven()
     before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
     return result.with_info(
         method="shift-invert",

@@ -120,7 +120,7 @@ def after_outliers(
         ends = slice(size - count, None), slice(size - count)
     done, others = map(first.part, ends)
     # In single precision, products would hide the others behind those far out.
-    rest = replace(within_time(problem), k=k - count, start=None, precision="double")
+    rest = replace(problem, k=k - count, start=None, precision="double")
     if problem.locked is None or len(problem.deflated):
         values = to_host(done.eigenvalues).astype(np.float64)
         rest = replace(rest, deflated=np.concatenate([problem.deflated, values]))
@@ -152,7 +152,7 @@ def _is_further_out(done: EigenResult, others: EigenResult, which: str) -> bool:
     return bool(found.min() >= further.min() - errors)
 
 
-def computed_outwards(first: EigenResult, which: str, share: float = 1.0) -> int:
+def computed_outwards(first: EigenResult, which: str, share: float) -> int:
     """Count the values, from the outermost on, with residuals up to a share of their limits."""
     done = first.residuals <= share * first.limits
     return int(np.argmin(np.append(done if which == "SA" else done[::-1], False)))

@@ -105,7 +105,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         return result
 
     def solve_rest(rest: Problem, others: EigenResult) -> EigenResult:  # with orthonormal locked columns
-        sizes = choose_options(rest, rest)
+        rest, sizes = within_time(rest), choose_options(rest, rest)
         result = solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
         return one_after_other(others, result)
 

@@ -184,9 +184,9 @@ def eigsh(
     block_size : int, optional
         Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on
         a GPU, 4 for other k >= 4, and 2 for k < 4. On the host, for up to 131,072 rows of double precision,
-        it is 1 up to k = 128 (2 up to k = 10 with `orthogonal_to`; not if
-        `method` is "filter"), and 4 for more; by shift-invert 2 up to k = 5. For Jacobi-Davidson it is 8
-        for k >= 4 and up to 2048 k rows, and 4 or 2 for more rows.
+        it is 1 up to k = 128 (2 up to k = 10 with `orthogonal_to`; not if `method` is "filter"), and 4 for
+        more; by shift-invert 2 up to k = 5. For Jacobi-Davidson it is 8 for k >= 4 and up to 2048 k rows,
+        and 4 or 2 for more rows.
     orthogonal_to : array or BlockVector, shape (n, c), optional
         Compute eigenpairs of P A P in the orthogonal complement of these columns, where P is the projector on
         it. They are eigenpairs of A if the columns span an invariant subspace.

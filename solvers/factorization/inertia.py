@@ -67,25 +67,23 @@ def shift_outside(
     known = np.zeros(0) if deflated is None else deflated
     below = which == "SA"
     outermost, first = outer_end(theta, norm, which)
-    further_out = np.count_nonzero((known < outermost) == below)
+    further_out = int(np.count_nonzero((known < outermost) == below))
     may_be_zero &= (outermost > 0) == below and np.count_nonzero((known < 0) == below) == further_out
-    if may_be_zero and _is_outside(factors, 0.0, below, known):
+    if may_be_zero and _is_outside(factors, 0.0, below, further_out):
         return 0.0  # of a definite matrix, whose end may be far closer to zero than `theta` tells
     for attempt in range(TRIES):
         distance = first * OUTWARDS**attempt
         sigma = outermost - distance if below else outermost + distance
         if np.count_nonzero((known < sigma) == below) != further_out:
             return None
-        if _is_outside(factors, sigma, below, known):
+        if _is_outside(factors, sigma, below, further_out):
             return sigma
     return None
 
 
-def _is_outside(factors: Factorization, sigma: float, below: bool, known: RealArray) -> bool:
-    """Check that none but known eigenvalues lie below, or above, a shift."""
-    if below:
-        return count_below(factors, sigma) == np.count_nonzero(known < sigma)
-    return count_below(factors, sigma) == factors.shape[0] - np.count_nonzero(known > sigma)
+def _is_outside(factors: Factorization, sigma: float, below: bool, further_out: int) -> bool:
+    """Check that just so many eigenvalues lie below, or above, a shift."""
+    return count_below(factors, sigma) == (further_out if below else factors.shape[0] - further_out)
 
 
 def proof(

@@ -136,8 +136,8 @@ class ChebyshevOperator:
         self.degree, self._dtype = filter.degree, operator.dtype
         self.locked = None if locked is None else self._rows(locked)
         sign = -1 if filter.which == "SA" else 1
-        self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
-        doubled: Any = self._doubled
+        doubled: Any = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
+        self._doubled = doubled
         self._add = doubled.vector_adder() if is_whole and locked is None else None
 
     @property
