@@ -144,6 +144,12 @@ MANY = [
     ("rough_elements:nx=110,contrast=1.0,seed=1", 100, "SA"),
 ]
 """Problems of many eigenvalues, of which a draw has few."""
+MIXED = [
+    *(("mixed", "peierls:nx=70,seed=1", k, which) for k in (1, 6, 20, 100) for which in ("SA", "LM")),
+    *(("mixed", "graphene:nx=70,seed=1", k, "LM") for k in (6, 20)),
+    ("mixed", "anderson:n=16,disorder=10.0,seed=1", 20, "LM"),
+]
+"""Problems whose filters are in single precision where they have many rows."""
 
 
 @contextlib.contextmanager
@@ -190,12 +196,13 @@ def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]
 
 def drawn_solves() -> Iterator[Solve]:
     """Yield the solves of drawn problems, and of those with multiple or many eigenvalues."""
-    for text, k, which in (*draw(*DRAWN), *MULTIPLE, *MANY):
+    usual = [("auto", *problem) for problem in (*draw(*DRAWN), *MULTIPLE, *MANY)]
+    for precision, text, k, which in (*usual, *MIXED):
         A = matrix(text).tocsr()
         indices = A.indices.astype(np.int32), A.indptr.astype(np.int32)  # as on a GPU
         A = sp.csr_array((A.data, *indices), shape=A.shape)
         tol = 1e-8 * float(abs(A).sum(axis=0).max())
-        how: dict[str, Any] = {"which": which, "tol": tol, "convergence": "absolute"}
+        how: dict[str, Any] = {"which": which, "tol": tol, "convergence": "absolute", "precision": precision}
         with pretended_gpu() as watched, np.errstate(all="ignore"):
             eigsh(A, k, rng=0, device="gpu", on_unconverged="return", **how)
         yield from watched.solves
