@@ -16,7 +16,6 @@ TILE_ROWS, MOST_WARPS, MOST_COMPLEX_WARPS, LEAST_WARPS = 16, 16, 12, 4
 FP64_TENSOR_CORES = 80  # architectures from which on there are
 STATIC_BYTES = 4 << 10  # of shared memory, at most
 STAGE_UNIT = 128  # bytes
-LONGEST = 1024  # entries of a row that one warp multiplies; as in the CUDA source
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,10 @@ class KrylovStepsKernel:
         """Compute the dynamic shared memory of a block."""
         return self._bytes()[0] + self.warps(device) * self.stage_bytes(device)
 
-    def work_bytes(self, blocks: int, longest: int = 0) -> int:
-        """Compute the bytes of the workspace for so many rows of more than `LONGEST` entries."""
+    def work_bytes(self, blocks: int) -> int:
+        """Compute the bytes of the workspace."""
         sums = self.b + (self.columns + self.b) * blocks
-        return COUNTER_BYTES + 8 * self.parts * self.b * sums + 4 * longest
+        return COUNTER_BYTES + 8 * self.parts * self.b * sums
 
     def refusal(self, device: DeviceInfo) -> str:
         """Explain why there is no such kernel; empty if there is."""

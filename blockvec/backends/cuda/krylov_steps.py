@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...kernels.compile import function
-from ...kernels.krylov_steps import COUNTER_BYTES, LONGEST, KrylovStepsKernel
+from ...kernels.krylov_steps import COUNTER_BYTES, KrylovStepsKernel
 from ...kernels.limits import ceil_div
 from ...kernels.requests import note
 from ..base import DeviceArray
@@ -17,9 +17,9 @@ from .device import Gpu, type_name
 from .device_csr import DeviceCsr
 
 MOST_BYTES = 1 << 30  # of the basis: of larger ones, products by kernels of their own take less time
-# A launch multiplies by the matrix up to so many bytes of the basis (longer steps take longer than calls)
-# and entries of the matrix; where rows are uneven, lanes wait for each other.
-SEVERAL_BYTES, SEVERAL_ENTRIES, UNEVEN_ENTRIES = 1 << 27, 1 << 25, 1 << 19
+# A launch multiplies by the matrix up to so many bytes of the basis (longer steps take longer than calls),
+# entries of the matrix, and entries of a row per lane (for which all others would wait).
+SEVERAL_BYTES, SEVERAL_ENTRIES, LONG = 1 << 27, 1 << 25, 32
 INDEX_BYTES = 4  # of the matrices that a launch multiplies by
 ROWS_PER_BLOCK = 128  # at least: partial sums of more blocks take longer than their rows
 
@@ -48,14 +48,13 @@ class KrylovSteps:
     def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: DeviceCsr | None, V: DeviceArray) -> None:
         self.columns, self._kernel, self._gpu, self._V = kernel.columns, kernel, gpu, V
         self._blocks = max(1, min(gpu.info.multiprocessors, ceil_div(V.shape[0], ROWS_PER_BLOCK)))
-        self._arrays, self._group, self._longest, self.multiplies = (V, V, V), 2, 0, False
+        self._arrays, self._group, self.multiplies = (V, V, V), 2, False
         if matrix is not None:
             mean = matrix.nnz / max(matrix.shape[0], 1)
             self._arrays = matrix.indptr, matrix.indices, matrix.data
             self._group = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
-            self._longest = matrix.nnz // LONGEST if matrix.longest > LONGEST else 0
-            most = UNEVEN_ENTRIES if self._longest else SEVERAL_ENTRIES
-            self.multiplies = V.nbytes <= SEVERAL_BYTES and matrix.nnz <= most
+            is_small = V.nbytes <= SEVERAL_BYTES and matrix.nnz <= SEVERAL_ENTRIES
+            self.multiplies = is_small and matrix.longest <= LONG * self._group
 
     def __call__(self, *arguments: Any) -> DeviceArray:
         """Queue steps and return their report; see `KrylovLauncher`."""
@@ -80,7 +79,7 @@ class KrylovSteps:
 
         kernel, V, blocks, info = self._kernel, self._V, self._blocks, self._gpu.info
         report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
-        work = cupy.empty(kernel.work_bytes(blocks, self._longest), np.uint8)
+        work = cupy.empty(kernel.work_bytes(blocks), np.uint8)
         loaded, threads = _loaded(self._gpu, kernel), 32 * kernel.warps(info)
         shared = kernel.shared_bytes(info)
         rows, ld = V.shape[0], V.strides[0] // V.itemsize
@@ -90,7 +89,7 @@ class KrylovSteps:
                 product(X, W)
             work.data.memset_async(0, COUNTER_BYTES)
             ends = (size + step * kernel.b for size in (m, end))
-            numbers = *ends, back, full_until, locked, at_once, multiplies, self._group, self._longest > 0
+            numbers = *ends, back, full_until, locked, at_once, multiplies, self._group
             arrays = *self._arrays, V, X, W, report[step], work
             arguments = *arrays, np.int32(rows), ld, *map(np.int32, numbers), float(enough), float(limit)
             loaded.cooperate((blocks,), (threads,), arguments, shared)

@@ -1,7 +1,7 @@
 // Several steps of block Lanczos in one cooperative launch: W = A X, two projections, Cholesky QR, and again with X = W.
 //
 //   per step, with `end` columns of the basis V so far and a block X of B of them, from number m on:
-//     W = A X, if `multiplies`     A in CSR form, `group` lanes per row; long rows by whole warps, the longest by whole blocks
+//     W = A X, if `multiplies`     A in CSR form, `group` lanes per row
 //     S1 = V^H W                   of the columns that W can couple to: `locked` ones and from m - back on, or all while m < full_until
 //     W -= V S1, S2 = V^H W        of all columns, and G = W^H W
 //     G - S2^H S2 = R^H R          of what S2 will leave; T = R^-1  as in elementwise/inverse_factor.cu
@@ -14,9 +14,9 @@
 // once more.
 //
 // A warp owns tiles of 16 rows throughout, so that between products only sums cross blocks, in a fixed order: a warp's in registers, a
-// block's over its warps, and the grid's over its blocks, of which each adds up some of the numbers. The longest rows of A are collected
-// in the first step, in any order: each is summed alone. Rows are staged in shared memory by asynchronous copies of the warp, of as many
-// tiles at once as there is room for, and multiplied on tensor cores, where a complex number is two real columns:
+// block's over its warps, and the grid's over its blocks, of which each adds up some of the numbers. Rows are staged in shared memory by
+// asynchronous copies of the warp, of as many tiles at once as there is room for, and multiplied on tensor cores, where a complex number
+// is two real columns:
 //
 //     V^H W    real products Z of the columns of V and W, combined by `element_of`        k = rows
 //     V S      the real form of -S in shared memory, `fragments`                          k = columns of V
@@ -27,7 +27,7 @@
 // Config: COMPLEX; B: columns of a block, up to 8 real ones; TILES: V has up to 32 TILES columns; PIECE: bytes of a copy, 16 where rows of V
 // are aligned so, else 8; THREADS: of a block; STAGE: doubles of shared memory of a warp. All blocks must run at the same time.
 // report: per step 2 * 32 TILES + 3 B + 1 rows of B numbers: S1, S2, G, R, T, and the growth.
-// work: two counters in its first 128 bytes, zero; then the second Gram matrix, partial sums of the blocks, and the longest rows.
+// work: one counter in its first 128 bytes, zero; then the second Gram matrix, and partial sums of the blocks.
 #include "common/element.cuh"
 #include "common/mma.cuh"
 
@@ -37,7 +37,6 @@ constexpr u32 ALL = 0xffffffffu;
 constexpr int P = COMPLEX ? 2 : 1, COLUMNS = 32 * TILES, WARPS = THREADS / 32, PAIRS = (B * B + 31) / 32;
 constexpr int WIDE = P * COLUMNS, NARROW = P * B;                       // real columns of V and W
 constexpr int ROWS = 16, MOST_STAGED = ROWS * (WIDE + 4 + NARROW);      // of a tile, and doubles of its V and W
-constexpr int LONG = 16, LONGEST = 1024;                                // entries: of a lane of a group, and of a row for a warp
 static_assert(NARROW <= 8, "a block is one tile of a tensor product");
 static_assert(STAGE >= MOST_STAGED && STAGE % 16 == 0, "a warp has room for a tile");
 
@@ -153,7 +152,7 @@ __device__ __forceinline__ double real_form(T x, int a, int b) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const int* starts, const int* columns, const Element* entries, Element* V, Element* X, Element* W, Element* report,
            char* work, int n, i64 ld, int m, int end, int back, int full_until, int locked, int steps, int multiplies, int group,
-           int has_longest, double enough, double limit) {
+           double enough, double limit) {
     DYNAMIC_SHARED(memory, 128);  // fragments of S, and of each warp its tiles
     SHARED_ARRAY(Element, small, [2 * B * B]);  // A and T of the factorisation
     SHARED_ARRAY(double, factor, [64]);         // the real form of T
@@ -164,8 +163,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Grid grid{reinterpret_cast<u32*>(work)};
     Element* const second = reinterpret_cast<Element*>(work + 128);
     Element* const partials = second + B * B;
-    u32* const n_longest = grid.arrived + 1;
-    int* const longest = reinterpret_cast<int*>(partials + (COLUMNS + B) * B * blocks);
     double* const fragments = reinterpret_cast<double*>(memory);
     double* const stages = fragments + WIDE * 8;
     double* const stage = stages + warp * STAGE;
@@ -449,38 +446,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (lane < B && !(again && grown[0] < infinite)) inverse[B * B + lane] = convert<Element>(grown[0]);
         __syncwarp();
     };
-    // A row of W, of which each lane of a group adds up some entries; written by one of them.
-    const auto multiply_row = [&](int row, int at, int until, int group, bool writes) {
-        Element y[B] = {};
-        add_entries(columns, entries, X, at, until, group, y);
-#pragma unroll
-        for (int q = 0; q < B; ++q) y[q] = summed(y[q], group);
-        if (writes)
-#pragma unroll
-            for (int q = 0; q < B; ++q) W[row * B + q] = y[q];
-    };
-    const auto multiply_longest = [&] {
-        Element* const of_warps = reinterpret_cast<Element*>(stages);
-        const int count = __ldcg(n_longest);
-        for (int k = blockIdx.x; k < count; k += blocks) {
-            const int row = __ldcg(longest + k);
-            Element y[B] = {};
-            add_entries(columns, entries, X, starts[row] + threadIdx.x, starts[row + 1], THREADS, y);
-#pragma unroll
-            for (int q = 0; q < B; ++q) {
-                y[q] = summed(y[q]);
-                if (lane == 0) of_warps[warp * B + q] = y[q];
-            }
-            __syncthreads();
-            if (threadIdx.x < B) {
-                Element sum{};
-                for (int u = 0; u < WARPS; ++u) sum = add(sum, of_warps[u * B + threadIdx.x]);
-                W[row * B + threadIdx.x] = sum;
-            }
-            __syncthreads();
-        }
-    };
-
     for (int step = 0; step < steps; ++step, m += B, end += B, report += (2 * COLUMNS + 3 * B + 1) * B) {
         if (multiplies) {  // W = A X, rows of this warp's tiles, 32 / group at a time
             const int together = 32 / group;
@@ -489,26 +454,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int in_tile = together; row - lane / group < n; in_tile = in_tile % ROWS + together) {
                 const int next = row + together + (in_tile < ROWS ? 0 : (teams - 1) * ROWS);
                 const int next_begin = start_of(next), next_stop = start_of(next + 1);  // before the loads that depend on this row's
-                const bool is_long = stop - begin > LONG * group, leads = row < n && lane % group == 0;
-                multiply_row(row, begin + lane % group, is_long ? begin : stop, group, leads && !is_long);
-                for (u32 left = __ballot_sync(ALL, is_long && leads); left; left &= left - 1) {
-                    const int of = __ffs(left) - 1;
-                    const int from = __shfl_sync(ALL, begin, of), until = __shfl_sync(ALL, stop, of), at = __shfl_sync(ALL, row, of);
-                    if (until - from <= LONGEST)
-                        multiply_row(at, from + lane, until, 32, lane == 0);
-                    else if (step == 0 && lane == 0)
-                        longest[atomicAdd(n_longest, 1u)] = at;
-                }
+                Element y[B] = {};
+                add_entries(columns, entries, X, begin + lane % group, stop, group, y);
+#pragma unroll
+                for (int q = 0; q < B; ++q) y[q] = summed(y[q], group);
+                if (row < n && lane % group == 0)
+#pragma unroll
+                    for (int q = 0; q < B; ++q) W[row * B + q] = y[q];
                 row = next;
                 begin = next_begin;
                 stop = next_stop;
             }
             __syncwarp();
-            if (has_longest) {
-                if (step == 0) grid.meet();
-                multiply_longest();
-                grid.meet();
-            }
         }
 
         const int first = m < full_until ? 0 : max(0, m - back);
