@@ -94,9 +94,8 @@ class KrylovSteps:
                 known, begin = end + step * b, m + step * b
                 first = 0 if begin < full_until else max(begin - back, 0)
                 rows[locked:first] = 0  # which the kernel left out
-                second, G = rows[columns : columns + known], rows[2 * columns : 2 * columns + b]
-                G -= second.conj().T @ second  # of what is left, instead of what was there before
-                found.append(StepReport(rows[:known], second, FactorReport.of(rows[2 * columns :])))
+                factor = FactorReport.of(rows[2 * columns :])
+                found.append(StepReport(rows[:known], rows[columns : columns + known], factor))
             return found
 
         return reports

@@ -12,10 +12,9 @@ from .source import SHORT_NAMES, render
 COUNTER_BYTES = 128  # at the head of the workspace; zero before a launch
 NARROW = 8  # real columns of a block: those of a tile of a tensor product
 WIDE = 256  # real columns of a basis: those whose sums fit in registers
-TILE_ROWS, MOST_WARPS, MOST_COMPLEX_WARPS, LEAST_WARPS = 16, 16, 12, 4
+TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4
 FP64_TENSOR_CORES = 80  # architectures from which on there are
 STATIC_BYTES = 4 << 10  # of shared memory, at most
-STAGE_UNIT = 128  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +47,18 @@ class KrylovStepsKernel:
         return 8 * NARROW * wide, 8 * TILE_ROWS * (wide + 4 + NARROW)
 
     def warps(self, device: DeviceInfo) -> int:
-        """Compute the warps of a block, which need room for their tiles and registers for complex rows."""
+        """Compute the warps of a block: as many as have room for their tiles."""
         coefficients, tile = self._bytes()
-        most = MOST_WARPS if self.parts * self.b < 4 or self.parts == 1 else MOST_COMPLEX_WARPS
-        return min(most, (device.shared_bytes_per_block - STATIC_BYTES - coefficients) // tile)
-
-    def stage_bytes(self, device: DeviceInfo) -> int:
-        """Compute the shared memory of a warp, for one tile or more."""
-        room = device.shared_bytes_per_block - STATIC_BYTES - self._bytes()[0]
-        return room // self.warps(device) // STAGE_UNIT * STAGE_UNIT
+        return min(MOST_WARPS, (device.shared_bytes_per_block - STATIC_BYTES - coefficients) // tile)
 
     def shared_bytes(self, device: DeviceInfo) -> int:
         """Compute the dynamic shared memory of a block."""
-        return self._bytes()[0] + self.warps(device) * self.stage_bytes(device)
+        coefficients, tile = self._bytes()
+        return coefficients + self.warps(device) * tile
 
     def work_bytes(self, blocks: int) -> int:
         """Compute the bytes of the workspace."""
-        sums = self.b + (self.columns + self.b) * blocks
-        return COUNTER_BYTES + 8 * self.parts * self.b * sums
+        return COUNTER_BYTES + 8 * self.parts * self.b * (self.b + self.columns * blocks)
 
     def refusal(self, device: DeviceInfo) -> str:
         """Explain why there is no such kernel; empty if there is."""
@@ -89,6 +82,5 @@ class KrylovStepsKernel:
             "TILES": self.tiles,
             "PIECE": self.piece,
             "THREADS": 32 * self.warps(device),
-            "STAGE": self.stage_bytes(device) // 8,
         }
         return render(self.name, "sparse/krylov_steps.cu", constants)

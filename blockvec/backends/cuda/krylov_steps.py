@@ -91,7 +91,7 @@ class KrylovSteps:
             ends = (size + step * kernel.b for size in (m, end))
             numbers = *ends, back, full_until, locked, at_once, multiplies, self._group
             arrays = *self._arrays, V, X, W, report[step], work
-            arguments = *arrays, np.int32(rows), ld, *map(np.int32, numbers), float(enough), float(limit)
+            arguments = *arrays, rows, ld, *map(np.int32, numbers), float(enough), float(limit)
             loaded.cooperate((blocks,), (threads,), arguments, shared)
             X, W = W, X
         return report
