@@ -145,9 +145,9 @@ MANY = [
 ]
 """Problems of many eigenvalues, of which a draw has few."""
 MIXED = [
-    *(("mixed", "peierls:nx=70,seed=1", k, which) for k in (1, 6, 20, 100) for which in ("SA", "LM")),
-    *(("mixed", "graphene:nx=70,seed=1", k, "LM") for k in (6, 20)),
-    ("mixed", "anderson:n=16,disorder=10.0,seed=1", 20, "LM"),
+    *(("peierls:nx=70,seed=1", k, which) for k in (1, 6, 20, 100) for which in ("SA", "LM")),
+    *(("graphene:nx=70,seed=1", k, "LM") for k in (6, 20)),
+    ("anderson:n=16,disorder=10.0,seed=1", 20, "LM"),
 ]
 """Problems whose filters are in single precision where they have many rows."""
 
@@ -195,9 +195,9 @@ def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]
 
 
 def drawn_solves() -> Iterator[Solve]:
-    """Yield the solves of drawn problems, and of those with multiple or many eigenvalues."""
-    usual = [("auto", *problem) for problem in (*draw(*DRAWN), *MULTIPLE, *MANY)]
-    for precision, text, k, which in (*usual, *MIXED):
+    """Yield the solves of drawn problems, of those with multiple or many eigenvalues, and mixed ones."""
+    usual = itertools.product(("auto",), (*draw(*DRAWN), *MULTIPLE, *MANY))
+    for precision, (text, k, which) in (*usual, *itertools.product(("mixed",), MIXED)):
         A = matrix(text).tocsr()
         indices = A.indices.astype(np.int32), A.indptr.astype(np.int32)  # as on a GPU
         A = sp.csr_array((A.data, *indices), shape=A.shape)
