@@ -153,7 +153,7 @@ def _sources(problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path) -> list
     """Generate the sources of products of a matrix as it is, and converted where that is faster."""
     found = []
     for family in SPARSE_FAMILIES.values():
-        is_likely = family.converts_after is None or family.is_faster(problem)
+        is_likely = not family.converts or family.is_faster(problem)
         if is_likely and family.supports(problem, device) is None:
             config, _ = configure_sparse(family, problem, device, cache_dir)
             found += family.sources(problem, config, device)
@@ -223,8 +223,8 @@ class _Sets:
         """Keep a GPU busy until its clocks are those of long work, and its matrices are converted."""
         call, begin = self._turns(_product), time.perf_counter()
         family = SPARSE_FAMILIES.get(choose(self.problem, self.backend).name)
-        if family is not None and family.converts_after is not None:
-            for _ in range((family.converts_after + 1) * len(self.operators)):
+        if family is not None and family.converts:
+            for _ in range((family.converts_after(self.problem) + 1) * len(self.operators)):
                 call()
         while time.perf_counter() - begin < seconds:
             call()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .spectrum import Sketch
 
 # Predicted cycles of Lanczos steps up to which no filter is designed, and of those on column-major blocks.
-CYCLES_WITHOUT, CHEAP_CYCLES = 2.0, 10.0
+CYCLES_WITHOUT, CHEAP_CYCLES = 7.0, 10.0
 # Cycles of single columns after which residuals predict the number of others, and predicted ones up to which
 # no filter is designed: of partially and of fully reorthogonalised columns, which take longer. Of 16 matrices
 # with 900 to 43 000 rows the latter took 0.83 of the time by the second pair, and the former 1.12.

@@ -15,7 +15,9 @@ import numpy as np
 from ..blocks import CostedOperator
 from .rayleigh_ritz import Which
 
-LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
+# Of lower degrees, as widely spread wanted values force them, a filter takes longer than Lanczos steps with A:
+# 1.1 to 1.8 times as long with degrees of 4 and 6 on an H100 (five graphs and meshes of 3e5 to 1e6 rows).
+LEAST_DEGREE = 8
 MAX_DEGREE = 64
 MAX_GROWTH = 1e8  # amplification of the first wanted value: more costs orthogonality without a gain
 # Logarithm of the growth of the last wanted value below which the gain grows with the square of the degree.
@@ -127,7 +129,7 @@ def design_filter(
         ||A||.
     degree : int
         Preferred degree. It is raised if the filter would amplify the last wanted value too little, and
-        lowered if it would exceed `spread`.
+        lowered if it would exceed `spread`, but not below `LEAST_DEGREE`.
     spread : float
         Maximum amplification of the first wanted value relative to the last.
     crowding : float
@@ -147,6 +149,7 @@ def design_filter(
     rates = [math.acosh(1 + (value - edge) / half_width) for value in (first, last)]
     if rates[1] < SLOWEST:
         return None
+    least = min(degree, LEAST_DEGREE) // 2 * 2
     degree = max(degree, int(min(separating_degree(values, which, norm, crowding), STIFFEST)))
     degree = min(degree, int(math.log(MAX_GROWTH) / rates[0]))
     if rates[0] > rates[1]:
@@ -154,7 +157,7 @@ def design_filter(
     degree -= degree % 2
     return (
         Filter(low, edge, degree, math.exp(degree * (rates[0] - rates[1])), which)
-        if degree >= LEAST_DEGREE
+        if degree >= least
         else None
     )
 

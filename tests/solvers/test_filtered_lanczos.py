@@ -190,7 +190,7 @@ def test_ranking_keys_follow_from_amplified_values() -> None:
 
 def test_a_wide_range_of_wanted_values_lowers_the_degree() -> None:
     degrees = [
-        made.degree if (made := design_filter((1.0, 0.7, 0.69, -1.0), "LA", 1.0, 60, spread)) else 1
+        made.degree if (made := design_filter((1.0, 0.9, 0.89, -1.0), "LA", 1.0, 60, spread)) else 1
         for spread in (1e1, 1e2, 1e3, 1e5)
     ]
     assert degrees == sorted(degrees)

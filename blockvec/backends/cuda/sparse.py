@@ -110,7 +110,7 @@ def _in_type(gpu: Gpu, row: Array, dtype: str) -> Array:
 def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
     """Bind the kernels of the next product with a matrix, which is converted if that pays off by now."""
     config, mode = _configuration(gpu, family, problem)[0], options().tune
-    if family.converts_after is None:
+    if not family.converts:
         bound = launcher(gpu, family, problem, config, S)
     elif not _converts(gpu, family, problem, config, S):
         return _bind_before_conversion(gpu, family, problem, S)
@@ -129,8 +129,7 @@ def _converts(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S
 
     key = form_key(gpu, family, problem, config, S)
     S.waited[key] += 1
-    assert family.converts_after is not None
-    pays = S.forms.get(key) is not None or S.waited[key] > family.converts_after
+    pays = S.forms.get(key) is not None or S.waited[key] > family.converts_after(problem)
     return pays and not cupy.cuda.get_current_stream().is_capturing()
 
 
@@ -145,7 +144,7 @@ def _bind_before_conversion(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, 
 
 def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *_operands: Any) -> None:
     """Load the kernels that products run, before and after the matrix is converted; compile the converter."""
-    if family.converts_after is None:
+    if not family.converts:
         if (family.name, problem, options().tune) not in S.bound:
             bind(gpu, family, problem, S)
         return
@@ -166,7 +165,7 @@ def launcher(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S:
     LayoutError
         If the matrix has no such form, or it would take too much memory.
     """
-    form = None if family.converts_after is None else _form(gpu, family, problem, config, S)
+    form = _form(gpu, family, problem, config, S) if family.converts else None
     kernels = _kernels(gpu, family, problem, config, family.parts(problem, config, S.plan))
     needed = family.workspace_bytes(problem, config, gpu.info, S.plan)
     launch = family.bind(kernels, problem, config, gpu.info, S.plan, form)

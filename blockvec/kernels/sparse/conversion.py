@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from ..device import DeviceInfo
 from ..family import C, Model
 from ..problem import SpmmvProblem
+from ..roofline import traffic
 from .csr import SpmmvCsr
 from .csr_plan import Plan
 from .family import SparseFamily
@@ -29,11 +30,17 @@ class ConvertedFamily(SparseFamily[C]):
         The family that runs until the matrix is converted.
     """
 
-    converts_after: ClassVar[int | None] = 20
+    converts = True
+    least_products: ClassVar[int] = 20  # before the matrix is converted
+    paying_bytes: ClassVar[float] = 1e10  # that they move: 3 ms, of which a form saves what it costs to make
 
     def __init__(self, model: Model[SpmmvProblem, C], csr: SpmmvCsr) -> None:
         super().__init__(model)
         self._csr = csr
+
+    def converts_after(self, problem: SpmmvProblem) -> int:
+        """Choose the number of products after which the matrix is converted."""
+        return max(self.least_products, round(self.paying_bytes / traffic(problem).total_bytes))
 
     def before_conversion(self, problem: SpmmvProblem, device: DeviceInfo) -> tuple[SparseFamily[Any], Any]:
         """Choose the family and configuration that run until the matrix is converted, with the same bits."""

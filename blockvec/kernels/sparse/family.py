@@ -21,15 +21,15 @@ class SparseFamily(Family[SpmmvProblem, C]):
 
     Attributes
     ----------
-    converts_after : int or None
-        Products before the matrix is converted; None for a family that takes compressed rows.
+    converts : bool
+        Whether it takes another form of the matrix than compressed rows; see `conversion.ConvertedFamily`.
     stored : bool
         Whether it takes stored matrices; otherwise chains, as `chain.ChainPlan` in place of a `Plan`.
     """
 
     problem_type = SpmmvProblem
     stored: ClassVar[bool] = True
-    converts_after: ClassVar[int | None] = None
+    converts: ClassVar[bool] = False
 
     def kernel_name(self, problem: SpmmvProblem, part: str = "rows") -> str:
         """Name the kernel of one of the `parts`, as ``spmmv_csr_f64_w16``."""
@@ -58,6 +58,10 @@ class SparseFamily(Family[SpmmvProblem, C]):
     @abstractmethod
     def conversion(self, problem: SpmmvProblem, config: C) -> str:
         """Describe the form of the matrix that a configuration takes, when it is made, and its cost."""
+
+    def converts_after(self, problem: SpmmvProblem) -> int:
+        """Choose the number of products after which the matrix is converted, if the family converts it."""
+        return 0
 
     def before_conversion(self, problem: SpmmvProblem, device: DeviceInfo) -> tuple[SparseFamily[Any], Any]:
         """Choose the family and configuration that run until the matrix is converted, with the same bits."""

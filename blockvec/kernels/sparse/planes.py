@@ -128,8 +128,8 @@ class SpmmvPlanes(ConvertedFamily[PlanesConfig]):
         """Describe the plan, when it is made, and its cost."""
         kept = 2 * problem.nnz + 9 * problem.n_rows
         return (
-            f"after {self.converts_after} products a sweep through its grid is planned (reads the matrix's "
-            f"pattern twice, keeps {kept / 1e6:.1f} MB); until then spmmv_csr gives the same bits"
+            f"after {self.converts_after(problem)} products a sweep through its grid is planned (reads the "
+            f"matrix's pattern twice, keeps {kept / 1e6:.1f} MB); until then spmmv_csr gives the same bits"
         )
 
     def shared_bytes(self, problem: SpmmvProblem, config: PlanesConfig, device: DeviceInfo) -> int:

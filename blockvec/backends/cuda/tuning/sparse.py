@@ -180,7 +180,7 @@ def without_conversion(outcome: Outcome) -> Outcome:
 
 def _converts(kernel: str) -> bool:
     family = SPARSE_FAMILIES.get(kernel)
-    return family is not None and family.converts_after is not None
+    return family is not None and family.converts
 
 
 def variants_of(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Variant]:

@@ -36,7 +36,7 @@ class Family:
 
     def __init__(self, name: str, before: Family | None = None, *, refuses: bool = False) -> None:
         self.name, self.before, self.refuses = name, before, refuses
-        self.converts_after = WAITS if before else None
+        self.converts = before is not None
         self.conversions = 0
 
     def alike(self, problem: SpmmvProblem) -> SpmmvProblem:
@@ -44,6 +44,9 @@ class Family:
 
     def choose(self, problem: SpmmvProblem, *_rest: Any) -> Width:
         return Width(problem.width)
+
+    def converts_after(self, _problem: SpmmvProblem) -> int:
+        return WAITS
 
     def before_conversion(self, problem: SpmmvProblem, _device: Any) -> tuple[Any, Width]:
         return self.before, Width(problem.width)
