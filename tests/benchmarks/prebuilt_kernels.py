@@ -33,7 +33,7 @@ from blockvec.backends import Backend
 from blockvec.kernels import prebuilt
 from blockvec.kernels.compile import OPTIONS, compile_source, compiler_version
 from blockvec.kernels.device import H200
-from blockvec.kernels.elementwise import WithinKernel
+from blockvec.kernels.elementwise import AxpbyKernel, Factor, WithinKernel, real_type
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.inverse_factor import InverseFactorKernel
 from blockvec.kernels.krylov_steps import KrylovStepsKernel
@@ -231,6 +231,15 @@ def products(dtype: str) -> Iterator[TsmttsmProblem | TsmmProblem | SweepProblem
             yield TsmmProblem(K, n, n, dtype, dtype, ld, n, align)
 
 
+def sums() -> Iterator[str]:
+    """Generate the sources of alpha X + beta Y of one type, with real factors, of all columns or of each."""
+    for dtype, flat, aligned in itertools.product(ENTRY_TYPES, (True, False), (True, False)):
+        factors = Factor(), Factor(columns=real_type(dtype))
+        for alpha, beta in itertools.product(factors, (None, *factors)):
+            dtype_y = None if beta is None else dtype
+            yield AxpbyKernel(dtype, dtype_y, dtype, alpha, beta or Factor(), flat, aligned).source()
+
+
 def krylov_steps(device: Any) -> dict[str, None]:
     """Generate the sources of Lanczos steps in the block sizes and on the bases that `eigsh` chooses."""
     kernels = [KrylovStepsKernel(*kind, piece=16) for kind in KRYLOV_STEPS]
@@ -269,6 +278,7 @@ def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
                 found |= dict.fromkeys(_sources(problem, problem.K, problem.K, backend))
         print(device.architecture, "searches", len(found), flush=True)
         found |= krylov_steps(device)
+        found |= dict.fromkeys(sums())
         found |= dict.fromkeys(InverseFactorKernel(dtype).source() for dtype in ENTRY_TYPES)
         found |= dict.fromkeys(WithinKernel(dtype).source() for dtype in ("int32", "int64"))
         found |= dict.fromkeys(codes.source(dtype) for dtype in ENTRY_TYPES)
