@@ -15,7 +15,7 @@ from ..source import render
 from .arrays import Array, Load, address, namespace, to_host
 
 KERNELS = ("structure", "units", "layout")
-_ROUNDS = 8  # blocks of rows per lane: 8192 rows per warp, of which 1e7 give each multiprocessor nine warps
+_ROUNDS = 4  # blocks of rows per lane: of 32 rows each, 1e7 rows give a multiprocessor some 20 warps
 _WARPS = 4  # per block of threads
 
 

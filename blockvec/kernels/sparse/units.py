@@ -70,7 +70,7 @@ def _divide_on_device(indptr: Array, rows: int, entries: int, long_row: int, loa
 
 
 def cut(indptr: Any, rows: int, entries: int, long_row: int) -> Units:
-    """Cut blocks of rows into units, on the host."""
+    """Divide rows on the host, the reference of the kernel."""
     n_rows = len(indptr) - 1
     starts = np.arange(0, n_rows, rows)
     ends = np.minimum(starts + rows, n_rows)

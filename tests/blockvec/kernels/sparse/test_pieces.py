@@ -39,10 +39,10 @@ def emulated(folder: Path, *readable: np.ndarray) -> Load:
 
 @st.composite
 def pointers(draw: st.DrawFn) -> np.ndarray:
-    """Row pointers with empty rows, crowded stretches, long rows and those of several tasks."""
+    """Row pointers with empty rows, crowded stretches, full units, long rows and those of several tasks."""
     length = st.one_of(
         *(st.integers(0, 9), st.just(0), st.integers(30, 90), st.integers(500, 3 * TASK_ENTRIES)),
-        *(st.just(n * TASK_ENTRIES) for n in (1, 2)),
+        *(st.just(size) for size in (8, 20, TASK_ENTRIES, 2 * TASK_ENTRIES)),
     )
     runs = draw(st.lists(st.tuples(length, st.integers(1, 400)), min_size=1, max_size=12))
     lengths = np.concatenate([np.full(count if size < 500 else 1 + count % 3, size) for size, count in runs])
@@ -85,13 +85,20 @@ def test_rows_are_laid_out_as_on_the_host(folder: Path, indptr: np.ndarray) -> N
 
 
 @needs_host_compiler
-@given(indptr=pointers(), spread=st.sampled_from([1, 50, 10**6]), seed=st.integers(0, 9))
+@given(
+    n_rows=st.integers(1, 9000),
+    most=st.sampled_from([3, 9, 100]),
+    ahead=st.sampled_from([-1000, -50, 1, 50, 1000]),
+    index=st.sampled_from(INDICES),
+)
 def test_structures_are_found_as_on_the_host(
-    folder: Path, indptr: np.ndarray, spread: int, seed: int
+    folder: Path, n_rows: int, most: int, ahead: int, index: str
 ) -> None:
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    offsets = np.random.default_rng(seed).choice([-spread, 0, spread], len(rows))
-    indices = abs(rows + offsets).astype(indptr.dtype)
+    rng = np.random.default_rng(n_rows)
+    lengths = rng.integers(0, most, n_rows)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
+    offsets = rng.choice([0, ahead, 30 * ahead], int(indptr[-1]))
+    indices = abs(np.repeat(np.arange(n_rows), lengths) + offsets).astype(index)
     load = emulated(folder, indptr, indices)
     assert structure_of(indptr, indices, load) == structure_of(indptr, indices)
 
@@ -133,15 +140,17 @@ def test_a_layout_beyond_the_index_type_is_refused_before_it_is_written(folder: 
 
 
 @needs_host_compiler
-def test_entries_beyond_32_bits_are_divided_and_counted(folder: Path) -> None:
+def test_entries_near_and_beyond_32_bits_are_divided_and_counted(folder: Path) -> None:
     lengths = np.array([7, 2**33 + 1, 0, 2**32, 5] * 20)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     load = emulated(folder, indptr)
     none = indptr[:0]
     assert structure_of(indptr, none, load) == structure_of(indptr, none)
+    few = np.array([0, 2**31 - 1 - 2**15], np.int32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("blockvec.kernels.sparse.units.TASK_ENTRIES", 2**30)
         assert_same(divide(indptr, 32, 256, 100, load), divide(indptr, 32, 256, 100))
+        assert_same(divide(few, 32, 256, 100, emulated(folder, few)), divide(few, 32, 256, 100))
     plan = Plan(indptr, none, none)
     expected = layout(plan, CHUNK)
     plan.load = load
