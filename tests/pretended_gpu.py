@@ -26,6 +26,7 @@ from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.requests import logged
 from blockvec.kernels.sparse.chain_plan import Chain
+from blockvec.kernels.sparse.csr_plan import Plan
 from tests.pretended_cupy import Array, CuPy, bare, compiled
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]
@@ -221,6 +222,7 @@ def pretended_gpu(
             patch.setattr(module, "function", lambda *_: _nothing)
         patch.setattr(small_matrices, "_launcher", lambda *_: _nothing)
         patch.setattr(device_csr, "encode", _nothing)
+        patch.setattr(device_csr, "Plan", lambda *arrays: Plan(*arrays[:-1]))  # the host divides rows
         weighted_sum = functools.partial(_weighted_sum, elementwise.weighted_sum)
         for module in (elementwise, device_csr):
             patch.setattr(module, "weighted_sum", weighted_sum)

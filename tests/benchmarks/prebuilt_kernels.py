@@ -46,7 +46,7 @@ from blockvec.kernels.problem import (
     TsmttsmProblem,
     itemsize,
 )
-from blockvec.kernels.sparse import codes
+from blockvec.kernels.sparse import codes, pieces
 from blockvec.kernels.tuning import choices, installed_choices
 from blockvec.kernels.tuning.choices import made_choices
 from blockvec.kernels.tuning.winners import configure_sparse
@@ -282,6 +282,8 @@ def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
         found |= dict.fromkeys(InverseFactorKernel(dtype).source() for dtype in ENTRY_TYPES)
         found |= dict.fromkeys(WithinKernel(dtype).source() for dtype in ("int32", "int64"))
         found |= dict.fromkeys(codes.source(dtype) for dtype in ENTRY_TYPES)
+        of_rows = itertools.product(pieces.KERNELS, ("int32", "int64"))
+        found |= dict.fromkeys(pieces.source(kernel, index) for kernel, index in of_rows)
         return list(found), made_choices(device)
 
 

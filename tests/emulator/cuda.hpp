@@ -48,6 +48,11 @@ T __shfl_sync(u32, T value, int from) {
     return emulator::exchange(value, from);
 }
 template <class T>
+T __shfl_up_sync(u32, T value, int lanes) {
+    const int lane = threadIdx.x % 32;
+    return emulator::exchange(value, lane >= lanes ? lane - lanes : lane);
+}
+template <class T>
 T __shfl_down_sync(u32, T value, int lanes) {
     const int lane = threadIdx.x % 32;
     return emulator::exchange(value, lane + lanes < 32 ? lane + lanes : lane);

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from blockvec.arrays import memory_of
 from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
-from blockvec.kernels.sparse.csr_plan import address
+from blockvec.kernels.sparse.arrays import address
 from tests.blocks import aligned
 from tests.contract.blocks import exact_values
 

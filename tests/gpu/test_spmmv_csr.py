@@ -21,8 +21,9 @@ from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import CSR
 from blockvec.kernels.problem import SpmmvProblem, beta_class, promote, scalar_class
 from blockvec.kernels.sparse import codes
+from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig
-from blockvec.kernels.sparse.csr_plan import Plan, address
+from blockvec.kernels.sparse.csr_plan import Plan
 from tests.benchmarks.drawn_problems import is_drawn
 from tests.benchmarks.drawn_problems import matrix as drawn
 from tests.blocks import draw

@@ -18,7 +18,8 @@ from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
-from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan, Structure, structure_of
+from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan
+from ...kernels.sparse.structure import Structure, structure_of
 from .. import is_cupy
 from ..base import DeviceArray as Array
 from .device import Gpu
@@ -79,12 +80,13 @@ class DeviceCsr:
         if not is_cupy(matrix.data):
             structure = structure_of(indptr, indices)
         self.indptr, self.indices, self.data = map(cupy.asarray, (indptr, indices, matrix.data))
-        self.plan = Plan(self.indptr, self.indices, self.data, structure)
+        load = functools.partial(_load, device)
+        self.plan = Plan(self.indptr, self.indices, self.data, structure, load)
         self.indptr, self.indices = self.plan.indptr, self.plan.indices  # of one type
         self.pattern = self.plan.pattern
         blocks = device.multiprocessors * CODE_BLOCKS
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
-            self.plan.codes = encode(self.plan, self.shape[1], blocks, functools.partial(_load, device))
+            self.plan.codes = encode(self.plan, self.shape[1], blocks, load)
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
         self.forms: dict[tuple[str, Hashable], Any] = {}
         self.waited: Counter[tuple[str, Hashable]] = Counter()

@@ -70,8 +70,8 @@ def _spmmv(
 ) -> None:
     """Y = alpha (S - shift I) X + beta Y, and what is fused.
 
-    The first product of a kind with a matrix of uneven rows waits for its row pointers, and so does the
-    product that converts; others do not wait.
+    The first product of a kind with a matrix of uneven rows waits until these are divided, and the product
+    that converts waits, too; others do not.
     """
     bound = S.bound.get((family.name, problem, options().tune)) or bind(gpu, family, problem, S)
     launch, bytes_needed = bound

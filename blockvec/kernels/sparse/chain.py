@@ -18,8 +18,8 @@ from ..device import DeviceInfo
 from ..limits import WARP, architecture_of, ceil_div, excess, round_up
 from ..problem import SpmmvProblem, is_complex, itemsize, promote
 from ..source import constants_of, render
+from .arrays import address
 from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of, dealt
-from .csr_plan import address
 from .family import SparseFamily
 from .interface import constants, pack_bytes, refuse_alignment, types_of
 from .totals import bind_with_sums, codes, partial_bytes, totals_source

@@ -14,8 +14,8 @@ import numpy as np
 from ..limits import WARP, ceil_div
 from ..problem import is_complex
 from ..source import SHORT_NAMES, c_type, render
-from .csr_plan import CODE_BIT, MAX_VALUES, Array, Codes, Plan, address, namespace, to_host
-from .family import Load
+from .arrays import Array, Load, address, namespace, to_host
+from .csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
 
 _LEAST_ENTRIES = 1 << 21  # smaller matrices stay in L2, and no product takes long
 _SAMPLES, _SAMPLE_ENTRIES = 4, 512
@@ -61,8 +61,20 @@ def sampled_values(plan: Plan, n_cols: int) -> Any | None:
     if plan.index_bytes != 4 or n_cols > 1 << CODE_BIT or plan.nnz < _LEAST_ENTRIES:
         return None
     begins = [plan.nnz * i // _SAMPLES for i in range(_SAMPLES)]
-    table = _distinct([to_host(plan.data[at : at + _SAMPLE_ENTRIES]) for at in begins])
+    table = _distinct(_pieces(plan.data, [(at, at + _SAMPLE_ENTRIES) for at in begins]))
     return table if len(table) <= MAX_VALUES else None
+
+
+def _pieces(array: Array, ranges: list[tuple[int, int]]) -> list[Any]:
+    """Copy pieces of an array to the host; waits for its device once."""
+    if (xp := namespace(array)) is np:
+        return [array[i:j] for i, j in ranges]
+    ends, size = np.cumsum([j - i for i, j in ranges]).tolist(), array.itemsize
+    memory, stream = xp.cuda.alloc_pinned_memory(max(ends[-1] * size, 1)), xp.cuda.get_current_stream()
+    for (i, j), begin in zip(ranges, (0, *ends), strict=False):
+        (array.data + i * size).copy_to_host_async(memory.ptr + begin * size, (j - i) * size, stream)
+    stream.synchronize()
+    return np.split(np.frombuffer(memory, array.dtype, ends[-1]), ends[:-1])
 
 
 def source(dtype: str) -> str:

@@ -26,7 +26,8 @@ from ..limits import (
 )
 from ..problem import SpmmvProblem, is_complex, itemsize, promote
 from ..source import constants_of, render
-from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, TASK_ENTRIES, Plan, Units, Walk, address
+from .arrays import address
+from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, Walk
 from .family import SparseFamily
 from .interface import (
     Constants,
@@ -38,6 +39,7 @@ from .interface import (
     types_of,
 )
 from .totals import bind_with_sums, codes, n_sums, partial_bytes, totals_source
+from .units import TASK_ENTRIES, Units
 
 MAX_ROWS = 32  # per unit: one per lane
 LEAST_LONG_ROW = 32  # entries: of no choice, shorter rows are made apart from others

@@ -10,10 +10,8 @@ from ..device import DeviceInfo
 from ..family import C, Family
 from ..problem import SpmmvProblem
 from ..source import short_names
+from .arrays import Load
 from .csr_plan import Plan
-
-Load = Callable[[str, str], Any]
-"""Compiles a source and loads the kernel of a name from it."""
 
 
 class SparseFamily(Family[SpmmvProblem, C]):

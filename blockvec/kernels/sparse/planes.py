@@ -23,9 +23,9 @@ from ..limits import WARP, ceil_div, excess_registers, excess_shared, excess_thr
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
 from ..source import constants_of, render
+from .arrays import Load, address, namespace
 from .conversion import ConvertedFamily
-from .csr_plan import Plan, address, namespace
-from .family import Load
+from .csr_plan import Plan
 from .interface import are_aligned, constants, pack_bytes, types_of
 from .planes_plan import Geometry, SweepPlan, geometry
 

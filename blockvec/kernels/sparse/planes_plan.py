@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..limits import ceil_div
-from .csr_plan import Array
+from .arrays import Array
 
 BEFORE = 2  # steps of a unit that only load rows of X
 _COST_BEFORE = 1.5  # their cost, in steps

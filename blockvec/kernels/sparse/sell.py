@@ -22,10 +22,10 @@ from ..limits import WARP, ceil_div, excess_registers, excess_threads
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
 from ..source import SHORT_NAMES, c_type, constants_of, render
+from .arrays import Load, address, namespace
 from .conversion import ConvertedFamily
 from .csr import LEAST_LONG_ROW
-from .csr_plan import Plan, Walk, address, namespace
-from .family import Load
+from .csr_plan import Plan, Walk
 from .interface import constants, entry_bytes, pack_bytes, refuse_alignment, types_of
 from .sell_plan import CHUNK, SellMatrix, layout
 

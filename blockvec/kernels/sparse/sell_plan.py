@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..limits import ceil_div
-from .csr_plan import Array, Plan, namespace
+from . import pieces
+from .arrays import Array, Load, namespace, to_host
+from .csr_plan import Plan
 
 CHUNK = 32  # rows, C of SELL-C-sigma: one per lane
 # Rows that are sorted on the host. On a GPU each operation here compiles a kernel of CuPy at its first use:
@@ -56,7 +58,9 @@ class SellMatrix:
 
 
 def layout(plan: Plan, sigma: int) -> Layout:
-    """Lay out the rows of a matrix, on the host unless many are sorted; waits for the device.
+    """Lay out the rows of a matrix; waits for the device that it is on.
+
+    Rows are sorted on the host unless they are many.
 
     Raises
     ------
@@ -64,8 +68,10 @@ def layout(plan: Plan, sigma: int) -> Layout:
         If there are more places than the index type can count.
     """
     is_sorted = sigma > CHUNK
+    if plan.load is not None and not is_sorted:
+        return _on_device(plan, plan.load)
     is_on_host = plan.n_rows <= _MOST_HOST_ROWS or not is_sorted
-    indptr = plan.starts if is_on_host else plan.indptr
+    indptr = to_host(plan.indptr) if is_on_host else plan.indptr
     xp, device = namespace(indptr), namespace(plan.indptr).asarray
     n_chunks, order = ceil_div(plan.n_rows, CHUNK), None
     if plan.longest * plan.n_rows == plan.nnz and not is_sorted:
@@ -84,8 +90,24 @@ def layout(plan: Plan, sigma: int) -> Layout:
         widths = lengths.reshape(n_chunks, CHUNK).max(axis=1)
         xp.cumsum(CHUNK * widths.astype(np.int64), out=starts[1:])
     entries = int(starts[-1])
-    if entries > np.iinfo(plan.indptr.dtype).max - _PAST_THE_END:
-        raise OverflowError(f"{entries} entries are too many for indices of {plan.index_bytes} bytes")
+    _refuse_excess(entries, plan)
     return Layout(
         sigma, device(starts.astype(indptr.dtype)), None if order is None else device(order), entries
     )
+
+
+def _on_device(plan: Plan, load: Load) -> Layout:
+    """Lay out the rows of a matrix in their order, by a kernel."""
+    empty, n_pieces = namespace(plan.indptr).empty, pieces.count_pieces(plan.n_rows, CHUNK)
+    counts = empty((n_pieces, 1), np.int64)
+    pieces.launch(load, "layout", plan.indptr, n_pieces, None, counts, None)
+    before, (entries,) = pieces.add_up(counts)
+    _refuse_excess(entries, plan)
+    starts = empty(ceil_div(plan.n_rows, CHUNK) + 1, plan.indptr.dtype)
+    pieces.launch(load, "layout", plan.indptr, n_pieces, before, None, starts)
+    return Layout(CHUNK, starts, None, entries)
+
+
+def _refuse_excess(entries: int, plan: Plan) -> None:
+    if entries > np.iinfo(plan.indptr.dtype).max - _PAST_THE_END:
+        raise OverflowError(f"{entries} entries are too many for indices of {plan.index_bytes} bytes")

@@ -17,10 +17,10 @@ from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.families import SPARSE_FAMILIES, sparse_families_of
 from blockvec.kernels.problem import DOTS, SpmmvProblem, itemsize
 from blockvec.kernels.roofline import traffic
+from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.chain import ChainConfig as Config
 from blockvec.kernels.sparse.chain import ChainPlan, registers
 from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, dealt, patterns
-from blockvec.kernels.sparse.csr_plan import address
 from tests.compiled import needs_compiler
 from tests.contract.blocks import exact_values
 from tests.converted import assert_compiles_without_spills

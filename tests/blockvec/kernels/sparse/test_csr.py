@@ -23,9 +23,11 @@ from blockvec.kernels.families import CSR
 from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import GRAMS, SpmmvProblem, itemsize, promote
 from blockvec.kernels.roofline import Ceilings, memory_time, traffic
+from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import GRAM_WIDTH, block_bytes, registers
 from blockvec.kernels.sparse.csr import CsrConfig as Config
-from blockvec.kernels.sparse.csr_plan import TASK_ENTRIES, Plan, address
+from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.kernels.sparse.units import TASK_ENTRIES
 from blockvec.models import model as model_matrix
 from tests.compiled import A100, needs_compiler
 from tests.contract.blocks import exact_values

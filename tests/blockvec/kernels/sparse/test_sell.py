@@ -195,7 +195,7 @@ def test_a_layout_beyond_the_index_type_is_refused() -> None:
     entry = np.lib.stride_tricks.as_strided(np.zeros(1, np.int32), (int(indptr[-1]),), (0,))
     plan = object.__new__(Plan)
     plan.indptr, plan.indices, plan.n_rows, plan.longest = indptr, entry, len(lengths), 2**19
-    plan.nnz = len(entry)
+    plan.nnz, plan.load = len(entry), None
     with pytest.raises(OverflowError, match="too many for indices of 4 bytes"):
         layout(plan, CHUNK)
 

@@ -1,0 +1,108 @@
+"""Kernels that pass over row pointers, on a GPU: they find what NumPy does, to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import as_operator, models
+from blockvec.kernels import compile as compiler
+from blockvec.kernels.device import DeviceInfo
+from blockvec.kernels.sparse.arrays import Load
+from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.kernels.sparse.sell_plan import CHUNK, layout
+from blockvec.kernels.sparse.structure import structure_of
+from blockvec.kernels.sparse.units import TASK_ENTRIES, divide
+from tests.benchmarks.drawn_problems import is_drawn
+from tests.benchmarks.drawn_problems import matrix as drawn
+
+pytestmark = pytest.mark.gpu
+
+SPECS = (
+    *("laplace3d:n=40", "laplace2d:n=300", "laplace1d:n=5000", "stencil27:n=50"),
+    *("rmat:scale=16,edges=16", "power_law_graph:n=20000,seed=1", "xxz:sites=16,up=8"),
+)
+
+
+@pytest.fixture(scope="module")
+def load(device: DeviceInfo) -> Load:
+    return lambda source, name: compiler.function(source, name, device.architecture)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Fail unless two records of numbers and arrays are equal; those of the first may be on the GPU."""
+    for name, value in vars(expected).items():
+        other = getattr(found, name)
+        if isinstance(value, np.ndarray):
+            assert (other.dtype, other.shape) == (value.dtype, value.shape)
+            np.testing.assert_array_equal(other.get(), value)
+        else:
+            assert other == value
+
+
+def assert_finds_the_same(cp: Any, load: Load, S: Any, index: str) -> None:
+    """Compare structure, layout and several divisions of a matrix with those of the host."""
+    host = Plan(S.indptr.astype(index), S.indices.astype(index), S.data)
+    arrays = cp.asarray(host.indptr), cp.asarray(host.indices)
+    assert structure_of(*arrays, load) == host.structure
+    plan = Plan(*arrays, cp.asarray(S.data), load=load)
+    assert_same(layout(plan, CHUNK), layout(host, CHUNK))
+    for rows, entries, long_row in (
+        (32, 256, 128),
+        (32, 4000, 4000),
+        (20, 100, 64),
+        (4, 64, 30),
+        (1, 64, 64),
+    ):
+        expected = divide(host.indptr, rows, entries, long_row)
+        assert_same(divide(arrays[0], rows, entries, long_row, load), expected)
+        assert_same(plan.units(rows, entries, long_row), host.units(rows, entries, long_row))
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_matrices_are_seen_as_on_the_host(spec: str, index: str, cp: Any, load: Load) -> None:
+    S = (drawn(spec) if is_drawn(spec) else models.model(spec)).tocsr()
+    assert_finds_the_same(cp, load, S, index)
+    shuffled = S[np.random.default_rng(0).permutation(S.shape[0])]
+    assert_finds_the_same(cp, load, shuffled, index)
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+@pytest.mark.parametrize("n_rows", [1, 31, 33, 1024, 8193, 100_003, 1_000_000])
+def test_rows_of_random_lengths_are_seen_as_on_the_host(n_rows: int, index: str, cp: Any, load: Load) -> None:
+    rng = np.random.default_rng(n_rows)
+    lengths = rng.integers(0, 9, n_rows)
+    stretch = slice(n_rows // 3, n_rows // 2)
+    lengths[stretch] = rng.choice([0, 0, 40, 90], len(lengths[stretch]))
+    lengths[rng.integers(0, n_rows, 50)] = rng.choice([129, 500, TASK_ENTRIES, 3 * TASK_ENTRIES + 1], 50)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
+    columns = rng.integers(0, n_rows, indptr[-1]).astype(index)
+    assert_finds_the_same(
+        cp, load, sp.csr_array((np.ones(len(columns)), columns, indptr), shape=(n_rows, n_rows)), index
+    )
+
+
+@pytest.mark.parametrize("spec", ["laplace3d:n=40", "rmat:scale=14,edges=16"])
+def test_an_operator_copies_no_row_pointers_to_the_host(spec: str, cp: Any) -> None:
+    from cupyx.scipy.sparse import csr_matrix
+
+    S = models.model(spec)
+    given = csr_matrix(S)
+    expected = as_operator(S, device="gpu").prepared.plan.structure  # found on the host
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("structure", "units", "sell_plan"):
+            patch.setattr(f"blockvec.kernels.sparse.{module}.to_host", read_few)
+        plan = as_operator(given, device="gpu").prepared.plan
+        assert plan.structure == expected
+        plan.units(32, 256, 128)
+        layout(plan, CHUNK)
+
+
+def read_few(array: Any) -> Any:
+    """Copy an array of counts or samples to the host."""
+    assert array.size < 5000
+    return array.get()
