@@ -15,7 +15,7 @@ import numpy as np
 from ..blocks import CostedOperator
 from .rayleigh_ritz import Which
 
-# Of lower degrees, as widely spread wanted values force them, a filter takes longer than Lanczos steps with A:
+# Of lower degrees, as widely spread wanted values force them, filters take longer than Lanczos steps with A:
 # 1.1 to 1.8 times as long with degrees of 4 and 6 on an H100 (five graphs and meshes of 3e5 to 1e6 rows).
 LEAST_DEGREE = 8
 MAX_DEGREE = 64

@@ -109,8 +109,9 @@ class SpmmvSell(ConvertedFamily[SellConfig]):
         """Describe the form of the matrix that a configuration takes, when it is made, and its cost."""
         n_bytes = problem.nnz * entry_bytes(problem)
         return (
-            f"after {self.converts_after(problem)} products the matrix is kept a second time, its rows "
-            f"interleaved (reads {n_bytes / 1e6:.1f} MB once, keeps as much); until then spmmv_csr gives the same bits"
+            f"after {self.converts_after(problem)} products the matrix is kept a second time, with its rows "
+            f"interleaved (reads {n_bytes / 1e6:.1f} MB once, keeps as much); "
+            "until then spmmv_csr gives the same bits"
         )
 
     def source(
