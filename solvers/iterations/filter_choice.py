@@ -11,6 +11,8 @@ from ..column_block import ColumnOperator, by_rows
 from ..transform.fold import FoldedOperator
 from .filter_design import (
     FEW_PAIRS,
+    LEAST_DEGREE,
+    PAYING_DEGREE,
     STIFFEST,
     Filter,
     choose_degree,
@@ -78,15 +80,19 @@ class FilterChoice(ThickRestart):
 
     def _looks_first(self) -> bool:
         """Check whether the first cycle has no filter: inside a spectrum, one is needed anyway."""
-        may_choose = self.problem.method == "auto" and not isinstance(self.operator, FoldedOperator)
+        may_choose = self._may_choose and not isinstance(self.operator, FoldedOperator)
         return may_choose and self.random_start
+
+    @property
+    def _may_choose(self) -> bool:
+        """Whether neither a filter nor single precision is asked for."""
+        return self.problem.method == "auto" and self.problem.precision != "mixed"
 
     @property
     def _is_cheap(self) -> bool:
         """Whether plain Lanczos steps are cheap, and no filter is asked for."""
-        problem, krylov = self.problem, self.krylov
-        is_short = isinstance(self.operator, ColumnOperator) or krylov.takes_cheap_steps
-        return is_short and problem.method == "auto" and problem.precision != "mixed"
+        is_short = isinstance(self.operator, ColumnOperator) or self.krylov.takes_cheap_steps
+        return is_short and self._may_choose
 
     def _converges_soon(self) -> bool:
         """Check whether few more cycles without a filter are predicted to suffice."""
@@ -189,7 +195,8 @@ class FilterChoice(ThickRestart):
             unit = UNIT
         rounding = unit * self._norm()
         spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
-        filter = design_filter(values, self.which, self._norm(), degree, spread, crowding)
+        least = PAYING_DEGREE if self._may_choose else LEAST_DEGREE
+        filter = design_filter(values, self.which, self._norm(), degree, spread, crowding, least)
         return Design(filter, degree, spread)
 
     def _count_outliers(self, values: tuple[float, float, float, float], degree: float, spread: float) -> int:

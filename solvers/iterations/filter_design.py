@@ -15,9 +15,10 @@ import numpy as np
 from ..blocks import CostedOperator
 from .rayleigh_ritz import Which
 
-# Of lower degrees, as widely spread wanted values force them, filters take longer than Lanczos steps with A:
-# 1.1 to 1.8 times as long with degrees of 4 and 6 on an H100 (five graphs and meshes of 3e5 to 1e6 rows).
-LEAST_DEGREE = 8
+LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
+# Below this, filters that nobody asked for take longer than Lanczos steps with A: 1.1 to 1.8 times as long
+# with degrees of 4 and 6 on an H100 (five graphs and meshes of 3e5 to 1e6 rows).
+PAYING_DEGREE = 8
 MAX_DEGREE = 64
 MAX_GROWTH = 1e8  # amplification of the first wanted value: more costs orthogonality without a gain
 # Logarithm of the growth of the last wanted value below which the gain grows with the square of the degree.
@@ -117,6 +118,7 @@ def design_filter(
     degree: int,
     spread: float,
     crowding: float = 1.0,
+    least: int = LEAST_DEGREE,
 ) -> Filter | None:
     """Choose the damped interval and the degree; return None if a filter gains nothing.
 
@@ -129,12 +131,14 @@ def design_filter(
         ||A||.
     degree : int
         Preferred degree. It is raised if the filter would amplify the last wanted value too little, and
-        lowered if it would exceed `spread`, but not below `LEAST_DEGREE`.
+        lowered if it would exceed `spread`.
     spread : float
         Maximum amplification of the first wanted value relative to the last.
     crowding : float
         Number of eigenvalues outside the interval, relative to the planned number. If it is above 1, some are
         closer to the last wanted value than the edge is.
+    least : int
+        Degree below which a filter gains nothing; the preferred one if that is lower.
 
     Examples
     --------
@@ -149,7 +153,7 @@ def design_filter(
     rates = [math.acosh(1 + (value - edge) / half_width) for value in (first, last)]
     if rates[1] < SLOWEST:
         return None
-    least = min(degree, LEAST_DEGREE) // 2 * 2
+    least = min(degree // 2 * 2, least)
     degree = max(degree, int(min(separating_degree(values, which, norm, crowding), STIFFEST)))
     degree = min(degree, int(math.log(MAX_GROWTH) / rates[0]))
     if rates[0] > rates[1]:

@@ -105,7 +105,7 @@ class FilteredRestart(FilterChoice):
         self.norm = restored(0.0, saved["norm"], "norm")
         self.is_mixed = self.options.mixes and restored(False, saved["is_mixed"], "is_mixed")
         if saved["filter"] is not None:
-            initial = asdict(Filter(0.0, 0.0, 2, 1.0, self.which))
+            initial = asdict(Filter(0.0, 0.0, LEAST_DEGREE, 1.0, self.which))
             self.filter = Filter(**{n: restored(initial[n], saved["filter"][n], n) for n in initial})
             right = self.filter.degree <= STIFFEST and 0 < self.filter.half_width < np.inf
             if not right or self.filter.which != self.which:

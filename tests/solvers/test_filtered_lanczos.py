@@ -15,11 +15,12 @@ from solvers import drivers, eigsh
 from solvers.column_block import ColumnBlock, ColumnOperator
 from solvers.iterations import filter_design, filtered_lanczos, spectrum
 from solvers.iterations.chebyshev import ChebyshevOperator
-from solvers.iterations.filter_design import Filter, choose_degree, design_filter
+from solvers.iterations.filter_design import LEAST_DEGREE, PAYING_DEGREE, Filter, choose_degree, design_filter
 from solvers.iterations.filtered_lanczos import FilteredRestart
 from solvers.iterations.krylov_space import KrylovSpace
 from solvers.iterations.rayleigh_ritz import separate_copies
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
+from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
 
@@ -190,11 +191,42 @@ def test_ranking_keys_follow_from_amplified_values() -> None:
 
 def test_a_wide_range_of_wanted_values_lowers_the_degree() -> None:
     degrees = [
-        made.degree if (made := design_filter((1.0, 0.9, 0.89, -1.0), "LA", 1.0, 60, spread)) else 1
+        made.degree if (made := design_filter((1.0, 0.7, 0.69, -1.0), "LA", 1.0, 60, spread)) else 1
         for spread in (1e1, 1e2, 1e3, 1e5)
     ]
     assert degrees == sorted(degrees)
     assert degrees[0] < degrees[1] < degrees[2] < degrees[3]
+
+
+def test_a_low_degree_is_refused_where_it_was_forced_but_not_where_it_is_preferred() -> None:
+    spread_out = (1.0, 0.7, 0.69, -1.0)
+    forced, preferred = (
+        [
+            design_filter(spread_out, "LA", 1.0, degree, 1e2, least=least)
+            for least in (LEAST_DEGREE, PAYING_DEGREE)
+        ]
+        for degree in (60, LEAST_DEGREE)
+    )
+    assert forced[0] is not None
+    assert LEAST_DEGREE <= forced[0].degree < PAYING_DEGREE
+    assert forced[1] is None
+    assert None not in preferred
+
+
+def test_a_filter_of_low_degree_is_designed_where_a_filter_is_asked_for() -> None:
+    A = matrix("power_law_laplacian:n=3000,seed=1").tocsr()
+    options = {
+        "which": "LA",
+        "tol": 1e-8,
+        "convergence": "norm",
+        "block_size": 4,
+        "rng": 0,
+        "return_info": True,
+    }
+    asked, left = (eigsh(A, 20, method=method, **options) for method in ("filter", "auto"))
+    assert 1 < asked.info["degree"] < PAYING_DEGREE
+    assert left.info["degree"] == 1
+    np.testing.assert_allclose(asked.eigenvalues, left.eigenvalues, rtol=1e-9)
 
 
 def test_dearer_steps_want_a_higher_degree() -> None:
