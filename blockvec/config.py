@@ -19,6 +19,7 @@ from typing import Any
 import platformdirs
 
 from .errors import OptionError
+from .frozen import frozen
 
 TUNE_MODES = ("cached", "auto", "model")
 JIT_MODES = ("auto", "always", "never")
@@ -26,7 +27,7 @@ GPU_TRANSPORTS = ("auto", "nccl", "mpi")
 MAX_THREADS = 1024  # more than that are a mistake; results per thread and operation are kept in memory
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Options:
     """Options of blockvec.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from . import products
@@ -11,13 +10,14 @@ from .backends import Backend
 from .blockvector import BlockVector
 from .dispatch import choose
 from .errors import OptionError
+from .frozen import frozen
 from .kernels.problem import Problem
 from .kernels.roofline import flops, gather_time, time_limit, traffic
 from .operators import Operator
 from .profile import ceilings
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Explanation:
     """The kernel that runs a problem and the reason for its choice.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from . import elementwise, products
@@ -12,6 +12,7 @@ from .backends import Array, Backend
 from .backends.base import Fused
 from .blockvector import BlockVector
 from .errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from .frozen import frozen
 from .kernels.problem import DOTS, GRAMS, beta_class
 
 Sums: TypeAlias = dict[str, Array]
@@ -36,7 +37,7 @@ class Applied(NamedTuple):
     gram: Sums
 
 
-@dataclass(frozen=True)
+@frozen
 class Extras:
     """Requested results beside Y: Z = delta Z + eta Y, column dots and Gram matrices."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +17,7 @@ import scipy.sparse as sp
 from .arrays import as_array, check_dtype, device_of
 from .backends import Array, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
+from .frozen import frozen
 from .parallel.petsc_matrix import is_petsc, petsc_rows
 
 LIBRARIES = {"numpy": "numpy", "cupy": "cupy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}  # by package
@@ -108,7 +108,7 @@ def _sparse(form: str, shape: Any, values: Any, first: Any, second: Any, stored:
     return make((data, (i, j)), shape=tuple(shape))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArrayKind:
     """The kind of arrays that a caller works with: their library and, where an example was given, more.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from .backends import Array
 from .blockvector import BlockVector
+from .frozen import frozen
 from .kernels.limits import ceil_div
 from .small_matrices import FactorReport, start_copy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepReport:
     """The small matrices of a step: W = A X, then W - V (first + second), then W T.
 

@@ -14,9 +14,10 @@ from typing import Self
 from .arrays import as_array, check_dtype
 from .backends import Array, backend_of
 from .errors import ShapeError
+from .frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FactorReport:
     """The factorisation of `inverse_factor`, as NumPy arrays in double precision.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from blockvec import Operator as ArrayOperator
 from blockvec.errors import OptionError, ShapeError
+from blockvec.frozen import frozen
 
 from .arguments import integer
 from .blocks import round_up
@@ -192,7 +193,7 @@ def has_short_columns(problem: Problem) -> bool:
     return is_here and is_usual and op.shape[0] <= SHORT_ROWS
 
 
-@dataclass(frozen=True)
+@frozen
 class DescribedOperator:
     """The properties of an operator that the choice of method and sizes depends on."""
 

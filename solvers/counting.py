@@ -15,12 +15,12 @@ Di Napoli, Polizzi, Saad, Numer. Linear Algebra Appl. 23 (2016) 674; Lin, Saad, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from blockvec import BlockVector, as_operator
+from blockvec.frozen import frozen
 from blockvec.interchange import ArrayKind
 
 from .arguments import (
@@ -48,7 +48,7 @@ STEPS, MAX_STEPS = 50, 800
 METHODS = ("auto", "inertia", "estimate")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EigenvalueCount:
     """Number of eigenvalues in an interval.
 

@@ -22,11 +22,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from blockvec import BlockVector
+from blockvec.frozen import frozen
 
 from .blocks import Block, RealArray, columns_of, pick, round_up, side_by_side
 from .combine import one_after_other, ritz_step, staged, within_time
@@ -44,7 +45,7 @@ TIGHTER = 0.1  # factor of that share per further round
 ROUNDS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SquaredTolerance(Tolerance):
     """Limits on residuals of (A - sigma I)^2 for which those of A count as converged."""
 

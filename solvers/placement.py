@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 import blockvec
 from blockvec.errors import DeviceError
+from blockvec.frozen import frozen
 from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
@@ -30,7 +30,7 @@ HOST_WORK, HOST_PAIRS, STEP_VECTORS, FEW = 40_000, 20, 8, 2
 DENSE_ROWS = 3000  # up to here a GPU solves an end of a spectrum densely in less time
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """Where a problem is solved.
 

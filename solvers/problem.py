@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from blockvec import BlockVector
+from blockvec.frozen import frozen
 
 from .blocks import Array, Block, Operator, RealArray, times
 from .iterations.mixed_precision import Precision
@@ -35,7 +36,7 @@ def excess(residuals: RealArray, limits: RealArray) -> RealArray:
     return residuals / np.maximum(limits, np.finfo(np.float64).smallest_subnormal)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IterationState:
     """State of an iteration after a restart or an outer iteration, for callbacks and the history.
 
@@ -159,7 +160,7 @@ class Problem:
         return self.is_around_target or self.asks_for_corrections
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IterationOptions:
     """Method and sizes of an iteration, as the drivers choose them."""
 

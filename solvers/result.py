@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
@@ -13,6 +13,7 @@ from scipy.sparse.linalg import ArpackNoConvergence
 
 from blockvec import BlockVector, array_namespace
 from blockvec.errors import BlockvecError, OptionError
+from blockvec.frozen import frozen
 from blockvec.interchange import ArrayKind, native
 
 from .blocks import RealArray, to_host
@@ -80,7 +81,7 @@ class SolveInfo(TypedDict):
     processes: NotRequired[list[ProcessInfo]]  # if rows are split over several
 
 
-@dataclass(frozen=True)
+@frozen
 class EigenResult:
     """Eigenpairs, their accuracy, and how they were computed.
 

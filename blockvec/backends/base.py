@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
+
+from ..frozen import frozen
 
 if TYPE_CHECKING:
     from ..kernels.device import DeviceInfo
@@ -32,7 +33,7 @@ def _prepare_nothing(problem: Problem, *operands: Any) -> None:
     """Prepare nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """One implementation of an operation on a device.
 
@@ -62,7 +63,7 @@ def leading_dimension(array: Array) -> int:
     return int(array.strides[0] // array.itemsize) if K > 1 and M > 0 else max(int(M), 1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fused:
     """Results of an SpMMV beside Y, computed in the same pass from the new Y, rounded to its type.
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array, Backend
 from ..blockvector import BlockVector
 from ..dispatch import accepts, choose
+from ..frozen import frozen
 from ..kernels.problem import Problem
 
 Call = Callable[[], object]
 
 
-@dataclass(frozen=True)
+@frozen
 class Case:
     """One operation on operands of one shape."""
 

@@ -7,7 +7,6 @@ operands from memory, as a solver does that sweeps over a large basis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from ..backends import Array, Backend, backend_for
 from ..blockvector import BlockVector
 from ..dispatch import choose
 from ..errors import OptionError
+from ..frozen import frozen
 from ..kernels.limits import round_up
 from ..kernels.problem import Problem, StreamProblem, itemsize
 from ..system.memory import available_memory
@@ -34,7 +34,7 @@ L2_FOOTPRINT = 8  # times a GPU's L2
 ALIGNMENT = 512  # bytes between the starts of blocks, as between GPU allocations
 
 
-@dataclass(frozen=True)
+@frozen
 class Sizes:
     """Sizes of operands; by default the wider has four million elements on a CPU and 2 GiB on a GPU."""
 
@@ -129,7 +129,7 @@ def _pool(dtype: str, shapes: Sequence[tuple[int, int]], sizes: Sizes, backend: 
     return _Pool(largest, sizes.footprint(backend), dtype, backend)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Blocks:
     """Operands of a case: blocks of `M` and `N` columns, contiguous or views of wider blocks."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Backend
+from ..frozen import frozen
 from ..kernels.measure import Timing, measure_beside
 from ..kernels.roofline import Ceilings, fraction, traffic
 from .case import Case
@@ -15,7 +15,7 @@ from .records import kernel_record
 BLAS_SPIN_S = 0.12
 
 
-@dataclass(frozen=True)
+@frozen
 class Measured:
     """A case with its timings."""
 

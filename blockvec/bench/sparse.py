@@ -15,7 +15,6 @@ import operator
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from ..blockvector import BlockVector
 from ..config import option_context, options
 from ..dispatch import choose
 from ..errors import OptionError
+from ..frozen import frozen
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.families import SPARSE_FAMILIES
@@ -48,7 +48,7 @@ ALPHA, BETA, SHIFT = 0.5, -0.5, 0.25  # of fused calls
 FUSED: dict[str, Any] = {"alpha": "general", "beta": "general", "shift": "scalar", "dots": ("xy", "yy")}
 
 
-@dataclass(frozen=True)
+@frozen
 class Table:
     """The products that one run measures: models or files, columns of blocks, types.
 

@@ -9,13 +9,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from ..backends import Backend, backend_for
 from ..config import option_context, options
 from ..errors import OptionError
+from ..frozen import frozen
 from ..kernels.problem import MAX_ALIGNMENT, Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuning.selection import Outcome, Preparation, Trial, Variant
@@ -65,7 +66,7 @@ def problems(
                     yield TsmmProblem(ROWS, M, N, dtype, dtype, inplace=True, **(layout | {"ldb": lda}))
 
 
-@dataclass(frozen=True)
+@frozen
 class Todo:
     """A problem to tune, whose number of rows does not matter, and how.
 
@@ -78,7 +79,7 @@ class Todo:
     table: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Tuned:
     """A problem as measured, the kernel now on record, and the limits measured in the same process."""
 

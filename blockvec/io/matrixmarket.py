@@ -9,7 +9,6 @@ right number of numbers; only for a broken file, a slow pass finds the line.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import io
 import itertools
@@ -23,6 +22,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import FormatError
+from ..frozen import frozen
 from ..system.memory import check_readable
 
 _CHUNK_BYTES = 1 << 20  # per step of the check
@@ -119,7 +119,7 @@ def diagonal_fits(matrix: scipy.sparse.coo_array | NDArray[Any], header: Header)
     return not (diagonal if header.symmetry == "skew-symmetric" else diagonal.imag).any()
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Header:
     """Header of a Matrix Market file: banner and size line."""
 

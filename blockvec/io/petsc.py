@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +20,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import FormatError
+from ..frozen import frozen
 from ..system.memory import check_readable
 
 _MATRIX = 1211216  # class id
@@ -38,7 +38,7 @@ def read(file: Path) -> scipy.sparse.csr_array:
         return stored.rows(lengths, 0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Stored:
     """The first matrix of an open file, of which ranges of rows can be read."""
 

@@ -20,12 +20,13 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..config import options as current_options
 from ..errors import CompileError
+from ..frozen import frozen
 from ..system.installation import install_command
 from . import prebuilt
 from .cache import from_fields, read_file, replace_file
@@ -42,7 +43,7 @@ _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resources:
     """Resources of a kernel, as reported by the assembler.
 
@@ -64,7 +65,7 @@ class Resources:
     shared_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cubin:
     """Machine code of one kernel for one architecture; `key` identifies it everywhere."""
 

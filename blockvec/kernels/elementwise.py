@@ -5,9 +5,9 @@ A kernel is a frozen record with its source and its launch geometry; the backend
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from ..frozen import frozen
 from .limits import ceil_div, round_up
 from .problem import is_complex, itemsize, promote
 from .source import c_type, constants_of, render
@@ -43,7 +43,7 @@ def vector_length(*dtypes: str) -> int:
     return max(1, VECTOR_BYTES // max(itemsize(dtype) for dtype in dtypes))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Factor:
     """A factor of axpby: a double-precision scalar, times one value per column of type `columns` if given."""
 
@@ -56,7 +56,7 @@ class Factor:
         return ("z" if self.is_complex else "d") + (f"c{_SHORT[self.columns]}" if self.columns else "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AxpbyKernel:
     """out = alpha X + beta Y; see cuda/elementwise/axpby.cu.
 
@@ -140,7 +140,7 @@ class AxpbyKernel:
         return render(self.name, "elementwise/axpby.cu", constants, types)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tiling:
     """Threads of column dots: `groups` rows per block with `lanes` threads each, `tiles` of columns."""
 
@@ -155,7 +155,7 @@ class Tiling:
         return round_up(self.lanes * self.groups, 32)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ColumnDotKernel:
     """Column dots of X and Y, one partial sum per block; see cuda/elementwise/column_dot.cu.
 
@@ -223,7 +223,7 @@ class ColumnDotKernel:
         return render(self.name, "elementwise/column_dot.cu", constants, types)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoldKernel:
     """C = alpha (sum of partial products) + beta C; see cuda/elementwise/fold.cu.
 
@@ -275,7 +275,7 @@ class FoldKernel:
         return render(self.name, "elementwise/fold.cu", constants, types)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PhiloxKernel:
     """Uniform numbers of a real type; see cuda/elementwise/philox.cu."""
 
@@ -294,7 +294,7 @@ class PhiloxKernel:
         return render(self.name, "elementwise/philox.cu", {"THREADS": self.threads}, types)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _InTurn:
     """A kernel whose threads take the numbers of an array, of type `dtype`, in turn."""
 
@@ -307,7 +307,7 @@ class _InTurn:
         return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WithinKernel(_InTurn):
     """A check of the indices of a matrix, int32 or int64; see cuda/elementwise/within.cu."""
 
@@ -322,7 +322,7 @@ class WithinKernel(_InTurn):
         return render(self.name, "elementwise/within.cu", {"THREADS": self.threads}, types)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FillKernel(_InTurn):
     """A block of one value, with parts of a real type; see cuda/elementwise/fill.cu."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..frozen import frozen
 from .device import DeviceInfo
 from .problem import is_complex, promote
 from .source import SHORT_NAMES, c_type, render
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InverseFactorKernel:
     """T = R^-1 with G = R^H R, of one element type; see cuda/elementwise/inverse_factor.cu."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..frozen import frozen
 from .device import DeviceInfo
 from .limits import architecture_of
 from .problem import is_complex
@@ -17,7 +16,7 @@ FP64_TENSOR_CORES = 80  # architectures from which on there are
 STATIC_BYTES = 4 << 10  # of shared memory, at most
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KrylovStepsKernel:
     """Steps of one block size on a basis of up to ``32 tiles`` columns; see cuda/sparse/krylov_steps.cu."""
 

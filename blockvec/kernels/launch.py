@@ -6,13 +6,13 @@ import ctypes
 import functools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..errors import LayoutError
+from ..frozen import frozen
 from .limits import ceil_div
 from .problem import TsmmProblem, TsmttsmProblem, itemsize
 from .tensor_map import MAP_BYTES, TensorMaps
@@ -151,7 +151,7 @@ def _argument_memory(sizes: tuple[int, ...]) -> tuple[Any, Any, int]:
     return values, pointers, ctypes.addressof(pointers)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Launch:
     """The launch of a product's kernel, but for its operands.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ..frozen import frozen
 from .roofline import Ceilings
 
 
@@ -43,7 +43,7 @@ class HostStopwatch:
         return self._end - self._begin
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """Repeated runs of a call.
 
@@ -156,7 +156,7 @@ def _timing(times: list[float]) -> Timing:
     return Timing(median, min(times), spread, len(times))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CeilingProbe:
     """A call that runs at a ceiling of a device.
 

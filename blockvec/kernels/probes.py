@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ..frozen import frozen
 from .source import render
 
 StreamKind = Literal["read", "write", "scale"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Probe:
     """A kernel without choices.
 

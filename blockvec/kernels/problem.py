@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
+
+from ..frozen import frozen
 
 ScalarClass = Literal["one", "general"]
 BetaClass = Literal["zero", "one", "general"]
@@ -60,7 +62,7 @@ def beta_class(value: complex) -> BetaClass:
     return "zero" if value == 0 else scalar_class(value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TsmttsmProblem:
     """C (M x N) = alpha A^H B + beta C, or A^T B when not `conj`; A is K x M and B is K x N, row-major.
 
@@ -113,7 +115,7 @@ class TsmttsmProblem:
         return promote(*self.dtypes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TsmmProblem:
     """B (K x N) = alpha A C + beta B; A is K x M, C is a small M x N matrix, all row-major.
 
@@ -161,7 +163,7 @@ def real_view(problem: TsmttsmProblem | TsmmProblem) -> TsmttsmProblem | TsmmPro
     return replace(wide, dtype_b=real) if isinstance(wide, TsmttsmProblem) else replace(wide, dtype_c=real)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpmmvProblem:
     """Y = alpha (S - shift I) X + beta Y; S is n_rows x n_cols sparse, X and Y are row-major blocks.
 
@@ -261,7 +263,7 @@ class SpmmvProblem:
         return promote(self.dtype_matrix, self.dtype_x)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SweepProblem:
     """Two products in one pass over a basis W (K x M) and a block V (K x N), both row-major.
 
@@ -304,7 +306,7 @@ class SweepProblem:
         return promote(self.dtype_w, self.dtype_v) if self.operation == "combine_dot" else self.dtype_v
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamProblem:
     """An elementwise pass over K x M blocks: axpby, scale, column dots, norms, copies.
 

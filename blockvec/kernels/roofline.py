@@ -10,8 +10,9 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..frozen import frozen
 from .limits import SECTOR_BYTES, round_up
 from .problem import (
     Problem,
@@ -28,7 +29,7 @@ LEAST_BYTES = 64 << 20
 """Bytes moved from which a choice no longer depends on the number of rows; smaller problems are not tuned."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ceilings:
     """Measured limits of one device.
 
@@ -57,7 +58,7 @@ class Ceilings:
     mixed_gb_s: tuple[tuple[float, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traffic:
     """Compulsory bytes of a problem."""
 

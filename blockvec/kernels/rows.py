@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ..frozen import frozen
 from .source import render
 
 C_NAMES = {"float32": "float", "float64": "double", "bool": "bool"}
@@ -115,7 +115,7 @@ def text_of(value: Any) -> str:
     return value.text if isinstance(value, Symbol) else repr(float(value))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowKernel:
     """A function of rows; see cuda/elementwise/rows.cu.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 import inspect
@@ -19,12 +18,13 @@ import numpy as np
 import scipy.sparse
 
 from ..errors import OptionError
+from ..frozen import frozen
 from .rows import RowGenerator
 
 P = ParamSpec("P")
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class _Model:
     """Entry of the table of models."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from scipy.sparse.linalg import SuperLU, splu
 
 from blockvec import as_operator
 from blockvec.errors import OptionError
+from blockvec.frozen import frozen
 
 from ..blocks import Array
 from .shifted import Solve
@@ -23,7 +23,7 @@ UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be ro
 DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
 
 
-@dataclass(frozen=True)
+@frozen
 class Factor:
     """A factor C with C C^H equal to a Hermitian positive semidefinite matrix, shape (n, r)."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Factorization, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.frozen import frozen
 
 from ..arguments import on_host
 from ..blocks import Block, Operator
@@ -25,7 +25,7 @@ DENSE_ROWS = 3000  # up to here a dense factorisation with pivoting counts where
 NORM_STEPS = 10  # of Lanczos, for norms: they need one digit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cut:
     """A shift, the number of eigenvalues below it, and the range in which it has found all of them."""
 
@@ -35,7 +35,7 @@ class Cut:
     last: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Pencil:
     """Matrices A and M, and factors of A - sigma M for one shift at a time."""
 

@@ -14,13 +14,13 @@ George, SIAM J. Numer. Anal. 10 (1973) 345 (nested dissection); Lipton, Rose, Ta
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from blockvec import Factorization
+from blockvec.frozen import frozen
 
 from ..blocks import to_host
 
@@ -34,7 +34,7 @@ SHIFTS, SOLVES = 4, 60
 SETUP_S = 0.1  # of all that does not depend on the matrix
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rates:
     """Seconds of a library per row, stored element, element of the factors, and operation."""
 
@@ -63,7 +63,7 @@ PEELED = 64  # rounds in which leaves of a graph are removed
 LEAST_CORE, CORE_DEGREE = 0.4, 4.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FactorWork:
     """Predicted work of the factors of a matrix.
 

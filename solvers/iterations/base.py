@@ -12,12 +12,13 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from blockvec import precompiled, start_copies
+from blockvec.frozen import frozen
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..column_block import ColumnOperator
@@ -37,7 +38,7 @@ INVARIANT = 1e3  # residual of a filter relative to that of A, both relative to 
 MAX_SEARCH_WIDTH = 8  # maximum number of missed copies searched for at a time
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IterationResult:
     """Result of an iteration."""
 

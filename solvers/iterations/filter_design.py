@@ -7,10 +7,11 @@ small, the gain of a cycle grows with the square of the degree, so that a higher
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from blockvec.frozen import frozen
 
 from ..blocks import CostedOperator
 from .rayleigh_ritz import Which
@@ -30,7 +31,7 @@ PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for
 SLOWEST = 1e-6  # growth rate of the last wanted value that is not distinguished from zero
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Filter:
     """A Chebyshev polynomial in terms of the ranking key, which is large for wanted values."""
 
@@ -92,7 +93,7 @@ def application_bytes(operator: CostedOperator, block_size: int) -> float:
     return nnz * (size + INDEX_BYTES) + model.vector_passes * int(operator.shape[0]) * block_size * size
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Costs:
     """Cost of a step, in bytes at the throughput of an application of A."""
 

@@ -9,9 +9,11 @@ distances from tau: from there on corrections converge fast, and filters of the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+
+from blockvec.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray
 from ..costs import most_calls
@@ -31,7 +33,7 @@ SHARE = 0.25  # of the calls after which dense LAPACK would be faster; each is t
 MIN_DEGREE = 6  # products are cheap if at least so many cost as much as orthogonalising
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Standing(Tolerance):
     """Residuals at which eigenvectors of (A - tau I)^2 are separated from those further away."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from blockvec.errors import OptionError
+from blockvec.frozen import frozen
 
 from ..blocks import Block, RealArray, SystemOperator
 
@@ -22,7 +23,7 @@ Start = Literal["auto", "lanczos"]
 KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps
 
 
-@dataclass(frozen=True)
+@frozen
 class CorrectionProblem:
     """Arguments of a correction solver.
 

@@ -15,13 +15,13 @@ is T and its lower part is B.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import Profile
+from blockvec.frozen import frozen
 
 from ..blocks import (
     Array,
@@ -52,7 +52,7 @@ def restored_scale(saved: dict[str, Any], name: str) -> float:
     return scale
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ritz:
     """Ritz pairs of a decomposition: A (V y) = theta (V y) + Q (B y)."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from scipy.linalg import lapack
 
 from blockvec import Profile, array_namespace, single_threaded_blas
 from blockvec.errors import BreakdownError
+from blockvec.frozen import frozen
 from blockvec.parallel import share
 
 from ..blocks import Block, RealArray, to_host
@@ -31,7 +31,7 @@ _EIGH = {"d": lapack.dsyevd, "D": lapack.zheevd}
 IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tolerance:
     """Convergence criterion: a limit of the residual norm ||A x - theta x|| for ||x|| = 1.
 

@@ -14,13 +14,13 @@ there are eigenvalues. Using R instead of R^H R keeps small distances accurate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from blockvec import Profile
 from blockvec.errors import BreakdownError
+from blockvec.frozen import frozen
 
 from ..blocks import (
     Array,
@@ -46,7 +46,7 @@ NEW = 1e-8  # relative length below which a direction is dropped
 SAME_DISTANCE = 0.02  # relative difference of distances that may belong to values on both sides of the target
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extracted:
     """Approximate eigenvectors V Y, the most wanted first."""
 

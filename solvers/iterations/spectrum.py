@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
@@ -25,6 +25,7 @@ from scipy.linalg import blas
 
 from blockvec import RowFunction, array_namespace, start_copies
 from blockvec.errors import BreakdownError
+from blockvec.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray, project_out
 from ..column_block import ColumnOperator
@@ -37,7 +38,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sketch:
     """Nodes and weights of a quadrature over a spectrum."""
 

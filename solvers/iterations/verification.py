@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from blockvec import Recorder, start_copy
 from blockvec.errors import BreakdownError
+from blockvec.frozen import frozen
 
 from ..blocks import (
     Block,
@@ -53,7 +54,7 @@ AT_ONCE = 16  # steps that are repeated as one graph, at most
 ROUNDS, MAX_BUDGETS = 12, 4  # rounds, and sum of their degrees in budgets, after which a search is undecided
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """Computed eigenpairs of an iteration, the wanted ones first.
 
@@ -78,7 +79,7 @@ class Found:
         return float(ranking_key(self.theta[self.k - 1], self.which))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interval:
     """The damped interval and the number of deflated vectors."""
 
@@ -116,7 +117,7 @@ def degree_to_spare(found: Found, n: int, budget: int) -> int:
     return now - then
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """Outcome of a search."""
 
@@ -205,7 +206,7 @@ def _interval(found: Found, edge: float, deflated: int, growth: float, budget: i
     return Interval(low, edge, max(found.wanted, nearest), deflated)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Schedule:
     """When a filter projects and looks at norms, in steps after the first few."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from scipy.sparse.linalg import spilu, splu
 
 from blockvec import array_namespace
 from blockvec.errors import OptionError
+from blockvec.frozen import frozen
 from blockvec.interchange import native
 
 from ..blocks import Array
@@ -211,7 +211,7 @@ def _host_matrix(name: str, A: Any) -> Any:
     return matrix.astype(np.result_type(matrix.dtype, np.float32))
 
 
-@dataclass(frozen=True)
+@frozen
 class FollowingPreconditioner:
     """A function of blocks with the `update` method of another object."""
 

@@ -12,7 +12,6 @@ K^-1 - K^-1 Q (Q^H K^-1 Q)^-1 Q^H K^-1, the inverse of K on the complement of Q.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.frozen import frozen
 
 from ..blocks import (
     Array,
@@ -41,7 +41,7 @@ Reason = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Linear:
     """Solutions of a block of linear systems.
 
@@ -83,7 +83,7 @@ class Linear:
         return all(reason == "converged" for reason in self.reasons)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Progress:
     """State of every column for a caller's stopping test; A - sigma I is projected.
 

@@ -17,13 +17,13 @@ orthonormal. Policies are defined in `gram_schmidt` (against a basis) and `intra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from blockvec import Profile
 from blockvec.errors import OptionError, ShapeError
+from blockvec.frozen import frozen
 from blockvec.system.exports import on_first_use
 
 from ..blocks import Array, Block
@@ -66,7 +66,7 @@ class Policy(Protocol):
         """Change X in W = V S + X R until X^H X = I and V^H X = 0, except for lost (zero) columns."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Orthogonalized:
     """Result of `orthogonalize`: W = V S + Q R, with Q stored in W.
 

@@ -11,10 +11,10 @@ condition number is used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy.linalg
+
+from blockvec.frozen import frozen
 
 from ..blocks import Array
 
@@ -27,7 +27,7 @@ ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
 AMPLIFIED = 16.0  # accepted loss of orthogonality between V and Q, in u
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """A transformation X = (X T) R, except for lost directions."""
 

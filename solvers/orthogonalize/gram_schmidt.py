@@ -16,9 +16,10 @@ and a loss of rank adds two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+
+from blockvec.frozen import frozen
 
 from .decomposition import Decomposition
 from .factors import AMPLIFIED, ENOUGH, cholesky
@@ -32,7 +33,7 @@ WITHIN = RankedCholQR()  # ... and if it may be omitted
 CLEAN = 8.0  # ||X^H X - I||_F per column, in u, that rounding alone causes
 
 
-@dataclass(frozen=True)
+@frozen
 class PIP:
     """Block classical Gram-Schmidt by the Pythagorean theorem: one reduction.
 
@@ -52,7 +53,7 @@ class PIP:
         d.apply(definite(G - S.host.conj().T @ S.host, d, type(self).__name__))
 
 
-@dataclass(frozen=True)
+@frozen
 class PIPPlus(PIP):
     """`PIP`, twice: two reductions and O(u) orthogonality if O(u) kappa^2 <= 1/2.
 
@@ -70,7 +71,7 @@ class PIPPlus(PIP):
         super().__call__(d)
 
 
-@dataclass(frozen=True)
+@frozen
 class BCGSIPlus:
     """Project, factorise within the block, project, Cholesky: four reductions and O(u) orthogonality.
 
@@ -98,7 +99,7 @@ class BCGSIPlus:
         d.factorize(lambda G: definite(G, d, "BCGSIPlus"), last=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class Adaptive:
     """`BCGSIPlus` without its second half if small matrices prove that the first was sufficient.
 

@@ -18,13 +18,13 @@ policy              reductions  orthonormal to O(u) for   use
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError, OptionError
+from blockvec.frozen import frozen
 from blockvec.parallel import share
 
 from ..blocks import Array, to_host
@@ -36,7 +36,7 @@ SLAB_ROWS = 512  # minimum rows per leaf of TSQR's tree: up to 64 columns fit a 
 OVERSAMPLING = 8  # rows of a sketch in addition to twice the columns of the block
 
 
-@dataclass(frozen=True)
+@frozen
 class CholQR2:
     """Cholesky QR, twice: R is triangular, two reductions.
 
@@ -54,7 +54,7 @@ class CholQR2:
             d.factorize(lambda G: definite(G, d, "CholQR2"))
 
 
-@dataclass(frozen=True)
+@frozen
 class RankedCholQR:
     """Cholesky QR with pivoting by signal-to-noise ratio, repeated until a pass is well conditioned.
 
@@ -80,7 +80,7 @@ class RankedCholQR:
         _resolve(d, (False, True, True), self.enough)
 
 
-@dataclass(frozen=True)
+@frozen
 class ShiftedCholQR3:
     """Cholesky QR of G + s I, then Cholesky QR twice: three reductions for every block.
 
@@ -99,7 +99,7 @@ class ShiftedCholQR3:
             _resolve(d, (final,))
 
 
-@dataclass(frozen=True)
+@frozen
 class SVQB:
     """Eigenvectors of the scaled Gram matrix, then Cholesky QR once or twice.
 
@@ -118,7 +118,7 @@ class SVQB:
         _resolve(d, enough=MIXED)
 
 
-@dataclass(frozen=True)
+@frozen
 class TSQR:
     """The triangular factor from a tree of QR factorisations, X <- X R^-1, then Cholesky QR.
 
@@ -142,7 +142,7 @@ class TSQR:
         _resolve(d)
 
 
-@dataclass(frozen=True)
+@frozen
 class RandomizedCholQR:
     """The triangular factor from a random sketch of the block, X <- X R^-1, then Cholesky QR.
 

@@ -9,12 +9,12 @@ after it are invalid, and the caller repeats it by `orthogonalize`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from blockvec import FactorReport, InverseFactor, inverse_factor, start_copies
+from blockvec.frozen import frozen
 
 from ..blocks import Array, Block
 from .factors import AMPLIFIED, ENOUGH, PLAIN_GROWTH
@@ -27,7 +27,7 @@ QUEUED_ENOUGH, QUEUED_AMPLIFIED = 4 * ENOUGH, 2 * AMPLIFIED
 LIKENESS = 2.0  # growth in a step relative to that in the one before, at most, as a rule
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueuedStep:
     """Device results of `queue_step`.
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blockvec import BlockVector, Operator, as_operator, precompiled
 from blockvec.errors import BlockvecError, BreakdownError, OptionError
+from blockvec.frozen import frozen
 
 from .. import blocks
 from ..arguments import is_explicit
@@ -35,7 +36,7 @@ CHECK_COLUMNS = 2  # operator columns of the Hermitian check
 MARGIN = 2  # exponents between "ordinary by the Hermitian check" and "not ordinary by its own measurement"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scaling:
     """The exponents a and m, the exponent of the inner product, and what measuring them has cost."""
 
@@ -173,7 +174,7 @@ class Scaling:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Updated:
     """The part of a preconditioner that follows Ritz values."""
 

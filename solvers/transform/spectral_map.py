@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from blockvec.frozen import frozen
 
 from ..blocks import RealArray
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance
@@ -15,7 +16,7 @@ COARSE = 1e-6  # largest residual of the transformed operator, relative to abs(t
 NOISE = 10.0  # smallest one, in u times its norm
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpectralMap:
     """The eigenvalue lambda of each eigenvalue theta of a transformed operator, and theta of each lambda.
 
@@ -90,7 +91,7 @@ class SpectralMap:
         return slopes / np.abs(self.values(theta)) if self.mode in ("buckling", "reciprocal") else slopes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Norms:
     """Norms of A and M, of the matrix in whose inner product vectors are orthonormal, and of sigma M."""
 
@@ -100,7 +101,7 @@ class Norms:
     shift: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TransformedTolerance(Tolerance):
     """Limits for a transformed operator that keep the residuals of A and M a little below theirs.
 

@@ -28,7 +28,6 @@ Deviation: a factor of a small M in the operator instead of the M-inner product 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -36,6 +35,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Factorization, Operator, as_operator, factorize
 from blockvec.errors import DTypeError, OptionError, ShapeError
+from blockvec.frozen import frozen
 
 from ..arguments import is_explicit
 from ..blocks import Array
@@ -50,7 +50,7 @@ from .spectral_map import SpectralMap
 FACTOR_ROWS = 1000  # of an M that has a factor: products with it cost a third more above, and less below
 
 
-@dataclass(frozen=True)
+@frozen
 class StandardForm:
     """A problem A x = lambda M x in the form S y = theta y."""
 

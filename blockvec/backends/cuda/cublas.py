@@ -14,8 +14,7 @@ CuPy refuses cuBLAS calls while a stream is being captured into a graph.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...frozen import frozen
 from ...kernels.elementwise import real_type
 from ...kernels.limits import ceil_div, round_up
 from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize, promote
@@ -73,7 +72,7 @@ def _gemm(
         cublas.setPointerMode(handle, mode)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Rows:
     """A tall operand for cuBLAS: of type `wide`, with `parts` columns per column (2: re and im)."""
 

@@ -15,9 +15,9 @@ assigned once, and ``phi`` selects it by the block of instructions that was exec
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
+from ...frozen import frozen
 from ...kernels.limits import ceil_div
 from ...kernels.problem import is_complex, real_bytes
 
@@ -36,7 +36,7 @@ ARGUMENTS = (
 FACTORS = ("alpha", "beta", "delta", "eta")  # in this order in memory, each with an imaginary part
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowKernel:
     """All that the source of a product depends on.
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, LINE_BYTES, WARP, ceil_div, round_up
 from ..problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
@@ -89,7 +90,7 @@ def widest(*multiples: int) -> int:
     return bits & -bits
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """A tall operand, as a kernel accesses it.
 
@@ -150,7 +151,7 @@ class Operand:
         return count * ceil_div(self.tile * self.size, vector)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slab:
     """Rows of an operand in shared memory; the names are those of the kernels' constants.
 

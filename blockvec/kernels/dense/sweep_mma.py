@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..family import Model
 from ..launch import partials_bytes, partials_chain
@@ -35,7 +36,7 @@ _BULK_ROW_BYTES = 512  # rows of 128 bytes took 1.4 times the time of memory in 
 _MAX_PIECES_COLUMNS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SweepMmaConfig:
     """One way to run the kernel.
 
@@ -65,7 +66,7 @@ class SweepMmaConfig:
         return 32 * self.warps
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """A problem in the kernel's terms; the names are those of the .cu file."""
 
@@ -117,7 +118,7 @@ class Shape:
         return not self.update or self.beta != "zero"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """Bytes between rows in shared memory, of a stage, and of the buffers after the ring."""
 

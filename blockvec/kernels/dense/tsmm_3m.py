@@ -7,9 +7,9 @@ registers and multiplies it by 16 columns of C at a time; ``tsmm_3m.cu`` explain
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
 from ..limits import QUADRANTS, ceil_div, register_limit
@@ -23,7 +23,7 @@ ROWS = 16  # of a tile
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tsmm3mConfig:
     """One way to run the kernel, with one thread block per multiprocessor.
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
 from ..limits import ceil_div, excess, round_up
@@ -41,7 +42,7 @@ _QUEUED_PRODUCTS = 4.3
 Coefficients = Literal["registers", "shared", "cache"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TsmmFmaConfig(Teams):
     """One way to run the kernel.
 
@@ -98,7 +99,7 @@ class TsmmFmaConfig(Teams):
         return self.lanes // self.spread * self.unroll
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes.
 

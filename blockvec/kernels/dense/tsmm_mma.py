@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
 from ..limits import QUADRANTS, architecture_of, ceil_div, register_limit, round_up
@@ -35,7 +35,7 @@ _NAMED_BARRIERS = 15
 _MAX_TILES = 2**31  # tile numbers are 32-bit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TsmmMmaConfig:
     """One way to run the kernel, with one thread block per SM.
 

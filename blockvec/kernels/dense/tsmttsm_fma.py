@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..launch import pack_product, partials_bytes, partials_chain
 from ..limits import ceil_div, excess, round_up
@@ -41,7 +42,7 @@ Sums = Literal["plain", "double", "registers", "shared"]
 Reduction = Literal["partials", "blocks", "threads", "none"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TsmttsmFmaConfig(Teams):
     """One way to run the kernel.
 
@@ -94,7 +95,7 @@ class TsmttsmFmaConfig(Teams):
     padded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..limits import CLOCK_HZ, MAX_REGISTERS, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmttsmProblem, is_complex, itemsize
@@ -28,7 +29,7 @@ from .tsmttsm_fma import (
 from .tsmttsm_mma_model import row_cycles as tensor_cycles
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Choices:
     """The values that `_enumerate` combines.
 

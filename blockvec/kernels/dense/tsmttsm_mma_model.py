@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..family import Model
 from ..launch import FLAGGED_DOUBLES
@@ -47,7 +48,7 @@ _MAX_STAGES = 24
 _L1_BYTES = 28 << 10  # beside all of shared memory, on sm_80 and sm_90
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Choices:
     """The values that `_enumerate` combines; sizes in bytes."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, architecture_of, ceil_div, round_up
 from ..problem import TsmttsmProblem, itemsize
@@ -27,7 +27,7 @@ _GAP = 32  # bytes per row of a fragment load, which has four rows
 _LEAST_BOX_BYTES, _LONG_ROW_BYTES = 120, 384
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TsmttsmMmaConfig:
     """One way to run the kernel.
 
@@ -88,14 +88,14 @@ class TsmttsmMmaConfig:
         return 32 * (self.warps + self.producers)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tsmttsm3mConfig(TsmttsmMmaConfig):
     """One way to run the kernel with three real products for a complex one."""
 
     three_m: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """Layout of a stage in shared memory, in bytes; the names are those of the kernel.
 

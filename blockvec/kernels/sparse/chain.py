@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..limits import WARP, architecture_of, ceil_div, excess, round_up
 from ..problem import SpmmvProblem, is_complex, itemsize, promote
@@ -38,7 +38,7 @@ _ROWS = np.dtype(
 """A block of rows, as the kernel reads it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChainConfig:
     """A configuration of the kernel.
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DTypeError, OptionError
+from ...frozen import frozen
 from ..problem import Pattern
 
 Numbers = NDArray[Any]
@@ -32,7 +33,7 @@ _MOST_BLOCKS = 1 << 24
 _DOUBLE: np.dtype[Any] = np.dtype(np.float64)
 
 
-@dataclass(frozen=True)
+@frozen
 class Chain:
     """A chain of spins (one species of particles) or electrons (two), with fixed numbers of particles.
 

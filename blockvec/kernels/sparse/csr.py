@@ -8,11 +8,12 @@ are in `csr_model`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..family import Model
 from ..limits import (
@@ -63,7 +64,7 @@ _CONSTANTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CsrConfig:
     """A configuration of the kernel.
 

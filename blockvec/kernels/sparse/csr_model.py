@@ -6,8 +6,9 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..family import Model
 from ..limits import CLOCK_HZ, LAUNCH_S, LINE_BYTES, STATIC_SHARED_LIMIT, WARP, ceil_div, smooth_max
@@ -46,7 +47,7 @@ _TRUSTED_WARPS = 16  # per multiprocessor: the model was fitted to few runs with
 _SHARPNESS = 5  # of the smoothed maximum of five resources
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Choices:
     """The values that `_enumerate` combines; a tile of columns takes about `tile_bytes` of a row of X."""
 

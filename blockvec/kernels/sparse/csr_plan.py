@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...frozen import frozen
 from ..limits import ceil_div
 from ..problem import Pattern
 from .arrays import Array, Load, address, aligned, namespace
@@ -132,7 +133,7 @@ def _one_index_type(indptr: Array, indices: Array) -> tuple[Array, Array]:
     return indptr.astype(dtype), indices.astype(dtype, copy=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Walk:
     """The distribution of units of rows over blocks and warps: see ``cuda/sparse/spmmv_walk.cuh``.
 

@@ -13,11 +13,11 @@ for the blocking of grids in two dimensions with a sweep along the third.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..limits import WARP, ceil_div, excess_registers, excess_shared, excess_threads, round_up
 from ..problem import SpmmvProblem, is_complex, itemsize
@@ -37,7 +37,7 @@ _MOST_ENTRIES, _FASTER_ENTRIES = 64, 7  # per row
 _PLAN_NAME, _PLAN_WARPS, _PLAN_TABLE = "spmmv_planes_plan", 16, 2048
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanesConfig:
     """A configuration of the kernel.
 

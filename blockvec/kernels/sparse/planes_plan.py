@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...frozen import frozen
 from ..limits import ceil_div
 from .arrays import Array
 
@@ -18,7 +19,7 @@ _COST_BEFORE = 1.5  # their cost, in steps
 _MOST_LAYERS = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Geometry:
     """A grid of planes divided into units, and these distributed over blocks.
 

@@ -12,11 +12,11 @@ multiplication on modern processors with wide SIMD units", SIAM J. Sci. Comput. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ...frozen import frozen
 from ..device import DeviceInfo
 from ..limits import WARP, ceil_div, excess_registers, excess_threads
 from ..problem import SpmmvProblem, is_complex, itemsize
@@ -37,7 +37,7 @@ _MAX_BLOCKS = 2**31 - 1  # per launch
 _FILL_WARPS, _FILL_BATCH = 4, 8  # warps per block; entries per row at a time: a sector or more
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SellConfig:
     """A configuration of the kernel.
 

@@ -12,11 +12,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import CompileError
+from ...frozen import frozen
 from ..compile import build
 from ..device import DeviceInfo
 from ..families import FAMILIES, families_of, ranked
@@ -30,7 +30,7 @@ CLOSE = 1.10  # within this factor of the best, a few runs do not tell
 FINAL_SHARE = 0.3  # of the budget
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variant:
     """A kernel to time: a configuration of a family, or a vendor kernel (`config` and `place` None).
 
@@ -43,7 +43,7 @@ class Variant:
     place: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trial:
     """A variant and its time, or the reason why it has none."""
 
@@ -52,7 +52,7 @@ class Trial:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """The fastest, all trials with the latest timings of the best, and how many the budget did not reach.
 

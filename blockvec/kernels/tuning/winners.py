@@ -12,11 +12,11 @@ import functools
 import hashlib
 import json
 import math
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ...frozen import frozen
 from ..cache import load_json, store_json
 from ..device import DeviceInfo
 from ..families import CONFIGURED, config_from, is_valid
@@ -34,7 +34,7 @@ _PROBLEM, _KERNEL = (
 ANY_PITCH = 0  # leading dimension that stands for all that exceed the width
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Winner:
     """The best kernel measured for a problem.
 
