@@ -19,7 +19,7 @@ from typing import Any
 import platformdirs
 
 from .errors import OptionError
-from .frozen import frozen
+from .system.frozen import frozen
 
 TUNE_MODES = ("cached", "auto", "model")
 JIT_MODES = ("auto", "always", "never")

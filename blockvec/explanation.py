@@ -10,11 +10,11 @@ from .backends import Backend
 from .blockvector import BlockVector
 from .dispatch import choose
 from .errors import OptionError
-from .frozen import frozen
 from .kernels.problem import Problem
 from .kernels.roofline import flops, gather_time, time_limit, traffic
 from .operators import Operator
 from .profile import ceilings
+from .system.frozen import frozen
 
 
 @frozen

@@ -12,8 +12,8 @@ from .backends import Array, Backend
 from .backends.base import Fused
 from .blockvector import BlockVector
 from .errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from .frozen import frozen
 from .kernels.problem import DOTS, GRAMS, beta_class
+from .system.frozen import frozen
 
 Sums: TypeAlias = dict[str, Array]
 """Small arrays by name, on the operator's device."""

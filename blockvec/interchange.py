@@ -17,8 +17,8 @@ import scipy.sparse as sp
 from .arrays import as_array, check_dtype, device_of
 from .backends import Array, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
-from .frozen import frozen
 from .parallel.petsc_matrix import is_petsc, petsc_rows
+from .system.frozen import frozen
 
 LIBRARIES = {"numpy": "numpy", "cupy": "cupy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}  # by package
 FOREIGN = ("torch", "jax")

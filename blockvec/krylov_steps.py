@@ -8,9 +8,9 @@ from typing import Any
 
 from .backends import Array
 from .blockvector import BlockVector
-from .frozen import frozen
 from .kernels.limits import ceil_div
 from .small_matrices import FactorReport, start_copy
+from .system.frozen import frozen
 
 
 @frozen

@@ -14,7 +14,7 @@ from typing import Self
 from .arrays import as_array, check_dtype
 from .backends import Array, backend_of
 from .errors import ShapeError
-from .frozen import frozen
+from .system.frozen import frozen
 
 
 @frozen

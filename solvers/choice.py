@@ -9,7 +9,7 @@ import numpy as np
 
 from blockvec import Operator as ArrayOperator
 from blockvec.errors import OptionError, ShapeError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from .arguments import integer
 from .blocks import round_up

@@ -20,8 +20,8 @@ from typing import Any, Literal
 import numpy as np
 
 from blockvec import BlockVector, as_operator
-from blockvec.frozen import frozen
 from blockvec.interchange import ArrayKind
+from blockvec.system.frozen import frozen
 
 from .arguments import (
     check_choice,

@@ -27,7 +27,7 @@ from dataclasses import replace
 import numpy as np
 
 from blockvec import BlockVector
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from .blocks import Block, RealArray, columns_of, pick, round_up, side_by_side
 from .combine import one_after_other, ritz_step, staged, within_time

@@ -9,7 +9,7 @@ import numpy as np
 
 import blockvec
 from blockvec.errors import DeviceError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 from blockvec.system.installation import install_command
 
 from .arguments import is_explicit

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from blockvec import BlockVector
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from .blocks import Array, Block, Operator, RealArray, times
 from .iterations.mixed_precision import Precision

@@ -13,8 +13,8 @@ from scipy.sparse.linalg import ArpackNoConvergence
 
 from blockvec import BlockVector, array_namespace
 from blockvec.errors import BlockvecError, OptionError
-from blockvec.frozen import frozen
 from blockvec.interchange import ArrayKind, native
+from blockvec.system.frozen import frozen
 
 from .blocks import RealArray, to_host
 from .iterations.rayleigh_ritz import clusters

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 
 if TYPE_CHECKING:
     from ..kernels.device import DeviceInfo

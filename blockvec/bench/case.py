@@ -9,8 +9,8 @@ from typing import Any
 from ..backends import Array, Backend
 from ..blockvector import BlockVector
 from ..dispatch import accepts, choose
-from ..frozen import frozen
 from ..kernels.problem import Problem
+from ..system.frozen import frozen
 
 Call = Callable[[], object]
 

@@ -17,9 +17,9 @@ from ..backends import Array, Backend, backend_for
 from ..blockvector import BlockVector
 from ..dispatch import choose
 from ..errors import OptionError
-from ..frozen import frozen
 from ..kernels.limits import round_up
 from ..kernels.problem import Problem, StreamProblem, itemsize
+from ..system.frozen import frozen
 from ..system.memory import available_memory
 from .case import Case, arrays, case, turns
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends import Backend
-from ..frozen import frozen
 from ..kernels.measure import Timing, measure_beside
 from ..kernels.roofline import Ceilings, fraction, traffic
+from ..system.frozen import frozen
 from .case import Case
 from .records import kernel_record
 

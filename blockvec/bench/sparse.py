@@ -26,7 +26,6 @@ from ..blockvector import BlockVector
 from ..config import option_context, options
 from ..dispatch import choose
 from ..errors import OptionError
-from ..frozen import frozen
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.families import SPARSE_FAMILIES
@@ -37,6 +36,7 @@ from ..kernels.sparse.csr_plan import Plan
 from ..kernels.tuning.winners import configure_sparse
 from ..matrices import open_matrix
 from ..sparse_operator import SparseOperator
+from ..system.frozen import frozen
 from .case import Call, Case, arrays, case, turns
 from .dense import Sizes
 

@@ -16,12 +16,12 @@ from typing import Any
 from ..backends import Backend, backend_for
 from ..config import option_context, options
 from ..errors import OptionError
-from ..frozen import frozen
 from ..kernels.problem import MAX_ALIGNMENT, Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuning.selection import Outcome, Preparation, Trial, Variant
 from ..kernels.tuning.winners import Winner, store
 from ..profile import ceilings
+from ..system.frozen import frozen
 from .precompile import COMPILE_S
 from .records import kernel_record
 from .workers import LostError, Workers, notice

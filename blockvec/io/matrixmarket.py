@@ -22,7 +22,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import FormatError
-from ..frozen import frozen
+from ..system.frozen import frozen
 from ..system.memory import check_readable
 
 _CHUNK_BYTES = 1 << 20  # per step of the check

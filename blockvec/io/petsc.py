@@ -20,7 +20,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import FormatError
-from ..frozen import frozen
+from ..system.frozen import frozen
 from ..system.memory import check_readable
 
 _MATRIX = 1211216  # class id

@@ -26,7 +26,7 @@ from typing import Any
 
 from ..config import options as current_options
 from ..errors import CompileError
-from ..frozen import frozen
+from ..system.frozen import frozen
 from ..system.installation import install_command
 from . import prebuilt
 from .cache import from_fields, read_file, replace_file

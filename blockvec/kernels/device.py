@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 
 
 @frozen

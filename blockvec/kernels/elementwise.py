@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 from .limits import ceil_div, round_up
 from .problem import is_complex, itemsize, promote
 from .source import c_type, constants_of, render

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 from .device import DeviceInfo
 from .problem import is_complex, promote
 from .source import SHORT_NAMES, c_type, render

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 from .device import DeviceInfo
 from .limits import architecture_of
 from .problem import is_complex

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..errors import LayoutError
-from ..frozen import frozen
+from ..system.frozen import frozen
 from .limits import ceil_div
 from .problem import TsmmProblem, TsmttsmProblem, itemsize
 from .tensor_map import MAP_BYTES, TensorMaps

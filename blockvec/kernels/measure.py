@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 from .roofline import Ceilings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 from .source import render
 
 StreamKind = Literal["read", "write", "scale"]

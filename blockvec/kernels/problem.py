@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 
 ScalarClass = Literal["one", "general"]
 BetaClass = Literal["zero", "one", "general"]

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 from .limits import SECTOR_BYTES, round_up
 from .problem import (
     Problem,

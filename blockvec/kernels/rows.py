@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..frozen import frozen
+from ..system.frozen import frozen
 from .source import render
 
 C_NAMES = {"float32": "float", "float64": "double", "bool": "bool"}

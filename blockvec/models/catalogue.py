@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse
 
 from ..errors import OptionError
-from ..frozen import frozen
+from ..system.frozen import frozen
 from .rows import RowGenerator
 
 P = ParamSpec("P")

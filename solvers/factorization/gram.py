@@ -13,7 +13,7 @@ from scipy.sparse.linalg import SuperLU, splu
 
 from blockvec import as_operator
 from blockvec.errors import OptionError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import Array
 from .shifted import Solve

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Factorization, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..arguments import on_host
 from ..blocks import Block, Operator

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from blockvec import Factorization
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import to_host
 

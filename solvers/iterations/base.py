@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from blockvec import precompiled, start_copies
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..column_block import ColumnOperator

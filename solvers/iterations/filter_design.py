@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import CostedOperator
 from .rayleigh_ritz import Which

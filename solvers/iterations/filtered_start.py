@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray
 from ..costs import most_calls

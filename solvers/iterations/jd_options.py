@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from blockvec.errors import OptionError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, SystemOperator
 

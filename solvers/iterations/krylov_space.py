@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import Profile
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import (
     Array,

@@ -14,8 +14,8 @@ from scipy.linalg import lapack
 
 from blockvec import Profile, array_namespace, single_threaded_blas
 from blockvec.errors import BreakdownError
-from blockvec.frozen import frozen
 from blockvec.parallel import share
+from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, to_host
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from blockvec import Profile
 from blockvec.errors import BreakdownError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import (
     Array,

@@ -25,7 +25,7 @@ from scipy.linalg import blas
 
 from blockvec import RowFunction, array_namespace, start_copies
 from blockvec.errors import BreakdownError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray, project_out
 from ..column_block import ColumnOperator

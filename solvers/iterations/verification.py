@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from blockvec import Recorder, start_copy
 from blockvec.errors import BreakdownError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import (
     Block,

@@ -18,8 +18,8 @@ from scipy.sparse.linalg import spilu, splu
 
 from blockvec import array_namespace
 from blockvec.errors import OptionError
-from blockvec.frozen import frozen
 from blockvec.interchange import native
+from blockvec.system.frozen import frozen
 
 from ..blocks import Array
 

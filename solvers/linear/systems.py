@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import (
     Array,

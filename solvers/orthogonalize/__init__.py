@@ -23,8 +23,8 @@ import numpy as np
 
 from blockvec import Profile
 from blockvec.errors import OptionError, ShapeError
-from blockvec.frozen import frozen
 from blockvec.system.exports import on_first_use
+from blockvec.system.frozen import frozen
 
 from ..blocks import Array, Block
 from .host_step import host_step, is_on_host

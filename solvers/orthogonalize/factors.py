@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import Array
 

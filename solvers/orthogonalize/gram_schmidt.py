@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from .decomposition import Decomposition
 from .factors import AMPLIFIED, ENOUGH, cholesky

@@ -24,8 +24,8 @@ import numpy as np
 
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError, OptionError
-from blockvec.frozen import frozen
 from blockvec.parallel import share
+from blockvec.system.frozen import frozen
 
 from ..blocks import Array, to_host
 from .decomposition import Decomposition

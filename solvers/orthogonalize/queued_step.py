@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from blockvec import FactorReport, InverseFactor, inverse_factor, start_copies
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import Array, Block
 from .factors import AMPLIFIED, ENOUGH, PLAIN_GROWTH

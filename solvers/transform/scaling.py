@@ -18,7 +18,7 @@ import numpy as np
 
 from blockvec import BlockVector, Operator, as_operator, precompiled
 from blockvec.errors import BlockvecError, BreakdownError, OptionError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from .. import blocks
 from ..arguments import is_explicit

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..blocks import RealArray
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance

@@ -35,7 +35,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Factorization, Operator, as_operator, factorize
 from blockvec.errors import DTypeError, OptionError, ShapeError
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit
 from ..blocks import Array

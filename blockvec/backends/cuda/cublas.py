@@ -14,10 +14,10 @@ CuPy refuses cuBLAS calls while a stream is being captured into a graph.
 
 from __future__ import annotations
 
-from ...frozen import frozen
 from ...kernels.elementwise import real_type
 from ...kernels.limits import ceil_div, round_up
 from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize, promote
+from ...system.frozen import frozen
 from ..base import DeviceArray as Array
 from ..base import leading_dimension
 from .device import MAX_INT, Gpu, scalar_pointers, type_name

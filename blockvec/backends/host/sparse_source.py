@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from ...frozen import frozen
 from ...kernels.limits import ceil_div
 from ...kernels.problem import is_complex, real_bytes
+from ...system.frozen import frozen
 
 Factor = Literal["none", "zero", "one", "real", "complex"]
 REGISTER_BYTES = 64  # the longest vector; LLVM divides it where registers are shorter

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, LINE_BYTES, WARP, ceil_div, round_up
 from ..problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize

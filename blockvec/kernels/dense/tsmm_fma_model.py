@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import CLOCK_HZ, MAX_REGISTERS, SECTOR_BYTES, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmmProblem, is_complex, itemsize

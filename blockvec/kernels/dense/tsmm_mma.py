@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
 from ..limits import QUADRANTS, architecture_of, ceil_div, register_limit, round_up

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import pack_product, partials_bytes, partials_chain
 from ..limits import ceil_div, excess, round_up

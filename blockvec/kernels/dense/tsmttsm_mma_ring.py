@@ -10,7 +10,7 @@ import functools
 from collections import Counter
 from typing import ClassVar
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, architecture_of, ceil_div, round_up
 from ..problem import TsmttsmProblem, itemsize

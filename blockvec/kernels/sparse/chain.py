@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import WARP, architecture_of, ceil_div, excess, round_up
 from ..problem import SpmmvProblem, is_complex, itemsize, promote

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DTypeError, OptionError
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..problem import Pattern
 
 Numbers = NDArray[Any]

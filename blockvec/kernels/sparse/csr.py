@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..family import Model
 from ..limits import (

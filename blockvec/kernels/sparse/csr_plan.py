@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..limits import ceil_div
 from ..problem import Pattern
 from .arrays import Array, Load, address, aligned, namespace

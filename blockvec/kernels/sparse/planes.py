@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import WARP, ceil_div, excess_registers, excess_shared, excess_threads, round_up
 from ..problem import SpmmvProblem, is_complex, itemsize

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..limits import ceil_div
 from .arrays import Array
 

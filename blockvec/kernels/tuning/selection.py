@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CompileError
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..compile import build
 from ..device import DeviceInfo
 from ..families import FAMILIES, families_of, ranked

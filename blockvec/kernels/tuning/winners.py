@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ...frozen import frozen
+from ...system.frozen import frozen
 from ..cache import load_json, store_json
 from ..device import DeviceInfo
 from ..families import CONFIGURED, config_from, is_valid

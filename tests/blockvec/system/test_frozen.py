@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blockvec.frozen import frozen
+from blockvec.system.frozen import frozen
 
 
 def _classes(make: Any) -> tuple[Any, Any]:
