@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Predicted cycles of Lanczos steps up to which no filter is designed, and of those on column-major blocks.
 CYCLES_WITHOUT, CHEAP_CYCLES = 7.0, 10.0
+CYCLES_SEEN = 20.0  # those that the residuals of two cycles predict, which fall more slowly at first
 # Cycles of single columns after which residuals predict the number of others, and predicted ones up to which
 # no filter is designed: of partially and of fully reorthogonalised columns, which take longer. Of 16 matrices
 # with 900 to 43 000 rows the latter took 0.83 of the time by the second pair, and the former 1.12.
@@ -108,6 +109,9 @@ class FilterChoice(ThickRestart):
                 self._drawn = self._draw_sketch()
                 return self._cycles_of(self._drawn, steps) <= most_cycles(self.problem.k)
             return cycles < CYCLES_TO_PREDICT or left <= CHEAP_CYCLES
+        # The looks of a cycle tell its rate; without one, or if that does not last, whole cycles do.
+        if len(self.history) > 1 and self._columns_left() > CYCLES_SEEN * steps * b:
+            return False
         return self._digits(state.residuals, state.limits) <= CYCLES_WITHOUT * steps * self.rate
 
     def _outside(self) -> float:

@@ -32,13 +32,22 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Block, apply_in_ranges, bordered, column_factors, project_out, small_matrix, to_host
+from ..blocks import (
+    Block,
+    RealArray,
+    apply_in_ranges,
+    bordered,
+    column_factors,
+    project_out,
+    small_matrix,
+    to_host,
+)
 from ..costs import steps_of_a_look
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
 from .base import IterationResult
 from .chebyshev import ChebyshevOperator
-from .filter_choice import LEAST_SPREAD, FilterChoice
+from .filter_choice import LEAST_SPREAD, MAX_DESIGNS, FilterChoice
 from .filter_design import LEAST_DEGREE, LEAST_GROWTH, STIFFEST, Filter, filter_width
 from .krylov import BlockKrylov
 from .krylov_space import Ritz
@@ -354,8 +363,7 @@ class FilteredRestart(FilterChoice):
         planned = math.log(UNFORESEEN * max(self.filter.spread, LEAST_SPREAD))
         wrong = wrong or (spread > planned and values[k - 1] > self.filter.edge)
         if wrong or (stalled and values[k - 1] <= self.filter.edge):
-            self._design((*values[[0, k - 1, -1]].tolist(), self.least))
-            self._adopt()
+            self._redesign(values, needed=wrong)
         elif self.is_mixed and self.promised <= 1 < worst:
             self._refine(worst)
         elif stalled:
@@ -366,6 +374,24 @@ class FilteredRestart(FilterChoice):
                 else:
                     self._retire()
         return ""
+
+    def _redesign(self, values: RealArray, *, needed: bool) -> None:
+        """Design another filter from ranking keys of Ritz values.
+
+        If these allow none, and the present one is not known to be wrong (`needed`), it is kept: wanted
+        values that have not converged lie inside the spectrum.
+        """
+        assert self.filter is not None
+        former = self.filter, self.is_mixed, self.expected_calls
+        first, last, edge = values[[0, self.problem.k - 1, -1]].tolist()
+        # Beyond its edge lie the wanted values: the last kept one may be far from convergence.
+        edge = max(edge, self.filter.edge) if last > self.filter.edge else edge
+        self._design((first, last, edge, self.least))
+        if self.filter is None and not needed and self.designs <= MAX_DESIGNS:
+            self.filter, self.is_mixed, self.expected_calls = former
+            self.retired, self.outliers = False, 0
+        else:
+            self._adopt()
 
     def _refine(self, worst: float) -> None:
         """Continue in double precision, from wanted vectors without the rounding errors of single precision.

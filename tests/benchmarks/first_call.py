@@ -38,6 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "lanczos b=3": {"matrix": "laplace3d:n=40", "k": 7, "method": "lanczos", "block_size": 3},
     "filter b=5": {"matrix": "laplace3d:n=40", "k": 12, "method": "filter", "block_size": 5},
 }
+SOLVE_S = 20.0  # after which a solve of a drawn problem is stopped, and not measured
 PARTS = ("import_s", "cuda_s", "matrix_s", "solve_s", "again_s")
 
 CHILD = """
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="caches per kind; the fastest solve counts")
     parser.add_argument("--cache", type=Path, help="folder for the caches; default a temporary one")
     parser.add_argument("--json", type=Path, help="file to write the times to")
+    parser.add_argument("--resume", action="store_true", help="keep the times that the file has already")
     parser.add_argument("--compare", type=Path, help="file with the times of another tree")
     arguments = parser.parse_args()
     other = json.loads(arguments.compare.read_text()) if arguments.compare else {}
@@ -114,7 +116,8 @@ def main() -> None:
         spec = importlib.util.find_spec(package)
         for folder in spec.submodule_search_locations or () if spec else ():
             compileall.compile_dir(folder, quiet=1)
-    found: dict[str, dict[str, Any]] = {}
+    is_continued = arguments.resume and arguments.json and arguments.json.exists()
+    found: dict[str, dict[str, Any]] = json.loads(arguments.json.read_text()) if is_continued else {}
     columns = "".join(f"{part:>10}" for part in PARTS)
     print(f"{'kind':14}{'cache':8}{columns}{'other':>10}{'ratio':>8}")
     kinds, full, begin = {name: KINDS[name] for name in arguments.kinds}, 2, time.monotonic()
@@ -122,17 +125,25 @@ def main() -> None:
         from .drawn_problems import draw
 
         drawn = draw(arguments.draw, arguments.count, arguments.largest)[:: arguments.every]
-        kinds, full = {text: {"matrix": text, "k": k, "which": which} for text, k, which in drawn}, 1
+        how = {"time_limit": SOLVE_S}
+        kinds, full = {text: {"matrix": text, "k": k, "which": which, **how} for text, k, which in drawn}, 1
     for name, kind in kinds.items():
+        if f"{name}, full" in found:
+            continue
         if time.monotonic() - begin > arguments.budget:
             print("the rest is left out")
             break
         runs: dict[str, list[dict[str, Any]]] = {"empty": [], "full": []}
         for _ in range(arguments.repeats):
             with tempfile.TemporaryDirectory(dir=arguments.cache) as cache:
-                runs["empty"].append(measure(kind, Path(cache)))
-                runs["full"] += [measure(kind, Path(cache)) for _ in range(full)]
+                try:
+                    runs["empty"].append(measure(kind, Path(cache)))
+                    runs["full"] += [measure(kind, Path(cache)) for _ in range(full)]
+                except RuntimeError as error:
+                    print(str(error).strip().splitlines()[-1][:200])
         for state, times in runs.items():
+            if not times:
+                continue
             best = min(times, key=lambda one: float(one["solve_s"]))
             found[f"{name}, {state}"] = best
             before = other.get(f"{name}, {state}", {}).get("solve_s")

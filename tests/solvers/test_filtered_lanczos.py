@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -354,6 +356,62 @@ def test_a_long_solve_on_short_columns_is_filtered_after_few_restarts(
     assert 3 < result.info["restarts"] <= restarts
     assert np.allclose(result.eigenvalues, plain.eigenvalues, atol=1e-6)
     assert result.info["reductions"] < plain.info["reductions"]
+
+
+def test_another_filter_is_not_designed_for_values_that_have_not_converged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One value far outside of a dense spectrum, of which both ends are wanted."""
+    designed: list[Any] = []
+    true = FilteredRestart._redesign
+
+    def noted(self: Any, values: np.ndarray, *, needed: bool) -> None:
+        true(self, values, needed=needed)
+        designed.append(self.filter)
+
+    monkeypatch.setattr(FilteredRestart, "_redesign", noted)
+    A = random_graph(12000, 8, 1)
+    options: dict[str, Any] = {"tol": 1e-8, "convergence": "norm", "rng": 0}
+    result = eigsh(A, 30, which="LM", method="filter", block_size=8, return_info=True, **options)
+    assert designed
+    assert all(filter is not None and filter.degree >= PAYING_DEGREE for filter in designed)
+    assert result.info["restarts"] < 10
+    assert result.converged.all()
+
+
+@pytest.mark.parametrize(
+    ("needed", "designs", "kept"), [(False, 1, True), (True, 1, False), (False, 6, False)]
+)
+def test_a_filter_is_kept_where_another_is_neither_possible_nor_needed(
+    needed: bool, designs: int, kept: bool
+) -> None:
+    former, adopted = Filter(-1.0, 0.5, 12, 10.0, "LA"), []
+    run: Any = SimpleNamespace(filter=former, is_mixed=True, expected_calls=5.0, least=-1.0, outliers=0)
+    run.problem, run.retired, run.designs = SimpleNamespace(k=2), False, designs
+
+    def design(values: tuple[float, ...]) -> None:
+        assert values == (3.0, 0.4, 0.1, -1.0)
+        run.filter, run.is_mixed, run.expected_calls, run.retired = None, False, 0.0, True
+        run.designs += 1
+
+    run._design, run._adopt = design, lambda: adopted.append(True)
+    FilteredRestart._redesign(run, np.array([3.0, 0.4, 0.1]), needed=needed)
+    assert (run.filter is former, run.is_mixed, run.expected_calls == 5.0) == (kept, kept, kept)
+    assert (bool(adopted), run.retired) == (not kept, not kept)
+
+
+def test_a_rate_that_does_not_last_is_not_believed() -> None:
+    """Residuals that fall from 1e6 to 8e5 times their limits in a cycle need more than a hundred others."""
+    states = [
+        SimpleNamespace(residuals=np.array([residual]), limits=np.ones(1), operator_columns=columns)
+        for residual, columns in ((1e6, 88), (8e5, 144))
+    ]
+    run: Any = SimpleNamespace(history=states[:1], block_size=8, theta=np.zeros(40), rate=np.inf)
+    run.krylov, run._is_cheap, run._digits = SimpleNamespace(capacity=96), False, FilteredRestart._digits
+    run._columns_left = functools.partial(FilteredRestart._columns_left, run)
+    assert FilteredRestart._converges_soon(run)  # no look has told a rate
+    run.history = states
+    assert not FilteredRestart._converges_soon(run)
 
 
 @pytest.mark.parametrize("k", [3, 20])
