@@ -38,10 +38,7 @@ from solvers import eigsh
 from .drawn_problems import matrix
 
 TARGET = 1e-8  # residual relative to ||A||
-DEGREES, SHARES = (
-    (10, 20, 40, 80),
-    (0.25, 0.5),
-)  # of subspace iteration; columns beyond the wanted ones, per pair
+DEGREES, SHARES = (10, 20, 40, 80), (0.25, 0.5)  # of subspace iteration; columns more than pairs, per pair
 WINDOW_DEGREES, WINDOW_COLUMNS = (1, 2, 4), (1.5, 3.0)  # of the least degree for a window; per value
 MOST_ROUNDS = 60
 PATIENCE = 10  # times the columns of `eigsh`, after which others are stopped
