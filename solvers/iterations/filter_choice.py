@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..column_block import ColumnOperator, by_rows
+from ..problem import excess
 from ..transform.fold import FoldedOperator
 from .filter_design import (
     FEW_PAIRS,
@@ -25,18 +26,21 @@ from .mixed_precision import LEAST_LIMIT, UNIT, SingleCopy
 from .rayleigh_ritz import ranking_key
 
 if TYPE_CHECKING:
+    from ..problem import IterationState
     from .spectrum import Sketch
 
 # Predicted cycles of Lanczos steps up to which no filter is designed, and of those on column-major blocks.
 CYCLES_WITHOUT, CHEAP_CYCLES = 7.0, 10.0
 CYCLES_SEEN = 20.0  # those that the residuals of two cycles predict, which fall more slowly at first
-# Cycles of single columns after which residuals predict the number of others, and predicted ones up to which
-# no filter is designed: of partially and of fully reorthogonalised columns, which take longer. Of 16 matrices
-# with 900 to 43 000 rows the latter took 0.83 of the time by the second pair, and the former 1.12.
-SINGLE_CYCLES, FULL_CYCLES = (20, 100), (12, 25)
-SINGLE_SKETCH = 6.0  # predicted cycles of single columns that cost less than a sketch
+# Cycles of single columns from which on the digits gained so far predict the number of others, and the
+# predicted number up to which no filter is designed: for few pairs, and for more with partial and with full
+# reorthogonalisation, which takes longer.
+CYCLES_TO_PREDICT, CYCLES_OF_FEW, CYCLES_OF_MORE = 5, 30.0, (22.0, 15.0)
+# Rows from which on more pairs are worth a sketch then, and the eigenvalues beyond the last wanted Ritz
+# value, per pair, above which there are more copies than single columns find soon.
+LONG, COPIES = 2**14, 8.0
 CYCLES_TO_SKETCH = 3  # cycles on column-major blocks before the gaps of a sketch predict their number
-CYCLES_TO_PREDICT = 20  # before residuals predict their number: the first cycles converge slowly
+CYCLES_OF_BLOCKS = 20  # before the residuals of column-major blocks predict their number
 SKETCH_WIDTH, SKETCH_STEPS, MAX_SKETCH_STEPS = 2, 40, 320  # vectors, and steps at first and at most
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
 CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
@@ -99,20 +103,55 @@ class FilterChoice(ThickRestart):
         """Check whether few more cycles without a filter are predicted to suffice."""
         state, b = self.history[-1], self.block_size
         steps = (self.krylov.capacity - len(self.theta)) // b
+        if self._is_cheap and self.krylov.takes_single_columns:
+            cycles = len(self.history)
+            is_soon = cycles < CYCLES_TO_PREDICT or self._cycles_left() <= self._cycles_without()
+            return is_soon and not (cycles == CYCLES_TO_PREDICT and self._has_many_copies())
         if self._is_cheap:
-            cycles, is_single = len(self.history), self.krylov.takes_single_columns
-            if is_single and self.problem.k <= FEW_PAIRS:
-                least, most = SINGLE_CYCLES if self.krylov.is_oblique else FULL_CYCLES
-                return cycles < least or self._columns_left(least // 2) <= most * steps
-            left = self._columns_left() / (steps * b)
-            if cycles == CYCLES_TO_SKETCH and left > (SINGLE_SKETCH if is_single else CYCLES_WITHOUT):
+            cycles, left = len(self.history), self._columns_left() / (steps * b)
+            if cycles == CYCLES_TO_SKETCH and left > CYCLES_WITHOUT:
                 self._drawn = self._draw_sketch()
                 return self._cycles_of(self._drawn, steps) <= most_cycles(self.problem.k)
-            return cycles < CYCLES_TO_PREDICT or left <= CHEAP_CYCLES
+            return cycles < CYCLES_OF_BLOCKS or left <= CHEAP_CYCLES
         # The looks of a cycle tell its rate; without one, or if that does not last, whole cycles do.
         if len(self.history) > 1 and self._columns_left() > CYCLES_SEEN * steps * b:
             return False
         return self._digits(state.residuals, state.limits) <= CYCLES_WITHOUT * steps * self.rate
+
+    def _cycles_without(self) -> float:
+        """Return the predicted cycles of single columns up to which no filter is designed."""
+        if self.problem.k <= FEW_PAIRS:
+            return CYCLES_OF_FEW
+        partial, full = CYCLES_OF_MORE
+        return partial if self.krylov.is_oblique else full
+
+    def _has_many_copies(self) -> bool:
+        """Check whether far more eigenvalues than pairs are wanted lie beyond the last wanted Ritz value."""
+        k = self.problem.k
+        if k <= FEW_PAIRS or self.operator.shape[0] < LONG:
+            return False
+        self._drawn = self._draw_sketch()
+        last = float(ranking_key(self.theta, self.which)[k - 1])
+        return self._drawn.crowd(last, self.which) > COPIES * k
+
+    def _cycles_left(self) -> float:
+        """Predict the cycles up to convergence from the digits that the wanted pairs lack in the mean.
+
+        The largest residual says little: it falls late, and grows where one more copy is found. The mean
+        falls more steadily, and faster towards the end; one more copy matters less if all cycles count.
+        """
+        cycles = len(self.history) - 1
+        windows = [2 * cycles // 3] + [cycles] * (cycles < self._cycles_without())
+        return min(self._cycles_by(window) for window in windows)
+
+    def _cycles_by(self, window: int) -> float:
+        before, now = (self._mean_digits(self.history[i]) for i in (-1 - window, -1))
+        return now * window / (before - now) if now < before else np.inf
+
+    @staticmethod
+    def _mean_digits(state: IterationState) -> float:
+        """Return the digits that the wanted pairs' residuals are above their limits in the mean."""
+        return float(np.log10(np.maximum(excess(state.residuals, state.limits), 1)).mean())
 
     def _outside(self) -> float:
         """Return the planned number of eigenvalues outside of the damped interval."""

@@ -114,8 +114,8 @@ def test_a_wider_filter_after_single_columns_finds_all_copies(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its start, two mixtures of one Krylov space, has one copy of every value, not two.
-    monkeypatch.setattr(filter_choice, "SINGLE_CYCLES", (2, 0))
-    monkeypatch.setattr(filter_choice, "FULL_CYCLES", (2, 0))
+    monkeypatch.setattr(filter_choice, "CYCLES_TO_PREDICT", 2)
+    monkeypatch.setattr(filter_choice, "CYCLES_OF_FEW", 0.0)
     place = np.abs(np.arange(48) - 23.5)
     inside = np.flatnonzero(np.hypot(place[:, None], place[None, :]) < 24)
     A = sp.csr_array(models.model("laplace2d:n=48")[inside][:, inside]) * 24**2  # has many double values
