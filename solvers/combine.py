@@ -77,11 +77,12 @@ def one_after_other(first: EigenResult, second: EigenResult, **entries: Any) -> 
 
 
 def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> EigenResult:
-    """Solve for the high end, then for the low end in the complement of the vectors found.
+    """Solve for the high end, then for the low end.
 
-    The complement makes the halves orthogonal also where both have copies of a multiple eigenvalue.
-    After Ctrl-C at the high end only that is returned. Stopped by a time limit or callback there, the solve
-    for the low end stops as soon as it has as many vectors as pairs are wanted.
+    Where their values are not apart, the low end is solved for in the complement of the vectors found, which
+    makes the halves orthogonal also where both have copies of a multiple eigenvalue. After Ctrl-C at the high
+    end only that is returned. Stopped by a time limit or callback there, the solve for the low end stops as
+    soon as it has as many vectors as pairs are wanted.
     """
     k_low = problem.k // 2
     high = replace(staged(problem, "LA"), which="LA", k=problem.k - k_low)
@@ -92,16 +93,23 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     stopped = first.info["stopped"]
     if k_low == 0 or stopped == "interrupted" or (stopped == "costly" and problem.may_be_dense):
         return first.with_info(which="BE", k=problem.k)
-    X = problem.blocks(first.eigenvectors)
     low = within_time(low)
-    if stopped != "converged":  # the complement is another one once the high end has been resumed
-        low = replace(low, checkpoint=None)
+    alone = solve(low) if stopped == "converged" else None
+    if alone is not None and (_are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
+        return _joined(problem, first, alone)
+    X, low = problem.blocks(first.eigenvectors), within_time(replace(low, checkpoint=None))
     if stopped == "callback":
         low = replace(low, callback=lambda state: True)
     if problem.locked is None:  # the columns of a caller need not be invariant under A
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))
     second = solve(replace(low, locked=side_by_side(X, problem.locked)))
-    return _joined(problem, first, second)
+    return _joined(problem, first, second if alone is None else one_after_other(alone, second))
+
+
+def _are_apart(low: EigenResult, high: EigenResult) -> bool:
+    """Check that the values of both ends, which have copies of an eigenvalue otherwise, do not meet."""
+    errors = sum(float(np.maximum(end.limits, end.residuals).max()) for end in (low, high))
+    return float(to_host(low.eigenvalues).max()) + errors < float(to_host(high.eigenvalues).min())
 
 
 def after_outliers(

@@ -141,7 +141,7 @@ class FilterChoice(ThickRestart):
         falls more steadily, and faster towards the end; one more copy matters less if all cycles count.
         """
         cycles = len(self.history) - 1
-        windows = [2 * cycles // 3] + [cycles] * (cycles < self._cycles_without())
+        windows = [2 * cycles // 3] + [cycles] * (cycles < 2 * self._cycles_without())
         return min(self._cycles_by(window) for window in windows)
 
     def _cycles_by(self, window: int) -> float:
