@@ -334,13 +334,13 @@ class KrylovSpace:
         Each restart multiplies V by a rotation, whose rounding errors accumulate: after some hundred restarts
         the loss of orthogonality would exceed the accuracy required of a result.
         """
-        used = self.columns(0, self.m + self.w)
-        G = to_host(used.gram()).astype(self._H.dtype)
+        m, end = self.m, self.m + self.w
+        used = self.columns(0, self.padded(end))
+        G = to_host(used.gram())[:end, :end].astype(self._H.dtype)
         self.counts.reductions += 1
         R = np.linalg.cholesky((G + G.conj().T) / 2).conj().T
         inverse = np.linalg.inv(R)
-        used.combine(small_matrix(inverse, used), out=used)
-        m, end = self.m, self.m + self.w
+        used.combine(small_matrix(bordered(inverse, used.shape[1], used.shape[1]), used), out=used)
         # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
         self._H[:end, :m] = R @ self._H[:end, :m] @ inverse[:m, :m]
         self._changed(end)

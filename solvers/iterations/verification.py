@@ -51,6 +51,8 @@ OVERFLOW_GROWTH = 1e8  # maximum growth between two checks of norms, whose squar
 # The same on a GPU, where checks are read one late, by the character of the type.
 DEVICE_GROWTH = {"f": 1e4, "d": 1e30}
 AT_ONCE = 16  # steps that are repeated as one graph, at most
+WIDEST = 16  # columns that vectors grow to
+FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up, where no columns are free
 ROUNDS, MAX_BUDGETS = 12, 4  # rounds, and sum of their degrees in budgets, after which a search is undecided
 
 
@@ -252,12 +254,19 @@ class Search:
         self.degree = self.interval.degree(self.growth, self.budget)
 
     def _filled_up(self, count: int) -> Block:
-        """Return the first vectors found, with zeros to a width that other blocks have if there is room."""
+        """Return the first vectors found, with zeros to a width that other blocks have if there is memory."""
         vectors, free = self.found.X[:, :count], self.found.scratch
         width = padded_width(count, vectors)
-        if free is None or width == count or width > free.shape[1]:
+        if width == count:
             return vectors
-        filled = free[:, free.shape[1] - width :]
+        if free is not None and width <= free.shape[1]:
+            filled = free[:, free.shape[1] - width :]
+        elif vectors.shape[0] * width * vectors.dtype.itemsize <= FILLED_BYTES:
+            filled = vectors.like(padded_width(width + 1, vectors))[
+                :, :width
+            ]  # columns of a wider one, as ever
+        else:
+            return vectors
         filled[:, :count] = vectors
         filled[:, count:] = 0
         return filled
@@ -378,7 +387,7 @@ class Search:
         found = self.found
         result = orthogonalize(Y, self.deflated, first=[(0, self.deflated.shape[1])], rng=self.rng)
         self.counts.reductions += result.reductions
-        Y = Y[:, : Y.shape[1] - int(result.lost.sum())]
+        Y = Y[:, : min(Y.shape[1], _usual_width(Y.shape[1] - int(result.lost.sum())))]
         AY = self.operator.apply(Y.copy())
         self.counts.apply(Y.shape[1])
         if found.locked is not None:
@@ -397,33 +406,38 @@ class Search:
             reach = float(values.min()) - 2**self.far_ends * MARGIN * self.interval.half_width
             self._set_interval(replace(found, least=reach))
             return self._random(), None
-        best = int(np.argmax(values))
-        y, spread = _combined(Y, Z[:, [best]]), _combined(AY, Z[:, [best]])
-        if found.which == "LM":
+        order = np.argsort(-values)[: self._room_beside(Y) or 1]
+        best = values[order[0]]
+        y, spread = _combined(Y, Z[:, order]), _combined(AY, Z[:, order])
+        squares = 1 if found.which != "LM" else 2
+        if squares == 2:
             spread = self.operator.apply(spread)
-            self.counts.apply(1)
+            self.counts.apply(len(order))
             if found.locked is not None:
                 self._project_out(found.locked, spread)
-            spread.axpy(-float(values[best] ** 2), y)
-            residual = float(self._norms(spread)[0]) / max(float(values[best]), np.finfo(float).tiny)
-        else:
-            spread.axpy(-float(ranking_key(values[best], found.which)), y)
-            residual = float(self._norms(spread)[0])
+        spread.axpy(column_factors(-(ranking_key(values[order], found.which) ** squares), y), y)
+        residual = float(self._norms(spread)[0]) / max(best, np.finfo(float).tiny) ** (squares - 1)
         # A missed value as wanted as the last one would have outgrown this one by the decisive factor.
-        gain = self._rate(found.wanted) - self._rate(values[best])
+        gain = self._rate(found.wanted) - self._rate(best)
         self.outgrown += self.degree * max(gain, 0.0)
-        decided = values[best] + residual < found.wanted or residual <= found.limits[-1]
+        decided = best + residual < found.wanted or residual <= found.limits[-1]
         if decided or self.outgrown > math.log(self.growth):
             text = "passed: what grew in the complement is less wanted than the last value"
             return Y, self._verdict(None, text)
-        if Y.shape[1] < self.most:
-            # In a cluster one vector grows into a mixture, which its residual separates.
-            wider = Y.like(Y.shape[1] + 1)
-            wider[:, : Y.shape[1]] = Y
-            wider[:, Y.shape[1] :] = spread
+        if self._room_beside(Y):
+            # In a cluster vectors grow into mixtures, which their residuals separate.
+            width = Y.shape[1]
+            wider = Y.like(width + len(order))
+            wider[:, :width] = Y
+            wider[:, width:] = spread
             self._project(wider)
             Y = wider
         return self._normalized(Y), None
+
+    def _room_beside(self, Y: Block) -> int:
+        """Return the columns that may join Y, up to the next usual width."""
+        width = Y.shape[1]
+        return max(min(_usual_width(width + 1), WIDEST, self.most) - width, 0)
 
     def _rate(self, value: float) -> float:
         """Return the logarithm of the growth per step of the filter at a ranking key."""
@@ -464,6 +478,11 @@ class Search:
 
     def _verdict(self, missed: Block | None, text: str) -> Verdict:
         return Verdict(missed, self.counts, text)
+
+
+def _usual_width(width: int) -> int:
+    """Round up to a power of two: every width needs a compiled kernel on a GPU."""
+    return 1 << max(width - 1, 0).bit_length()
 
 
 def _combined(Y: Block, Z: NDArray[Any]) -> Block:

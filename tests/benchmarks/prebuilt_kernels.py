@@ -102,8 +102,8 @@ OTHERS: dict[str, tuple[Matrix, ...]] = {
     "float64": (
         *(("scattered", entries, LONG if entries > 4 else entries) for entries in ENTRY_CLASSES[:-1]),
         *(("uneven", entries, LONG) for entries in (6, 10, 20)),
-        *(("lines", entries, entries) for entries in (3, 4, 6, 7, 8, 9, 10, 12, 14, 16)),
-        *(("planes", entries, entries) for entries in (10, 20, 27)),
+        *(("lines", entries, entries) for entries in (3, 4, 6, 7, 8, 9, 10, 12, 14, 16, 27, 40, 64, 96)),
+        *(("planes", entries, entries) for entries in (9, 10, 12, 14, 20, 27, 40, 96)),
     ),
     "complex128": (
         *(("scattered", entries, entries) for entries in (5, 6, 8, 12, 16, 20)),
@@ -121,6 +121,8 @@ OTHERS: dict[str, tuple[Matrix, ...]] = {
 NARROW = 8
 PADDED = range(PADDING, 129, PADDING)
 """Columns of locked and converged vectors: blocks are filled up to these widths with zeros."""
+HALF_PADDED = range(PADDING // 2, 129, PADDING)
+"""Columns of a basis that missed copies are appended to."""
 FEW = range(1, 9)
 """Columns of a block, or of one that has lost some."""
 LEFT: dict[str, tuple[int, ...]] = {"float64": (*FEW, 16, 32), "complex128": (1, 2, 4, 8)}
@@ -137,10 +139,11 @@ CODED_ENTRIES = 1 << 21  # of matrices whose entries may be encoded
 
 MANY = [
     *(("separated:n=12000,outside=62,seed=1", k, "LA") for k in (20, 100)),
-    *(("peierls:nx=70,seed=1", k, which) for k in (1, 6, 20, 100) for which in ("SA", "LM")),
+    *(("peierls:nx=70,seed=1", k, which) for k in (1, 6, 12, 20, 40, 100) for which in ("SA", "LM")),
     ("anderson:n=22,disorder=10.0,seed=1", 100, "SA"),
     ("regular_graph:n=12000,degree=6,seed=1", 100, "LA"),
-    *(("power_law_graph:n=12000,seed=1", k, "LM") for k in (1, 6, 100)),
+    *(("power_law_graph:n=12000,seed=1", k, "LM") for k in (1, 6, 8, 12, 16, 25, 30, 40, 64, 100)),
+    *(("anderson:n=22,disorder=10.0,seed=1", k, "SA") for k in (64, 200)),
     ("rough_elements:nx=110,contrast=1.0,seed=1", 100, "SA"),
 ]
 """Problems of many eigenvalues, of which a draw has few."""
@@ -219,11 +222,15 @@ def products(dtype: str) -> Iterator[TsmttsmProblem | TsmmProblem | SweepProblem
         lda = M + PADDING
         yield TsmttsmProblem(K, M, N, dtype, dtype, lda, N, conj=conj)
         yield TsmmProblem(K, M, N, dtype, dtype, lda, N, alpha="general", beta="one")
-        if N in FEW and M in PADDED:
+        if N <= PADDING and M in PADDED:
             yield SweepProblem("update_gram", K, M, N, dtype, dtype, dtype, lda, N)
+    for M, N, K in itertools.product(HALF_PADDED, (1, 2, 4), ROWS):
+        yield TsmttsmProblem(K, M, N, dtype, dtype, M + PADDING, N, conj=conj)
+        yield SweepProblem("update_gram", K, M, N, dtype, dtype, dtype, M + PADDING, N)
     for n, K in itertools.product(FEW, ROWS):  # a mixture of vectors
         yield TsmmProblem(K, n, 1, dtype, dtype, n, 1)
     for n, K in itertools.product(SQUARES[dtype], ROWS):
+        yield TsmttsmProblem(K, n, n, dtype, dtype, n, n, conj=conj)
         odd = itemsize(dtype)  # alignment of columns that begin at an odd place
         for ld, align in ((n, MAX_ALIGNMENT), (n + PADDING, MAX_ALIGNMENT), (n + PADDING, odd)):
             yield TsmttsmProblem(K, n, n, dtype, dtype, ld, ld, align, align, conj, same=True)

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import blockvec
 from blockvec import BlockVector
 from solvers import blocks
+from solvers.iterations import verification
 from solvers.iterations.chebyshev import Recurrence, recurrence
 from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.verification import (
@@ -272,10 +273,14 @@ def test_unconverged_vectors_behind_the_wanted_ones_make_a_search_expensive(whic
     assert degree_to_spare(vague, N, 50) < 50  # no more than a search may take
 
 
-@pytest.mark.parametrize(("count", "room", "padding"), [(3, 20, 4), (3, 3, 4), (4, 20, 4), (3, 20, 1)])
-def test_deflated_vectors_are_filled_up_by_zeros_where_there_is_room(
-    count: int, room: int, padding: int, plain: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("count", "room", "padding", "memory"),
+    [(3, 20, 4, 0), (3, 3, 4, 1 << 20), (3, 3, 4, 0), (4, 20, 4, 0), (3, 20, 1, 1 << 20)],
+)
+def test_deflated_vectors_are_filled_up_by_zeros_where_there_is_memory(
+    count: int, room: int, padding: int, memory: int, plain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(verification, "FILLED_BYTES", memory)
     monkeypatch.setattr(blocks, "width_padding", lambda block: padding)
     operator, found, _ = case("LA", [], 4, plain)
     scratch = plain.PlainBlock(np.full((N, room), np.nan))
@@ -283,7 +288,7 @@ def test_deflated_vectors_are_filled_up_by_zeros_where_there_is_room(
         operator, replace(found, scratch=scratch), 1, 200, np.random.default_rng(0), lambda: False
     )
     filled = search._filled_up(count)
-    fits = padding > 1 and count % padding and room >= padding
+    fits = padding > 1 and count % padding and (room >= padding or memory)
     assert filled.shape[1] == (padding if fits else count)
     assert np.array_equal(filled.array[:, :count], found.X.array[:, :count])
     assert not filled.array[:, count:].any()
