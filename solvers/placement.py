@@ -27,6 +27,7 @@ LONGEST_S = 600.0
 # less time than the launches of their kernels on a GPU. For one or two pairs there are few steps, and other
 # calls of the GPU take longer: twice the work.
 HOST_WORK, HOST_PAIRS, STEP_VECTORS, FEW = 40_000, 20, 8, 2
+LAPACK_ROWS = 256  # up to here LAPACK on the host takes as long as a GPU's, which compiles kernels at first
 DENSE_ROWS = 3000  # up to here a GPU solves an end of a spectrum densely in less time
 
 
@@ -101,17 +102,23 @@ class Placement:
 
 
 def is_short(A: Any, k: int) -> bool:
-    """Check whether A is a sparse matrix with which steps take microseconds on the host."""
-    if (
-        not isinstance(k, int | np.integer)
-        or not 0 < k <= HOST_PAIRS
-        or not hasattr(A, "nnz")
-        or getattr(A, "dtype", np.dtype("f")).char not in "dD"
-    ):
+    """Check whether A is a matrix that the host solves sooner: of few rows, or with steps of microseconds."""
+    type_of = getattr(getattr(A, "dtype", None), "char", "")
+    if type_of not in tuple("fdFD") or not _is_stored(A):
         return False
-    is_stored = not isinstance(A, blockvec.Operator) or hasattr(getattr(A, "prepared", None), "to_host")
-    parts, most = (2 if A.dtype.kind == "c" else 1), (2 if k <= FEW else 1) * HOST_WORK
-    return is_stored and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= most)
+    if A.shape[0] <= LAPACK_ROWS:
+        return True
+    if not isinstance(k, int | np.integer) or not 0 < k <= HOST_PAIRS or type_of not in "dD":
+        return False
+    parts, most = (2 if type_of == "D" else 1), (2 if k <= FEW else 1) * HOST_WORK
+    return hasattr(A, "nnz") and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= most)
+
+
+def _is_stored(A: Any) -> bool:
+    """Check whether the entries of A are at hand."""
+    if isinstance(A, blockvec.Operator):
+        return hasattr(getattr(A, "prepared", None), "to_host")
+    return hasattr(A, "nnz") or is_explicit(A)
 
 
 def _takes_too_long(A: Any, place: str | None) -> bool:

@@ -51,6 +51,7 @@ OVERFLOW_GROWTH = 1e8  # maximum growth between two checks of norms, whose squar
 # The same on a GPU, where checks are read one late, by the character of the type.
 DEVICE_GROWTH = {"f": 1e4, "d": 1e30}
 AT_ONCE = 16  # steps that are repeated as one graph, at most
+SEPARATED = 1e-2  # residual, relative to a gap between Ritz values, that resolves it
 WIDEST = 16  # columns that vectors grow to
 FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up, where no columns are free
 ROUNDS, MAX_BUDGETS = 12, 4  # rounds, and sum of their degrees in budgets, after which a search is undecided
@@ -420,7 +421,8 @@ class Search:
         # A missed value as wanted as the last one would have outgrown this one by the decisive factor.
         gain = self._rate(found.wanted) - self._rate(best)
         self.outgrown += self.degree * max(gain, 0.0)
-        decided = best + residual < found.wanted or residual <= found.limits[-1]
+        highest = best + _error_bound(np.sort(values)[::-1], residual)
+        decided = highest < found.wanted + found.limits[-1] or residual <= found.limits[-1]
         if decided or self.outgrown > math.log(self.growth):
             text = "passed: what grew in the complement is less wanted than the last value"
             return Y, self._verdict(None, text)
@@ -478,6 +480,17 @@ class Search:
 
     def _verdict(self, missed: Block | None, text: str) -> Verdict:
         return Verdict(missed, self.counts, text)
+
+
+def _error_bound(values: RealArray, residual: float) -> float:
+    """Bound how far above the first of descending Ritz values its eigenvalue is.
+
+    By the residual, or by the inequality of Kato and Temple where a gap follows that is far wider than it:
+    vectors that are deflated before they have converged keep the residual from falling further.
+    """
+    gaps = values[0] - values
+    clear = gaps >= residual / SEPARATED
+    return residual if not clear.any() else residual**2 * np.argmax(clear) / float(gaps[np.argmax(clear)])
 
 
 def _usual_width(width: int) -> int:

@@ -211,4 +211,16 @@ def test_small_matrices_are_solved_on_the_host_by_their_work(
     rows = most * 1000 // (1 + placement.STEP_VECTORS)
     for n, is_short in ((rows, True), (rows + 1, False)):
         assert placement.is_short(sp.eye_array(n, dtype=dtype, format="csr"), k) == is_short
-    assert not placement.is_short(sp.eye_array(9, format="csr"), placement.HOST_PAIRS + 1)
+    assert not placement.is_short(sp.eye_array(999, format="csr"), placement.HOST_PAIRS + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_matrices_of_few_rows_are_solved_on_the_host(dtype: str) -> None:
+    """The first dense solve on a GPU compiles kernels for seconds."""
+    most = placement.LAPACK_ROWS
+    for n, is_short in ((2, True), (most, True), (most + 1, False)):
+        A = np.zeros((n, n), dtype)
+        assert placement.is_short(A, n) == is_short
+        assert placement.is_short(sp.csr_array(A), n) == is_short
+    assert not placement.is_short(lambda x: x, 1)
+    assert not placement.is_short(np.zeros((2, 2), int), 1)

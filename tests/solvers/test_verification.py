@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import blockvec
+import solvers
 from blockvec import BlockVector
 from solvers import blocks
 from solvers.iterations import verification
@@ -19,6 +20,7 @@ from solvers.iterations.verification import (
     Found,
     Search,
     Verdict,
+    _error_bound,
     choose_interval,
     degree_to_spare,
     may_have_missed,
@@ -292,3 +294,35 @@ def test_deflated_vectors_are_filled_up_by_zeros_where_there_is_memory(
     assert filled.shape[1] == (padding if fits else count)
     assert np.array_equal(filled.array[:, :count], found.X.array[:, :count])
     assert not filled.array[:, count:].any()
+
+
+@pytest.mark.parametrize("angle", [1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_the_error_of_a_ritz_value_is_bounded_by_the_square_of_its_residual(
+    angle: float, copies: int
+) -> None:
+    rng = np.random.default_rng(copies)
+    values = np.r_[np.full(copies, 2.0), 1.0, 0.9, rng.uniform(-1, 0.5, 20)]
+    start = np.eye(len(values))[:, : copies + 2]
+    X = np.linalg.qr(start + angle * rng.standard_normal(start.shape))[0]
+    theta, U = np.linalg.eigh(X.T * values @ X)
+    theta, Y = theta[::-1], X @ U[:, ::-1]
+    residual = float(np.linalg.norm(values * Y[:, 0] - theta[0] * Y[:, 0]))
+    bound = _error_bound(theta, residual)
+    assert theta[0] <= 2.0 <= theta[0] + bound + 1e-14
+    assert bound <= residual
+    if residual < 1e-3:
+        assert bound <= 2 * copies * residual**2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_search_beside_vectors_that_have_not_converged_ends(seed: int) -> None:
+    """Six of the seven lowest values of a torus: one of six copies stays in the complement."""
+    A = sp.csr_array(blockvec.models.model("laplace3d:n=17,periodic=True"))
+    options: dict[str, Any] = {"which": "SA", "tol": 1.2e-7, "convergence": "absolute", "rng": seed}
+    with pretended_gpu():
+        result = solvers.eigsh(A, 6, device="gpu", return_info=True, **options)
+    assert result.info["verification"].startswith("passed")
+    assert result.info["verification_columns"] < 1000
+    second = 2 - 2 * np.cos(2 * np.pi / 17)
+    assert np.allclose(result.eigenvalues.get(), [0, *[second] * 5], atol=1e-6)
