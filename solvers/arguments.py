@@ -186,7 +186,8 @@ def is_explicit(A: Any) -> bool:
 def is_on_gpu(A: Any) -> bool:
     """Check whether A is a sparse or dense matrix of CuPy."""
     library = type(A).__module__
-    return (library.startswith("cupyx.scipy.sparse.") and hasattr(A, "tocsr")) or library.startswith("cupy.")
+    is_sparse = library.startswith("cupyx.scipy.sparse.") and hasattr(A, "tocsr")
+    return is_sparse or library.partition(".")[0] == "cupy"
 
 
 def device_of(A: Any, device: Any = None) -> str:

@@ -214,7 +214,8 @@ def prepare(
     if transforms and is_usual and not given.are_explicit:
         unfactored = unfactored or sigma is not None
     single = None
-    if not transforms and sigma is None and _takes_double(op, given, options, counts=interval is not None):
+    is_alone = sigma is None if not transforms else sigma is not None and mode == "normal"
+    if is_alone and _takes_double(op, given, options, always=transforms or interval is not None):
         single, given.A = op.dtype, given.A.astype(DOUBLE[op.dtype.char])
         op = as_operator(given.A)
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
@@ -267,17 +268,18 @@ def prepare(
     )
 
 
-def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any], *, counts: bool) -> bool:
+def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any], *, always: bool) -> bool:
     """Check whether a matrix in single precision is solved for in double precision.
 
-    Steps of short columns take fewer calls there, and then less time. Where eigenvalues are counted, many
-    shifts would be too near one of them for factors in single precision.
+    Steps of short columns take fewer calls there, and then less time. In the other cases matrices are
+    factorised. Where eigenvalues are counted, many shifts would be too near one of them for factors in single
+    precision, and a shift that is an eigenvalue would be moved past others.
     """
     is_short = op.device == "cpu" and op.shape[0] <= SHORT_ROWS
     others = given.M, given.OPinv, given.preconditioner, options["jd_options"]
     is_plain = options["method"] in ("auto", "lanczos") and all(other is None for other in others)
     is_single = op.dtype.char in DOUBLE and op.layout is None
-    return (is_short or counts) and is_plain and is_single and is_explicit(given.A)
+    return (is_short or always) and is_plain and is_single and is_explicit(given.A)
 
 
 def _rounded(result: EigenResult, problem: Problem, dtype: Any) -> EigenResult:

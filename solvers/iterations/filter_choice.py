@@ -109,9 +109,11 @@ class FilterChoice(ThickRestart):
             return is_soon and not (cycles == CYCLES_TO_PREDICT and self._has_many_copies())
         if self._is_cheap:
             cycles, left = len(self.history), self._columns_left() / (steps * b)
-            if cycles == CYCLES_TO_SKETCH and left > CYCLES_WITHOUT:
-                self._drawn = self._draw_sketch()
-                return self._cycles_of(self._drawn, steps) <= most_cycles(self.problem.k)
+            if cycles == CYCLES_TO_SKETCH:
+                by_mean = np.inf if self._begins_with_copies() else self._cycles_left()
+                if min(left, by_mean) > CYCLES_WITHOUT:
+                    self._drawn = self._draw_sketch()
+                    return self._cycles_of(self._drawn, steps) <= most_cycles(self.problem.k)
             return cycles < CYCLES_OF_BLOCKS or left <= CHEAP_CYCLES
         # The looks of a cycle tell its rate; without one, or if that does not last, whole cycles do.
         if len(self.history) > 1 and self._columns_left() > CYCLES_SEEN * steps * b:
@@ -124,6 +126,12 @@ class FilterChoice(ThickRestart):
             return CYCLES_OF_FEW
         partial, full = CYCLES_OF_MORE
         return partial if self.krylov.is_oblique else full
+
+    def _begins_with_copies(self) -> bool:
+        """Check whether the outermost values may be one, of which a block has as many copies as columns."""
+        state, b = self.history[-1], self.block_size
+        spread = np.ptp(state.eigenvalues[:b]) if len(state.eigenvalues) >= b else 0.0
+        return bool(b > 1 and spread <= 2 * state.residuals[:b].max(initial=0.0))
 
     def _has_many_copies(self) -> bool:
         """Check whether far more eigenvalues than pairs are wanted lie beyond the last wanted Ritz value."""

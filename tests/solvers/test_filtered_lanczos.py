@@ -490,3 +490,16 @@ def test_on_a_gpu_filters_look_for_convergence_only_where_that_pays(monkeypatch:
     assert np.allclose(rare.eigenvalues.get(), often.eigenvalues.get(), atol=1e-10)
     assert few < (len(looks) - few) / 2
     assert steps[0] < 1.1 * steps[1]
+
+
+def test_copies_of_one_value_are_not_taken_for_a_solve_that_ends_soon() -> None:
+    """Equal blocks: the first Ritz values of a block of eight are copies of a value with sixty."""
+    rng = np.random.default_rng(1)
+    block = rng.standard_normal((50, 50))
+    A = sp.block_diag([(block + block.T) / 2] * 60, format="csr")
+    options: dict[str, Any] = {"tol": 1e-8, "convergence": "norm", "rng": 0, "return_info": True}
+    with pretended_gpu():
+        result = eigsh(A, 20, which="LA", device="gpu", **options)
+    assert result.info["operator_columns"] < 6000
+    top = np.linalg.eigvalsh((block + block.T) / 2)[-1]
+    assert np.allclose(result.eigenvalues.get(), top)
