@@ -110,10 +110,10 @@ class FilterChoice(ThickRestart):
         if self._is_cheap:
             cycles, left = len(self.history), self._columns_left() / (steps * b)
             if cycles == CYCLES_TO_SKETCH:
-                by_mean = np.inf if self._begins_with_copies() else self._cycles_left()
-                if min(left, by_mean) > CYCLES_WITHOUT:
+                most, by_mean = most_cycles(self.problem.k), self._cycles_left()
+                if left > CYCLES_WITHOUT and (by_mean > most or self._begins_with_copies()):
                     self._drawn = self._draw_sketch()
-                    return self._cycles_of(self._drawn, steps) <= most_cycles(self.problem.k)
+                    return self._cycles_of(self._drawn, steps) <= most
             return cycles < CYCLES_OF_BLOCKS or left <= CHEAP_CYCLES
         # The looks of a cycle tell its rate; without one, or if that does not last, whole cycles do.
         if len(self.history) > 1 and self._columns_left() > CYCLES_SEEN * steps * b:

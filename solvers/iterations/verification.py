@@ -244,6 +244,7 @@ class Search:
         self.growth = decisive_growth(n)
         self.counts = Counts()
         self.far_ends = 0
+        self.generic = 0  # columns that have grown from random ones
         self._recorder: Recorder | None = None
         self._set_interval(found)
 
@@ -304,6 +305,7 @@ class Search:
     def _random(self) -> Block:
         X = self.found.X
         Y = X.random_like(self.width, self.rng)
+        self.generic = self.width
         self._project(Y)
         return self._normalized(Y)
 
@@ -407,31 +409,36 @@ class Search:
             reach = float(values.min()) - 2**self.far_ends * MARGIN * self.interval.half_width
             self._set_interval(replace(found, least=reach))
             return self._random(), None
-        order = np.argsort(-values)[: self._room_beside(Y) or 1]
-        best = values[order[0]]
-        y, spread = _combined(Y, Z[:, order]), _combined(AY, Z[:, order])
-        squares = 1 if found.which != "LM" else 2
-        if squares == 2:
+        best = int(np.argmax(values))
+        y, spread = _combined(Y, Z[:, [best]]), _combined(AY, Z[:, [best]])
+        if found.which == "LM":
             spread = self.operator.apply(spread)
-            self.counts.apply(len(order))
+            self.counts.apply(1)
             if found.locked is not None:
                 self._project_out(found.locked, spread)
-        spread.axpy(column_factors(-(ranking_key(values[order], found.which) ** squares), y), y)
-        residual = float(self._norms(spread)[0]) / max(best, np.finfo(float).tiny) ** (squares - 1)
+            spread.axpy(-float(values[best] ** 2), y)
+            residual = float(self._norms(spread)[0]) / max(float(values[best]), np.finfo(float).tiny)
+        else:
+            spread.axpy(-float(ranking_key(values[best], found.which)), y)
+            residual = float(self._norms(spread)[0])
         # A missed value as wanted as the last one would have outgrown this one by the decisive factor.
-        gain = self._rate(found.wanted) - self._rate(best)
+        gain = self._rate(found.wanted) - self._rate(values[best])
         self.outgrown += self.degree * max(gain, 0.0)
-        highest = best + _error_bound(np.sort(values)[::-1], residual)
+        self.generic = min(self.generic, Y.shape[1])
+        highest = values[best] + _error_bound(np.sort(values)[::-1], residual, self.generic)
         decided = highest < found.wanted + found.limits[-1] or residual <= found.limits[-1]
         if decided or self.outgrown > math.log(self.growth):
             text = "passed: what grew in the complement is less wanted than the last value"
             return Y, self._verdict(None, text)
-        if self._room_beside(Y):
-            # In a cluster vectors grow into mixtures, which their residuals separate.
+        if room := self._room_beside(Y):
+            # In a cluster one vector grows into a mixture, which its residual separates; random ones tell
+            # whether there are more values in it.
             width = Y.shape[1]
-            wider = Y.like(width + len(order))
-            wider[:, :width] = Y
-            wider[:, width:] = spread
+            wider = Y.like(width + room)
+            wider[:, :width], wider[:, width : width + 1] = Y, spread
+            if room > 1:
+                wider[:, width + 1 :] = Y.random_like(room - 1, self.rng)
+            self.generic += room - 1
             self._project(wider)
             Y = wider
         return self._normalized(Y), None
@@ -482,15 +489,16 @@ class Search:
         return Verdict(missed, self.counts, text)
 
 
-def _error_bound(values: RealArray, residual: float) -> float:
+def _error_bound(values: RealArray, residual: float, generic: int) -> float:
     """Bound how far above the first of descending Ritz values its eigenvalue is.
 
     By the residual, or by the inequality of Kato and Temple where a gap follows that is far wider than it:
-    vectors that are deflated before they have converged keep the residual from falling further.
+    vectors that are deflated before they have converged keep the residual from falling further. All values
+    before the gap are known if they are fewer than the vectors that have grown from random ones.
     """
     gaps = values[0] - values
-    clear = gaps >= residual / SEPARATED
-    return residual if not clear.any() else residual**2 * np.argmax(clear) / float(gaps[np.argmax(clear)])
+    count = int(np.argmax(gaps >= residual / SEPARATED))  # before the gap; 0 if there is none
+    return residual**2 * count / float(gaps[count]) if 0 < count < generic else residual
 
 
 def _usual_width(width: int) -> int:
