@@ -30,7 +30,8 @@ from ..transform.fold import FoldedOperator
 from .counts import Counts
 from .probe import probe
 from .rayleigh_ritz import Which
-from .verification import Found, Search, Verdict, least_doubtful, may_have_missed
+from .search_interval import Found, least_doubtful, may_have_missed
+from .verification import Search, Verdict
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
 NORM_SLACK = 1e6  # ||A|| / ||A z|| for random z; exceeded with a probability of 1e-6

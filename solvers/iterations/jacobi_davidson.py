@@ -26,8 +26,8 @@ from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
 from .jd_options import JacobiDavidsonOptions, least_basis
 from .rayleigh_ritz import ranking_key
+from .search_interval import Found
 from .search_space import Extracted, SearchSpace, extended
-from .verification import Found
 
 STALLED = 240  # corrections and ...
 STALLED_COLUMNS = 2000  # ... operator columns without a gain, after which the space is refreshed or given up

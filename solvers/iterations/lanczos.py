@@ -19,7 +19,7 @@ from .krylov_space import Ritz
 from .looks import EAGERNESS, PATIENCE
 from .partial import MOST_LOSS
 from .rayleigh_ritz import ranking_key, ritz_pairs, select
-from .verification import Found, degree_to_spare
+from .search_interval import Found, degree_to_spare
 
 KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs

@@ -32,7 +32,8 @@ from ..column_block import ColumnBlock, ColumnOperator, summed
 from .counts import Counts
 from .partial import vector_calls
 from .rayleigh_ritz import Which, ranking_key
-from .verification import UNLUCKY, Found, Verdict, deflation
+from .search_interval import UNLUCKY, Found, deflation
+from .verification import Verdict
 
 MOST_BYTES = 64 << 20  # of the vectors of a run
 CHUNK = 32  # vectors that are allocated at a time

@@ -17,7 +17,7 @@ from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.probe import probe
 from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs
-from solvers.iterations.verification import Found
+from solvers.iterations.search_interval import Found
 
 UNIT = np.finfo(np.float64).eps / 2
 

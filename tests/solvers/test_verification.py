@@ -16,15 +16,8 @@ from solvers import blocks
 from solvers.iterations import verification
 from solvers.iterations.chebyshev import Recurrence, recurrence
 from solvers.iterations.rayleigh_ritz import ranking_key, select
-from solvers.iterations.verification import (
-    Found,
-    Search,
-    Verdict,
-    _error_bound,
-    choose_interval,
-    degree_to_spare,
-    may_have_missed,
-)
+from solvers.iterations.search_interval import Found, choose_interval, degree_to_spare, may_have_missed
+from solvers.iterations.verification import Search, Verdict, _error_bound
 from tests.pretended_gpu import pretended_gpu
 
 N = 400

@@ -1,0 +1,167 @@
+"""What an iteration has found, and where a search for what it may have missed looks.
+
+A search damps everything less wanted than the last wanted value, from the widest gap behind it on, and
+projects out the vectors before that gap.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from blockvec.system.frozen import frozen
+
+from ..blocks import Block, RealArray
+from .chebyshev import degree_for
+from .rayleigh_ritz import Which, ranking_key
+
+UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
+SAME_VALUE = 10.0  # values within this many residual limits may be copies of one eigenvalue
+DECISIVE = 10.0  # growth that damped components cannot reach
+TRUSTED = 1e-2  # maximum sine of the angle of an unconverged vector that is used like an eigenvector
+MARGIN = 0.05  # share of the interval's length added at its far end
+
+
+@frozen
+class Found:
+    """Computed eigenpairs of an iteration, the wanted ones first.
+
+    With locked columns the operator is restricted to their complement.
+    """
+
+    X: Block  # orthonormal, shape (n, q): k converged vectors and further, unconverged ones
+    theta: RealArray  # shape (q,), like the residuals
+    residuals: RealArray
+    k: int
+    which: Which
+    limits: RealArray  # residual limits of convergence, shape (k,)
+    norm: float  # ||A||
+    least: float  # ranking key of the far end of the spectrum, as far as it is known
+    locked: Block | None
+    block_size: int  # of the iteration
+    scratch: Block | None = None  # columns that a search may overwrite
+
+    @property
+    def wanted(self) -> float:
+        """Ranking key of the last wanted eigenvalue."""
+        return float(ranking_key(self.theta[self.k - 1], self.which))
+
+
+@frozen
+class Interval:
+    """The damped interval and the number of deflated vectors."""
+
+    low: float  # ranking key: between it and the edge all eigenvalues that were not computed should lie
+    edge: float
+    target: float  # ranking key from which on everything is amplified by the full factor
+    deflated: int  # number of vectors of X that are projected out
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval's length."""
+        return (self.edge - self.low) / 2
+
+    def degree(self, growth: float, budget: int) -> int:
+        """Choose the degree of the filter that amplifies values from the target on by a factor."""
+        distance = 1 + (self.target - self.edge) / self.half_width
+        return max(1, math.ceil(min(degree_for(growth, distance), budget)))
+
+
+def decisive_growth(n: int) -> float:
+    """Compute the factor by which a search amplifies missed vectors of so many rows."""
+    return DECISIVE * math.sqrt(n) / UNLUCKY
+
+
+def degree_to_spare(found: Found, n: int, budget: int) -> int:
+    """Predict how many degrees a search would need less if the vectors found had converged.
+
+    Those behind the wanted ones are projected out as far as their residuals are small against the gaps
+    between their values: the first gap behind an unconverged one is of no use.
+    """
+    growth = decisive_growth(n)
+    converged = replace(found, residuals=np.zeros_like(found.residuals))
+    degrees = (choose_interval(f, growth, budget).degree(growth, budget) for f in (found, converged))
+    now, then = degrees
+    return now - then
+
+
+def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> bool:
+    """Check whether an eigenvalue before the last wanted one can have more copies than were computed.
+
+    The Krylov space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with
+    probability one, and they converge together. Only an eigenvalue of which b copies or more were computed
+    can have further ones. Further copies of the last wanted value do not change the result. Values, the
+    wanted first, that differ by a few residual limits may be copies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> theta = np.array([3.0, 2.0, 2.0, 1.0])
+    >>> [may_have_missed(theta, np.full(4, 1e-9), "LA", b) for b in (2, 3)]
+    [True, False]
+    """
+    return least_doubtful(theta, limits, which, block_size) is not None
+
+
+def least_doubtful(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> float | None:
+    """Return the smallest ranking key of the values that can have further copies, or None; see above."""
+    # Lists, because k is small and NumPy's calls take longer.
+    values, widths = ranking_key(theta, which).tolist(), (SAME_VALUE * limits).tolist()
+    if not values:
+        return None
+    last, least, begin = values[-1] + float(limits[-1]), math.inf, 0
+    for end in range(1, len(values) + 1):
+        if end < len(values) and abs(values[end] - values[end - 1]) <= max(widths[end - 1 : end + 1]):
+            continue
+        if end - begin >= block_size and values[begin] > last:
+            least = min(least, *(values[j] - widths[j] for j in range(begin, end)))
+        begin = end
+    return max(least, last) if least < math.inf else None
+
+
+def choose_interval(found: Found, growth: float, budget: int) -> Interval:
+    """Choose the interval and the deflated vectors for the widest gap behind the last wanted value.
+
+    If that gap needs a higher degree than the budget, values within some distance of the last wanted one
+    would not grow. Where computed values within it may have missed copies, the edge moves behind the last
+    value by that distance.
+    """
+    values, k, wanted = ranking_key(found.theta, found.which), found.k, found.wanted
+    edge, deflated = deflation(found)
+    interval = _interval(found, edge, deflated, growth, budget)
+    unseen = values[:k] < interval.target
+    if may_have_missed(found.theta[:k][unseen], found.limits[unseen], found.which, found.block_size):
+        interval = _interval(found, edge - (interval.target - wanted), deflated, growth, budget)
+    return interval
+
+
+def deflation(found: Found) -> tuple[float, int]:
+    """Choose how many vectors to project out: those before the widest gap behind the last wanted value.
+
+    Returns the ranking key behind that gap and the number of vectors, of which unconverged ones are close to
+    eigenvectors.
+    """
+    values, k = ranking_key(found.theta, found.which), found.k
+    candidates = values + found.residuals  # upper bounds of the eigenvalue near each Ritz value
+    # For every vector between, the candidate below which its angle is trusted.
+    trusted = (values - found.residuals / TRUSTED)[k:].tolist()
+    edge, deflated, most = found.wanted, k, math.inf
+    for d, candidate in enumerate(candidates[k:].tolist(), start=k):
+        if candidate < edge and candidate <= most:
+            edge, deflated = candidate, d
+        most = min(most, trusted[d - k])
+    return edge, deflated
+
+
+def _interval(found: Found, edge: float, deflated: int, growth: float, budget: int) -> Interval:
+    """Form the interval with an edge, which may move for values of largest magnitude."""
+    low = -edge if found.which == "LM" else found.least - MARGIN * (edge - found.least)
+    # The width must not vanish for a spectrum of one point: it is at least a thousandth of ||A||.
+    half_width = max((edge - low) / 2, 1e-3 * found.norm) or 1.0
+    if found.which == "LM":
+        edge = max(edge, half_width)
+    low = edge - 2 * half_width
+    nearest = edge + half_width * (math.cosh(math.acosh(growth) / budget) - 1)
+    return Interval(low, edge, max(found.wanted, nearest), deflated)
