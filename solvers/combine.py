@@ -93,8 +93,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     stopped = first.info["stopped"]
     if k_low == 0 or stopped == "interrupted" or (stopped == "costly" and problem.may_be_dense):
         return first.with_info(which="BE", k=problem.k)
-    low = within_time(low)
-    alone = solve(low) if stopped == "converged" else None
+    alone = solve(within_time(low)) if stopped == "converged" else None
     if alone is not None and (_are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
         return _joined(problem, first, alone)
     X, low = problem.blocks(first.eigenvectors), within_time(replace(low, checkpoint=None))
@@ -107,7 +106,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
 
 
 def _are_apart(low: EigenResult, high: EigenResult) -> bool:
-    """Check that the values of both ends, which have copies of an eigenvalue otherwise, do not meet."""
+    """Check that no value of the low end reaches those of the high end, within their errors."""
     errors = sum(float(np.maximum(end.limits, end.residuals).max()) for end in (low, high))
     return float(to_host(low.eigenvalues).max()) + errors < float(to_host(high.eigenvalues).min())
 

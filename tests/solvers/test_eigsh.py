@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,14 +26,17 @@ from solvers import (
     JacobiDavidsonOptions,
     JacobiPreconditioner,
     NoConvergence,
+    drivers,
     eigsh,
 )
 from solvers import (
     auto_shift_invert as stiff_ends,
 )
 from solvers.column_block import ColumnBlock, ColumnOperator
+from solvers.combine import both_ends
 from solvers.iterations import lanczos
 from solvers.iterations.rayleigh_ritz import Tolerance, select
+from solvers.problem import Problem
 from solvers.runtime.interrupts import deferred_interrupt
 from tests.untidy import FORMS, kept, untidy
 
@@ -182,6 +186,31 @@ def test_stiff_ends_are_right_to_the_floor(real_matrix: Callable[[str], Any]) ->
         check(result, real_matrix(name))
         if name == "bcsstk10":
             assert result.info["verification"].startswith("proved by inertia: 9 eigenvalues")
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_the_low_end_has_the_time_that_is_left(equal: bool) -> None:
+    """Also where the values of both ends meet, so that the low end is solved for once more."""
+    A = sp.diags_array(np.ones(40) if equal else np.arange(40.0), format="csr")
+    problem = Problem(
+        operator=as_operator(A),
+        k=4,
+        which="BE",
+        tolerance=Tolerance(1e-8, "norm", 2.0**-53),
+        rng=np.random.default_rng(0),
+        time_limit=1000.0,
+        begin_s=time.perf_counter() - 100,
+    )
+    limits: list[Any] = []
+
+    def noted(end: Problem) -> EigenResult:
+        limits.append(end.time_limit)
+        return drivers.solve(end)
+
+    both_ends(problem, noted)
+    assert limits[0] == 1000
+    assert len(limits) == (3 if equal else 2)
+    assert all(890 < limit <= 900 for limit in limits[1:])
 
 
 def test_both_ends_stop_together() -> None:
