@@ -214,8 +214,10 @@ def prepare(
     if transforms and is_usual and not given.are_explicit:
         unfactored = unfactored or sigma is not None
     single = None
-    is_alone = sigma is None if not transforms else sigma is not None and mode == "normal"
-    if is_alone and _takes_double(op, given, options, always=transforms or interval is not None):
+    factorises = transforms and sigma is not None and mode == "normal"
+    is_end = not transforms and sigma is None
+    always = factorises or interval is not None
+    if (factorises or is_end) and _takes_double(op, given, options, always=always):
         single, given.A = op.dtype, given.A.astype(DOUBLE[op.dtype.char])
         op = as_operator(given.A)
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)

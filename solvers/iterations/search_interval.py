@@ -1,4 +1,4 @@
-"""What an iteration has found, and where a search for what it may have missed looks.
+"""The eigenpairs that an iteration has found, and the interval that a search for others damps.
 
 A search damps everything less wanted than the last wanted value, from the widest gap behind it on, and
 projects out the vectors before that gap.

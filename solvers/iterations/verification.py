@@ -117,9 +117,8 @@ class Search:
         if free is not None and width <= free.shape[1]:
             filled = free[:, free.shape[1] - width :]
         elif vectors.shape[0] * width * vectors.dtype.itemsize <= FILLED_BYTES:
-            filled = vectors.like(padded_width(width + 1, vectors))[
-                :, :width
-            ]  # columns of a wider one, as ever
+            # Kernels of found vectors expect the columns of a wider block.
+            filled = vectors.like(padded_width(width + 1, vectors))[:, :width]
         else:
             return vectors
         filled[:, :count] = vectors

@@ -1,4 +1,4 @@
-"""Dense matrices of CuPy in `eigsh`: as right as on the host, results on the GPU, few rows without it."""
+"""Dense matrices of CuPy in `eigsh` have the values of LAPACK; those of few rows are solved on the host."""
 
 from __future__ import annotations
 
