@@ -2,14 +2,16 @@
 
 The three-term recurrence alone loses the orthogonality of its vectors. How much it has lost follows from a
 recurrence of small vectors, and only where that exceeds what the tolerance of a solve permits are two
-successive vectors orthogonalised against the others. A step therefore reads three vectors, not the whole
+successive vectors orthogonalised against all others. A step therefore reads three vectors, not the whole
 basis.
 
 References
 ----------
 Simon, Math. Comp. 42 (1984) 115 (partial reorthogonalisation); Wu, Simon, SIAM J. Matrix Anal. Appl. 22
-(2000) 602 (thick restart). Deviation: inner products are estimated with the whole projected matrix, whose
-first rows are an arrow after a restart.
+(2000) 602 (thick restart). Deviations: inner products are estimated with the whole projected matrix, whose
+first rows are an arrow after a restart. Vectors are orthogonalised against all others, not against those
+whose estimates are large: an estimate has another sign than the inner product and may pass through zero, and
+what it hides grows along eigenvectors far outside of the rest of the spectrum.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ UNIT = float(np.finfo(np.float64).eps) / 2
 # Bounds of the permitted loss of orthogonality. Below the square root of UNIT projected matrices are right to
 # rounding; with hardly more than UNIT, every step would be one of full orthogonalisation.
 MOST_LOSS, LEAST_LOSS = 1e-9, 1e-12
-FIRST = 0.1  # share of the permitted loss from which on a vector is orthogonalised where another exceeds it
 MERGED_DROP = 0.25  # of a squared norm by an update, up to which it follows from that before without a sum
 NORM_DROP = 0.5  # of a vector by an orthogonalisation, after which another one would be needed
 LEAST_NORM = 1e-6  # of a remainder relative to the operator: shorter ones need more care
@@ -89,7 +90,7 @@ class PartialRecurrence:
     def stop(self) -> int:
         """Forget everything, where vectors have changed or a step needs more care; return 0."""
         self._full_steps, self._m = 0, -1
-        self._again: tuple[int, int] | None = None
+        self._again = False
         return 0
 
     def began(self, H: Array, m: int) -> None:
@@ -168,23 +169,22 @@ class PartialRecurrence:
         later[m] = noise
         later[m + 1 :] = 0.0
         part = None
-        if self._again is not None or abs(later[_largest(later)]) > loss:
-            begin, end = self._again or self._range(later[: m + 1], FIRST * loss)
-            V = self.array[:, begin:end]
+        if self._again or abs(later[_largest(later)]) > loss:
+            V = self.array[:, : m + 1]
             part = summed(self._layout, self._gemv(1.0, V, w, trans=self._adjoint))
             self._gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
-            later[begin:end] = self._rounding
+            later[: m + 1] = self._rounding
             before, rest = rest, math.sqrt(dot(w, w).real)
             if not rest > NORM_DROP * before:
                 return self.stop()
-            self._again = (begin, end) if self._again is None else None
+            self._again = not self._again
             reductions += 2
         self._scale(1 / rest, w)
         later[m + 1] = 1.0
         T[m + 1, m] = T[m, m + 1] = rest
         H[m, m], H[m + 1, m], H[m - 1, m] = alpha, rest, beta
         if part is not None:
-            H[begin:end, m] += part
+            H[: m + 1, m] += part
         self._now, self._before, self._beta, self._m = later, now, rest, m + 1
         return reductions
 
@@ -205,8 +205,3 @@ class PartialRecurrence:
         if square > MERGED_DROP * whole:
             return alpha, math.sqrt(square), 1
         return alpha, math.sqrt(dot(w, w).real), 2
-
-    def _range(self, products: Array, limit: float) -> tuple[int, int]:
-        """Return the range of vectors whose inner products exceed a limit."""
-        large = np.flatnonzero(np.abs(products) > limit)
-        return int(large[0]), int(large[-1]) + 1

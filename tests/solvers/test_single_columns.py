@@ -62,6 +62,17 @@ def test_the_decomposition_holds_and_its_vectors_lose_no_more_than_permitted(
             space.expand(120)
 
 
+@pytest.mark.parametrize("seed", range(30, 40))
+def test_eigenvectors_that_are_found_at_once_do_not_come_back(seed: int) -> None:
+    n, loss = 1000, 5e-10
+    rng = np.random.default_rng(seed)
+    graph = sp.random_array((n, n), density=4 / n, rng=rng).astype(bool).astype(float).tolil()
+    graph[0, rng.choice(np.arange(1, n), 800, replace=False)] = 1  # a hub: two values far outside of the rest
+    space = krylov_space(sp.csr_array(graph + graph.T), 200, loss)
+    V = space.columns(0, space.m + 1).array
+    assert np.abs(V.T @ V - np.eye(space.m + 1)).max() <= loss
+
+
 def test_few_vectors_are_read_again() -> None:
     A = models.model("laplace2d:nx=70,ny=60")
     partial, full = krylov_space(A, 100, 1e-9), krylov_space(A, 100, 0.0)
