@@ -49,6 +49,22 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextlib.contextmanager
+def cupyx_time_limit(seconds: float) -> Iterator[None]:
+    """Interrupt CuPy's solvers; what they have set cuBLAS to, and reset at the end of a cycle, is reset.
+
+    Otherwise the next call of cuBLAS would take a host's address for one of the device.
+    """
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    try:
+        with time_limit(seconds):
+            yield
+    finally:
+        cublas.setPointerMode(device.get_cublas_handle(), cublas.CUBLAS_POINTER_MODE_HOST)
+
+
 class ScipyCounting(sla.LinearOperator):
     """A product with the matrix, or any function of vectors and blocks, that counts columns.
 
@@ -182,7 +198,7 @@ def cupyx_eigsh_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
         options = {"which": task.which, "v0": v0, "tol": share * TARGET * problem.norm}
         cupy.cuda.Device().synchronize()
         begin = time.perf_counter()
-        with time_limit(limit_s):
+        with cupyx_time_limit(limit_s):
             w, V = cupyx_eigsh(problem.matrix, task.k, **options)
             cupy.cuda.Device().synchronize()
         time_s = time.perf_counter() - begin
@@ -221,7 +237,7 @@ def cupyx_lobpcg_runs(
         columns = 0
         cupy.cuda.Device().synchronize()
         begin = time.perf_counter()
-        with warnings.catch_warnings(), time_limit(limit_s):
+        with warnings.catch_warnings(), cupyx_time_limit(limit_s):
             warnings.simplefilter("ignore")
             w, V = lobpcg(op, start, **options)
             cupy.cuda.Device().synchronize()
