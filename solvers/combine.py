@@ -139,15 +139,10 @@ def after_outliers(
         return None
     done = done.with_info(**dict.fromkeys(COUNTED, 0), history=())
     joined = _joined(problem, *((done, second) if problem.which == "LA" else (second, done)))
-    stopped, verification = second.info["stopped"], second.info["verification"]
-    why = f"{second.info['why']}, once {count} values further out were computed"
-    return joined.with_info(
-        which=problem.which,
-        method=second.info["method"],
-        why=why,
-        stopped=stopped,
-        verification=verification,
-    )
+    info: dict[str, Any] = {**second.info}
+    told = ("method", "degree", "block_size", "ncv", "stopped", "verification")
+    why = f"{info['why']}, once {count} values further out were computed"
+    return joined.with_info(which=problem.which, why=why, **{name: info[name] for name in told})
 
 
 def _is_further_out(done: EigenResult, others: EigenResult, which: str) -> bool:

@@ -20,7 +20,7 @@ from .combine import after_outliers, both_ends, computed_outwards, one_after_oth
 from .costs import FEW_ROWS
 from .iterations.base import Iteration, IterationResult
 from .iterations.counts import Counts
-from .iterations.filtered_lanczos import OUTLIER_LIMIT, FilteredRestart
+from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.lanczos import ThickRestart
 from .iterations.rayleigh_ritz import IDENTITY_COLUMNS, dense_eigenpairs
 from .problem import Chosen, IterationOptions, Problem
@@ -31,6 +31,11 @@ from .runtime.memory import require_memory
 from .runtime.processes import delivered, largest
 from .storage import dense_bytes, may_mix, require_basis
 from .transform.inner_product import InnerProductOperator, inner_product_columns
+
+# Values far out are computed once their true residuals are this share of their limits. Estimates have got
+# further, but rounding errors are a tenth of the limits of the smallest tolerance; couplings of that size to
+# the others vanish in a Rayleigh-Ritz step of all.
+COMPUTED = 0.5
 
 
 def solve(problem: Problem) -> EigenResult:
@@ -109,7 +114,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         result = solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
         return one_after_other(others, result)
 
-    count = min(computed_outwards(result, problem.which, OUTLIER_LIMIT), problem.k - 1)
+    count = min(computed_outwards(result, problem.which, COMPUTED), problem.k - 1)
     joined = after_outliers(given, result, count, solve_rest) if count else None
     if joined is not None:
         return joined
