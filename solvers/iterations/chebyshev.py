@@ -18,7 +18,7 @@ import numpy as np
 
 from blockvec import BlockVector, Recorder
 
-from ..blocks import AffineOperator, Block, Operator, in_precision, project_out
+from ..blocks import AffineOperator, Block, Operator, RealArray, in_precision, project_out
 from ..column_block import ColumnBlock, ColumnOperator, by_rows
 from .filter_design import Filter
 from .mixed_precision import SingleCopy
@@ -42,6 +42,22 @@ def steps_within(growth: float, distance: float) -> int:
     if distance <= 1 or growth <= 1:
         return 1
     return max(1, int(degree_for(growth, distance)))
+
+
+def steps_within_leak(
+    leak: float, above: RealArray, residuals: RealArray, half_width: float, unit: float
+) -> float:
+    """Return the steps in which components along computed vectors, initially their errors, stay below `leak`.
+
+    `above` are the distances of their values from the interval, and `unit` is the unit roundoff.
+    """
+    outside = above > 0
+    errors = np.clip(residuals[outside] / above[outside], 10 * unit, 1.0)
+    steps = (
+        steps_within(max(leak / error, 1.5), 1 + distance)
+        for error, distance in zip(errors, above[outside] / half_width, strict=True)
+    )
+    return min(steps, default=math.inf)
 
 
 def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tuple[int, Block, Block]]:
@@ -114,7 +130,8 @@ class Recurrence:
 class ChebyshevOperator:
     """The Chebyshev polynomial T_d of an operator, positive and large at the wanted end.
 
-    The operator is restricted to the complement of the locked columns. The recurrence runs on row-major
+    The operator is restricted to the complement of the locked columns, which are projected out after so many
+    steps as `project_every` says: more than one where they are eigenvectors. The recurrence runs on row-major
     blocks, whose products read the matrix once, in the precision of the operator. With a recorder, all of its
     steps are repeated by one call. `matrix` is the operator in the precision of the blocks that it is applied
     to; steps may be queued where products with noise do not fail, as those with a matrix.
@@ -127,6 +144,7 @@ class ChebyshevOperator:
         locked: Block | None,
         recorder: Recorder | None = None,
         matrix: Any = None,
+        project_every: int = 1,
     ) -> None:
         is_whole = isinstance(operator, ColumnOperator) and operator.layout is None
         operator, self._matrix = by_rows(operator), matrix
@@ -135,6 +153,7 @@ class ChebyshevOperator:
         self._calls = 0
         self.degree, self._dtype = filter.degree, operator.dtype
         self.locked = None if locked is None else self._rows(locked)
+        self._project_every = project_every
         sign = -1 if filter.which == "SA" else 1
         doubled: Any = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
         self._doubled = doubled
@@ -169,8 +188,14 @@ class ChebyshevOperator:
             self._apply_to_vector(self._add, X.array[:, 0], out.array[:, 0])
             return out
         Y = self._rows(X)
-        for _, current, _ in recurrence(self._doubled, Y, out if Y is X else Y.like(), self.degree):
-            project_out(self.locked, current)
+        every = self._project_every
+        for step, current, previous in recurrence(
+            self._doubled, Y, out if Y is X else Y.like(), self.degree
+        ):
+            if step % every == 0 or step == self.degree:
+                project_out(self.locked, current)
+                if every > 1 and step < self.degree:
+                    project_out(self.locked, previous)
         if Y is X:
             return current
         out[:, :] = current

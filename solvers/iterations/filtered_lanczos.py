@@ -46,7 +46,7 @@ from ..costs import steps_of_a_look
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
 from .base import IterationResult
-from .chebyshev import ChebyshevOperator
+from .chebyshev import ChebyshevOperator, steps_within_leak
 from .filter_choice import LEAST_SPREAD, MAX_DESIGNS, FilterChoice
 from .filter_design import LEAST_DEGREE, LEAST_GROWTH, STIFFEST, Filter, filter_width
 from .krylov import BlockKrylov
@@ -70,6 +70,7 @@ ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be 
 # Outliers are left out once their residuals are this share of their limits: the vectors found in their
 # complement couple to them by as much.
 OUTLIER_LIMIT = 0.1
+LEAK = 1e-3  # relative size of components along locked eigenvectors at which they are projected out again
 ACCELERATION = 2.0  # ratio of the pace in the next steps of a first cycle to that in the last ones
 LEAST_PROMISED = 1e-3  # predicted residuals below this share of their limits say no more about the pace
 CYCLES_BETWEEN_LOOKS = 4  # cycles per Rayleigh-Ritz step with A, which costs a third of a cycle
@@ -148,10 +149,25 @@ class FilteredRestart(FilterChoice):
             self.locked,
             recorder,
             self.operator,
+            self._steps_between_projections(filter),
         )
         return BlockKrylov(
             operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
         )
+
+    def _steps_between_projections(self, filter: Filter) -> int:
+        """Return the steps in which components along locked eigenvectors, initially their errors, stay small.
+
+        Other locked columns, those of a caller, are projected out after each step.
+        """
+        values = self.problem.deflated
+        if not len(values):
+            return 1
+        centre = (filter.low + filter.edge) / 2
+        above = np.abs(ranking_key(values, self.which) - centre) - filter.half_width
+        unit = UNIT if self.is_mixed else self.problem.tolerance.unit
+        steps = steps_within_leak(LEAK, above, self._limits(values), filter.half_width, unit)
+        return int(min(filter.degree, steps))
 
     def _cycle(self) -> str:
         if self.is_refined:
@@ -404,8 +420,9 @@ class FilteredRestart(FilterChoice):
         growth = max(self.filter.growth(float(ranking_key(self.theta, self.which)[k - 1])), LEAST_GROWTH)
         damping = min(SURPLUS * worst, MOST_DAMPING)
         degree = math.ceil(math.acosh(max(damping, 1.0)) / growth * self.filter.degree)
+        filter = replace(self.filter, degree=max(degree + degree % 2, LEAST_DEGREE))
         operator = ChebyshevOperator(
-            self.operator, replace(self.filter, degree=max(degree + degree % 2, LEAST_DEGREE)), self.locked
+            *(self.operator, filter, self.locked), project_every=self._steps_between_projections(filter)
         )
         for begin in range(0, k, b):
             part = start[:, begin : begin + b]

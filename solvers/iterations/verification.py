@@ -36,7 +36,7 @@ from ..blocks import (
     to_host,
 )
 from ..orthogonalize import orthogonalize
-from .chebyshev import Recurrence, steps_within
+from .chebyshev import Recurrence, steps_within, steps_within_leak
 from .counts import Counts
 from .rayleigh_ritz import ranking_key
 from .recorded_step import recorder_for
@@ -226,16 +226,10 @@ class Search:
     def _steps_between_projections(self) -> int:
         """Return the steps in which components along deflated vectors, initially their errors, stay small."""
         found, interval = self.found, self.interval
-        values = ranking_key(found.theta[: interval.deflated], found.which)
+        above = ranking_key(found.theta[: interval.deflated], found.which) - interval.edge
         unit = float(np.finfo(found.X.dtype).eps)
-        every = self.degree
-        for value, residual in zip(values, found.residuals[: interval.deflated], strict=True):
-            above = value - interval.edge
-            if above <= 0:
-                continue
-            angle = min(1.0, max(10 * unit, residual / above))
-            every = min(every, steps_within(max(LEAK / angle, 1.5), 1 + above / interval.half_width))
-        return every
+        residuals = found.residuals[: interval.deflated]
+        return int(min(self.degree, steps_within_leak(LEAK, above, residuals, interval.half_width, unit)))
 
     def _judge(self, Y: Block) -> tuple[Block, Verdict | None]:
         """Compute Ritz values of the grown vectors; return the vectors and a verdict, or None."""

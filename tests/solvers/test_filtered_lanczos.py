@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from blockvec import BlockVector, Recorder, as_operator, models
 from solvers import drivers, eigsh
 from solvers.column_block import ColumnBlock, ColumnOperator
 from solvers.iterations import filter_design, filtered_lanczos, spectrum
-from solvers.iterations.chebyshev import ChebyshevOperator
+from solvers.iterations.chebyshev import ChebyshevOperator, steps_within_leak
 from solvers.iterations.filter_design import LEAST_DEGREE, PAYING_DEGREE, Filter, choose_degree, design_filter
 from solvers.iterations.filtered_lanczos import FilteredRestart
 from solvers.iterations.krylov_space import KrylovSpace
@@ -102,6 +103,24 @@ def test_the_filter_is_the_chebyshev_polynomial_of_the_interval(
     result = operator.apply(X, X.like()).array
     sign = -1 if which == "SA" else 1
     assert np.allclose(result, np.diag(np.polynomial.Chebyshev.basis(degree)(sign * values)))
+
+
+@pytest.mark.parametrize("degree", [4, 17, 32])
+def test_eigenvectors_far_out_need_not_be_projected_out_in_every_step(degree: int) -> None:
+    rng = np.random.default_rng(degree)
+    n, far, designed = 300, np.array([-6.0, 5.0]), Filter(-1.0, 0.9, degree, 1.0, "LA")
+    Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    values = np.r_[far, rng.uniform(-1, 1, n - 2)]
+    A, locked = as_operator(Q * values @ Q.T), BlockVector(Q[:, :2].copy())
+    every = steps_within_leak(1e-3, np.abs(far + 0.05) - 0.95, np.zeros(2), 0.95, 1e-16)
+    assert 2 < every < 17
+    assert steps_within_leak(1e-3, far - 6, np.ones(2), 0.95, 1e-16) == math.inf  # inside
+    X = BlockVector(Q[:, 2:] @ rng.standard_normal((n - 2, 3)))
+    often, rarely = (
+        ChebyshevOperator(A, designed, locked, project_every=steps).apply(X.copy(), X.like()).array
+        for steps in (1, int(every))
+    )
+    assert np.abs(often - rarely).max() <= 1e-12 * np.abs(often).max()
 
 
 @pytest.mark.parametrize("entries", [3, 40])  # per row: with few, factor and shift are part of the matrix
