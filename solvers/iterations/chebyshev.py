@@ -189,9 +189,7 @@ class ChebyshevOperator:
             return out
         Y = self._rows(X)
         every = self._project_every
-        for step, current, previous in recurrence(
-            self._doubled, Y, out if Y is X else Y.like(), self.degree
-        ):
+        for step, current, previous in recurrence(self._doubled, Y, out if Y is X else Y.like(), self.degree):
             if step % every == 0 or step == self.degree:
                 project_out(self.locked, current)
                 if every > 1 and step < self.degree:

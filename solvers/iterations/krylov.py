@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from blockvec import Profile
 
-from ..blocks import Array, Block, LinearMap, assign, ceil_div, to_host, width_padding
+from ..blocks import Array, Block, LinearMap, assign, ceil_div, round_up, to_host, width_padding
 from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalize import orthogonalize
 from ..orthogonalize.factors import PLAIN_GROWTH
@@ -223,9 +223,9 @@ class BlockKrylov(KrylovSpace):
         These are the locked columns, the block that the pending one was computed from, and all later columns.
         Other components are rounding errors, removed by the second pass. After a restart all columns couple.
         """
-        end = self.n_locked + self._filled(self.m + self.w)
         if self.m < self._full_until:
-            return [(0, end)]
+            return [(0, self.n_locked + self._filled(self.m + self.w))]
+        end = self.n_locked + min(round_up(self.m + self.w, self._unit), self.capacity)
         steps_ago = ceil_div(self.w, self.block_size)
         begin = self.m - steps_ago * self.block_size
         return [(0, self.n_locked), (self.n_locked + begin // self._unit * self._unit, end)]

@@ -41,6 +41,8 @@ from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
 
+# On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
+NARROW, WIDE_UNIT = 256, 64
 LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not overflow
 
 
@@ -146,8 +148,9 @@ class KrylovSpace:
         return self._view(0, self.n_locked + self.m + self.w)
 
     def _filled(self, count: int) -> int:
-        """Round a number of columns of [V Q] up to one that products read."""
-        return min(round_up(count, self._unit), self.capacity)
+        """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
+        is_wide = self._unit > 1 and count > NARROW
+        return min(round_up(count, round_up(WIDE_UNIT, self._unit) if is_wide else self._unit), self.capacity)
 
     @property
     def _is_ragged(self) -> bool:

@@ -96,29 +96,30 @@ MULTIPLE = [
 ]
 """Problems of multiple eigenvalues, whose missed copies and searches have blocks of few columns."""
 LONG = 4096  # entries of the longest row, where kernels of long rows are wanted
+MANY_ENTRIES = (40, 64, 96, 128, 192, 256)
 COMMON: tuple[Matrix, ...] = (("planes", 7, 7), ("lines", 5, 5), ("scattered", 4, 4))
 """Pattern, entries per row and those of the longest row of matrices for which all products are compiled."""
 OTHERS: dict[str, tuple[Matrix, ...]] = {
     "float64": (
-        *(("scattered", entries, LONG if entries > 4 else entries) for entries in ENTRY_CLASSES[:-1]),
-        *(("uneven", entries, LONG) for entries in (6, 10, 20)),
-        *(("lines", entries, entries) for entries in (3, 4, 6, 7, 8, 9, 10, 12, 14, 16, 27, 40, 64, 96)),
-        *(("planes", entries, entries) for entries in (9, 10, 12, 14, 20, 27, 40, 96)),
+        *(("scattered", entries, LONG if entries > 4 else entries) for entries in ENTRY_CLASSES),
+        *(("uneven", entries, LONG) for entries in (6, 10, 12, 14, 20, 40)),
+        *(("lines", entries, entries) for entries in (3, 4, 6, 7, 8, 9, 10, 12, 14, 16, 27, *MANY_ENTRIES)),
+        *(("planes", entries, entries) for entries in (9, 10, 12, 14, 20, 27, *MANY_ENTRIES)),
     ),
     "complex128": (
         *(("scattered", entries, entries) for entries in (5, 6, 8, 12, 16, 20)),
         *(("lines", entries, entries) for entries in (4, 9)),
     ),
     "float32": (
-        *(("scattered", entries, entries) for entries in ENTRY_CLASSES[:-1]),
-        *(("uneven", entries, LONG) for entries in (6, 10, 20)),
-        *(("lines", entries, entries) for entries in (4, 6, 9)),
-        *(("planes", entries, entries) for entries in (10, 27)),
+        *(("scattered", entries, entries) for entries in ENTRY_CLASSES),
+        *(("uneven", entries, LONG) for entries in (6, 10, 12, 14, 20)),
+        *(("lines", entries, entries) for entries in (4, 6, 7, 8, 9, 10, 12, 14, 16, 27)),
+        *(("planes", entries, entries) for entries in (10, 12, 14, 27)),
     ),
     "complex64": (("scattered", 5, 5), ("lines", 4, 4), ("lines", 9, 9)),
 }
 """Others by element type, for which products with blocks of up to `NARROW` columns are compiled."""
-NARROW = 8
+NARROW = 16
 PADDED = range(PADDING, 129, PADDING)
 """Columns of locked and converged vectors: blocks are filled up to these widths with zeros."""
 HALF_PADDED = range(PADDING // 2, 129, PADDING)
@@ -227,7 +228,15 @@ def products(dtype: str) -> Iterator[TsmttsmProblem | TsmmProblem | SweepProblem
     for M, N, K in itertools.product(HALF_PADDED, (1, 2, 4), ROWS):
         yield TsmttsmProblem(K, M, N, dtype, dtype, M + PADDING, N, conj=conj)
         yield SweepProblem("update_gram", K, M, N, dtype, dtype, dtype, M + PADDING, N)
-    for n, K in itertools.product(FEW, ROWS):  # a mixture of vectors
+    for M, N, K in itertools.product(PADDED, PADDED[:2], ROWS):  # found vectors, and random ones behind them
+        wide = M + 2 * PADDING
+        yield TsmttsmProblem(K, M, N, dtype, dtype, wide, wide, conj=conj)
+        yield TsmmProblem(K, M, N, dtype, dtype, wide, wide, alpha="general", beta="one")
+    for M, N, K in itertools.product(range(320, 961, 64), (8,), ROWS):  # a basis of many wanted vectors
+        yield TsmttsmProblem(K, M, N, dtype, dtype, M + PADDING, N, conj=conj)
+        yield TsmmProblem(K, M, N, dtype, dtype, M + PADDING, N, alpha="general", beta="one")
+        yield SweepProblem("update_gram", K, M, N, dtype, dtype, dtype, M + PADDING, N)
+    for n, K in itertools.product((*FEW, PADDING), ROWS):  # a mixture of vectors
         yield TsmmProblem(K, n, 1, dtype, dtype, n, 1)
     for n, K in itertools.product(SQUARES[dtype], ROWS):
         yield TsmttsmProblem(K, n, n, dtype, dtype, n, n, conj=conj)
@@ -236,6 +245,16 @@ def products(dtype: str) -> Iterator[TsmttsmProblem | TsmmProblem | SweepProblem
             yield TsmttsmProblem(K, n, n, dtype, dtype, ld, ld, align, align, conj, same=True)
             yield TsmmProblem(K, n, n, dtype, dtype, ld, ld, align, align, inplace=True)
             yield TsmmProblem(K, n, n, dtype, dtype, ld, n, align)
+            yield TsmmProblem(K, n, n, dtype, dtype, n, ld, align_b=align)
+
+
+def restarts(dtype: str) -> Iterator[TsmmProblem]:
+    """Describe the products of restarts, of a basis with kept Ritz vectors or few mixtures of them."""
+    for M, K in itertools.product(PADDED, ROWS):
+        for N, ld in itertools.product(PADDED[: M // PADDING], (M, M + 4, M + PADDING)):
+            yield TsmmProblem(K, M, N, dtype, dtype, ld, ld, inplace=True)
+        for N in FEW:
+            yield TsmmProblem(K, M, N, dtype, dtype, M + 4, N)
 
 
 def sums() -> Iterator[str]:
@@ -284,6 +303,8 @@ def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
             for problem in products(dtype):
                 found |= dict.fromkeys(_sources(problem, problem.K, problem.K, backend))
         print(device.architecture, "searches", len(found), flush=True)
+        for problem in restarts("float32"):
+            found |= dict.fromkeys(_sources(problem, problem.K, problem.K, backend))
         found |= krylov_steps(device)
         found |= dict.fromkeys(sums())
         found |= dict.fromkeys(InverseFactorKernel(dtype).source() for dtype in ENTRY_TYPES)

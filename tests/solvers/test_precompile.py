@@ -9,7 +9,7 @@ import pytest
 
 import blockvec
 from blockvec import models
-from blockvec.kernels.problem import SweepProblem
+from blockvec.kernels.problem import SweepProblem, TsmttsmProblem
 from blockvec.models.spectra import laplace_eigenvalues
 from blockvec.precompile import shipped
 from solvers import eigsh
@@ -92,3 +92,15 @@ def test_solves_that_find_missed_copies_ask_for_few_widths_of_a_basis(k: int) ->
         r.M for solve in watched.solves for r in solve.requests if isinstance(r, SweepProblem) and r.N == 4
     }
     assert all(width % 4 == 0 for width in widths)
+
+
+def test_bases_of_many_columns_are_read_in_few_widths() -> None:
+    A = models.model("laplace3d:n=12")
+    with pretended_gpu() as watched, np.errstate(all="ignore"):
+        options: Any = {"method": "lanczos", "which": "LA", "tol": 1e-6, "verify": "never"}
+        result = eigsh(A, 200, rng=0, device="gpu", return_info=True, **options)
+    assert result.info["ncv"] == 400
+    assert np.allclose(result.eigenvalues.get(), np.sort(laplace_eigenvalues((12, 12, 12)))[-200:], atol=1e-5)
+    requests = {r for solve in watched.solves for r in solve.requests}
+    widths = {r.M for r in requests if isinstance(r, TsmttsmProblem | SweepProblem)}
+    assert {width for width in widths if width > 256} <= {320, 384, 408}
