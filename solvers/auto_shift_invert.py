@@ -44,6 +44,7 @@ ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-
 # orthogonalises against.
 HOST_S, GPU_S = (1e-4, 1e-10, 5e-4, 1e-9), (2e-5, 3e-13, 2e-3, 0.0)
 SINGLE_S = 3e-5  # of a call, or a step, of single columns beside its product
+LEAST_SPREAD = float(np.finfo(np.float64).tiny)
 DEFLATED = 0.5  # share of the limits of residuals up to which values are computed, not iterated on
 
 
@@ -134,17 +135,19 @@ def _factorise_or_iterate(
 
 
 def _count_outliers(first: EigenResult, which: str) -> int:
-    """Count the computed values so far out that all others are alike from a shift between both; or zero."""
-    from .factorization.inertia import CLOSE
+    """Count the computed values that a shift further out than all others would have to be beyond; or zero.
 
+    From there those others are alike, if they lie closer together than to the computed ones.
+    """
     theta, residuals = to_host(first.eigenvalues).astype(np.float64), first.residuals
     if which == "LA":
         theta, residuals = -theta[::-1], residuals[::-1]
-    widest, outside = 0.0, 0
+    most, outside = 1.0, 0
     for count in range(1, min(computed_outwards(first, which, DEFLATED), len(theta) - 2) + 1):
-        gap, rest = theta[count] - theta[count - 1], theta[count:]
-        if gap > widest and max(rest[-1] - rest[0], float(residuals[count:].max())) < CLOSE * gap:
-            widest, outside = float(gap), count
+        gap, rest = float(theta[count] - theta[count - 1]), theta[count:]
+        spread = max(float(rest[-1] - rest[0]), float(residuals[count:].max()), LEAST_SPREAD)
+        if gap > most * spread:
+            most, outside = gap / spread, count
     return outside
 
 

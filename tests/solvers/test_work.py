@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,24 @@ def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
     assert result.converged.all()
     assert np.allclose(result.eigenvalues, expected, rtol=0, atol=1e-12 * 300)
     assert result.info["operator_columns"] < 6000
+
+
+@pytest.mark.parametrize(
+    ("inner", "count"),
+    [
+        (np.linspace(0.8, 1.0, 69), 31),
+        (np.linspace(-3.0, 1.0, 69), 0),
+    ],  # nearer to each other than to 2.8, or not
+)
+def test_values_far_out_are_left_out_where_the_others_are_alike_from_beyond_them(
+    inner: Any, count: int
+) -> None:
+    values = np.r_[inner, np.linspace(2, 31, 31) ** 1.5]
+    limits, residuals = np.full(100, 1e-6), np.r_[np.full(69, 4e-2), np.full(31, 1e-12)]
+    done: Any = SimpleNamespace(eigenvalues=values, residuals=residuals, limits=limits)
+    assert auto_shift_invert._count_outliers(done, "LA") == count
+    mirrored: Any = SimpleNamespace(eigenvalues=-values[::-1], residuals=residuals[::-1], limits=limits)
+    assert auto_shift_invert._count_outliers(mirrored, "SA") == count
 
 
 @pytest.mark.parametrize("which", ["SA", "LA"])
