@@ -45,7 +45,6 @@ ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-
 HOST_S, GPU_S = (1e-4, 1e-10, 5e-4, 1e-9), (2e-5, 3e-13, 2e-3, 0.0)
 SINGLE_S = 3e-5  # of a call, or a step, of single columns beside its product
 LEAST_SPREAD = float(np.finfo(np.float64).tiny)
-DEFLATED = 0.5  # share of the limits of residuals up to which values are computed, not iterated on
 
 
 def is_factorable(A: Operator, which: str) -> bool:
@@ -143,7 +142,7 @@ def _count_outliers(first: EigenResult, which: str) -> int:
     if which == "LA":
         theta, residuals = -theta[::-1], residuals[::-1]
     most, outside = 1.0, 0
-    for count in range(1, min(computed_outwards(first, which, DEFLATED), len(theta) - 2) + 1):
+    for count in range(1, min(computed_outwards(first, which), len(theta) - 2) + 1):
         gap, rest = float(theta[count] - theta[count - 1]), theta[count:]
         spread = max(float(rest[-1] - rest[0]), float(residuals[count:].max()), LEAST_SPREAD)
         if gap > most * spread:

@@ -29,6 +29,10 @@ COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),
     "verification_columns",
 )
+# Share of the limits of true residuals up to which values are computed, and left out of what follows.
+# Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
+# vanish in a Rayleigh-Ritz step of all.
+COMPUTED = 0.5
 COLUMNS_AT_ONCE = 8  # of products with A on a GPU: a width that steps have
 
 
@@ -154,9 +158,9 @@ def _is_further_out(done: EigenResult, others: EigenResult, which: str) -> bool:
     return bool(found.min() >= further.min() - errors)
 
 
-def computed_outwards(first: EigenResult, which: str, share: float) -> int:
-    """Count the values, from the outermost on, with residuals up to a share of their limits."""
-    done = first.residuals <= share * first.limits
+def computed_outwards(first: EigenResult, which: str) -> int:
+    """Count the values, from the outermost on, whose residuals are well within their limits."""
+    done = first.residuals <= COMPUTED * first.limits
     return int(np.argmin(np.append(done if which == "SA" else done[::-1], False)))
 
 

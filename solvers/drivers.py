@@ -32,11 +32,6 @@ from .runtime.processes import delivered, largest
 from .storage import dense_bytes, may_mix, require_basis
 from .transform.inner_product import InnerProductOperator, inner_product_columns
 
-# Values far out are computed once their true residuals are this share of their limits. Estimates have got
-# further, but rounding errors are a tenth of the limits of the smallest tolerance; couplings of that size to
-# the others vanish in a Rayleigh-Ritz step of all.
-COMPUTED = 0.5
-
 
 def solve(problem: Problem) -> EigenResult:
     """Solve a standard problem by the given method, or by one selected from its size and costs."""
@@ -114,7 +109,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         result = solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
         return one_after_other(others, result)
 
-    count = min(computed_outwards(result, problem.which, COMPUTED), problem.k - 1)
+    count = min(computed_outwards(result, problem.which), problem.k - 1)
     joined = after_outliers(given, result, count, solve_rest) if count else None
     if joined is not None:
         return joined
