@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -39,6 +40,9 @@ CYCLES_TO_PREDICT, CYCLES_OF_FEW, CYCLES_OF_MORE = 5, 30.0, (22.0, 15.0)
 # Rows from which on more pairs are worth a sketch then, and the eigenvalues beyond the last wanted Ritz
 # value, per pair, above which there are more copies than single columns find soon.
 LONG, COPIES = 2**14, 8.0
+# Cycles on other columns up to which the gaps of a sketch predict their number, and what they predict where
+# no filter pays: 1.6 for values far out, 4 and more on lattices, graphs, spin chains and finite elements.
+CYCLES_BY_GAPS, FEW_BY_GAPS = 6, 2.0
 CYCLES_TO_SKETCH = 3  # cycles on column-major blocks before the gaps of a sketch predict their number
 CYCLES_OF_BLOCKS = 20  # before the residuals of column-major blocks predict their number
 SKETCH_WIDTH, SKETCH_STEPS, MAX_SKETCH_STEPS = 2, 40, 320  # vectors, and steps at first and at most
@@ -116,9 +120,10 @@ class FilterChoice(ThickRestart):
                     return self._cycles_of(self._drawn, steps) <= most
             return cycles < CYCLES_OF_BLOCKS or left <= CHEAP_CYCLES
         # The looks of a cycle tell its rate; without one, or if that does not last, whole cycles do.
-        if len(self.history) > 1 and self._columns_left() > CYCLES_SEEN * steps * b:
-            return False
-        return self._digits(state.residuals, state.limits) <= CYCLES_WITHOUT * steps * self.rate
+        is_slow = len(self.history) > 1 and self._columns_left() > CYCLES_SEEN * steps * b
+        if not is_slow and self._digits(state.residuals, state.limits) <= CYCLES_WITHOUT * steps * self.rate:
+            return True
+        return len(self.history) <= CYCLES_BY_GAPS and self._has_wide_gaps(steps)
 
     def _cycles_without(self) -> float:
         """Return the predicted cycles of single columns up to which no filter is designed."""
@@ -132,6 +137,18 @@ class FilterChoice(ThickRestart):
         state, b = self.history[-1], self.block_size
         spread = np.ptp(state.eigenvalues[:b]) if len(state.eigenvalues) >= b else 0.0
         return bool(b > 1 and spread <= 2 * state.residuals[:b].max(initial=0.0))
+
+    def _has_wide_gaps(self, steps: int) -> bool:
+        """Check whether the gaps of a sketch predict few cycles; it need not resolve more, then."""
+
+        def are_wide(sketch: Sketch) -> bool:
+            return self._cycles_of(sketch, steps) <= FEW_BY_GAPS
+
+        sketch = self._drawn or self._draw_sketch(are_wide)
+        is_few = are_wide(sketch)
+        # One that was enough in an earlier cycle may resolve too little for a filter.
+        self._drawn = sketch if is_few or self._drawn is None else None
+        return is_few
 
     def _has_many_copies(self) -> bool:
         """Check whether far more eigenvalues than pairs are wanted lie beyond the last wanted Ritz value."""
@@ -173,14 +190,14 @@ class FilterChoice(ThickRestart):
     def _crowding(self, sketch: Sketch) -> float:
         return sketch.crowd(self._placed(sketch)[-1], self.which) / self._outside()
 
-    def _draw_sketch(self) -> Sketch:
-        """Estimate the bounds of the spectrum and its density."""
+    def _draw_sketch(self, is_enough: Callable[[Sketch], bool] = lambda sketch: False) -> Sketch:
+        """Estimate the bounds of the spectrum and its density, up to a sketch that is enough."""
         from .spectrum import sketch_spectrum
 
         sketch = sketch_spectrum(
             *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
             most=MAX_SKETCH_STEPS,
-            resolved=lambda sketch: self._crowding(sketch) <= CROWDED,
+            resolved=lambda sketch: self._crowding(sketch) <= CROWDED or is_enough(sketch),
         )
         counts = self.counts
         counts.operator_columns += sketch.columns

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, Recorder, as_operator, models
 from solvers import drivers, eigsh
 from solvers.column_block import ColumnBlock, ColumnOperator
-from solvers.iterations import filter_design, filtered_lanczos, spectrum
+from solvers.iterations import filter_design, filtered_lanczos, krylov, spectrum
 from solvers.iterations.chebyshev import ChebyshevOperator, steps_within_leak
 from solvers.iterations.filter_design import LEAST_DEGREE, PAYING_DEGREE, Filter, choose_degree, design_filter
 from solvers.iterations.filtered_lanczos import FilteredRestart
@@ -492,6 +492,18 @@ def test_values_far_out_are_computed_first(
     assert np.allclose(result.eigenvalues, exact, rtol=0, atol=1e-10 * 165)
     assert np.abs(result.eigenvectors.conj().T @ result.eigenvectors - np.eye(k)).max() < 1e-12
     assert result.info["restarts"] >= len(result.history) - 2
+
+
+def test_on_a_gpu_a_sketch_of_wide_gaps_is_not_extended(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = matrix("separated:n=20000,outside=117,seed=206")
+    tol = 1e-8 * float(abs(A).sum(axis=0).max())
+    options: Any = {"which": "LA", "tol": tol, "convergence": "absolute", "rng": 0, "return_info": True}
+    monkeypatch.setattr(krylov, "CHEAP_BYTES", 0)  # a long matrix
+    with pretended_gpu():
+        result = eigsh(A, 20, device="gpu", **options)
+    assert result.info["method"] == "lanczos"
+    assert result.info["operator_columns"] < 400  # 640 are those of the longest sketch
+    assert result.converged.all()
 
 
 def test_on_a_gpu_filters_look_for_convergence_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
