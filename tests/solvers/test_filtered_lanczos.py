@@ -457,6 +457,7 @@ def test_a_rate_that_does_not_last_is_not_believed() -> None:
     run: Any = SimpleNamespace(history=states[:1], block_size=8, theta=np.zeros(40), rate=np.inf)
     run.krylov, run._is_cheap, run._digits = SimpleNamespace(capacity=96), False, FilteredRestart._digits
     run._columns_left = functools.partial(FilteredRestart._columns_left, run)
+    run._has_wide_gaps = lambda steps: False
     assert FilteredRestart._converges_soon(run)  # no look has told a rate
     run.history = states
     assert not FilteredRestart._converges_soon(run)
