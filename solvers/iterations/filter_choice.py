@@ -123,7 +123,10 @@ class FilterChoice(ThickRestart):
         is_slow = len(self.history) > 1 and self._columns_left() > CYCLES_SEEN * steps * b
         if not is_slow and self._digits(state.residuals, state.limits) <= CYCLES_WITHOUT * steps * self.rate:
             return True
-        return len(self.history) <= CYCLES_BY_GAPS and self._has_wide_gaps(steps)
+        if len(self.history) <= CYCLES_BY_GAPS:
+            return self._has_wide_gaps(steps)
+        self._drawn = None  # one that was enough so far may resolve too little for a filter
+        return False
 
     def _cycles_without(self) -> float:
         """Return the predicted cycles of single columns up to which no filter is designed."""
