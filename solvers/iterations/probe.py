@@ -151,8 +151,12 @@ class _Run:
         start: tuple[Array | None, Array | None],
     ) -> None:
         self._product, self._X, self._layout = operator.add_vector, X.array, X.layout
+        self._blocks = type(X)
+        self._inner: Callable[[Array], Array] | None = getattr(X, "image", None)  # products with M
+        self._duals = X.array if self._inner is None else self._inner(X.array)
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(X)
         self._adjoint = 2 if X.dtype.kind == "c" else 1
+        self._dual: Array | None = None  # M v of the last vector v, in the inner product of M
         self._chunks: list[Array] = []
         self._vectors: list[Array] = []
         self.norm = norm
@@ -165,8 +169,8 @@ class _Run:
         self._known = int(self._image is not None)
         for _ in range(2):
             self._project(z)
-            factor = 1 / math.sqrt(self._dot(z, z).real)
-            self._scale(factor, z)
+            factor = 1 / self._norm(z)
+            self._multiply(factor, z)
             if self._image is not None:  # the product with X is in the space of X, up to its residuals
                 self._image = self._image * factor
 
@@ -196,14 +200,14 @@ class _Run:
             w.fill(0)
         if j or not self._known:
             self._product(v, w)
-        alpha = self._dot(v, w).real
+        alpha = self._dot(v if self._dual is None else self._dual, w).real
         self._axpy(v, w, a=-alpha)
         self._project(w)  # last: what v has along X would return with a factor of alpha / beta
-        after = math.sqrt(self._dot(w, w).real)
+        after = self._norm(w)
         if not math.isfinite(after):
             raise BreakdownError("verification: the operator returned NaN or Inf for a finite block.")
         if after:
-            self._scale(1 / after, w)
+            self._multiply(1 / after, w)
         self.alphas.append(alpha)
         self.betas.append(after)
         return alpha, before, after
@@ -230,12 +234,24 @@ class _Run:
             for i, V in enumerate(self._chunks)
             if i * CHUNK < self.steps
         ]
-        return ColumnBlock(sum(parts[1:], start=parts[0]), self._layout)
+        return self._blocks(sum(parts[1:], start=parts[0]), self._layout)
 
     def _project(self, w: Array) -> None:
         if self._X.shape[1]:
-            part = summed(self._layout, self._gemv(1.0, self._X, w, trans=self._adjoint))
+            part = summed(self._layout, self._gemv(1.0, self._duals, w, trans=self._adjoint))
             self._gemv(-1.0, self._X, part, 1.0, w, overwrite_y=1)
+
+    def _norm(self, w: Array) -> float:
+        """Compute the norm of a vector, and M w in the inner product of M."""
+        self._dual = None if self._inner is None else self._inner(w[:, None])[:, 0]
+        square = self._dot(w if self._dual is None else self._dual, w).real
+        return math.sqrt(max(square, 0.0)) if math.isfinite(square) else math.inf
+
+    def _multiply(self, factor: float, w: Array) -> None:
+        """Scale a vector, and M w with it."""
+        self._scale(factor, w)
+        if self._dual is not None:
+            self._scale(factor, self._dual)
 
     def _allocate(self) -> None:
         """Make room for more vectors."""

@@ -18,6 +18,7 @@ from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.probe import probe
 from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs
 from solvers.iterations.search_interval import Found
+from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 
 UNIT = np.finfo(np.float64).eps / 2
 
@@ -106,6 +107,27 @@ def test_a_run_in_the_complement_finds_a_copy_or_proves_that_there_is_none(which
         else:
             assert verdict.missed is None
             assert verdict.text.startswith("passed")
+
+
+@pytest.mark.parametrize("missed", [True, False])
+def test_a_run_in_an_inner_product_finds_a_copy_or_proves_that_there_is_none(missed: bool) -> None:
+    n, k = 600, 4
+    values = np.r_[2.0, 2.0, 1.9, 1.8, 1.7, np.linspace(-1, 1.5, n - 5)]
+    C = np.eye(n) + 0.5 * np.eye(n, k=1)  # M = C^H C, and eigenvectors are columns of C^-1
+    vectors = np.linalg.inv(C)
+    operator = ColumnOperator(as_operator(vectors @ np.diag(values) @ C))
+    blocks = inner_product_columns(inner_product_blocks(as_operator(C.T @ C)))
+    known = np.r_[0, 2:5] if missed else np.r_[0:4]
+    X, lowest = blocks(np.asfortranarray(vectors[:, known])), 1.8 if missed else 1.9
+    limits = np.full(k, 1e-8)
+    found = Found(X, values[known], np.zeros(k), k, "LA", limits, 2.0, -1.0, None, 1)
+    verdict = probe(operator, found, lowest - 1e-7, 300, np.random.default_rng(0), bool)
+    assert verdict is not None
+    assert verdict.text.startswith("found 1" if missed else "passed")
+    if missed:
+        assert verdict.missed is not None
+        assert isinstance(verdict.missed, blocks)  # what it is joined to is orthonormal in M
+        assert np.linalg.norm(C[1] @ verdict.missed.array) > 0.9
 
 
 @pytest.mark.parametrize("spec", ["laplace2d:n=40", "laplace3d:n=12", "hofstadter:nx=24,ny=24"])
