@@ -82,11 +82,11 @@ def test_all_copies_are_found_and_the_search_ends(block_size: int | None) -> Non
     A, M = sp.csr_array(sp.kron(stiff, mass) + sp.kron(mass, stiff)), sp.csr_array(sp.kron(mass, mass))
     wave = np.cos(2 * np.pi * np.arange(n) / n)
     values = (2 - 2 * wave) / ((4 + 2 * wave) / 6)
-    expected = np.sort(np.add.outer(values, values).ravel())[:13]  # four copies, four, four, eight
-    result = eigsh(A, 13, M=M, sigma=-0.01, block_size=block_size, maxiter=20, rng=0, return_info=True)
+    expected = np.sort(np.add.outer(values, values).ravel())[:14]  # four copies, four, four, more
+    result = eigsh(A, 14, M=M, sigma=-0.01, block_size=block_size, maxiter=20, rng=0, return_info=True)
     assert np.abs(result.eigenvalues - expected).max() < 1e-12
     assert result.info["verification"].startswith("passed")
-    assert result.info["operator_columns"] < 150
+    assert result.info["operator_columns"] < 450
 
 
 def test_buckling_modes_are_those_of_lapack() -> None:
