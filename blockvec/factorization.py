@@ -7,13 +7,14 @@ Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228, section 3 (inert
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
 import numpy as np
 
 from .adapters import as_operator
-from .backends import Array, Backend, backend_for
+from .backends import Array, Backend, backend_for, single_threaded_blas
 from .backends.base import is_nearly_full, is_small
 from .blockvector import BlockVector
 from .errors import BreakdownError, OptionError, ShapeError
@@ -170,6 +171,11 @@ class Factorization:
         return self._factors.nbytes
 
     @property
+    def solve_width(self) -> int:
+        """Columns of the narrowest block that is solved for at full speed; with fewer, each takes longer."""
+        return self._factors.width
+
+    @property
     def growth(self) -> float:
         """Stored elements of the factors per element of S."""
         return self._factors.entries / max(self._stored, 1)
@@ -203,6 +209,13 @@ class Factorization:
         self._stored, self._inertia, self._counts, self.is_singular = int(S.nnz), None, False, True
         if self._is_on_host:
             self._products = (self._applied(S),)
+        # Calls of BLAS are short beside sparse factors, and its threads disturb long after them.
+        is_sparse = self._is_on_host and not is_nearly_full(S)
+        with single_threaded_blas if is_sparse else contextlib.nullcontext():
+            self._compute(S, only_counts)
+
+    def _compute(self, S: Any, only_counts: bool) -> None:
+        """Compute the factors of S, where others are not accurate by exchanges of rows."""
         for exchanges_rows in (False, True):
             has_pivots = self._factors.compute(S, exchanges_rows)
             if not (has_pivots or (exchanges_rows and self._factors.entries)):

@@ -24,8 +24,8 @@ MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice as many, more save few
 # Up to so many wanted eigenpairs, single short columns take less time than blocks of four: half to nine
-# tenths for 50 to 100 pairs. With solves, where a search for copies takes long, blocks of two up to fewer.
-SINGLE_PAIRS, FEW_COSTLY_PAIRS = 128, 5
+# tenths for 50 to 100 pairs. With solves, where a search for copies takes long, narrow blocks up to fewer.
+SINGLE_PAIRS, FEW_COSTLY_PAIRS = 128, 50
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 # On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
 # Per wanted pair of sparse and of dense matrices: at the limit, 70 to 250 pairs of 600 to 1000 rows took 0.3
@@ -112,7 +112,9 @@ def _block_size(problem: Problem) -> int:
     on the host, single columns need two thirds of those of blocks of two or four, hardly any
     orthogonalisation, and up to half as many again for the proof that no copy is missing: mostly half to nine
     tenths of the time, twice as much for 100 pairs of lattices with values of multiplicity six. For more
-    pairs, blocks of four find more copies; eight columns need up to twice as many.
+    pairs, blocks of four find more copies; eight columns need up to twice as many. Solves with SuperLU's
+    factors take as long for each column of two as of four, and blocks of two need two thirds of the columns
+    of blocks of four up to 20 pairs, nine tenths for 50.
     """
     op, n, k = problem.operator, problem.n, problem.k
     is_sparse = getattr(op, "nnz", None) is not None
@@ -132,7 +134,8 @@ def _block_size(problem: Problem) -> int:
             if is_plain and may_be_single and k <= SINGLE_PAIRS:
                 b = 1
             elif is_plain and k <= few:
-                b = min(k, PAIR)  # only copies of wanted values change the result
+                width = problem.solve_width if problem.has_costly_steps else 0
+                b = min(k, width or PAIR)  # only copies of wanted values change the result
             elif not problem.has_costly_steps:
                 b = min(b, 4)
         if problem.ncv is not None:  # two steps between restarts

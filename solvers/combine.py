@@ -20,6 +20,7 @@ from .blocks import (
     to_host,
 )
 from .iterations.rayleigh_ritz import ritz_pairs
+from .orthogonalize import orthogonalize
 from .orthogonalize.host_step import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult
@@ -101,6 +102,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     if alone is not None and (_are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
         return _joined(problem, first, alone)
     X, low = problem.blocks(first.eigenvectors), within_time(replace(low, checkpoint=None))
+    orthogonalize(X, rng=problem.rng)  # those of an inverse are so to the digits that they have
     if stopped == "callback":
         low = replace(low, callback=lambda state: True)
     if problem.locked is None:  # the columns of a caller need not be invariant under A

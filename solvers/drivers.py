@@ -87,7 +87,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         problem.checkpoint.image = probe(op, start, problem.locked)
         problem.checkpoint.layout = op.layout
     iteration = _iteration(options.method)
-    is_sparse = problem.has_factors or getattr(op, "nnz", None) is not None  # products need no BLAS
+    is_sparse = problem.solve_width > 0 or getattr(op, "nnz", None) is not None  # products need no BLAS
     threads = single_threaded_blas if is_sparse and op.device == "cpu" else contextlib.nullcontext()
     with threads, deferred_interrupt() as interrupted:
         try:

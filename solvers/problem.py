@@ -127,7 +127,7 @@ class Problem:
     preconditioner: Preconditioner | None = None
     jd_options: JacobiDavidsonOptions | None = None
     has_costly_steps: bool = False  # a step of Lanczos takes longer than a Rayleigh-Ritz step
-    has_factors: bool = False  # the operator applies sparse factors: threads of BLAS would only wait for them
+    solve_width: int = 0  # columns of blocks that sparse factors in the operator are applied to at full speed
     blocks: type[BlockVector] = BlockVector  # whose inner product the operator is Hermitian in
     # Two random vectors and their products with the operator, column-major arrays of the host, if known.
     probes: Array | None = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Operator
+from blockvec import BlockVector, Operator, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import matrix_on_host, tall_block
@@ -41,13 +42,15 @@ NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
-    _refuse_indefinite(form)
-    norms = _norms(form, problem.norm)
-    inside = _inside(form, problem, norms)
+    with _blas_threads(form):
+        _refuse_indefinite(form)
+        norms = _norms(form, problem.norm)
+        inside = _inside(form, problem, norms)
     form.solve_within(_solve_tolerance(form, problem.tolerance, norms))
     try:
         inner = solve(inside)
-        result = _transformed_back(form, inner, problem, norms)
+        with _blas_threads(form):
+            result = _transformed_back(form, inner, problem, norms)
         form.solve_within(0.0)
         improvable = inner.info["method"] != "dense" and inner.info["stopped"] in AT_THE_LIMIT
         if improvable and not result.converged.all():
@@ -56,6 +59,12 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     except (BreakdownError, np.linalg.LinAlgError) as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
+
+
+def _blas_threads(form: StandardForm) -> AbstractContextManager[object]:
+    """Limit BLAS to one thread where products and solves are sparse: its threads would disturb these."""
+    is_sparse = form.A.device == "cpu" and getattr(form.A, "nnz", None) is not None
+    return single_threaded_blas if is_sparse else nullcontext()
 
 
 def _refuse_indefinite(form: StandardForm) -> None:
@@ -193,7 +202,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         norm=None,
         exponent=form.map.degree * problem.exponent,
         has_costly_steps=form.is_shifted,
-        has_factors=form.inverse is not None and form.inverse.factors is not None,
+        solve_width=form.solve_width,
         blocks=form.blocks,
         method="lanczos" if form.blocks is not BlockVector else problem.method,
     )

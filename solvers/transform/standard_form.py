@@ -72,6 +72,12 @@ class StandardForm:
         """The factors of A - sigma M, if values nearest to sigma are those of largest magnitude."""
         return None if self.inverse is None or self.map.mode != "normal" else self.inverse.factors
 
+    @property
+    def solve_width(self) -> int:
+        """Columns of the narrowest block that is solved for at full speed; 0 where nothing is factorised."""
+        factors = None if self.inverse is None else self.inverse.factors
+        return 0 if factors is None else factors.solve_width
+
     def solve_within(self, tolerance: float) -> None:
         """Let solves with A - sigma M have residuals of tolerance ||x||."""
         if self.inverse is not None:

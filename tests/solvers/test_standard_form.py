@@ -538,7 +538,9 @@ def test_proofs_count_apart_from_eigenvalues_where_factors_are_accurate(
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_threads_of_blas_do_not_wait_beside_sparse_factors(given: bool) -> None:
+def test_threads_of_blas_do_not_wait_beside_sparse_factors(
+    given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     A = models.model("laplace2d:nx=40,ny=41")
     threads = set()
 
@@ -546,10 +548,18 @@ def test_threads_of_blas_do_not_wait_beside_sparse_factors(given: bool) -> None:
         pools = threadpoolctl.threadpool_info()
         threads.update(pool["num_threads"] for pool in pools if pool["user_api"] == "blas")
 
-    inverse = (lambda X: factorize(A).solve(X).array) if given else None
+    compute = HostFactors.compute
+    monkeypatch.setattr(HostFactors, "compute", lambda *arguments: note(None) or compute(*arguments))
+    inverse = (lambda X: X) if given else None
     with threadpoolctl.threadpool_limits(2, "blas"):
-        eigsh(A, 6, sigma=0.0, OPinv=inverse, rng=0, callback=note)
+        eigsh(A, 6, sigma=0.0, OPinv=inverse, rng=0, callback=note, on_unconverged="return", maxiter=2)
     assert threads == ({2} if given else {1})
+
+
+def test_blocks_are_as_narrow_as_solves_allow() -> None:
+    A = models.model("laplace2d:nx=40,ny=41")
+    result = eigsh(A, 10, sigma=0.0, rng=0, return_info=True)
+    assert result.info["block_size"] == factorize(A).solve_width
 
 
 def test_a_value_that_inertia_counts_and_nobody_found_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

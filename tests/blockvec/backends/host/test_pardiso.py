@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from blockvec import factorize, models
 from blockvec.backends.host import pardiso
 from blockvec.backends.host.pardiso import PardisoFactors
-from blockvec.backends.host.superlu import HostFactors, SuperLuFactors
+from blockvec.backends.host.superlu import HostFactors, SuperLuFactors, is_narrow
 from solvers import eigsh
 
 needs_mkl = pytest.mark.skipif(pardiso.library() is None, reason="MKL is not installed: blockvec[mkl]")
@@ -36,11 +36,23 @@ def test_without_mkl_superlu_factorises(monkeypatch: pytest.MonkeyPatch) -> None
     assert library_of(models.laplace1d(n=50)) is SuperLuFactors
 
 
+def test_bands_and_forests_are_narrow() -> None:
+    n = 500
+    parents = np.random.default_rng(0).integers(0, np.arange(1, n))
+    edges = sp.csr_array((np.ones(n - 1), (np.arange(1, n), parents)), shape=(n, n))
+    assert is_narrow(sp.csr_array(edges + edges.T + 5 * sp.eye_array(n)))
+    band = sp.diags_array([np.ones(n - d) for d in range(32)], offsets=range(32))
+    assert is_narrow(sp.csr_array(band + band.T))
+    assert is_narrow(sp.csr_array((3, 3)))
+    assert not is_narrow(models.model("laplace2d:nx=40,ny=41"))
+
+
 @needs_mkl
 def test_real_matrices_are_those_of_pardiso_and_others_are_not() -> None:
-    A = models.laplace1d(n=50)
+    A = models.model("laplace2d:nx=40,ny=41")
     assert library_of(A) is library_of(A.astype(np.float32)) is PardisoFactors
     assert library_of(A.astype(complex)) is SuperLuFactors
+    assert library_of(models.laplace1d(n=50)) is SuperLuFactors
 
 
 @needs_mkl
