@@ -24,7 +24,7 @@ from .blocks import Block, Operator, round_up, small_matrix, to_host
 from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
-from .placement import DENSE_ROWS, factor_place, is_affordable, shift_invert_s
+from .placement import DENSE_ROWS, is_affordable, place_of, shift_invert_s
 from .problem import IterationOptions, Problem
 from .result import EigenResult, counted
 
@@ -56,12 +56,16 @@ def is_factorable(A: Operator, which: str) -> bool:
     entries = getattr(A, "nnz", n * n)
     if which not in ("SA", "LA") or entries > MOST_ENTRIES:
         return False
-    return A.device == "cpu" or (n > DENSE_ROWS and factor_place(n, entries, A.device) is not None)
+    return A.device == "cpu" or n > DENSE_ROWS
 
 
 def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
     """Check the same for a pair, whose iteration tells little about the time that it will take."""
-    return is_factorable(operator, which) and (operator.device != "cpu" or is_affordable(A, M, operator))
+    if not is_factorable(operator, which):
+        return False
+    if operator.device == "cpu":
+        return is_affordable(A, M, operator)
+    return place_of(A, operator.device) is not None
 
 
 def _outpaced(problem: Problem, options: IterationOptions, matrix: Any) -> Callable[[float, float], bool]:
@@ -168,15 +172,15 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
 
 
 def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
-    """Improve a first result by shift-invert; None if no shift outside the spectrum is found.
+    """Improve a first result by shift-invert; None without factors, or a shift outside the spectrum.
 
     The first result may be far off, and the shift with it. A few steps then give a better shift. Without a
     `mass` the matrix of the inner product is the identity. A small matrix of a GPU is factorised on the
     host.
     """
     operator, home = problem.operator, array_namespace(first.eigenvectors)
-    place = factor_place(problem.n, getattr(operator, "nnz", problem.n**2), operator.device)
-    assert place is not None
+    if (place := place_of(matrix, operator.device)) is None:
+        return None
     if place != operator.device:
         matrix, mass = on_host(matrix), on_host(mass)
         operator = as_operator(matrix)

@@ -124,20 +124,18 @@ def _block_size(problem: Problem) -> int:
         guided = problem.preconditioner is not None or (problem.target is not None and is_sparse)
         b = _correction_block_size(op.device != "cpu" or n <= SHORT_COLUMN * k, k, problem.ncv, guided)
     else:
-        few = FEW_COSTLY_PAIRS if problem.has_costly_steps else FEW_PAIRS
         wide = 0 if problem.start is None else problem.start.shape[1]
         filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
         is_plain = wide <= PAIR and not filters
         b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
-        if has_short_columns(problem):
-            may_be_single = problem.locked is None and not problem.has_costly_steps
-            if is_plain and may_be_single and k <= SINGLE_PAIRS:
+        if problem.has_costly_steps:
+            if op.device == "cpu" and is_plain and k <= FEW_COSTLY_PAIRS:
+                b = min(k, problem.solve_width or PAIR)  # only copies of wanted values change the result
+        elif has_short_columns(problem):
+            if is_plain and problem.locked is None and k <= SINGLE_PAIRS:
                 b = 1
-            elif is_plain and k <= few:
-                width = problem.solve_width if problem.has_costly_steps else 0
-                b = min(k, width or PAIR)  # only copies of wanted values change the result
-            elif not problem.has_costly_steps:
-                b = min(b, 4)
+            else:
+                b = min(k, PAIR) if is_plain and k <= FEW_PAIRS else min(b, 4)
         if problem.ncv is not None:  # two steps between restarts
             b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
     return min(b, n - problem.n_locked)

@@ -23,6 +23,10 @@ AFFORDABLE_S = 20.0  # of a factorisation on the host that nobody asked for
 # Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
 # graphs, where this matters, the prediction is some five times too high.
 LONGEST_S = 600.0
+# The same on the host for a matrix of a GPU without a library of factors, where iterations can take their
+# place, and the most rows and entries that are copied for a prediction, which is up to three times too high.
+# Inside a spectrum iterations on a GPU took 3 to 60 times as long, at an end a fifth for a cube of 30^3.
+QUICK_S, MOST_ROWS, MOST_ENTRIES = 8.0, 300_000, 5_000_000
 # Real entries of a matrix and of STEP_VECTORS vectors, and wanted pairs, up to which steps on the host take
 # less time than the launches of their kernels on a GPU. For one or two pairs there are few steps, and other
 # calls of the GPU take longer: twice the work.
@@ -77,8 +81,8 @@ class Placement:
         DeviceError
             For a problem that needs factors that nothing on this machine can compute.
         """
-        place = place_of(A, device)
         is_plain = M is None and not is_given and mode == "normal"
+        place = place_of(A, device, QUICK_S if is_plain else LONGEST_S)
         if is_plain and sigma is not None and method == "auto" and _takes_too_long(A, place):
             place = None
         corrects = method == "jd"
@@ -92,7 +96,7 @@ class Placement:
         is_factorised = (needs_host or not is_given) and (M is not None or mode != "distance")
         if transforms and device != "cpu" and is_factorised:
             if place is None and sigma is None and not needs_host:
-                place = place_of(M, device)
+                place = place_of(M, device, LONGEST_S)
                 place = device if place == "cpu" else place  # blocks are copied to its factors and back
             if place is None or (place != "cpu" and needs_host):
                 raise DeviceError(without_factors(device))
@@ -125,28 +129,49 @@ def _takes_too_long(A: Any, place: str | None) -> bool:
     """Predict whether a factorisation asked for takes many minutes."""
     if place is None or blockvec.Factorization.is_small(*_size(A)):
         return False
-    from .factorization.work import FactorWork
-
-    # The search of a long, thin graph takes longer than its factors.
-    bounds = FactorWork.dense, FactorWork.of_band, FactorWork.of
-    return all(bound(A).factor_s(place) > LONGEST_S for bound in bounds)
+    return _factor_s(A, place, LONGEST_S) > LONGEST_S
 
 
-def factor_place(n: int, entries: int, device: str) -> str | None:
-    """Choose where to factorise a matrix of a device: there, or on the ``"cpu"``; None if neither can."""
+def place_of(A: Any, device: str, limit_s: float = QUICK_S) -> str | None:
+    """Choose where to factorise a matrix of a device: there, or on the ``"cpu"``; None if neither can.
+
+    Large matrices of a GPU without a library of factors are factorised on the host if that is predicted to
+    take `limit_s` seconds at most. Functions have no factors.
+    """
+    if not is_explicit(A) or len(A.shape) != 2:
+        return None
+    n, entries = _size(A)
     if device == "cpu" or blockvec.Factorization.is_small(n, entries):
         return "cpu"
-    return device if blockvec.Factorization.is_available(device) else None
+    if blockvec.Factorization.is_available(device):
+        return device
+    is_quick = n <= MOST_ROWS and entries <= MOST_ENTRIES and _factor_s(A, "cpu", limit_s) <= limit_s
+    return "cpu" if is_quick else None
+
+
+def _factor_s(A: Any, device: str, enough_s: float) -> float:
+    """Bound the seconds of a factorisation, by a longer search until so few are enough."""
+    from .factorization.work import FactorWork
+
+    least = math.inf
+    # The search of a long, thin graph takes longer than its factors.
+    for bound in (FactorWork.dense, FactorWork.of_band, FactorWork.of):
+        least = min(least, bound(A).factor_s(device))
+        if least <= enough_s:
+            break
+    return least
 
 
 def shift_invert_s(A: Any, op: Operator) -> float:
-    """Predict the seconds of a solve by shift-invert for an operator of a device; inf without memory."""
+    """Predict the seconds of shift-invert for an operator of a device; inf if nothing can factorise."""
     from .factorization.work import FactorWork
 
+    if (place := place_of(A, op.device)) is None:
+        return math.inf
     work = FactorWork.of(A)
     if op.device == "cpu" and not _fits(work, op):
         return math.inf  # cuDSS asks for memory itself, before its factors are allocated
-    return work.solve_s(factor_place(work.n, work.nnz, op.device) or op.device)
+    return work.solve_s(place)
 
 
 def is_affordable(A: Any, M: Any, op: Operator) -> bool:
@@ -165,13 +190,6 @@ def _fits(work: FactorWork, op: Operator) -> bool:
     return free is None or work.nbytes < free
 
 
-def place_of(A: Any, device: str) -> str | None:
-    """Choose where to factorise a matrix as `factor_place` does; None for a function."""
-    if not is_explicit(A) or len(A.shape) != 2:
-        return None
-    return factor_place(*_size(A), device)
-
-
 def _size(A: Any) -> tuple[int, int]:
     """Count the rows and the stored elements of a square matrix."""
     n = int(A.shape[0])
@@ -181,6 +199,6 @@ def _size(A: Any) -> tuple[int, int]:
 def without_factors(device: str) -> str:
     """Form the message for a problem that nothing on this machine can factorise."""
     return (
-        f"A: is on {device}, where factorisations of so many rows need cuDSS: "
+        f"A: is on {device}, where a factorisation of this size needs cuDSS: "
         f"{install_command('cuda13')} (cuda12 for CUDA 12). Or give A as a matrix of the host, or OPinv."
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import Factorization, as_operator, count_eigenvalues
+from blockvec import as_operator, count_eigenvalues
 from blockvec.models import model, spectra
 from solvers import EigenResult, eigsh
 
@@ -36,8 +36,7 @@ def check(result: EigenResult, A: Any, exact: np.ndarray, M: Any = None, digits:
 
 @pytest.mark.parametrize("n", [40, 160])
 @pytest.mark.parametrize("ends", [(1.0, 1.05), (-math.inf, 0.05), (4.0, 4.0)])
-def test_every_copy_is_found_on_the_device(n: int, ends: tuple[float, float], needs_factors: Any) -> None:
-    needs_factors(n * n)
+def test_every_copy_is_found_on_the_device(n: int, ends: tuple[float, float]) -> None:
     A, values = grid(n)
     inside = values[(values >= ends[0] - 1e-12) & (values <= ends[1] + 1e-12)]
     result = eigsh(A, interval=ends, device="gpu", rng=0, return_info=True)
@@ -47,8 +46,7 @@ def test_every_copy_is_found_on_the_device(n: int, ends: tuple[float, float], ne
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [("float32", 1e-5), ("complex128", 1e-13)])
-def test_types_and_matrices_of_the_device(dtype: str, digits: float, needs_factors: Any) -> None:
-    needs_factors(25600)
+def test_types_and_matrices_of_the_device(dtype: str, digits: float) -> None:
     A, values = grid(160, dtype)
     from cupyx.scipy.sparse import csr_matrix
 
@@ -57,8 +55,7 @@ def test_types_and_matrices_of_the_device(dtype: str, digits: float, needs_facto
     assert result.eigenvectors.dtype == dtype
 
 
-def test_pairs_with_a_mass_matrix_agree_with_the_host(needs_factors: Any) -> None:
-    needs_factors(25600)
+def test_pairs_with_a_mass_matrix_agree_with_the_host() -> None:
     A, _ = grid(160)
     M = sp.diags_array(np.linspace(1.0, 3.0, 25600)).tocsr()
     host = eigsh(A, M=M, interval=(0.1, 0.12), rng=0, return_info=True)
@@ -79,12 +76,10 @@ def test_without_a_factorisation_the_count_is_an_estimate(ends: tuple[float, flo
         assert abs(value - len(inside)) <= 4 * error + 0.5
 
 
-@pytest.fixture
-def needs_factors() -> Any:
-    """Skip a test that needs cuDSS, where it is not installed; small matrices are factorised on the host."""
-
-    def skip(rows: int) -> None:
-        if not Factorization.is_small(rows, 5 * rows) and not Factorization.is_available("gpu"):
-            pytest.skip("cuDSS is not installed")
-
-    return skip
+def test_a_long_chain_is_factorised_with_or_without_cudss() -> None:
+    A = model("laplace1d:n=60000") + sp.diags_array(np.random.default_rng(0).random(60000))
+    result = eigsh(sp.csr_array(A), 6, sigma=2.1, device="gpu", rng=0, return_info=True)
+    assert type(result.eigenvectors).__module__.startswith("cupy")
+    assert result.info["operator_columns"] < 150
+    exact = eigsh(sp.csr_array(A), 6, sigma=2.1, rng=1)[0]
+    np.testing.assert_allclose(result.eigenvalues.get(), exact, rtol=0, atol=1e-13)
