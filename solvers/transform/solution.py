@@ -16,7 +16,7 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..column_block import ColumnBlock, ColumnOperator
-from ..combine import continued, one_after_other, staged, totals, within_time
+from ..combine import COUNTED, continued, one_after_other, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import Tolerance
@@ -55,7 +55,9 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         improvable = inner.info["method"] != "dense" and inner.info["stopped"] in AT_THE_LIMIT
         if improvable and not result.converged.all():
             again = _transformed_back(form, _polished(inner, inside), problem, norms)
-            result = _as_rounding_allows(min(again, result, key=_excess), problem, norms)
+            costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
+            result = min(again, result, key=_excess).with_info(**costs)
+            result = _as_rounding_allows(result, problem, norms)
     except (BreakdownError, np.linalg.LinAlgError) as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
@@ -221,7 +223,9 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     k, size = len(theta), np.abs(theta)
     near = np.flatnonzero(size > DOMINANT * size.min())
     if len(near) == 0 or corrects:
-        return solve(replace(part, start=tall_block("v0", V, S)))
+        rest = solve(replace(part, start=tall_block("v0", V, S)))
+        told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}
+        return rest.with_info(**told, history=continued(inner, rest))
     far = np.setdiff1d(np.arange(k), near)
     Y, W = (columns_of(V, columns) for columns in (near, far))
     first = BlockVector(Y)

@@ -33,7 +33,7 @@ from blockvec.backends import Backend
 from blockvec.kernels import prebuilt
 from blockvec.kernels.compile import OPTIONS, compile_source, compiler_version
 from blockvec.kernels.device import H200
-from blockvec.kernels.elementwise import AxpbyKernel, Factor, WithinKernel, real_type
+from blockvec.kernels.elementwise import AxpbyKernel, Factor, FoldKernel, WithinKernel, real_type
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.inverse_factor import InverseFactorKernel
 from blockvec.kernels.krylov_steps import KrylovStepsKernel
@@ -70,7 +70,7 @@ RUNS: tuple[tuple[str, tuple[int | None, ...], tuple[int, ...], tuple[int, ...]]
     ("float64", (None, 1, 4), (1, 6, 10, 14, 20), ROWS),
     ("complex128", (None,), (6, 10, 15, 20), ROWS),
     ("float32", (None,), (1, 6, 10, 20), ROWS),
-    ("complex64", (None,), (6, 10), ROWS[-2:]),
+    ("complex64", (None,), (1, 6, 10, 20), ROWS),
 )
 METHODS = ("lanczos", "filter", "jd")
 SHIFT_INVERT = (
@@ -266,6 +266,12 @@ def sums() -> Iterator[str]:
             yield AxpbyKernel(dtype, dtype_y, dtype, alpha, beta or Factor(), flat, aligned).source()
 
 
+def folds() -> Iterator[str]:
+    """Generate the sources of sums of partial products in one type, also of Hermitian results."""
+    for dtype, lanes, hermitian in itertools.product(ENTRY_TYPES, (1, 2, 4, 8, 16, 32), (True, False)):
+        yield FoldKernel(dtype, dtype, lanes, hermitian=hermitian).source()
+
+
 def krylov_steps(device: Any) -> dict[str, None]:
     """Generate the sources of Lanczos steps in the block sizes and on the bases that `eigsh` chooses."""
     kernels = [KrylovStepsKernel(*kind, piece=16) for kind in KRYLOV_STEPS]
@@ -306,7 +312,7 @@ def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
         for problem in restarts("float32"):
             found |= dict.fromkeys(_sources(problem, problem.K, problem.K, backend))
         found |= krylov_steps(device)
-        found |= dict.fromkeys(sums())
+        found |= dict.fromkeys((*sums(), *folds()))
         found |= dict.fromkeys(InverseFactorKernel(dtype).source() for dtype in ENTRY_TYPES)
         found |= dict.fromkeys(WithinKernel(dtype).source() for dtype in ("int32", "int64"))
         found |= dict.fromkeys(codes.source(dtype) for dtype in ENTRY_TYPES)

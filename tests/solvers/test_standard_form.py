@@ -556,6 +556,23 @@ def test_threads_of_blas_do_not_wait_beside_sparse_factors(
     assert threads == ({2} if given else {1})
 
 
+def test_the_costs_of_a_polished_result_are_those_of_both_solves() -> None:
+    n, calls = 900, []
+    A = models.model("laplace2d:nx=30,ny=30")
+    M = sp.diags_array(
+        [np.full(n - 1, 0.2), np.ones(n), np.full(n - 1, 0.2)], offsets=[-1, 0, 1], format="csr"
+    )
+
+    def matvec(x: Any) -> Any:
+        calls.append(1)
+        return A @ x
+
+    function = LinearOperator((n, n), matvec, matmat=lambda X: np.stack([*map(matvec, X.T)], 1), dtype=float)
+    result = eigsh(function, 6, M=M, which="LA", rng=0, return_info=True)
+    assert result.converged.all()
+    assert 0.8 * len(calls) <= result.info["operator_columns"] <= len(calls)
+
+
 def test_blocks_are_as_narrow_as_solves_allow() -> None:
     A = models.model("laplace2d:nx=40,ny=41")
     result = eigsh(A, 10, sigma=0.0, rng=0, return_info=True)

@@ -102,5 +102,6 @@ def _launch(
 def _distinct(values: list[Any]) -> Any:
     """List the different bit patterns among values."""
     joined = np.ascontiguousarray(np.concatenate(values))
-    as_bytes = np.unique(joined.view(np.dtype((np.void, joined.itemsize))))
-    return as_bytes.view(joined.dtype)
+    size = joined.itemsize
+    patterns = np.unique(joined.view(f"u{size}" if size <= 8 else np.dtype((np.void, size))))
+    return patterns.view(joined.dtype)
