@@ -123,10 +123,10 @@ def _solve_tolerance(form: StandardForm, tolerance: Tolerance, norms: Norms) -> 
 
     A pair whose vectors are x = theta^-1 (A - sigma M)^-1 x has the residual of that solve.
     """
-    sigma = form.map.sigma
-    if sigma is None or (tolerance.convergence == "value" and form.M is not None):
+    if (sigma := form.map.sigma) is None:
         return 0.0
-    return float(SHARE * pair_limits(tolerance, np.array([sigma]), norms, 1.0, 1.0)[0])
+    masses = 1.0 if form.M is None else 0.0  # at least, per ||x||
+    return float(SHARE * pair_limits(tolerance, np.array([sigma]), norms, 1.0, masses)[0])
 
 
 def _excess(result: EigenResult) -> tuple[int, float]:
