@@ -24,7 +24,7 @@ from .blocks import Block, Operator, round_up, small_matrix, to_host
 from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
-from .placement import DENSE_ROWS, is_affordable, place_of, shift_invert_s
+from .placement import DENSE_ROWS, is_affordable, may_factorise, place_of, shift_invert_s
 from .problem import IterationOptions, Problem
 from .result import EigenResult, counted
 
@@ -56,7 +56,7 @@ def is_factorable(A: Operator, which: str) -> bool:
     entries = getattr(A, "nnz", n * n)
     if which not in ("SA", "LA") or entries > MOST_ENTRIES:
         return False
-    return A.device == "cpu" or n > DENSE_ROWS
+    return A.device == "cpu" or (n > DENSE_ROWS and may_factorise(A))
 
 
 def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:

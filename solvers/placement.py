@@ -27,6 +27,7 @@ LONGEST_S = 600.0
 # place, and the most rows and entries that are copied for a prediction, which is up to three times too high.
 # Inside a spectrum iterations on a GPU took 3 to 60 times as long, at an end a fifth for a cube of 30^3.
 QUICK_S, MOST_ROWS, MOST_ENTRIES = 8.0, 300_000, 5_000_000
+FOREST = 3  # elements per row of matrices without cycles in their graphs, at most
 # Real entries of a matrix and of STEP_VECTORS vectors, and wanted pairs, up to which steps on the host take
 # less time than the launches of their kernels on a GPU. For one or two pairs there are few steps, and other
 # calls of the GPU take longer: twice the work.
@@ -82,7 +83,9 @@ class Placement:
             For a problem that needs factors that nothing on this machine can compute.
         """
         is_plain = M is None and not is_given and mode == "normal"
-        place = place_of(A, device, QUICK_S if is_plain else LONGEST_S)
+        place = None
+        if M is not None or sigma is not None or has_interval:  # otherwise nothing is factorised
+            place = place_of(A, device, QUICK_S if is_plain else LONGEST_S)
         if is_plain and sigma is not None and method == "auto" and _takes_too_long(A, place):
             place = None
         corrects = method == "jd"
@@ -147,6 +150,18 @@ def place_of(A: Any, device: str, limit_s: float = QUICK_S) -> str | None:
         return device
     is_quick = n <= MOST_ROWS and entries <= MOST_ENTRIES and _factor_s(A, "cpu", limit_s) <= limit_s
     return "cpu" if is_quick else None
+
+
+def may_factorise(op: Operator) -> bool:
+    """Check by its size whether a matrix has a place for factors that nobody asked for, before a prediction.
+
+    On a GPU without a library of factors that takes too long for others than chains and trees.
+    """
+    n = op.shape[0]
+    entries = getattr(op, "nnz", n * n)
+    if op.device == "cpu" or blockvec.Factorization.is_small(n, entries):
+        return True
+    return blockvec.Factorization.is_available(op.device) or (n <= MOST_ROWS and entries <= FOREST * n)
 
 
 def _factor_s(A: Any, device: str, enough_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import scipy.sparse as sp
 from blockvec import Factorization
 from blockvec.errors import DeviceError
 from blockvec.models import model
+from solvers.auto_shift_invert import is_factorable
+from solvers.factorization.work import FactorWork
 from solvers.placement import LONGEST_S, Placement, place_of
 
 CHAIN, PLANE, SMALL = "laplace1d:n=60000", "laplace2d:nx=250,ny=250", "laplace2d:nx=100,ny=100"
@@ -55,6 +58,18 @@ def test_a_pair_without_iterations_may_take_longer_on_the_host(has_library: bool
     if not has_library:
         with pytest.raises(DeviceError, match="needs cuDSS"):
             placed(graph, sp.eye_array(graph.shape[0], format="csr"))
+
+
+def test_nothing_is_predicted_where_nothing_is_factorised(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("of", "of_band", "dense"):
+        monkeypatch.delattr(FactorWork, name)
+    monkeypatch.setattr(Factorization, "is_available", staticmethod(lambda _: False))
+    placement = placed(matrix(PLANE), sigma=None)
+    assert not placement.is_on_host
+    assert not placement.transforms
+    A = SimpleNamespace(device="gpu", shape=(60000, 60000))
+    assert is_factorable(SimpleNamespace(**vars(A), nnz=180_000), "SA")  # type: ignore[arg-type]
+    assert not is_factorable(SimpleNamespace(**vars(A), nnz=300_000), "SA")  # type: ignore[arg-type]
 
 
 def test_intervals_of_quick_matrices_are_sliced_on_the_host(has_library: bool) -> None:
