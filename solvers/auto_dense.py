@@ -113,6 +113,7 @@ def solve_densely(
         jd_options=None,
     )
     if form is not None and sigma is not None:
+        sigma = sigma if form.map.sigma is None else form.map.sigma  # perhaps moved off an eigenvalue
         try:
             if form.inner is form.A:
                 form = standard_form(op, A, M, math.inf, None, "reciprocal")

@@ -573,6 +573,16 @@ def test_the_costs_of_a_polished_result_are_those_of_both_solves() -> None:
     assert 0.8 * len(calls) <= result.info["operator_columns"] <= len(calls)
 
 
+@pytest.mark.parametrize("place", [60, 100, 200])
+def test_all_copies_of_an_eigenvalue_at_the_shift_are_on_one_side_of_it(place: int) -> None:
+    A = models.model("laplace2d:n=23")
+    values = np.linalg.eigvalsh(A.toarray())
+    below = values[values < values[place] - 1e-9]
+    result = eigsh(A, 8, sigma=float(values[place]), which="SA", rng=0, return_info=True)
+    assert result.info["method"] == "dense"  # the huge values of these copies slow the iteration down
+    assert np.allclose(result.eigenvalues, below[-8:], rtol=0, atol=1e-12)
+
+
 def test_blocks_are_as_narrow_as_solves_allow() -> None:
     A = models.model("laplace2d:nx=40,ny=41")
     result = eigsh(A, 10, sigma=0.0, rng=0, return_info=True)
