@@ -222,17 +222,21 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     theta, V = to_host(inner.eigenvalues), inner.eigenvectors
     k, size = len(theta), np.abs(theta)
     near = np.flatnonzero(size > DOMINANT * size.min())
-    if len(near) == 0 or corrects:
+    far, which = np.setdiff1d(np.arange(k), near), part.which
+    if which == "BE":  # of both ends only one can be solved for in the complement of others
+        low = int((far < k // 2).sum())
+        which = "SA" if low == len(far) else "LA" if low == 0 else which
+    if len(near) == 0 or corrects or which == "BE":
         rest = solve(replace(part, start=tall_block("v0", V, S)))
         told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}
         return rest.with_info(**told, history=continued(inner, rest))
-    far = np.setdiff1d(np.arange(k), near)
     Y, W = (columns_of(V, columns) for columns in (near, far))
     first = BlockVector(Y)
     others = None if inside.locked is None else BlockVector(inside.locked.array, copy=True)
     part = replace(
         part,
         k=len(far),
+        which=which,
         start=tall_block("v0", W, S),
         locked=tall_block("orthogonal_to", side_by_side(first, others), S),
         norm=float(size[far].max()),  # of the operator in the complement
