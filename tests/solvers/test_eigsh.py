@@ -763,7 +763,7 @@ def test_what_lives_on_another_device_is_refused_by_name() -> None:
     elsewhere.__class__ = type("Elsewhere", (type(elsewhere),), {"device": "cuda:0"})
     with pytest.raises(DeviceError, match="preconditioner is on cuda:0 but A is on cpu"):
         eigsh(A, 3, preconditioner=elsewhere)
-    with pytest.raises(DeviceError, match=r"A: is on cuda:0, where factorisations .* or OPinv"):
+    with pytest.raises(DeviceError, match=r"A: is on cuda:0, where a factorisation .* or OPinv"):
         eigsh(elsewhere, 3, sigma=1.0, method="lanczos")
     with pytest.raises(DeviceError, match="cuda:0"):
         eigsh(elsewhere, 3, M=np.eye(9))
