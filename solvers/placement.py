@@ -99,8 +99,8 @@ class Placement:
         is_factorised = (needs_host or not is_given) and (M is not None or mode != "distance")
         if transforms and device != "cpu" and is_factorised:
             if place is None and sigma is None and not needs_host:
-                place = place_of(M, device, LONGEST_S)
-                place = device if place == "cpu" else place  # blocks are copied to its factors and back
+                place = place_of(M, device, 0.0)
+                place = device if place == "cpu" else place  # blocks are copied to small factors and back
             if place is None or (place != "cpu" and needs_host):
                 raise DeviceError(without_factors(device))
             moves = place == "cpu"
