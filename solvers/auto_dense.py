@@ -77,7 +77,8 @@ def solve_or_densify(
         except BreakdownError:
             raise error from None  # of A itself
     stopped = first.info["stopped"]
-    is_complete = first.converged.all() and not first.info["missing"]
+    is_verified = problem.verify == "never" or "skipped" not in first.info["verification"]
+    is_complete = first.converged.all() and not first.info["missing"] and is_verified
     is_asked_for = stopped == "maxiter" and problem.maxiter is not None
     if is_complete or is_asked_for or stopped not in FAILURES:
         return first

@@ -25,7 +25,8 @@ MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a singl
 SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice as many, more save few
 # Up to so many wanted eigenpairs, single short columns take less time than blocks of four: half to nine
 # tenths for 50 to 100 pairs. With solves, where a search for copies takes long, narrow blocks up to fewer.
-SINGLE_PAIRS, FEW_COSTLY_PAIRS = 128, 50
+# Calls of a given inverse may cost as much for one column as for four.
+SINGLE_PAIRS, FEW_COSTLY_PAIRS, FEW_INVERSE_PAIRS = 128, 50, 5
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 # On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
 # Per wanted pair of sparse and of dense matrices: at the limit, 70 to 250 pairs of 600 to 1000 rows took 0.3
@@ -129,7 +130,8 @@ def _block_size(problem: Problem) -> int:
         is_plain = wide <= PAIR and not filters
         b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
         if problem.has_costly_steps:
-            if op.device == "cpu" and is_plain and k <= FEW_COSTLY_PAIRS:
+            few = FEW_COSTLY_PAIRS if problem.solve_width else FEW_INVERSE_PAIRS
+            if op.device == "cpu" and is_plain and k <= few:
                 b = min(k, problem.solve_width or PAIR)  # only copies of wanted values change the result
         elif has_short_columns(problem):
             if is_plain and problem.locked is None and k <= SINGLE_PAIRS:

@@ -127,7 +127,8 @@ def eigsh(
     sigma : float, optional
         Compute the eigenvalues near sigma by shift-invert. A - sigma M is factorised unless `OPinv` is given:
         on the host by SuperLU (PARDISO with the extra ``mkl``), on a GPU by cuDSS. Problems of a GPU with up
-        to 20 000 rows are solved on the host. With ``method="jd"`` or ``method="filter"``, compute the
+        to 20 000 rows are solved on the host; without cuDSS those whose factors take seconds there, too.
+        With ``method="jd"`` or ``method="filter"``, compute the
         eigenvalues nearest to sigma without a factorisation. ``method="auto"`` selects Jacobi-Davidson if A
         cannot be factorised, or the factorisation is predicted to take many minutes.
         The history of a filter contains the residuals of (A - sigma I)^2.
@@ -185,7 +186,8 @@ def eigsh(
         Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on
         a GPU, 4 for other k >= 4, and 2 for k < 4. On the host, for up to 131,072 rows of double precision,
         it is 1 up to k = 128 (2 up to k = 10 with `orthogonal_to`; not if `method` is "filter"), and 4 for
-        more; by shift-invert 2 up to k = 5. For Jacobi-Davidson it is 8 for k >= 4 and up to 2048 k rows,
+        more; by shift-invert 2 up to k = 50 (4 with PARDISO; up to k = 5 with `OPinv`). For
+        Jacobi-Davidson it is 8 for k >= 4 and up to 2048 k rows,
         and 4 or 2 for more rows.
     orthogonal_to : array or BlockVector, shape (n, c), optional
         Compute eigenpairs of P A P in the orthogonal complement of these columns, where P is the projector on

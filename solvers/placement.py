@@ -85,7 +85,7 @@ class Placement:
         is_plain = M is None and not is_given and mode == "normal"
         place = None
         if M is not None or sigma is not None or has_interval:  # otherwise nothing is factorised
-            place = place_of(A, device, QUICK_S if is_plain else LONGEST_S)
+            place = place_of(A, device, QUICK_S if is_plain else LONGEST_S, M)
         if is_plain and sigma is not None and method == "auto" and _takes_too_long(A, place):
             place = None
         corrects = method == "jd"
@@ -135,7 +135,7 @@ def _takes_too_long(A: Any, place: str | None) -> bool:
     return _factor_s(A, place, LONGEST_S) > LONGEST_S
 
 
-def place_of(A: Any, device: str, limit_s: float = QUICK_S) -> str | None:
+def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> str | None:
     """Choose where to factorise a matrix of a device: there, or on the ``"cpu"``; None if neither can.
 
     Large matrices of a GPU without a library of factors are factorised on the host if that is predicted to
@@ -148,7 +148,7 @@ def place_of(A: Any, device: str, limit_s: float = QUICK_S) -> str | None:
         return "cpu"
     if blockvec.Factorization.is_available(device):
         return device
-    is_quick = n <= MOST_ROWS and entries <= MOST_ENTRIES and _factor_s(A, "cpu", limit_s) <= limit_s
+    is_quick = n <= MOST_ROWS and entries <= MOST_ENTRIES and _factor_s(A, "cpu", limit_s, M) <= limit_s
     return "cpu" if is_quick else None
 
 
@@ -164,10 +164,12 @@ def may_factorise(op: Operator) -> bool:
     return blockvec.Factorization.is_available(op.device) or (n <= MOST_ROWS and entries <= FOREST * n)
 
 
-def _factor_s(A: Any, device: str, enough_s: float) -> float:
+def _factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
     """Bound the seconds of a factorisation, by a longer search until so few are enough."""
     from .factorization.work import FactorWork
 
+    if M is not None and is_explicit(M):  # whose pattern may be another one
+        return FactorWork.of(A, M).factor_s(device)
     least = math.inf
     # The search of a long, thin graph takes longer than its factors.
     for bound in (FactorWork.dense, FactorWork.of_band, FactorWork.of):

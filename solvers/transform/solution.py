@@ -56,7 +56,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         if improvable and not result.converged.all():
             again = _transformed_back(form, _polished(inner, inside), problem, norms)
             costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
-            result = min(again, result, key=_excess).with_info(**costs)
+            result = min(again, result, key=_excess).with_info(**costs, history=again.history)
             result = _as_rounding_allows(result, problem, norms)
     except (BreakdownError, np.linalg.LinAlgError) as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error

@@ -47,7 +47,7 @@ from ..factorization.shifted import ShiftedInverse, Solve, shifted_inverse
 from .inner_product import InnerProductOperator, applied, inner_product_blocks
 from .spectral_map import SpectralMap
 
-FACTOR_ROWS = 500  # of an M that has a factor: products with it take up to a fifth more above, and less below
+FACTOR_ROWS = 1000  # of an M that has a factor: a singular one then makes the problem smaller
 
 
 @frozen

@@ -16,7 +16,7 @@ from solvers.orthogonalize import orthogonalize
 from solvers.transform import solution
 from solvers.transform.inner_product import inner_product_blocks
 from solvers.transform.solution import is_dominated_by_its_diagonal
-from solvers.transform.standard_form import in_inner_product
+from solvers.transform.standard_form import in_inner_product, standard_form
 
 N = 700  # more rows than dense LAPACK is taken for at once
 
@@ -87,6 +87,16 @@ def test_all_copies_are_found_and_the_search_ends(block_size: int | None) -> Non
     assert np.abs(result.eigenvalues - expected).max() < 1e-12
     assert result.info["verification"].startswith("passed")
     assert result.info["operator_columns"] < 450
+
+
+def test_few_masses_make_the_problem_smaller() -> None:
+    keep = sp.diags_array((np.arange(N) % 35 == 0).astype(float))
+    A, M = models.laplace1d(n=N) + 0.1 * sp.eye_array(N), keep @ pencil("real")[1] @ keep
+    exact = 1 / sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)[::-1][:3]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("solvers.transform.standard_form.standard_form", standard_form)
+        values = eigsh(sp.csr_array(A), 3, M=sp.csr_array(M), sigma=0.0, rng=0)[0]
+    assert np.allclose(values, exact, rtol=1e-10)
 
 
 def test_buckling_modes_are_those_of_lapack() -> None:

@@ -72,6 +72,12 @@ def test_factors_of_a_mass_matrix_for_a_function_stay_on_the_device(has_library:
         placed(function, matrix(CHAIN), sigma=None)
 
 
+def test_the_pattern_of_a_mass_matrix_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Factorization, "is_available", staticmethod(lambda _: False))
+    with pytest.raises(DeviceError, match="needs cuDSS"):
+        placed(sp.eye_array(60000, format="csr"), matrix(GRAPH))
+
+
 def test_nothing_is_predicted_where_nothing_is_factorised(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("of", "of_band", "dense"):
         monkeypatch.delattr(FactorWork, name)

@@ -586,6 +586,18 @@ def test_both_ends_of_a_pair_keep_their_numbers_of_values(k: int) -> None:
         assert np.abs(result.eigenvalues - np.r_[values[: k // 2], values[k // 2 - k :]]).max() <= 1e-12
 
 
+@pytest.mark.parametrize(("which", "seed"), [("SA", 0), ("SA", 1), ("BE", 0)])
+def test_a_run_whose_search_for_copies_was_cut_short_is_not_taken_for_complete(which: str, seed: int) -> None:
+    n, k = 28, 12
+    turn = sp.csr_array((np.ones(n), (np.arange(n), (np.arange(n) + 1) % n)))
+    stiff, mass = 2 * sp.eye_array(n) - turn - turn.T, (4 * sp.eye_array(n) + turn + turn.T) / 6
+    A = sp.csr_array(sp.kron(stiff, mass) + sp.kron(mass, stiff)).astype(np.float32)
+    values = np.linalg.eigvalsh(A.toarray().astype(float))
+    ends = values[-k:] if which == "SA" else np.r_[values[: k - k // 2], values[-(k // 2) :]]
+    result = eigsh(A, k, sigma=-0.01, which=which, rng=seed)[0]
+    assert np.abs(np.sort(result) - np.sort(ends)).max() < 1e-4
+
+
 @pytest.mark.parametrize("place", [60, 100, 200])
 def test_all_copies_of_an_eigenvalue_at_the_shift_are_on_one_side_of_it(place: int) -> None:
     A = models.model("laplace2d:n=23")
