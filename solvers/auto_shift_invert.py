@@ -175,8 +175,7 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
     """Improve a first result by shift-invert; None without factors, or a shift outside the spectrum.
 
     The first result may be far off, and the shift with it. A few steps then give a better shift. Without a
-    `mass` the matrix of the inner product is the identity. A small matrix of a GPU is factorised on the
-    host.
+    `mass` the matrix of the inner product is the identity. A matrix of a GPU may be factorised on the host.
     """
     operator, home = problem.operator, array_namespace(first.eigenvectors)
     if (place := place_of(matrix, operator.device)) is None:

@@ -86,7 +86,9 @@ class Placement:
         place = None
         if M is not None or sigma is not None or has_interval:  # otherwise nothing is factorised
             place = place_of(A, device, QUICK_S if is_plain else LONGEST_S, M)
-        if is_plain and sigma is not None and method == "auto" and _takes_too_long(A, place):
+        # A place on the host for a matrix of a GPU has been predicted to be quick.
+        may_take_long = is_plain and sigma is not None and method == "auto" and place == device
+        if may_take_long and _takes_too_long(A, device):
             place = None
         corrects = method == "jd"
         by_filter = method == "filter" or (method == "auto" and place is None)
@@ -128,11 +130,9 @@ def _is_stored(A: Any) -> bool:
     return hasattr(A, "nnz") or is_explicit(A)
 
 
-def _takes_too_long(A: Any, place: str | None) -> bool:
+def _takes_too_long(A: Any, device: str) -> bool:
     """Predict whether a factorisation asked for takes many minutes."""
-    if place is None or blockvec.Factorization.is_small(*_size(A)):
-        return False
-    return _factor_s(A, place, LONGEST_S) > LONGEST_S
+    return not blockvec.Factorization.is_small(*_size(A)) and _factor_s(A, device, LONGEST_S) > LONGEST_S
 
 
 def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> str | None:

@@ -574,24 +574,18 @@ def test_the_costs_of_a_polished_result_are_those_of_both_solves() -> None:
 
 
 @pytest.mark.parametrize("k", [4, 17, 24])
-def test_both_ends_of_a_pair_keep_their_numbers_of_values(k: int) -> None:
-    n = 24
-    turn = sp.csr_array((np.ones(n), (np.arange(n), (np.arange(n) + 1) % n)))
-    stiff, mass = 2 * sp.eye_array(n) - turn - turn.T, (4 * sp.eye_array(n) + turn + turn.T) / 6
-    A, M = sp.csr_array(sp.kron(stiff, mass) + sp.kron(mass, stiff)), sp.csr_array(sp.kron(mass, mass))
-    wave = np.cos(2 * np.pi * np.arange(n) / n)
-    values = np.sort(np.add.outer(*[(2 - 2 * wave) / ((4 + 2 * wave) / 6)] * 2).ravel())
+def test_both_ends_of_a_pair_keep_their_numbers_of_values(k: int, torus_pair: Any) -> None:
+    A, M, values = torus_pair(24)
     for seed in range(2):  # the least value is zero, whose vector needs more digits than those of the others
         result = eigsh(A, k, M=M, which="BE", rng=seed, return_info=True)
         assert np.abs(result.eigenvalues - np.r_[values[: k // 2], values[k // 2 - k :]]).max() <= 1e-12
 
 
 @pytest.mark.parametrize(("which", "seed"), [("SA", 0), ("SA", 1), ("BE", 0)])
-def test_a_run_whose_search_for_copies_was_cut_short_is_not_taken_for_complete(which: str, seed: int) -> None:
-    n, k = 28, 12
-    turn = sp.csr_array((np.ones(n), (np.arange(n), (np.arange(n) + 1) % n)))
-    stiff, mass = 2 * sp.eye_array(n) - turn - turn.T, (4 * sp.eye_array(n) + turn + turn.T) / 6
-    A = sp.csr_array(sp.kron(stiff, mass) + sp.kron(mass, stiff)).astype(np.float32)
+def test_a_run_whose_search_for_copies_was_cut_short_is_not_taken_for_complete(
+    which: str, seed: int, torus_pair: Any
+) -> None:
+    k, A = 12, torus_pair(28)[0].astype(np.float32)
     values = np.linalg.eigvalsh(A.toarray().astype(float))
     ends = values[-k:] if which == "SA" else np.r_[values[: k - k // 2], values[-(k // 2) :]]
     result = eigsh(A, k, sigma=-0.01, which=which, rng=seed)[0]

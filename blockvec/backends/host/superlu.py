@@ -21,6 +21,7 @@ class HostFactors(Factors):
 
     def __init__(self) -> None:
         self._factors: Factors = SuperLuFactors()
+        self.width = self._factors.width
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         """Factorise; False if a pivot is zero."""
@@ -35,13 +36,8 @@ class HostFactors(Factors):
     def _by(self, library: type[Factors], matrix: Any, exchanges_rows: bool) -> bool:
         """Factorise by a library, whose analysis of the pattern is kept."""
         if not isinstance(self._factors, library):
-            self._factors = library()
+            self._factors, self.width = library(), library.width
         return self._factors.compute(matrix, exchanges_rows)
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        """Columns of the narrowest block that is solved for at full speed."""
-        return self._factors.width
 
     @property
     def entries(self) -> int:
