@@ -52,11 +52,11 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         with _blas_threads(form):
             result = _transformed_back(form, inner, problem, norms)
         form.solve_within(0.0)
-        improvable = inner.info["method"] != "dense" and inner.info["stopped"] in AT_THE_LIMIT
-        if improvable and not result.converged.all():
-            again = _transformed_back(form, _polished(inner, inside), problem, norms)
-            costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
-            result = min(again, result, key=_excess).with_info(**costs, history=again.history)
+        if inner.info["stopped"] in AT_THE_LIMIT and not result.converged.all():
+            if inner.info["method"] != "dense":
+                again = _transformed_back(form, _polished(inner, inside), problem, norms)
+                costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
+                result = min(again, result, key=_excess).with_info(**costs, history=again.history)
             result = _as_rounding_allows(result, problem, norms)
     except (BreakdownError, np.linalg.LinAlgError) as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error

@@ -19,6 +19,7 @@ decomposition of the iteration gives such a step, except for errors of rounding.
 
 On a GPU, which has no such C, and for shifts with a large M that is not diagonal, the same operators run on
 x, in the inner product of C C^H: with (A - sigma M)^-1 C C^H, and M^-1 A without a shift (`inner_product`).
+With a shift these are the rows of x that have masses, so that infinite eigenvalues do not appear here either.
 
 References
 ----------
@@ -33,12 +34,13 @@ from typing import Any, cast
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Factorization, Operator, as_operator, factorize
+from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
 from blockvec.errors import DTypeError, OptionError, ShapeError
+from blockvec.sparse_operator import SparseOperator
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit
-from ..blocks import Array
+from ..blocks import Array, to_host
 from ..choice import DENSE_SHARE
 from ..column_block import ColumnBlock
 from ..factorization.gram import Factor, gram_factor
@@ -158,8 +160,8 @@ def _is_iterated(M: Any, k: int) -> bool:
 
     That takes less time than products with a factor, unless M is diagonal, and has no dense form.
     """
-    n = M.shape[0]
-    is_diagonal = M.nnz <= n and bool((M.indices == np.repeat(np.arange(n), np.diff(M.indptr))).all())
+    n, rows = int(np.count_nonzero(M.diagonal())), M.shape[0]
+    is_diagonal = M.nnz <= rows and bool((M.indices == np.repeat(np.arange(rows), np.diff(M.indptr))).all())
     return not is_diagonal and n > FACTOR_ROWS and n >= DENSE_SHARE * k
 
 
@@ -219,7 +221,9 @@ def in_inner_product(
         _check_semidefinite("M", M, mass, must_be=mode != "buckling")
     if mode == "buckling":
         _check_semidefinite("A", matrix, A, must_be=True)
-    inner = A if mode == "buckling" else mass
+    inner = masses = A if mode == "buckling" else mass
+    into: Solve = _same
+    out_of: Solve = _same
     dtype = A.dtype if mass is None else np.promote_types(A.dtype, mass.dtype)
     if sigma is None:
         factored = factorize(M, device=A.device)
@@ -240,36 +244,60 @@ def in_inner_product(
         else:
             inverse = _given(OPinv, A, float(sigma))
         sigma, why = inverse.sigma, inverse.why
-        shifted, vectors = inverse, inverse.solve if inner is None else _after(inverse.solve, inner)
+        if mode != "buckling" and mass is not None:
+            masses, into, out_of = _where_massive(mass, M)
+        shifted, vectors = inverse, inverse.solve if masses is None else _after(inverse.solve, masses, out_of)
         twice = 2 * sigma
 
         def apply(Y: Array) -> Array:
-            product = vectors(Y)
+            product = into(vectors(Y))
             return Y + twice * product if mode == "cayley" else product
 
+    shape = A.shape if masses is None else masses.shape
     order = "C" if sigma is None else "A"
-    function = as_operator(apply, shape=A.shape, dtype=dtype, device=A.device, order=order)
-    blocks = BlockVector if inner is None else inner_product_blocks(inner)
+    function = as_operator(apply, shape=shape, dtype=dtype, device=A.device, order=order)
+    blocks = BlockVector if masses is None else inner_product_blocks(masses)
     return StandardForm(
         operator=function if inner is None else cast(Operator, InnerProductOperator(function, blocks)),
         A=A,
         M=mass,
         inner=inner,
-        into=_same,
+        into=into,
         vectors=vectors,
         map=SpectralMap(sigma, mode),
         why=why,
         out_of=_same if sigma is None else None,
         blocks=blocks,
-        is_direct=True,
+        is_direct=into is _same,
         inverse=shifted,
     )
 
 
-def _after(solve: Solve, inner: Operator) -> Solve:
+def _where_massive(mass: Operator, M: Any) -> tuple[Operator, Solve, Solve]:
+    """Restrict a positive semidefinite M to its rows that are not zero: those with a diagonal element.
+
+    Returns the operator of these rows, and functions that take them out of a block, and put them into one
+    that is zero otherwise.
+    """
+    diagonal = to_host(M.diagonal())
+    rows = np.flatnonzero(diagonal)
+    if len(rows) == len(diagonal) or not isinstance(mass, SparseOperator):
+        return mass, _same, _same
+    restricted = as_operator(mass.to_host()[rows][:, rows], device=mass.device)
+    order = "F" if mass.device == "cpu" else "C"
+
+    def put(Y: Array) -> Array:
+        X: Array = array_namespace(Y).zeros((len(diagonal), Y.shape[1]), Y.dtype, order=order)
+        X[rows] = Y
+        return X
+
+    return restricted, lambda X: X[rows], put
+
+
+def _after(solve: Solve, masses: Operator, out_of: Solve) -> Solve:
     """Compose a product and a solve."""
-    blocks = ColumnBlock if inner.device == "cpu" else BlockVector
-    return lambda Y: solve(applied(inner, blocks(Y)).array)
+    blocks = ColumnBlock if masses.device == "cpu" else BlockVector
+    return lambda Y: solve(out_of(applied(masses, blocks(Y)).array))
 
 
 def _same(X: Array) -> Array:
