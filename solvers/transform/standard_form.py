@@ -222,6 +222,9 @@ def in_inner_product(
     if mode == "buckling":
         _check_semidefinite("A", matrix, A, must_be=True)
     inner = masses = A if mode == "buckling" else mass
+    diagonal: Array | None = None
+    if inner is not None:
+        diagonal = to_host((matrix if mode == "buckling" else M).diagonal()).real.astype(np.float64)
     into: Solve = _same
     out_of: Solve = _same
     dtype = A.dtype if mass is None else np.promote_types(A.dtype, mass.dtype)
@@ -244,8 +247,8 @@ def in_inner_product(
         else:
             inverse = _given(OPinv, A, float(sigma))
         sigma, why = inverse.sigma, inverse.why
-        if mode != "buckling" and mass is not None:
-            masses, into, out_of = _where_massive(mass, M)
+        if diagonal is not None and mode != "buckling" and mass is not None:
+            masses, diagonal, into, out_of = _where_massive(mass, diagonal)
         shifted, vectors = inverse, inverse.solve if masses is None else _after(inverse.solve, masses, out_of)
         twice = 2 * sigma
 
@@ -256,7 +259,7 @@ def in_inner_product(
     shape = A.shape if masses is None else masses.shape
     order = "C" if sigma is None else "A"
     function = as_operator(apply, shape=shape, dtype=dtype, device=A.device, order=order)
-    blocks = BlockVector if masses is None else inner_product_blocks(masses)
+    blocks = BlockVector if masses is None else inner_product_blocks(masses, diagonal)
     return StandardForm(
         operator=function if inner is None else cast(Operator, InnerProductOperator(function, blocks)),
         A=A,
@@ -273,16 +276,15 @@ def in_inner_product(
     )
 
 
-def _where_massive(mass: Operator, M: Any) -> tuple[Operator, Solve, Solve]:
+def _where_massive(mass: Operator, diagonal: Array) -> tuple[Operator, Array, Solve, Solve]:
     """Restrict a positive semidefinite M to its rows that are not zero: those with a diagonal element.
 
-    Returns the operator of these rows, and functions that take them out of a block, and put them into one
-    that is zero otherwise.
+    Returns the operator and the diagonal of these rows, and functions that take them out of a block, and put
+    them into one that is zero otherwise.
     """
-    diagonal = to_host(M.diagonal())
     rows = np.flatnonzero(diagonal)
     if len(rows) == len(diagonal) or not isinstance(mass, SparseOperator):
-        return mass, _same, _same
+        return mass, diagonal, _same, _same
     restricted = as_operator(mass.to_host()[rows][:, rows], device=mass.device)
     order = "F" if mass.device == "cpu" else "C"
 
@@ -291,7 +293,7 @@ def _where_massive(mass: Operator, M: Any) -> tuple[Operator, Solve, Solve]:
         X[rows] = Y
         return X
 
-    return restricted, lambda X: X[rows], put
+    return restricted, diagonal[rows], lambda X: X[rows], put
 
 
 def _after(solve: Solve, masses: Operator, out_of: Solve) -> Solve:

@@ -14,7 +14,7 @@ from blockvec.errors import OptionError
 from solvers import eigsh
 from solvers.orthogonalize import orthogonalize
 from solvers.transform import solution
-from solvers.transform.inner_product import inner_product_blocks
+from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from solvers.transform.solution import is_dominated_by_its_diagonal
 from solvers.transform.standard_form import in_inner_product, standard_form
 
@@ -96,6 +96,17 @@ def test_rows_without_masses_leave_no_infinite_values(rank: int, which: str) -> 
     ends = {"LM": theta[-3:], "SA": theta[:3], "BE": theta[[0, -2, -1]]}
     w, X = eigsh(A, 3, M=M, sigma=0.0, which=which, rng=0)
     check(A, M, w, X, np.sort(1 / ends[which]))
+
+
+@pytest.mark.parametrize("block_size", [1, 2])
+@pytest.mark.parametrize("k", [2, 9])
+def test_copies_on_rows_of_tiny_masses_are_found(block_size: int, k: int, torus_pair: Any) -> None:
+    """Two parts that are not connected, with the same values: the second one is light."""
+    A, M, values = torus_pair(24)
+    light = 2.0**-56
+    A, M = (sp.csr_array(sp.block_diag([B, light * B])) for B in (A, M))
+    w = eigsh(A, k, M=M, sigma=-0.01, tol=1e-4, block_size=block_size, rng=0)[0]
+    assert np.abs(w - np.sort(np.r_[values, values])[:k]).max() < 1e-4
 
 
 def test_few_masses_make_the_problem_smaller() -> None:
@@ -200,3 +211,16 @@ def test_blocks_are_orthonormalised_in_their_inner_product() -> None:
     assert type(V[:, :2].copy()) is blocks
     assert np.abs(both.conj().T @ (M @ both) - np.eye(8)).max() < 1e-13
     assert not isinstance(BlockVector(V.array), blocks)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_random_blocks_have_alike_components_along_all_vectors(kind: str) -> None:
+    _, M = pencil(kind)
+    scales = sp.diags_array(10.0 ** -np.linspace(0, 8, N))
+    M = sp.csr_array(scales @ M @ scales)
+    blocks = inner_product_blocks(as_operator(M), M.diagonal().real)
+    for layout in (blocks, inner_product_columns(blocks)):
+        Z = layout(np.zeros((N, 1), M.dtype, order="F")).random_like(400, 0)
+        root = sl.cholesky(M.toarray(), lower=True)
+        sizes = np.linalg.norm(root.conj().T @ Z.array, axis=1)  # along M-orthonormal vectors
+        assert sizes.max() < 5 * sizes.min()
