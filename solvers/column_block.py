@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
-from blockvec import BlockVector, Profile, RowLayout
+from blockvec import BlockVector, Profile, RowLayout, single_threaded_blas
 from blockvec import Operator as ArrayOperator
 
 from .blocks import Array, Scalars
@@ -212,13 +212,14 @@ class ColumnOperator:
     """A Hermitian operator of the host on column-major blocks; see `solvers.blocks.Operator`.
 
     `apply` returns `out` where it is given, and never changes X. ``add(X, Y)`` adds A X to Y for column-major
-    arrays, ``add_vector(x, y)`` for vectors.
+    arrays, ``add_vector(x, y)`` for vectors. With `has_threads` products have the threads of BLAS that
+    `single_threaded_blas` keeps from others.
     """
 
     device = "cpu"
 
-    def __init__(self, operator: ArrayOperator) -> None:
-        self.operator = operator
+    def __init__(self, operator: ArrayOperator, *, has_threads: bool = False) -> None:
+        self.operator, self._has_threads = operator, has_threads
         self.shape, self.dtype, self.layout = operator.shape, operator.dtype, operator.layout
         self.nnz = getattr(operator, "nnz", None)
         self._triangle: Array | None = None  # of a dense symmetric matrix, half of which is read then
@@ -227,6 +228,11 @@ class ColumnOperator:
             self._triangle = matrix if matrix.flags.f_contiguous else matrix.T
         self.add = operator.add_product if self._triangle is None else self._add_symmetric
         self.add_vector = operator.vector_adder() if self._triangle is None else self._add_symmetric_vector
+        self._set = operator.apply_columns
+        if has_threads:
+            threads = single_threaded_blas.lifted()
+            self.add, self._set = threads(self.add), threads(self._set)
+            self.add_vector = threads(self.add_vector)
 
     def _add_symmetric_vector(self, x: Array, y: Array) -> None:
         blas.dsymv(1.0, self._triangle, x, 1.0, y, overwrite_y=1)
@@ -254,12 +260,13 @@ class ColumnOperator:
             out.array.fill(0)
             self.add(X.array, out.array)
         else:
-            self.operator.apply_columns(X.array, out.array, alpha, beta, shift)
+            self._set(X.array, out.array, alpha, beta, shift)
         return out
 
     def affine(self, alpha: float, shift: float) -> ShiftedColumns:
         """Make alpha (A - shift I) an operator of its own."""
-        return ShiftedColumns(ColumnOperator(self.operator.affine(alpha, 0.0)), alpha * shift)
+        scaled = ColumnOperator(self.operator.affine(alpha, 0.0), has_threads=self._has_threads)
+        return ShiftedColumns(scaled, alpha * shift)
 
 
 def by_rows(operator: Any) -> Any:

@@ -87,8 +87,8 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         problem.checkpoint.image = probe(op, start, problem.locked)
         problem.checkpoint.layout = op.layout
     iteration = _iteration(options.method)
-    is_sparse = problem.solve_width > 0 or getattr(op, "nnz", None) is not None  # products need no BLAS
-    threads = single_threaded_blas if is_sparse and op.device == "cpu" else contextlib.nullcontext()
+    is_limited = op.device == "cpu" and (_is_sparse(problem) or isinstance(start, ColumnBlock))
+    threads = single_threaded_blas if is_limited else contextlib.nullcontext()
     with threads, deferred_interrupt() as interrupted:
         try:
             outcome = iteration(problem, options, start, interrupted).run()
@@ -127,11 +127,19 @@ def _iteration(method: Chosen) -> type[Iteration]:
     return FilteredRestart if method == "filter" else ThickRestart
 
 
+def _is_sparse(problem: Problem) -> bool:
+    """Check whether products need no BLAS."""
+    return problem.solve_width > 0 or getattr(problem.operator, "nnz", None) is not None
+
+
 def _by_columns(problem: Problem, columns: type[ColumnBlock]) -> Problem:
     """Convert a problem of the host to column-major blocks of a type."""
     locked = None if problem.locked is None else columns.of(problem.locked)
     by_rows: Any = problem.operator
-    operator = ColumnOperator(by_rows.operator if isinstance(by_rows, InnerProductOperator) else by_rows)
+    operator = ColumnOperator(
+        by_rows.operator if isinstance(by_rows, InnerProductOperator) else by_rows,
+        has_threads=not _is_sparse(problem),
+    )
     return replace(problem, operator=cast(Operator, operator), locked=locked)
 
 

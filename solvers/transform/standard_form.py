@@ -36,7 +36,6 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
 from blockvec.errors import DTypeError, OptionError, ShapeError
-from blockvec.sparse_operator import SparseOperator
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit
@@ -283,7 +282,7 @@ def _where_massive(mass: Operator, diagonal: Array) -> tuple[Operator, Array, So
     them into one that is zero otherwise.
     """
     rows = np.flatnonzero(diagonal)
-    if len(rows) == len(diagonal) or not isinstance(mass, SparseOperator):
+    if len(rows) == len(diagonal) or not hasattr(mass, "to_host"):
         return mass, diagonal, _same, _same
     restricted = as_operator(mass.to_host()[rows][:, rows], device=mass.device)
     order = "F" if mass.device == "cpu" else "C"

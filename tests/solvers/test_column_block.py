@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -122,3 +125,27 @@ def test_long_and_short_columns_have_the_same_eigenpairs(
         assert np.linalg.norm(X.conj().T @ X - np.eye(7)) < 1e-13
         assert np.linalg.norm(A @ X - X * result.eigenvalues) < 1e-8 or "orthogonal_to" in options
     assert np.allclose(results[0].eigenvalues, results[1].eigenvalues, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("which", ["SA", "BE"])
+def test_functions_have_the_threads_of_blas_and_steps_do_not(which: str) -> None:
+    check = f"""
+import threadpoolctl
+from blockvec import models
+from solvers import eigsh
+
+def limits():
+    return [lib["num_threads"] for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
+
+def product(X):
+    inside.append(limits())
+    return A @ X
+
+A, inside, between, before = models.laplace1d(n=800), [], [], limits()
+options = dict(shape=A.shape, method="lanczos", callback=lambda _: between.append(limits()))
+eigsh(product, 2, which="{which}", **options)
+assert len(inside) > 4 and all(found == before for found in inside), inside
+assert between and all(set(found) <= {{1}} for found in between), between
+assert limits() == before
+"""
+    subprocess.run([sys.executable, "-c", check], check=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "2"})

@@ -15,7 +15,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import threadpoolctl
@@ -202,7 +202,7 @@ class _SingleThreadedBlas:
 
     For blockvec's own threads, and for many products of small matrices, where starting threads takes longer
     than the arithmetic, on busy cores a thousand times. The setting is global to the process: the first of
-    nested or concurrent blocks sets it, and the last one restores it.
+    nested or concurrent blocks sets it, and the last one restores it. `lifted` restores it for a while.
 
     Examples
     --------
@@ -215,14 +215,36 @@ class _SingleThreadedBlas:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users = 0
+        self._users, self._lifts = 0, 0  # blocks entered
         self._libraries: list[Any] | None = None
         self._limited: list[tuple[Any, int]] = []  # libraries with several threads, and their numbers
 
     def __enter__(self) -> None:
+        self._count(1, 0)
+
+    def __exit__(self, *_raised: object) -> None:
+        self._count(-1, 0)
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Give BLAS its threads back inside a ``with`` block, as for a user's function."""
+        if not self._users:
+            yield
+            return
+        self._count(0, 1)
+        try:
+            yield
+        finally:
+            self._count(0, -1)
+
+    def _count(self, users: int, lifts: int) -> None:
+        """Count blocks, and set or restore the numbers of threads where that makes a difference."""
         with self._lock:
-            self._users += 1
-            if self._users == 1:
+            before = self._users > 0 and not self._lifts
+            self._users += users
+            self._lifts += lifts
+            after = self._users > 0 and not self._lifts
+            if after and not before:
                 if self._libraries is None:
                     controller = threadpoolctl.ThreadpoolController().select(user_api="blas")
                     self._libraries = controller.lib_controllers
@@ -231,11 +253,7 @@ class _SingleThreadedBlas:
                 self._limited = [(library, count) for library, count in threads if count != 1]
                 for library, _ in self._limited:
                     library.set_num_threads(1)
-
-    def __exit__(self, *_raised: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
+            elif before and not after:
                 for library, count in self._limited:
                     library.set_num_threads(count)
 

@@ -89,9 +89,16 @@ with single_threaded_blas:
     with single_threaded_blas:
         assert set(limits()) <= {1}
     assert set(limits()) <= {1}
+    with single_threaded_blas.lifted():
+        with single_threaded_blas.lifted():
+            assert limits() == before
+        assert limits() == before
+    assert set(limits()) <= {1}
+with single_threaded_blas.lifted():
+    assert limits() == before
 assert limits() == before
 """
-    subprocess.run([sys.executable, "-c", check], check=True)
+    subprocess.run([sys.executable, "-c", check], check=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "2"})
 
 
 def place(monkeypatch: pytest.MonkeyPatch, cores: set[int], core: int) -> dict[int, set[int]]:
