@@ -34,7 +34,15 @@ from typing import Any, cast
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
+from blockvec import (
+    BlockVector,
+    Factorization,
+    Operator,
+    array_namespace,
+    as_operator,
+    factorize,
+    single_threaded_blas,
+)
 from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
@@ -197,7 +205,12 @@ def _without_inverse(A: Operator, map: SpectralMap, offset: float) -> StandardFo
 def _given(OPinv: Any, A: Operator, sigma: float) -> ShiftedInverse:
     given = given_inverse(OPinv, A)
     why = f"with OPinv for sigma = {sigma:g}"
-    return ShiftedInverse(lambda X, _: given.apply(BlockVector(np.ascontiguousarray(X))).array, sigma, why)
+
+    @single_threaded_blas.lifted()
+    def solver(X: Array, _: float) -> Array:
+        return given.apply(BlockVector(np.ascontiguousarray(X))).array
+
+    return ShiftedInverse(solver, sigma, why)
 
 
 def in_inner_product(

@@ -538,22 +538,26 @@ def test_proofs_count_apart_from_eigenvalues_where_factors_are_accurate(
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_threads_of_blas_do_not_wait_beside_sparse_factors(
-    given: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_of_blas_are_left_to_given_inverses(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     A = models.model("laplace2d:nx=40,ny=41")
-    threads = set()
+    threads: set[int] = set()
+    of_inverse: set[int] = set()
 
-    def note(_: Any) -> None:
+    def note(_: Any, into: set[int] = threads) -> None:
         pools = threadpoolctl.threadpool_info()
-        threads.update(pool["num_threads"] for pool in pools if pool["user_api"] == "blas")
+        into.update(pool["num_threads"] for pool in pools if pool["user_api"] == "blas")
+
+    def inverse(X: Any) -> Any:
+        note(X, of_inverse)
+        return X
 
     compute = HostFactors.compute
     monkeypatch.setattr(HostFactors, "compute", lambda *arguments: note(None) or compute(*arguments))
-    inverse = (lambda X: X) if given else None
+    options = {"callback": note, "on_unconverged": "return", "maxiter": 2}
     with threadpoolctl.threadpool_limits(2, "blas"):
-        eigsh(A, 6, sigma=0.0, OPinv=inverse, rng=0, callback=note, on_unconverged="return", maxiter=2)
-    assert threads == ({2} if given else {1})
+        eigsh(A, 6, sigma=0.0, OPinv=inverse if given else None, rng=0, **options)
+    assert threads == {1}
+    assert of_inverse == ({2} if given else set())
 
 
 def test_the_costs_of_a_polished_result_are_those_of_both_solves() -> None:
