@@ -208,7 +208,7 @@ def _given(OPinv: Any, A: Operator, sigma: float) -> ShiftedInverse:
 
     @single_threaded_blas.lifted()
     def solver(X: Array, _: float) -> Array:
-        return given.apply(BlockVector(np.ascontiguousarray(X))).array
+        return given.apply(BlockVector(array_namespace(X).ascontiguousarray(X))).array
 
     return ShiftedInverse(solver, sigma, why)
 
@@ -299,13 +299,15 @@ def _where_massive(mass: Operator, diagonal: Array) -> tuple[Operator, Array, So
         return mass, diagonal, _same, _same
     restricted = as_operator(mass.to_host()[rows][:, rows], device=mass.device)
     order = "F" if mass.device == "cpu" else "C"
+    xp = mass.backend.xp
+    indices = xp.asarray(rows)
 
     def put(Y: Array) -> Array:
-        X: Array = array_namespace(Y).zeros((len(diagonal), Y.shape[1]), Y.dtype, order=order)
-        X[rows] = Y
+        X: Array = xp.zeros((len(diagonal), Y.shape[1]), Y.dtype, order=order)
+        X[indices] = Y
         return X
 
-    return restricted, diagonal[rows], lambda X: X[rows], put
+    return restricted, diagonal[rows], lambda X: X[indices], put
 
 
 def _after(solve: Solve, masses: Operator, out_of: Solve) -> Solve:
