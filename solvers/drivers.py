@@ -78,17 +78,20 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
             start = columns(problem.probes[:, :1].copy(order="F"), op.layout)
     elif problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
+    is_limited = op.device == "cpu" and (_is_sparse(problem) or isinstance(start, ColumnBlock))
+    threads = single_threaded_blas if is_limited else contextlib.nullcontext()
     if problem.start is None and not start.shape[1]:
         start = start.random_like(options.block_size, problem.rng)
-    elif not to_host(start.norms()).any():
-        raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
+    else:
+        with threads:
+            is_zero = not to_host(start.norms()).any()
+        if is_zero:
+            raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
     if problem.checkpoint is not None:
         problem.checkpoint.problem = _fingerprint(problem, options)
         problem.checkpoint.image = probe(op, start, problem.locked)
         problem.checkpoint.layout = op.layout
     iteration = _iteration(options.method)
-    is_limited = op.device == "cpu" and (_is_sparse(problem) or isinstance(start, ColumnBlock))
-    threads = single_threaded_blas if is_limited else contextlib.nullcontext()
     with threads, deferred_interrupt() as interrupted:
         try:
             outcome = iteration(problem, options, start, interrupted).run()
