@@ -6,6 +6,7 @@ import math
 import operator as python_operator
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -208,6 +209,12 @@ def matrix_on_host(A: Any) -> Any:
     """Return the matrix of a sparse operator of the host; None for anything else."""
     is_whole = isinstance(A, blockvec.Operator) and A.device == "cpu" and A.layout is None
     return A.to_host() if is_whole and hasattr(getattr(A, "prepared", None), "indptr") else None
+
+
+def blas_threads(A: Any) -> AbstractContextManager[object]:
+    """Limit BLAS to one thread beside a sparse operator of the host: threads would disturb what is sparse."""
+    is_sparse = A.device == "cpu" and getattr(A, "nnz", None) is not None
+    return blockvec.single_threaded_blas if is_sparse else nullcontext()
 
 
 def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:

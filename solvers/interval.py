@@ -18,6 +18,7 @@ import numpy as np
 from blockvec import BlockVector, Operator, array_namespace
 from blockvec.errors import OptionError
 
+from .arguments import blas_threads
 from .blocks import columns_of, pick, to_host
 from .choice import DENSE_MAX_ROWS, DENSE_ROWS, DENSE_SHARE
 from .combine import one_after_other, staged, within_time
@@ -94,7 +95,7 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     size = problem.n * columns * problem.operator.dtype.itemsize
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
     checkpoint = problem.checkpoint
-    with deferred_interrupt() as interrupted:
+    with blas_threads(problem.operator), deferred_interrupt() as interrupted:
         slices = Slicing(problem, pencil, left, right, interrupted)
         if checkpoint is not None:
             checkpoint.problem = slices.fingerprint()

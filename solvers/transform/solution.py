@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Operator, single_threaded_blas
+from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
 
-from ..arguments import matrix_on_host, tall_block
+from ..arguments import blas_threads, matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..column_block import ColumnBlock, ColumnOperator
 from ..combine import COUNTED, continued, one_after_other, staged, totals, within_time
@@ -42,14 +41,14 @@ NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
-    with _blas_threads(form):
+    with blas_threads(form.A):
         _refuse_indefinite(form)
         norms = _norms(form, problem.norm)
         inside = _inside(form, problem, norms)
     form.solve_within(_solve_tolerance(form, problem.tolerance, norms))
     try:
         inner = solve(inside)
-        with _blas_threads(form):
+        with blas_threads(form.A):
             result = _transformed_back(form, inner, problem, norms)
         form.solve_within(0.0)
         if inner.info["stopped"] in AT_THE_LIMIT and not result.converged.all():
@@ -61,12 +60,6 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     except (BreakdownError, np.linalg.LinAlgError) as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
-
-
-def _blas_threads(form: StandardForm) -> AbstractContextManager[object]:
-    """Limit BLAS to one thread where products and solves are sparse: its threads would disturb these."""
-    is_sparse = form.A.device == "cpu" and getattr(form.A, "nnz", None) is not None
-    return single_threaded_blas if is_sparse else nullcontext()
 
 
 def _refuse_indefinite(form: StandardForm) -> None:
