@@ -31,7 +31,7 @@ from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .slicing import PER_SHIFT, Slicing, basis_columns
-from .transform.solution import solve_transformed
+from .transform.solution import as_rounding_allows, solve_transformed
 from .transform.standard_form import StandardForm, standard_form
 
 METHODS = ("auto", "filter", "dense")
@@ -143,7 +143,8 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     }
     theta, residuals, limits = (part[inside] for part in (slices.theta, slices.residuals, slices.limits))
     X = pick(slices.X, inside)
-    return EigenResult.from_pairs(theta, X.array, residuals, limits, info, slices.history)
+    result = EigenResult.from_pairs(theta, X.array, residuals, limits, info, slices.history)
+    return result if info["missing"] else as_rounding_allows(result, problem, pencil.norms)
 
 
 def _inside(theta: np.ndarray, low: float, high: float, rounding: Any) -> np.ndarray:

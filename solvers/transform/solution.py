@@ -56,7 +56,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
                 again = _transformed_back(form, _polished(inner, inside), problem, norms)
                 costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
                 result = min(again, result, key=_excess).with_info(**costs, history=again.history)
-            result = _as_rounding_allows(result, problem, norms)
+            result = as_rounding_allows(result, problem, norms)
     except (BreakdownError, np.linalg.LinAlgError) as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
@@ -127,7 +127,7 @@ def _excess(result: EigenResult) -> tuple[int, float]:
     return int((~result.converged).sum()), float((result.residuals / result.limits).max())
 
 
-def _as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
+def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
     """Accept residuals a little above the rounding floor, which the errors of a given inverse can cause."""
     values = to_host(result.eigenvalues).astype(np.float64)
     lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)

@@ -295,7 +295,7 @@ def _where_massive(mass: Operator, diagonal: Array) -> tuple[Operator, Array, So
     them into one that is zero otherwise.
     """
     rows = np.flatnonzero(diagonal)
-    if len(rows) == len(diagonal) or not hasattr(mass, "to_host"):
+    if len(rows) == len(diagonal) or not hasattr(mass, "to_host"):  # dense ones are left as they are
         return mass, diagonal, _same, _same
     restricted = as_operator(mass.to_host()[rows][:, rows], device=mass.device)
     order = "F" if mass.device == "cpu" else "C"

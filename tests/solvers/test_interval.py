@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from blockvec import as_operator, count_eigenvalues
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.models import model, spectra
-from solvers import EigenResult, Interrupted, NoConvergence, eigsh, interval
+from solvers import EigenResult, Interrupted, NoConvergence, eigsh, interval, slicing
 from solvers.factorization.pencil import Pencil
 from solvers.slicing import Slicing
 
@@ -372,3 +372,14 @@ def test_a_dense_factorisation_counts_where_pivots_need_exchanges() -> None:
 def test_many_slices_of_a_large_grid_are_orthogonal() -> None:
     A, exact = model("laplace2d:nx=70,ny=70"), spectra.laplace_eigenvalues([70, 70])
     check(solved(A, (1.0, 1.6)), exact[(exact >= 1.0) & (exact <= 1.6)], A)
+
+
+def test_residuals_a_little_above_the_rounding_floor_are_as_good_as_it_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = slicing.pair_limits
+    monkeypatch.setattr(slicing, "pair_limits", lambda *arguments: limits(*arguments) / 100)
+    result = solved(GRID, (0, 0.4))
+    assert result.converged.all()
+    assert "as good as rounding allows" in result.info["why"]
+    check(result, VALUES[VALUES < 0.4], GRID)

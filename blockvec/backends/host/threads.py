@@ -215,15 +215,16 @@ class _SingleThreadedBlas:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users, self._lifts = 0, 0  # blocks entered
+        self._users = 0  # blocks entered
+        self._lifted = 0  # of these, by the last `lifted`: blocks inside of it limit again
         self._libraries: list[Any] | None = None
         self._limited: list[tuple[Any, int]] = []  # libraries with several threads, and their numbers
 
     def __enter__(self) -> None:
-        self._count(1, 0)
+        self._count(1)
 
     def __exit__(self, *_raised: object) -> None:
-        self._count(-1, 0)
+        self._count(-1)
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
@@ -231,19 +232,22 @@ class _SingleThreadedBlas:
         if not self._users:
             yield
             return
-        self._count(0, 1)
+        before = self._count(0, self._users)
         try:
             yield
         finally:
-            self._count(0, -1)
+            self._count(0, before)
 
-    def _count(self, users: int, lifts: int) -> None:
-        """Count blocks, and set or restore the numbers of threads where that makes a difference."""
+    def _count(self, users: int, lifted: int | None = None) -> int:
+        """Count blocks, and set or restore the numbers of threads where that makes a difference.
+
+        Returns the number of lifted blocks before.
+        """
         with self._lock:
-            before = self._users > 0 and not self._lifts
+            known, before = self._lifted, self._users > self._lifted
             self._users += users
-            self._lifts += lifts
-            after = self._users > 0 and not self._lifts
+            self._lifted = known if lifted is None else lifted
+            after = self._users > self._lifted
             if after and not before:
                 if self._libraries is None:
                     controller = threadpoolctl.ThreadpoolController().select(user_api="blas")
@@ -256,6 +260,7 @@ class _SingleThreadedBlas:
             elif before and not after:
                 for library, count in self._limited:
                     library.set_num_threads(count)
+            return known
 
 
 single_threaded_blas = _SingleThreadedBlas()

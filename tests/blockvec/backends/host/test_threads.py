@@ -93,6 +93,14 @@ with single_threaded_blas:
         with single_threaded_blas.lifted():
             assert limits() == before
         assert limits() == before
+        with single_threaded_blas:
+            assert set(limits()) <= {1}
+        assert limits() == before
+        try:
+            with single_threaded_blas:
+                raise KeyError
+        except KeyError:
+            assert limits() == before
     assert set(limits()) <= {1}
 with single_threaded_blas.lifted():
     assert limits() == before
