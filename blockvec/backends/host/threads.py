@@ -215,40 +215,46 @@ class _SingleThreadedBlas:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users = 0  # blocks entered
-        self._lifted = 0  # of these, by the last `lifted`: blocks inside of it limit again
+        self._blocks = threading.local()  # of each thread, whether those that it is in limit, outermost first
+        self._limiting = 0  # threads whose innermost block limits
         self._libraries: list[Any] | None = None
         self._limited: list[tuple[Any, int]] = []  # libraries with several threads, and their numbers
 
     def __enter__(self) -> None:
-        self._count(1)
+        self._enter(True)
 
     def __exit__(self, *_raised: object) -> None:
-        self._count(-1)
+        self._leave()
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
-        """Give BLAS its threads back inside a ``with`` block, as for a user's function."""
-        if not self._users:
-            yield
-            return
-        before = self._count(0, self._users)
+        """Give BLAS its threads back inside a ``with`` block, as for a user's function.
+
+        Another thread that is in a block of its own keeps the limit.
+        """
+        self._enter(False)
         try:
             yield
         finally:
-            self._count(0, before)
+            self._leave()
 
-    def _count(self, users: int, lifted: int | None = None) -> int:
-        """Count blocks, and set or restore the numbers of threads where that makes a difference.
+    def _enter(self, limits: bool) -> None:
+        entered = vars(self._blocks).setdefault("entered", [False])
+        entered.append(limits)
+        self._count(limits - entered[-2])
 
-        Returns the number of lifted blocks before.
-        """
+    def _leave(self) -> None:
+        entered = self._blocks.entered
+        limited = entered.pop()
+        self._count(entered[-1] - limited)
+
+    def _count(self, change: int) -> None:
+        """Count threads that limit; the first one sets the numbers of threads, the last one restores them."""
+        if not change:
+            return
         with self._lock:
-            known, before = self._lifted, self._users > self._lifted
-            self._users += users
-            self._lifted = known if lifted is None else lifted
-            after = self._users > self._lifted
-            if after and not before:
+            self._limiting += change
+            if self._limiting == 1 and change == 1:
                 if self._libraries is None:
                     controller = threadpoolctl.ThreadpoolController().select(user_api="blas")
                     self._libraries = controller.lib_controllers
@@ -257,10 +263,9 @@ class _SingleThreadedBlas:
                 self._limited = [(library, count) for library, count in threads if count != 1]
                 for library, _ in self._limited:
                     library.set_num_threads(1)
-            elif before and not after:
+            elif self._limiting == 0:
                 for library, count in self._limited:
                     library.set_num_threads(count)
-            return known
 
 
 single_threaded_blas = _SingleThreadedBlas()

@@ -78,7 +78,7 @@ def test_an_error_in_any_thread_reaches_the_caller(failing: int) -> None:
 def test_blas_is_single_threaded_inside_and_as_before_after() -> None:
     # In a process of its own: libraries that were loaded after blockvec's first look are none of its own.
     check = """
-import numpy, threadpoolctl
+import numpy, threading, threadpoolctl
 from blockvec.backends.host.threads import single_threaded_blas
 
 def limits():
@@ -104,6 +104,32 @@ with single_threaded_blas:
     assert set(limits()) <= {1}
 with single_threaded_blas.lifted():
     assert limits() == before
+assert limits() == before
+
+# Two threads that are lifted at once and leave in the order in which they came.
+first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+
+def first():
+    with single_threaded_blas, single_threaded_blas.lifted():
+        first_is_in.set()
+        second_is_in.wait()
+    first_is_out.set()
+
+def second():
+    with single_threaded_blas:
+        first_is_in.wait()
+        with single_threaded_blas.lifted():
+            second_is_in.set()
+            first_is_out.wait()
+
+threads = [threading.Thread(target=work) for work in (first, second)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert limits() == before
+with single_threaded_blas:
+    assert set(limits()) <= {1}
 assert limits() == before
 """
     subprocess.run([sys.executable, "-c", check], check=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "2"})
