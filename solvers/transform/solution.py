@@ -128,7 +128,7 @@ def _excess(result: EigenResult) -> tuple[int, float]:
 
 
 def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
-    """Accept residuals a little above the rounding floor, which the errors of a given inverse can cause."""
+    """Accept residuals a little above the rounding floor, which errors of solves can cause."""
     values = to_host(result.eigenvalues).astype(np.float64)
     lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)
     floor = pair_floor(problem.tolerance.unit, values, norms, lengths)

@@ -167,9 +167,9 @@ def _is_iterated(M: Any, k: int) -> bool:
 
     That takes less time than products with a factor, unless M is diagonal, and has no dense form.
     """
-    n, rows = int(np.count_nonzero(M.diagonal())), M.shape[0]
-    is_diagonal = M.nnz <= rows and bool((M.indices == np.repeat(np.arange(rows), np.diff(M.indptr))).all())
-    return not is_diagonal and n > FACTOR_ROWS and n >= DENSE_SHARE * k
+    n, massive = M.shape[0], int(np.count_nonzero(M.diagonal()))
+    is_diagonal = M.nnz <= n and bool((M.indices == np.repeat(np.arange(n), np.diff(M.indptr))).all())
+    return not is_diagonal and massive > FACTOR_ROWS and massive >= DENSE_SHARE * k
 
 
 def given_inverse(OPinv: Any, A: Operator) -> Operator:
@@ -229,16 +229,14 @@ def in_inner_product(
     if sigma == 0 and mode != "normal":
         raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
     mass = None if M is None else as_operator(_explicit("M", M), device=A.device)
+    diagonal: Any = None  # of the matrix of the inner product
     if mass is not None:
-        _check_semidefinite("M", M, mass, must_be=mode != "buckling")
+        diagonal = _checked_diagonal("M", M, mass, must_be=mode != "buckling")
     if mode == "buckling":
-        _check_semidefinite("A", matrix, A, must_be=True)
-    inner = masses = A if mode == "buckling" else mass
-    diagonal: Array | None = None
-    if inner is not None:
-        diagonal = to_host((matrix if mode == "buckling" else M).diagonal()).real.astype(np.float64)
-    into: Solve = _same
-    out_of: Solve = _same
+        diagonal = _checked_diagonal("A", matrix, A, must_be=True)
+    inner = metric = A if mode == "buckling" else mass
+    restrict: Solve = _same
+    extend: Solve = _same
     dtype = A.dtype if mass is None else np.promote_types(A.dtype, mass.dtype)
     if sigma is None:
         factored = factorize(M, device=A.device)
@@ -259,31 +257,31 @@ def in_inner_product(
         else:
             inverse = _given(OPinv, A, float(sigma))
         sigma, why = inverse.sigma, inverse.why
-        if diagonal is not None and mode != "buckling" and mass is not None:
-            masses, diagonal, into, out_of = _where_massive(mass, diagonal)
-        shifted, vectors = inverse, inverse.solve if masses is None else _after(inverse.solve, masses, out_of)
+        if mass is not None and mode != "buckling":
+            metric, diagonal, restrict, extend = _where_massive(mass, diagonal)
+        shifted, vectors = inverse, inverse.solve if metric is None else _after(inverse.solve, metric, extend)
         twice = 2 * sigma
 
         def apply(Y: Array) -> Array:
-            product = into(vectors(Y))
+            product = restrict(vectors(Y))
             return Y + twice * product if mode == "cayley" else product
 
-    shape = A.shape if masses is None else masses.shape
+    shape = A.shape if metric is None else metric.shape
     order = "C" if sigma is None else "A"
     function = as_operator(apply, shape=shape, dtype=dtype, device=A.device, order=order)
-    blocks = BlockVector if masses is None else inner_product_blocks(masses, diagonal)
+    blocks = BlockVector if metric is None else inner_product_blocks(metric, diagonal)
     return StandardForm(
         operator=function if inner is None else cast(Operator, InnerProductOperator(function, blocks)),
         A=A,
         M=mass,
         inner=inner,
-        into=into,
+        into=restrict,
         vectors=vectors,
         map=SpectralMap(sigma, mode),
         why=why,
         out_of=_same if sigma is None else None,
         blocks=blocks,
-        is_direct=into is _same,
+        is_direct=restrict is _same,
         inverse=shifted,
     )
 
@@ -302,18 +300,18 @@ def _where_massive(mass: Operator, diagonal: Array) -> tuple[Operator, Array, So
     xp = mass.backend.xp
     indices = xp.asarray(rows)
 
-    def put(Y: Array) -> Array:
+    def extend(Y: Array) -> Array:
         X: Array = xp.zeros((len(diagonal), Y.shape[1]), Y.dtype, order=order)
         X[indices] = Y
         return X
 
-    return restricted, diagonal[rows], lambda X: X[indices], put
+    return restricted, diagonal[rows], lambda X: X[indices], extend
 
 
-def _after(solve: Solve, masses: Operator, out_of: Solve) -> Solve:
-    """Compose a product and a solve."""
-    blocks = ColumnBlock if masses.device == "cpu" else BlockVector
-    return lambda Y: solve(out_of(applied(masses, blocks(Y)).array))
+def _after(solve: Solve, metric: Operator, extend: Solve) -> Solve:
+    """Compose a product, zeros in the other rows, and a solve."""
+    blocks = ColumnBlock if metric.device == "cpu" else BlockVector
+    return lambda Y: solve(extend(applied(metric, blocks(Y)).array))
 
 
 def _same(X: Array) -> Array:
@@ -321,12 +319,16 @@ def _same(X: Array) -> Array:
     return X
 
 
-def _check_semidefinite(name: str, matrix: Any, operator: Operator, *, must_be: bool) -> None:
-    """Refuse a matrix that is not Hermitian, or plainly indefinite; an iteration sees the other ones."""
+def _checked_diagonal(name: str, matrix: Any, operator: Operator, *, must_be: bool) -> Array:
+    """Refuse a matrix that is not Hermitian, or plainly indefinite; an iteration sees the other ones.
+
+    Returns its diagonal, on the host.
+    """
     operator.check_hermitian(0, name=name)
-    diagonal = matrix.diagonal().real
+    diagonal: Array = to_host(matrix.diagonal()).real.astype(np.float64)
     if must_be and len(diagonal) and float(diagonal.min()) < 0:
         raise OptionError(f"{name} is indefinite; it must be positive definite.")
+    return diagonal
 
 
 def _without_shift(
