@@ -87,6 +87,21 @@ class SparseOperator(Operator):
         problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift))
         dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
 
+    def bound_product(
+        self, X: BlockVector, out: BlockVector, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+    ) -> Callable[[], object]:
+        """Return a function that repeats a product; see `Operator.bound_product`."""
+        repeat = super().bound_product(X, out, alpha, beta, shift)
+        is_own = type(self) is SparseOperator  # not with another `apply`
+        if not is_own or active_profile.get() is not None or not X.dtype == out.dtype == self.dtype:
+            return repeat
+        x, y = X.memory, out.memory
+        shift, _ = self._check_operand(X, shift)
+        self._check_out(out, X, self.dtype)
+        problem = self._problem(x, y.ld, y.align, (alpha, beta, shift))
+        operands = self.prepared, x.array, y.array, alpha, beta, shift
+        return dispatch.bind(problem, self.backend, *operands) or repeat
+
     def add_product(self, X: Array, Y: Array) -> None:
         """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
         if self._add_columns is None:

@@ -31,6 +31,7 @@ LAYERS = [
         "elementwise",
         "fused",
         "graphs",
+        "hermitian",
         "interchange",
         "io",
         "krylov_steps",

@@ -33,6 +33,10 @@ def _prepare_nothing(problem: Problem, *operands: Any) -> None:
     """Prepare nothing."""
 
 
+def _bind_nothing(*_: Any) -> None:
+    return None
+
+
 @frozen
 class Candidate:
     """One implementation of an operation on a device.
@@ -44,7 +48,8 @@ class Candidate:
     ``(X, Y, out)``.
 
     ``prepare(problem)``, for a sparse product ``prepare(problem, S)``, compiles and loads the kernels that
-    the first `run` would wait for, on any thread.
+    the first `run` would wait for, on any thread. ``bind(problem, *operands)`` returns a function that
+    repeats `run` on the same operands, where it is faster; else None.
     """
 
     name: str  # in profiles and in `explain`
@@ -55,6 +60,7 @@ class Candidate:
     configuration: Callable[[], str] = str  # its configuration and the origin of that choice, for `explain`
     source: Callable[[], str] = str  # of the kernel that its first run compiles; empty if it compiles none
     prepare: Callable[..., object] = _prepare_nothing
+    bind: Callable[..., Callable[[], object] | None] = _bind_nothing
 
 
 def leading_dimension(array: Array) -> int:

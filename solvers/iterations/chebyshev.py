@@ -60,16 +60,37 @@ def steps_within_leak(
     return min(steps, default=math.inf)
 
 
+class _Steps:
+    """Steps of the recurrence above on two blocks, which take turns: each is one of two products."""
+
+    def __init__(self, doubled: Any, X: Block, out: Block) -> None:
+        self._doubled, self._bind = doubled, getattr(doubled, "bound_product", None)
+        self.current, self.previous = X, out  # Y_j and Y_{j-1} for j steps taken
+        self._repeats: list[Callable[[], object]] = []
+
+    def take(self, step: int) -> None:
+        """Take step number `step`, which is one more than that of the last call."""
+        X, out = self.current, self.previous
+        if step == 1:
+            self._doubled.apply(X, out=out, alpha=0.5)
+        elif self._bind is None:
+            self._doubled.apply(X, out=out, beta=-1)
+        else:
+            if len(self._repeats) < 2:
+                self._repeats.append(self._bind(X, out, beta=-1))
+            self._repeats[step % 2]()
+        self.current, self.previous = out, X
+
+
 def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tuple[int, Block, Block]]:
     """Yield ``(j, Y_j, Y_{j-1})`` for j from 1 to `degree`; both blocks may be projected in between.
 
     `doubled` is S of the recurrence above. The blocks are stored in X = Y_0 and `out`, both overwritten.
     """
-    current, previous = doubled.apply(X, out=out, alpha=0.5), X
-    yield 1, current, previous
-    for step in range(2, degree + 1):
-        current, previous = doubled.apply(current, out=previous, beta=-1), current
-        yield step, current, previous
+    steps = _Steps(doubled, X, out)
+    for step in range(1, degree + 1):
+        steps.take(step)
+        yield step, steps.current, steps.previous
 
 
 class Recurrence:
@@ -95,9 +116,8 @@ class Recurrence:
         project: Callable[[int, Block, Block], object],
         recorder: Recorder | None = None,
     ) -> None:
-        self._doubled, self._project, self._recorder = doubled, project, recorder
+        self._steps, self._project, self._recorder = _Steps(doubled, X, out), project, recorder
         self.taken = 0
-        self.current, self.previous = X, out  # Y_j and Y_{j-1} for j steps taken
         self._groups: dict[int, Callable[[], object]] = {}  # by their numbers of steps
 
     def take(self, count: int) -> None:
@@ -109,22 +129,30 @@ class Recurrence:
         first = self.taken + 1
         self.taken += count
         if self._recorder is None or first <= 2 or count % 2:
-            self.current, self.previous = self._steps(first, count)
+            self._take(first, count)
             return
         if count not in self._groups:
+            steps, roles = self._steps, (self.current, self.previous)
             with self._recorder:
-                self._groups[count] = self._recorder.record(lambda: self._steps(first, count))
+                self._groups[count] = self._recorder.record(lambda: self._take(first, count))
+            steps.current, steps.previous = roles  # also where recording ended early
         self._groups[count]()
 
-    def _steps(self, first: int, count: int) -> tuple[Block, Block]:
-        current, previous, doubled = self.current, self.previous, self._doubled
+    @property
+    def current(self) -> Block:
+        """Y_j for j steps taken."""
+        return self._steps.current
+
+    @property
+    def previous(self) -> Block:
+        """Y_(j-1) for j steps taken."""
+        return self._steps.previous
+
+    def _take(self, first: int, count: int) -> None:
+        steps = self._steps
         for step in range(first, first + count):
-            if step == 1:
-                current, previous = doubled.apply(current, out=previous, alpha=0.5), current
-            else:
-                current, previous = doubled.apply(current, out=previous, beta=-1), current
-            self._project(step, current, previous)
-        return current, previous
+            steps.take(step)
+            self._project(step, steps.current, steps.previous)
 
 
 class ChebyshevOperator:

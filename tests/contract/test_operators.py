@@ -177,6 +177,48 @@ def test_an_affine_operator_is_a_factor_and_a_shift(device: str, dtype: str, kin
     assert np.array_equal(host(op @ on(device, X)), A @ X)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["short rows", "long rows", "function"])
+@pytest.mark.parametrize("shift", ["scalar", "column"])
+@pytest.mark.parametrize("count", [3, 60])
+def test_a_bound_product_repeats_the_product(
+    device: str, dtype: str, kind: str, shift: str, count: int
+) -> None:
+    rng = np.random.default_rng(5)
+    A, X, Y = (exact_values(rng, shape, dtype) for shape in ((90, 90), (90, 4), (90, 4)))
+    if kind == "short rows":
+        A *= rng.random(A.shape) < 0.1
+    op = as_operator(sp.csr_array(A), device=device) if kind != "function" else as_operator(on(device, A))
+    given = 2 if shift == "scalar" else on(device, np.array([1, 2, 0, -1], X.real.dtype))
+    for operator, matrix in ((op, A), (op.affine(2, 1), 2 * (A - np.eye(90)))):
+        V, W = BlockVector(on(device, X)), BlockVector(on(device, Y))
+        again = operator.bound_product(V, W, alpha=1, beta=-1, shift=given)
+        product = matrix @ X - X * host(given)
+        for step in range(count):  # until a matrix is converted, and further
+            again()
+            if step == 1:
+                assert np.array_equal(host(W), Y)
+        assert np.array_equal(host(W), product - Y if count % 2 else Y)
+        V[:, :] = 0
+        again()
+        assert np.array_equal(host(W), Y - product if count % 2 else -Y)
+
+
+def test_a_bound_product_is_the_one_that_its_user_wrote_and_checks_its_operands(device: str) -> None:
+    class Doubled(SparseOperator):
+        def apply(self, X: Any, out: Any = None, *arguments: Any, **options: Any) -> Any:
+            return super().apply(X, out, *arguments, **options).scale(2)
+
+    matrix = sp.eye_array(4, format="csr")
+    X, Y = (BlockVector(on(device, np.ones((4, 1)))) for _ in range(2))
+    op = as_operator(matrix, device=device)
+    Doubled(matrix, as_operator(np.eye(2)).backend).bound_product(X.to_host(), out := Y.to_host())()
+    assert out.array.tolist() == 4 * [[2]]
+    for wrong, error in ((X, LayoutError), (BlockVector(on(device, np.ones((3, 1)))), ShapeError)):
+        with pytest.raises(error, match="out"):
+            op.bound_product(X, wrong)()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("density", [0.1, 1.0], ids=["short rows", "long rows"])
 @pytest.mark.parametrize(("alpha", "shift"), [(2j, 0.5), (2, 0.5j), (np.float64(2), 1), (2, np.float64(1))])

@@ -67,6 +67,9 @@ class DeviceCsr:
         mode of tuning.
     forms : dict
         The matrix in other forms, by family and key of the form; None if it has no such form. See `sparse`.
+    awaited : dict
+        The key of the form that products of a kind await, and the number of them after which the matrix is
+        converted; keys as of `bound`.
     waited : Counter
         Products so far that a form would have made faster.
     """
@@ -89,6 +92,7 @@ class DeviceCsr:
             self.plan.codes = encode(self.plan, self.shape[1], blocks, load)
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
         self.forms: dict[tuple[str, Hashable], Any] = {}
+        self.awaited: dict[tuple[str, SpmmvProblem, str], tuple[tuple[str, Hashable], float]] = {}
         self.waited: Counter[tuple[str, Hashable]] = Counter()
         self._descriptors: dict[str, tuple[int, Array]] = {}
 

@@ -47,8 +47,10 @@ def candidate(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> Candidate:
     refusal = family.supports(problem, gpu.info)
     if refusal is None and (problem.dots or problem.gram):
         refusal = family.refuse_sums(problem, _configuration(gpu, family, problem)[0])
-    run, prepare = (gpu.on_device(functools.partial(call, gpu, family)) for call in (_spmmv, _prepare))
-    return Candidate(family.name, run, refusal or "", configuration=text, prepare=prepare)
+    run, prepare, bind_operands = (
+        gpu.on_device(functools.partial(call, gpu, family)) for call in (_spmmv, _prepare, _bind_operands)
+    )
+    return Candidate(family.name, run, refusal or "", configuration=text, prepare=prepare, bind=bind_operands)
 
 
 def _configuration(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> tuple[Any, str]:
@@ -74,6 +76,41 @@ def _spmmv(
     that converts waits, too; others do not.
     """
     bound = S.bound.get((family.name, problem, options().tune)) or bind(gpu, family, problem, S)
+    _launch(gpu, problem, bound, X, Y, alpha, beta, shift, fused)
+
+
+def _bind_operands(
+    gpu: Gpu,
+    family: AnyFamily,
+    problem: SpmmvProblem,
+    S: DeviceCsr,
+    X: Array,
+    Y: Array,
+    alpha: complex,
+    beta: complex,
+    shift: Any,
+) -> Callable[[], None] | None:
+    """Bind a product to its operands; None while the matrix may still be converted."""
+    bound = S.bound.get((family.name, problem, options().tune))
+    if bound is None and not family.converts:
+        bound = bind(gpu, family, problem, S)
+    if bound is None:
+        return None
+    return gpu.on_device(functools.partial(_launch, gpu, problem, bound, X, Y, alpha, beta, shift))
+
+
+def _launch(
+    gpu: Gpu,
+    problem: SpmmvProblem,
+    bound: Bound,
+    X: Array,
+    Y: Array,
+    alpha: complex,
+    beta: complex,
+    shift: Any,
+    fused: Fused = _NOTHING,
+) -> None:
+    """Queue the kernels of a product."""
     launch, bytes_needed = bound
     shifts_ptr = 0
     if problem.shift == "column":
@@ -109,27 +146,29 @@ def _in_type(gpu: Gpu, row: Array, dtype: str) -> Array:
 
 def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
     """Bind the kernels of the next product with a matrix, which is converted if that pays off by now."""
-    config, mode = _configuration(gpu, family, problem)[0], options().tune
-    if not family.converts:
-        bound = launcher(gpu, family, problem, config, S)
-    elif not _converts(gpu, family, problem, config, S):
+    if family.converts and not _converts(gpu, family, problem, S):
         return _bind_before_conversion(gpu, family, problem, S)
-    else:
-        try:
-            bound = launcher(gpu, family, problem, config, S)
-        except LayoutError:
-            bound = _bind_before_conversion(gpu, family, problem, S)
-    S.bound[family.name, problem, mode] = bound
+    try:
+        bound = launcher(gpu, family, problem, _configuration(gpu, family, problem)[0], S)
+    except LayoutError:
+        if not family.converts:
+            raise
+        bound = _bind_before_conversion(gpu, family, problem, S)
+    S.bound[family.name, problem, options().tune] = bound
     return bound
 
 
-def _converts(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> bool:
+def _converts(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> bool:
     """Count a product that a form of the matrix would make faster; check whether to use the form now."""
     import cupy
 
-    key = form_key(gpu, family, problem, config, S)
+    kind = family.name, problem, options().tune
+    if kind not in S.awaited:
+        config = _configuration(gpu, family, problem)[0]
+        S.awaited[kind] = form_key(gpu, family, problem, config, S), family.converts_after(problem)
+    key, enough = S.awaited[kind]
     S.waited[key] += 1
-    pays = S.forms.get(key) is not None or S.waited[key] > family.converts_after(problem)
+    pays = S.forms.get(key) is not None or S.waited[key] > enough
     return pays and not cupy.cuda.get_current_stream().is_capturing()
 
 

@@ -1,0 +1,77 @@
+"""The check that an operator is Hermitian, by products with two random vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .backends import Array
+from .blockvector import BlockVector
+from .errors import BreakdownError, OptionError, ShapeError
+
+if TYPE_CHECKING:
+    from .operators import Operator
+
+
+def check(A: Operator, rng: Any, name: str, into: Array | None) -> float:
+    """Raise unless A is Hermitian to rounding; see `Operator.check_hermitian`."""
+    n_rows, n_cols = A.shape
+    if n_rows != n_cols:
+        raise ShapeError(f"{name} is {n_rows} x {n_cols}; a Hermitian operator is square.")
+    if n_rows == 0:
+        return 0.0
+    is_own = not isinstance(rng, np.random.Generator)  # one of a caller must not depend on the layout
+    rng = np.random.default_rng(rng)
+    if A.device == "cpu" and A.layout is None and (into is not None or is_own):
+        products = _by_columns(A, rng, into)
+    else:
+        like = BlockVector.empty(n_cols, 0, A.dtype, device=A.device, layout=A.layout)
+        Z = like.like(4)  # two vectors and their products
+        Z[:, :2] = X = like.random_like(2, rng) if into is None else _own_rows(A, rng)
+        A.apply(X, out=Z[:, 2:])
+        products = A.backend.to_host(Z.gram())
+        if into is not None:
+            into[...] = Z.array
+    G = products.tolist()  # a few numbers: NumPy takes longer
+    *norms, image, other = (math.sqrt(max(G[j][j].real, 0.0)) for j in range(4))
+    images = (image, other)
+    scales = {(i, j): max(norms[i] * images[j], norms[j] * images[i]) for i, j in ((0, 0), (0, 1), (1, 1))}
+    if not all(map(math.isfinite, scales.values())):
+        raise BreakdownError(
+            f"{name} returned NaN or Inf for a finite block, or numbers whose squares overflow; check "
+            "its entries."
+        )
+    difference = max(
+        abs(G[i][2 + j] - G[j][2 + i].conjugate()) / (scale or 1.0) for (i, j), scale in scales.items()
+    )
+    if difference > 1e4 * np.finfo(A.dtype).eps:
+        raise OptionError(
+            f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
+            f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
+        )
+    return max(image / norms[0], other / norms[1])
+
+
+def _by_columns(A: Operator, rng: np.random.Generator, into: Array | None) -> Array:
+    """Compute the Gram matrix of two random vectors and their products, by column-major arrays."""
+    Z = np.empty((A.shape[0], 4), A.dtype, order="F") if into is None else into
+    numbers = Z.T[:2].view(Z.real.dtype)
+    rng.random(dtype=numbers.dtype, out=numbers)
+    numbers *= 2
+    numbers -= 1
+    Z[:, 2:] = 0
+    A.add_product(Z[:, :2], Z[:, 2:])
+    with np.errstate(over="ignore", invalid="ignore"):
+        G: Array = Z.T.conj() @ Z
+    return G
+
+
+def _own_rows(A: Operator, rng: np.random.Generator) -> BlockVector:
+    """Draw the two random vectors of `_by_columns`, and keep the rows of this process."""
+    assert A.layout is not None
+    unit = np.zeros(0, A.dtype).real.dtype
+    numbers = rng.random((2, A.shape[0] * (A.dtype.itemsize // unit.itemsize)), dtype=unit)
+    rows = (2 * numbers - 1).view(A.dtype).T[A.layout.rows]
+    return BlockVector(np.ascontiguousarray(rows), layout=A.layout)
