@@ -185,26 +185,46 @@ class Operator(ABC):
         return extras.applied(result, *summed)
 
     def bound_product(
-        self, X: BlockVector, out: BlockVector, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+        self,
+        X: BlockVector,
+        out: BlockVector,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: Any = 0,
+        turns: int = 1,
     ) -> Callable[[], object]:
         """Return a function that repeats ``apply(X, out, alpha, beta, shift)``.
 
         A recurrence between two blocks has the same products again and again. On a GPU the function takes a
-        fifth of the time of a call of `apply`, which checks its operands and chooses a kernel each time; it
+        third of the time of a call of `apply`, which checks its operands and chooses a kernel each time; it
         keeps the kernel that is chosen now.
+
+        Parameters
+        ----------
+        X, out : BlockVector
+        alpha, beta, shift : scalar
+            As for `apply`.
+        turns : int
+            Products per call, in which X and `out` take turns: the second one is
+            ``apply(out, X, alpha, beta, shift)``. Those of a small matrix on a GPU are one launch.
 
         Examples
         --------
+        Chebyshev polynomials of a matrix, of degrees 3 and 2, of a vector and its image:
+
         >>> import numpy as np
-        >>> from blockvec import BlockVector, as_operator, models
-        >>> X, Y = BlockVector(np.ones((3, 1))), BlockVector(np.zeros((3, 1)))
-        >>> add = as_operator(models.laplace1d(n=3)).bound_product(X, Y, beta=1)
-        >>> for _ in range(2):
-        ...     _ = add()
-        >>> Y.array.ravel().tolist()
-        [2.0, 0.0, 2.0]
+        >>> from blockvec import BlockVector, as_operator
+        >>> X, Y = BlockVector(np.ones((2, 1))), BlockVector(np.array([[2.0], [3.0]]))
+        >>> as_operator(np.diag([2.0, 3.0])).bound_product(Y, X, alpha=2, beta=-1, turns=2)()
+        >>> X.array.ravel().tolist(), Y.array.ravel().tolist()
+        ([7.0, 17.0], [26.0, 99.0])
         """
-        return functools.partial(self.apply, X, out, alpha, beta, shift)
+        forth = functools.partial(self.apply, X, out, alpha, beta, shift)
+        return in_turns(forth, functools.partial(self.apply, out, X, alpha, beta, shift), turns)
+
+    def takes_turns_at_once(self, X: BlockVector) -> bool:
+        """Check whether all turns of a `bound_product` of blocks like X are one launch."""
+        return False
 
     def add_product(self, X: Array, Y: Array) -> None:
         """Set Y = Y + A X for column-major NumPy arrays; the shortest way to a few columns on the host.
@@ -344,6 +364,8 @@ class Operator(ABC):
         return self._affine(alpha, shift)
 
     def _affine(self, alpha: complex, shift: complex) -> Operator:
+        from .affine import AffineOperator
+
         return AffineOperator(self, alpha, shift)
 
     def explain(self, X: BlockVector) -> tuple[Problem, Backend] | None:
@@ -428,6 +450,18 @@ class Operator(ABC):
         return f"{type(self).__name__}({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, {self.device})"
 
 
+def in_turns(forth: Callable[[], object], back: Callable[[], object], turns: int) -> Callable[[], object]:
+    """Return a function that calls two others in turns, so many times in all."""
+    if turns == 1:
+        return forth
+
+    def alternate() -> None:
+        for turn in range(turns):
+            (back if turn % 2 else forth)()
+
+    return alternate
+
+
 def _extents(shape: Any) -> tuple[int, int]:
     """Convert a shape to two non-negative integers."""
     try:
@@ -437,59 +471,3 @@ def _extents(shape: Any) -> tuple[int, int]:
     if min(n_rows, n_cols) < 0:
         raise ShapeError(f"shape: got {shape!r}; give two non-negative integers, rows and columns.")
     return n_rows, n_cols
-
-
-class AffineOperator(Operator):
-    """``alpha (A - shift I)``; factor and shift are applied in the same pass as the product."""
-
-    def __init__(self, operator: Operator, alpha: complex, shift: complex) -> None:
-        dtype = products.result_type(operator.dtype, alpha, shift)
-        super().__init__(operator.shape, dtype, operator.backend)
-        self.local_shape, self.layout = operator.local_shape, operator.layout
-        self._operator, self._alpha, self._shift = operator, alpha, shift
-        if hasattr(operator, "nnz"):  # the cost of a product
-            self.nnz: int = operator.nnz
-
-    def apply(  # type: ignore[override]
-        self,
-        X: BlockLike,
-        out: BlockLike | None = None,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        **fused: Any,
-    ) -> BlockVector | Applied:
-        """Compute Y = ``alpha (self - shift I) X + beta out``; see `Operator.apply`."""
-        inner_shift = shift / self._alpha + self._shift
-        Y: BlockVector | Applied = self._operator.apply(
-            X, out, alpha * self._alpha, beta, inner_shift, **fused
-        )
-        return Y
-
-    def bound_product(
-        self, X: BlockVector, out: BlockVector, alpha: complex = 1, beta: complex = 0, shift: Any = 0
-    ) -> Callable[[], object]:
-        """Return a function that repeats a product; see `Operator.bound_product`."""
-        inner_shift = shift / self._alpha + self._shift
-        return self._operator.bound_product(X, out, alpha * self._alpha, beta, inner_shift)
-
-    def vector_adder(self) -> Callable[[Array, Array], object]:
-        """Return a function that adds the product with x to y; see `Operator.vector_adder`."""
-        if self.dtype != self._operator.dtype:
-            return super().vector_adder()
-        add, alpha, shift = self._operator.vector_adder(), self._alpha, self._shift
-
-        def add_multiple(x: Array, y: Array) -> None:
-            product = -shift * x
-            add(x, product)
-            product *= alpha
-            y += product
-
-        return add_multiple
-
-    def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        """Describe a product with the matrix of the inner operator."""
-        return self._operator.sparse_product()
-
-    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
-        self.apply(X.array, Y.array, alpha, beta, shift)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from .backends.base import CsrMatrix
 from .blockvector import BlockVector
 from .errors import DeviceError, DTypeError
 from .kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
-from .operators import Operator
+from .operators import Operator, in_turns
 from .profile import active_profile
 
 if TYPE_CHECKING:
@@ -88,19 +89,65 @@ class SparseOperator(Operator):
         dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
 
     def bound_product(
-        self, X: BlockVector, out: BlockVector, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+        self,
+        X: BlockVector,
+        out: BlockVector,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: Any = 0,
+        turns: int = 1,
     ) -> Callable[[], object]:
         """Return a function that repeats a product; see `Operator.bound_product`."""
-        repeat = super().bound_product(X, out, alpha, beta, shift)
-        is_own = type(self) is SparseOperator  # not with another `apply`
-        if not is_own or active_profile.get() is not None or not X.dtype == out.dtype == self.dtype:
-            return repeat
-        x, y = X.memory, out.memory
-        shift, _ = self._check_operand(X, shift)
-        self._check_out(out, X, self.dtype)
-        problem = self._problem(x, y.ld, y.align, (alpha, beta, shift))
-        operands = self.prepared, x.array, y.array, alpha, beta, shift
-        return dispatch.bind(problem, self.backend, *operands) or repeat
+        is_alike = X.dtype == out.dtype == self.dtype and not getattr(shift, "ndim", 0)
+        if not self._is_plain or not is_alike or (turns > 1 and self.shape[0] != self.shape[1]):
+            return super().bound_product(X, out, alpha, beta, shift, turns)
+        factors = alpha, beta, self._check_operand(X, shift)[0]
+        ends = [(X, out), (out, X)] if turns > 1 else [(X, out)]
+        for source, target in ends:
+            self._check_out(target, source, self.dtype)
+        if turns > 1:
+            at_once = self.backend.recurrence(self.prepared, X.array, out.array, *factors, turns)
+            if at_once is not None:
+                return at_once
+        repeats = []
+        for source, target in ends:
+            x, y = source.memory, target.memory
+            operands = self.prepared, x.array, y.array, *factors
+            bound = dispatch.bind(self._problem(x, y.ld, y.align, factors), self.backend, *operands)
+            repeats.append(bound or functools.partial(self.apply, source, target, *factors))
+        return in_turns(repeats[0], repeats[-1], turns)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether products are those of this class, and in no profile."""
+        return type(self) is SparseOperator and active_profile.get() is None
+
+    def takes_turns_at_once(self, X: BlockVector) -> bool:
+        """Check whether all turns of a `bound_product` of blocks like X are one launch."""
+        is_own = self._is_plain and X.dtype == self.dtype and X.backend is self.backend
+        return is_own and self.backend.recurrence(self.prepared, X.array, X.array, 1, 1, 0, 2) is not None
+
+    def lanczos_recurrence(self, V: BlockVector) -> Callable[[int], Array] | None:
+        """Prepare the Lanczos recurrences from each column of a block, many steps per launch.
+
+        Vectors are not orthogonalised: the coefficients are for estimates of the spectrum.
+
+        Parameters
+        ----------
+        V : BlockVector, shape (n, b)
+            The initial vectors, of any norm; overwritten.
+
+        Returns
+        -------
+        callable or None
+            ``take(steps)`` continues the recurrences and returns their coefficients on the device, shape
+            (2 steps, b): alpha and the next beta of each step. None where no kernel takes such steps: on the
+            host, for large matrices and those with long rows.
+        """
+        is_own = self._is_plain and self.shape[0] == self.shape[1] == V.n_rows and V.dtype == self.dtype
+        if not is_own or V.backend is not self.backend:
+            return None
+        return self.backend.lanczos_recurrence(self.prepared, V.array, V.like().array, V.norms())
 
     def add_product(self, X: Array, Y: Array) -> None:
         """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
@@ -208,8 +255,19 @@ class SparseOperator(Operator):
         block = memory._replace(n_cols=b, ld=b, align=MAX_ALIGNMENT)
         problem = self._problem(block, b, MAX_ALIGNMENT, (1, 0, 0))
 
+        bound: dict[int, tuple[Array, Callable[[], object]]] = {}  # for blocks X that take turns
+
         def product(X: Array, Y: Array) -> None:
-            dispatch.run(problem, self.backend, self.prepared, X, Y, 1, 0, 0)
+            known = bound.get(id(X))  # which the product refers to
+            if known is not None and known[0] is Y:
+                known[1]()
+                return
+            operands = self.prepared, X, Y, 1, 0, 0
+            dispatch.run(problem, self.backend, *operands)
+            is_watched = active_profile.get() is not None
+            repeat = None if is_watched else dispatch.bind(problem, self.backend, *operands)
+            if repeat is not None:
+                bound[id(X)] = Y, repeat
 
         return KrylovSteps(queue, b, product=product)
 

@@ -25,6 +25,7 @@ LAYERS = [
     {"backends"},
     {"dispatch", "profile", "precompile"},
     {
+        "affine",
         "arrays",
         "block_storage",
         "blockvector",

@@ -249,6 +249,22 @@ class Backend(Protocol):
         See `blockvec.sparse_operator.SparseOperator.krylov_steps`.
         """
 
+    def recurrence(
+        self, matrix: Any, X: Array, Y: Array, alpha: complex, beta: complex, shift: complex, turns: int
+    ) -> Callable[[], None] | None:
+        """Bind Y = alpha (A - shift I) X + beta Y, of which X and Y take turns, to one launch.
+
+        None where there is no kernel, or one launch per product takes no more time.
+        """
+
+    def lanczos_recurrence(
+        self, matrix: Any, X: Array, Y: Array, norms: Array
+    ) -> Callable[[int], Array] | None:
+        """Prepare Lanczos recurrences from the columns of X, of which `norms` are known, in one launch.
+
+        See `blockvec.sparse_operator.SparseOperator.lanczos_recurrence`; Y is scratch. None as `recurrence`.
+        """
+
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Compute T = R^-1 for G = R^H R, and a report; see `blockvec.small_matrices.inverse_factor`.
 

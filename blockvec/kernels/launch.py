@@ -68,13 +68,22 @@ class Kernel:
         The kernel on CuPy's current device.
     """
 
-    __slots__ = ("_create_context", "_current_stream", "_error", "_function", "_launch", "_packers")
+    __slots__ = (
+        "_cooperate",
+        "_create_context",
+        "_current_stream",
+        "_error",
+        "_function",
+        "_launch",
+        "_packers",
+    )
 
     def __init__(self, function: Any) -> None:
         from cupy.cuda import driver, get_current_stream, runtime
 
         self._create_context = runtime.free
-        self._function, self._launch, self._current_stream = function, driver.launchKernel, get_current_stream
+        self._function, self._current_stream = function, get_current_stream
+        self._launch, self._cooperate = driver.launchKernel, driver.launchCooperativeKernel
         self._error = driver.CUDADriverError
         self._packers: dict[tuple[type, ...], _Packer | None] = {}
 
@@ -82,13 +91,31 @@ class Kernel:
         self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
     ) -> None:
         """Queue the kernel."""
+        self._queue(grid, block, arguments, shared_mem, self._launch, (0,))
+
+    def cooperate(
+        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
+    ) -> None:
+        """Queue the kernel so that all of its blocks run at the same time, and may wait for each other."""
+        self._queue(grid, block, arguments, shared_mem, self._cooperate, ())
+
+    def _queue(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        arguments: tuple[Any, ...],
+        shared_mem: int,
+        launch: Callable[..., None],
+        more: tuple[int, ...],
+    ) -> None:
         kinds = tuple(map(type, arguments))
         try:
             packer = self._packers[kinds]
         except KeyError:
             packer = self._packers[kinds] = _packer(kinds)
         if packer is None:
-            self._function(grid, block, arguments, shared_mem)
+            together = launch is self._cooperate
+            self._function(grid, block, arguments, shared_mem, enable_cooperative_groups=together)
             return
         pack, sizes, free = packer
         try:
@@ -102,19 +129,13 @@ class Kernel:
         x, y, z = (grid[0] or 1, 1, 1) if len(grid) == 1 else (*(extent or 1 for extent in grid), 1)[:3]
         threads = (*block, 1, 1)[:3]
         try:
-            self._launch(self._function.ptr, x, y, z, *threads, shared_mem, stream, pointers, 0)
+            launch(self._function.ptr, x, y, z, *threads, shared_mem, stream, pointers, *more)
         except self._error as error:
             if error.status != NO_CONTEXT:
                 raise
             self._create_context(0)  # by the first call of the runtime in this thread
-            self._launch(self._function.ptr, x, y, z, *threads, shared_mem, stream, pointers, 0)
+            launch(self._function.ptr, x, y, z, *threads, shared_mem, stream, pointers, *more)
         free.append(memory)
-
-    def cooperate(
-        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
-    ) -> None:
-        """Queue the kernel so that all of its blocks run at the same time, and may wait for each other."""
-        self._function(grid, block, arguments, shared_mem, enable_cooperative_groups=True)
 
 
 _Packer: TypeAlias = tuple[Callable[..., None], tuple[int, ...], list[tuple[Any, Any, int]]]

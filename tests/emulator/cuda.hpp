@@ -16,6 +16,12 @@ struct Dim {
 struct alignas(16) double2 {
     double x, y;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
 struct alignas(8) uint2 {
     u32 x, y;
 };

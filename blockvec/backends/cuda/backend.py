@@ -24,7 +24,7 @@ from ...kernels.tuning.winners import Winner, find, representative, store
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
-from . import cublas, cusparse, dense, elementwise, krylov_steps, probes, small_matrices, sparse
+from . import cublas, cusparse, dense, elementwise, krylov_steps, probes, recurrence, small_matrices, sparse
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
 from .device_csr import DeviceChain, DeviceCsr, csr
@@ -296,6 +296,18 @@ class CudaBackend:
     def krylov_steps(self, matrix: Any, V: Array, b: int) -> krylov_steps.KrylovSteps | None:
         """Prepare several steps a launch, where a kernel takes them."""
         return krylov_steps.krylov_steps(self._gpu, matrix, V, b)
+
+    def recurrence(self, matrix: Any, X: Array, Y: Array, *numbers: Any) -> Callable[[], None] | None:
+        """Bind products of two blocks that take turns, in one launch."""
+        make = self._gpu.on_device(recurrence.recurrence)
+        return make(self._gpu, matrix, X, Y, *numbers)  # type: ignore[no-any-return]
+
+    def lanczos_recurrence(
+        self, matrix: Any, X: Array, Y: Array, norms: Array
+    ) -> Callable[[int], Array] | None:
+        """Prepare Lanczos recurrences of columns, in one launch."""
+        make = self._gpu.on_device(recurrence.lanczos_recurrence)
+        return make(self._gpu, matrix, X, Y, norms)  # type: ignore[no-any-return]
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Queue a kernel for T = R^-1 with G = R^H R, and a report."""

@@ -26,13 +26,21 @@ ROWS_PER_BLOCK = 128  # at least: partial sums of more blocks take longer than t
 
 def krylov_steps(gpu: Gpu, matrix: Any, V: DeviceArray, b: int) -> KrylovSteps | None:
     """Prepare steps of b columns on a basis in the columns of V; None where there is no kernel for it."""
-    is_alike = isinstance(matrix, DeviceCsr) and matrix.data.dtype == V.dtype
-    matrix = matrix if is_alike and matrix.index_bytes == INDEX_BYTES else None
     piece = 8 if (V.data.ptr | V.strides[0]) % 16 else 16
     kernel = KrylovStepsKernel(type_name(V), b, ceil_div(V.shape[1], 32), piece)
     if V.dtype.char not in "dD" or V.nbytes > MOST_BYTES or kernel.refusal(gpu.info):
         return None
     return KrylovSteps(gpu, kernel, matrix, V)
+
+
+def lanes_per_row(matrix: Any, dtype: Any) -> int:
+    """Choose the lanes that multiply a row; zero where launches of steps do not multiply by the matrix."""
+    is_alike = isinstance(matrix, DeviceCsr) and matrix.data.dtype == dtype
+    if not is_alike or matrix.index_bytes != INDEX_BYTES:
+        return 0
+    mean = matrix.nnz / max(matrix.shape[0], 1)
+    lanes = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
+    return lanes if matrix.longest <= LONG * lanes else 0
 
 
 @functools.lru_cache(maxsize=256)
@@ -45,16 +53,14 @@ def _loaded(gpu: Gpu, kernel: KrylovStepsKernel) -> Any:
 class KrylovSteps:
     """Steps on one basis, with the products of a matrix or without; see `Backend.krylov_steps`."""
 
-    def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: DeviceCsr | None, V: DeviceArray) -> None:
+    def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: Any, V: DeviceArray) -> None:
         self.columns, self._kernel, self._gpu, self._V = kernel.columns, kernel, gpu, V
         self._blocks = max(1, min(gpu.info.multiprocessors, ceil_div(V.shape[0], ROWS_PER_BLOCK)))
         self._arrays, self._group, self.multiplies = (V, V, V), 2, False
-        if matrix is not None:
-            mean = matrix.nnz / max(matrix.shape[0], 1)
-            self._arrays = matrix.indptr, matrix.indices, matrix.data
-            self._group = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
-            is_small = V.nbytes <= SEVERAL_BYTES and matrix.nnz <= SEVERAL_ENTRIES
-            self.multiplies = is_small and matrix.longest <= LONG * self._group
+        lanes = lanes_per_row(matrix, V.dtype)
+        if lanes:
+            self._arrays, self._group = (matrix.indptr, matrix.indices, matrix.data), lanes
+            self.multiplies = V.nbytes <= SEVERAL_BYTES and matrix.nnz <= SEVERAL_ENTRIES
 
     def __call__(self, *arguments: Any) -> DeviceArray:
         """Queue steps and return their report; see `KrylovLauncher`."""

@@ -135,8 +135,14 @@ class HostBackend(Backend):
         copies = [np.array(array, order="C") for array in arrays]
         return lambda: copies
 
-    def krylov_steps(self, matrix: Any, V: Array, b: int) -> None:
+    def krylov_steps(self, *_: Any) -> None:
         """Return None: on the host a step is a few calls of NumPy."""
+
+    def recurrence(self, *_: Any) -> None:
+        """Return None, as `krylov_steps`."""
+
+    def lanczos_recurrence(self, *_: Any) -> None:
+        """Return None, as `krylov_steps`."""
 
     inverse_factor = staticmethod(small_matrices.inverse_factor)
 

@@ -26,96 +26,21 @@
 // are aligned so, else 8; THREADS: of a block. All blocks must run at the same time.
 // report: per step 2 * 32 TILES + 3 B + 1 rows of B numbers: S1, S2, G, R, T, and the growth.
 // work: one counter in its first 128 bytes, zero; then the second Gram matrix, and partial sums of the blocks.
-#include "common/element.cuh"
 #include "common/mma.cuh"
 
-using Element = ElementOf<COMPLEX, double>;
+using Real = double;
+#include "sparse/steps.cuh"
 
-constexpr u32 ALL = 0xffffffffu;
 constexpr int P = COMPLEX ? 2 : 1, COLUMNS = 32 * TILES, WARPS = THREADS / 32, PAIRS = (B * B + 31) / 32;
 constexpr int WIDE = P * COLUMNS, NARROW = P * B;                       // real columns of V and W
 constexpr int ROWS = 16, PITCH = WIDE + 4, STAGE = ROWS * (PITCH + 8);  // of a tile: doubles of a row of V, and of all of V and W
 static_assert(NARROW <= 8, "a block is one tile of a tensor product");
 
-template <class T>
-__device__ __forceinline__ T load_stored(const T* p) {
-    if constexpr (IS_COMPLEX<T>)
-        return {__ldcg(&p->re), __ldcg(&p->im)};
-    else
-        return __ldcg(p);
-}
-
-// A row of X or W, in loads of 16 bytes where it has an even number of doubles.
-template <class T>
-__device__ __forceinline__ void load_row(const T* p, T (&row)[B]) {
-    if constexpr (IS_COMPLEX<T> || B % 2 == 0) {
-#pragma unroll
-        for (int i = 0; i < (COMPLEX ? B : B / 2); ++i) {
-            const double2 pair = __ldcg(reinterpret_cast<const double2*>(p) + i);
-            if constexpr (IS_COMPLEX<T>) {
-                row[i] = {pair.x, pair.y};
-            } else {
-                row[2 * i] = pair.x;
-                row[2 * i + 1] = pair.y;
-            }
-        }
-    } else {
-#pragma unroll
-        for (int q = 0; q < B; ++q) row[q] = load_stored(p + q);
-    }
-}
-
-template <class T>
-__device__ __forceinline__ T exchanged(T x, int mask) {
-    if constexpr (IS_COMPLEX<T>)
-        return {__shfl_xor_sync(ALL, x.re, mask), __shfl_xor_sync(ALL, x.im, mask)};
-    else
-        return __shfl_xor_sync(ALL, x, mask);
-}
-
-// The sum over groups of so many lanes, in all of them.
-__device__ __forceinline__ Element summed(Element x, int lanes = 32) {
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2)
-        if (mask < lanes) x = add(x, exchanged(x, mask));
-    return x;
-}
-
 __device__ __forceinline__ double square(Element x) { return real_part(multiply(conjugate(x), x)); }
-
-// Adds the product of every `stride`-th entry to y.
-__device__ __forceinline__ void add_entries(const int* columns, const Element* entries, const Element* X, i64 at, i64 until, int stride,
-                                            Element (&y)[B]) {
-#pragma unroll 4
-    for (; at < until; at += stride) {
-        const Element a = entries[at];
-        Element x[B];
-        load_row(X + static_cast<i64>(columns[at]) * B, x);
-#pragma unroll
-        for (int q = 0; q < B; ++q) y[q] = add(y[q], multiply(a, x[q]));
-    }
-}
 
 // Columns from one number up to another.
 struct Hole {
     int from, until;
-};
-
-struct Grid {
-    u32* arrived;
-    u32 target = 0;
-
-    __device__ __forceinline__ void meet() {
-        __syncthreads();
-        target += gridDim.x;
-        if (threadIdx.x == 0) {
-            __threadfence();
-            atomicAdd(arrived, 1u);
-            while (load_acquire(arrived) < target) {}
-            __threadfence();
-        }
-        __syncthreads();
-    }
 };
 
 // Element (i, q) of V^H W, from the real products Z of their columns, 8 per row.
