@@ -61,25 +61,38 @@ def steps_within_leak(
 
 
 class _Steps:
-    """Steps of the recurrence above on two blocks, which take turns: each is one of two products."""
+    """Steps of the recurrence above on two blocks, which take turns."""
 
     def __init__(self, doubled: Any, X: Block, out: Block) -> None:
         self._doubled, self._bind = doubled, getattr(doubled, "bound_product", None)
         self.current, self.previous = X, out  # Y_j and Y_{j-1} for j steps taken
-        self._repeats: list[Callable[[], object]] = []
+        self._repeats: dict[tuple[int, int], Callable[[], object]] = {}  # by their number and the first block
 
-    def take(self, step: int) -> None:
-        """Take step number `step`, which is one more than that of the last call."""
-        X, out = self.current, self.previous
-        if step == 1:
-            self._doubled.apply(X, out=out, alpha=0.5)
-        elif self._bind is None:
-            self._doubled.apply(X, out=out, beta=-1)
-        else:
-            if len(self._repeats) < 2:
-                self._repeats.append(self._bind(X, out, beta=-1))
-            self._repeats[step % 2]()
-        self.current, self.previous = out, X
+    def take(self, first: int, count: int) -> None:
+        """Take steps, of which the first one has a number that is one more than that of the last one."""
+        if first == 1:
+            self._doubled.apply(self.current, out=self.previous, alpha=0.5)
+            self._turn()
+            count -= 1
+        if count and self._bind is not None:
+            key = count, id(self.current)
+            if key not in self._repeats:
+                self._repeats[key] = self._bind(self.current, self.previous, beta=-1, turns=count)
+            self._repeats[key]()
+        for turn in range(count):
+            if self._bind is None:
+                self._doubled.apply(self.current, out=self.previous, beta=-1)
+            if self._bind is None or turn < count % 2:
+                self._turn()
+
+    def _turn(self) -> None:
+        self.current, self.previous = self.previous, self.current
+
+
+def _takes_turns_at_once(doubled: Any, X: Block) -> bool:
+    """Check whether several steps are one launch, which nothing is gained by recording."""
+    takes = getattr(doubled, "takes_turns_at_once", None)
+    return takes is not None and bool(takes(X))
 
 
 def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tuple[int, Block, Block]]:
@@ -89,12 +102,12 @@ def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tupl
     """
     steps = _Steps(doubled, X, out)
     for step in range(1, degree + 1):
-        steps.take(step)
+        steps.take(step, 1)
         yield step, steps.current, steps.previous
 
 
 class Recurrence:
-    """Steps of `recurrence` on two blocks, on a GPU several at a time as one graph.
+    """Steps of `recurrence` on two blocks, on a GPU several at a time, as one graph or launch.
 
     Parameters
     ----------
@@ -102,8 +115,9 @@ class Recurrence:
         S of the recurrence.
     X, out : Block
         Y_0, and a block like it; both are overwritten.
-    project : callable
-        ``project(j, Y_j, Y_{j-1})`` is called after each step and may project both blocks.
+    project : callable, optional
+        ``project(j, Y_j, Y_{j-1})`` may project both blocks. It is called after every `project_every` steps
+        of a group, and at its end.
     recorder : Recorder, optional
         Repeats groups of steps.
     """
@@ -113,10 +127,13 @@ class Recurrence:
         doubled: AffineOperator,
         X: Block,
         out: Block,
-        project: Callable[[int, Block, Block], object],
+        project: Callable[[int, Block, Block], object] | None,
         recorder: Recorder | None = None,
+        project_every: int = 1,
     ) -> None:
-        self._steps, self._project, self._recorder = _Steps(doubled, X, out), project, recorder
+        self._steps, self._project, self._project_every = _Steps(doubled, X, out), project, project_every
+        at_once = recorder is not None and project is None and _takes_turns_at_once(doubled, X)
+        self._recorder = None if at_once else recorder
         self.taken = 0
         self._groups: dict[int, Callable[[], object]] = {}  # by their numbers of steps
 
@@ -149,10 +166,13 @@ class Recurrence:
         return self._steps.previous
 
     def _take(self, first: int, count: int) -> None:
-        steps = self._steps
-        for step in range(first, first + count):
-            steps.take(step)
-            self._project(step, steps.current, steps.previous)
+        steps, end = self._steps, first + count
+        size = count if self._project is None else self._project_every
+        for step in range(first, end, size):
+            following = min(step + size, end)
+            steps.take(step, following - step)
+            if self._project is not None:
+                self._project(following - 1, steps.current, steps.previous)
 
 
 class ChebyshevOperator:
@@ -202,6 +222,8 @@ class ChebyshevOperator:
         """Return T_d X in one of the two blocks; both may be overwritten."""
         if out is None or self._recorder is None or self._calls < CALLS_BEFORE_RECORDING:
             self._calls += 1
+            if self._recorder is not None and self._calls == 1 and self.locked is None:
+                self._recorder = None if _takes_turns_at_once(self._doubled, X) else self._recorder
             return self._apply(X, X.like() if out is None else out)
         x, y = (cast(BlockVector, block).memory for block in (X, out))
         key = x.address, x.kind, y.address, y.kind
@@ -215,13 +237,15 @@ class ChebyshevOperator:
         if self._add is not None and X.shape[1] == 1:
             self._apply_to_vector(self._add, X.array[:, 0], out.array[:, 0])
             return out
-        Y = self._rows(X)
-        every = self._project_every
-        for step, current, previous in recurrence(self._doubled, Y, out if Y is X else Y.like(), self.degree):
-            if step % every == 0 or step == self.degree:
-                project_out(self.locked, current)
-                if every > 1 and step < self.degree:
-                    project_out(self.locked, previous)
+        Y, degree, locked = self._rows(X), self.degree, self.locked
+        steps = _Steps(self._doubled, Y, out if Y is X else Y.like())
+        every = degree if locked is None else self._project_every
+        for begin in range(0, degree, every):
+            steps.take(begin + 1, min(every, degree - begin))
+            project_out(locked, steps.current)
+            if every > 1 and begin + every < degree:
+                project_out(locked, steps.previous)
+        current = steps.current
         if Y is X:
             return current
         out[:, :] = current

@@ -106,9 +106,17 @@ def sketch_spectrum(
     BreakdownError
         If the operator returns NaN or Inf.
     """
+    V = like.random_like(width, rng)
+    take = getattr(operator, "lanczos_recurrence", None) if locked is None else None
+    launch = None if take is None else take(V)
     is_lean = isinstance(operator, ColumnOperator) and like.dtype.char in _BLAS and like.layout is None
-    kind = _VectorRecurrence if is_lean and width == 1 and locked is None else _Recurrence
-    recurrence = kind(operator, like, width, rng, locked)
+    recurrence: _Recurrence
+    if launch is not None:
+        recurrence = _LaunchedRecurrence(V, launch)
+    elif is_lean and width == 1 and locked is None:
+        recurrence = _VectorRecurrence(operator, V, locked)
+    else:
+        recurrence = _Recurrence(operator, V, locked)
     n = like.n_global - (0 if locked is None else int(locked.shape[1]))
     while True:
         recurrence.extend(min(steps, n))
@@ -138,9 +146,8 @@ def _divided(tiny: float) -> RowFunction:
 class _Recurrence:
     """Simultaneous Lanczos recurrences of some vectors, with their coefficients on the device."""
 
-    def __init__(self, operator: Operator, like: Block, width: int, rng: Any, locked: Block | None) -> None:
-        self.operator, self.locked = operator, locked
-        V = like.random_like(width, rng)
+    def __init__(self, operator: Operator, V: Block, locked: Block | None) -> None:
+        self.operator, self.locked, width = operator, locked, V.shape[1]
         self._xp, real = array_namespace(V.array), V.array.real.dtype
         self._divided = _divided(float(np.finfo(V.dtype).tiny))
         # -beta and 1 / beta of the last step, -alpha of this one
@@ -232,6 +239,20 @@ class _Recurrence:
             vectors=np.repeat(np.arange(width), [len(part) for part in nodes]),
             distances=np.concatenate(rests),
         )
+
+
+class _LaunchedRecurrence(_Recurrence):
+    """Recurrences of which a launch takes many steps, on a GPU."""
+
+    def __init__(self, V: Block, take: Callable[[int], Any]) -> None:
+        self.V, self.locked, self._take = V, None, take
+        self.steps, self._coefficients = 0, []
+
+    def extend(self, steps: int) -> None:
+        """Continue up to a total number of steps."""
+        if steps > self.steps:
+            self._coefficients.append(self._take(steps - self.steps))
+            self.steps = steps
 
 
 class _VectorRecurrence(_Recurrence):

@@ -167,10 +167,12 @@ class Search:
         schedule = self._schedule(Y)
         opening, group, every = schedule.opening, schedule.group, schedule.project_every
 
+        within = every <= group  # otherwise between groups
+
         def project(step: int, current: Block, previous: Block) -> None:
             if locked is not None:  # they need not be invariant under A
                 project_out(locked, current)
-            if every <= group and (step - opening) % every == 0:
+            if within and (step - opening) % every == 0:
                 project_out(self.deflated, current)
                 project_out(self.deflated, previous)
 
@@ -178,7 +180,11 @@ class Search:
         doubled = self.operator.affine(2 / interval.half_width, sign * (interval.low + interval.edge) / 2)
         is_short = self.degree <= opening + 2 * group  # not worth a recording
         recorder = None if is_short else self._recorder
-        steps = Recurrence(doubled, Y, Y.like(), project, recorder)
+        steps = Recurrence(
+            doubled,
+            *(Y, Y.like(), project if within or locked is not None else None, recorder),
+            project_every=every if locked is None else 1,
+        )
         norms: Callable[[], RealArray] | None = None
         while steps.taken < self.degree:
             count = group if steps.taken >= opening else opening
@@ -189,7 +195,7 @@ class Search:
             end = steps.taken - opening
             counts.apply(Y.shape[1], count)
             counts.reductions += (0 if locked is None else count) + 2 * (end // every - begin // every)
-            if every > group and end % every == 0:
+            if not within and end % every == 0:
                 project_out(self.deflated, steps.current)
                 project_out(self.deflated, steps.previous)
             if self.stop():
