@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -87,9 +86,11 @@ class KrylovSteps:
         report = self._queue(X.array, W.array, *sizes, enough, limit, self._product)
         wait = start_copy(report.reshape(-1, b))
 
-        @functools.cache
+        found: list[StepReport] = []
+
         def reports() -> list[StepReport]:
-            found = []
+            if found:
+                return found
             for step, rows in enumerate(wait().reshape(steps, -1, b)):
                 known, begin = end + step * b, m + step * b
                 first = 0 if begin < full_until else max(begin - back, 0)

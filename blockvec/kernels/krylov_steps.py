@@ -8,7 +8,7 @@ from .limits import architecture_of
 from .problem import is_complex
 from .source import SHORT_NAMES, render
 
-COUNTER_BYTES = 128  # at the head of the workspace; zero before a launch
+COUNTER_BYTES = 128  # at the head of the workspace; zero before and after a launch
 NARROW = 8  # real columns of a block: those of a tile of a tensor product
 WIDE = 256  # real columns of a basis: those whose sums fit in registers
 TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4

@@ -66,24 +66,28 @@ class _Steps:
     def __init__(self, doubled: Any, X: Block, out: Block) -> None:
         self._doubled, self._bind = doubled, getattr(doubled, "bound_product", None)
         self.current, self.previous = X, out  # Y_j and Y_{j-1} for j steps taken
-        self._repeats: dict[tuple[int, int], Callable[[], object]] = {}  # by their number and the first block
+        self._repeats: dict[tuple[Any, ...], Callable[[], object]] = {}  # by kind, number and first block
 
     def take(self, first: int, count: int) -> None:
         """Take steps, of which the first one has a number that is one more than that of the last one."""
         if first == 1:
-            self._doubled.apply(self.current, out=self.previous, alpha=0.5)
-            self._turn()
+            self._take(1, alpha=0.5)
             count -= 1
-        if count and self._bind is not None:
-            key = count, id(self.current)
-            if key not in self._repeats:
-                self._repeats[key] = self._bind(self.current, self.previous, beta=-1, turns=count)
-            self._repeats[key]()
-        for turn in range(count):
-            if self._bind is None:
-                self._doubled.apply(self.current, out=self.previous, beta=-1)
-            if self._bind is None or turn < count % 2:
+        if count:
+            self._take(count, beta=-1)
+
+    def _take(self, turns: int, **factor: float) -> None:
+        if self._bind is None:
+            for _ in range(turns):
+                self._doubled.apply(self.current, out=self.previous, **factor)
                 self._turn()
+            return
+        key = *factor, turns, id(self.current)
+        if key not in self._repeats:
+            self._repeats[key] = self._bind(self.current, self.previous, turns=turns, **factor)
+        self._repeats[key]()
+        if turns % 2:
+            self._turn()
 
     def _turn(self) -> None:
         self.current, self.previous = self.previous, self.current
@@ -197,7 +201,7 @@ class ChebyshevOperator:
         is_whole = isinstance(operator, ColumnOperator) and operator.layout is None
         operator, self._matrix = by_rows(operator), matrix
         self._recorder = recorder
-        self._recorded: dict[Any, Callable[[], object]] = {}  # by operands
+        self._repeats: dict[Any, Callable[[], object]] = {}  # by operands
         self._calls = 0
         self.degree, self._dtype = filter.degree, operator.dtype
         self.locked = None if locked is None else self._rows(locked)
@@ -220,18 +224,34 @@ class ChebyshevOperator:
 
     def apply(self, X: Block, out: Block | None = None) -> Block:
         """Return T_d X in one of the two blocks; both may be overwritten."""
-        if out is None or self._recorder is None or self._calls < CALLS_BEFORE_RECORDING:
-            self._calls += 1
-            if self._recorder is not None and self._calls == 1 and self.locked is None:
-                self._recorder = None if _takes_turns_at_once(self._doubled, X) else self._recorder
+        if out is None or self._recorder is None:
             return self._apply(X, X.like() if out is None else out)
         x, y = (cast(BlockVector, block).memory for block in (X, out))
         key = x.address, x.kind, y.address, y.kind
-        if key not in self._recorded:
-            with self._recorder:
-                self._recorded[key] = self._recorder.record(lambda: self._apply(X, out))
-        self._recorded[key]()
+        if key not in self._repeats:
+            repeat = self._repeated(X, out)
+            if repeat is None:
+                return self._apply(X, out)
+            self._repeats[key] = repeat
+        self._repeats[key]()
         return X if X.dtype == self._dtype and self.degree % 2 == 0 else out
+
+    def _repeated(self, X: Block, out: Block) -> Callable[[], object] | None:
+        """Bind the filter to its operands; None for the first calls, which are recorded later."""
+        if self.locked is None and _takes_turns_at_once(self._doubled, X):
+            steps = _Steps(self._doubled, X, out)
+
+            def repeat() -> None:
+                steps.current, steps.previous = X, out
+                steps.take(1, self.degree)
+
+            return repeat
+        self._calls += 1
+        if self._calls <= CALLS_BEFORE_RECORDING:
+            return None
+        assert self._recorder is not None
+        with self._recorder:
+            return self._recorder.record(lambda: self._apply(X, out))
 
     def _apply(self, X: Block, out: Block) -> Block:
         if self._add is not None and X.shape[1] == 1:

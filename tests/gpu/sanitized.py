@@ -169,6 +169,23 @@ def run_krylov_steps(b: int, dtype: str, locked: int, ld: int) -> int:
     return 2
 
 
+def run_recurrence(b: int, dtype: str) -> int:
+    """Run steps of recurrences whose results are whole numbers, and those of Lanczos."""
+    A = models.model(f"laplace1d:n={ROWS}").astype(dtype)
+    operator: Any = as_operator(A, device="gpu")
+    x, y = np.ones((ROWS, b), dtype), np.zeros((ROWS, b), dtype)
+    X, Y = BlockVector(on("gpu", x)), BlockVector(on("gpu", y))
+    operator.bound_product(X, Y, 1, -1, 2, turns=3)()
+    for _ in range(3):
+        x, y = A @ x - 2 * x - y, x
+    check("recurrence", Y, x)
+    check("recurrence", X, y)
+    log = host(operator.lanczos_recurrence(X)(4))
+    if not np.isfinite(log).all():
+        raise SystemExit("lanczos_recurrence: coefficients are missing")
+    return 2
+
+
 def main() -> None:
     """Run all kernels and print their number."""
     count = 0
@@ -189,6 +206,7 @@ def main() -> None:
     count += run_small(5, "float32") + run_small(40, "complex128")
     count += run_krylov_steps(4, "float64", 0, 20) + run_krylov_steps(3, "float64", 5, 21)
     count += run_krylov_steps(2, "complex128", 3, 16)
+    count += run_recurrence(4, "float64") + run_recurrence(2, "complex64") + run_recurrence(1, "float32")
     print(f"{count} kernels")
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ...kernels.compile import function
-from ...kernels.krylov_steps import COUNTER_BYTES, KrylovStepsKernel
+from ...kernels.krylov_steps import KrylovStepsKernel
 from ...kernels.limits import ceil_div
 from ...kernels.requests import note
 from ..base import DeviceArray
@@ -54,17 +54,24 @@ class KrylovSteps:
     """Steps on one basis, with the products of a matrix or without; see `Backend.krylov_steps`."""
 
     def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: Any, V: DeviceArray) -> None:
+        import cupy
+
         self.columns, self._kernel, self._gpu, self._V = kernel.columns, kernel, gpu, V
-        self._blocks = max(1, min(gpu.info.multiprocessors, ceil_div(V.shape[0], ROWS_PER_BLOCK)))
+        blocks = max(1, min(gpu.info.multiprocessors, ceil_div(V.shape[0], ROWS_PER_BLOCK)))
+        self._grid, self._threads = (blocks,), (32 * kernel.warps(gpu.info),)
+        self._shared, self._loaded = kernel.shared_bytes(gpu.info), cast(Any, None)
+        with cupy.cuda.Device(gpu.id):
+            self._work = cupy.zeros(kernel.work_bytes(blocks), np.uint8)
         self._arrays, self._group, self.multiplies = (V, V, V), 2, False
         lanes = lanes_per_row(matrix, V.dtype)
         if lanes:
             self._arrays, self._group = (matrix.indptr, matrix.indices, matrix.data), lanes
             self.multiplies = V.nbytes <= SEVERAL_BYTES and matrix.nnz <= SEVERAL_ENTRIES
+        self._on_device = gpu.on_device(self._queue)
 
     def __call__(self, *arguments: Any) -> DeviceArray:
         """Queue steps and return their report; see `KrylovLauncher`."""
-        return self._gpu.on_device(self._queue)(*arguments)
+        return self._on_device(*arguments)
 
     def _queue(
         self,
@@ -83,21 +90,20 @@ class KrylovSteps:
     ) -> DeviceArray:
         import cupy
 
-        kernel, V, blocks, info = self._kernel, self._V, self._blocks, self._gpu.info
+        kernel, V = self._kernel, self._V
+        if self._loaded is None:
+            self._loaded = _loaded(self._gpu, kernel)
         report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
-        work = cupy.empty(kernel.work_bytes(blocks), np.uint8)
-        loaded, threads = _loaded(self._gpu, kernel), 32 * kernel.warps(info)
-        shared = kernel.shared_bytes(info)
-        rows, ld = V.shape[0], V.strides[0] // V.itemsize
+        rows, ld, report_ptr = V.shape[0], V.strides[0] // V.itemsize, report.data.ptr
         at_once = steps if product is None else 1
+        same = back, full_until, locked, at_once, multiplies, self._group
+        constant = *map(np.int32, same), float(enough), float(limit)
         for step in range(0, steps, at_once):
             if product is not None:
                 product(X, W)
-            work.data.memset_async(0, COUNTER_BYTES)
-            ends = (size + step * kernel.b for size in (m, end))
-            numbers = *ends, back, full_until, locked, at_once, multiplies, self._group
-            arrays = *self._arrays, V, X, W, report[step], work
-            arguments = *arrays, rows, ld, *map(np.int32, numbers), float(enough), float(limit)
-            loaded.cooperate((blocks,), (threads,), arguments, shared)
+            ends = np.int32(m + step * kernel.b), np.int32(end + step * kernel.b)
+            at = report_ptr + step * kernel.report_rows * kernel.b * V.itemsize
+            arguments = *self._arrays, V, X, W, at, self._work, rows, ld, *ends, *constant
+            self._loaded.cooperate(self._grid, self._threads, arguments, self._shared)
             X, W = W, X
         return report

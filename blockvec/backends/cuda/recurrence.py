@@ -16,7 +16,11 @@ from .device import Gpu, type_name
 from .krylov_steps import lanes_per_row
 from .workspace import workspace
 
-CACHE_SHARE = 0.5  # of the second-level cache that operands may fill: larger ones take longer than calls
+CACHE_SHARES = {False: 0.2, True: 0.8}
+"""Parts of the second-level cache that operands may fill, with given coefficients and with those of Lanczos.
+
+Of larger ones single launches take less time, although a call is 10 us and a step of Lanczos has 11.
+"""
 
 
 def recurrence(
@@ -73,7 +77,7 @@ def _launcher(
     if not is_usual or kernel.refusal:
         return None
     used = matrix.data.nbytes + matrix.indices.nbytes + X.nbytes + Y.nbytes
-    if not n or used > CACHE_SHARE * gpu.info.l2_bytes:
+    if not n or used > CACHE_SHARES[lanczos] * gpu.info.l2_bytes:
         return None
     note(kernel)
     loaded = gpu.load(kernel)

@@ -25,7 +25,7 @@
 // Config: COMPLEX; B: columns of a block, up to 8 real ones; TILES: V has up to 32 TILES columns; PIECE: bytes of a copy, 16 where rows of V
 // are aligned so, else 8; THREADS: of a block. All blocks must run at the same time.
 // report: per step 2 * 32 TILES + 3 B + 1 rows of B numbers: S1, S2, G, R, T, and the growth.
-// work: one counter in its first 128 bytes, zero; then the second Gram matrix, and partial sums of the blocks.
+// work: two counters, zero before and afterwards, in its first 128 bytes; then the second Gram matrix, and partial sums of the blocks.
 #include "common/mma.cuh"
 
 using Real = double;
@@ -395,4 +395,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         X = W;
         W = former;
     }
+    grid.part();
 }

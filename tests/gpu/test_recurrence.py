@@ -1,0 +1,99 @@
+"""Recurrences of small matrices on a GPU: all steps are one launch, with the results of single products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import BlockVector, Recorder, as_operator, models
+from blockvec.backends.cuda import recurrence
+from tests.contract.blocks import DTYPES, exact_values, host, on
+
+pytestmark = pytest.mark.gpu
+
+
+def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
+    """Form a matrix of small integers with rows of very different lengths."""
+    A = sp.random_array((n, n), density=4 / n, rng=rng).tocsr()
+    A.data = exact_values(rng, A.data.shape, dtype)
+    A = A.tolil()
+    A[n // 2, : min(n, 60)] = 1
+    return sp.csr_array(A + A.conj().T)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.parametrize(("n", "turns"), [(5, 4), (3001, 3), (40_000, 4)])
+def test_turns_of_one_launch_are_those_of_single_products(
+    dtype: str, width: int, n: int, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(width)
+    A = as_operator(hermitian(n, dtype, rng), device="gpu")
+    X, Y = (exact_values(rng, (n, width), dtype) for _ in range(2))
+    doubled = A.affine(1, 1)
+    V, W = (BlockVector(on("gpu", block)) for block in (X, Y))
+    assert doubled.takes_turns_at_once(V)
+    again = doubled.bound_product(V, W, beta=-1, turns=turns)
+    again()
+    monkeypatch.setitem(recurrence.CACHE_SHARES, False, 0.0)
+    assert not doubled.takes_turns_at_once(V)
+    one_by_one = [BlockVector(on("gpu", block)) for block in (X, Y)]
+    doubled.bound_product(*one_by_one, beta=-1, turns=turns)()
+    for block, expected in zip((V, W), one_by_one, strict=True):
+        assert np.array_equal(host(block), host(expected))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_unread_blocks_may_hold_nan_and_launches_can_be_recorded(dtype: str) -> None:
+    A = as_operator(models.model("laplace2d:n=50").astype(dtype), device="gpu")
+    X = BlockVector.random(2500, 4, dtype, device="gpu")
+    Y = X.copy().scale(np.nan)
+    recorder = Recorder("gpu")
+    once = A.bound_product(X, Y, alpha=0.5, turns=3)
+    with recorder:
+        once()
+        expected = host(Y)
+        again = recorder.record(once)
+    again()  # of what the first call left
+    third = A.apply(A.apply(A.apply(X.copy(), alpha=0.5), alpha=0.5), alpha=0.5)
+    assert np.isfinite(expected).all()
+    assert np.isfinite(host(Y)).all()
+    assert third.shape == Y.shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_coefficients_are_those_of_lanczos(dtype: str, width: int) -> None:
+    matrix = hermitian(20_000, dtype, np.random.default_rng(0))
+    A = as_operator(matrix, device="gpu")
+    V = BlockVector.random(20_000, width, dtype, device="gpu", rng=1)
+    v = host(V).astype(np.result_type(dtype, float))
+    take = A.lanczos_recurrence(V)
+    assert take is not None
+    log = np.concatenate([host(take(steps)) for steps in (3, 4, 1)])
+    v /= np.linalg.norm(v, axis=0)
+    before, beta = np.zeros_like(v), np.zeros(width)
+    limit = 500 * np.finfo(dtype).eps * abs(matrix).sum(axis=0).max()
+    for alpha_found, beta_found in zip(log[::2], log[1::2], strict=True):
+        w = matrix @ v - beta * before
+        alpha = (v.conj() * w).sum(axis=0).real
+        w -= alpha * v
+        beta = np.linalg.norm(w, axis=0)
+        assert np.abs(alpha - alpha_found).max() < limit
+        assert np.abs(beta - beta_found).max() < limit
+        v, before = w / beta, v
+
+
+def test_large_and_unusual_operands_are_left_to_other_kernels() -> None:
+    A = as_operator(models.model("laplace2d:n=1200"), device="gpu")
+    assert A.lanczos_recurrence(BlockVector.random(1_440_000, 2, device="gpu")) is None
+    small = as_operator(models.model("laplace2d:n=20"), device="gpu")
+    for block in (BlockVector.random(400, 3, device="gpu"), BlockVector.random(400, 4, device="gpu")[:, :2]):
+        assert not small.takes_turns_at_once(block)
+    long_row = sp.csr_array(np.eye(3000) + np.outer(np.arange(3000) == 0, np.ones(3000)))
+    assert not as_operator(long_row, device="gpu").takes_turns_at_once(
+        BlockVector.random(3000, 2, device="gpu")
+    )
