@@ -46,6 +46,7 @@ from blockvec.kernels.problem import (
     TsmttsmProblem,
     itemsize,
 )
+from blockvec.kernels.recurrence import RecurrenceKernel
 from blockvec.kernels.sparse import codes, pieces
 from blockvec.kernels.tuning import choices, installed_choices
 from blockvec.kernels.tuning.choices import made_choices
@@ -278,6 +279,13 @@ def krylov_steps(device: Any) -> dict[str, None]:
     return dict.fromkeys(kernel.source(device) for kernel in kernels)
 
 
+def recurrences() -> dict[str, None]:
+    """Generate the sources of filters of the usual block sizes, and of sketches of one and two vectors."""
+    kinds = (*((b, False) for b in (1, 2, 4, 8)), *((b, True) for b in (1, 2)))
+    kernels = [RecurrenceKernel(dtype, b, lanczos) for dtype in ENTRY_TYPES for b, lanczos in kinds]
+    return dict.fromkeys(kernel.source() for kernel in kernels)
+
+
 def missing(wanted: Iterable[str], architecture: str) -> list[str]:
     """List the sources that have no machine code in the package."""
     return [source for source in wanted if prebuilt.find(source, architecture, OPTIONS) is None]
@@ -311,7 +319,7 @@ def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
         print(device.architecture, "searches", len(found), flush=True)
         for problem in restarts("float32"):
             found |= dict.fromkeys(_sources(problem, problem.K, problem.K, backend))
-        found |= krylov_steps(device)
+        found |= krylov_steps(device) | recurrences()
         found |= dict.fromkeys((*sums(), *folds()))
         found |= dict.fromkeys(InverseFactorKernel(dtype).source() for dtype in ENTRY_TYPES)
         found |= dict.fromkeys(WithinKernel(dtype).source() for dtype in ("int32", "int64"))

@@ -34,6 +34,7 @@ def test_turns_of_one_launch_are_those_of_single_products(
     A = as_operator(hermitian(n, dtype, rng), device="gpu")
     X, Y = (exact_values(rng, (n, width), dtype) for _ in range(2))
     doubled = A.affine(1, 1)
+    monkeypatch.setitem(recurrence.CACHE_SHARES, False, 1.0)
     V, W = (BlockVector(on("gpu", block)) for block in (X, Y))
     assert doubled.takes_turns_at_once(V)
     again = doubled.bound_product(V, W, beta=-1, turns=turns)
