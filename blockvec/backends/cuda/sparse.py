@@ -89,14 +89,16 @@ def _bind_operands(
     alpha: complex,
     beta: complex,
     shift: Any,
-) -> Callable[[], None] | None:
-    """Bind a product to its operands; None while the matrix may still be converted."""
+) -> Callable[[], None]:
+    """Bind a product to its operands; the matrix may be converted later."""
     bound = S.bound.get((family.name, problem, options().tune))
     if bound is None and not family.converts:
         bound = bind(gpu, family, problem, S)
     if bound is None:
-        return None
-    return gpu.on_device(functools.partial(_launch, gpu, problem, bound, X, Y, alpha, beta, shift))
+        call = functools.partial(_spmmv, gpu, family, problem, S, X, Y, alpha, beta, shift)
+    else:
+        call = functools.partial(_launch, gpu, problem, bound, X, Y, alpha, beta, shift)
+    return gpu.on_device(call)
 
 
 def _launch(
