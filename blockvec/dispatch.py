@@ -28,13 +28,10 @@ def run(problem: Problem, backend: Backend, *operands: Any) -> None:
     profile.record(backend, problem, chosen.name, watch)
 
 
-def bind(problem: Problem, backend: Backend, *operands: Any) -> Callable[[], object] | None:
-    """Return a function that repeats a problem on its operands, where that is faster than `run`; else None.
-
-    It runs the kernel that is chosen now, and is in no profile.
-    """
+def bind(problem: Problem, backend: Backend, *operands: Any) -> Callable[[], object]:
+    """Return a function that runs a problem on its operands, by the kernel chosen now and in no profile."""
     note(problem)
-    return choose(problem, backend, *operands).bind(problem, *operands)
+    return functools.partial(choose(problem, backend, *operands).run, problem, *operands)
 
 
 MAX_RECENT = 4096

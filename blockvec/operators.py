@@ -196,8 +196,9 @@ class Operator(ABC):
         """Return a function that repeats ``apply(X, out, alpha, beta, shift)``.
 
         A recurrence between two blocks has the same products again and again. On a GPU the function takes a
-        third of the time of a call of `apply`, which checks its operands and chooses a kernel each time; it
-        keeps the kernel that is chosen now.
+        third of the time of a call of `apply`, which checks its operands and chooses a kernel each time: with
+        a sparse matrix that is done now. The function keeps operator, blocks and this kernel; a `profile`
+        that begins later does not see its products.
 
         Parameters
         ----------
@@ -207,6 +208,13 @@ class Operator(ABC):
         turns : int
             Products per call, in which X and `out` take turns: the second one is
             ``apply(out, X, alpha, beta, shift)``. Those of a small matrix on a GPU are one launch.
+
+        Raises
+        ------
+        OptionError
+            For ``turns < 1``, and as `apply`, here or when the function is called.
+        ShapeError, DTypeError, DeviceError, LayoutError
+            As `apply`, here or when the function is called.
 
         Examples
         --------
@@ -223,7 +231,10 @@ class Operator(ABC):
         return in_turns(forth, functools.partial(self.apply, out, X, alpha, beta, shift), turns)
 
     def takes_turns_at_once(self, X: BlockVector) -> bool:
-        """Check whether all turns of a `bound_product` of blocks like X are one launch."""
+        """Check whether all turns of a `bound_product` of two blocks like X are one launch; load its kernel.
+
+        Nothing is gained by recording such products.
+        """
         return False
 
     def add_product(self, X: Array, Y: Array) -> None:
@@ -452,6 +463,8 @@ class Operator(ABC):
 
 def in_turns(forth: Callable[[], object], back: Callable[[], object], turns: int) -> Callable[[], object]:
     """Return a function that calls two others in turns, so many times in all."""
+    if turns < 1:
+        raise OptionError(f"bound_product: got turns={turns!r}; give a number of products, at least 1.")
     if turns == 1:
         return forth
 

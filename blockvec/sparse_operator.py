@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,14 +10,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
-from . import arrays, dispatch
-from .arrays import Memory
+from . import arrays, dispatch, products
+from .arrays import Memory, check_writable
 from .backends import Array, Backend
 from .backends.base import CsrMatrix
 from .blockvector import BlockVector
 from .errors import DeviceError, DTypeError
 from .kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
-from .operators import Operator, in_turns
+from .operators import PER_COLUMN, Operator, in_turns
 from .profile import active_profile
 
 if TYPE_CHECKING:
@@ -98,24 +97,27 @@ class SparseOperator(Operator):
         turns: int = 1,
     ) -> Callable[[], object]:
         """Return a function that repeats a product; see `Operator.bound_product`."""
-        is_alike = X.dtype == out.dtype == self.dtype and not getattr(shift, "ndim", 0)
-        if not self._is_plain or not is_alike or (turns > 1 and self.shape[0] != self.shape[1]):
-            return super().bound_product(X, out, alpha, beta, shift, turns)
-        factors = alpha, beta, self._check_operand(X, shift)[0]
+        repeat = super().bound_product(X, out, alpha, beta, shift, turns)
+        if not self._is_plain or (turns > 1 and self.shape[0] != self.shape[1]):
+            return repeat
+        shift, kind = self._check_operand(X, shift)
+        kinds = products.factor_kind("alpha", alpha), kind, products.factor_kind("beta", beta)
+        dtype, _ = products.promote_factors((self.dtype.name, X.memory.dtype), kinds)
+        if not X.dtype == out.dtype == self.dtype == dtype or kind[0] == PER_COLUMN:
+            return repeat
         ends = [(X, out), (out, X)] if turns > 1 else [(X, out)]
         for source, target in ends:
-            self._check_out(target, source, self.dtype)
+            self._check_out(target, source, dtype)
+        factors = alpha, beta, shift
         if turns > 1:
             at_once = self.backend.recurrence(self.prepared, X.array, out.array, *factors, turns)
             if at_once is not None:
                 return at_once
-        repeats = []
-        for source, target in ends:
-            x, y = source.memory, target.memory
+        bound = []
+        for x, y in ((source.memory, target.memory) for source, target in ends):
             operands = self.prepared, x.array, y.array, *factors
-            bound = dispatch.bind(self._problem(x, y.ld, y.align, factors), self.backend, *operands)
-            repeats.append(bound or functools.partial(self.apply, source, target, *factors))
-        return in_turns(repeats[0], repeats[-1], turns)
+            bound.append(dispatch.bind(self._problem(x, y.ld, y.align, factors), self.backend, *operands))
+        return in_turns(bound[0], bound[-1], turns)
 
     @property
     def _is_plain(self) -> bool:
@@ -123,7 +125,7 @@ class SparseOperator(Operator):
         return type(self) is SparseOperator and active_profile.get() is None
 
     def takes_turns_at_once(self, X: BlockVector) -> bool:
-        """Check whether all turns of a `bound_product` of blocks like X are one launch."""
+        """Check whether all turns of a `bound_product` are one launch; see `Operator.takes_turns_at_once`."""
         is_own = self._is_plain and X.dtype == self.dtype and X.backend is self.backend
         return is_own and self.backend.recurrence(self.prepared, X.array, X.array, 1, 1, 0, 2) is not None
 
@@ -147,7 +149,8 @@ class SparseOperator(Operator):
         is_own = self._is_plain and self.shape[0] == self.shape[1] == V.n_rows and V.dtype == self.dtype
         if not is_own or V.backend is not self.backend:
             return None
-        return self.backend.lanczos_recurrence(self.prepared, V.array, V.like().array, V.norms())
+        check_writable("lanczos_recurrence", "V", V.array)
+        return self.backend.lanczos_recurrence(self.prepared, V.array, V.norms)
 
     def add_product(self, X: Array, Y: Array) -> None:
         """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
@@ -264,10 +267,8 @@ class SparseOperator(Operator):
                 return
             operands = self.prepared, X, Y, 1, 0, 0
             dispatch.run(problem, self.backend, *operands)
-            is_watched = active_profile.get() is not None
-            repeat = None if is_watched else dispatch.bind(problem, self.backend, *operands)
-            if repeat is not None:
-                bound[id(X)] = Y, repeat
+            if active_profile.get() is None:
+                bound[id(X)] = Y, dispatch.bind(problem, self.backend, *operands)
 
         return KrylovSteps(queue, b, product=product)
 

@@ -149,16 +149,7 @@ class PretendedBackend(cuda.CudaBackend):
             is_done = is_sum and getattr(problem, "operation", "") != "column_dot"
             self.watch.run(problem, _nothing if is_done else _compute, *operands)
 
-        def bind(problem: Any, *operands: Any) -> Callable[[], None] | None:
-            launch = chosen.bind(problem, *operands)
-
-            def repeat() -> None:
-                launch()
-                self.watch.run(problem, _compute, *operands)
-
-            return None if launch is None else repeat
-
-        return dataclasses.replace(chosen, run=run, prepare=_nothing, bind=bind)
+        return dataclasses.replace(chosen, run=run, prepare=_nothing)
 
     def prepare_sparse(self, matrix: Any) -> Any:
         """Keep the matrix for the host, too."""

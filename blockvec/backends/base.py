@@ -33,10 +33,6 @@ def _prepare_nothing(problem: Problem, *operands: Any) -> None:
     """Prepare nothing."""
 
 
-def _bind_nothing(*_: Any) -> None:
-    return None
-
-
 @frozen
 class Candidate:
     """One implementation of an operation on a device.
@@ -48,8 +44,7 @@ class Candidate:
     ``(X, Y, out)``.
 
     ``prepare(problem)``, for a sparse product ``prepare(problem, S)``, compiles and loads the kernels that
-    the first `run` would wait for, on any thread. ``bind(problem, *operands)`` returns a function that
-    repeats `run` on the same operands, where it is faster; else None.
+    the first `run` would wait for, on any thread.
     """
 
     name: str  # in profiles and in `explain`
@@ -60,7 +55,6 @@ class Candidate:
     configuration: Callable[[], str] = str  # its configuration and the origin of that choice, for `explain`
     source: Callable[[], str] = str  # of the kernel that its first run compiles; empty if it compiles none
     prepare: Callable[..., object] = _prepare_nothing
-    bind: Callable[..., Callable[[], object] | None] = _bind_nothing
 
 
 def leading_dimension(array: Array) -> int:
@@ -258,11 +252,11 @@ class Backend(Protocol):
         """
 
     def lanczos_recurrence(
-        self, matrix: Any, X: Array, Y: Array, norms: Array
+        self, matrix: Any, X: Array, norms: Callable[[], Array]
     ) -> Callable[[int], Array] | None:
-        """Prepare Lanczos recurrences from the columns of X, of which `norms` are known, in one launch.
+        """Prepare Lanczos recurrences from the columns of X, whose norms a function computes, in one launch.
 
-        See `blockvec.sparse_operator.SparseOperator.lanczos_recurrence`; Y is scratch. None as `recurrence`.
+        See `blockvec.sparse_operator.SparseOperator.lanczos_recurrence`. None as `recurrence`.
         """
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:

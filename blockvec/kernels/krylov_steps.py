@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..system.frozen import frozen
 from .device import DeviceInfo
+from .launch import GRID_HEADER_BYTES
 from .limits import architecture_of
 from .problem import is_complex
 from .source import SHORT_NAMES, render
 
-COUNTER_BYTES = 128  # at the head of the workspace; zero before and after a launch
 NARROW = 8  # real columns of a block: those of a tile of a tensor product
 WIDE = 256  # real columns of a basis: those whose sums fit in registers
 TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4
@@ -57,7 +57,7 @@ class KrylovStepsKernel:
 
     def work_bytes(self, blocks: int) -> int:
         """Compute the bytes of the workspace."""
-        return COUNTER_BYTES + 8 * self.parts * self.b * (self.b + self.columns * blocks)
+        return GRID_HEADER_BYTES + 8 * self.parts * self.b * (self.b + self.columns * blocks)
 
     def refusal(self, device: DeviceInfo) -> str:
         """Explain why there is no such kernel; empty if there is."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..system.frozen import frozen
+from .launch import GRID_HEADER_BYTES
 from .problem import is_complex
 from .source import SHORT_NAMES, c_type, render
 
-COUNTER_BYTES = 128  # at the head of the workspace; zero before and after a launch
 WIDEST = 8  # columns of a block, whose numbers of a row a thread holds
 THREADS = 512  # of a block, of which one runs on a multiprocessor
 
@@ -32,7 +32,7 @@ class RecurrenceKernel:
 
     def work_bytes(self, blocks: int) -> int:
         """Compute the bytes of the workspace of a grid."""
-        return COUNTER_BYTES + (2 * 8 * self.b * blocks if self.lanczos else 0)
+        return GRID_HEADER_BYTES + (2 * 8 * self.b * blocks if self.lanczos else 0)
 
     @property
     def name(self) -> str:

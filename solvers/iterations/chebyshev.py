@@ -23,6 +23,7 @@ from ..column_block import ColumnBlock, ColumnOperator, by_rows
 from .filter_design import Filter
 from .mixed_precision import SingleCopy
 
+MOST_REPEATS = 8  # pairs of blocks that a filter is bound to: steps have two scratch blocks, as a rule
 CALLS_BEFORE_RECORDING = 2  # of a filter, in which kernels are compiled and matrices are converted
 
 
@@ -136,8 +137,9 @@ class Recurrence:
         project_every: int = 1,
     ) -> None:
         self._steps, self._project, self._project_every = _Steps(doubled, X, out), project, project_every
-        at_once = recorder is not None and project is None and _takes_turns_at_once(doubled, X)
-        self._recorder = None if at_once else recorder
+        # This loads its kernel, which cannot be done while a group is recorded.
+        at_once = recorder is not None and _takes_turns_at_once(doubled, X)
+        self._recorder = None if at_once and project is None else recorder
         self.taken = 0
         self._groups: dict[int, Callable[[], object]] = {}  # by their numbers of steps
 
@@ -232,6 +234,8 @@ class ChebyshevOperator:
             repeat = self._repeated(X, out)
             if repeat is None:
                 return self._apply(X, out)
+            if len(self._repeats) == MOST_REPEATS:  # each keeps two blocks
+                self._repeats.clear()
             self._repeats[key] = repeat
         self._repeats[key]()
         return X if X.dtype == self._dtype and self.degree % 2 == 0 else out

@@ -180,9 +180,13 @@ class Search:
         doubled = self.operator.affine(2 / interval.half_width, sign * (interval.low + interval.edge) / 2)
         is_short = self.degree <= opening + 2 * group  # not worth a recording
         recorder = None if is_short else self._recorder
+        is_projected = within or locked is not None
         steps = Recurrence(
             doubled,
-            *(Y, Y.like(), project if within or locked is not None else None, recorder),
+            X=Y,
+            out=Y.like(),
+            project=project if is_projected else None,
+            recorder=recorder,
             project_every=every if locked is None else 1,
         )
         norms: Callable[[], RealArray] | None = None

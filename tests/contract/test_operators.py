@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
 import warnings
@@ -202,6 +203,60 @@ def test_a_bound_product_repeats_the_product(
         V[:, :] = 0
         again()
         assert np.array_equal(host(W), Y - product if count % 2 else -Y)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "affine", "dense", "function"])
+@pytest.mark.parametrize("turns", [1, 2, 5])
+@pytest.mark.parametrize("width", [1, 3, 4])
+def test_two_blocks_take_turns(device: str, kind: str, turns: int, width: int) -> None:
+    rng = np.random.default_rng(turns)
+    A = exact_values(rng, (70, 70), "float64") * (rng.random((70, 70)) < (1.0 if kind == "dense" else 0.1))
+    op: Any = as_operator(on(device, A)) if kind == "dense" else as_operator(sp.csr_array(A), device=device)
+    if kind == "function":
+        matrix = on(device, A)
+        op = as_operator(lambda X: matrix @ X, shape=A.shape, dtype=A.dtype, device=device)
+    if kind == "affine":
+        op, A = op.affine(2, 1), 2 * (A - np.eye(70))
+    x, y = (exact_values(rng, (70, width), "float64") for _ in range(2))
+    X, Y = BlockVector(on(device, x)), BlockVector(on(device, y))
+    again = op.bound_product(X, Y, alpha=2, beta=-1, shift=3, turns=turns)
+    for call in range(2):
+        again()
+        for _ in range(turns):
+            x, y = 2 * (A @ x - 3 * x) - y, x
+        if turns % 2:
+            x, y = y, x  # each call begins with X
+        assert np.array_equal(host(X), x), call
+        assert np.array_equal(host(Y), y), call
+
+
+def test_a_bound_product_keeps_its_operator(device: str) -> None:
+    A = sp.diags_array(np.arange(1.0, 1001.0)).tocsr()
+    X, Y = (BlockVector(on(device, np.ones((1000, 2)))) for _ in range(2))
+    products = [as_operator(A, device=device).bound_product(X, Y, turns=turns) for turns in (1, 3)]
+    gc.collect()
+    taken = [on(device, np.full(size, 7.0)) for size in (1000, 1001, 2000) for _ in range(50)]
+    for product, power in zip(products, (1, 3), strict=True):
+        X[:, :] = 1
+        product()
+        assert np.array_equal(host(Y)[:, 0], np.arange(1.0, 1001.0) ** power), len(taken)
+
+
+def test_factors_of_a_bound_product_are_those_of_a_product(device: str) -> None:
+    A = as_operator(sp.eye_array(4, format="csr") * 2.0, device=device)
+    X, Y, Z = (BlockVector(on(device, np.ones((4, 3)))) for _ in range(3))
+    A.bound_product(X, Y, shift=on(device, np.array([1.0, 2.0, 3.0])))()
+    assert host(Y).tolist() == 4 * [[1, 0, -1]]
+    for wrong in ({"alpha": 2j}, {"beta": 2j}, {"shift": 1j}, {"shift": [1.0, 2.0]}):
+        with pytest.raises((DTypeError, ShapeError)):
+            A.bound_product(X, Y, **wrong)()
+        with pytest.raises((DTypeError, ShapeError)):
+            A.bound_product(X, Y, **wrong, turns=2)()
+    with pytest.raises(DTypeError):
+        A.affine(2j, 0).bound_product(X, Y)()
+    for turns in (0, -1):
+        with pytest.raises(OptionError, match=f"turns={turns}"):
+            A.bound_product(X, Z, turns=turns)
 
 
 def test_a_bound_product_is_the_one_that_its_user_wrote_and_checks_its_operands(device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -201,24 +202,71 @@ def test_the_edge_moves_where_missed_copies_could_lie_too_near_to_grow(plain: An
     assert choose_interval(alone, 1e6, 20).target > found.wanted + 1e-7
 
 
-def test_groups_of_steps_are_those_of_the_recurrence() -> None:
+class EndingEarly:
+    """A recorder that computes nothing, ends a recording early, and returns the operations."""
+
+    def __init__(self, *blocks: BlockVector) -> None:
+        self.blocks, self.at_most = blocks, 0
+
+    def __enter__(self) -> EndingEarly:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.at_most = 0
+
+    def record(self, operations: Any) -> Any:
+        """Call the operations until `interrupt` ends them, and undo what they have changed."""
+        saved, self.at_most = [block.array.copy() for block in self.blocks], 2
+        with contextlib.suppress(RuntimeError):
+            operations()
+        for block, array in zip(self.blocks, saved, strict=True):
+            block.array[...] = array
+        self.at_most = 0
+        return operations
+
+    def interrupt(self) -> None:
+        """Raise at the second call while a recording is made."""
+        if self.at_most:
+            self.at_most -= 1
+            if not self.at_most:
+                raise RuntimeError
+
+
+@pytest.mark.parametrize("every", [1, 2, 4])
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize("is_projected", [False, True])
+def test_groups_of_steps_are_those_of_the_recurrence(
+    every: int, is_recorded: bool, is_projected: bool
+) -> None:
     A = blockvec.as_operator(sp.diags_array(np.linspace(-3, 3, 50)).tocsr())
     doubled = A.affine(1.0, 0.25)
     X = BlockVector.random(50, 2, rng=0)
     calls: list[int] = []
+    blocks = X.copy(), X.like()
+    recorder: Any = EndingEarly(*blocks)
 
     def project(step: int, current: BlockVector, previous: BlockVector) -> None:
+        recorder.interrupt()
         calls.append(step)
         current.scale(0.5)
 
-    steps = Recurrence(doubled, X.copy(), X.like(), project, blockvec.Recorder("cpu"))
+    given = project if is_projected else None
+    steps = Recurrence(doubled, *blocks, given, recorder if is_recorded else None, project_every=every)
     for count in (2, 4, 4, 3):
         steps.take(count)
+        calls.clear()
     Y = X.copy()
-    for _, current, _ in recurrence(doubled, Y, Y.like(), 13):
-        current.scale(0.5)
-    assert steps.taken == len(calls) == 13
+    ends = {end for begin, count in ((0, 2), (2, 4), (6, 4), (10, 3)) for end in _ends(begin, count, every)}
+    for step, current, _ in recurrence(doubled, Y, Y.like(), 13):
+        if is_projected and step in ends:
+            current.scale(0.5)
+    assert steps.taken == 13
     assert np.array_equal(steps.current.array, current.array)
+
+
+def _ends(begin: int, count: int, every: int) -> list[int]:
+    """The steps of a group after which it is projected: each `every`-th, and the last one."""
+    return [*range(begin + every, begin + count, every), begin + count]
 
 
 @pytest.mark.parametrize("residual", [1e-12, 1e-3], ids=["projected at times", "projected every step"])

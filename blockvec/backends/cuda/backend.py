@@ -303,11 +303,11 @@ class CudaBackend:
         return make(self._gpu, matrix, X, Y, *numbers)  # type: ignore[no-any-return]
 
     def lanczos_recurrence(
-        self, matrix: Any, X: Array, Y: Array, norms: Array
+        self, matrix: Any, X: Array, norms: Callable[[], Array]
     ) -> Callable[[int], Array] | None:
         """Prepare Lanczos recurrences of columns, in one launch."""
         make = self._gpu.on_device(recurrence.lanczos_recurrence)
-        return make(self._gpu, matrix, X, Y, norms)  # type: ignore[no-any-return]
+        return make(self._gpu, matrix, X, norms)  # type: ignore[no-any-return]
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Queue a kernel for T = R^-1 with G = R^H R, and a report."""

@@ -25,6 +25,9 @@ from ..base import DeviceArray as Array
 from .device import Gpu
 from .elementwise import weighted_sum
 
+# Of the matrices that launches of several steps multiply by: bytes of an index, and most entries of a row per
+# lane, for which all other lanes would wait.
+INDEX_BYTES, LONG = 4, 32
 CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
 CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
 
@@ -163,6 +166,16 @@ class DeviceChain:
     def scaled(self, _gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Chain:
         """Multiply the elements and convert them to a type, as `DeviceCsr.scaled`."""
         return self._chain.scaled(factor, dtype)
+
+
+def lanes_per_row(matrix: Any, dtype: Any) -> int:
+    """Choose the lanes that multiply a row; zero where launches of steps do not multiply by the matrix."""
+    is_alike = isinstance(matrix, DeviceCsr) and matrix.data.dtype == dtype
+    if not is_alike or matrix.index_bytes != INDEX_BYTES:
+        return 0
+    mean = matrix.nnz / max(matrix.shape[0], 1)
+    lanes = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
+    return lanes if matrix.longest <= LONG * lanes else 0
 
 
 def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, Array]:

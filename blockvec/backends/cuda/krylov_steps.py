@@ -1,10 +1,10 @@
-"""Launches of several Lanczos steps at once, by a kernel whose blocks wait for each other."""
+"""Cooperative launches of several Lanczos steps."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +14,12 @@ from ...kernels.limits import ceil_div
 from ...kernels.requests import note
 from ..base import DeviceArray
 from .device import Gpu, type_name
-from .device_csr import DeviceCsr
+from .device_csr import lanes_per_row
+from .workspace import workspace
 
 MOST_BYTES = 1 << 30  # of the basis: of larger ones, products by kernels of their own take less time
-# A launch multiplies by the matrix up to so many bytes of the basis (longer steps take longer than calls),
-# entries of the matrix, and entries of a row per lane (for which all others would wait).
-SEVERAL_BYTES, SEVERAL_ENTRIES, LONG = 1 << 27, 1 << 25, 32
-INDEX_BYTES = 4  # of the matrices that a launch multiplies by
+# A launch multiplies by the matrix up to so many bytes of the basis, and entries; longer steps gain nothing.
+SEVERAL_BYTES, SEVERAL_ENTRIES = 1 << 27, 1 << 25
 ROWS_PER_BLOCK = 128  # at least: partial sums of more blocks take longer than their rows
 
 
@@ -31,16 +30,6 @@ def krylov_steps(gpu: Gpu, matrix: Any, V: DeviceArray, b: int) -> KrylovSteps |
     if V.dtype.char not in "dD" or V.nbytes > MOST_BYTES or kernel.refusal(gpu.info):
         return None
     return KrylovSteps(gpu, kernel, matrix, V)
-
-
-def lanes_per_row(matrix: Any, dtype: Any) -> int:
-    """Choose the lanes that multiply a row; zero where launches of steps do not multiply by the matrix."""
-    is_alike = isinstance(matrix, DeviceCsr) and matrix.data.dtype == dtype
-    if not is_alike or matrix.index_bytes != INDEX_BYTES:
-        return 0
-    mean = matrix.nnz / max(matrix.shape[0], 1)
-    lanes = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
-    return lanes if matrix.longest <= LONG * lanes else 0
 
 
 @functools.lru_cache(maxsize=256)
@@ -54,14 +43,10 @@ class KrylovSteps:
     """Steps on one basis, with the products of a matrix or without; see `Backend.krylov_steps`."""
 
     def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: Any, V: DeviceArray) -> None:
-        import cupy
-
         self.columns, self._kernel, self._gpu, self._V = kernel.columns, kernel, gpu, V
         blocks = max(1, min(gpu.info.multiprocessors, ceil_div(V.shape[0], ROWS_PER_BLOCK)))
         self._grid, self._threads = (blocks,), (32 * kernel.warps(gpu.info),)
-        self._shared, self._loaded = kernel.shared_bytes(gpu.info), cast(Any, None)
-        with cupy.cuda.Device(gpu.id):
-            self._work = cupy.zeros(kernel.work_bytes(blocks), np.uint8)
+        self._shared, self._work_bytes = kernel.shared_bytes(gpu.info), kernel.work_bytes(blocks)
         self._arrays, self._group, self.multiplies = (V, V, V), 2, False
         lanes = lanes_per_row(matrix, V.dtype)
         if lanes:
@@ -91,8 +76,7 @@ class KrylovSteps:
         import cupy
 
         kernel, V = self._kernel, self._V
-        if self._loaded is None:
-            self._loaded = _loaded(self._gpu, kernel)
+        loaded, work = _loaded(self._gpu, kernel), workspace(self._gpu, self._work_bytes)
         report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
         rows, ld, report_ptr = V.shape[0], V.strides[0] // V.itemsize, report.data.ptr
         at_once = steps if product is None else 1
@@ -103,7 +87,7 @@ class KrylovSteps:
                 product(X, W)
             ends = np.int32(m + step * kernel.b), np.int32(end + step * kernel.b)
             at = report_ptr + step * kernel.report_rows * kernel.b * V.itemsize
-            arguments = *self._arrays, V, X, W, at, self._work, rows, ld, *ends, *constant
-            self._loaded.cooperate(self._grid, self._threads, arguments, self._shared)
+            arguments = *self._arrays, V, X, W, at, work, rows, ld, *ends, *constant
+            loaded.cooperate(self._grid, self._threads, arguments, self._shared)
             X, W = W, X
         return report

@@ -1,4 +1,4 @@
-"""Launches of several steps of a recurrence, by a kernel whose blocks wait for each other."""
+"""Cooperative launches of several steps of a recurrence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...kernels.recurrence import THREADS, RecurrenceKernel
 from ...kernels.requests import note
 from ..base import DeviceArray
 from .device import Gpu, type_name
-from .krylov_steps import lanes_per_row
+from .device_csr import lanes_per_row
 from .workspace import workspace
 
 CACHE_SHARES = {False: 0.2, True: 0.8}
@@ -43,18 +43,17 @@ def recurrence(
 
 
 def lanczos_recurrence(
-    gpu: Gpu, matrix: Any, X: DeviceArray, Y: DeviceArray, norms: DeviceArray
+    gpu: Gpu, matrix: Any, X: DeviceArray, norms: Callable[[], DeviceArray]
 ) -> Callable[[int], DeviceArray] | None:
     """Prepare the Lanczos recurrences of the columns of a block; see `Backend.lanczos_recurrence`."""
     import cupy
 
-    launch = _launcher(gpu, matrix, X, Y, lanczos=True)
+    launch = _launcher(gpu, matrix, X, X, lanczos=True)
     if launch is None:
         return None
     scales = cupy.ones((2, X.shape[1]))
-    scales[1] = norms
-    Y.fill(0)  # nothing is before the first vectors
-    blocks = [X, Y]
+    scales[1] = norms()
+    blocks = [X, cupy.zeros_like(X)]  # nothing is before the first vectors
 
     def take(steps: int) -> DeviceArray:
         log = cupy.empty((2 * steps, X.shape[1]))

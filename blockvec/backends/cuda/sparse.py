@@ -47,10 +47,8 @@ def candidate(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> Candidate:
     refusal = family.supports(problem, gpu.info)
     if refusal is None and (problem.dots or problem.gram):
         refusal = family.refuse_sums(problem, _configuration(gpu, family, problem)[0])
-    run, prepare, bind_operands = (
-        gpu.on_device(functools.partial(call, gpu, family)) for call in (_spmmv, _prepare, _bind_operands)
-    )
-    return Candidate(family.name, run, refusal or "", configuration=text, prepare=prepare, bind=bind_operands)
+    run, prepare = (gpu.on_device(functools.partial(call, gpu, family)) for call in (_spmmv, _prepare))
+    return Candidate(family.name, run, refusal or "", configuration=text, prepare=prepare)
 
 
 def _configuration(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> tuple[Any, str]:
@@ -76,43 +74,6 @@ def _spmmv(
     that converts waits, too; others do not.
     """
     bound = S.bound.get((family.name, problem, options().tune)) or bind(gpu, family, problem, S)
-    _launch(gpu, problem, bound, X, Y, alpha, beta, shift, fused)
-
-
-def _bind_operands(
-    gpu: Gpu,
-    family: AnyFamily,
-    problem: SpmmvProblem,
-    S: DeviceCsr,
-    X: Array,
-    Y: Array,
-    alpha: complex,
-    beta: complex,
-    shift: Any,
-) -> Callable[[], None]:
-    """Bind a product to its operands; the matrix may be converted later."""
-    bound = S.bound.get((family.name, problem, options().tune))
-    if bound is None and not family.converts:
-        bound = bind(gpu, family, problem, S)
-    if bound is None:
-        call = functools.partial(_spmmv, gpu, family, problem, S, X, Y, alpha, beta, shift)
-    else:
-        call = functools.partial(_launch, gpu, problem, bound, X, Y, alpha, beta, shift)
-    return gpu.on_device(call)
-
-
-def _launch(
-    gpu: Gpu,
-    problem: SpmmvProblem,
-    bound: Bound,
-    X: Array,
-    Y: Array,
-    alpha: complex,
-    beta: complex,
-    shift: Any,
-    fused: Fused = _NOTHING,
-) -> None:
-    """Queue the kernels of a product."""
     launch, bytes_needed = bound
     shifts_ptr = 0
     if problem.shift == "column":

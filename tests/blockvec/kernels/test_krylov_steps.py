@@ -13,7 +13,8 @@ import scipy.sparse as sp
 
 from blockvec.kernels.compile import compile_source
 from blockvec.kernels.device import H200
-from blockvec.kernels.krylov_steps import COUNTER_BYTES, STATIC_BYTES, KrylovStepsKernel
+from blockvec.kernels.krylov_steps import STATIC_BYTES, KrylovStepsKernel
+from blockvec.kernels.launch import GRID_HEADER_BYTES
 from tests.blocks import address
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
@@ -75,7 +76,7 @@ def launch(
     run = HostKernel(kernel.source(H200), folder, readable=list(arrays[:6]))
     arguments = *map(address, arrays), *V.shape, *map(np.int32, numbers), *bounds
     run((blocks,), (32 * kernel.warps(H200),), arguments, kernel.shared_bytes(H200))
-    assert not operands[-1][: COUNTER_BYTES // 8].any()  # the next launch begins with zeros
+    assert not operands[-1][: GRID_HEADER_BYTES // 8].any()  # the next launch begins with zeros
 
 
 @needs_host_compiler
@@ -107,7 +108,7 @@ def test_steps_are_those_of_block_lanczos(
     X, other = np.ascontiguousarray(V[:, begin:known]), np.full((n, b), np.nan, dtype)
     report = np.full((steps, kernel.report_rows, b), np.nan, dtype)
     work = np.zeros(kernel.work_bytes(blocks) // 8)
-    work[COUNTER_BYTES // 8 :] = np.nan
+    work[GRID_HEADER_BYTES // 8 :] = np.nan
     numbers = begin, known, b, full_until, locked, steps, True, 4
     launch(kernel, A, (V, X, other, report, work), numbers, (enough, 1e6), tmp_path, blocks=blocks)
 

@@ -22,8 +22,8 @@ class _Function:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def __call__(self, *call: Any) -> None:
-        self.calls.append(call)
+    def __call__(self, *call: Any, enable_cooperative_groups: bool) -> None:
+        self.calls.append((*call, enable_cooperative_groups))
 
 
 class _Array:
@@ -59,8 +59,12 @@ class Driver:
         self.memory: list[int] = []
 
     def launch(self, *call: Any) -> None:
-        *how, pointers, extra = call
+        *call, extra = call
         assert extra == 0
+        self.launch_together(*call)
+
+    def launch_together(self, *call: Any) -> None:
+        *how, pointers = call
         addresses = (ctypes.c_void_p * len(self.kinds)).from_address(pointers)
         given = [KINDS[kind].from_address(at) for kind, at in zip(self.kinds, addresses, strict=True)]
         numbers = [list(value) if hasattr(value, "__len__") else value.value for value in given]
@@ -72,7 +76,8 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     recorded = Driver()
     cuda: Any = ModuleType("cupy.cuda")
-    cuda.driver = SimpleNamespace(launchKernel=recorded.launch, CUDADriverError=RuntimeError)
+    launches = {"launchKernel": recorded.launch, "launchCooperativeKernel": recorded.launch_together}
+    cuda.driver = SimpleNamespace(**launches, CUDADriverError=RuntimeError)
     cuda.runtime = SimpleNamespace(free=lambda address: None)
     cuda.get_current_stream = lambda: SimpleNamespace(ptr=5)
     cupy: Any = ModuleType("cupy")
@@ -108,7 +113,7 @@ def test_arguments_are_packed_into_memory_that_is_used_again(
     kernel((7,), (64,), arguments, 1024)
     others = [(ctypes.c_void_p * 4)() for _ in range(100)]  # would get memory that is free
     kernel((7, 2), (64,), arguments)
-    kernel((0, 3, 2), (8, 4), arguments)
+    kernel.cooperate((0, 3, 2), (8, 4), arguments)
     expected = [of_c(value) or None if isinstance(value, _Array) else of_c(value) for value in arguments]
     assert driver.launches == [
         (77, 7, 1, 1, 64, 1, 1, 1024, 5, expected),
@@ -124,7 +129,8 @@ def test_arguments_are_packed_into_memory_that_is_used_again(
 def test_whatever_else_is_left_to_cupy(arguments: tuple[Any, ...], driver: Driver) -> None:
     function = _Function()
     Kernel(function)((7, 2), (64,), arguments)
-    assert function.calls == [((7, 2), (64,), arguments, 0)]
+    Kernel(function).cooperate((7, 2), (64,), arguments, 16)
+    assert function.calls == [((7, 2), (64,), arguments, 0, False), ((7, 2), (64,), arguments, 16, True)]
     assert driver.launches == []
 
 

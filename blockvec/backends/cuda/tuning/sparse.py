@@ -157,6 +157,7 @@ class SparseTuning:
         winner = outcome.winner(self.problem, self._ceilings)
         store(self.problem, winner, self._gpu.info, self._cache_dir)
         self._matrix.bound.clear()
+        self._matrix.awaited.clear()
         if (family := SPARSE_FAMILIES.get(winner.kernel)) is not None:
             kept.add(sparse.form_key(self._gpu, family, self.problem, winner.config, self._matrix))
         for key in forms.keys() - kept:

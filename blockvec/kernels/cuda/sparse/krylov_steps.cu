@@ -25,7 +25,7 @@
 // Config: COMPLEX; B: columns of a block, up to 8 real ones; TILES: V has up to 32 TILES columns; PIECE: bytes of a copy, 16 where rows of V
 // are aligned so, else 8; THREADS: of a block. All blocks must run at the same time.
 // report: per step 2 * 32 TILES + 3 B + 1 rows of B numbers: S1, S2, G, R, T, and the growth.
-// work: two counters, zero before and afterwards, in its first 128 bytes; then the second Gram matrix, and partial sums of the blocks.
+// work: the workspace of the stream; behind its counters the second Gram matrix, and partial sums of the blocks.
 #include "common/mma.cuh"
 
 using Real = double;
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int k = 1; k < WARPS; ++k) sum = add(sum, element_of<Element>(stages + k * STAGE, e / B, e % B));
             partials[static_cast<i64>(e) * blocks + blockIdx.x] = sum;
         }
-        grid.meet();
+        grid.barrier();
         for (int e = warp * blocks + blockIdx.x; e < rows * B; e += WARPS * blocks) {
             if (is_out(e)) continue;
             const Element* const of_blocks = partials + static_cast<i64>(e) * blocks;
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             sum = summed(sum);
             if (lane == 0) into[e] = sum;
         }
-        grid.meet();
+        grid.barrier();
     };
     const auto add_up_columns = [&](int first, Element* into) {
 #pragma unroll
@@ -332,7 +332,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 const i64 next = row + together + (in_tile < ROWS ? 0 : (teams - 1) * ROWS);
                 const i64 next_begin = start_of(next), next_stop = start_of(next + 1);  // before the loads that depend on this row's
                 Element y[B] = {};
-                add_entries(columns, entries, X, begin + lane % group, stop, group, y);
+                add_entries(columns, entries, X, begin + lane % group, stop, group, y, [](int) { return 1.0; });
 #pragma unroll
                 for (int q = 0; q < B; ++q) y[q] = summed(y[q], group);
                 if (row < n && lane % group == 0)
@@ -390,10 +390,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             put(g, of_rows);
             add_up(0, B, second);
         }
-        grid.meet();
+        grid.barrier();
         Element* const former = X;
         X = W;
         W = former;
     }
-    grid.part();
+    grid.reset();
 }

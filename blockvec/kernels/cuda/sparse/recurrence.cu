@@ -5,14 +5,14 @@
 //                 w_(j+1) = A v_j - alpha_j v_j - beta_j v_(j-1),  alpha_j = v_j^H A v_j,  beta_(j+1) = ||w_(j+1)||
 //                 with w_j in X and w_(j-1) in Y, which w_(j+1) overwrites
 //
-// `group` lanes multiply a row of A, 32 / group rows to a warp. Where one step ends and the next one begins all blocks meet, since rows of
-// X that other blocks have stored are read; with LANCZOS twice per step, each time with a sum per column: of each thread, each warp, each
-// block, and of all blocks by every block, in this order. A thread updates every so many numbers of one column, whatever rows it multiplied.
+// `group` lanes multiply a row of A, 32 / group rows to a warp. A grid barrier separates steps, which read rows of X that other blocks have
+// stored; with LANCZOS there are two per step, each for a sum per column: of each thread, each warp, each block, and of all blocks by every
+// block, in this order. A thread updates every so many numbers of one column, whatever rows it multiplied.
 //
 // Config: COMPLEX, Real, B: as in steps.cuh; THREADS: of a block, a multiple of 32 B. All blocks must run at the same time.
 // scales: with LANCZOS two rows of B numbers, beta_(j-1) and beta_j, of the first step; those of the next one afterwards.
 // log: with LANCZOS two rows per step, alpha_j and beta_(j+1).
-// work: two counters, zero before and afterwards, in its first 128 bytes; then two numbers per block and column with LANCZOS.
+// work: the workspace of the stream; behind its counters two numbers per block and column with LANCZOS.
 #include "sparse/steps.cuh"
 
 constexpr int WARPS = THREADS / 32;
@@ -26,6 +26,15 @@ __device__ __forceinline__ void store_row(Element* p, const Element (&row)[B]) {
     *reinterpret_cast<Row*>(p) = packed;
 }
 
+// Re(conj(a) b) in double precision, in which squares of single precision neither overflow nor vanish.
+template <class T>
+__device__ __forceinline__ double real_product(T a, T b) {
+    if constexpr (IS_COMPLEX<T>)
+        return static_cast<double>(a.re) * b.re + static_cast<double>(a.im) * b.im;
+    else
+        return static_cast<double>(a) * b;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const int* starts, const int* columns, const Element* entries, Element* X, Element* Y, double* scales, double* log, char* work,
            i64 n, int steps, int group, double alpha, double beta, double shift) {
@@ -35,15 +44,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const i64 thread = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x, threads = static_cast<i64>(blocks) * THREADS;
     Grid grid{reinterpret_cast<u32*>(work)};
 
-    // Calls use(row, y) with rows y of A X in all lanes of a group, where it is one.
-    const auto each_row = [&](auto use) {
+    // Calls use(row, y) with rows y of A X, of which column q is multiplied by factor(q), in one lane of each group.
+    const auto each_row = [&](auto factor, auto use) {
         const auto start_of = [&](i64 row) { return static_cast<i64>(starts[min(row, n)]); };
         i64 row = thread / group, begin = start_of(row), stop = start_of(row + 1);
         for (i64 first = thread / 32 * together; first < n; first += threads / group) {
             const i64 next = row + threads / group;
             const i64 next_begin = start_of(next), next_stop = start_of(next + 1);  // before the loads that depend on this row's
             Element y[B] = {};
-            add_entries(columns, entries, X, begin + lane % group, stop, group, y);
+            add_entries(columns, entries, X, begin + lane % group, stop, group, y, factor);
 #pragma unroll
             for (int q = 0; q < B; ++q) y[q] = summed(y[q], group);
             if (row < n && lane % group == 0) use(row, y);
@@ -55,18 +64,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     if constexpr (!LANCZOS) {
         for (int step = 0; step < steps; ++step) {
-            each_row([&](i64 row, Element(&y)[B]) {
+            each_row([](int) { return Real(1); }, [&](i64 row, Element(&y)[B]) {
                 Element x[B], former[B] = {};
                 load_row(X + row * B, x);
                 if (beta != 0) load_row(Y + row * B, former);
 #pragma unroll
                 for (int q = 0; q < B; ++q) {
-                    const Element shifted = add(y[q], multiply(x[q], static_cast<Real>(-shift)));
-                    y[q] = add(multiply(shifted, static_cast<Real>(alpha)), multiply(former[q], static_cast<Real>(beta)));
+                    if (shift != 0) y[q] = add(y[q], multiply(x[q], static_cast<Real>(-shift)));
+                    y[q] = add(multiply(y[q], static_cast<Real>(alpha)), multiply(former[q], static_cast<Real>(beta)));
                 }
                 store_row(Y + row * B, y);
             });
-            grid.meet();
+            grid.barrier();
             Element* const former = X;
             X = Y;
             Y = former;
@@ -86,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for (int k = 0; k < WARPS; ++k) whole += of_warps[threadIdx.x * WARPS + k];
                 place[threadIdx.x * blocks + blockIdx.x] = whole;
             }
-            grid.meet();
+            grid.barrier();
             for (int q = warp; q < B; q += WARPS) {
                 double whole = 0;
                 for (int k = lane; k < blocks; k += 32) whole += __ldcg(place + q * blocks + k);
@@ -111,14 +120,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 inverse[q] = static_cast<Real>(1 / max(now[q], least));
                 ratio[q] = static_cast<Real>(now[q] / max(before[q], least));
             }
-            each_row([&](i64 row, Element(&y)[B]) {
+            each_row([&](int q) { return inverse[q]; }, [&](i64 row, Element(&y)[B]) {
                 Element x[B], former[B];
                 load_row(X + row * B, x);
                 load_row(Y + row * B, former);
 #pragma unroll
                 for (int q = 0; q < B; ++q) {
-                    y[q] = add(multiply(y[q], inverse[q]), multiply(former[q], -ratio[q]));
-                    part[q] += static_cast<double>(real_part(multiply(conjugate(x[q]), multiply(y[q], inverse[q]))));
+                    y[q] = add(y[q], multiply(former[q], -ratio[q]));
+                    part[q] += real_product(multiply(x[q], inverse[q]), y[q]);
                 }
                 store_row(Y + row * B, y);
             });
@@ -133,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (i64 i = thread; i < n * B; i += threads) {
                 const Element w = add(load_stored(Y + i), multiply(load_stored(X + i), static_cast<Real>(factor)));
                 Y[i] = w;
-                of_column += static_cast<double>(real_part(multiply(conjugate(w), w)));
+                of_column += real_product(w, w);
             }
 #pragma unroll
             for (int q = 0; q < B; ++q) part[q] = q == column ? of_column : 0;
@@ -154,5 +163,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 scales[B + q] = now[q];
             }
     }
-    grid.part();
+    grid.reset();
 }

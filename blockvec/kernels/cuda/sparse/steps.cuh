@@ -1,4 +1,4 @@
-// Products with a matrix in CSR form between steps of one cooperative launch: loads of rows that other blocks have stored, and their meetings.
+// Products with a matrix in CSR form between steps of one cooperative launch: loads of rows that other blocks have stored, and grid barriers.
 //
 // Config: COMPLEX, Real: of an element; B: columns of a block X, whose rows are contiguous and aligned to their size, up to 16 bytes.
 #pragma once
@@ -79,25 +79,26 @@ __device__ __forceinline__ T summed(T x, int lanes = 32) {
     return x;
 }
 
-// Adds the product of every `stride`-th entry to y.
+// Adds the product of every `stride`-th entry to y, with factor(q) times column q of X.
+template <class Factor>
 __device__ __forceinline__ void add_entries(const int* columns, const Element* entries, const Element* X, i64 at, i64 until, int stride,
-                                            Element (&y)[B]) {
+                                            Element (&y)[B], Factor factor) {
 #pragma unroll 4
     for (; at < until; at += stride) {
         const Element a = entries[at];
         Element x[B];
         load_row(X + static_cast<i64>(columns[at]) * B, x);
 #pragma unroll
-        for (int q = 0; q < B; ++q) y[q] = add(y[q], multiply(a, x[q]));
+        for (int q = 0; q < B; ++q) y[q] = add(y[q], multiply(a, multiply(x[q], factor(q))));
     }
 }
 
-// Meetings of all blocks of a grid, which run at the same time. Two counters are zero before the first one.
+// Barriers of a grid whose blocks run at the same time, by the first two counters of a workspace: `GridHeader` in common/reduce.cuh.
 struct Grid {
     u32* arrived;
     u32 target = 0;
 
-    __device__ __forceinline__ void meet() {
+    __device__ __forceinline__ void barrier() {
         __syncthreads();
         target += gridDim.x;
         if (threadIdx.x == 0) {
@@ -109,8 +110,8 @@ struct Grid {
         __syncthreads();
     }
 
-    // Sets both counters to zero again, once no block waits any more.
-    __device__ __forceinline__ void part() {
+    // Sets both counters to zero again, once no block waits at a barrier any more.
+    __device__ __forceinline__ void reset() {
         if (threadIdx.x == 0 && atomicAdd(arrived + 1, 1u) == gridDim.x - 1) arrived[0] = arrived[1] = 0;
     }
 };

@@ -46,7 +46,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
         recorded.device = before
 
     cuda: Any = ModuleType("cupy.cuda")
-    cuda.driver = SimpleNamespace(launchKernel=recorded.launch, CUDADriverError=RuntimeError)
+    launches = {"launchKernel": recorded.launch, "launchCooperativeKernel": recorded.launch}
+    cuda.driver = SimpleNamespace(**launches, CUDADriverError=RuntimeError)
     cuda.get_current_stream = lambda: SimpleNamespace(ptr=5)
     cuda.runtime = SimpleNamespace(getDevice=lambda: recorded.device, free=lambda address: None)
     cuda.Device = device
