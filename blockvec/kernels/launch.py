@@ -88,34 +88,22 @@ class Kernel:
         self._packers: dict[tuple[type, ...], _Packer | None] = {}
 
     def __call__(
-        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
-    ) -> None:
-        """Queue the kernel."""
-        self._queue(grid, block, arguments, shared_mem, self._launch, (0,))
-
-    def cooperate(
-        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
-    ) -> None:
-        """Queue the kernel so that all of its blocks run at the same time, and may wait for each other."""
-        self._queue(grid, block, arguments, shared_mem, self._cooperate, ())
-
-    def _queue(
         self,
         grid: tuple[int, ...],
         block: tuple[int, ...],
         arguments: tuple[Any, ...],
-        shared_mem: int,
-        launch: Callable[..., None],
-        more: tuple[int, ...],
+        shared_mem: int = 0,
+        *,
+        is_cooperative: bool = False,
     ) -> None:
+        """Queue the kernel; blocks of a cooperative one run at the same time, and may wait for each other."""
         kinds = tuple(map(type, arguments))
         try:
             packer = self._packers[kinds]
         except KeyError:
             packer = self._packers[kinds] = _packer(kinds)
         if packer is None:
-            together = launch is self._cooperate
-            self._function(grid, block, arguments, shared_mem, enable_cooperative_groups=together)
+            self._function(grid, block, arguments, shared_mem, enable_cooperative_groups=is_cooperative)
             return
         pack, sizes, free = packer
         try:
@@ -128,6 +116,7 @@ class Kernel:
         # CuPy launches a block where a grid has none, as that of a process without rows.
         x, y, z = (grid[0] or 1, 1, 1) if len(grid) == 1 else (*(extent or 1 for extent in grid), 1)[:3]
         threads = (*block, 1, 1)[:3]
+        launch, more = (self._cooperate, ()) if is_cooperative else (self._launch, (0,))
         try:
             launch(self._function.ptr, x, y, z, *threads, shared_mem, stream, pointers, *more)
         except self._error as error:

@@ -88,6 +88,6 @@ class KrylovSteps:
             ends = np.int32(m + step * kernel.b), np.int32(end + step * kernel.b)
             at = report_ptr + step * kernel.report_rows * kernel.b * V.itemsize
             arguments = *self._arrays, V, X, W, at, work, rows, ld, *ends, *constant
-            loaded.cooperate(self._grid, self._threads, arguments, self._shared)
+            loaded(self._grid, self._threads, arguments, self._shared, is_cooperative=True)
             X, W = W, X
         return report

@@ -86,6 +86,6 @@ def _launcher(
     def launch(X: DeviceArray, Y: DeviceArray, scales: Any, log: Any, steps: int, *factors: float) -> None:
         work = workspace(gpu, needed)
         numbers = n, np.int32(steps), np.int32(lanes), *factors
-        loaded.cooperate((grid,), (THREADS,), (*arrays, X, Y, scales, log, work, *numbers))
+        loaded((grid,), (THREADS,), (*arrays, X, Y, scales, log, work, *numbers), is_cooperative=True)
 
     return launch

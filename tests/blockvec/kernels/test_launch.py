@@ -113,7 +113,7 @@ def test_arguments_are_packed_into_memory_that_is_used_again(
     kernel((7,), (64,), arguments, 1024)
     others = [(ctypes.c_void_p * 4)() for _ in range(100)]  # would get memory that is free
     kernel((7, 2), (64,), arguments)
-    kernel.cooperate((0, 3, 2), (8, 4), arguments)
+    kernel((0, 3, 2), (8, 4), arguments, is_cooperative=True)
     expected = [of_c(value) or None if isinstance(value, _Array) else of_c(value) for value in arguments]
     assert driver.launches == [
         (77, 7, 1, 1, 64, 1, 1, 1024, 5, expected),
@@ -129,7 +129,7 @@ def test_arguments_are_packed_into_memory_that_is_used_again(
 def test_whatever_else_is_left_to_cupy(arguments: tuple[Any, ...], driver: Driver) -> None:
     function = _Function()
     Kernel(function)((7, 2), (64,), arguments)
-    Kernel(function).cooperate((7, 2), (64,), arguments, 16)
+    Kernel(function)((7, 2), (64,), arguments, 16, is_cooperative=True)
     assert function.calls == [((7, 2), (64,), arguments, 0, False), ((7, 2), (64,), arguments, 16, True)]
     assert driver.launches == []
 
