@@ -122,8 +122,8 @@ def eigsh(
         an operator with at most 3000 rows is first applied to the identity, as is A if it must be factorised.
         Of a larger operator the inverse square root is applied as a Chebyshev polynomial, to rounding errors,
         on the host; M must then be positive definite and well-conditioned. M must be Hermitian positive
-        definite; with `sigma` (but not Jacobi-Davidson, or "SM") it may be semidefinite; in buckling mode it
-        may be indefinite, and A must be definite.
+        definite; with `sigma` (but not Jacobi-Davidson, or "SM") it may be semidefinite, and only finite
+        eigenvalues are returned; in buckling mode it may be indefinite, and A must be definite.
     sigma : float, optional
         Compute the eigenvalues near sigma by shift-invert. A - sigma M is factorised unless `OPinv` is given:
         on the host by SuperLU (PARDISO with the extra ``mkl``), on a GPU by cuDSS. Problems of a GPU with up
