@@ -58,6 +58,7 @@ from .inner_product import InnerProductOperator, applied, inner_product_blocks
 from .spectral_map import SpectralMap
 
 FACTOR_ROWS = 1000  # of an M that has a factor: a singular one then makes the problem smaller
+BASIS = 64  # columns of a basis, beside those for wanted pairs
 SINGULAR = {  # remedies for a singular M, by modes and methods that do not take it
     "no shift": "give sigma, with which infinite eigenvalues do no harm.",
     "distance": "infinite eigenvalues are the furthest ones from sigma: give another which than 'SM'.",
@@ -173,11 +174,25 @@ def standard_form(
 def _is_iterated(M: Any, k: int) -> bool:
     """Check whether a problem of the host is solved in the inner product of M, without a factor of M.
 
-    That takes less time than products with a factor, unless M is diagonal, and has no dense form.
+    That takes less time than products with a factor, unless M is diagonal, and has no dense form. The space
+    must have more dimensions than a basis has columns.
     """
     n, massive = M.shape[0], int(np.count_nonzero(M.diagonal()))
     is_diagonal = M.nnz <= n and bool((M.indices == np.repeat(np.arange(n), np.diff(M.indptr))).all())
-    return not is_diagonal and massive > FACTOR_ROWS and massive >= DENSE_SHARE * k
+    return not is_diagonal and massive > FACTOR_ROWS and _least_rank(M) >= DENSE_SHARE * (k + BASIS)
+
+
+def _least_rank(M: Any) -> float:
+    """Bound the rank of a Hermitian positive semidefinite matrix from below.
+
+    With a diagonal of ones, its eigenvalues have the sum n, and their squares that of all squared elements:
+    by Cauchy and Schwarz, n^2 over the latter is at most the rank.
+    """
+    diagonal = M.diagonal().real
+    weights = np.divide(1.0, diagonal, out=np.zeros(len(diagonal)), where=diagonal > 0)
+    squares = sp.csr_array((abs(M.data) ** 2, M.indices, M.indptr), shape=M.shape)
+    total = float(weights @ (squares @ weights))
+    return np.count_nonzero(weights) ** 2 / total if total else 0.0
 
 
 def given_inverse(OPinv: Any, A: Operator) -> Operator:

@@ -200,6 +200,21 @@ def test_dependent_rows_leave_as_many_values_as_the_rank(is_complex: bool) -> No
     assert np.allclose(w, values[:5], rtol=1e-4)
 
 
+@pytest.mark.parametrize("rank", [2, 30, 100])
+@pytest.mark.parametrize("which", ["LM", "BE"])
+@pytest.mark.parametrize("block_size", [1, 2])
+def test_a_low_rank_in_many_rows_is_a_small_problem(rank: int, which: str, block_size: int) -> None:
+    """No row is zero, and a basis has more columns than there are dimensions."""
+    rng = np.random.default_rng(rank)
+    n, parts = 1100, rng.integers(0, rank, 1100)
+    C = sp.csr_array((rng.uniform(0.5, 1, n), (range(n), parts)), shape=(n, rank))
+    A, M = pencil(n, "definite")[0], sp.csr_array(C @ C.T)
+    values = np.sort(1 / np.linalg.eigvalsh(C.T @ np.linalg.solve(A.toarray(), C.toarray())))
+    k = min(rank, 6)
+    picked = np.r_[values[: k - k // 2], values[rank - k // 2 :]] if which == "BE" else values[:k]
+    check(solve(A, k, M, sigma=0.0, which=which, block_size=block_size), A, M, picked)
+
+
 @pytest.mark.parametrize("n", [FEW, N])
 def test_lagrange_multipliers_leave_the_values_of_the_constrained_problem(n: int) -> None:
     K, M, _ = pencil(n, "definite")
