@@ -66,7 +66,8 @@ def rows_of_semidefinite(name: str, matrix: Any, diagonal: Array, purpose: str =
         other elements.
     """
     must_be = f"it must be positive definite{purpose}"
-    negligible = ROUNDING * float(np.finfo(matrix.dtype).eps) * float(diagonal.max(initial=0.0))
+    kind = np.promote_types(matrix.dtype, np.float32)  # of integers, too
+    negligible = ROUNDING * float(np.finfo(kind).eps) * float(diagonal.max(initial=0.0))
     rest = np.flatnonzero(diagonal <= 0)
     if len(rest):
         if float(diagonal.min()) < -negligible:

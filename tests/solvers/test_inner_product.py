@@ -99,6 +99,15 @@ def test_rows_without_masses_leave_no_infinite_values(rank: int, which: str, is_
     check(A, M, w, X, np.sort(1 / ends[which]))
 
 
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_masses_may_be_integers(is_dense: bool) -> None:
+    A, _ = pencil("real")
+    M = np.diag((np.arange(N) % 3 == 0).astype(int))
+    theta = sl.eigh(M, A.toarray(), eigvals_only=True)
+    w, X = eigsh(A, 3, M=M if is_dense else sp.csr_array(M), sigma=0.0, rng=0)
+    check(A, M, w, X, 1 / theta[-3:][::-1])
+
+
 @pytest.mark.parametrize("block_size", [1, 2])
 @pytest.mark.parametrize("k", [2, 9])
 def test_copies_on_rows_of_tiny_masses_are_found(block_size: int, k: int, torus_pair: Any) -> None:

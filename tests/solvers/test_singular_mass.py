@@ -12,7 +12,7 @@ import scipy.linalg as sl
 import scipy.sparse as sp
 
 from blockvec.errors import OptionError, ShapeError
-from solvers import EigenResult, count_eigenvalues, eigsh
+from solvers import EigenResult, NoConvergence, count_eigenvalues, eigsh
 
 N = 1300  # rows, of which 1040 have masses: more than M is factorised for
 FEW = 150
@@ -257,6 +257,13 @@ def test_elements_within_rounding_of_zero_are_none(n: int) -> None:
     A, M, values = pencil(n)
     noise = sp.coo_array(([1e-16, 1e-16, -1e-17], ([0, 1, 1], [1, 0, 1])), shape=(n, n))
     check(solve(A, 5, sp.csr_array(M + noise), sigma=0.0), A, M, values[:5])
+
+
+def test_values_far_from_a_shift_that_do_not_converge_are_explained() -> None:
+    A, M, _ = pencil()
+    options: dict[str, Any] = {"sigma": 0.0, "method": "lanczos", "maxiter": 2}
+    with pytest.raises(NoConvergence, match=r"which='SA' selects .* nearest to sigma are which='LM'"):
+        eigsh(A, 5, M, which="SA", **options)
 
 
 @pytest.mark.parametrize("n", [FEW, N])
