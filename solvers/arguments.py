@@ -285,6 +285,19 @@ def square(op: blockvec.Operator) -> blockvec.Operator:
     return op
 
 
+def check_shape(name: str, matrix: Any, A: Operator) -> None:
+    """Refuse a matrix or an operator whose shape is not that of A."""
+    shape = getattr(matrix, "shape", A.shape)
+    if tuple(shape) == A.shape:
+        return
+    if len(shape) != 2:
+        raise ShapeError(
+            f"{name} has shape {shape} but A is {A.shape[0]} x {A.shape[1]}; give a matrix, of a diagonal "
+            "scipy.sparse.diags_array(diagonal)."
+        )
+    raise ShapeError(f"{name} is {shape[0]} x {shape[1]} but A is {A.shape[0]} x {A.shape[1]}.")
+
+
 def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
     """Copy a given block in the type and to the device of the operator.
 

@@ -19,7 +19,7 @@ from .costs import FEW_ROWS
 from .drivers import solve
 from .iterations.rayleigh_ritz import dense_matrix
 from .problem import Problem
-from .result import EigenResult
+from .result import EigenResult, InfiniteError
 from .runtime.memory import SMALL_BYTES, available_bytes
 from .runtime.processes import largest
 from .storage import dense_bytes
@@ -71,10 +71,11 @@ def solve_or_densify(
         return iterate()
     try:
         first = iterate()
-    except (BreakdownError, np.linalg.LinAlgError) as error:
+    except (BreakdownError, InfiniteError, np.linalg.LinAlgError) as error:
+        cause = "rounding hid values" if isinstance(error, InfiniteError) else f"broke down ({error})"
         try:
-            return _explained(densely(), problem, f"the iteration broke down ({error})")
-        except BreakdownError:
+            return _explained(densely(), problem, f"the iteration {cause}")
+        except (BreakdownError, InfiniteError):
             raise error from None  # of A itself
     stopped = first.info["stopped"]
     is_verified = problem.verify == "never" or "skipped" not in first.info["verification"]
@@ -96,7 +97,7 @@ def solve_densely(
 ) -> EigenResult:
     """Solve a problem, given with its standard form if it has one, by dense LAPACK.
 
-    Shifts then only select values, except with a singular M.
+    Shifts then only select values, unless neither M nor A where M is singular has an inverse.
     """
     from .transform.solution import solve_transformed
     from .transform.spectral_map import SpectralMap
@@ -114,13 +115,25 @@ def solve_densely(
         jd_options=None,
     )
     if form is not None and sigma is not None:
+        factors = form.factors
         sigma = sigma if form.map.sigma is None else form.map.sigma  # perhaps moved off an eigenvalue
-        try:
-            if form.inner is form.A:
-                form = standard_form(op, A, M, math.inf, None, "reciprocal")
-            else:
-                form = None if M is None else standard_form(op, A, M, None)
-            dense = replace(dense, target=sigma, seen=SpectralMap(sigma, mode).transformed)
-        except OptionError:
-            pass  # M is singular
+        selecting = replace(dense, target=sigma, seen=SpectralMap(sigma, mode).transformed)
+        if M is None and form.inner is not form.A:
+            return solve(selecting)
+        if (unshifted := _without_shift(form, op, A, M)) is not None:
+            return solve_transformed(unshifted, selecting)
+        form = standard_form(op, A, M, sigma, mode=mode, factors=factors, method="dense")
     return solve(dense) if form is None else solve_transformed(form, dense)
+
+
+def _without_shift(form: StandardForm, op: Operator, A: Any, M: Any) -> StandardForm | None:
+    """Form a problem without the shift that another form of it has; None where that needs one."""
+    from .transform.condensation import condensed_form
+    from .transform.standard_form import standard_form
+
+    try:
+        if form.inner is form.A:
+            return standard_form(op, A, M, math.inf, None, "reciprocal")
+        return standard_form(op, A, M, None)
+    except OptionError:  # A or M is singular
+        return condensed_form(op, A, M) if op.device == "cpu" and form.inner is not form.A else None

@@ -164,7 +164,7 @@ def count_eigenvalues(
             left, right = pencil.cut(low, -1), pencil.cut(high, 1)
             value = right.below - left.below
             return EigenvalueCount(value, 0.0, f"by inertia at {left.sigma:.12g} and {right.sigma:.12g}")
-        operator = op if M is None else standard_form(op, A, M, None).operator
+        operator = op if M is None else standard_form(op, A, M, None, method="estimate").operator
         return estimate(operator, low, high, generated, width)[0]
 
 

@@ -122,8 +122,8 @@ def eigsh(
         an operator with at most 3000 rows is first applied to the identity, as is A if it must be factorised.
         Of a larger operator the inverse square root is applied as a Chebyshev polynomial, to rounding errors,
         on the host; M must then be positive definite and well-conditioned. M must be Hermitian positive
-        definite; with `sigma` (but not Jacobi-Davidson, or "SM") it may be semidefinite; in buckling mode it
-        may be indefinite, and A must be definite.
+        definite; with `sigma` (but not Jacobi-Davidson, or "SM") it may be semidefinite, and only finite
+        eigenvalues are returned; in buckling mode it may be indefinite, and A must be definite.
     sigma : float, optional
         Compute the eigenvalues near sigma by shift-invert. A - sigma M is factorised unless `OPinv` is given:
         on the host by SuperLU (PARDISO with the extra ``mkl``), on a GPU by cuDSS. Problems of a GPU with up
@@ -313,14 +313,17 @@ def eigsh(
         result = replace(result, eigenvectors=None)
     if prepared.caller is not None:
         result = result.shared(prepared.caller)
-    _report(result, on_unconverged)
+    _report(result, on_unconverged, "LM" if sigma is None else which)
     if return_info:
         return result
     return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
 
 
-def _report(result: EigenResult, on_unconverged: str) -> None:
-    """Raise or warn according to `on_unconverged` if some pairs did not converge."""
+def _report(result: EigenResult, on_unconverged: str, transformed: str) -> None:
+    """Raise or warn according to `on_unconverged` if some pairs did not converge.
+
+    `transformed` is the selection of transformed values, "LM" without a shift.
+    """
     info, count = result.info, int(result.converged.sum())
     k, stopped = info["k"], info["stopped"]
     if stopped == "interrupted":
@@ -344,6 +347,11 @@ def _report(result: EigenResult, on_unconverged: str) -> None:
     if info["missing"]:
         copies = "1 copy of a wanted value is" if info["missing"] == 1 else f"{info['missing']} copies are"
         message += f" At least {copies} known to be missing."
+    if transformed != "LM":
+        message += (
+            f" With sigma, which={transformed!r} selects transformed eigenvalues, 1 / (lambda - sigma) in "
+            "mode 'normal'; the values nearest to sigma are which='LM'."
+        )
     if on_unconverged == "warn":
         warnings.warn(message, ConvergenceWarning, stacklevel=4)
         return

@@ -148,7 +148,7 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift:
         if is_over or shift is None or form.factors is None or form.factors.nearest > SPOILING:
             break
         sigma = shift - distance * form.factors.shift_rounding(shift)
-        form = standard_form(form.A, A, M, sigma, factors=form.factors, k=problem.k)
+        form = standard_form(form.A, A, M, sigma, factors=form.factors, k=problem.k, method=problem.method)
         again = within_time(replace(staged(problem, f"moved by {distance:g}"), start=None))
         result = one_after_other(result, method(form, again))
         result = result.with_info(why=f"{result.info['why']}; {shift:g} is too near an eigenvalue")
@@ -231,7 +231,8 @@ def prepare(
             from .transform.standard_form import standard_form
 
             at = None if unfactored else shift
-            form = standard_form(op, A, M, at, OPinv, mode, Minv=given.Minv, k=k if isinstance(k, int) else 6)
+            pairs, how = k if isinstance(k, int) else 6, "jd" if unfactored else method
+            form = standard_form(op, A, M, at, OPinv, mode, Minv=given.Minv, k=pairs, method=how)
     problem = Problem(
         operator=op,
         k=6 if k is None else k,

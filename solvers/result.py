@@ -290,6 +290,10 @@ class ConvergenceWarning(UserWarning):
     """Warning about pairs that did not converge."""
 
 
+class InfiniteError(OptionError):
+    """Error for wanted eigenvalues that are infinite, or too large to be told from these."""
+
+
 class NoConvergence(BlockvecError, ArpackNoConvergence):
     """Error for pairs that did not converge.
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import SuperLU, splu
 
-from blockvec import as_operator
+from blockvec import array_namespace, as_operator
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
@@ -19,6 +19,7 @@ from ..blocks import Array
 from .shifted import Solve
 
 NEGLIGIBLE = 1e-13  # pivots of a semidefinite matrix below this fraction of the largest are zero
+ROUNDING = 450.0  # rounding errors of the largest diagonal element within which elements are zero
 UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be rounding
 DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
 
@@ -52,25 +53,57 @@ def _product(C: Any) -> Solve:
     return product
 
 
+def rows_of_semidefinite(name: str, matrix: Any, diagonal: Array, purpose: str = "") -> NDArray[np.intp]:
+    """Find the rows of a Hermitian positive semidefinite matrix that are not zero.
+
+    These have a positive diagonal element, since abs(m_ij)^2 <= m_ii m_jj. The matrix is a sparse one of the
+    host or a dense one of any device, `diagonal` an array of the host.
+
+    Raises
+    ------
+    OptionError
+        If the matrix is zero, or plainly indefinite: a diagonal element is negative, or zero in a row of
+        other elements.
+    """
+    must_be = f"it must be positive definite{purpose}"
+    kind = np.promote_types(matrix.dtype, np.float32)  # of integers, too
+    negligible = ROUNDING * float(np.finfo(kind).eps) * float(diagonal.max(initial=0.0))
+    rest = np.flatnonzero(diagonal <= 0)
+    if len(rest):
+        if float(diagonal.min()) < -negligible:
+            raise OptionError(f"{name} is indefinite; {must_be}.")
+        rows = matrix[rest if sp.issparse(matrix) else array_namespace(matrix).asarray(rest)]
+        largest = float(abs(rows).max()) if rows.shape[1] else 0.0
+        if largest > negligible:
+            raise OptionError(
+                f"{name} is indefinite; {must_be}. A row with a zero on the diagonal has elements up to "
+                f"{largest:.1e}, but must be zero."
+            )
+    if len(rest) == len(diagonal):
+        raise OptionError(f"{name} is zero; {must_be}. Check its entries.")
+    return np.flatnonzero(diagonal > 0)
+
+
 def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     """Factorise a Hermitian positive semidefinite matrix, in compressed row form, as C C^H.
 
-    Rows without entries are zero in C. A matrix that is singular in another way is made dense. One that is
-    not Hermitian, indefinite, or too large to be made dense, is refused.
+    Rows of zeros are zero in C. A matrix that is singular in another way is made dense. One that is not
+    Hermitian, zero, indefinite, or too large to be made dense, is refused.
     """
     as_operator(matrix, check_indices=False).check_hermitian(0, name=name)
     where = f" {purpose}" if purpose else ""
     indefinite = f"{name} is indefinite; it must be positive definite{where}."
-    diagonal = matrix.diagonal().real
-    if len(diagonal) and diagonal.min() < 0:
-        raise OptionError(indefinite)
-    n = matrix.shape[0]
-    live = np.flatnonzero(np.diff(matrix.indptr))
+    n, dtype = matrix.shape[0], matrix.dtype
+    rounding = ROUNDING * float(np.finfo(dtype).eps)
+    live = rows_of_semidefinite(name, matrix, matrix.diagonal().real, where)
+    # Rounding errors of the entries in single precision need not be joined by those of a factorisation.
+    matrix = matrix.astype(np.promote_types(dtype, np.float64), copy=False)
     # The columns of a Hermitian matrix are its rows, conjugated.
     inner = (matrix if len(live) == n else matrix[live][:, live]).conj().T
     if (inner.indices == np.repeat(np.arange(len(live)), np.diff(inner.indptr))).all():
         place, pivots = np.arange(len(live)), inner.diagonal()
         lower: Any = sp.eye_array(len(live), dtype=matrix.dtype, format="csc")
+        negligible = 0.0  # without eliminations there is no rounding
     else:
         lu = _pivots_on_diagonal(inner)
         # Rows are exchanged for a pivot that is zero; a small one may be zero except for rounding.
@@ -80,16 +113,18 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
                     f"{name} is singular or indefinite; it must be positive definite{where}, but for rows of "
                     "zeros."
                 )
-            return Factor.of(_scatter(_dense_factor(inner.toarray(), indefinite), live, n))
+            C = _dense_factor(inner.toarray(), rounding, indefinite).astype(dtype)
+            return Factor.of(_scatter(C, live, n))
         place, pivots, lower = lu.perm_r, lu.U.diagonal(), lu.L
-    largest = np.abs(pivots).max(initial=0.0)
-    if len(live) and pivots.real.min() < -NEGLIGIBLE * largest:
+        negligible = NEGLIGIBLE * float(np.abs(pivots).max())
+    if pivots.real.min() < -negligible:
         raise OptionError(indefinite)
-    kept = np.flatnonzero(pivots.real > NEGLIGIBLE * largest)
+    kept = np.flatnonzero(pivots.real > negligible)
     roots = np.sqrt(np.maximum(pivots.real, 0))
     triangle = sp.csc_array(
         (lower.data * np.repeat(roots, np.diff(lower.indptr)), lower.indices, lower.indptr), shape=lower.shape
     )
+    triangle = triangle.astype(dtype, copy=False)
     if len(kept) < len(live):
         triangle = triangle[:, kept]
     order = np.argsort(place)
@@ -123,14 +158,25 @@ def _is_unsure(pivots: NDArray[Any]) -> bool:
     return float(pivots.min() / np.abs(pivots).max()) < UNSURE
 
 
-def _dense_factor(A: NDArray[Any], indefinite: str) -> Any:
-    """Factorise a dense semidefinite matrix as C C^H, by Cholesky with diagonal pivoting."""
+def pivoted_factor(A: NDArray[Any], rounding: float) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Factorise a dense semidefinite matrix as C C^H, by Cholesky with diagonal pivoting.
+
+    Pivots below a fraction of the largest are zero, unless A is diagonal. Returns C, which has as many
+    columns as the rank, and the rows in the order of pivots, in which it is a lower trapezoid.
+    """
     pstrf: Any = sl.get_lapack_funcs("pstrf", (A,))
     largest = float(np.abs(A.diagonal()).max())
-    factor, order, rank, _ = pstrf(A, lower=1, tol=NEGLIGIBLE * largest)
+    is_diagonal = np.count_nonzero(A) == np.count_nonzero(A.diagonal())
+    factor, order, rank, _ = pstrf(A, lower=1, tol=0.0 if is_diagonal else rounding * largest)
     C = np.zeros((len(A), rank), A.dtype)
     C[order - 1] = np.tril(factor)[:, :rank]
-    if np.abs(A - C @ C.conj().T).max() > NEGLIGIBLE * len(A) * largest:
+    return C, order - 1
+
+
+def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> Any:
+    """Form the factor of a dense matrix, and refuse one that is not semidefinite."""
+    C, _ = pivoted_factor(A, rounding)
+    if np.abs(A - C @ C.conj().T).max() > rounding * len(A) * float(np.abs(A.diagonal()).max()):
         raise OptionError(indefinite)
     return sp.csr_array(C)
 

@@ -10,10 +10,10 @@ import scipy.linalg as sl
 import scipy.sparse as sp
 
 from blockvec import BlockVector, Factorization, as_operator
-from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
-from ..arguments import on_host
+from ..arguments import check_shape, on_host
 from ..blocks import Block, Operator
 from ..iterations.rayleigh_ritz import FLOOR
 from ..iterations.spectrum import sketch_spectrum
@@ -54,10 +54,7 @@ class Pencil:
         """
         mass, rank, dtype = None, operator.shape[0], operator.dtype
         if M is not None:
-            if M.shape != operator.shape:
-                raise ShapeError(
-                    f"M is {M.shape[0]} x {M.shape[1]} but A is {operator.shape[0]} x {operator.shape[1]}."
-                )
+            check_shape("M", M, operator)
             dtype = np.promote_types(dtype, M.dtype)
             M = sp.csr_array(on_host(M)).astype(dtype)
             rank = gram_factor("M", M).rank
@@ -94,7 +91,7 @@ class Pencil:
 
     def _dense_count(self, sigma: float) -> int:
         """Count by a dense factorisation with blocks of order one and two, as accurate as any."""
-        A, M = (matrix.get() if hasattr(matrix, "get") else matrix for matrix in self.matrices)
+        A, M = map(on_host, self.matrices)
         n = A.shape[0]
         shifted = sp.csr_array(A) - sigma * (sp.eye_array(n, dtype=A.dtype) if M is None else M)
         D = sl.ldl(shifted.toarray(), hermitian=True, overwrite_a=True, check_finite=False)[1]

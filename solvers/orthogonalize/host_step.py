@@ -249,7 +249,7 @@ def cholesky_factor(G: Array, rest: Array | None = None) -> tuple[Array, Array, 
     potrf, trtri, _ = _LAPACK[G.dtype.char]
     R, failed = potrf(G, clean=1)
     T, singular = trtri(R)
-    whole = float(G.trace().real)
+    whole = abs(float(G.trace().real))  # rounding may leave a negative one in a semidefinite inner product
     return R, T, again, whole, math.nan if failed or singular else square(T)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
@@ -23,7 +24,7 @@ from ..iterations.spectrum import Sketch, sketch_spectrum
 from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
 from ..problem import Problem
-from ..result import EigenResult
+from ..result import EigenResult, InfiniteError
 from .inner_product import applied
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
 from .standard_form import StandardForm
@@ -33,6 +34,7 @@ SHARE = 0.1  # of a tolerance, where the transformation changes the norm of resi
 DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
 NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
+NOISE = 100.0  # rounding errors of a transformed operator within which its values are alike
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 POLISHING = 20  # restarts for the last digits where those at first were not enough
 INDEFINITE_STEPS, NEGLIGIBLE = 60, 4500.0  # of Lanczos, and rounding errors of its smallest Ritz value
@@ -52,7 +54,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
             result = _transformed_back(form, inner, problem, norms)
         form.solve_within(0.0)
         if inner.info["stopped"] in AT_THE_LIMIT and not result.converged.all():
-            if inner.info["method"] != "dense":
+            if inner.info["method"] != "dense" or _dominant(to_host(inner.eigenvalues)).any():
                 again = _transformed_back(form, _polished(inner, inside), problem, norms)
                 costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
                 result = min(again, result, key=_excess).with_info(**costs, history=again.history)
@@ -74,8 +76,7 @@ def _refuse_indefinite(form: StandardForm) -> None:
         return
     sketch = _sketch(form.inner, INDEFINITE_STEPS)
     if sketch.theta.min() < -negligible * sketch.norm:
-        name = "A" if form.inner is form.A else "M"
-        raise OptionError(f"{name} is indefinite; it must be positive definite.")
+        raise OptionError(f"{_inner_name(form)} is indefinite; it must be positive definite.")
 
 
 def is_dominated_by_its_diagonal(operator: Any, negligible: float) -> bool:
@@ -116,7 +117,7 @@ def _solve_tolerance(form: StandardForm, tolerance: Tolerance, norms: Norms) -> 
 
     A pair whose vectors are x = theta^-1 (A - sigma M)^-1 x has the residual of that solve.
     """
-    if (sigma := form.map.sigma) is None:
+    if form.inverse is None or (sigma := form.map.sigma) is None:
         return 0.0
     masses = 1.0 if form.M is None else 0.0  # at least, per ||x||
     return float(SHARE * pair_limits(tolerance, np.array([sigma]), norms, 1.0, masses)[0])
@@ -164,6 +165,7 @@ def _sketch(operator: Operator, steps: int) -> Sketch:
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     """Transform a problem: its blocks, its preconditioner, and its tolerance."""
     S, asked, preconditioner = form.operator, problem.tolerance, problem.preconditioner
+    _refuse_more_than_rank(form, problem.k)
     unit = float(np.finfo(S.dtype).eps) / 2
     tolerance: Tolerance
     if problem.begins_with_corrections and asked.tol:
@@ -185,6 +187,8 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         None if block is None else tall_block(name, form.into(block.array), S)
         for name, block in (("v0", problem.start), ("orthogonal_to", problem.locked))
     )
+    if start is not None and problem.start is not None and to_host(problem.start.norms()).any():
+        _refuse_null_vectors(form, start)
     seen = problem.seen
     return replace(
         problem,
@@ -199,8 +203,60 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         has_costly_steps=form.is_shifted,
         solve_width=form.solve_width,
         blocks=form.blocks,
-        method="lanczos" if form.blocks is not BlockVector else problem.method,
+        method=problem.method if form.blocks is BlockVector or problem.method == "filter" else "lanczos",
     )
+
+
+def _inner_name(form: StandardForm) -> str:
+    """Name the matrix of the inner product."""
+    return "A" if form.inner is form.A else "M"
+
+
+def _refuse_more_than_rank(form: StandardForm, k: Any) -> None:
+    """Refuse to look for more pairs than the matrix of the inner product leaves."""
+    rank, name = form.operator.shape[0], _inner_name(form)
+    if rank < form.A.shape[0] and isinstance(k, int | np.integer) and k > rank:
+        kind = "finite" if name == "M" else "nonzero"
+        raise OptionError(
+            f"k: got {k}; {name} has rank {rank}, and the problem no more {kind} eigenvalues than that: give "
+            f"an integer from 1 to {rank}."
+        )
+
+
+def _refuse_null_vectors(form: StandardForm, start: BlockVector) -> None:
+    """Refuse start vectors whose norms in the inner product are zero."""
+    if not to_host(form.blocks(start.array).norms()).any():
+        name = _inner_name(form)
+        raise OptionError(
+            f"v0 lies in the null space of {name}: {name} v0 is zero, and so is its part along every wanted "
+            "vector; give a start with a component outside of it, or leave it out."
+        )
+
+
+def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
+    """Refuse values that are infinite to working precision, where the form does not leave these out.
+
+    It leaves out vectors without masses. Beside Lagrange multipliers there are others, and in buckling mode
+    all.
+    """
+    end, has_all = form.map.at_infinity, form.operator.shape == form.A.shape
+    if end is None or (has_all and form.inner is not form.A):
+        return
+    error = NOISE * float(np.finfo(form.operator.dtype).eps) * max(norm, abs(end))
+    k, finite = len(theta), int((np.abs(theta - end) > error).sum())
+    if finite < k:
+        remedy = f"k={finite}, or another sigma or which" if finite else "another sigma or which"
+        raise InfiniteError(
+            f"k: got {k}; M is singular, and only {finite} of the wanted eigenvalues are finite, or near "
+            f"enough to sigma to be told from infinite ones: give {remedy}."
+        )
+
+
+def _dominant(theta: RealArray) -> NDArray[np.bool_]:
+    """Find the values whose rounding errors limit the accuracy of others."""
+    size = np.abs(theta)
+    dominant: NDArray[np.bool_] = size > DOMINANT * size.min()
+    return dominant
 
 
 def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
@@ -212,9 +268,11 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         verify="never",
         maxiter=inside.maxiter if corrects else POLISHING,
     )
+    if inner.info["method"] == "dense":
+        part = replace(part, method="lanczos")
     theta, V = to_host(inner.eigenvalues), inner.eigenvectors
     k, size = len(theta), np.abs(theta)
-    near = np.flatnonzero(size > DOMINANT * size.min())
+    near = np.flatnonzero(_dominant(theta))
     far, which = np.setdiff1d(np.arange(k), near), part.which
     if which == "BE":  # of both ends only one can be solved for in the complement of others
         low = int((far < k // 2).sum())
@@ -249,6 +307,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
 def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
     """Transform eigenpairs of S back: M-orthonormal vectors, and residuals with A and M."""
     theta = to_host(result.eigenvalues).astype(np.float64)
+    _refuse_infinite(form, theta, result.info["norm"])
     # Errors of a solve lie along vectors near the shift; with these first, the others are cleaned of them.
     order = np.argsort(-np.abs(theta), kind="stable")
     values = form.map.values(theta[order])

@@ -63,9 +63,21 @@ class SpectralMap:
         [4.0, -5.0]
         """
         a, b, c, d = self._coefficients
-        with np.errstate(divide="ignore", over="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             theta: RealArray = (a * values + b) / (c * values + d)
-        return theta
+        return theta if self.at_infinity is None else np.where(np.isinf(values), self.at_infinity, theta)
+
+    @property
+    def at_infinity(self) -> float | None:
+        """The theta of an infinite lambda; None where that is infinite, too.
+
+        Examples
+        --------
+        >>> SpectralMap(3.0, "buckling").at_infinity
+        1.0
+        """
+        a, _, c, _ = self._coefficients
+        return a / c if c else None
 
     def values(self, theta: RealArray) -> RealArray:
         """Compute lambda.

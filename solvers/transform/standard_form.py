@@ -33,6 +33,7 @@ from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from blockvec import (
     BlockVector,
@@ -46,17 +47,25 @@ from blockvec import (
 from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
-from ..arguments import is_explicit
+from ..arguments import check_shape, is_explicit
 from ..blocks import Array, to_host
 from ..choice import DENSE_SHARE
 from ..column_block import ColumnBlock
-from ..factorization.gram import Factor, gram_factor
+from ..factorization.gram import Factor, gram_factor, rows_of_semidefinite
 from ..factorization.root import root_factor
 from ..factorization.shifted import ShiftedInverse, Solve, shifted_inverse
 from .inner_product import InnerProductOperator, applied, inner_product_blocks
 from .spectral_map import SpectralMap
 
 FACTOR_ROWS = 1000  # of an M that has a factor: a singular one then makes the problem smaller
+BASIS = 64  # columns of a basis, beside those for wanted pairs
+SINGULAR = {  # remedies for a singular M, by modes and methods that do not take it
+    "no shift": "give sigma, with which infinite eigenvalues do no harm.",
+    "distance": "infinite eigenvalues are the furthest ones from sigma: give another which than 'SM'.",
+    "jd": "Jacobi-Davidson needs a positive definite one: leave out its options (method='jd', "
+    "preconditioner, jd_options), and give sigma with A as a matrix, or with OPinv.",
+    "estimate": "an estimate needs a positive definite one: give method='inertia', with A and M as matrices.",
+}
 
 
 @frozen
@@ -108,20 +117,17 @@ def standard_form(
     factors: Factorization | None = None,
     Minv: Any = None,
     k: int = 1,
+    method: str = "auto",
 ) -> StandardForm:
     """Transform A x = lambda M x, with or without a shift; the arguments are those of `eigsh`.
 
     `operator` applies A, which need not be explicit if nothing is factorised. `factors` of A - sigma M, for
-    any sigma, are reused. `k` pairs are wanted.
+    any sigma, are reused. `k` pairs are wanted, by a `method`.
 
     Refuses an M of the wrong definiteness, a shift that is an eigenvalue, and a matrix that is not explicit
     where a factorisation needs it.
     """
     mass = None if M is None else _mass(M, operator)
-    if mass is not None and mass.shape != operator.shape:
-        raise ShapeError(
-            f"M is {mass.shape[0]} x {mass.shape[1]} but A is {operator.shape[0]} x {operator.shape[1]}."
-        )
     dtype = operator.dtype if mass is None else np.promote_types(operator.dtype, mass.dtype)
     if sigma is None and mass is None:
         raise OptionError("standard_form: got neither M nor sigma; a standard problem needs no other form.")
@@ -129,7 +135,8 @@ def standard_form(
         return in_inner_product(operator, A, M, sigma, OPinv, mode, factors)
     mass_matrix = _host_matrix("M", M, dtype) if is_explicit(M) else None
     is_shifted = sigma is not None and mode in ("normal", "cayley") and OPinv is None
-    if is_shifted and mass_matrix is not None and _is_iterated(mass_matrix, k):
+    may_iterate = is_shifted and mass_matrix is not None and method != "dense"
+    if may_iterate and _is_iterated(mass_matrix, k):
         return in_inner_product(operator, A, mass_matrix, sigma, mode=mode, factors=factors)
 
     def mass_factor() -> Factor:
@@ -143,14 +150,16 @@ def standard_form(
     if sigma is None or mode == "distance":
         if mass is None:
             return _without_inverse(operator, map, sigma or 0.0)
-        return _without_shift(operator, mass, mass_factor(), "M", map, sigma or 0.0, dtype)
+        singular = SINGULAR.get(mode) or SINGULAR.get(method) or SINGULAR["no shift"]
+        return _without_shift(operator, mass, mass_factor(), "M", map, sigma or 0.0, dtype, singular)
     if sigma == 0 and mode != "normal":
         raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
     factor = None
     if mode in ("buckling", "reciprocal"):
         factor = gram_factor("A", _host_matrix("A", A, dtype), "in buckling mode")
         if mode == "reciprocal":
-            return _without_shift(operator, mass, factor, "A", map, 1 / sigma, dtype)
+            singular = "it must be positive definite in buckling mode."
+            return _without_shift(operator, mass, factor, "A", map, 1 / sigma, dtype, singular)
     elif mass is not None:
         factor = mass_factor()
     if OPinv is None:
@@ -165,11 +174,25 @@ def standard_form(
 def _is_iterated(M: Any, k: int) -> bool:
     """Check whether a problem of the host is solved in the inner product of M, without a factor of M.
 
-    That takes less time than products with a factor, unless M is diagonal, and has no dense form.
+    That takes less time than products with a factor, unless M is diagonal, and has no dense form. The space
+    must have more dimensions than a basis has columns.
     """
     n, massive = M.shape[0], int(np.count_nonzero(M.diagonal()))
     is_diagonal = M.nnz <= n and bool((M.indices == np.repeat(np.arange(n), np.diff(M.indptr))).all())
-    return not is_diagonal and massive > FACTOR_ROWS and massive >= DENSE_SHARE * k
+    return not is_diagonal and massive > FACTOR_ROWS and _least_rank(M) >= DENSE_SHARE * (k + BASIS)
+
+
+def _least_rank(M: Any) -> float:
+    """Bound the rank of a Hermitian positive semidefinite matrix from below.
+
+    With a diagonal of ones, its eigenvalues have the sum n, and their squares that of all squared elements:
+    by Cauchy and Schwarz, n^2 over the latter is at most the rank.
+    """
+    diagonal = M.diagonal().real
+    weights = np.divide(1.0, diagonal, out=np.zeros(len(diagonal)), where=diagonal > 0)
+    squares = sp.csr_array((abs(M.data) ** 2, M.indices, M.indptr), shape=M.shape)
+    total = float(weights @ (squares @ weights))
+    return np.count_nonzero(weights) ** 2 / total if total else 0.0
 
 
 def given_inverse(OPinv: Any, A: Operator) -> Operator:
@@ -230,10 +253,13 @@ def in_inner_product(
         raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
     mass = None if M is None else as_operator(_explicit("M", M), device=A.device)
     diagonal: Any = None  # of the matrix of the inner product
-    if mass is not None:
-        diagonal = _checked_diagonal("M", M, mass, must_be=mode != "buckling")
+    massive: Any = None  # its rows that are not zero
+    if mass is not None and mode == "buckling":
+        mass.check_hermitian(0, name="M")
+    elif mass is not None:
+        diagonal, massive = _checked_diagonal("M", M, mass)
     if mode == "buckling":
-        diagonal = _checked_diagonal("A", matrix, A, must_be=True)
+        diagonal, _ = _checked_diagonal("A", matrix, A, " in buckling mode")
     inner = metric = A if mode == "buckling" else mass
     restrict: Solve = _same
     extend: Solve = _same
@@ -258,7 +284,8 @@ def in_inner_product(
             inverse = _given(OPinv, A, float(sigma))
         sigma, why = inverse.sigma, inverse.why
         if mass is not None and mode != "buckling":
-            metric, diagonal, restrict, extend = _where_massive(mass, diagonal)
+            metric, restrict, extend = _restricted(M, mass, massive)
+            diagonal = diagonal[massive]
         shifted, vectors = inverse, inverse.solve if metric is None else _after(inverse.solve, metric, extend)
         twice = 2 * sigma
 
@@ -286,26 +313,33 @@ def in_inner_product(
     )
 
 
-def _where_massive(mass: Operator, diagonal: Array) -> tuple[Operator, Array, Solve, Solve]:
-    """Restrict a positive semidefinite M to its rows that are not zero: those with a diagonal element.
+def _restricted(M: Any, mass: Operator, rows: NDArray[np.intp]) -> tuple[Operator, Solve, Solve]:
+    """Restrict a positive semidefinite M to the rows that are not zero.
 
-    Returns the operator and the diagonal of these rows, and functions that take them out of a block, and put
-    them into one that is zero otherwise.
+    Returns its operator, and functions that take these rows out of a block, and put them into one that is
+    zero otherwise.
     """
-    rows = np.flatnonzero(diagonal)
-    if len(rows) == len(diagonal) or not hasattr(mass, "to_host"):  # dense ones are left as they are
-        return mass, diagonal, _same, _same
-    restricted = as_operator(mass.to_host()[rows][:, rows], device=mass.device)
+    n = mass.shape[0]
+    if len(rows) == n:
+        return mass, _same, _same
+    matrix = _rows_on_host(M, mass)
+    among = rows if sp.issparse(matrix) else array_namespace(matrix).asarray(rows)
+    restricted = as_operator(matrix[among][:, among], device=mass.device)
     order = "F" if mass.device == "cpu" else "C"
     xp = mass.backend.xp
     indices = xp.asarray(rows)
 
     def extend(Y: Array) -> Array:
-        X: Array = xp.zeros((len(diagonal), Y.shape[1]), Y.dtype, order=order)
+        X: Array = xp.zeros((n, Y.shape[1]), Y.dtype, order=order)
         X[indices] = Y
         return X
 
-    return restricted, diagonal[rows], lambda X: X[indices], extend
+    return restricted, lambda X: X[indices], extend
+
+
+def _rows_on_host(matrix: Any, operator: Operator) -> Any:
+    """Copy a sparse matrix to the host, in compressed row form; return a dense one of any device as it is."""
+    return operator.to_host() if hasattr(operator, "to_host") else matrix
 
 
 def _after(solve: Solve, metric: Operator, extend: Solve) -> Solve:
@@ -319,26 +353,36 @@ def _same(X: Array) -> Array:
     return X
 
 
-def _checked_diagonal(name: str, matrix: Any, operator: Operator, *, must_be: bool) -> Array:
+def _checked_diagonal(
+    name: str, matrix: Any, operator: Operator, purpose: str = ""
+) -> tuple[Array, NDArray[np.intp]]:
     """Refuse a matrix that is not Hermitian, or plainly indefinite; an iteration sees the other ones.
 
-    Returns its diagonal, on the host.
+    Returns its diagonal, on the host, and its rows that are not zero.
     """
     operator.check_hermitian(0, name=name)
     diagonal: Array = to_host(matrix.diagonal()).real.astype(np.float64)
-    if must_be and len(diagonal) and float(diagonal.min()) < 0:
-        raise OptionError(f"{name} is indefinite; it must be positive definite.")
-    return diagonal
+    if (diagonal > 0).all():  # without a copy of a matrix of a GPU
+        return diagonal, np.arange(len(diagonal))
+    return diagonal, rows_of_semidefinite(name, _rows_on_host(matrix, operator), diagonal, purpose)
 
 
 def _without_shift(
-    A: Operator, M: Operator | None, factor: Factor, name: str, map: SpectralMap, offset: float, dtype: Any
+    A: Operator,
+    M: Operator | None,
+    factor: Factor,
+    name: str,
+    map: SpectralMap,
+    offset: float,
+    dtype: Any,
+    singular: str,
 ) -> StandardForm:
-    """Form C^-1 B C^-H - offset I, with B = A for the factor C C^H of M, or B = M for that of A."""
+    """Form C^-1 B C^-H - offset I, with B = A for the factor C C^H of M, or B = M for that of A.
+
+    `singular` tells what to do if that has no inverse.
+    """
     if factor.solve is None or factor.solve_adjoint is None:
-        raise OptionError(
-            f"{name} is singular; give sigma and which='LM', with which infinite eigenvalues do no harm."
-        )
+        raise OptionError(f"{name} is singular; {singular}")
     back, forth = factor.solve_adjoint, factor.solve
     inner, middle = (M, A) if name == "M" else (A, M)
 
@@ -392,6 +436,7 @@ def _mass(M: Any, A: Operator) -> Operator:
     """Convert M to an operator of the host."""
     if not (hasattr(M, "shape") or callable(M)):
         _explicit("M", M)
+    check_shape("M", M, A)
     mass = as_operator(M, shape=A.shape, dtype=A.dtype)
     if mass.device != "cpu":
         _explicit("M", M)

@@ -84,9 +84,10 @@ def test_all_copies_are_found_and_the_search_ends(block_size: int | None, torus_
     assert result.info["operator_columns"] < 450
 
 
+@pytest.mark.parametrize("is_dense", [False, True])
 @pytest.mark.parametrize("rank", [3, 5, 30])
 @pytest.mark.parametrize("which", ["LM", "SA", "BE"])
-def test_rows_without_masses_leave_no_infinite_values(rank: int, which: str) -> None:
+def test_rows_without_masses_leave_no_infinite_values(rank: int, which: str, is_dense: bool) -> None:
     """As many masses as values, somewhat more, and fewer than a basis has columns."""
     A, M = pencil("real")
     keep = np.zeros(N)
@@ -94,8 +95,17 @@ def test_rows_without_masses_leave_no_infinite_values(rank: int, which: str) -> 
     M = sp.diags_array(keep) @ M @ sp.diags_array(keep)
     theta = sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)[-rank:]
     ends = {"LM": theta[-3:], "SA": theta[:3], "BE": theta[[0, -2, -1]]}
-    w, X = eigsh(A, 3, M=M, sigma=0.0, which=which, rng=0)
+    w, X = eigsh(A, 3, M=M.toarray() if is_dense else M, sigma=0.0, which=which, rng=0)
     check(A, M, w, X, np.sort(1 / ends[which]))
+
+
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_masses_may_be_integers(is_dense: bool) -> None:
+    A, _ = pencil("real")
+    M = np.diag((np.arange(N) % 3 == 0).astype(int))
+    theta = sl.eigh(M, A.toarray(), eigvals_only=True)
+    w, X = eigsh(A, 3, M=M if is_dense else sp.csr_array(M), sigma=0.0, rng=0)
+    check(A, M, w, X, 1 / theta[-3:][::-1])
 
 
 @pytest.mark.parametrize("block_size", [1, 2])

@@ -10,7 +10,7 @@ import pytest
 from blockvec import BlockVector, option_context
 from blockvec.errors import BreakdownError, ShapeError
 from solvers.orthogonalize import Adaptive, BCGSIPlus, orthogonalize
-from solvers.orthogonalize.host_step import host_step
+from solvers.orthogonalize.host_step import column_step, host_step
 
 N, M, B = 1500, 24, 4
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -268,3 +268,13 @@ def test_steps_over_many_chunks_of_rows_have_the_same_bits_on_any_number_of_thre
         found.append((S, R, into))
     for other in found[1:]:
         assert all(map(np.array_equal, found[0], other))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_length_that_rounding_makes_negative_is_left_to_other_policies(width: int) -> None:
+    """In a semidefinite inner product, those of vectors of the null space are rounding errors."""
+    rng = np.random.default_rng(0)
+    V, W = np.zeros((50, 3), order="F"), np.asfortranarray(rng.standard_normal((50, width)))
+    _, R, length, _ = column_step(W, V, [(0, 3)], 1.0, image=lambda X: -1e-17 * X)
+    assert R is None
+    assert length >= 1.0

@@ -102,7 +102,8 @@ class HostBackend(Backend):
 
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
         """Convert to SciPy's CSR form in canonical format; arrays may be shared."""
-        rows = sp.csr_array(matrix.get() if hasattr(matrix, "get") else matrix).astype(dtype, copy=False)
+        is_here = isinstance(matrix, np.ndarray) or sp.issparse(matrix)
+        rows = sp.csr_array(matrix if is_here else matrix.get()).astype(dtype, copy=False)
         if not rows.has_canonical_format:
             rows = rows.copy()
             rows.sum_duplicates()
