@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
 from blockvec.backends.cuda import recurrence
+from solvers.iterations.chebyshev import Recurrence
 from tests.contract.blocks import DTYPES, exact_values, host, on
 
 pytestmark = pytest.mark.gpu
@@ -49,20 +51,56 @@ def test_turns_of_one_launch_are_those_of_single_products(
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_unread_blocks_may_hold_nan_and_launches_can_be_recorded(dtype: str) -> None:
-    A = as_operator(models.model("laplace2d:n=50").astype(dtype), device="gpu")
-    X = BlockVector.random(2500, 4, dtype, device="gpu")
-    Y = X.copy().scale(np.nan)
+    matrix = models.model("laplace2d:n=50").astype(dtype)
+    x = exact_values(np.random.default_rng(0), (2500, 4), dtype)
+    X, Y = BlockVector(on("gpu", x)), BlockVector(on("gpu", np.full_like(x, np.nan)))
+    once = as_operator(matrix, device="gpu").bound_product(X, Y, turns=3)
     recorder = Recorder("gpu")
-    once = A.bound_product(X, Y, alpha=0.5, turns=3)
     with recorder:
         once()
-        expected = host(Y)
         again = recorder.record(once)
-    again()  # of what the first call left
-    third = A.apply(A.apply(A.apply(X.copy(), alpha=0.5), alpha=0.5), alpha=0.5)
-    assert np.isfinite(expected).all()
-    assert np.isfinite(host(Y)).all()
-    assert third.shape == Y.shape
+    for call in (again, again):
+        for block, power in ((X, 2), (Y, 3)):
+            expected = x
+            for _ in range(power):
+                expected = matrix @ expected
+            assert np.array_equal(host(block), expected)
+        call()
+        x = matrix @ (matrix @ x)  # which the next call begins with
+
+
+def test_bound_products_outlive_their_operator() -> None:
+    matrix = models.model("laplace2d:n=60")
+    X = BlockVector.random(3600, 4, device="gpu", rng=0)
+    Y, x = X.like(), host(X)
+    products = [
+        as_operator(matrix, device="gpu").bound_product(X, Y),
+        as_operator(matrix, device="gpu").affine(1, 0).bound_product(X, Y, turns=3),
+    ]
+    gc.collect()
+    taken = [BlockVector.full(3600, width, 7.0, device="gpu") for width in range(1, 40)]
+    products[0]()
+    assert np.allclose(host(Y), matrix @ x, atol=1e-12)
+    products[1]()
+    assert np.allclose(host(Y), matrix @ (matrix @ (matrix @ x)), atol=1e-10), len(taken)
+
+
+@pytest.mark.parametrize("every", [1, 4, 8])
+def test_recorded_groups_with_projections_are_those_of_single_steps(every: int) -> None:
+    doubled = as_operator(models.model("laplace2d:n=40"), device="gpu").affine(0.25, 4.0)
+    X = BlockVector.random(1600, 4, device="gpu", rng=0)
+
+    def project(step: int, current: BlockVector, previous: BlockVector) -> None:
+        current.scale(0.5)
+        previous.scale(0.5)
+
+    found = []
+    for recorder in (None, Recorder("gpu")):
+        steps = Recurrence(doubled, X.copy(), X.like(), project, recorder, project_every=every)
+        for count in (2, 8, 8, 8):
+            steps.take(count)
+        found.append(host(steps.current))
+    assert np.array_equal(*found)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
