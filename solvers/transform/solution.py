@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
@@ -18,7 +19,7 @@ from ..column_block import ColumnBlock, ColumnOperator
 from ..combine import COUNTED, continued, one_after_other, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.inertia import proof_around
-from ..iterations.rayleigh_ritz import Tolerance
+from ..iterations.rayleigh_ritz import Selection, Tolerance
 from ..iterations.spectrum import Sketch, sketch_spectrum
 from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
@@ -215,35 +216,40 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     theta, V = to_host(inner.eigenvalues), inner.eigenvectors
     k, size = len(theta), np.abs(theta)
     near = np.flatnonzero(size > DOMINANT * size.min())
-    far, which = np.setdiff1d(np.arange(k), near), part.which
-    if which == "BE":  # of both ends only one can be solved for in the complement of others
-        low = int((far < k // 2).sum())
-        which = "SA" if low == len(far) else "LA" if low == 0 else which
-    if len(near) == 0 or corrects or which == "BE":
+    if len(near) == 0 or corrects:
         rest = solve(replace(part, start=tall_block("v0", V, S)))
         told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}
         return rest.with_info(**told, history=continued(inner, rest))
-    Y, W = (columns_of(V, columns) for columns in (near, far))
-    first = BlockVector(Y)
-    others = None if inside.locked is None else BlockVector(inside.locked.array, copy=True)
-    part = replace(
-        part,
-        k=len(far),
-        which=which,
-        start=tall_block("v0", W, S),
-        locked=tall_block("orthogonal_to", side_by_side(first, others), S),
-        norm=float(size[far].max()),  # of the operator in the complement
-    )
-    rest = solve(part)
-    costs = inner.with_info(**totals(inner, rest), stopped=rest.info["stopped"])
-    return EigenResult.from_pairs(
-        np.concatenate([theta[near], to_host(rest.eigenvalues)]),
-        side_by_side(first, BlockVector(rest.eigenvectors)).array,
-        np.concatenate([inner.residuals[near], rest.residuals]),
-        np.concatenate([inner.limits[near], rest.limits]),
-        costs.info,
-        continued(inner, rest),
-    )
+    far = np.setdiff1d(np.arange(k), near)
+    sides: dict[Selection, NDArray[np.intp]] = {part.which: far}
+    if part.which == "BE":  # of both ends only one can be solved for in the complement of others
+        middle = int((far < k // 2).sum())
+        sides = {"SA": far[:middle], "LA": far[middle:]}
+    locked = None if inside.locked is None else BlockVector(inside.locked.array, copy=True)
+    Y: Block = BlockVector(columns_of(V, near))
+    costs, may_go_on = inner, True
+    theta, residuals, limits = theta.copy(), inner.residuals.copy(), inner.limits.copy()
+    for which, columns in sides.items():
+        X = BlockVector(columns_of(V, columns))
+        if len(columns) and may_go_on:
+            once = replace(
+                within_time(part),
+                k=len(columns),
+                which=which,
+                start=tall_block("v0", X.array, S),
+                locked=tall_block("orthogonal_to", side_by_side(Y, locked), S),
+                norm=float(size[columns].max()),  # of the operator in the complement
+            )
+            rest = solve(once)
+            X, stopped = BlockVector(rest.eigenvectors), rest.info["stopped"]
+            theta[columns] = to_host(rest.eigenvalues)
+            residuals[columns], limits[columns] = rest.residuals, rest.limits
+            costs = costs.with_info(**totals(costs, rest), stopped=stopped, history=continued(costs, rest))
+            may_go_on = stopped in AT_THE_LIMIT
+        Y = side_by_side(Y, X)
+    order = np.concatenate([near, *sides.values()])
+    pairs = theta[order], Y.array, residuals[order], limits[order]
+    return EigenResult.from_pairs(*pairs, costs.info, costs.history)
 
 
 def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:

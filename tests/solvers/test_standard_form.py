@@ -577,6 +577,29 @@ def test_the_costs_of_a_polished_result_are_those_of_both_solves() -> None:
     assert 0.8 * len(calls) <= result.info["operator_columns"] <= len(calls)
 
 
+def coupled(values: np.ndarray) -> Any:
+    """Return a sparse matrix whose eigenvalues are near to these."""
+    n, rng = len(values), np.random.default_rng(0)
+    C = sp.random_array((n, n), density=1 / n, rng=rng, data_sampler=rng.standard_normal) * 1e-3
+    return (sp.diags_array(values) + C + C.T).tocsr()
+
+
+@pytest.mark.parametrize("near", [[-1e-5], [1e-6, 1e-2], [-1e-6, -1e-3, 1e-5, 1e-2]])
+@pytest.mark.parametrize("k", [8, 13])
+def test_values_near_a_shift_leave_the_far_ones_of_both_ends_their_digits(near: list[float], k: int) -> None:
+    far = np.linspace(1, 100, 600)
+    A = coupled(np.r_[-far, near, far])
+    exact = np.linalg.eigvalsh(A.toarray())
+    order = np.argsort(1 / exact)
+    wanted = np.sort(exact[np.r_[order[: k // 2], order[k // 2 - k :]]])
+    result = eigsh(A, k, sigma=0.0, which="BE", method="lanczos", rng=0, return_info=True)
+    assert (result.residuals <= result.limits).all()
+    assert "as good as rounding allows" not in result.info["why"]
+    np.testing.assert_allclose(result.eigenvalues, wanted, rtol=0, atol=1e-11)
+    X = result.eigenvectors
+    assert np.abs(X.T @ X - np.eye(k)).max() < 1e-13
+
+
 @pytest.mark.parametrize("k", [4, 17, 24])
 def test_both_ends_of_a_pair_keep_their_numbers_of_values(k: int, torus_pair: Any) -> None:
     A, M, values = torus_pair(24)
