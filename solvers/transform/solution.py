@@ -233,7 +233,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     Y: Block = BlockVector(columns_of(V, near))
     if others is not None:
         Y = side_by_side(BlockVector(others.eigenvectors), Y)
-    costs, may_go_on = inner, True
+    costs, may_go_on = inner, inner.info["stopped"] in AT_THE_LIMIT
     theta, residuals, limits = theta.copy(), inner.residuals.copy(), inner.limits.copy()
     for which, columns in sides.items():
         X = BlockVector(columns_of(V, columns))
