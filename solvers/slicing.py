@@ -26,6 +26,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockvec import BlockVector, __version__
 from blockvec.errors import BreakdownError
@@ -42,12 +43,12 @@ PER_SHIFT = 64  # values that one shift looks for: more make the basis costly, f
 # Columns of a basis per value looked for, where there are more than that and where all are wanted (values at
 # the edge of the others converge last), and blocks beyond.
 COLUMNS, LAST_COLUMNS, SPARE_BLOCKS = 2.5, 4.0, 8
-FIRST_LOOK, LOOKS = (
-    1.5,
-    1.15,
-)  # columns per wanted value at the first Rayleigh-Ritz step, and the ratio of more
+FIRST_LOOK, LOOKS = 1.5, 1.15  # columns per wanted value at the first Rayleigh-Ritz step; ratio of more
 MAX_RESTARTS = 30  # of a basis in which nothing has converged
 FRUITLESS = 3  # shifts in succession that find nothing
+# Largest residuals of pairs that are kept, in their limits, and after a shift that found nothing; after two,
+# all are kept. Errors of those kept add up in others, which are orthogonal to them.
+KEPT = 0.5, 1.0
 # Place of a shift in a range: not the middle, where symmetric spectra have values.
 PLACE = 0.4877
 # Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
@@ -187,7 +188,7 @@ class Slicing:
     def _placed(self, left: Cut, right: Cut) -> tuple[float, Cut | None]:
         """Choose a shift and factorise for it; return the cut, if any, that has what the shift reaches."""
         first, last = left.last, right.first
-        if first >= last:  # all of it was reached, and values were missed
+        if last - first < self._least_room(first):  # all of it was reached, and values were missed
             first, last = left.sigma, right.sigma
         if math.isinf(first) and math.isinf(last):
             return self._tried(self._centre(), self.pencil.norms.A / self.pencil.norms.M, left, right)
@@ -272,7 +273,7 @@ class Slicing:
         """Add pairs around a shift, between two cuts; return a reason to stop, and how far all were found."""
         b, pencil = self.block_size, self.pencil
         wanted = min(self._missing(left, right), PER_SHIFT)
-        locked = np.flatnonzero((self.theta > left.sigma) & (self.theta < right.sigma))
+        locked = self._locked(sigma, left, right)
         room = pencil.rank - len(locked)
         capacity = min(basis_columns(self._missing(left, right), b), room)
         width = len(locked)
@@ -299,7 +300,7 @@ class Slicing:
                     inside, _ = self._converged(krylov, tolerance, left, right)
                     if len(inside) >= wanted:
                         break
-            inside, reach = self._converged(krylov, tolerance, left, right)
+            inside, unseen = self._converged(krylov, tolerance, left, right)
             if len(inside) or krylov.complete:
                 break
             ritz = krylov.ritz()
@@ -307,8 +308,25 @@ class Slicing:
             krylov.restart(ritz, order[: krylov.capacity // 2])
         self._check_ritz_values(krylov, sigma, left, right)
         for part in self._parts(inside):
-            reach = min(reach, self._accept(krylov, sigma, part))
-        return "", reach
+            unseen = min(unseen, self._accept(krylov, sigma, part))
+        if krylov.complete and math.isinf(unseen):
+            return "", max(right.sigma - sigma, sigma - left.sigma)
+        # Copies of the first value that is missing may have been found: what is reached ends before these, so
+        # that the range of the next shift has them inside.
+        distances = np.abs(SpectralMap(sigma).values(krylov.ritz().theta) - sigma)
+        nearer = distances < unseen - 2 * self._least_room(sigma)
+        return "", float(distances[nearer].max(initial=0.0))
+
+    def _locked(self, sigma: float, left: Cut, right: Cut) -> NDArray[np.intp]:
+        """Choose the pairs found that a basis is orthogonal to: those between two cuts.
+
+        After a shift that found nothing they are all as near as the cuts: these would fill the basis again.
+        """
+        first, last = left.sigma, right.sigma
+        if self.fruitless:
+            furthest = max(last - sigma, sigma - first)
+            first, last = sigma - furthest, sigma + furthest
+        return np.flatnonzero((self.theta > first) & (self.theta < last))
 
     def _parts(self, chosen: np.ndarray) -> list[np.ndarray]:
         """Split indices of Ritz pairs into parts of few different widths, which are powers of two."""
@@ -330,19 +348,17 @@ class Slicing:
     def _converged(
         self, krylov: BlockKrylov, tolerance: TransformedTolerance, left: Cut, right: Cut
     ) -> tuple[np.ndarray, float]:
-        """Return the indices of converged Ritz pairs between two cuts, and up to where all have converged."""
+        """Return the indices of converged Ritz pairs between two cuts, and the first distance of others.
+
+        It is infinite if all have converged.
+        """
         ritz = krylov.ritz()
         values = tolerance.map.values(ritz.theta)
         has_converged = ritz.residuals <= tolerance.limits(ritz.theta, krylov.norm)
-        sigma = tolerance.map.sigma or 0.0
-        distances = np.abs(values - sigma)
-        if krylov.complete:
-            reach = max(right.sigma - sigma, sigma - left.sigma)
-        else:
-            unseen = float(distances[~has_converged].min(initial=np.inf))
-            reach = float(distances[has_converged & (distances < unseen)].max(initial=0.0))
+        distances = np.abs(values - (tolerance.map.sigma or 0.0))
         inside = np.flatnonzero(has_converged & (values > left.sigma) & (values < right.sigma))
-        return inside[np.argsort(distances[inside], kind="stable")], reach
+        unseen = float(distances[~has_converged].min(initial=np.inf))
+        return inside[np.argsort(distances[inside], kind="stable")], unseen
 
     def _accept(self, krylov: BlockKrylov, sigma: float, chosen: np.ndarray) -> float:
         """Add Ritz pairs to those found, orthonormal to all of them.
@@ -358,19 +374,17 @@ class Slicing:
         X = used.combine(small_matrix(C, used))
         values = SpectralMap(sigma).values(theta)
         norms = self._tolerance(sigma).norms
-        for inverse in (
-            False,
-            True,
-        ):  # by a solve where errors of solves near the shift have mixed the vectors
+        for inverse in (False, True):  # by a solve where errors of solves near the shift mixed the vectors
             X = self._orthonormal(pencil.apply(X) if inverse else X)
             MX, R = pencil.mass(X), pencil.A.apply(X)
             self.counts.apply(X.shape[1], 1 + inverse)
             R.axpy(column_factors(-values, X), MX)
             residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
             limits = pair_limits(self.problem.tolerance, values, norms, lengths, masses)
-            if (residuals <= limits).all():
+            is_good = (residuals <= KEPT[self.fruitless > 0] * limits) | (self.fruitless > 1)
+            if is_good.all():
                 break
-        good = np.flatnonzero((residuals <= limits) | (self.fruitless > 0))
+        good = np.flatnonzero(is_good)
         begin, end = self.found, self.found + len(good)
         if end > self.wanted:
             raise self._contradiction(end, self.wanted)

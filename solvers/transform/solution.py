@@ -19,7 +19,7 @@ from ..column_block import ColumnBlock, ColumnOperator
 from ..combine import COUNTED, continued, one_after_other, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.inertia import proof_around
-from ..iterations.rayleigh_ritz import Tolerance
+from ..iterations.rayleigh_ritz import Selection, Tolerance
 from ..iterations.spectrum import Sketch, sketch_spectrum
 from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
@@ -36,6 +36,9 @@ AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which roundin
 NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
 NOISE = 100.0  # rounding errors of a transformed operator within which its values are alike
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
+# Values of the end that is not wanted that are computed where they are dominant: at first, and at most.
+OTHERS = 4, 32
+OTHER_END: dict[str, Selection] = {"SA": "LA", "LA": "SA"}
 POLISHING = 20  # restarts for the last digits where those at first were not enough
 INDEFINITE_STEPS, NEGLIGIBLE = 60, 4500.0  # of Lanczos, and rounding errors of its smallest Ritz value
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
@@ -262,46 +265,90 @@ def _dominant(theta: RealArray) -> NDArray[np.bool_]:
 def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     """Improve a result, in the complement of pairs near the shift, whose rounding errors limit the others."""
     S, corrects = inside.operator, inside.begins_with_corrections
-    part = replace(
-        within_time(staged(inside, "polished")),
+    inside = replace(
+        inside,
         tolerance=replace(inside.tolerance, tol=0.0),
         verify="never",
         maxiter=inside.maxiter if corrects else POLISHING,
     )
     if inner.info["method"] == "dense":
-        part = replace(part, method="lanczos")
+        inside = replace(inside, method="lanczos")
+    inner, others, unknown = _other_end(inner, inside)
     theta, V = to_host(inner.eigenvalues), inner.eigenvectors
     k, size = len(theta), np.abs(theta)
     near = np.flatnonzero(_dominant(theta))
-    far, which = np.setdiff1d(np.arange(k), near), part.which
-    if which == "BE":  # of both ends only one can be solved for in the complement of others
-        low = int((far < k // 2).sum())
-        which = "SA" if low == len(far) else "LA" if low == 0 else which
-    if len(near) == 0 or corrects or which == "BE":
-        rest = solve(replace(part, start=tall_block("v0", V, S)))
+    if corrects or (len(near) == 0 and others is None):
+        rest = solve(replace(within_time(staged(inside, "polished")), start=tall_block("v0", V, S)))
         told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}
         return rest.with_info(**told, history=continued(inner, rest))
-    Y, W = (columns_of(V, columns) for columns in (near, far))
-    first = BlockVector(Y)
-    others = None if inside.locked is None else BlockVector(inside.locked.array, copy=True)
-    part = replace(
-        part,
-        k=len(far),
-        which=which,
-        start=tall_block("v0", W, S),
-        locked=tall_block("orthogonal_to", side_by_side(first, others), S),
-        norm=float(size[far].max()),  # of the operator in the complement
-    )
-    rest = solve(part)
-    costs = inner.with_info(**totals(inner, rest), stopped=rest.info["stopped"])
-    return EigenResult.from_pairs(
-        np.concatenate([theta[near], to_host(rest.eigenvalues)]),
-        side_by_side(first, BlockVector(rest.eigenvectors)).array,
-        np.concatenate([inner.residuals[near], rest.residuals]),
-        np.concatenate([inner.limits[near], rest.limits]),
-        costs.info,
-        continued(inner, rest),
-    )
+    far = np.setdiff1d(np.arange(k), near)
+    sides: dict[Selection, NDArray[np.intp]] = {inside.which: far}
+    if inside.which == "BE":  # of both ends only one can be solved for in the complement of others
+        middle = int((far < k // 2).sum())
+        sides = {"SA": far[:middle], "LA": far[middle:]}
+    locked = None if inside.locked is None else BlockVector(inside.locked.array, copy=True)
+    Y: Block = BlockVector(columns_of(V, near))
+    if others is not None:
+        Y = side_by_side(BlockVector(others.eigenvectors), Y)
+    costs, may_go_on = inner, inner.info["stopped"] in AT_THE_LIMIT
+    theta, residuals, limits = theta.copy(), inner.residuals.copy(), inner.limits.copy()
+    for which, columns in sides.items():
+        X = BlockVector(columns_of(V, columns))
+        if len(columns) and may_go_on:
+            once = replace(
+                within_time(staged(inside, f"polished {which}")),
+                k=len(columns),
+                which=which,
+                start=tall_block("v0", X.array, S),
+                locked=tall_block("orthogonal_to", side_by_side(Y, locked), S),
+                norm=max(float(size[columns].max()), unknown),  # of the operator in the complement
+            )
+            rest = solve(once)
+            X, stopped = BlockVector(rest.eigenvectors), rest.info["stopped"]
+            theta[columns] = to_host(rest.eigenvalues)
+            residuals[columns], limits[columns] = rest.residuals, rest.limits
+            costs = costs.with_info(**totals(costs, rest), stopped=stopped, history=continued(costs, rest))
+            may_go_on = stopped in AT_THE_LIMIT
+        Y = side_by_side(Y, X)
+    order = np.concatenate([near, *sides.values()])
+    theta, residuals, limits = theta[order], residuals[order], limits[order]
+    if others is not None:
+        theta = np.concatenate([to_host(others.eigenvalues), theta])
+        residuals = np.concatenate([others.residuals, residuals])
+        limits = np.concatenate([others.limits, limits])
+    return EigenResult.from_pairs(theta, Y.array, residuals, limits, costs.info, costs.history)
+
+
+def _other_end(inner: EigenResult, inside: Problem) -> tuple[EigenResult, EigenResult | None, float]:
+    """Compute pairs at the end of a spectrum that is not wanted, where they limit the accuracy of the others.
+
+    Returns the result with their costs, these pairs, and the largest magnitude left at that end; None and
+    zero where they do no harm.
+    """
+    n, size = inside.operator.shape[0], np.abs(to_host(inner.eigenvalues))
+    other, least = OTHER_END.get(inside.which), DOMINANT * float(size.min())
+    if other is None or inside.begins_with_corrections or inner.info["norm"] <= max(least, size.max()):
+        return inner, None, 0.0
+    found, dominant = None, 0
+    for count in OTHERS:
+        k = min(count, (n - len(size)) // 4)
+        if k < 1 or inner.info["stopped"] not in AT_THE_LIMIT:
+            break
+        part = within_time(staged(inside, f"{count} of the other end"))
+        found = solve(replace(part, which=other, k=k, start=None, seen=None))
+        stopped, history = found.info["stopped"], continued(inner, found)
+        inner = inner.with_info(**totals(inner, found), stopped=stopped, history=history)
+        dominant = int((np.abs(to_host(found.eigenvalues)) > least).sum())
+        if dominant < k:
+            break
+    if found is None or dominant == 0:
+        return inner, None, 0.0
+    begin = len(found.eigenvalues) - dominant
+    ends = slice(dominant), slice(dominant, None)
+    if other == "LA":
+        ends = slice(begin, None), slice(begin)
+    others, rest = map(found.part, ends)
+    return inner, others, float(np.abs(to_host(rest.eigenvalues)).max(initial=0.0 if begin else least))
 
 
 def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
@@ -319,6 +366,10 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
         if (residuals <= SHARE * limits).all():
             break
     ascending = np.argsort(values, kind="stable")
+    if len(theta) > problem.k:  # pairs of the other end, which the wanted ones have been cleaned of, too
+        ranks = np.argsort(np.argsort(theta[order], kind="stable"))
+        is_wanted = ranks < problem.k if problem.which == "SA" else ranks >= len(theta) - problem.k
+        ascending = ascending[is_wanted[ascending]]
     info = result.info.copy()
     info["norm"], info["why"] = norms.A, f"{info['why']}; {form.why}"
     vectors_of = columns_of(X.array, ascending)

@@ -359,6 +359,32 @@ def test_a_wrong_count_is_noticed_and_mended(
         solved(GRID, (1.0, 1.3))
 
 
+def test_a_copy_that_is_refused_on_both_sides_is_found_from_a_shift_nearer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where an eigenvalue lies next to a shift, solves keep pairs far from it a little above their limits."""
+    A, exact = model("laplace2d:nx=60,ny=60"), np.sort(spectra.laplace_eigenvalues([60, 60]))
+    doubles = exact[:-1][np.diff(exact) < 1e-12]
+    true_limits = slicing.pair_limits
+    for place in (0.4646, 0.4555):
+        refused = doubles[np.abs(doubles - place).argmin()]
+
+        def limits(
+            tolerance: Any, values: np.ndarray, norms: Any, *lengths: Any, refused: float = refused
+        ) -> np.ndarray:
+            found = true_limits(tolerance, values, norms, *lengths)
+            if abs(norms.shift - refused) > 0.02:
+                found[np.flatnonzero(np.abs(values - refused) < 1e-9)[-1:]] = 0
+            return found
+
+        monkeypatch.setattr(slicing, "pair_limits", limits)
+        for seed in range(3):
+            result = eigsh(A, interval=(0.3, 0.8), rng=seed, return_info=True)
+            check(result, exact[(exact > 0.3) & (exact < 0.8)], A)
+            assert result.info["method"] == "shift-invert"
+            assert result.info["restarts"] <= 5  # one shift for each of three parts, one or two for the copy
+
+
 def test_a_dense_factorisation_counts_where_pivots_need_exchanges() -> None:
     A = model("xxz:sites=10,up=5,delta=0")  # a zero diagonal
     pencil = Pencil.of(as_operator(A), A, None)

@@ -577,6 +577,30 @@ def test_the_costs_of_a_polished_result_are_those_of_both_solves() -> None:
     assert 0.8 * len(calls) <= result.info["operator_columns"] <= len(calls)
 
 
+def coupled(values: np.ndarray) -> Any:
+    """Return a sparse matrix whose eigenvalues are near to these."""
+    n, rng = len(values), np.random.default_rng(0)
+    C = sp.random_array((n, n), density=1 / n, rng=rng, data_sampler=rng.standard_normal) * 1e-3
+    return (sp.diags_array(values) + C + C.T).tocsr()
+
+
+@pytest.mark.parametrize("near", [[-1e-5], [1e-6, 1e-2], [-1e-6, -1e-3, 1e-5, 1e-2], [1e-7] * 3])
+@pytest.mark.parametrize(("which", "k"), [("BE", 8), ("BE", 13), ("SA", 6), ("LA", 13)])
+def test_values_near_a_shift_leave_the_far_ones_their_digits(near: list[float], which: str, k: int) -> None:
+    far = np.linspace(1, 100, 600)
+    A = coupled(np.r_[-far, near, far])
+    exact = np.linalg.eigvalsh(A.toarray())
+    order = np.argsort(1 / exact)
+    low = {"SA": k, "LA": 0, "BE": k // 2}[which]
+    wanted = np.sort(exact[np.r_[order[:low], order[len(order) - (k - low) :]]])
+    result = eigsh(A, k, sigma=0.0, which=which, method="lanczos", rng=0, return_info=True)
+    assert (result.residuals <= result.limits).all()
+    assert "as good as rounding allows" not in result.info["why"]
+    np.testing.assert_allclose(result.eigenvalues, wanted, rtol=0, atol=1e-11)
+    X = result.eigenvectors
+    assert np.abs(X.T @ X - np.eye(k)).max() < 1e-13
+
+
 @pytest.mark.parametrize("k", [4, 17, 24])
 def test_both_ends_of_a_pair_keep_their_numbers_of_values(k: int, torus_pair: Any) -> None:
     A, M, values = torus_pair(24)
@@ -597,13 +621,19 @@ def test_a_run_whose_search_for_copies_was_cut_short_is_not_taken_for_complete(
 
 
 @pytest.mark.parametrize("place", [60, 100, 200])
-def test_all_copies_of_an_eigenvalue_at_the_shift_are_on_one_side_of_it(place: int) -> None:
+def test_all_copies_of_an_eigenvalue_at_the_shift_are_on_one_side_of_it(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     A = models.model("laplace2d:n=23")
     values = np.linalg.eigvalsh(A.toarray())
     below = values[values < values[place] - 1e-9]
-    result = eigsh(A, 8, sigma=float(values[place]), which="SA", rng=0, return_info=True)
-    assert result.info["method"] == "dense"  # the huge values of these copies slow the iteration down
-    assert np.allclose(result.eigenvalues, below[-8:], rtol=0, atol=1e-12)
+    for others in (solution.OTHERS, ()):
+        monkeypatch.setattr(solution, "OTHERS", others)
+        result = eigsh(A, 8, sigma=float(values[place]), which="SA", rng=0, return_info=True)
+        assert np.allclose(result.eigenvalues, below[-8:], rtol=0, atol=1e-12)
+    assert (
+        result.info["method"] == "dense"
+    )  # the huge values of these copies limit the accuracy of the others
 
 
 def test_blocks_are_as_narrow_as_solves_allow() -> None:
