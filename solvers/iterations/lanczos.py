@@ -27,7 +27,7 @@ DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
 LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
 # Of steps of single columns: elements of the matrix and of vectors that are read in the time of a look,
 # vectors per step, and the largest number of steps that a look may be put off in order to save others.
-LOOK_WORK, STEP_VECTORS, MOST_PUT_OFF = 1 << 16, 8, 8
+LOOK_WORK, STEP_VECTORS, MOST_PUT_OFF = 1 << 18, 8, 8
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
 RESTART_SHARE = 4  # a restart takes about as long as a quarter of the basis's columns take to be applied
