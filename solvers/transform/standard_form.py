@@ -64,6 +64,8 @@ SINGULAR = {  # remedies for a singular M, by modes and methods that do not take
     "distance": "infinite eigenvalues are the furthest ones from sigma: give another which than 'SM'.",
     "jd": "Jacobi-Davidson needs a positive definite one: leave out its options (method='jd', "
     "preconditioner, jd_options), and give sigma with A as a matrix, or with OPinv.",
+    "interval": "filters and dense LAPACK need a positive definite one: leave out the method, and give A and "
+    "M as matrices.",
     "estimate": "an estimate needs a positive definite one: give method='inertia', with A and M as matrices.",
 }
 
