@@ -174,9 +174,8 @@ def _densely(
 
 
 def _form(problem: Problem, A: Any, M: Any) -> StandardForm | None:
-    return (
-        None if M is None else standard_form(cast(Operator, problem.operator), A, M, None, method="interval")
-    )
+    operator = cast(Operator, problem.operator)
+    return None if M is None else standard_form(operator, A, M, None, method="interval")
 
 
 def _selected(result: EigenResult, low: float, high: float, most: int | None) -> EigenResult:

@@ -284,9 +284,10 @@ def test_remedies_for_a_singular_mass_are_those_of_the_call() -> None:
         ({"sigma": 0.5, "method": "jd"}, "leave out its options"),
         ({"which": "SA", "preconditioner": sp.eye_array(FEW)}, "leave out its options"),
         ({"sigma": 0.5, "which": "SM"}, "another which than 'SM'"),
+        ({"interval": (0.1, 0.5), "method": "filter"}, "leave out the method"),
     ):
         with pytest.raises(OptionError, match=f"M is singular; .*{remedy}"):
-            eigsh(A, 3, M, **options)
+            eigsh(A, M=M, **({} if "interval" in options else {"k": 3}), **options)
 
 
 @pytest.mark.parametrize("sigma", [None, 0.5])
