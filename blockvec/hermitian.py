@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +11,9 @@ from .backends import Array
 from .blockvector import BlockVector
 from .errors import BreakdownError, OptionError, ShapeError
 
-if TYPE_CHECKING:
-    from .operators import Operator
 
-
-def check(A: Operator, rng: Any, name: str, into: Array | None) -> float:
-    """Raise unless A is Hermitian to rounding; see `Operator.check_hermitian`."""
+def check(A: Any, rng: Any, name: str, into: Array | None) -> float:
+    """Raise unless an operator A is Hermitian to rounding; see `Operator.check_hermitian`."""
     n_rows, n_cols = A.shape
     if n_rows != n_cols:
         raise ShapeError(f"{name} is {n_rows} x {n_cols}; a Hermitian operator is square.")
@@ -54,7 +51,7 @@ def check(A: Operator, rng: Any, name: str, into: Array | None) -> float:
     return max(image / norms[0], other / norms[1])
 
 
-def _by_columns(A: Operator, rng: np.random.Generator, into: Array | None) -> Array:
+def _by_columns(A: Any, rng: np.random.Generator, into: Array | None) -> Array:
     """Compute the Gram matrix of two random vectors and their products, by column-major arrays."""
     Z = np.empty((A.shape[0], 4), A.dtype, order="F") if into is None else into
     numbers = Z.T[:2].view(Z.real.dtype)
@@ -68,7 +65,7 @@ def _by_columns(A: Operator, rng: np.random.Generator, into: Array | None) -> Ar
     return G
 
 
-def _own_rows(A: Operator, rng: np.random.Generator) -> BlockVector:
+def _own_rows(A: Any, rng: np.random.Generator) -> BlockVector:
     """Draw the two random vectors of `_by_columns`, and keep the rows of this process."""
     assert A.layout is not None
     unit = np.zeros(0, A.dtype).real.dtype

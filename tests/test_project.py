@@ -25,7 +25,6 @@ LAYERS = [
     {"backends"},
     {"dispatch", "profile", "precompile"},
     {
-        "affine",
         "arrays",
         "block_storage",
         "blockvector",
