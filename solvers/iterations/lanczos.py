@@ -398,6 +398,8 @@ class ThickRestart(Iteration):
         return max(self.counts.operator_columns, least)
 
     def _settled(self, state: IterationState) -> bool:
+        if self._awaits_copies(state):
+            return False
         is_refined = self.krylov.takes_single_columns and not self._is_inverse
         if self.counts.restarts and not is_refined:  # otherwise V has been rotated once
             self.krylov.reorthonormalize()
@@ -423,15 +425,18 @@ class ThickRestart(Iteration):
             scratch=self.krylov.free,
         )
 
-    def _verified(self, state: IterationState) -> bool:
-        """Search for missed eigenvalues, once steps no longer make that cheaper than they cost."""
-        if not (self.krylov.takes_single_columns or self.krylov.complete):
-            work = self.counts.operator_columns + self.counts.restarts * self.krylov.capacity // RESTART_SHARE
-            self.ripens = self.ripens or work
-            spared = degree_to_spare(self._found(state), self.krylov.buffer.n_global, self._search_budget())
-            if spared * self.search_width > work - self.ripens + self.block_size * self.krylov.degree:
-                return False
-        return super()._verified(state)
+    def _awaits_copies(self, state: IterationState) -> bool:
+        """Check whether further steps make a search for missed copies cheaper than they cost.
+
+        True residuals are then computed after these steps, too.
+        """
+        krylov, is_single = self.krylov, self.krylov.takes_single_columns
+        if is_single or krylov.complete or not self._doubtful(state.eigenvalues, state.limits):
+            return False
+        work = self.counts.operator_columns + self.counts.restarts * krylov.capacity // RESTART_SHARE
+        self.ripens = self.ripens or work
+        spared = degree_to_spare(self._found(state), krylov.buffer.n_global, self._search_budget())
+        return spared * self.search_width > work - self.ripens + self.block_size * krylov.degree
 
     def _add_missed(self, missed: Block) -> None:
         """Append missed vectors to the pending columns; the operator is applied to them next."""
