@@ -35,8 +35,9 @@ CYCLES_WITHOUT, CHEAP_CYCLES = 7.0, 10.0
 CYCLES_SEEN = 20.0  # those that the residuals of two cycles predict, which fall more slowly at first
 # Cycles of single columns from which on the digits gained so far predict the number of others, and the
 # predicted number up to which no filter is designed: for few pairs, and for more with partial and with full
-# reorthogonalisation, which takes longer.
+# reorthogonalisation, which takes longer. With the former so many are few.
 CYCLES_TO_PREDICT, CYCLES_OF_FEW, CYCLES_OF_MORE = 5, 30.0, (22.0, 15.0)
+FEW_IN_PART = 32
 # Rows from which on more pairs are worth a sketch then, and the eigenvalues beyond the last wanted Ritz
 # value, per pair, above which there are more copies than single columns find soon.
 LONG, COPIES = 2**14, 8.0
@@ -130,10 +131,11 @@ class FilterChoice(ThickRestart):
 
     def _cycles_without(self) -> float:
         """Return the predicted cycles of single columns up to which no filter is designed."""
-        if self.problem.k <= FEW_PAIRS:
+        is_partial = self.krylov.is_oblique
+        if self.problem.k <= (FEW_IN_PART if is_partial else FEW_PAIRS):
             return CYCLES_OF_FEW
         partial, full = CYCLES_OF_MORE
-        return partial if self.krylov.is_oblique else full
+        return partial if is_partial else full
 
     def _begins_with_copies(self) -> bool:
         """Check whether the outermost values may be one, of which a block has as many copies as columns."""

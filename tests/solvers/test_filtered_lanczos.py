@@ -357,7 +357,7 @@ def random_graph(n: int, degree: int, seed: int) -> Any:
 @pytest.mark.parametrize(
     ("A", "k", "which", "restarts"),
     [
-        (models.model("laplace2d:nx=60,ny=61"), 12, "SA", 15),
+        (models.model("laplace2d:nx=90,ny=91"), 12, "SA", 15),
         (models.model("laplace2d:nx=90,ny=91"), 30, "SA", 10),
         # Single columns find up to 24 copies one after the other; a sketch tells that there are many.
         (models.model("laplace3d:n=26,periodic=True"), 20, "SA", 15),
