@@ -67,7 +67,6 @@ def _by_columns(A: Any, rng: np.random.Generator, into: Array | None) -> Array:
 
 def _own_rows(A: Any, rng: np.random.Generator) -> BlockVector:
     """Draw the two random vectors of `_by_columns`, and keep the rows of this process."""
-    assert A.layout is not None
     unit = np.zeros(0, A.dtype).real.dtype
     numbers = rng.random((2, A.shape[0] * (A.dtype.itemsize // unit.itemsize)), dtype=unit)
     rows = (2 * numbers - 1).view(A.dtype).T[A.layout.rows]

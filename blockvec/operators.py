@@ -227,8 +227,21 @@ class Operator(ABC):
         >>> X.array.ravel().tolist(), Y.array.ravel().tolist()
         ([7.0, 17.0], [26.0, 99.0])
         """
-        forth = functools.partial(self.apply, X, out, alpha, beta, shift)
-        return in_turns(forth, functools.partial(self.apply, out, X, alpha, beta, shift), turns)
+        if turns < 1:
+            raise OptionError(f"bound_product: got turns={turns!r}; give a number of products, at least 1.")
+        bound = self._bound(X, out, alpha, beta, shift, turns)
+        if bound is not None:
+            return bound
+        forth, back = (
+            functools.partial(self.apply, *blocks, alpha, beta, shift) for blocks in ((X, out), (out, X))
+        )
+        return in_turns(forth, back, turns)
+
+    def _bound(
+        self, X: BlockVector, out: BlockVector, alpha: complex, beta: complex, shift: Any, turns: int
+    ) -> Callable[[], object] | None:
+        """Bind products to their operands where that takes less time than calls of `apply`; else None."""
+        return None
 
     def takes_turns_at_once(self, X: BlockVector) -> bool:
         """Check whether all turns of a `bound_product` of two blocks like X are one launch; load its kernel.
@@ -461,8 +474,6 @@ class Operator(ABC):
 
 def in_turns(forth: Callable[[], object], back: Callable[[], object], turns: int) -> Callable[[], object]:
     """Return a function that calls two others in turns, so many times in all."""
-    if turns < 1:
-        raise OptionError(f"bound_product: got turns={turns!r}; give a number of products, at least 1.")
     if turns == 1:
         return forth
 
@@ -511,16 +522,9 @@ class AffineOperator(Operator):
         )
         return Y
 
-    def bound_product(
-        self,
-        X: BlockVector,
-        out: BlockVector,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        turns: int = 1,
+    def _bound(
+        self, X: BlockVector, out: BlockVector, alpha: complex, beta: complex, shift: Any, turns: int
     ) -> Callable[[], object]:
-        """Return a function that repeats a product; see `Operator.bound_product`."""
         inner_shift = shift / self._alpha + self._shift
         return self._operator.bound_product(X, out, alpha * self._alpha, beta, inner_shift, turns)
 

@@ -87,24 +87,16 @@ class SparseOperator(Operator):
         problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift))
         dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
 
-    def bound_product(
-        self,
-        X: BlockVector,
-        out: BlockVector,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        turns: int = 1,
-    ) -> Callable[[], object]:
-        """Return a function that repeats a product; see `Operator.bound_product`."""
-        repeat = super().bound_product(X, out, alpha, beta, shift, turns)
+    def _bound(
+        self, X: BlockVector, out: BlockVector, alpha: complex, beta: complex, shift: Any, turns: int
+    ) -> Callable[[], object] | None:
         if not self._is_plain or (turns > 1 and self.shape[0] != self.shape[1]):
-            return repeat
+            return None
         shift, kind = self._check_operand(X, shift)
         kinds = products.factor_kind("alpha", alpha), kind, products.factor_kind("beta", beta)
         dtype, _ = products.promote_factors((self.dtype.name, X.memory.dtype), kinds)
         if not X.dtype == out.dtype == self.dtype == dtype or kind[0] == PER_COLUMN:
-            return repeat
+            return None
         ends = [(X, out), (out, X)] if turns > 1 else [(X, out)]
         for source, target in ends:
             self._check_out(target, source, dtype)

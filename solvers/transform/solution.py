@@ -270,9 +270,8 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         tolerance=replace(inside.tolerance, tol=0.0),
         verify="never",
         maxiter=inside.maxiter if corrects else POLISHING,
+        method="lanczos" if inner.info["method"] == "dense" else inside.method,
     )
-    if inner.info["method"] == "dense":
-        inside = replace(inside, method="lanczos")
     inner, others, unknown = _other_end(inner, inside)
     theta, V = to_host(inner.eigenvalues), inner.eigenvectors
     k, size = len(theta), np.abs(theta)
