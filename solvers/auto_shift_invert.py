@@ -68,29 +68,33 @@ def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
     return place_of(A, operator.device) is not None
 
 
-def _outpaced(problem: Problem, options: IterationOptions, matrix: Any) -> Callable[[float, float], bool]:
-    """Return the check whether a factorisation takes less time than an iteration, both predicted."""
+def product_s(op: Operator, columns: int) -> float:
+    """Predict the seconds of a product with a block, without its call."""
+    n, size = op.shape[0], op.dtype.itemsize
+    byte_s = (HOST_S if op.device == "cpu" else GPU_S)[1]
+    return byte_s * (getattr(op, "nnz", n * n) * (size + INDEX_BYTES) + 3 * n * columns * size)
+
+
+def outpaced(
+    problem: Problem, options: IterationOptions, factors_s: Callable[[], float], share: float, least_s: float
+) -> Callable[[float, float], bool]:
+    """Return the check whether an iteration takes longer than factors, both predicted.
+
+    It may take a share of the time of factors, and at least `least_s`.
+    """
     op, is_single = problem.operator, options.block_size == 1
     b = filter_width(problem.k) if is_single and options.method == "filter" else options.block_size
-    entries, size = getattr(op, "nnz", problem.n**2), op.dtype.itemsize
-    call_s, byte_s, step_s, element_s = HOST_S if op.device == "cpu" else GPU_S
-
-    def product_s(columns: int) -> float:
-        return byte_s * (entries * (size + INDEX_BYTES) + 3 * problem.n * columns * size)
-
+    call_s, _, step_s, element_s = HOST_S if op.device == "cpu" else GPU_S
     step_s += element_s * problem.n * b * options.ncv
-    block_s = call_s + product_s(b) + step_s / options.degree
-    each_s = SINGLE_S + product_s(1) if is_single else block_s
-
-    @functools.cache
-    def factor_s() -> float:
-        return shift_invert_s(matrix, op)
+    block_s = call_s + product_s(op, b) + step_s / options.degree
+    each_s = SINGLE_S + product_s(op, 1) if is_single else block_s
+    others_s = functools.cache(factors_s)
 
     def is_outpaced(calls: float, expected: float) -> bool:
         spent_s, whole_s = calls * each_s, expected * block_s
-        if max(spent_s, whole_s) <= LEAST_S + ELEMENT_S * entries:
+        if max(spent_s, whole_s) <= least_s:
             return False
-        return spent_s > SHARE * factor_s() or whole_s > factor_s()
+        return spent_s > share * others_s() or whole_s > others_s()
 
     return is_outpaced
 
@@ -112,7 +116,10 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
         return run(problem, options)
     soon = options
     if problem.maxiter is None:
-        soon = replace(options, is_outpaced=_outpaced(problem, options, matrix))
+        op = problem.operator
+        least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
+        is_outpaced = outpaced(problem, options, lambda: shift_invert_s(matrix, op), SHARE, least_s)
+        soon = replace(options, is_outpaced=is_outpaced)
     first = solve_iteratively(staged(problem, "begun"), soon)
     if first.info["stopped"] not in ENDED or problem.maxiter is not None:
         return first

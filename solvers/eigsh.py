@@ -129,8 +129,9 @@ def eigsh(
         on the host by SuperLU (PARDISO with the extra ``mkl``), on a GPU by cuDSS. Problems of a GPU with up
         to 20 000 rows are solved on the host; without cuDSS those whose factors take seconds there, too.
         With ``method="jd"`` or ``method="filter"``, compute the
-        eigenvalues nearest to sigma without a factorisation. ``method="auto"`` selects Jacobi-Davidson if A
-        cannot be factorised, or the factorisation is predicted to take many minutes.
+        eigenvalues nearest to sigma without a factorisation. ``method="auto"`` first tries the end of the
+        spectrum beside sigma, if all values seem to lie on one side of it and factors would take longer, and
+        selects Jacobi-Davidson if A cannot be factorised, or that is predicted to take many minutes.
         The history of a filter contains the residuals of (A - sigma I)^2.
     which : {"LM", "LA", "SA", "BE", "SM"}
         Eigenvalues of largest magnitude, largest or smallest (algebraic) values, both ends (half of k from

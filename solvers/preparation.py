@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -50,6 +51,7 @@ from .runtime.progress import logger, progress_bar
 from .transform.scaling import Scaling, measured
 
 if TYPE_CHECKING:
+    from .auto_end import Beside
     from .transform.standard_form import StandardForm
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
@@ -76,6 +78,8 @@ class Prepared:
     mode: str
     sigma: float | None  # as given
     shift: float | None  # scaled
+    beside: Beside | None  # sigma and what was seen around it, where factors would take long
+    otherwise: Callable[[], Prepared] | None  # the same without an attempt at an end of the spectrum
     interval: tuple[float, float] | None  # as given
     single: Any  # the type of a matrix in single precision that is solved for in double precision
     most: int | None  # pairs of an interval
@@ -96,6 +100,16 @@ class Prepared:
             if self.single is not None:
                 result = _rounded(result, scaled, self.single)
             result = self.scaling.result(result, self.sigma, self.tol)
+        if self.beside is not None:
+            columns = self.beside.columns
+            result = result.with_info(
+                operator_columns=result.info["operator_columns"] + columns,
+                block_applications=result.info["block_applications"] + columns,
+            )
+        if self.beside is not None and self.otherwise is not None:
+            if not self.beside.is_settled(result):
+                return self._after(result, self.otherwise())
+            result = self.beside.described(result)
         if self.processes is not None:
             result = result.with_info(processes=shares(self.rows))
         if self.home is not None:
@@ -106,12 +120,20 @@ class Prepared:
             problem.checkpoint.remove()
         return result
 
+    def _after(self, first: EigenResult, rest: Prepared) -> EigenResult:
+        """Solve a problem in another way, after one in which values turned out to lie on both sides."""
+        if self.problem.checkpoint is not None:
+            self.problem.checkpoint.remove()
+        return one_after_other(first, replace(rest, problem=within_time(rest.problem)).solve())
+
     def _solve(self, problem: Problem) -> EigenResult:
         form, A, M = self.form, self.A, self.M
 
         def densely() -> EigenResult:
             return solve_densely(problem, form, self.shift, self.mode, cast(Operator, problem.operator), A, M)
 
+        if self.beside is not None and self.otherwise is not None and is_explicit(A):
+            return self.beside.solve(problem)
         return solve_or_densify(problem, lambda: _iterate(problem, form, A, M, self.shift), densely)
 
     def _solve_interval(self, problem: Problem) -> EigenResult:
@@ -174,9 +196,20 @@ def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
 
 
 def prepare(
-    A: Any, k: Any, M: Any, sigma: Any, which: str, options: Mapping[str, Any], begin_s: float
+    A: Any,
+    k: Any,
+    M: Any,
+    sigma: Any,
+    which: str,
+    options: Mapping[str, Any],
+    begin_s: float,
+    *,
+    may_be_end: bool = True,
 ) -> Prepared:
-    """Check and convert the arguments of `eigsh`: place the problem on a device, scale and transform it."""
+    """Check and convert the arguments of `eigsh`: place the problem on a device, scale and transform it.
+
+    Values nearest to `sigma` may be those of an end of the spectrum.
+    """
     check(M, sigma, which, options)
     interval = None if options["interval"] is None else ends(options["interval"])
     given = Operands.of(A, M, options)
@@ -190,6 +223,18 @@ def prepare(
     method = options["method"]
     corrects = asks_for_corrections(method, given.preconditioner, options["jd_options"])
     tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
+    op = beside = otherwise = None
+    if may_be_end and sigma is not None:
+        from .auto_end import asks_for_nearest, look
+
+        if asks_for_nearest(which, given.M, options):
+            op = given.operator()
+            beside = look(given.A, op, sigma)
+    if beside is not None and beside.end is not None:
+        given_as = A, k, M, beside.sigma, "LM", options, begin_s
+        otherwise = functools.partial(prepare, *given_as, may_be_end=False)
+        sigma, which = None, beside.end
+        checkpoint = None if checkpoint is None else checkpoint.stage("end")
     placement = Placement.of(
         *(given.A, given.M, device_of(given.A, given.device), sigma),
         k=6 if k is None else k,
@@ -204,7 +249,8 @@ def prepare(
         refuse_factorisation(processes, method)
     if placement.is_on_host:
         given.move_to_host(placement.home)
-    op = given.operator()
+    if op is None or placement.home is not None:
+        op = given.operator()
     if options["precision"] == "mixed":
         others = given.M, sigma, interval, given.OPinv, given.preconditioner, options["jd_options"]
         check_precision(op, method=method, is_plain=all(other is None for other in others))
@@ -259,6 +305,8 @@ def prepare(
         mode=mode,
         sigma=sigma,
         shift=shift,
+        beside=beside,
+        otherwise=otherwise,
         interval=interval,
         single=single,
         most=None if k is None or interval is None else integer("k", k, 0),

@@ -75,6 +75,9 @@ class FactorWork:
         Elements of the factor L, and operations.
     dtype : str
         Element type of the matrix, which the library on the host depends on.
+    levels : int
+        Levels of the graph, as many products with the matrix as carry a number from one end to the other; 0
+        where there was no search.
     """
 
     n: int
@@ -82,6 +85,7 @@ class FactorWork:
     entries: float
     flops: float
     dtype: str = "float64"
+    levels: int = 0
 
     @property
     def nbytes(self) -> float:
@@ -107,9 +111,12 @@ class FactorWork:
             return cls.dense(A, M)
         n, nnz = pattern.shape[0], int(pattern.nnz)
         core = _core(pattern) * max(LEAST_CORE, 1 - CORE_DEGREE * n / max(nnz, 1))
-        predicted = _dissection(n, _middle_level(pattern)), (core**2 / 2, core**3 / 3)
+        widths = _levels(pattern)
+        reached = np.cumsum(widths)
+        middle = int(widths[np.searchsorted(reached, reached[-1] / 2)])
+        predicted = _dissection(n, middle), (core**2 / 2, core**3 / 3)
         entries, flops = (min(values) for values in zip(*predicted, strict=True))
-        return cls(n, nnz, entries + nnz / 2, flops + nnz, name)
+        return cls(n, nnz, entries + nnz / 2, flops + nnz, name, len(widths))
 
     @classmethod
     def dense(cls, A: Any, M: Any = None) -> FactorWork:
@@ -131,8 +138,10 @@ class FactorWork:
         if pattern is None:
             return cls.of(A)
         name, n = _type(A), pattern.shape[0]
-        rows = np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))
-        width = 1 + int(np.abs(rows - pattern.indices).max(initial=0))
+        rows = np.flatnonzero(np.diff(pattern.indptr))
+        begins = pattern.indptr[rows]
+        first, last = (end.reduceat(pattern.indices, begins) for end in (np.minimum, np.maximum))
+        width = 1 + int(np.maximum(rows - first, last - rows).max(initial=0))
         return cls(n, int(pattern.nnz), n * width, n * width**2, name)
 
     def factor_s(self, device: str) -> float:
@@ -187,13 +196,11 @@ def _core(pattern: Any) -> int:
     return int(np.count_nonzero((degrees > 2) & ~gone))
 
 
-def _middle_level(pattern: Any) -> int:
-    """Count the rows of the middle level of a search from a row at the rim of the graph."""
+def _levels(pattern: Any) -> Any:
+    """Count the rows of each level of a search from a row at the rim of the graph."""
     start = int(np.argmax(np.diff(pattern.indptr)))
     order, _ = _search(pattern, start)
-    _, widths = _search(pattern, int(order[-1]))
-    reached = np.cumsum(widths)
-    return int(widths[np.searchsorted(reached, reached[-1] / 2)])
+    return _search(pattern, int(order[-1]))[1]
 
 
 def _search(pattern: Any, start: int) -> tuple[Any, Any]:

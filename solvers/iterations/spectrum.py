@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from blockvec import RowFunction, array_namespace, start_copies
+from blockvec import BlockVector, RowFunction, array_namespace, start_copies
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray, project_out
-from ..column_block import ColumnOperator
+from ..column_block import ColumnBlock, ColumnOperator
 from .rayleigh_ritz import Which, ranking_key
 from .recorded_step import recorder_for
 
@@ -124,6 +124,15 @@ def sketch_spectrum(
         if 2 * steps > min(most, n) or resolved(sketch):
             return sketch
         steps *= 2
+
+
+def sketch_of(operator: Any, steps: int) -> Sketch:
+    """Run a few Lanczos steps from a random vector with a fixed seed, by single columns on the host."""
+    n, layout = operator.shape[0], operator.layout
+    like: Block = BlockVector.empty(n, 0, operator.dtype, device=operator.device, layout=layout)
+    if operator.device == "cpu" and layout is None:
+        like, operator = ColumnBlock.of(like), ColumnOperator(operator)
+    return sketch_spectrum(operator, like, 1, steps, np.random.default_rng(0), None)
 
 
 def _signs(xp: Any, alpha: Any) -> tuple[Any, Any]:

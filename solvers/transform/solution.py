@@ -15,12 +15,12 @@ from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
-from ..column_block import ColumnBlock, ColumnOperator
+from ..column_block import ColumnBlock
 from ..combine import COUNTED, continued, one_after_other, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import Selection, Tolerance
-from ..iterations.spectrum import Sketch, sketch_spectrum
+from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
 from ..problem import Problem
@@ -77,7 +77,7 @@ def _refuse_indefinite(form: StandardForm) -> None:
     negligible = NEGLIGIBLE * float(np.finfo(form.inner.dtype).eps)
     if is_dominated_by_its_diagonal(form.inner, negligible):
         return
-    sketch = _sketch(form.inner, INDEFINITE_STEPS)
+    sketch = sketch_of(form.inner, INDEFINITE_STEPS)
     if sketch.theta.min() < -negligible * sketch.norm:
         raise OptionError(f"{_inner_name(form)} is indefinite; it must be positive definite.")
 
@@ -149,20 +149,11 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
     """Estimate the norms of a form's matrices, that of A unless it is given."""
 
     def estimate(operator: Operator | None) -> float:
-        return 1.0 if operator is None else _sketch(operator, NORM_STEPS).norm
+        return 1.0 if operator is None else sketch_of(operator, NORM_STEPS).norm
 
     A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
     shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
     return Norms(A, M, A if form.inner is form.A else M, shift)
-
-
-def _sketch(operator: Operator, steps: int) -> Sketch:
-    """Compute some Ritz values of an operator."""
-    like: Block = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
-    applied: Any = operator
-    if operator.device == "cpu":
-        like, applied = ColumnBlock.of(like), ColumnOperator(operator)
-    return sketch_spectrum(applied, like, 1, steps, np.random.default_rng(0), None)
 
 
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:

@@ -2,6 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m tests.benchmarks.eigsh_easy --seeds 1,2 --json FILE
 
+With --smallest, fourteen semidefinite matrices, of which the smallest values are wanted (`which="SM"`).
+
 A seed draws sizes, parameters and entries; the problems of seed 1 were known while the solver was written,
 those of other seeds were not. Both solvers run with one thread and a tolerance with which every true residual
 ||A x - theta x|| is at most 1e-8 ||A||: blockvec's is that limit, SciPy's, which is relative to abs(theta),
@@ -108,6 +110,32 @@ def cases(seed: int) -> Iterator[Case]:
     nx = 2 * between(15, 30)
     A = models.graphene(nx=nx, ny=nx, disorder=1.0, seed=int(rng.integers(1000))).tocsr()
     yield Case(f"graphene {nx} x {nx}", A, between(1, 6), "SA")
+
+
+def smallest(seed: int) -> Iterator[Case]:
+    """Draw fourteen semidefinite matrices, of which the smallest values are wanted."""
+    rng = np.random.default_rng(seed)
+    for low, high in ((6e2, 2e3), (2e3, 6e3), (6e3, 2e4)):
+
+        def size(low: float = low, high: float = high) -> int:
+            return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+        def pairs() -> int:
+            return int(rng.integers(2, 9))
+
+        n = size()
+        yield Case(f"Laplacian of a regular graph, n={n}", laplacian(regular_graph(rng, n, 4)), pairs(), "SM")
+        n = size()
+        yield Case(
+            f"Laplacian of a power-law graph, n={n}", laplacian(power_law_graph(rng, n)), pairs(), "SM"
+        )
+        n = size()
+        A = sp.csr_array(sp.eye_array(n) - neighbours(rng, n))
+        yield Case(f"nearest neighbours, normalised, n={n}", A, pairs(), "SM")
+        nx = round(size() ** (1 / 3))
+        yield Case(f"laplace3d {nx}^3", models.laplace3d(n=nx).tocsr(), pairs(), "SM")
+    for nx in (40, 100):
+        yield Case(f"laplace2d {nx} x {nx + 3}", models.laplace2d(nx=nx, ny=nx + 3).tocsr(), pairs(), "SM")
 
 
 def random_symmetric(rng: np.random.Generator, n: int, per_row: int) -> Any:
@@ -287,7 +315,7 @@ def _missed(case: Case, found: np.ndarray, other: np.ndarray, norm: float) -> in
 def _key(case: Case) -> Callable[[np.ndarray], np.ndarray]:
     if case.sigma is not None:
         return lambda w: 1 / np.abs(w - case.sigma)
-    return {"LA": lambda w: w, "SA": lambda w: -w, "LM": np.abs}[case.which]
+    return {"LA": lambda w: w, "SA": lambda w: -w, "LM": np.abs, "SM": lambda w: -np.abs(w)}[case.which]
 
 
 def _timed(solve: Callable[[], Any]) -> tuple[float, float]:
@@ -324,6 +352,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="1", help="which draws to run, as 1,2")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     parser.add_argument("--only", default="", help="part of the names of the problems to run")
+    parser.add_argument("--smallest", action="store_true", help="problems with which='SM'")
     parser.add_argument("--turns", type=int, default=TURNS)
     arguments = parser.parse_args()
     backend = backend_for("cpu")
@@ -331,7 +360,7 @@ def main() -> int:
     records: list[dict[str, Any]] = []
     for seed in map(int, arguments.seeds.split(",")):
         print(f"seed {seed}: CPU time in ms of blockvec, of SciPy, ratio")
-        for case in cases(seed):
+        for case in smallest(seed) if arguments.smallest else cases(seed):
             if arguments.only in case.name:
                 records.append({"seed": seed, **record(case, arguments.turns)})
                 print(line(records[-1]), flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from tests.benchmarks.eigsh_easy import Case, cases, line, record, summary
+from tests.benchmarks.eigsh_easy import Case, cases, line, record, smallest, summary
 
 
 def test_both_solvers_find_the_same_values_to_the_same_accuracy() -> None:
@@ -26,3 +26,14 @@ def test_a_seed_draws_thirty_symmetric_problems_and_another_seed_others() -> Non
     for case in first:
         difference = case.A - case.A.conj().T
         assert abs(difference).max() <= 1e-12 * abs(case.A).max()
+
+
+def test_the_smallest_values_are_asked_of_semidefinite_matrices() -> None:
+    drawn = list(smallest(1))
+    assert len(drawn) == 14
+    for case in drawn:
+        if case.A.shape[0] <= 1000:
+            assert np.linalg.eigvalsh(case.A.toarray()).min() > -1e-12
+    one = record(min(drawn, key=lambda case: case.A.shape[0]), turns=1)
+    assert (one["missed"], one["which"]) == (0, "SM")
+    assert one["residual"] <= 1e-8

@@ -1,0 +1,152 @@
+"""Values nearest to a number beside the spectrum: those of an end, by an iteration without factors.
+
+The smallest values of a graph's Laplacian, and those nearest to a number below all of them, are its lowest
+ones. Factors of A - sigma I fill up for spatial and random graphs, and a function has none, while steps with
+A itself may be few: some per level of the graph. A few Lanczos steps tell whether values lie on both sides of
+sigma, since each Ritz value is an average of eigenvalues. Where they saw one side only, an iteration for that
+end runs for about as long as predicted, and what it finds tells whether the other side is empty.
+
+How fast a Krylov space converges at a point depends on its potential, the mean of log abs(lambda - sigma)
+over the spectrum: it is low for stiff matrices, most of whose values are near that end.
+
+References
+----------
+Kuijlaars, SIAM Review 48 (2006) 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from blockvec import Operator
+from blockvec.errors import BreakdownError
+from blockvec.system.frozen import frozen
+
+from .arguments import is_explicit
+from .auto_shift_invert import SINGLE_S, outpaced, product_s
+from .blocks import to_host
+from .choice import DENSE_ROWS_HOST
+from .drivers import prepare, run
+from .iterations.rayleigh_ritz import Which
+from .iterations.spectrum import BROKEN_DOWN, Sketch, sketch_of
+from .placement import place_of
+from .problem import Problem
+from .result import EigenResult
+
+LOOK_STEPS = 16
+TINY = 1e-16
+# Columns of a Lanczos iteration for six pairs, at least and per level of the graph: 6 to 10 were counted for
+# lattices, 15 to 25 for graphs of neighbours, 5 to 40 for finite elements, and 40 for random graphs.
+COLUMNS, COLUMNS_PER_LEVEL = 200, 8
+# Geometric mean of the distances from sigma, as a share of the largest, below which more columns are taken:
+# by the root of their ratio, as counted for graphs with hubs and rough elements. Stiff matrices have .015.
+DISTANCE = 0.3
+SLACK = 2.0  # times its predicted time, that an iteration may take
+# Share of the predicted time of factors, which is up to eight times too long, that it may take as well; and
+# seconds of factors with their solves, at least.
+SHARE, LEAST_S = 0.25, 0.02
+GIVEN_UP = ("interrupted", "time_limit", "callback")  # reasons to stop after which nothing else is tried
+# Arguments that say how values around a number are computed.
+HOW = ("Minv", "OPinv", "preconditioner", "jd_options", "orthogonal_to", "interval", "maxiter")
+
+
+@frozen
+class Beside:
+    """A number, and what a look has seen on its sides.
+
+    Attributes
+    ----------
+    sigma : float
+        The number.
+    end : {"SA", "LA"} or None
+        The end of the spectrum that is nearest to it; None with values on both of its sides, or where factors
+        take less time.
+    iteration_s, factors_s : float
+        Predicted seconds of an iteration at that end, and of factors of A - sigma I; infinite where nothing
+        can factorise.
+    columns : int
+        Operator columns of the look, each of an application of its own.
+    """
+
+    sigma: float
+    end: Which | None
+    iteration_s: float
+    factors_s: float
+    columns: int
+
+    def solve(self, problem: Problem) -> EigenResult:
+        """Iterate at the end, for about as long as predicted."""
+        problem, options = prepare(problem)
+        share = max(SHARE, SLACK * self.iteration_s / self.factors_s)
+        is_outpaced = outpaced(problem, options, lambda: self.factors_s, share, least_s=0.0)
+        return run(problem, replace(options, is_outpaced=is_outpaced))
+
+    def is_settled(self, result: EigenResult) -> bool:
+        """Check that a solve for the end has found the values nearest to sigma, or was told to stop."""
+        if result.info["stopped"] in GIVEN_UP:
+            return True
+        inwards = to_host(result.eigenvalues) - self.sigma
+        inwards = inwards if self.end == "SA" else -inwards
+        is_complete = result.converged.all() and not result.info["missing"]
+        return bool(is_complete and (inwards >= -result.limits).all())
+
+    def described(self, result: EigenResult) -> EigenResult:
+        """Describe a solve for the end as one around sigma."""
+        side, nearest = ("below", "lowest") if self.end == "SA" else ("above", "highest")
+        why = f"with no value {side} {self.sigma:g}, the nearest are the {nearest}: {result.info['why']}"
+        return result.with_info(which="LM", sigma=self.sigma, why=why)
+
+
+def asks_for_nearest(which: str, M: Any, options: Mapping[str, Any]) -> bool:
+    """Check whether the arguments of `eigsh`, with sigma, ask for the values nearest to it, by any method."""
+    is_plain = M is None and (which, options["mode"]) == ("LM", "normal")
+    is_free = options["method"] == "auto" and all(options[name] is None for name in HOW)
+    promises = options["verify"] == "always" or options["precision"] == "mixed"  # which hold for a method
+    return is_plain and is_free and not promises
+
+
+def look(A: Any, op: Operator, sigma: float) -> Beside | None:
+    """Look on which sides of sigma values lie; None where factors take less time, or numbers overflow."""
+    iteration_s, factors_s = _predicted_s(A, op)
+    if iteration_s > factors_s:
+        return None
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            seen = sketch_of(op, LOOK_STEPS)
+    except BreakdownError:  # what follows scales the matrix, or reports it
+        return None
+    distances = seen.theta - sigma
+    noise = BROKEN_DOWN * float(np.finfo(op.dtype).eps) * max(seen.norm, abs(sigma))
+    end: Which | None = None
+    if (distances >= -noise).all() or (distances <= noise).all():
+        end = "SA" if distances.sum() > 0 else "LA"
+        iteration_s *= max(1.0, math.sqrt(DISTANCE / _mean_distance(seen, sigma)))
+    return Beside(sigma, end if iteration_s <= factors_s else None, iteration_s, factors_s, seen.columns)
+
+
+def _mean_distance(seen: Sketch, sigma: float) -> float:
+    """Compute the geometric mean of the distances of eigenvalues from sigma, as a share of the largest."""
+    distances = np.abs(seen.theta - sigma)
+    shares = np.maximum(distances / max(distances.max(), TINY), TINY)
+    return float(np.exp(np.average(np.log(shares), weights=seen.counts)))
+
+
+def _predicted_s(A: Any, op: Operator) -> tuple[float, float]:
+    """Predict the seconds of an iteration at an end, and of factors."""
+    from .factorization.work import FactorWork
+
+    if op.shape[0] <= DENSE_ROWS_HOST:  # few enough for dense LAPACK
+        return math.inf, 0.0
+    if not is_explicit(A) or (place := place_of(A, op.device)) is None:
+        return 0.0, math.inf
+    column_s = SINGLE_S + product_s(op, 1)
+    if not hasattr(A, "nnz") or FactorWork.of_band(A).factor_s(place) <= COLUMNS * column_s:
+        return math.inf, 0.0
+    work = FactorWork.of(A)
+    iteration_s = column_s * (COLUMNS + COLUMNS_PER_LEVEL * work.levels)
+    return iteration_s, max(work.factor_s(place), LEAST_S)

@@ -1,0 +1,265 @@
+"""Values nearest to a number beside the spectrum, found as those of an end without factors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockvec import as_operator
+from blockvec.errors import BreakdownError
+from blockvec.models import model
+from solvers import auto_end, eigsh
+from solvers.auto_end import LOOK_STEPS
+from solvers.factorization.work import FactorWork
+from tests.benchmarks.eigsh_easy import laplacian, power_law_graph, random_symmetric, regular_graph
+
+NEAREST = {"which": "SM"}, {"sigma": 0.0}
+
+
+def random_graph(n: int = 1500, degree: int = 6, seed: int = 0) -> Any:
+    return laplacian(regular_graph(np.random.default_rng(seed), n, degree))
+
+
+def counted(A: Any) -> tuple[Any, list[int]]:
+    """Make a function that notes the columns that it is applied to."""
+    columns: list[int] = []
+
+    def apply(X: Any) -> Any:
+        columns.append(X.shape[1])
+        return A @ X
+
+    return apply, columns
+
+
+def nearest(A: Any, k: int, sigma: float = 0.0) -> np.ndarray:
+    values = np.linalg.eigvalsh(A.toarray())
+    return np.sort(values[np.argsort(np.abs(values - sigma), kind="stable")[:k]])
+
+
+def solve(A: Any, k: int, **options: Any) -> Any:
+    return eigsh(A, k, rng=0, return_info=True, **options)
+
+
+def see_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let looks see values above zero only."""
+    sketch_of = auto_end.sketch_of
+
+    def one_side(operator: Any, steps: int) -> Any:
+        seen = sketch_of(operator, steps)
+        return replace(seen, theta=np.abs(seen.theta) + 0.1)
+
+    monkeypatch.setattr(auto_end, "sketch_of", one_side)
+
+
+@pytest.fixture(name="no_factors")
+def _no_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a factorisation")
+
+    monkeypatch.setattr("solvers.factorization.shifted.factorize", refuse)
+
+
+@pytest.mark.usefixtures("no_factors")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("asked", NEAREST)
+def test_the_smallest_values_of_a_random_graph_need_no_factors(asked: dict[str, Any], dtype: Any) -> None:
+    A = random_graph().astype(dtype)
+    result = solve(A, 6, **asked)
+    np.testing.assert_allclose(result.eigenvalues, nearest(A, 6), atol=200 * np.finfo(dtype).eps)
+    assert (result.info["which"], result.info["sigma"]) == ("LM", 0.0)
+    assert "no value below 0, the nearest are the lowest" in result.info["why"]
+    residuals = A @ result.eigenvectors - result.eigenvectors * result.eigenvalues
+    assert np.linalg.norm(residuals, axis=0).max() <= 1.1 * result.limits.max()
+
+
+@pytest.mark.usefixtures("no_factors")
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 99), sign=st.sampled_from([1.0, -1.0]), distance=st.floats(1e-6, 30.0))
+def test_values_nearest_to_a_number_on_either_side_are_those_of_that_end(
+    seed: int, sign: float, distance: float
+) -> None:
+    A = sign * random_graph(seed=seed)
+    sigma = -sign * distance
+    result = solve(A, 5, sigma=sigma)
+    np.testing.assert_allclose(result.eigenvalues, nearest(A, 5, sigma), atol=1e-12)
+    assert f"the nearest are the {'lowest' if sign > 0 else 'highest'}" in result.info["why"]
+
+
+@pytest.mark.usefixtures("no_factors")
+def test_as_many_zeros_are_found_as_a_graph_has_components() -> None:
+    A = sp.block_diag([random_graph(n, seed=n) for n in (300, 400, 500, 600)], format="csr")
+    result = solve(A, 6, which="SM")
+    np.testing.assert_allclose(result.eigenvalues, nearest(A, 6), atol=1e-12)
+    assert (np.abs(result.eigenvalues) < 1e-12).sum() == 4
+
+
+def test_graphs_with_hubs_take_fewer_seconds_than_their_factors() -> None:
+    A = laplacian(power_law_graph(np.random.default_rng(3), 4000))
+    seen = auto_end.look(A, as_operator(A), 0.0)
+    assert seen is not None
+    assert seen.end == "SA"
+    assert seen.iteration_s < 0.1 * seen.factors_s
+    result = solve(A, 4, which="SM", tol=1e-8)
+    assert "the nearest are the lowest" in result.info["why"]
+
+
+@pytest.mark.parametrize("spec", ["laplace1d:n=3000", "laplace2d:nx=70,ny=60", "rough beam", "stiff"])
+def test_matrices_with_cheap_factors_or_slow_iterations_are_factorised(spec: str) -> None:
+    rng = np.random.default_rng(0)
+    if spec == "stiff":  # springs of lengths over six decades between random nodes
+        ends = rng.integers(900, size=(2, 4000))
+        springs = 10.0 ** rng.uniform(-6, 0, 4000)
+        B = sp.coo_array((np.tile([1.0, -1.0], 4000), (np.repeat(np.arange(4000), 2), ends.T.ravel())))
+        A = sp.csr_array(B.T @ sp.diags_array(springs) @ B + 1e-7 * sp.eye_array(900))
+    elif spec == "rough beam":
+        A = sp.diags_array([-np.ones(1999), rng.uniform(2, 3, 2000), -np.ones(1999)], offsets=[-1, 0, 1])
+    else:
+        A = model(spec)
+    result = solve(A, 4, which="SM")
+    assert "is factorised for sigma" in result.info["why"]
+    assert result.info["restarts"] < 10
+
+
+@pytest.mark.parametrize("shift", [0.3, 2.0])
+def test_a_number_inside_the_spectrum_is_told_by_the_look(shift: float) -> None:
+    A = random_graph() - shift * sp.eye_array(1500)
+    result = solve(sp.csr_array(A), 4, which="SM")
+    np.testing.assert_allclose(result.eigenvalues, nearest(A, 4), atol=1e-11)
+    assert "is factorised" in result.info["why"]
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_few_values_beyond_the_number_are_noticed(explicit: bool) -> None:
+    n = 1500
+    A = random_graph().toarray() + np.eye(n)  # values of 1 to 13
+    Q = np.linalg.qr(np.random.default_rng(1).standard_normal((n, 3)))[0]
+    A -= Q @ np.diag([2.0, 3.0, 4.0]) @ Q.T * np.linalg.norm(A, 2) / 4
+    assert 0 < (np.linalg.eigvalsh(A) < 0).sum() <= 3
+    function, columns = counted(A)
+    result = solve(sp.csr_array(A) if explicit else function, 4, which="SM", shape=(n, n))
+    np.testing.assert_allclose(result.eigenvalues, nearest(sp.csr_array(A), 4), atol=1e-11)
+    assert explicit or result.info["operator_columns"] == sum(columns)
+
+
+def test_a_value_beyond_the_number_that_no_step_shows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = random_graph() - 0.3 * sp.eye_array(1500)
+    see_one_side(monkeypatch)
+    function, columns = counted(A)
+    for operand, told in ((sp.csr_array(A), "is factorised"), (function, "")):
+        result = solve(operand, 4, which="SM", shape=A.shape)
+        np.testing.assert_allclose(result.eigenvalues, nearest(A, 4), atol=1e-11)
+        assert told in result.info["why"]
+        assert "the nearest are the lowest" not in result.info["why"]
+    assert result.info["operator_columns"] == sum(columns)
+
+
+def test_all_columns_of_a_function_are_counted() -> None:
+    A = random_graph()
+    function, columns = counted(A)
+    result = solve(function, 4, which="SM", shape=A.shape)
+    assert "the nearest are the lowest" in result.info["why"]
+    assert result.info["operator_columns"] == sum(columns)
+    lowest = solve(counted(A)[0], 4, which="SA", shape=A.shape)
+    assert result.info["operator_columns"] == lowest.info["operator_columns"] + LOOK_STEPS
+    np.testing.assert_array_equal(result.eigenvalues, lowest.eigenvalues)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"method": "lanczos"}, {"verify": "always"}, {"maxiter": 50}, {"orthogonal_to": np.ones((1500, 1))}],
+)
+def test_options_about_solves_around_a_number_are_honoured(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a look")
+
+    monkeypatch.setattr(auto_end, "look", refuse)
+    A = sp.csr_array(random_graph() + sp.eye_array(1500))
+    assert "factorised" in solve(A, 3, sigma=0.5, **options).info["why"]
+
+
+def test_numbers_far_from_one_are_looked_at_too() -> None:
+    A = random_graph()
+    for factor in (1e-200, 1e200):
+        result = solve(A * factor, 3, which="SM")
+        np.testing.assert_allclose(result.eigenvalues / factor, nearest(A, 3), atol=1e-12)
+
+
+def test_nan_and_asymmetry_are_reported_as_without_a_look() -> None:
+    A = random_graph().tolil()
+    A[3, 5] = 7.0
+    with pytest.raises(ValueError, match="A is not Hermitian"):
+        solve(A.tocsr(), 3, which="SM")
+    A[3, 5] = A[5, 3] = np.nan
+    with pytest.raises(BreakdownError, match="NaN"):
+        solve(A.tocsr(), 3, which="SM")
+
+
+def test_a_caller_who_stops_the_solve_gets_what_was_computed() -> None:
+    A = laplacian(power_law_graph(np.random.default_rng(3), 6000))
+    states: list[Any] = []
+
+    def stop(state: Any) -> bool:
+        states.append(state)
+        return True
+
+    result = solve(A, 6, which="SM", callback=stop, on_unconverged="return")
+    assert result.info["stopped"] == "callback"
+    assert len(states) == 1
+    assert len(result.eigenvalues) == 6
+
+
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_an_interrupted_solve_is_resumed_and_its_files_are_removed(
+    is_blind: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A = laplacian(power_law_graph(np.random.default_rng(3), 2500))
+    if is_blind:
+        A = sp.csr_array(A - 0.5 * sp.eye_array(2500))
+        see_one_side(monkeypatch)
+    whole = solve(A, 6, which="SM")
+    file = tmp_path / "state"
+    options: dict[str, Any] = {"which": "SM", "checkpoint": file, "checkpoint_interval": 1e-9}
+    first = solve(A, 6, callback=lambda state: True, on_unconverged="return", **options)
+    assert first.info["stopped"] == "callback"
+    assert list(tmp_path.iterdir())
+    again = solve(A, 6, **options)
+    np.testing.assert_array_equal(again.eigenvalues, whole.eigenvalues)
+    assert not list(tmp_path.iterdir())
+
+
+def test_levels_are_those_that_a_number_passes() -> None:
+    assert FactorWork.of(model("laplace2d:nx=30,ny=20")).levels == 49
+    assert FactorWork.of(random_graph()).levels < 12
+    assert FactorWork.dense(np.eye(9)).levels == 0
+
+
+def test_an_indefinite_function_costs_one_look_more() -> None:
+    A = random_symmetric(np.random.default_rng(0), 600, 6)
+    function, columns = counted(A)
+    result = solve(function, 3, which="SM", shape=A.shape)
+    np.testing.assert_allclose(result.eigenvalues, nearest(A, 3), atol=1e-11)
+    assert result.info["operator_columns"] == sum(columns)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_function", [False, True])
+def test_a_gpu_finds_the_smallest_values_of_a_random_graph_by_steps(is_function: bool) -> None:
+    import cupyx.scipy.sparse as csp
+
+    A = random_graph(30_000)
+    on_gpu = csp.csr_matrix(sp.csr_matrix(A))
+    operand = (lambda X: on_gpu @ X) if is_function else on_gpu
+    options: dict[str, Any] = {"shape": A.shape, "device": "gpu"} if is_function else {}
+    result = solve(operand, 6, which="SM", **options)
+    assert "the nearest are the lowest" in result.info["why"]
+    lowest = eigsh(A, 6, which="SA", rng=0)[0]
+    np.testing.assert_allclose(result.eigenvalues.get(), lowest, atol=1e-12)
