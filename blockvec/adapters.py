@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,6 +23,10 @@ from .parallel import RowLayout, agreed, choose_gpu, require_same
 from .parallel.petsc_matrix import is_petsc, petsc_rows
 from .profile import Profile
 from .sparse_operator import SparseOperator
+
+if TYPE_CHECKING:
+    from .blockvector import BlockVector
+    from .krylov_steps import KrylovSteps
 
 FEW_COLUMNS = 3  # of which a product with a dense matrix takes less time one by one: 1.3 to 2.5 times
 
@@ -45,6 +49,7 @@ class FunctionOperator(Operator):
         super().__init__(shape, dtype, backend)
         self._function, self._takes_columns = function, takes_columns
         self.matrix: Array | None = None  # the dense matrix that the function multiplies by
+        self.can_fail = False  # for a block of rounding errors, as a solve can
         self._writes = _has_parameter(function, "out")
 
     @Profile.timed("products")
@@ -66,6 +71,28 @@ class FunctionOperator(Operator):
         # CuPy's and SciPy's products may be column-major.
         product = arrays.as_rows(product, copy=not product.flags.c_contiguous)
         return out if out is not None and overlaps(product, out) else product
+
+    @property
+    def may_be_queued(self) -> bool:
+        """Whether the function may be called before a GPU has shown that its block is worth it."""
+        return self.layout is None and not self.can_fail
+
+    def krylov_steps(self, V: BlockVector, b: int) -> KrylovSteps | None:
+        """Prepare steps of block Lanczos, each with one launch; see `SparseOperator.krylov_steps`."""
+        memory, is_square = V.memory, self.shape[0] == self.shape[1]
+        if self.layout is not None or not is_square or memory.backend is not self.backend:
+            return None
+        queue = self.backend.krylov_steps(None, memory.array, b)
+        if queue is None:
+            return None
+        from .krylov_steps import KrylovSteps
+
+        def product(X: Array, Y: Array) -> None:
+            AX = self._product(X, Y, 0)
+            if AX is not Y:
+                elementwise.axpby("apply", memory_of(AX), None, memory_of(Y), 1, 0)
+
+        return KrylovSteps(queue, b, product=product, takes_several=False)
 
     @Profile.timed("products")
     def add_product(self, X: Array, Y: Array) -> None:

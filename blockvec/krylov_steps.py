@@ -33,13 +33,21 @@ class KrylovSteps:
     """Steps of b columns on one basis, with one matrix; see `SparseOperator.krylov_steps`.
 
     The products of A are those of the kernel that takes the steps, or of a function ``product(X, Y)`` of
-    arrays that sets Y = A X.
+    arrays that sets Y = A X. `takes_several` says whether many may be queued by one call: others than those
+    with a user's function, whose calls may be expensive.
     """
 
     def __init__(
-        self, queue: Any, b: int, *, multiplies: bool = True, product: Callable[..., object] | None = None
+        self,
+        queue: Any,
+        b: int,
+        *,
+        multiplies: bool = True,
+        product: Callable[..., object] | None = None,
+        takes_several: bool = True,
     ) -> None:
         self._queue, self.b, self.multiplies, self._product = queue, b, multiplies, product
+        self.takes_several = takes_several and multiplies
 
     def without_products(self) -> KrylovSteps:
         """Return steps whose block W is computed before, as by a polynomial of the matrix; one at a time."""

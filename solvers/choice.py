@@ -27,6 +27,10 @@ SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice a
 # tenths for 50 to 100 pairs. With solves, where a search for copies takes long, narrow blocks up to fewer.
 # Calls of a given inverse may cost as much for one column as for four.
 SINGLE_PAIRS, FEW_COSTLY_PAIRS, FEW_INVERSE_PAIRS = 128, 50, 5
+# Steps between restarts, by block size, with a function of a GPU, up to so many pairs and bytes of the basis:
+# nine matrices of 3000 to 1.3 million rows took .4 to 1.0 of the time of half as many.
+STEPS_OF_FUNCTIONS = {2: 28, 4: 21, 8: 16}
+FUNCTION_PAIRS, FUNCTION_BYTES = 64, 1 << 30
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 # On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
 # Per wanted pair of sparse and of dense matrices: at the limit, 70 to 250 pairs of 600 to 1000 rows took 0.3
@@ -173,6 +177,10 @@ def _basis_size(problem: Problem, b: int) -> int:
         steps = 8 if b > 4 or problem.preconditioner is not None else 14 if b > 1 else SINGLE_STEPS
         if problem.has_costly_steps:  # ends when pairs have converged: rather a large basis than restarts
             steps = 20
+        elif _is_function_of_gpu(problem):
+            more = STEPS_OF_FUNCTIONS.get(b, steps)
+            n_bytes = problem.n * (k + more * b) * problem.operator.dtype.itemsize
+            steps = more if k <= FUNCTION_PAIRS and n_bytes <= FUNCTION_BYTES else steps
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
         ncv = min(room, round_up(k + max(k, steps * b) + wide, b))
         if problem.target is None or problem.method != "filter":
@@ -186,6 +194,13 @@ def _basis_size(problem: Problem, b: int) -> int:
             f"ncv: got {problem.ncv}; k = {k}{columns} and block_size = {b} need at least {least}."
         )
     return min(room, int(problem.ncv))
+
+
+def _is_function_of_gpu(problem: Problem) -> bool:
+    """Check whether Lanczos steps call a function of a GPU."""
+    op = problem.operator
+    is_function = op.device != "cpu" and getattr(op, "nnz", None) is None and op.layout is None
+    return is_function and problem.target is None and not problem.asks_for_corrections
 
 
 def has_short_columns(problem: Problem) -> bool:

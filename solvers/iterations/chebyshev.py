@@ -216,7 +216,8 @@ class ChebyshevOperator:
     @property
     def may_be_queued(self) -> bool:
         """Whether steps may be queued without waiting."""
-        return bool(getattr(self._matrix, "is_recordable", False))
+        matrix = self._matrix
+        return bool(getattr(matrix, "may_be_queued", getattr(matrix, "is_recordable", False)))
 
     def krylov_steps(self, V: Any, b: int) -> Any:
         """Prepare the orthogonalisation of blocks T_d X by one launch, as a matrix of a GPU does."""

@@ -41,12 +41,12 @@ CHEAP_BYTES = 1 << 28  # of the basis
 
 
 def is_queued(operator: LinearMap, buffer: Block) -> bool:
-    """Check whether steps are queued without waiting: products with a matrix on a device.
+    """Check whether steps are queued without waiting: those on a device whose products are no solves.
 
-    After a step that was not enough the next ones work on noise, at which solves and functions may fail.
+    After a step that was not enough the next ones work on noise, at which solves may fail.
     """
-    is_matrix = getattr(operator, "may_be_queued", getattr(operator, "is_recordable", False))
-    return buffer.device != "cpu" and everywhere(getattr(buffer, "layout", None), is_matrix)
+    may_be = getattr(operator, "may_be_queued", getattr(operator, "is_recordable", False))
+    return buffer.device != "cpu" and everywhere(getattr(buffer, "layout", None), may_be)
 
 
 class BlockKrylov(KrylovSpace):
@@ -150,15 +150,12 @@ class BlockKrylov(KrylovSpace):
         more until V has `until` columns; those of single vectors end sooner if `stop`, called after each,
         returns a true value.
         """
-        if self._launches_next:
-            self._queue_several(until)
-        elif self._queues and not self._waits and min(self.w, self.room) >= self.block_size:
-            X, W, into = self._operands()
-            W, step = self._queue(X, W, into)
-            columns = self.n_locked + self._filled(self.m + self.w)
-            self._reports.append((self.m, self.m + self.w, StepReport(step, columns)))
-            self._advance(self.block_size, W)
-            self._bound_queue()
+        if self._queues and not self._waits and min(self.w, self.room) >= self.block_size:
+            try:
+                self._queue_next(until)
+            except Exception:
+                if self.settle():
+                    raise  # else a function failed for the rounding errors that an earlier step had left
         elif self._is_by_columns and self.room >= min(self.block_size, self.w):
             if not self._expand_singly(until, stop):
                 self._expand_in_place()
@@ -330,13 +327,25 @@ class BlockKrylov(KrylovSpace):
         """Whether a launch takes the next step."""
         return self._steps is not None and not self._waits and min(self.w, self.room) >= self.block_size
 
+    def _queue_next(self, until: int) -> None:
+        """Queue a step, or several up to `until` columns of V."""
+        if self._steps is not None:
+            self._queue_several(until)
+            return
+        X, W, into = self._operands()
+        W, step = self._queue(X, W, into)
+        columns = self.n_locked + self._filled(self.m + self.w)
+        self._reports.append((self.m, self.m + self.w, StepReport(step, columns)))
+        self._advance(self.block_size, W)
+        self._bound_queue()
+
     def _queue_several(self, until: int) -> None:
         """Queue steps up to `until` columns of V, as far as there is room, by one call."""
         assert self._steps is not None
         b, end = self.block_size, self.m + self.w
         room = min(self.capacity - end, self.room)
         # In a launch, a step takes the columns that the one before has made.
-        takes_several = self._steps.multiplies and self.w == b
+        takes_several = self._steps.takes_several and self.w == b
         count = max(1, min(ceil_div(until - self.m, b), room // b)) if takes_several else 1
         X, W, _ = self._operands()
         if all(X is not block for block in self._scratch):
@@ -378,22 +387,25 @@ class BlockKrylov(KrylovSpace):
         if len(self._reports) > (MAX_QUEUED if self.degree == 1 else MAX_QUEUED_FILTERS):
             self._settle_first()
 
-    def settle(self, until: int | None = None) -> None:
-        """Wait for queued steps, and repeat with all care the first one that was not enough."""
+    def settle(self, until: int | None = None) -> bool:
+        """Wait for queued steps; repeat with all care the first one that was not enough, and return False."""
         while self._reports and (until is None or self._reports[0][0] < until):
-            self._settle_first()
+            if not self._settle_first():
+                return False
+        return True
 
-    def _settle_first(self) -> None:
-        """Wait for the first queued step; if it was not enough, discard all and take it again."""
+    def _settle_first(self) -> bool:
+        """Wait for the first queued step; if it was not enough, discard all, take it again, return False."""
         m, known, report = self._reports.pop(0)
         S, R = report.wait(self.norm or self.most)
         if R is not None:
             self._note(m, known, S, R, REDUCTIONS)
-            return
+            return True
         self._reports.clear()
         self._waits = self.degree > 1 or self._steps is not None
         self.m, self.w, self._next, self._is_clear = m, known - m, None, False
         self._expand_carefully()
+        return False
 
     # --- changes other than steps ------------------------------------------------------------------
 

@@ -174,8 +174,12 @@ class KrylovSpace:
         """Whether columns may be orthonormal to less than rounding, and T be Hermitian to less."""
         return False
 
-    def settle(self, until: int | None = None) -> None:
-        """Wait for changes that are under way, or those of the first columns of V up to a number."""
+    def settle(self, until: int | None = None) -> bool:
+        """Wait for changes that are under way, or those of the first columns of V up to a number.
+
+        Returns True if none had to be taken back.
+        """
+        return True
 
     def _changed(self, full_until: int, *, keeps_pending: bool = False) -> None:
         """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V.

@@ -297,7 +297,8 @@ def in_inner_product(
 
     shape = A.shape if metric is None else metric.shape
     order = "C" if sigma is None else "A"
-    function = as_operator(apply, shape=shape, dtype=dtype, device=A.device, order=order)
+    function: Any = as_operator(apply, shape=shape, dtype=dtype, device=A.device, order=order)
+    function.can_fail = True
     blocks = BlockVector if metric is None else inner_product_blocks(metric, diagonal)
     return StandardForm(
         operator=function if inner is None else cast(Operator, InnerProductOperator(function, blocks)),

@@ -28,7 +28,7 @@ import scipy.sparse as sp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import blockvec.backends.cuda.backend as cuda
-from blockvec import dispatch, option_context, options
+from blockvec import BlockVector, as_operator, dispatch, models, option_context, options
 from blockvec.backends import Backend
 from blockvec.kernels import prebuilt
 from blockvec.kernels.compile import OPTIONS, compile_source, compiler_version
@@ -213,6 +213,21 @@ def drawn_solves() -> Iterator[Solve]:
         yield from watched.solves
 
 
+def function_solves() -> Iterator[Solve]:
+    """Yield the solves with functions of a GPU, whose bases have more columns."""
+    A = models.model("laplace3d:n=16")
+    for dtype, k, which in itertools.product(("float64", "complex128"), (1, 2, 4, 6, 10, 20), ("SA", "LA")):
+        with pretended_gpu() as watched, np.errstate(all="ignore"):
+            operator = as_operator(A.astype(dtype), device="gpu")
+
+            def product(X: Any, operator: Any = operator) -> Any:
+                return (operator @ BlockVector(X)).array
+
+            how: dict[str, Any] = {"shape": A.shape, "dtype": dtype, "on_unconverged": "return"}
+            eigsh(product, k, which=which, tol=1e-8, rng=0, device="gpu", **how)
+        yield from watched.solves
+
+
 def products(dtype: str) -> Iterator[TsmttsmProblem | TsmmProblem | SweepProblem]:
     """Describe the products of a search for missed copies, whose widths recorded solves have by chance.
 
@@ -313,6 +328,8 @@ def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
         print(device.architecture, "shift-invert", len(found), flush=True)
         found |= sources(drawn_solves(), backend, ROWS)
         print(device.architecture, "drawn", len(found), flush=True)
+        found |= sources(function_solves(), backend, ROWS)
+        print(device.architecture, "functions", len(found), flush=True)
         for dtype in LEFT:
             for problem in products(dtype):
                 found |= dict.fromkeys(_sources(problem, problem.K, problem.K, backend))

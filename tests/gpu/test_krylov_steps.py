@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 
 def matrix(kind: str, dtype: str) -> Any:
     """Make a matrix with rows of a few entries, or one with a long row and an empty one."""
-    if kind == "lattice":
+    if kind != "long":
         A = models.model("laplace2d:nx=130,ny=101").tocsr()
     else:
         rng = np.random.default_rng(0)
@@ -29,7 +29,17 @@ def matrix(kind: str, dtype: str) -> Any:
     return sp.csr_array(A).astype(dtype)
 
 
-@pytest.mark.parametrize("kind", ["lattice", "long"])
+def operator_of(kind: str, A: Any) -> Any:
+    """Make a matrix of the GPU, or a function that multiplies by it, an operator."""
+    operator = as_operator(A, device="gpu")
+    if kind != "function":
+        return operator
+    return as_operator(
+        lambda X: (operator @ BlockVector(X)).array, shape=A.shape, dtype=A.dtype, device="gpu"
+    )
+
+
+@pytest.mark.parametrize("kind", ["lattice", "long", "function"])
 @pytest.mark.parametrize(("dtype", "b"), [("float64", b) for b in (1, 2, 4, 8)] + [("complex128", 4)])
 @pytest.mark.parametrize(("several", "pending"), [(True, 0), (False, 0), (True, 1), (True, 11)])
 def test_the_decomposition_holds(
@@ -37,13 +47,13 @@ def test_the_decomposition_holds(
 ) -> None:
     """Also with more pending columns than a step takes."""
     A = matrix(kind, dtype)
-    operator = as_operator(A, device="gpu")
+    operator = operator_of(kind, A)
     scale = float(abs(A).sum(axis=0).max())
     buffer = BlockVector.zeros(A.shape[0], 11 * b + pending, dtype, device="gpu")
     basis = BlockKrylov(operator, buffer, 0, b, np.random.default_rng(1), Counts())
     assert basis.takes_launches
     basis.append_random(b + pending)
-    if kind == "lattice":  # whose blocks are well conditioned: no launch fails
+    if kind != "long":  # whose blocks are well conditioned: no launch fails
         monkeypatch.setattr(basis, "_expand_carefully", None)
     for restart in range(3):
         if restart:
@@ -55,6 +65,36 @@ def test_the_decomposition_holds(
         product = used @ buffer.backend.from_host(np.ascontiguousarray(H.astype(dtype)))
         assert float((operator @ V).axpy(-1, product).norms().max()) < 1e-13 * scale
         assert float(abs(used.gram() - buffer.backend.xp.eye(basis.m + basis.w)).max()) < 1e-13
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("out", [False, True])
+def test_functions_of_a_gpu_have_the_pairs_of_their_matrices(dtype: str, out: bool) -> None:
+    A = matrix("lattice", dtype)
+    operator, columns = as_operator(A, device="gpu"), 0
+
+    def returning(X: Any) -> Any:
+        nonlocal columns
+        columns += X.shape[1]
+        return (operator @ BlockVector(X)).array
+
+    def writing(X: Any, out: Any) -> None:
+        out[...] = returning(X)
+
+    function = writing if out else returning
+    options: dict[str, Any] = {"which": "LA", "rng": 0, "return_info": True, "tol": 1e-5}
+    result = eigsh(function, 5, shape=A.shape, dtype=dtype, device="gpu", **options)
+    expected = eigsh(A, 5, device="gpu", **options)
+    assert abs(result.eigenvalues - expected.eigenvalues).max() < 1e-4
+    assert columns == result.info["operator_columns"]
+
+
+def test_a_function_with_few_distinct_values_is_solved_for() -> None:
+    values = np.arange(6000) % 3 + 1.0
+    diagonal = BlockVector(values[:, None]).to_device("gpu").array
+    w, X = eigsh(lambda X: diagonal * X, 4, which="LA", shape=(6000, 6000), device="gpu", rng=0)
+    assert abs(w - 3).max() < 1e-12
+    assert float(abs(X.T @ X).sum(axis=0).max()) == pytest.approx(1, abs=1e-12)
 
 
 def test_threads_on_streams_of_their_own_get_the_same_bits() -> None:

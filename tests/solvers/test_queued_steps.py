@@ -22,6 +22,7 @@ from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.recorded_step import RecordedStep
 from solvers.orthogonalize import factors, queued_step
 from solvers.orthogonalize.queued_step import queue_step
+from solvers.transform.standard_form import in_inner_product
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
@@ -102,6 +103,45 @@ def test_steps_that_were_not_enough_are_repeated(dtype: str, distinct: int) -> N
 
 
 @pytest.mark.usefixtures("queues")
+@pytest.mark.parametrize("distinct", [2, 3, 4])
+def test_a_function_may_fail_for_the_rounding_errors_of_an_earlier_step(distinct: int) -> None:
+    """The space is invariant after as many blocks: the function is called for what is left of the last."""
+    A, calls = sp.diags_array(np.arange(200) % distinct + 1.0).tocsr(), 0
+
+    def product(X: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == distinct + 1:
+            raise ArithmeticError("a block of noise")
+        return A @ X
+
+    operator = as_operator(product, shape=A.shape, dtype=float)
+    basis = BlockKrylov(operator, BlockVector.zeros(200, 24), 0, 3, np.random.default_rng(1), Counts())
+    basis.append_random(3)
+    while basis.can_go_on():
+        basis.expand()
+    assert calls > distinct + 1
+    error, scale = basis.defect()
+    assert error < 1e-13 * scale
+    assert np.abs(basis.basis.gram() - np.eye(basis.m + basis.w)).max() < 1e-13
+
+
+@pytest.mark.usefixtures("queues")
+def test_errors_of_a_function_are_those_of_the_caller() -> None:
+    A, calls = models.model("laplace1d:n=300").tocsr(), 0
+
+    def product(X: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 9:
+            raise ArithmeticError("the tenth call")
+        return A @ X
+
+    with pytest.raises(ArithmeticError, match="the tenth call"):
+        eigsh(product, 2, which="LA", shape=A.shape, method="lanczos")
+
+
+@pytest.mark.usefixtures("queues")
 def test_nan_is_reported_when_it_is_seen() -> None:
     A = sp.diags_array(np.arange(1.0, 101)).tocsr()
     calls = 0
@@ -145,12 +185,14 @@ def test_a_profile_calls_all_operations(recorded: list[RecordedStep]) -> None:
     assert not recorded
 
 
-def test_only_products_with_matrices_are_queued() -> None:
+def test_products_with_matrices_and_functions_are_queued_but_no_solves() -> None:
     A = models.model("laplace1d:n=30")
     on_device = SimpleNamespace(device="cuda:0", layout=None)
     matrix, function = as_operator(A), as_operator(lambda X: A @ X, shape=A.shape, dtype=float)
     assert krylov.is_queued(matrix, on_device)  # type: ignore[arg-type]
-    assert not krylov.is_queued(function, on_device)  # type: ignore[arg-type]
+    assert krylov.is_queued(function, on_device)  # type: ignore[arg-type]
+    solving = in_inner_product(matrix, None, None, 0.5, OPinv=lambda X: X).operator
+    assert not krylov.is_queued(solving, on_device)  # type: ignore[arg-type]
     assert not krylov.is_queued(matrix, BlockVector.zeros(30, 2))
 
 
