@@ -106,6 +106,15 @@ class Problem:
         wanted = [self.norm] if self.reference is None else self.reference
         self.least = float(np.abs(wanted).min())  # of the wanted values; norm where they are not known yet
 
+    def hide_entries(self) -> None:
+        """Let solvers see a linear operator in place of the matrix."""
+        if array_namespace(self.matrix.data) is np:
+            from scipy.sparse.linalg import LinearOperator
+        else:
+            from cupyx.scipy.sparse.linalg import LinearOperator
+        A = self.matrix
+        self.matrix = LinearOperator(A.shape, lambda x: A @ x, matmat=lambda X: A @ X, dtype=A.dtype)
+
     def judge(self, run: Run) -> Judged:
         """Apply the common rule to true residuals."""
         xp = array_namespace(run.vectors)

@@ -168,6 +168,7 @@ def main() -> int:
     parser.add_argument("--draw", type=int, metavar="SEED", help="problems drawn from this seed instead")
     parser.add_argument("--count", type=int, default=20, help="how many of them (20)")
     parser.add_argument("--largest", type=float, default=1e5, metavar="N", help="rows of the largest (1e5)")
+    parser.add_argument("--functions", action="store_true", help="linear operators in place of matrices")
     parser.add_argument("--without", action="append", default=[], metavar="PEER", help="a peer to leave out")
     arguments = parser.parse_args()
     deadline = time.monotonic() + arguments.budget
@@ -197,6 +198,8 @@ def main() -> int:
             if (left_s := deadline - time.monotonic()) <= 0:
                 break
             limit_s = min(arguments.time_limit, left_s)
+            if arguments.functions:
+                problem.hide_entries()
             records.append(compare(problem, peers, limit_s, patience))
             print(*lines(records[-1]), sep="\n", flush=True)
             if limits:
