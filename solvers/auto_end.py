@@ -17,7 +17,7 @@ Kuijlaars, SIAM Review 48 (2006) 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,16 +30,17 @@ from blockvec.system.frozen import frozen
 from .arguments import is_explicit
 from .auto_shift_invert import SINGLE_S, outpaced, product_s
 from .blocks import to_host
-from .choice import DENSE_ROWS_HOST
+from .choice import DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR, DENSE_SHARE
 from .drivers import prepare, run
 from .iterations.rayleigh_ritz import Which
-from .iterations.spectrum import BROKEN_DOWN, Sketch, sketch_of
+from .iterations.spectrum import Sketch, sketch_of
 from .placement import place_of
-from .problem import Problem
+from .problem import IterationState, Problem
 from .result import EigenResult
 
 LOOK_STEPS = 16
-TINY = 1e-16
+NOISE = 100.0  # rounding errors of a Ritz value
+TINY = 1e-16  # share of the largest distance that counts as none
 # Columns of a Lanczos iteration for six pairs, at least and per level of the graph: 6 to 10 were counted for
 # lattices, 15 to 25 for graphs of neighbours, 5 to 40 for finite elements, and 40 for random graphs.
 COLUMNS, COLUMNS_PER_LEVEL = 200, 8
@@ -50,7 +51,6 @@ SLACK = 2.0  # times its predicted time, that an iteration may take
 # Share of the predicted time of factors, which is up to eight times too long, that it may take as well; and
 # seconds of factors with their solves, at least.
 SHARE, LEAST_S = 0.25, 0.02
-GIVEN_UP = ("interrupted", "time_limit", "callback")  # reasons to stop after which nothing else is tried
 # Arguments that say how values around a number are computed.
 HOW = ("Minv", "OPinv", "preconditioner", "jd_options", "orthogonal_to", "interval", "maxiter")
 
@@ -64,11 +64,12 @@ class Beside:
     sigma : float
         The number.
     end : {"SA", "LA"} or None
-        The end of the spectrum that is nearest to it; None with values on both of its sides, or where factors
-        take less time.
+        The end of the spectrum that is nearest to it; None where no iteration for that end is tried.
     iteration_s, factors_s : float
         Predicted seconds of an iteration at that end, and of factors of A - sigma I; infinite where nothing
         can factorise.
+    noise : float
+        Rounding errors of a Ritz value.
     columns : int
         Operator columns of the look, each of an application of its own.
     """
@@ -77,6 +78,7 @@ class Beside:
     end: Which | None
     iteration_s: float
     factors_s: float
+    noise: float
     columns: int
 
     def solve(self, problem: Problem) -> EigenResult:
@@ -86,32 +88,55 @@ class Beside:
         is_outpaced = outpaced(problem, options, lambda: self.factors_s, share, least_s=0.0)
         return run(problem, replace(options, is_outpaced=is_outpaced))
 
-    def is_settled(self, result: EigenResult) -> bool:
-        """Check that a solve for the end has found the values nearest to sigma, or was told to stop."""
-        if result.info["stopped"] in GIVEN_UP:
-            return True
-        inwards = to_host(result.eigenvalues) - self.sigma
-        inwards = inwards if self.end == "SA" else -inwards
-        is_complete = result.converged.all() and not result.info["missing"]
-        return bool(is_complete and (inwards >= -result.limits).all())
+    def is_crossed(self, values: Any) -> bool:
+        """Check whether Ritz values, which are averages of eigenvalues, lie beyond sigma."""
+        outwards = self.sigma - to_host(values).astype(np.float64)
+        return bool(((outwards if self.end == "SA" else -outwards) > self.noise).any())
 
     def described(self, result: EigenResult) -> EigenResult:
-        """Describe a solve for the end as one around sigma."""
+        """Describe a solve for the end as one around sigma; no value is right if some lie beyond sigma."""
         side, nearest = ("below", "lowest") if self.end == "SA" else ("above", "highest")
         why = f"with no value {side} {self.sigma:g}, the nearest are the {nearest}: {result.info['why']}"
+        if self.is_crossed(result.eigenvalues):
+            why = f"stopped when values {side} {self.sigma:g}, too, had been found"
+            result = replace(result, converged=np.zeros_like(result.converged))
         return result.with_info(which="LM", sigma=self.sigma, why=why)
 
 
-def asks_for_nearest(which: str, M: Any, options: Mapping[str, Any]) -> bool:
+class Watch:
+    """A callback that ends a solve for the end beside sigma once it finds values beyond sigma."""
+
+    def __init__(self, beside: Beside, callback: Callable[[IterationState], object] | None) -> None:
+        self._beside, self._callback, self._is_over = beside, callback, False
+
+    def __call__(self, state: IterationState) -> bool:
+        """Return whether the solve ends."""
+        if self._callback is not None and self._callback(state) is True:
+            return True
+        self._is_over = self._beside.is_crossed(state.eigenvalues)
+        return self._is_over
+
+    def is_settled(self, result: EigenResult) -> bool:
+        """Check that the values nearest to sigma have been found, or the caller has stopped the solve."""
+        stopped = result.info["stopped"]
+        if stopped in ("interrupted", "time_limit") or (stopped == "callback" and not self._is_over):
+            return True
+        is_complete = stopped == "converged" and result.converged.all() and not result.info["missing"]
+        return bool(is_complete and not self._beside.is_crossed(result.eigenvalues))
+
+
+def asks_for_nearest(which: str, mode: str, M: Any, options: Mapping[str, Any]) -> bool:
     """Check whether the arguments of `eigsh`, with sigma, ask for the values nearest to it, by any method."""
-    is_plain = M is None and (which, options["mode"]) == ("LM", "normal")
+    is_plain = M is None and (which, mode) == ("LM", "normal")
     is_free = options["method"] == "auto" and all(options[name] is None for name in HOW)
     promises = options["verify"] == "always" or options["precision"] == "mixed"  # which hold for a method
     return is_plain and is_free and not promises
 
 
-def look(A: Any, op: Operator, sigma: float) -> Beside | None:
-    """Look on which sides of sigma values lie; None where factors take less time, or numbers overflow."""
+def look(A: Any, op: Operator, sigma: float, k: int) -> Beside | None:
+    """Look on which sides of sigma values lie; None where factors, or a dense form, take less time."""
+    if k < 1 or op.shape[0] <= max(DENSE_ROWS_HOST + DENSE_ROWS_PER_PAIR * k, DENSE_SHARE * k):
+        return None
     iteration_s, factors_s = _predicted_s(A, op)
     if iteration_s > factors_s:
         return None
@@ -119,20 +144,21 @@ def look(A: Any, op: Operator, sigma: float) -> Beside | None:
         with np.errstate(over="ignore", invalid="ignore"):
             seen = sketch_of(op, LOOK_STEPS)
     except BreakdownError:  # what follows scales the matrix, or reports it
-        return None
+        return Beside(sigma, None, iteration_s, factors_s, 0.0, LOOK_STEPS)
     distances = seen.theta - sigma
-    noise = BROKEN_DOWN * float(np.finfo(op.dtype).eps) * max(seen.norm, abs(sigma))
+    noise = NOISE * float(np.finfo(op.dtype).eps) * max(seen.norm, abs(sigma))
     end: Which | None = None
     if (distances >= -noise).all() or (distances <= noise).all():
-        end = "SA" if distances.sum() > 0 else "LA"
         iteration_s *= max(1.0, math.sqrt(DISTANCE / _mean_distance(seen, sigma)))
-    return Beside(sigma, end if iteration_s <= factors_s else None, iteration_s, factors_s, seen.columns)
+        if iteration_s <= factors_s:
+            end = "SA" if distances.max() > noise else "LA"
+    return Beside(sigma, end, iteration_s, factors_s, noise, seen.columns)
 
 
 def _mean_distance(seen: Sketch, sigma: float) -> float:
     """Compute the geometric mean of the distances of eigenvalues from sigma, as a share of the largest."""
     distances = np.abs(seen.theta - sigma)
-    shares = np.maximum(distances / max(distances.max(), TINY), TINY)
+    shares = np.maximum(distances / (distances.max() or 1.0), TINY)
     return float(np.exp(np.average(np.log(shares), weights=seen.counts)))
 
 
@@ -140,8 +166,6 @@ def _predicted_s(A: Any, op: Operator) -> tuple[float, float]:
     """Predict the seconds of an iteration at an end, and of factors."""
     from .factorization.work import FactorWork
 
-    if op.shape[0] <= DENSE_ROWS_HOST:  # few enough for dense LAPACK
-        return math.inf, 0.0
     if not is_explicit(A) or (place := place_of(A, op.device)) is None:
         return 0.0, math.inf
     column_s = SINGLE_S + product_s(op, 1)

@@ -51,7 +51,7 @@ from .runtime.progress import logger, progress_bar
 from .transform.scaling import Scaling, measured
 
 if TYPE_CHECKING:
-    from .auto_end import Beside
+    from .auto_end import Beside, Watch
     from .transform.standard_form import StandardForm
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
@@ -93,6 +93,9 @@ class Prepared:
     def solve(self) -> EigenResult:
         """Solve the problem, and return the result for the matrices and the arrays of the caller."""
         problem, is_first = self.problem, self.processes is None or self.processes.rank == 0
+        watch = self._watch()
+        if watch is not None:
+            problem = replace(problem, callback=watch)
         shown = progress_bar(problem.callback) if self.shows_progress and is_first else None
         with self.scaling.noted(), shown or nullcontext(problem.callback) as callback:
             scaled = self.scaling.problem(problem if shown is None else replace(problem, callback=callback))
@@ -106,9 +109,10 @@ class Prepared:
                 operator_columns=result.info["operator_columns"] + columns,
                 block_applications=result.info["block_applications"] + columns,
             )
-        if self.beside is not None and self.otherwise is not None:
-            if not self.beside.is_settled(result):
-                return self._after(result, self.otherwise())
+        if watch is not None:
+            assert self.beside is not None
+            if not watch.is_settled(result):
+                return self._otherwise(result)
             result = self.beside.described(result)
         if self.processes is not None:
             result = result.with_info(processes=shares(self.rows))
@@ -120,11 +124,27 @@ class Prepared:
             problem.checkpoint.remove()
         return result
 
-    def _after(self, first: EigenResult, rest: Prepared) -> EigenResult:
-        """Solve a problem in another way, after one in which values turned out to lie on both sides."""
+    @property
+    def tries_end(self) -> bool:
+        """Whether values around sigma are looked for at an end of the spectrum first."""
+        return self.otherwise is not None
+
+    def _watch(self) -> Watch | None:
+        if self.beside is None or not self.tries_end:
+            return None
+        from .auto_end import Watch
+
+        return Watch(self.beside, self.problem.callback)
+
+    def _otherwise(self, first: EigenResult) -> EigenResult:
+        """Solve a problem in another way, after an attempt at an end."""
+        assert self.otherwise is not None
         if self.problem.checkpoint is not None:
             self.problem.checkpoint.remove()
-        return one_after_other(first, replace(rest, problem=within_time(rest.problem)).solve())
+        rest = self.otherwise()
+        result = replace(rest, problem=within_time(rest.problem)).solve()
+        why = f"{result.info['why']}, after an attempt at the end of the spectrum beside sigma"
+        return one_after_other(first, result, why=why)
 
     def _solve(self, problem: Problem) -> EigenResult:
         form, A, M = self.form, self.A, self.M
@@ -132,7 +152,7 @@ class Prepared:
         def densely() -> EigenResult:
             return solve_densely(problem, form, self.shift, self.mode, cast(Operator, problem.operator), A, M)
 
-        if self.beside is not None and self.otherwise is not None and is_explicit(A):
+        if self.beside is not None and self.tries_end and is_explicit(A):
             return self.beside.solve(problem)
         return solve_or_densify(problem, lambda: _iterate(problem, form, A, M, self.shift), densely)
 
@@ -227,9 +247,9 @@ def prepare(
     if may_be_end and sigma is not None:
         from .auto_end import asks_for_nearest, look
 
-        if asks_for_nearest(which, given.M, options):
+        if asks_for_nearest(which, mode, given.M, options):
             op = given.operator()
-            beside = look(given.A, op, sigma)
+            beside = look(given.A, op, sigma, k if isinstance(k, int) else 6)
     if beside is not None and beside.end is not None:
         given_as = A, k, M, beside.sigma, "LM", options, begin_s
         otherwise = functools.partial(prepare, *given_as, may_be_end=False)

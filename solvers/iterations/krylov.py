@@ -404,6 +404,7 @@ class BlockKrylov(KrylovSpace):
         self._reports.clear()
         self._waits = self.degree > 1 or self._steps is not None
         self.m, self.w, self._next, self._is_clear = m, known - m, None, False
+        self.free[:, :] = 0  # what a function made of rounding errors need not be finite
         self._expand_carefully()
         return False
 

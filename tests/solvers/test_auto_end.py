@@ -102,7 +102,7 @@ def test_as_many_zeros_are_found_as_a_graph_has_components() -> None:
 
 def test_graphs_with_hubs_take_fewer_seconds_than_their_factors() -> None:
     A = laplacian(power_law_graph(np.random.default_rng(3), 4000))
-    seen = auto_end.look(A, as_operator(A), 0.0)
+    seen = auto_end.look(A, as_operator(A), 0.0, 4)
     assert seen is not None
     assert seen.end == "SA"
     assert seen.iteration_s < 0.1 * seen.factors_s
@@ -171,6 +171,50 @@ def test_all_columns_of_a_function_are_counted() -> None:
     np.testing.assert_array_equal(result.eigenvalues, lowest.eigenvalues)
 
 
+@pytest.mark.parametrize("which", ["SM", "LA", "SA", "BE"])
+@pytest.mark.parametrize("sigma", [-1.0, 14.0])
+def test_other_selections_with_sigma_are_those_of_transformed_values(which: str, sigma: float) -> None:
+    A = random_graph(600)
+    values = np.linalg.eigvalsh(A.toarray())
+    order = np.argsort(values - sigma if which == "SM" else 1 / (values - sigma), kind="stable")
+    if which == "SM":
+        order = order[np.argsort(-np.abs(values[order] - sigma), kind="stable")]
+    first = {"LA": order[::-1][:4], "SA": order[:4], "SM": order[:4], "BE": np.r_[order[:2], order[-2:]]}
+    result = solve(A, 4, sigma=sigma, which=which)
+    np.testing.assert_allclose(result.eigenvalues, np.sort(values[first[which]]), atol=1e-10)
+
+
+def shifted_cube() -> Any:
+    """Make a matrix with one value of -0.089, three of -0.028, and others above zero."""
+    return sp.csr_array(model("laplace3d:n=21") - 0.15 * sp.eye_array(21**3))
+
+
+@pytest.mark.parametrize("convergence", ["norm", "value", "absolute"])
+def test_a_value_beyond_the_number_by_less_than_the_tolerance_is_noticed(convergence: Any) -> None:
+    tol = {"norm": 0.01, "value": 1.0, "absolute": 0.12}[convergence]
+    result = solve(shifted_cube(), 1, which="SM", tol=tol, convergence=convergence)
+    assert "no value below" not in result.info["why"]
+    assert abs(result.eigenvalues[0]) < 0.035
+
+
+def test_values_beyond_the_number_end_the_attempt() -> None:
+    B = shifted_cube()
+    assert solve(B, 5, which="SM").info["operator_columns"] < 250
+    stopped = solve(B, 5, which="SM", time_limit=1e-6, on_unconverged="return")
+    assert stopped.info["stopped"] == "time_limit"
+    assert not (stopped.converged & (stopped.eigenvalues < -0.05)).any()
+
+
+@pytest.mark.parametrize("seed", [484, 485, 486])
+def test_copies_are_searched_for_before_an_attempt_is_over(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    rng.integers(3, 7)
+    A = sp.block_diag([laplacian(regular_graph(rng, 100, 4))] * 6, format="csr")
+    result = solve(A, 11, which="SM", block_size=4, checkpoint=tmp_path / "state")
+    np.testing.assert_allclose(result.eigenvalues, nearest(A, 11), atol=1e-10)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "options",
     [{"method": "lanczos"}, {"verify": "always"}, {"maxiter": 50}, {"orthogonal_to": np.ones((1500, 1))}],
@@ -190,6 +234,7 @@ def test_numbers_far_from_one_are_looked_at_too() -> None:
     A = random_graph()
     for factor in (1e-200, 1e200):
         result = solve(A * factor, 3, which="SM")
+        assert "the nearest are the lowest" in result.info["why"]
         np.testing.assert_allclose(result.eigenvalues / factor, nearest(A, 3), atol=1e-12)
 
 
