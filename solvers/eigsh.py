@@ -143,7 +143,8 @@ def eigsh(
     ncv : int, optional
         Number of basis vectors before a restart, at least ``k + block_size``. The default is
         ``k + max(k, 14 block_size)``, with 8 instead of 14 for block sizes above 4 and 32 for one, rounded
-        up to whole blocks; with functions of a GPU 28, 21 and 16 for blocks of 2, 4 and 8. A smaller basis needs less memory, a larger one fewer applications of A.
+        up to whole blocks; with functions of a GPU 28, 21 and 16 for blocks of 2, 4 and 8. A smaller basis
+        needs less memory, a larger one fewer applications of A.
     maxiter : int, optional
         Maximum number of restarts (default 5000), or of outer iterations of Jacobi-Davidson (default
         100 000).
