@@ -39,7 +39,7 @@ from .problem import IterationState, Problem
 from .result import EigenResult
 
 LOOK_STEPS = 16
-NOISE = 100.0  # rounding errors of a Ritz value
+NOISE, SLIGHT = 100.0, 0.01  # rounding errors of a Ritz value, and share of the limit of its residual
 TINY = 1e-16  # share of the largest distance that counts as none
 # Columns of a Lanczos iteration for six pairs, at least and per level of the graph: 6 to 10 were counted for
 # lattices, 15 to 25 for graphs of neighbours, 5 to 40 for finite elements, and 40 for random graphs.
@@ -88,16 +88,20 @@ class Beside:
         is_outpaced = outpaced(problem, options, lambda: self.factors_s, share, least_s=0.0)
         return run(problem, replace(options, is_outpaced=is_outpaced))
 
-    def is_crossed(self, values: Any) -> bool:
-        """Check whether Ritz values, which are averages of eigenvalues, lie beyond sigma."""
+    def is_crossed(self, values: Any, limits: Any) -> bool:
+        """Check whether Ritz values, which are averages of eigenvalues, lie beyond sigma.
+
+        Those of vectors that are not quite orthogonal have errors far below the limits of their residuals.
+        """
         outwards = self.sigma - to_host(values).astype(np.float64)
-        return bool(((outwards if self.end == "SA" else -outwards) > self.noise).any())
+        outwards = outwards if self.end == "SA" else -outwards
+        return bool((outwards > np.maximum(SLIGHT * limits, self.noise)).any())
 
     def described(self, result: EigenResult) -> EigenResult:
         """Describe a solve for the end as one around sigma; no value is right if some lie beyond sigma."""
         side, nearest = ("below", "lowest") if self.end == "SA" else ("above", "highest")
         why = f"with no value {side} {self.sigma:g}, the nearest are the {nearest}: {result.info['why']}"
-        if self.is_crossed(result.eigenvalues):
+        if self.is_crossed(result.eigenvalues, result.limits):
             why = f"stopped when values {side} {self.sigma:g}, too, had been found"
             result = replace(result, converged=np.zeros_like(result.converged))
         return result.with_info(which="LM", sigma=self.sigma, why=why)
@@ -113,7 +117,7 @@ class Watch:
         """Return whether the solve ends."""
         if self._callback is not None and self._callback(state) is True:
             return True
-        self._is_over = self._beside.is_crossed(state.eigenvalues)
+        self._is_over = self._beside.is_crossed(state.eigenvalues, state.limits)
         return self._is_over
 
     def is_settled(self, result: EigenResult) -> bool:
@@ -122,7 +126,7 @@ class Watch:
         if stopped in ("interrupted", "time_limit") or (stopped == "callback" and not self._is_over):
             return True
         is_complete = stopped == "converged" and result.converged.all() and not result.info["missing"]
-        return bool(is_complete and not self._beside.is_crossed(result.eigenvalues))
+        return bool(is_complete and not self._beside.is_crossed(result.eigenvalues, result.limits))
 
 
 def asks_for_nearest(which: str, mode: str, M: Any, options: Mapping[str, Any]) -> bool:

@@ -100,6 +100,15 @@ def test_as_many_zeros_are_found_as_a_graph_has_components() -> None:
     assert (np.abs(result.eigenvalues) < 1e-12).sum() == 4
 
 
+@pytest.mark.usefixtures("no_factors")
+@pytest.mark.parametrize(("n", "seed"), [(2378, 357), (3378, 361), (2094, 349)])
+def test_zeros_of_vectors_that_are_not_quite_orthogonal_are_not_beyond_zero(n: int, seed: int) -> None:
+    A = laplacian(power_law_graph(np.random.default_rng(seed), n))
+    result = solve(A, 5, which="SM", tol=1e-8, convergence="norm")
+    np.testing.assert_allclose(result.eigenvalues, nearest(A, 5), atol=1e-9)
+    assert "the nearest are the lowest" in result.info["why"]
+
+
 def test_graphs_with_hubs_take_fewer_seconds_than_their_factors() -> None:
     A = laplacian(power_law_graph(np.random.default_rng(3), 4000))
     seen = auto_end.look(A, as_operator(A), 0.0, 4)
