@@ -421,7 +421,8 @@ class JacobiDavidson(Iteration):
             norm=norm,
             least=self.least,
             locked=self.locked,
-            block_size=self.options.block_size,
+            # Around a target no copies converge together: a single one may have others.
+            block_size=self.options.block_size if self.target is None else 1,
         )
 
     def _add_missed(self, missed: Block) -> None:
