@@ -360,7 +360,7 @@ class Iteration(ABC):
 
     def _verified(self, state: IterationState) -> bool:
         """Search for missed eigenvalues; extend the basis by what is found."""
-        target, counts = self.problem.target, self.counts
+        target = self.problem.target
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
         found, budget = self._found(state), self._search_budget()
@@ -369,9 +369,7 @@ class Iteration(ABC):
         if verdict is None:
             search = Search(folded, found, self.search_width, budget, self.rng, self._stopped)
             verdict = search.run()
-        counts.add(verdict.counts, each)
-        counts.verification_columns += each * verdict.counts.operator_columns
-        self.filter_calls += each * verdict.counts.block_applications
+        self._count_search(verdict.counts, each)
         self.verification = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
         self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
         if verdict.missed is None:
@@ -392,7 +390,16 @@ class Iteration(ABC):
             theta = found.theta[: found.k]
             value = least_doubtful(theta, found.limits, self.which, self._copies_together) or value
         start, self._random_pair = self._random_pair, None
-        return probe(operator, found, value, budget, self.rng, self._stopped, start)
+        verdict = probe(operator, found, value, budget, self.rng, self._stopped, start)
+        if verdict.text:
+            return verdict
+        self._count_search(verdict.counts)
+        return None
+
+    def _count_search(self, spent: Counts, each: int = 1) -> None:
+        self.counts.add(spent, each)
+        self.counts.verification_columns += each * spent.operator_columns
+        self.filter_calls += each * spent.block_applications
 
     def _result(self, state: IterationState, reason: str) -> IterationResult:
         if reason != "converged" and self.verification == "not reached":

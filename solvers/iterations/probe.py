@@ -51,7 +51,7 @@ def probe(
     rng: Any,
     stop: Callable[[], object],
     start: tuple[Array, Array | None] | None = None,
-) -> Verdict | None:
+) -> Verdict:
     """Look for eigenvalues in the complement of the computed vectors with ranking keys from `value` on.
 
     Parameters
@@ -67,8 +67,8 @@ def probe(
 
     Returns
     -------
-    Verdict or None
-        None where the budget was not enough.
+    Verdict
+        Without a text where the budget was not enough.
     """
     value, deflated = _deflated(found, value)
     X = cast(ColumnBlock, found.X)[:, :deflated]
@@ -96,14 +96,14 @@ def probe(
                     break
             missed = run.ritz_vectors(found.which, found.wanted + float(found.limits[-1]))
             if missed is None:  # not beyond the limit of the last wanted value after all
-                return None
+                break
             return Verdict(missed, run.counts, f"found {missed.shape[1]} more")
         if is_resolved:
             is_whole = value <= found.wanted + found.limits[-1]
             beyond = "" if is_whole else f" (looked for values from {value:.6g} on)"
             text = "passed: a random vector in the complement has no component beyond what was found"
             return Verdict(None, run.counts, text + beyond)
-    return None
+    return Verdict(None, run.counts, "")
 
 
 def _deflated(found: Found, value: float) -> tuple[float, int]:

@@ -59,7 +59,7 @@ class Verdict:
 
     missed: Block | None  # orthonormal vectors, orthogonal to X, with wanted Ritz values
     counts: Counts
-    text: str  # outcome in words
+    text: str  # outcome in words; empty where nothing is decided
 
 
 @frozen

@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 import blockvec
 import solvers
-from blockvec import BlockVector
-from solvers import blocks
-from solvers.iterations import verification
+from blockvec import BlockVector, models
+from solvers import blocks, eigsh
+from solvers.iterations import probe, verification
 from solvers.iterations.chebyshev import Recurrence, recurrence
 from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.search_interval import Found, choose_interval, degree_to_spare, may_have_missed
@@ -368,3 +368,18 @@ def test_a_search_beside_vectors_that_have_not_converged_ends(seed: int) -> None
     assert result.info["verification_columns"] < 1000
     second = 2 - 2 * np.cos(2 * np.pi / 17)
     assert np.allclose(result.eigenvalues.get(), [0, *[second] * 5], atol=1e-6)
+
+
+def test_products_of_a_search_that_decides_nothing_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = sp.csr_array(models.model("laplace3d:n=12"))
+    monkeypatch.setattr(probe, "MOST_BYTES", 8 * 8 * A.shape[0])  # eight steps
+    columns = 0
+
+    def product(X: Any) -> Any:
+        nonlocal columns
+        columns += 1 if X.ndim == 1 else X.shape[1]
+        return A @ X
+
+    result = eigsh(product, 4, which="SA", shape=A.shape, rng=0, return_info=True)
+    assert result.info["operator_columns"] == columns
+    assert result.info["verification_columns"] > 8
