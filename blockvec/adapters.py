@@ -88,9 +88,7 @@ class FunctionOperator(Operator):
         from .krylov_steps import KrylovSteps
 
         def product(X: Array, Y: Array) -> None:
-            AX = self._product(X, Y, 0)
-            if AX is not Y:
-                elementwise.axpby("apply", memory_of(AX), None, memory_of(Y), 1, 0)
+            self._run(memory_of(X), memory_of(Y), 1, 0, 0)
 
         return KrylovSteps(queue, b, product=product, takes_several=False)
 

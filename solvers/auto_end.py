@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from .placement import place_of
 from .problem import IterationState, Problem
 from .result import EigenResult
 
+if TYPE_CHECKING:
+    from .preparation import Prepared
+
 LOOK_STEPS = 16
 NOISE, SLIGHT = 100.0, 0.01  # rounding errors of a Ritz value, and share of the limit of its residual
 TINY = 1e-16  # share of the largest distance that counts as none
@@ -52,7 +55,7 @@ SLACK = 2.0  # times its predicted time, that an iteration may take
 # seconds of factors with their solves, at least.
 SHARE, LEAST_S = 0.25, 0.02
 # Arguments that say how values around a number are computed.
-HOW = ("Minv", "OPinv", "preconditioner", "jd_options", "orthogonal_to", "interval", "maxiter")
+HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
 
 
 @frozen
@@ -107,17 +110,26 @@ class Beside:
         return result.with_info(which="LM", sigma=self.sigma, why=why)
 
 
-class Watch:
-    """A callback that ends a solve for the end beside sigma once it finds values beyond sigma."""
+class Attempt:
+    """A callback that ends a solve for the end beside sigma once it finds values beyond sigma.
 
-    def __init__(self, beside: Beside, callback: Callable[[IterationState], object] | None) -> None:
-        self._beside, self._callback, self._is_over = beside, callback, False
+    `otherwise` prepares the problem without an attempt.
+    """
+
+    def __init__(
+        self,
+        beside: Beside,
+        otherwise: Callable[[], Prepared],
+        callback: Callable[[IterationState], object] | None,
+    ) -> None:
+        self.beside, self.otherwise = beside, otherwise
+        self._callback, self._is_over = callback, False
 
     def __call__(self, state: IterationState) -> bool:
         """Return whether the solve ends."""
         if self._callback is not None and self._callback(state) is True:
             return True
-        self._is_over = self._beside.is_crossed(state.eigenvalues, state.limits)
+        self._is_over = self.beside.is_crossed(state.eigenvalues, state.limits)
         return self._is_over
 
     def is_settled(self, result: EigenResult) -> bool:
@@ -126,7 +138,7 @@ class Watch:
         if stopped in ("interrupted", "time_limit") or (stopped == "callback" and not self._is_over):
             return True
         is_complete = stopped == "converged" and result.converged.all() and not result.info["missing"]
-        return bool(is_complete and not self._beside.is_crossed(result.eigenvalues, result.limits))
+        return bool(is_complete and not self.beside.is_crossed(result.eigenvalues, result.limits))
 
 
 def asks_for_nearest(which: str, mode: str, M: Any, options: Mapping[str, Any]) -> bool:

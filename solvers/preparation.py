@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -51,7 +51,7 @@ from .runtime.progress import logger, progress_bar
 from .transform.scaling import Scaling, measured
 
 if TYPE_CHECKING:
-    from .auto_end import Beside, Watch
+    from .auto_end import Attempt
     from .transform.standard_form import StandardForm
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
@@ -78,8 +78,7 @@ class Prepared:
     mode: str
     sigma: float | None  # as given
     shift: float | None  # scaled
-    beside: Beside | None  # sigma and what was seen around it, where factors would take long
-    otherwise: Callable[[], Prepared] | None  # the same without an attempt at an end of the spectrum
+    attempt: Attempt | None  # whose problem is that of an end of the spectrum, in the place of sigma
     interval: tuple[float, float] | None  # as given
     single: Any  # the type of a matrix in single precision that is solved for in double precision
     most: int | None  # pairs of an interval
@@ -93,9 +92,8 @@ class Prepared:
     def solve(self) -> EigenResult:
         """Solve the problem, and return the result for the matrices and the arrays of the caller."""
         problem, is_first = self.problem, self.processes is None or self.processes.rank == 0
-        watch = self._watch()
-        if watch is not None:
-            problem = replace(problem, callback=watch)
+        if self.attempt is not None:
+            problem = replace(problem, callback=self.attempt)
         shown = progress_bar(problem.callback) if self.shows_progress and is_first else None
         with self.scaling.noted(), shown or nullcontext(problem.callback) as callback:
             scaled = self.scaling.problem(problem if shown is None else replace(problem, callback=callback))
@@ -103,17 +101,10 @@ class Prepared:
             if self.single is not None:
                 result = _rounded(result, scaled, self.single)
             result = self.scaling.result(result, self.sigma, self.tol)
-        if self.beside is not None:
-            columns = self.beside.columns
-            result = result.with_info(
-                operator_columns=result.info["operator_columns"] + columns,
-                block_applications=result.info["block_applications"] + columns,
-            )
-        if watch is not None:
-            assert self.beside is not None
-            if not watch.is_settled(result):
-                return self._otherwise(result)
-            result = self.beside.described(result)
+        if self.attempt is not None:
+            if not self.attempt.is_settled(result):
+                return self._after(result, self.attempt.otherwise())
+            result = self.attempt.beside.described(result)
         if self.processes is not None:
             result = result.with_info(processes=shares(self.rows))
         if self.home is not None:
@@ -124,24 +115,10 @@ class Prepared:
             problem.checkpoint.remove()
         return result
 
-    @property
-    def tries_end(self) -> bool:
-        """Whether values around sigma are looked for at an end of the spectrum first."""
-        return self.otherwise is not None
-
-    def _watch(self) -> Watch | None:
-        if self.beside is None or not self.tries_end:
-            return None
-        from .auto_end import Watch
-
-        return Watch(self.beside, self.problem.callback)
-
-    def _otherwise(self, first: EigenResult) -> EigenResult:
+    def _after(self, first: EigenResult, rest: Prepared) -> EigenResult:
         """Solve a problem in another way, after an attempt at an end."""
-        assert self.otherwise is not None
         if self.problem.checkpoint is not None:
             self.problem.checkpoint.remove()
-        rest = self.otherwise()
         result = replace(rest, problem=within_time(rest.problem)).solve()
         why = f"{result.info['why']}, after an attempt at the end of the spectrum beside sigma"
         return one_after_other(first, result, why=why)
@@ -152,8 +129,8 @@ class Prepared:
         def densely() -> EigenResult:
             return solve_densely(problem, form, self.shift, self.mode, cast(Operator, problem.operator), A, M)
 
-        if self.beside is not None and self.tries_end and is_explicit(A):
-            return self.beside.solve(problem)
+        if self.attempt is not None and is_explicit(A):
+            return self.attempt.beside.solve(problem)
         return solve_or_densify(problem, lambda: _iterate(problem, form, A, M, self.shift), densely)
 
     def _solve_interval(self, problem: Problem) -> EigenResult:
@@ -243,18 +220,20 @@ def prepare(
     method = options["method"]
     corrects = asks_for_corrections(method, given.preconditioner, options["jd_options"])
     tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
-    op = beside = otherwise = None
+    pairs = k if isinstance(k, int) else 6
+    op = beside = attempt = None
     if may_be_end and sigma is not None:
-        from .auto_end import asks_for_nearest, look
+        from .auto_end import Attempt, asks_for_nearest, look
 
         if asks_for_nearest(which, mode, given.M, options):
             op = given.operator()
-            beside = look(given.A, op, sigma, k if isinstance(k, int) else 6)
-    if beside is not None and beside.end is not None:
-        given_as = A, k, M, beside.sigma, "LM", options, begin_s
-        otherwise = functools.partial(prepare, *given_as, may_be_end=False)
-        sigma, which = None, beside.end
-        checkpoint = None if checkpoint is None else checkpoint.stage("end")
+            beside = look(given.A, op, sigma, pairs)
+        if beside is not None and beside.end is not None:
+            given_as = A, k, M, sigma, which, options, begin_s
+            otherwise = functools.partial(prepare, *given_as, may_be_end=False)
+            attempt = Attempt(beside, otherwise, options["callback"])
+            sigma, which = None, beside.end
+            checkpoint = None if checkpoint is None else checkpoint.stage("end")
     placement = Placement.of(
         *(given.A, given.M, device_of(given.A, given.device), sigma),
         k=6 if k is None else k,
@@ -289,6 +268,8 @@ def prepare(
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
     is_checked = options["check_hermitian"]
     scaling = measured(op, given.A, given.M, far, mode, norm, 0 if transforms else rng, is_checked)
+    if beside is not None:
+        scaling = scaling.after(beside.columns)
     shift, form = None if sigma is None else scaling.value(sigma), None
     with scaling.noted():
         operands = op, given.A, given.M, given.OPinv
@@ -297,7 +278,7 @@ def prepare(
             from .transform.standard_form import standard_form
 
             at = None if unfactored else shift
-            pairs, how = k if isinstance(k, int) else 6, "jd" if unfactored else method
+            how = "jd" if unfactored else method
             form = standard_form(op, A, M, at, OPinv, mode, Minv=given.Minv, k=pairs, method=how)
     problem = Problem(
         operator=op,
@@ -325,8 +306,7 @@ def prepare(
         mode=mode,
         sigma=sigma,
         shift=shift,
-        beside=beside,
-        otherwise=otherwise,
+        attempt=attempt,
         interval=interval,
         single=single,
         most=None if k is None or interval is None else integer("k", k, 0),

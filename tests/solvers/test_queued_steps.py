@@ -275,6 +275,35 @@ def test_the_decomposition_holds_after_several_steps(dtype: str, b: int, several
     assert several
 
 
+@pytest.mark.usefixtures("queues")
+@pytest.mark.parametrize("form", ["returned", "column-major", "written"])
+def test_functions_are_multiplied_by_between_launches(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    A = models.model("laplace2d:nx=20,ny=21").tocsr()
+
+    def returning(X: Any) -> Any:
+        return A @ X if form == "returned" else np.asfortranarray(A @ X)
+
+    def writing(X: Any, out: Any) -> None:
+        out[...] = A @ X
+
+    operator = as_operator(writing if form == "written" else returning, shape=A.shape, dtype=float)
+    made: list[SeveralSteps] = []
+
+    def launcher(_: Any, matrix: Any, V: Any, b: int) -> SeveralSteps:
+        made.append(SeveralSteps(matrix, V, b))
+        return made[-1]
+
+    monkeypatch.setattr(type(operator.backend), "krylov_steps", launcher)
+    basis = BlockKrylov(operator, BlockVector.zeros(420, 40), 0, 3, np.random.default_rng(1), Counts())
+    basis.append_random(3)
+    while basis.can_expand():
+        basis.expand(basis.capacity)
+    basis.settle()
+    error, scale = basis.defect()
+    assert error < 1e-13 * scale
+    assert set(made[0].steps) == {1}  # each queued by a call of its own
+
+
 @pytest.mark.parametrize("pending", [4, 7])
 def test_launches_take_the_next_of_many_pending_columns(
     pending: int, several: list[SeveralSteps], monkeypatch: pytest.MonkeyPatch
