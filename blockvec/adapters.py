@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,15 @@ from scipy.sparse.linalg import LinearOperator
 
 from . import arrays, elementwise, products
 from .arrays import Memory, memory_of, overlaps
-from .backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy
+from .backends import (
+    Array,
+    Backend,
+    array_namespace,
+    backend_for,
+    backend_of,
+    is_cupy,
+    single_threaded_blas,
+)
 from .errors import DTypeError, OptionError, ShapeError
 from .interchange import ArrayKind, is_function, native
 from .models import RowGenerator
@@ -29,6 +38,9 @@ if TYPE_CHECKING:
     from .krylov_steps import KrylovSteps
 
 FEW_COLUMNS = 3  # of which a product with a dense matrix takes less time one by one: 1.3 to 2.5 times
+# Of numbers, for a column, up to which waking threads of BLAS may take longer than the product: 8 ms instead
+# of 0.1 to 0.6 where the system wakes them on the core of their caller.
+UNTHREADED_PRODUCTS = 1_000_000
 
 
 class FunctionOperator(Operator):
@@ -50,6 +62,7 @@ class FunctionOperator(Operator):
         self._function, self._takes_columns = function, takes_columns
         self.matrix: Array | None = None  # the dense matrix that the function multiplies by
         self.can_fail = False  # for a block of rounding errors, as a solve can
+        self.needs_threads = True  # of BLAS
         self._writes = _has_parameter(function, "out")
 
     @Profile.timed("products")
@@ -340,17 +353,19 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
     A = A.astype(_matrix_dtype(A.dtype), copy=False)
 
     is_plain = backend.name == "cpu" and A.flags.forc  # others are copied for each product
+    is_short = backend.name == "cpu" and A.size * (4 if A.dtype.kind == "c" else 1) <= UNTHREADED_PRODUCTS
 
     def product(X: Array, out: Array) -> Array:
-        if is_plain and X.dtype == A.dtype and 1 < X.shape[1] <= FEW_COLUMNS:
-            for j in range(X.shape[1]):
-                out[:, j] = A @ X[:, j]
-        else:
-            backend.xp.matmul(A, X, out=out)
+        with single_threaded_blas if is_short else contextlib.nullcontext():
+            if is_plain and X.dtype == A.dtype and 1 < X.shape[1] <= FEW_COLUMNS:
+                for j in range(X.shape[1]):
+                    out[:, j] = A @ X[:, j]
+            else:
+                backend.xp.matmul(A, X, out=out)
         return out
 
     operator = FunctionOperator(product, A.shape, A.dtype, backend)
-    operator.matrix = A
+    operator.matrix, operator.needs_threads = A, not is_short
     return operator
 
 

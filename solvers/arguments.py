@@ -18,7 +18,7 @@ from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function, native
 from blockvec.parallel import Communicator
 
-from .blocks import Operator, column_factors, is_ordinary, to_host
+from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
 from .iterations.mixed_precision import SINGLE, Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
 from .orthogonalize import orthogonalize
@@ -212,9 +212,9 @@ def matrix_on_host(A: Any) -> Any:
 
 
 def blas_threads(A: Any) -> AbstractContextManager[object]:
-    """Limit BLAS to one thread beside a sparse operator of the host: threads would disturb what is sparse."""
-    is_sparse = A.device == "cpu" and getattr(A, "nnz", None) is not None
-    return blockvec.single_threaded_blas if is_sparse else nullcontext()
+    """Limit BLAS to one thread beside an operator of the host whose products need no threads of it."""
+    is_limited = A.device == "cpu" and not needs_threads(A)
+    return blockvec.single_threaded_blas if is_limited else nullcontext()
 
 
 def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:

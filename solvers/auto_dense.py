@@ -16,8 +16,8 @@ from blockvec.errors import BreakdownError, OptionError
 from .arguments import is_explicit
 from .combine import one_after_other
 from .costs import FEW_ROWS
+from .dense import dense_matrix
 from .drivers import solve
-from .iterations.rayleigh_ritz import dense_matrix
 from .problem import Problem
 from .result import EigenResult, InfiniteError
 from .runtime.memory import SMALL_BYTES, available_bytes
@@ -60,7 +60,7 @@ def matrix_of(name: str, A: Any, like: Operator) -> Any:
         return A
     if op is not like:  # which has been checked
         op.check_hermitian(0, name=name)
-    return dense_matrix(op.apply, BlockVector.empty(op.shape[0], 0, op.dtype))
+    return dense_matrix(op, BlockVector.empty(op.shape[0], 0, op.dtype))
 
 
 def solve_or_densify(

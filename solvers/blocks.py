@@ -130,6 +130,11 @@ def width_padding(block: Block) -> int:
     return 1 if block.device == "cpu" else PADDING
 
 
+def needs_threads(operator: CostedOperator) -> bool:
+    """Check whether products on the host take longer with one thread of BLAS: not with a sparse matrix."""
+    return bool(getattr(operator, "needs_threads", getattr(operator, "nnz", None) is None))
+
+
 def ceil_div(count: int, unit: int) -> int:
     """Divide and round up."""
     return -(-count // unit)

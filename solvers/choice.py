@@ -14,7 +14,7 @@ from blockvec.system.frozen import frozen
 from .arguments import integer
 from .blocks import round_up
 from .column_block import SHORT_ROWS
-from .costs import FEW_ROWS, is_dense, most_calls
+from .costs import FEW_ROWS, most_calls
 from .iterations.filter_design import FEW_PAIRS, PAIR, choose_degree
 from .problem import Chosen, IterationOptions, Problem
 from .runtime.progress import logger
@@ -33,10 +33,11 @@ STEPS_OF_FUNCTIONS = {2: 28, 4: 21, 8: 16}
 FUNCTION_PAIRS, FUNCTION_BYTES = 64, 1 << 30
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 # On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
-# Per wanted pair of sparse and of dense matrices: at the limit, 70 to 250 pairs of 600 to 1000 rows took 0.3
-# to 2 times as long by dense LAPACK, and at half of it 0.1 to 0.5.
-DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR, DENSE_ROWS_PER_DENSE_PAIR = 150, 5, 12
-DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
+# Per wanted pair: at the limit, dense matrices of 180 to 400 rows took .5 to 2.4 times as long densely.
+DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR = 150, 5
+# Iterations inside a spectrum apply A to more columns than this; those of the host took 2 to 13 times as long
+# as dense LAPACK.
+DENSE_ROWS_INSIDE, DENSE_ROWS_INSIDE_GPU = FEW_ROWS, 1500
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
 MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
@@ -97,12 +98,10 @@ def _most_dense_rows(problem: Problem) -> int:
     """Choose the number of rows up to which dense LAPACK is taken."""
     if problem.has_costly_steps:
         return DENSE_ROWS_HOST
+    is_here = problem.operator.device == "cpu"
     if problem.target is not None:
-        return DENSE_ROWS_INSIDE
-    if problem.operator.device != "cpu":
-        return DENSE_ROWS
-    rows_per_pair = DENSE_ROWS_PER_DENSE_PAIR if is_dense(problem.operator) else DENSE_ROWS_PER_PAIR
-    return min(FEW_ROWS, DENSE_ROWS_HOST + rows_per_pair * problem.k)
+        return DENSE_ROWS_INSIDE if is_here else DENSE_ROWS_INSIDE_GPU
+    return min(FEW_ROWS, DENSE_ROWS_HOST + DENSE_ROWS_PER_PAIR * problem.k) if is_here else DENSE_ROWS
 
 
 def _block_size(problem: Problem) -> int:

@@ -13,16 +13,16 @@ from blockvec import BlockVector, __version__, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
 
 from .arguments import integer, orthonormal_block
-from .blocks import Block, Operator, ceil_div, column_factors, columns_of, project_out, to_host
+from .blocks import Block, Operator, ceil_div, column_factors, columns_of, needs_threads, project_out, to_host
 from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
 from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
 from .costs import FEW_ROWS
+from .dense import IDENTITY_COLUMNS, dense_eigenpairs
 from .iterations.base import Iteration, IterationResult
 from .iterations.counts import Counts
 from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.lanczos import ThickRestart
-from .iterations.rayleigh_ritz import IDENTITY_COLUMNS, dense_eigenpairs
 from .problem import Chosen, IterationOptions, Problem
 from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
@@ -78,7 +78,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
             start = columns(problem.probes[:, :1].copy(order="F"), op.layout)
     elif problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
-    is_limited = op.device == "cpu" and (_is_sparse(problem) or isinstance(start, ColumnBlock))
+    is_limited = op.device == "cpu" and (isinstance(start, ColumnBlock) or not _needs_threads(problem))
     threads = single_threaded_blas if is_limited else contextlib.nullcontext()
     if problem.start is None and not start.shape[1]:
         start = start.random_like(options.block_size, problem.rng)
@@ -130,9 +130,9 @@ def _iteration(method: Chosen) -> type[Iteration]:
     return FilteredRestart if method == "filter" else ThickRestart
 
 
-def _is_sparse(problem: Problem) -> bool:
-    """Check whether products need no BLAS."""
-    return problem.solve_width > 0 or getattr(problem.operator, "nnz", None) is not None
+def _needs_threads(problem: Problem) -> bool:
+    """Check whether products need threads of BLAS, which solves with sparse factors do not."""
+    return not problem.solve_width and needs_threads(problem.operator)
 
 
 def _by_columns(problem: Problem, columns: type[ColumnBlock]) -> Problem:
@@ -141,7 +141,7 @@ def _by_columns(problem: Problem, columns: type[ColumnBlock]) -> Problem:
     by_rows: Any = problem.operator
     operator = ColumnOperator(
         by_rows.operator if isinstance(by_rows, InnerProductOperator) else by_rows,
-        has_threads=not _is_sparse(problem),
+        has_threads=_needs_threads(problem),
     )
     return replace(problem, operator=cast(Operator, operator), locked=locked)
 
@@ -212,7 +212,7 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
             "method='lanczos', or leave out comm."
         )
     seen = problem.seen or SpectralMap(problem.target).transformed
-    theta, X, norm = dense_eigenpairs(op.apply, _empty(op), problem.k, problem.which, seen, problem.locked)
+    theta, X, norm = dense_eigenpairs(op, _empty(op), problem.k, problem.which, seen, problem.locked)
     norm = norm if problem.norm is None else problem.norm
     counts = Counts(
         operator_columns=n + len(theta),

@@ -222,12 +222,14 @@ def prepare(
     tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
     pairs = k if isinstance(k, int) else 6
     op = beside = attempt = None
+    is_small = False
     if may_be_end and sigma is not None:
         from .auto_end import Attempt, asks_for_nearest, look
 
         if asks_for_nearest(which, mode, given.M, options):
             op = given.operator()
-            beside = look(given.A, op, sigma, pairs)
+            is_small = _is_small_array(given.A, op, options)
+            beside = None if is_small else look(given.A, op, sigma, pairs)
         if beside is not None and beside.end is not None:
             given_as = A, k, M, sigma, which, options, begin_s
             otherwise = functools.partial(prepare, *given_as, may_be_end=False)
@@ -237,7 +239,7 @@ def prepare(
     placement = Placement.of(
         *(given.A, given.M, device_of(given.A, given.device), sigma),
         k=6 if k is None else k,
-        method="jd" if corrects else method,
+        method="jd" if corrects else "dense" if is_small else method,
         mode=mode,
         is_given=given.OPinv is not None,
         needs_host=given.Minv is not None,
@@ -317,6 +319,13 @@ def prepare(
         caller=given.caller,
         shows_progress=options["progress"],
     )
+
+
+def _is_small_array(A: Any, op: Operator, options: Mapping[str, Any]) -> bool:
+    """Check whether dense LAPACK takes less time for values around sigma than factors with their solves."""
+    if not isinstance(A, np.ndarray) or op.device != "cpu" or op.dtype.char in DOUBLE:
+        return False
+    return all(options[name] is None for name in ("v0", "block_size", "checkpoint")) and fits_dense(op)
 
 
 def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any], *, always: bool) -> bool:

@@ -1,10 +1,9 @@
-"""Small dense problems: Ritz pairs, their ranking and convergence limits, and LAPACK for small operators."""
+"""Small dense problems: Ritz pairs, their ranking and convergence limits."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -12,12 +11,11 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from blockvec import Profile, array_namespace, single_threaded_blas
+from blockvec import Profile, single_threaded_blas
 from blockvec.errors import BreakdownError
-from blockvec.parallel import share
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, RealArray, to_host
+from ..blocks import RealArray
 
 Which = Literal["LA", "SA", "LM"]
 Selection = Literal["LA", "SA", "LM", "BE"]
@@ -28,7 +26,6 @@ SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copi
 MOST_OBLIQUE = 1e-9  # angle of a rotation to first order: more would cost the orthogonality of close vectors
 UNTHREADED = 24  # rows of a projected matrix
 _EIGH = {"d": lapack.dsyevd, "D": lapack.zheevd}
-IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
 
 
 @frozen
@@ -178,62 +175,3 @@ def _eigh(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
     if failed:
         raise np.linalg.LinAlgError("divide and conquer failed.")
     return theta, Y if T.dtype.kind != "c" else Y.conj()
-
-
-def dense_matrix(apply: Callable[[Any], Block], like: Block) -> Any:
-    """Form the matrix of an operator from its products with columns of the identity, on the device of `like`.
-
-    `like` is a block of n rows, over all processes. Rounding errors that are not Hermitian are removed.
-    """
-    n = like.n_global
-    rows = slice(None) if like.layout is None else like.layout.rows
-    xp = array_namespace(like.array)
-    A = xp.empty((n, n), like.dtype)
-    for begin in range(0, n, IDENTITY_COLUMNS):
-        end = min(begin + IDENTITY_COLUMNS, n)
-        columns = like.like(end - begin)
-        columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)[rows]
-        A[:, begin:end] = _whole(apply(columns))
-    return (A + A.conj().T) / 2
-
-
-def dense_eigenpairs(
-    apply: Callable[..., Block],
-    like: Block,
-    k: int,
-    which: Selection,
-    transformed: Callable[[RealArray], RealArray] | None = None,
-    locked: Block | None = None,
-) -> tuple[RealArray, Any, float]:
-    """Compute k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
-
-    `which` selects eigenvalues as they are, or `transformed`.
-    ``apply(X)`` is called with columns of the identity. The values are on the host; the vectors are a
-    row-major array of shape (n, k) on the device of `like`, which has n rows. The operator is restricted to
-    the complement of the locked columns. If rows are split over processes, each computes all pairs and
-    returns its rows of those of the first one.
-    """
-    layout = like.layout
-    xp = array_namespace(like.array)
-    A = dense_matrix(apply, like)
-    if not bool(xp.isfinite(A).all()):
-        raise BreakdownError("the matrix holds NaN or Inf; check its entries.")
-    if locked is not None:
-        Q = xp.linalg.qr(_whole(locked), mode="complete")[0][:, locked.shape[1] :]
-        A = Q.conj().T @ A @ Q
-    values, X = xp.linalg.eigh(A)
-    theta = to_host(values).astype(np.float64)
-    order = np.sort(select(theta if transformed is None else transformed(theta), which)[:k])
-    X = X[:, xp.asarray(order)]
-    X = xp.ascontiguousarray(X if locked is None else Q @ X)
-    norm = float(np.abs(theta).max())
-    if layout is None or layout.comm is None:
-        return theta[order], X, norm
-    pairs = (theta[order], to_host(X), norm) if layout.rank == 0 else None
-    values, X, norm = share(layout.comm, pairs)[0]
-    return values, xp.asarray(np.ascontiguousarray(X[layout.rows])), norm
-
-
-def _whole(block: Block) -> Any:
-    """Return all rows of a block."""
-    return block.array if block.layout is None else block.layout.gather(block.array)

@@ -1,0 +1,141 @@
+"""Dense LAPACK for operators of few rows: their matrices, and selected eigenpairs of these."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from blockvec import array_namespace, single_threaded_blas
+from blockvec.errors import BreakdownError
+from blockvec.parallel import share
+
+from .blocks import Block, Operator, RealArray, to_host
+from .iterations.rayleigh_ritz import Selection, select
+
+IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
+# Rows, and rows per pair, from which on selected vectors of a tridiagonal matrix take less time than all:
+# eight of 200 rows .8, of 500 to 3000 rows a third to a half.
+SELECTIVE_ROWS, SELECTIVE_ROWS_PER_PAIR = 150, 10
+UNTHREADED_ROWS = (
+    500  # up to which LAPACK is as fast with one thread of BLAS as with two, if these wake at once
+)
+PANEL = 32  # columns that LAPACK works on at once: the least that its documentation advises
+
+
+def dense_matrix(operator: Operator, like: Block) -> Any:
+    """Form the dense matrix of an operator: its own, or its products with columns of the identity.
+
+    `like` is a block of n rows, over all processes, on the device of the matrix. Rounding errors that are not
+    Hermitian are removed.
+    """
+    xp, n = array_namespace(like.array), like.n_global
+    A = getattr(operator, "matrix", None)
+    if A is None:
+        rows = slice(None) if like.layout is None else like.layout.rows
+        A = xp.empty((n, n), like.dtype)
+        for begin in range(0, n, IDENTITY_COLUMNS):
+            end = min(begin + IDENTITY_COLUMNS, n)
+            columns = like.like(end - begin)
+            columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)[rows]
+            A[:, begin:end] = _whole(operator.apply(columns))
+    return (A + A.conj().T) / 2
+
+
+def dense_eigenpairs(
+    operator: Operator,
+    like: Block,
+    k: int,
+    which: Selection,
+    transformed: Callable[[RealArray], RealArray] | None = None,
+    locked: Block | None = None,
+) -> tuple[RealArray, Any, float]:
+    """Compute k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
+
+    `which` selects eigenvalues as they are, or `transformed`. The values are on the host; the vectors are a
+    row-major array of shape (n, k) on the device of `like`, which has n rows. The operator is restricted to
+    the complement of the locked columns. If rows are split over processes, each computes all pairs and
+    returns its rows of those of the first one.
+    """
+    layout = like.layout
+    xp = array_namespace(like.array)
+    A = dense_matrix(operator, like)
+    if not bool(xp.isfinite(A).all()):
+        raise BreakdownError("the matrix holds NaN or Inf; check its entries.")
+    if locked is not None:
+        Q = xp.linalg.qr(_whole(locked), mode="complete")[0][:, locked.shape[1] :]
+        A = Q.conj().T @ A @ Q
+
+    def wanted(theta: RealArray) -> NDArray[np.intp]:
+        return np.sort(select(theta if transformed is None else transformed(theta), which)[:k])
+
+    theta, order, X = _eigenpairs(A, k, wanted)
+    X = xp.ascontiguousarray(X if locked is None else Q @ X)
+    norm = float(np.abs(theta).max())
+    if layout is None or layout.comm is None:
+        return theta[order], X, norm
+    pairs = (theta[order], to_host(X), norm) if layout.rank == 0 else None
+    values, X, norm = share(layout.comm, pairs)[0]
+    return values, xp.asarray(np.ascontiguousarray(X[layout.rows])), norm
+
+
+def _eigenpairs(
+    A: Any, k: int, wanted: Callable[[RealArray], NDArray[np.intp]]
+) -> tuple[RealArray, NDArray[np.intp], Any]:
+    """Compute all eigenvalues of a matrix, the indices of k wanted ones, and their vectors."""
+    xp, n, is_here = array_namespace(A), len(A), isinstance(A, np.ndarray)
+    with single_threaded_blas if is_here and n <= UNTHREADED_ROWS else contextlib.nullcontext():
+        if is_here and n >= max(SELECTIVE_ROWS, SELECTIVE_ROWS_PER_PAIR * k):
+            selected = selected_eigenpairs(A, wanted)
+            if selected is not None:
+                return selected
+        values, X = xp.linalg.eigh(A)
+    theta = to_host(values).astype(np.float64)
+    order = wanted(theta)
+    return theta, order, X[:, xp.asarray(order)]
+
+
+def selected_eigenpairs(
+    A: NDArray[Any], wanted: Callable[[RealArray], NDArray[np.intp]]
+) -> tuple[RealArray, NDArray[np.intp], NDArray[Any]] | None:
+    """Compute all eigenvalues of a Hermitian matrix of the host, ascending, and vectors of those wanted.
+
+    Both are those of a tridiagonal matrix: values by the QR algorithm, vectors by bisection and inverse
+    iteration. Values whose indices are not neighbours are computed apart. Copies of one value may have the
+    same vector then: the result is None if vectors are not orthonormal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> theta, order, X = selected_eigenpairs(np.diag([3.0, 1.0, 2.0]), lambda theta: np.array([0, 2]))
+    >>> theta.tolist(), np.abs(X).tolist()
+    ([1.0, 2.0, 3.0], [[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
+    """
+    names = ("hetrd", "unmqr") if A.dtype.kind == "c" else ("sytrd", "ormqr")
+    functions: Any = scipy.linalg.get_lapack_funcs(names, (A,))
+    reduce, rotate = functions
+    F, d, e, tau, _ = reduce(A.T, lower=1, lwork=PANEL * len(A))  # A^T is column-major, and conj(A)
+    values = scipy.linalg.eigvalsh_tridiagonal(d, e)
+    theta = values.astype(np.float64)
+    order = wanted(theta)
+    neighbours = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
+    ranges = [(int(part[0]), int(part[-1])) for part in neighbours]
+    try:
+        parts = [scipy.linalg.eigh_tridiagonal(d, e, select="i", select_range=ends)[1] for ends in ranges]
+    except np.linalg.LinAlgError:
+        return None
+    Z = np.asfortranarray(np.concatenate(parts, axis=1), A.dtype)
+    defect = np.abs(Z.T @ Z - np.eye(len(order))).max()
+    if not defect <= len(A) * np.finfo(A.dtype).eps:
+        return None
+    Z[1:], *_ = rotate("L", "N", F[1:, :-1], tau, Z[1:], PANEL * len(order))
+    return theta, order, Z.conj()
+
+
+def _whole(block: Block) -> Any:
+    """Return all rows of a block."""
+    return block.array if block.layout is None else block.layout.gather(block.array)

@@ -1,0 +1,144 @@
+"""Dense LAPACK: selected eigenpairs, and where they are taken instead of an iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse.linalg import aslinearoperator
+
+from blockvec import BlockVector, as_operator, eigsh
+from blockvec.models import model
+from solvers.dense import SELECTIVE_ROWS, dense_eigenpairs, selected_eigenpairs
+from solvers.iterations.rayleigh_ritz import select
+
+N = SELECTIVE_ROWS + 10
+
+
+def matrices() -> dict[str, Any]:
+    """Make Hermitian matrices of N rows: with and without copies, gaps, and zeros."""
+    rng = np.random.default_rng(5)
+    Z = rng.standard_normal((N, N))
+    Q = np.linalg.qr(Z)[0]
+    wilkinson = np.diag(np.abs(np.arange(21) - 10.0)) + np.eye(21, k=1) + np.eye(21, k=-1)
+    glued = np.kron(np.eye(N // 21 + 1), wilkinson)[:N, :N] + 1e-8 * (np.eye(N, k=1) + np.eye(N, k=-1))
+    return {
+        "random": Z + Z.T,
+        "complex": Z + Z.T + 1j * (Z - Z.T),
+        "single": (Z + Z.T).astype(np.float32),
+        "low rank": Z[:, :9] @ Z[:, :9].T + 1e-3 * np.eye(N),
+        "three values": (Q * np.repeat([1.0, 2.0, 3.0], N // 3 + 1)[:N]) @ Q.T,
+        "blocks": np.kron(np.eye(N // 10), np.ones((10, 10))),
+        "glued": glued,
+        "graded": (Q * 10.0 ** -np.linspace(0, 20, N)) @ Q.T,
+        "identity": np.eye(N),
+        "zero": np.zeros((N, N)),
+    }
+
+
+@pytest.mark.parametrize("name", matrices())
+@pytest.mark.parametrize("request_", ["LA", "SA", "LM", "BE", "inside"])
+@pytest.mark.parametrize("k", [1, 8, N // 10, N // 2])
+def test_selected_pairs_are_those_of_all(name: str, request_: str, k: int) -> None:
+    A = matrices()[name]
+    values = np.linalg.eigvalsh(A).astype(np.float64)
+    inside = float(np.median(values)) + 1e-3
+    key, which = (lambda theta: theta), request_
+    if request_ == "inside":
+        key, which = (lambda theta: -np.abs(theta - inside)), "LA"
+    like = BlockVector.empty(N, 0, A.dtype)
+    theta, X, norm = dense_eigenpairs(as_operator(A), like, k, which, key)  # type: ignore[arg-type]
+    rounding = N * np.finfo(A.dtype).eps
+    size = float(np.abs(values).max())
+    expected = values[select(key(values), which)[:k]]  # type: ignore[arg-type]
+    wanted, found = np.sort(key(expected)), np.sort(key(theta))  # at equal distances either side is right
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=rounding * size)
+    np.testing.assert_allclose(norm, size, rtol=rounding)
+    np.testing.assert_allclose(X.conj().T @ X, np.eye(k), rtol=0, atol=10 * rounding)
+    np.testing.assert_allclose(A @ X, X * theta, rtol=0, atol=10 * rounding * size)
+    assert X.flags.c_contiguous
+    assert X.dtype == A.dtype
+
+
+def test_copies_of_one_value_that_are_computed_apart_are_refused() -> None:
+    apart = np.array([0, N - 1])
+    assert selected_eigenpairs(np.eye(N), lambda theta: apart) is None
+    found = selected_eigenpairs(np.diag(np.arange(1.0, N + 1)), lambda theta: apart)
+    assert found is not None
+    assert found[0][found[1]].tolist() == [1.0, N]
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "threaded"),
+    [(1000, float, False), (1001, float, True), (500, complex, False), (501, complex, True)],
+)
+def test_products_of_small_arrays_wake_no_threads(n: int, dtype: Any, threaded: bool) -> None:
+    assert as_operator(np.zeros((n, n), dtype)).needs_threads == threaded  # type: ignore[attr-defined]
+
+
+def test_threads_are_limited_in_products_of_small_arrays_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blockvec import adapters
+
+    entered: list[str] = []
+
+    class Limit:
+        def __enter__(self) -> None:
+            entered.append("limited")
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(adapters, "single_threaded_blas", Limit())
+    for rows, width in ((100, 2), (100, 8), (1001, 2)):
+        A = np.random.default_rng(rows).standard_normal((rows, rows))
+        X = BlockVector.random(rows, width, rng=0)
+        np.testing.assert_allclose((as_operator(A) @ X).array, A @ X.array, rtol=0, atol=1e-11)
+    assert entered == ["limited"] * 2
+
+
+@pytest.mark.parametrize("dtype", [float, complex, int])
+@pytest.mark.parametrize("n", [60, 400])
+def test_values_of_an_array_around_sigma_need_no_factors(n: int, dtype: Any) -> None:
+    rng = np.random.default_rng(n)
+    A: Any = rng.integers(-9, 9, (n, n)).astype(dtype)
+    A = A + A.T + (1j * (A - A.T) if dtype is complex else 0)
+    values = np.linalg.eigvalsh(A)
+    nearest = np.sort(values[np.argsort(np.abs(values - 2.3))[:5]])
+    for options in ({}, {"v0": np.ones((n, 1))}, {"verify": "always"}):
+        result = eigsh(A, 5, sigma=2.3, rng=0, return_info=True, **options)  # type: ignore[call-overload]
+        np.testing.assert_allclose(result.eigenvalues, nearest, rtol=0, atol=1e-10 * n)
+        if n == 400:
+            assert result.info["method"] == ("lanczos" if options else "dense")
+
+
+def test_single_precision_around_sigma_is_solved_for_in_double() -> None:
+    n, rng = 300, np.random.default_rng(0)
+    Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    A = (Q * np.linspace(-1000, 1000, n)) @ Q.T
+    A = ((A + A.T) / 2).astype(np.float32)
+    exact = np.linalg.eigvalsh(A.astype(np.float64))
+    result = eigsh(A, 3, sigma=0.0, rng=0, return_info=True)
+    nearest = np.sort(exact[np.argsort(np.abs(exact))[:3]])
+    np.testing.assert_allclose(result.eigenvalues, nearest, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [14, 50])
+def test_functions_of_up_to_3000_rows_are_solved_densely_inside_their_spectra(rows: int) -> None:
+    A = model(f"laplace2d:n={rows}") if rows < 50 else model("laplace2d:nx=50,ny=40")
+    result = eigsh(aslinearoperator(A), 4, sigma=3.1, rng=0, return_info=True)
+    assert result.info["method"] == "dense"
+    values = np.linalg.eigvalsh(A.toarray())
+    nearest = np.sort(np.abs(values - 3.1))[:4]
+    np.testing.assert_allclose(np.sort(np.abs(result.eigenvalues - 3.1)), nearest, atol=1e-11)
+
+
+def test_a_stiff_array_is_not_factorised_at_its_end() -> None:
+    n, rng = 700, np.random.default_rng(1)
+    Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    A = (Q * np.logspace(0, 8, n)) @ Q.T
+    A = (A + A.T) / 2
+    result = eigsh(A, 5, which="SA", rng=0, return_info=True)
+    assert result.info["method"] == "dense"
+    assert "lanczos took as many" in result.info["why"] or "stagnated" in result.info["why"]
+    np.testing.assert_allclose(result.eigenvalues, np.linalg.eigvalsh(A)[:5], rtol=0, atol=1e-5)
