@@ -17,7 +17,7 @@ from .blocks import Block, Operator, ceil_div, column_factors, columns_of, needs
 from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
 from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
-from .costs import FEW_ROWS
+from .costs import FEW_ROWS, is_dense
 from .dense import IDENTITY_COLUMNS, dense_eigenpairs
 from .iterations.base import Iteration, IterationResult
 from .iterations.counts import Counts
@@ -214,9 +214,10 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     seen = problem.seen or SpectralMap(problem.target).transformed
     theta, X, norm = dense_eigenpairs(op, _empty(op), problem.k, problem.which, seen, problem.locked)
     norm = norm if problem.norm is None else problem.norm
+    formed = 0 if is_dense(op) else n  # columns by products
     counts = Counts(
-        operator_columns=n + len(theta),
-        block_applications=ceil_div(n, IDENTITY_COLUMNS) + ceil_div(len(theta), IDENTITY_COLUMNS),
+        operator_columns=formed + len(theta),
+        block_applications=ceil_div(formed, IDENTITY_COLUMNS) + ceil_div(len(theta), IDENTITY_COLUMNS),
     )
     outcome = IterationResult(
         theta=theta,

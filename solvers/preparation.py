@@ -323,7 +323,8 @@ def prepare(
 
 def _is_small_array(A: Any, op: Operator, options: Mapping[str, Any]) -> bool:
     """Check whether dense LAPACK takes less time for values around sigma than factors with their solves."""
-    if not isinstance(A, np.ndarray) or op.device != "cpu" or op.dtype.char in DOUBLE:
+    is_here = isinstance(A, np.ndarray) and op.device == "cpu" and op.layout is None
+    if not is_here or op.dtype.char in DOUBLE:
         return False
     return all(options[name] is None for name in ("v0", "block_size", "checkpoint")) and fits_dense(op)
 
