@@ -22,7 +22,7 @@ from blockvec.errors import CapacityError
 from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
 from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
-from .costs import is_dense
+from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
 from .placement import DENSE_ROWS, is_affordable, may_factorise, place_of, shift_invert_s
@@ -113,7 +113,7 @@ def solve_or_factorise(problem: Problem, matrix: Any) -> EigenResult:
 def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: Any) -> EigenResult:
     """Iterate at one end; continue by shift-invert if the iteration converges slowly."""
     invariant = problem.locked is None or len(problem.deflated) > 0
-    by_lapack = problem.may_be_dense and is_dense(problem.operator)  # eigenvalues take as long as some shifts
+    by_lapack = problem.may_be_dense and is_full(problem.operator)  # eigenvalues take as long as some shifts
     if by_lapack or not (invariant and is_factorable(problem.operator, problem.which)):
         return run(problem, options)
     soon = options

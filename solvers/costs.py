@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from .blocks import CostedOperator
 from .column_block import ColumnOperator
 from .problem import IterationOptions, Problem
@@ -22,6 +24,7 @@ GPU_STEPS = 50  # of an iteration, which take as long as the first call of dense
 RITZ_S, RITZ_ROW_S = 2e-4, 4e-10
 GPU_WAIT_S, GPU_QUEUE_S, GPU_PRODUCT_S, GPU_BYTE_S = 3e-4, 4e-4, 4e-6, 5e-13
 GPU_LAUNCH_S = 6e-5  # of queueing one of several steps at once; these read the filled half of a basis twice
+NEARLY_FULL = 4  # with one element in so many that is not zero, factors in any order have few zeros
 INNER_CALLS = 8  # per step of Jacobi-Davidson, at least
 PATIENCE = 2  # times the cost of dense LAPACK and a second: the limit of a method that was asked for
 
@@ -59,6 +62,14 @@ def steps_of_a_look(
 def is_dense(operator: CostedOperator) -> bool:
     """Check whether an operator multiplies by a dense matrix."""
     return getattr(operator, "matrix", None) is not None
+
+
+def is_full(operator: CostedOperator) -> bool:
+    """Check whether an operator of the host multiplies by a dense matrix whose factors have few zeros."""
+    matrix = getattr(operator, "matrix", None)
+    if matrix is None or operator.device != "cpu":
+        return False
+    return bool(np.count_nonzero(matrix) * NEARLY_FULL >= matrix.size)
 
 
 def most_calls(problem: Problem, options: IterationOptions) -> float:

@@ -21,9 +21,7 @@ IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense ma
 # Rows, and rows per pair, from which on selected vectors of a tridiagonal matrix take less time than all:
 # eight of 200 rows .8, of 500 to 3000 rows a third to a half.
 SELECTIVE_ROWS, SELECTIVE_ROWS_PER_PAIR = 150, 10
-UNTHREADED_ROWS = (
-    500  # up to which LAPACK is as fast with one thread of BLAS as with two, if these wake at once
-)
+UNTHREADED_ROWS = 500  # up to which LAPACK is as fast with one thread of BLAS as with two that wake at once
 PANEL = 32  # columns that LAPACK works on at once: the least that its documentation advises
 
 

@@ -159,10 +159,11 @@ def eigsh(
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
         "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a
-        function or for a matrix that cannot be factorised on its GPU. Otherwise, and for these up to n =
-        1500, it selects dense LAPACK if n is at most 150 + 5 k (150 + 12 k if A is a dense array) and 3000,
-        or 500 on a GPU and with `interval`, or k is more than a third of n, unless an option that only
-        iterations support is given (`v0`, `block_size`, `orthogonal_to`). In all other cases it compares
+        function or for a matrix that cannot be factorised on its GPU. Otherwise it selects dense LAPACK if n
+        is at most 150 + 5 k and 3000, or 500 on a GPU and with `interval`, or k is more than a third of n,
+        and with `sigma` for functions (on a GPU up to n = 1500) and dense arrays with few zeros up to n =
+        3000, unless an option that only iterations support is given (`v0`, `block_size`, `orthogonal_to`).
+        In all other cases it compares
         the cost of applying A, which is known for sparse matrices, with the cost of orthogonalisation, and
         allows the filter if that is cheaper. It begins with Lanczos steps, and designs a filter only if
         these are predicted to take long. ``info["why"]`` contains the reason.

@@ -41,6 +41,7 @@ from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pai
 from .blocks import column_factors, to_host
 from .column_block import SHORT_ROWS
 from .combine import one_after_other, staged, within_time
+from .costs import is_full
 from .drivers import solve
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
@@ -323,10 +324,10 @@ def prepare(
 
 def _is_small_array(A: Any, op: Operator, options: Mapping[str, Any]) -> bool:
     """Check whether dense LAPACK takes less time for values around sigma than factors with their solves."""
-    is_here = isinstance(A, np.ndarray) and op.device == "cpu" and op.layout is None
-    if not is_here or op.dtype.char in DOUBLE:
+    if not isinstance(A, np.ndarray) or op.layout is not None or op.dtype.char in DOUBLE:
         return False
-    return all(options[name] is None for name in ("v0", "block_size", "checkpoint")) and fits_dense(op)
+    is_usual = all(options[name] is None for name in ("v0", "block_size", "checkpoint"))
+    return is_usual and fits_dense(op) and is_full(op)
 
 
 def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any], *, always: bool) -> bool:

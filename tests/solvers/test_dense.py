@@ -113,6 +113,19 @@ def test_values_of_an_array_around_sigma_need_no_factors(n: int, dtype: Any) -> 
             assert options or result.info["operator_columns"] < 20  # of residuals and checks
 
 
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("options", [{"sigma": 1.3}, {"which": "SA"}])
+def test_arrays_of_zeros_keep_their_sparse_factors(dtype: Any, options: dict[str, Any]) -> None:
+    n = 700
+    A = np.diag(np.full(n - 1, -1j if dtype is complex else -1.0), 1)
+    A = A + A.conj().T + 2 * np.eye(n)
+    result = eigsh(A, 4, rng=0, return_info=True, **options)
+    assert result.info["method"] in ("lanczos", "shift-invert")
+    values = np.linalg.eigvalsh(A)
+    wanted = np.argsort(np.abs(values - options["sigma"])) if "sigma" in options else np.arange(n)
+    np.testing.assert_allclose(result.eigenvalues, np.sort(values[wanted[:4]]), rtol=0, atol=1e-12)
+
+
 def test_single_precision_around_sigma_is_solved_for_in_double() -> None:
     n, rng = 300, np.random.default_rng(0)
     Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
