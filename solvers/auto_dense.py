@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blockvec import BlockVector, Operator, as_operator
-from blockvec.errors import BreakdownError, OptionError
+from blockvec.errors import BreakdownError
 
 from .arguments import is_explicit
 from .combine import one_after_other
@@ -19,9 +19,10 @@ from .costs import FEW_ROWS
 from .dense import dense_matrix
 from .drivers import solve
 from .problem import Problem
-from .result import EigenResult, InfiniteError
+from .result import EigenResult, InfiniteError, SingularError
 from .runtime.memory import SMALL_BYTES, available_bytes
 from .runtime.processes import largest
+from .settle import is_complete
 from .storage import dense_bytes
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ FAILURES = {
     "maxiter": "did not converge",
     "converged": "did not reach the limit that rounding sets",
 }
+UNDECIDED = "did not find out whether copies are missing"  # with all pairs
 
 
 def fits_dense(op: Operator) -> bool:
@@ -78,13 +80,12 @@ def solve_or_densify(
         except (BreakdownError, InfiniteError):
             raise error from None  # of A itself
     stopped = first.info["stopped"]
-    is_verified = problem.verify == "never" or "skipped" not in first.info["verification"]
-    is_complete = first.converged.all() and not first.info["missing"] and is_verified
     is_asked_for = stopped == "maxiter" and problem.maxiter is not None
-    if is_complete or is_asked_for or stopped not in FAILURES:
+    if is_complete(first, problem.verify) or is_asked_for or stopped not in FAILURES:
         return first
+    failure = UNDECIDED if first.converged.all() else FAILURES[stopped]
     result = one_after_other(first, densely())
-    return _explained(result, problem, f"{first.info['method']} {FAILURES[stopped]}")
+    return _explained(result, problem, f"{first.info['method']} {failure}")
 
 
 def _explained(result: EigenResult, problem: Problem, why: str) -> EigenResult:
@@ -135,5 +136,5 @@ def _without_shift(form: StandardForm, op: Operator, A: Any, M: Any) -> Standard
         if form.inner is form.A:
             return standard_form(op, A, M, math.inf, None, "reciprocal")
         return standard_form(op, A, M, None)
-    except OptionError:  # A or M is singular
+    except SingularError:
         return condensed_form(op, A, M) if op.device == "cpu" and form.inner is not form.A else None

@@ -35,8 +35,9 @@ from .drivers import prepare, run
 from .iterations.rayleigh_ritz import Which
 from .iterations.spectrum import Sketch, sketch_of
 from .placement import place_of
-from .problem import IterationState, Problem
+from .problem import IterationState, Problem, Verify
 from .result import EigenResult
+from .settle import is_complete
 
 if TYPE_CHECKING:
     from .preparation import Prepared
@@ -132,13 +133,13 @@ class Attempt:
         self._is_over = self.beside.is_crossed(state.eigenvalues, state.limits)
         return self._is_over
 
-    def is_settled(self, result: EigenResult) -> bool:
+    def is_settled(self, result: EigenResult, verify: Verify) -> bool:
         """Check that the values nearest to sigma have been found, or the caller has stopped the solve."""
         stopped = result.info["stopped"]
         if stopped in ("interrupted", "time_limit") or (stopped == "callback" and not self._is_over):
             return True
-        is_complete = stopped == "converged" and result.converged.all() and not result.info["missing"]
-        return bool(is_complete and not self.beside.is_crossed(result.eigenvalues, result.limits))
+        is_ended = stopped == "converged" and is_complete(result, verify)
+        return is_ended and not self.beside.is_crossed(result.eigenvalues, result.limits)
 
 
 def asks_for_nearest(which: str, mode: str, M: Any, options: Mapping[str, Any]) -> bool:

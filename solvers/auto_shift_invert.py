@@ -28,6 +28,7 @@ from .iterations.filter_design import INDEX_BYTES, filter_width
 from .placement import DENSE_ROWS, is_affordable, may_factorise, place_of, shift_invert_s
 from .problem import IterationOptions, Problem
 from .result import EigenResult, counted
+from .settle import is_complete
 
 if TYPE_CHECKING:
     from .transform.standard_form import StandardForm
@@ -171,7 +172,7 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
     maxiter = soon if problem.maxiter is None else problem.maxiter
     first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=maxiter))
     is_over = first.info["stopped"] not in (*ENDED, "converged") or problem.maxiter is not None
-    if first.converged.all() or is_over:
+    if is_complete(first, problem.verify) or is_over:
         return first
     result = _by_shift_invert(first, A, M, staged(problem, "factorised"))
     if result is None:
@@ -261,25 +262,22 @@ def _from_shifts(
         if latest.info["stopped"] not in (("maxiter", "converged") if is_rough else ("maxiter",)):
             break
 
-    def proven() -> tuple[str, int | None]:
-        return proof(factors, to_host(result.eigenvalues), result.limits, end, problem.deflated)
+    def proven(result: EigenResult) -> EigenResult:
+        theta = to_host(result.eigenvalues)
+        return result.with_count(*proof(factors, theta, result.limits, end, problem.deflated))
 
-    text, missing = proven()
-    if missing != 0 and problem.verify == "auto" and result.info["stopped"] == "converged":
+    result = proven(result)
+    if not is_complete(result, problem.verify) and result.info["stopped"] == "converged":
         factors.refactorize(cast(float, sigma))
         start = tall_block("v0", result.eigenvectors, inverted.operator)
         searched = replace(within_time(staged(problem, "searched")), operator=inverted.operator, start=start)
         searched = replace(searched, which="LM", method="lanczos", ncv=inverted.ncv, block_size=b)
-        result = one_after_other(result, solve_transformed(cast("StandardForm", form), searched))
-        searched_for = result.info["verification"], result.info["missing"]
-        text, missing = searched_for if missing is None else proven()
+        result = proven(one_after_other(result, solve_transformed(cast("StandardForm", form), searched)))
     before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
     return result.with_info(
         method="shift-invert",
         why=f"{before}; {why}",
         which=end,
-        verification=text,
-        missing=missing or 0,
         time_s=time.perf_counter() - problem.begin_s,
     )
 

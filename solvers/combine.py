@@ -148,6 +148,7 @@ def after_outliers(
     info: dict[str, Any] = {**second.info}
     told = ("method", "degree", "block_size", "ncv", "stopped", "verification")
     why = f"{info['why']}, once {count} values further out were computed"
+    joined = replace(joined, verification=second.verification)
     return joined.with_info(which=problem.which, why=why, **{name: info[name] for name in told})
 
 
@@ -205,7 +206,8 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
     info["time_s"] = time.perf_counter() - problem.begin_s
     limits = problem.tolerance.limits(theta, norm)
     vectors = delivered(X.array, problem.operator.layout)
-    return EigenResult.from_pairs(theta, vectors, residuals, limits, info, continued(high, low))
+    verification, history = high.verification.joined(low.verification), continued(high, low)
+    return EigenResult.from_pairs(theta, vectors, residuals, limits, verification, info, history)
 
 
 def _of_both(high: str, low: str) -> str:

@@ -23,7 +23,7 @@ from .iterations.base import Iteration, IterationResult
 from .iterations.counts import Counts
 from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.lanczos import ThickRestart
-from .problem import Chosen, IterationOptions, Problem
+from .problem import Chosen, IterationOptions, Problem, Verification
 from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
@@ -225,7 +225,8 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
         residuals=_residuals(problem, theta, X),
         limits=problem.tolerance.limits(theta, norm),
         reason="converged",
-        verification="not needed: dense LAPACK finds everything",
+        verification=Verification.NOT_NEEDED,
+        verification_text="not needed: dense LAPACK finds everything",
         missing=0,
         norm=norm,
         degree=1,
@@ -257,7 +258,7 @@ def _result(problem: Problem, options: IterationOptions, outcome: IterationResul
         "method": method,
         "why": why,
         "stopped": outcome.reason,
-        "verification": outcome.verification,
+        "verification": outcome.verification_text,
         "n": problem.n,
         "k": problem.k,
         "which": problem.which,
@@ -289,4 +290,6 @@ def _result(problem: Problem, options: IterationOptions, outcome: IterationResul
     )
     X = columns_of(outcome.X.array, order)
     vectors = delivered(X, problem.operator.layout)
-    return EigenResult.from_pairs(theta, vectors, residuals, limits, info, outcome.history)
+    return EigenResult.from_pairs(
+        theta, vectors, residuals, limits, outcome.verification, info, outcome.history
+    )

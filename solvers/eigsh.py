@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-import numpy as np
-
 from .arguments import Options
-from .problem import IterationState, Method, excess
-from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
+from .problem import IterationState, Method
+from .result import EigenResult
 from .runtime.processes import together
+from .settle import settle
 
 if TYPE_CHECKING:
     from .iterations.jd_options import JacobiDavidsonOptions
@@ -316,46 +314,7 @@ def eigsh(
         result = replace(result, eigenvectors=None)
     if prepared.caller is not None:
         result = result.shared(prepared.caller)
-    _report(result, on_unconverged, "LM" if sigma is None else which)
+    settle(result, verify, on_unconverged, "LM" if sigma is None else which)
     if return_info:
         return result
     return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
-
-
-def _report(result: EigenResult, on_unconverged: str, transformed: str) -> None:
-    """Raise or warn according to `on_unconverged` if some pairs did not converge.
-
-    `transformed` is the selection of transformed values, "LM" without a shift.
-    """
-    info, count = result.info, int(result.converged.sum())
-    k, stopped = info["k"], info["stopped"]
-    if stopped == "interrupted":
-        raise Interrupted(
-            f"interrupted: {count} of {k} pairs had converged; see the exception's result.", result
-        )
-    if (count == k and not info["missing"]) or on_unconverged == "return":
-        return
-    cause = {
-        "maxiter": f"after {counted(info['restarts'], 'restart')}: raise maxiter or ncv, or loosen tol",
-        "time_limit": f"in {info['time_s']:.3g} s: raise time_limit",
-        "callback": "when the callback stopped the iteration",
-        "costly": f"in {info['operator_columns']} applications of A to a column, which took far longer than "
-        "dense LAPACK does: use method='auto' or 'dense', or give maxiter",
-        "stagnated": "before the residuals ceased to fall: raise ncv or block_size, give a "
-        "preconditioner, or loosen tol",
-        "converged": "to their limit in working precision: loosen tol",
-    }[stopped]
-    worst = float(np.max(excess(result.residuals, result.limits), initial=0.0))
-    message = f"{count} of {k} pairs converged {cause} (largest residual {worst:.2g} times its limit)."
-    if info["missing"]:
-        copies = "1 copy of a wanted value is" if info["missing"] == 1 else f"{info['missing']} copies are"
-        message += f" At least {copies} known to be missing."
-    if transformed != "LM":
-        message += (
-            f" With sigma, which={transformed!r} selects transformed eigenvalues, 1 / (lambda - sigma) in "
-            "mode 'normal'; the values nearest to sigma are which='LM'."
-        )
-    if on_unconverged == "warn":
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
-        return
-    raise NoConvergence(message, result)

@@ -103,8 +103,9 @@ def solve_window(
         square = solve(part, replace(options, ncv=ncv, degree=max(2, options.degree // 2)))
         found = _unfolded(problem, square)
         if result is not None:
-            verification = {name: result.info[name] for name in ("verification", "missing")}
-            found = one_after_other(result, found, **verification)
+            searched = {name: result.info[name] for name in ("verification", "missing")}
+            found = replace(found, verification=result.verification)
+            found = one_after_other(result, found, **searched)
         result = found
         if result.converged.all() or square.info["stopped"] != "converged":
             break
@@ -148,4 +149,5 @@ def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
     info["time_s"] = time.perf_counter() - problem.begin_s
     vectors = delivered(columns_of(X.array, nearest), problem.operator.layout)
     limits = problem.tolerance.limits(theta, norm)
-    return EigenResult.from_pairs(theta, vectors, residuals, limits, info, square.history)
+    pairs = theta, vectors, residuals, limits
+    return EigenResult.from_pairs(*pairs, square.verification, info, square.history)

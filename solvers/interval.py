@@ -25,7 +25,7 @@ from .combine import one_after_other, staged, within_time
 from .counting import can_factorise, estimate
 from .drivers import solve
 from .factorization.pencil import Pencil, eigenvalue_rounding
-from .problem import Problem
+from .problem import Problem, Verification
 from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
@@ -104,6 +104,7 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
                 with checkpoint.restoring():
                     slices.resume(saved)
         stopped = slices.run()
+        stopped = "interrupted" if interrupted() else stopped
     inside = _inside(slices.theta, low, high, pencil.rounding)
     found, dropped = len(inside), slices.found - len(inside)
     beyond = f", {dropped} of them outside of the interval" if dropped else ""
@@ -143,7 +144,8 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     }
     theta, residuals, limits = (part[inside] for part in (slices.theta, slices.residuals, slices.limits))
     X = pick(slices.X, inside)
-    result = EigenResult.from_pairs(theta, X.array, residuals, limits, info, slices.history)
+    pairs = theta, X.array, residuals, limits
+    result = EigenResult.from_pairs(*pairs, Verification.PROVED, info, slices.history)
     return result if info["missing"] else as_rounding_allows(result, problem, pencil.norms)
 
 

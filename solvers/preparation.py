@@ -103,7 +103,7 @@ class Prepared:
                 result = _rounded(result, scaled, self.single)
             result = self.scaling.result(result, self.sigma, self.tol)
         if self.attempt is not None:
-            if not self.attempt.is_settled(result):
+            if not self.attempt.is_settled(result, problem.verify):
                 return self._after(result, self.attempt.otherwise())
             result = self.attempt.beside.described(result)
         if self.processes is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,6 +25,25 @@ if TYPE_CHECKING:
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]
 Verify = Literal["auto", "always", "never"]
+
+
+class Verification(Enum):
+    """What became of the check that no copy of a multiple eigenvalue is missing, the surest first."""
+
+    PROVED = "proved"  # by counts of eigenvalues from factorisations
+    SEARCHED = "searched"  # for further copies, in the complement of the computed vectors
+    NOT_NEEDED = "not needed"  # as after dense LAPACK, which finds everything
+    UNDECIDED = "undecided"  # a search was cut short, or could not tell
+    SKIPPED = "skipped"  # switched off, or the solve ended before
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the number of copies is known."""
+        return self not in (Verification.UNDECIDED, Verification.SKIPPED)
+
+    def joined(self, other: Verification) -> Verification:
+        """Return the less sure one of those of two parts."""
+        return max(self, other, key=list(Verification).index)
 
 
 def asks_for_corrections(method: str, preconditioner: Any, jd_options: Any) -> bool:

@@ -18,7 +18,7 @@ from blockvec.system.frozen import frozen
 
 from .blocks import RealArray, to_host
 from .iterations.rayleigh_ritz import clusters
-from .problem import IterationState, excess
+from .problem import IterationState, Verification, excess
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ class SolveInfo(TypedDict):
     method: str
     why: str  # the reason for the method
     stopped: str  # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated" or "costly"
-    verification: str  # outcome of the search for missed copies of multiple eigenvalues
+    verification: str  # in words, for display: `EigenResult.verification` is what programs test
     n: int
     k: int
     which: str
@@ -97,6 +97,8 @@ class EigenResult:
     limits : numpy.ndarray, shape (k,)
         Residual norms at which a pair counts as converged.
     converged : numpy.ndarray of bool, shape (k,)
+    verification : Verification
+        Whether copies of multiple eigenvalues may be missing; ``verification.is_decided`` is False if so.
     info : dict
         Method and costs: ``method`` and ``why``, ``stopped``, ``verification``,
         ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns`` and
@@ -113,6 +115,7 @@ class EigenResult:
     residuals: NDArray[np.float64]
     limits: NDArray[np.float64]
     converged: NDArray[np.bool_]
+    verification: Verification
     info: SolveInfo
     history: Sequence[IterationState]
 
@@ -123,6 +126,7 @@ class EigenResult:
         X: Any,
         residuals: RealArray,
         limits: RealArray,
+        verification: Verification,
         info: SolveInfo,
         history: Sequence[IterationState] = (),
     ) -> EigenResult:
@@ -134,6 +138,7 @@ class EigenResult:
             residuals=residuals,
             limits=limits,
             converged=residuals <= limits,
+            verification=verification,
             info=info,
             history=history,
         )
@@ -142,6 +147,13 @@ class EigenResult:
         """Replace entries of `info`, and the history if given."""
         info: Any = self.info | entries
         return replace(self, info=info, history=self.history if history is None else history)
+
+    def with_count(self, text: str, missing: int | None) -> EigenResult:
+        """Replace the outcome of a search by that of a count of eigenvalues, unless that was uncertain."""
+        if missing is None:
+            return self
+        proven = replace(self, verification=Verification.PROVED)
+        return proven.with_info(verification=text, missing=missing)
 
     def part(self, which: slice) -> EigenResult:
         """Return some of the pairs."""
@@ -202,11 +214,10 @@ class EigenResult:
         """
         info, count = self.info, int(self.converged.sum())
         of = f"All {count}" if count == info["k"] else f"{count} of {info['k']}"
-        is_complete = info["verification"].startswith(("passed", "not needed", "proved"))
         if info["missing"]:
             copies = f"At least {info['missing']} copies are missing"
         else:
-            copies = f"Multiplicities {'complete' if is_complete else 'not verified'}"
+            copies = f"Multiplicities {'complete' if self.verification.is_decided else 'not verified'}"
         columns, restarts = (
             counted(info["operator_columns"], "operator column"),
             counted(info["restarts"], "restart"),
@@ -235,6 +246,7 @@ class EigenResult:
             "residuals": self.residuals.tolist(),
             "limits": self.limits.tolist(),
             "converged": self.converged.tolist(),
+            "verification": self.verification.value,
             "multiplicities": [list(group) for group in self.multiplicities],
             "info": self.info,
             "history": [
@@ -288,6 +300,10 @@ class EigenResult:
 
 class ConvergenceWarning(UserWarning):
     """Warning about pairs that did not converge."""
+
+
+class SingularError(OptionError):
+    """Error for a matrix that has no inverse where the problem needs one."""
 
 
 class InfiniteError(OptionError):

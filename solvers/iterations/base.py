@@ -22,7 +22,7 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..column_block import ColumnOperator
-from ..problem import IterationOptions, IterationState, Problem
+from ..problem import IterationOptions, IterationState, Problem, Verification
 from ..runtime.checkpoint import restored
 from ..runtime.processes import largest, same_values
 from ..runtime.progress import describe, logger
@@ -49,7 +49,8 @@ class IterationResult:
     limits: RealArray
     # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated", "costly" or "outliers"
     reason: str
-    verification: str  # outcome of the search for missed copies
+    verification: Verification
+    verification_text: str  # outcome of the search for missed copies, in words
     missing: int  # number of wanted vectors that are known to exist and are not in X
     norm: float  # ||A||, as given or estimated
     degree: int  # highest degree of a polynomial of A that was used; 1 for A itself
@@ -77,7 +78,7 @@ class Iteration(ABC):
 
     PROGRESS: tuple[str, ...] = (
         *("least", "search_width", "found_missed"),
-        *("missing", "verification", "filter_calls"),
+        *("missing", "verification_text", "filter_calls"),
     )
 
     least: float  # lower bound of the ranking keys, of (A - target I)^2 with a target
@@ -106,7 +107,8 @@ class Iteration(ABC):
         self.search_width = 1
         self.found_missed = 0
         self.missing = 0  # wanted vectors found by the last search that are not in the result
-        self.verification = "not reached"
+        self.verification = Verification.SKIPPED
+        self.verification_text = "skipped: the iteration ended before"
 
     @property
     def elapsed_s(self) -> float:
@@ -213,6 +215,7 @@ class Iteration(ABC):
     def snapshot(self) -> dict[str, Any]:
         """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""
         return {name: getattr(self, name) for name in self.PROGRESS} | {
+            "verification": self.verification.name,
             "rng": self.rng.bit_generator.state,
             "first_rng": self._first_rng,
             "counts": asdict(self.counts),
@@ -224,9 +227,10 @@ class Iteration(ABC):
         """Restore a state returned by `snapshot`."""
         for name in self.PROGRESS:
             setattr(self, name, restored(getattr(self, name), saved[name], name))
+        self.verification = Verification[saved["verification"]]
         self.rng.bit_generator.state = saved["rng"]
         # A search has used the pair, or it is not that of the interrupted run.
-        if self.verification != "not reached" or saved["first_rng"] != self._first_rng:
+        if self.verification is not Verification.SKIPPED or saved["first_rng"] != self._first_rng:
             self._random_pair = None
         for name in asdict(self.counts):
             setattr(self.counts, name, restored(0, saved["counts"][name], name))
@@ -327,18 +331,20 @@ class Iteration(ABC):
             self._repair(state)
             return False
         if self._spans_space():
-            self.verification = "not needed: the basis spans the space"
-            self.missing = 0
+            self._needs_no_search("the basis spans the space")
             return True
-        verify, b = self.problem.verify, self._copies_together
-        if verify == "never":
-            self.verification = "switched off"
+        if self.problem.verify == "never":
+            self.verification_text = "switched off"
             return True
         if not self._doubtful(state.eigenvalues, state.limits):
-            self.verification = f"not needed: no eigenvalue before the last has {b} copies, the block size"
-            self.missing = 0
+            b = self._copies_together
+            self._needs_no_search(f"no eigenvalue before the last has {b} copies, the block size")
             return True
         return self._verified(state)
+
+    def _needs_no_search(self, reason: str) -> None:
+        self.verification, self.verification_text = Verification.NOT_NEEDED, f"not needed: {reason}"
+        self.missing = 0
 
     def _doubtful(self, theta: RealArray, limits: RealArray) -> bool:
         """Check whether copies of wanted values may have been missed, or shall be looked for anyway."""
@@ -370,7 +376,8 @@ class Iteration(ABC):
             search = Search(folded, found, self.search_width, budget, self.rng, self._stopped)
             verdict = search.run()
         self._count_search(verdict.counts, each)
-        self.verification = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
+        self.verification = verdict.verification or Verification.UNDECIDED
+        self.verification_text = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
         self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
         if verdict.missed is None:
             return True
@@ -391,7 +398,7 @@ class Iteration(ABC):
             value = least_doubtful(theta, found.limits, self.which, self._copies_together) or value
         start, self._random_pair = self._random_pair, None
         verdict = probe(operator, found, value, budget, self.rng, self._stopped, start)
-        if verdict.text:
+        if verdict.verification is not None:
             return verdict
         self._count_search(verdict.counts)
         return None
@@ -402,8 +409,8 @@ class Iteration(ABC):
         self.filter_calls += each * spent.block_applications
 
     def _result(self, state: IterationState, reason: str) -> IterationResult:
-        if reason != "converged" and self.verification == "not reached":
-            self.verification = "skipped: the iteration ended before"
+        if self.verification is Verification.SKIPPED and self._spans_space():
+            self._needs_no_search("the basis spans the space")
         if self.residuals is None:
             self.residuals = self._true_residuals(state.eigenvalues)
         return IterationResult(
@@ -413,6 +420,7 @@ class Iteration(ABC):
             limits=state.limits,
             reason=reason,
             verification=self.verification,
+            verification_text=self.verification_text,
             missing=self.missing,
             norm=self._norm(),
             degree=self.degree,

@@ -29,6 +29,7 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Array, RealArray
 from ..column_block import ColumnBlock, ColumnOperator, summed
+from ..problem import Verification
 from .counts import Counts
 from .partial import vector_calls
 from .rayleigh_ritz import Which, ranking_key
@@ -68,7 +69,7 @@ def probe(
     Returns
     -------
     Verdict
-        Without a text where the budget was not enough.
+        Without a verification where the budget was not enough.
     """
     value, deflated = _deflated(found, value)
     X = cast(ColumnBlock, found.X)[:, :deflated]
@@ -82,7 +83,7 @@ def probe(
     while run.steps < most:
         alpha, before, after = run.step()
         if stop():
-            return Verdict(None, run.counts, "cut short")
+            return Verdict(None, run.counts, Verification.UNDECIDED, "cut short")
         is_over = not after > EXHAUSTED * run.norm
         is_resolved, is_exceeded = True, False
         for end in ends:
@@ -97,13 +98,14 @@ def probe(
             missed = run.ritz_vectors(found.which, found.wanted + float(found.limits[-1]))
             if missed is None:  # not beyond the limit of the last wanted value after all
                 break
-            return Verdict(missed, run.counts, f"found {missed.shape[1]} more")
+            text = f"found {missed.shape[1]} more"
+            return Verdict(missed, run.counts, Verification.UNDECIDED, text)
         if is_resolved:
             is_whole = value <= found.wanted + found.limits[-1]
             beyond = "" if is_whole else f" (looked for values from {value:.6g} on)"
             text = "passed: a random vector in the complement has no component beyond what was found"
-            return Verdict(None, run.counts, text + beyond)
-    return Verdict(None, run.counts, "")
+            return Verdict(None, run.counts, Verification.SEARCHED, text + beyond)
+    return Verdict(None, run.counts, None, "")
 
 
 def _deflated(found: Found, value: float) -> tuple[float, int]:

@@ -36,6 +36,7 @@ from ..blocks import (
     to_host,
 )
 from ..orthogonalize import orthogonalize
+from ..problem import Verification
 from .chebyshev import Recurrence, steps_within, steps_within_leak
 from .counts import Counts
 from .rayleigh_ritz import ranking_key
@@ -59,7 +60,8 @@ class Verdict:
 
     missed: Block | None  # orthonormal vectors, orthogonal to X, with wanted Ritz values
     counts: Counts
-    text: str  # outcome in words; empty where nothing is decided
+    verification: Verification | None  # None where nothing is decided, and another search may do so
+    text: str  # outcome in words
 
 
 @frozen
@@ -136,16 +138,16 @@ class Search:
             Y = self._filter(Y)
             steps += self.degree
             if self.stop():
-                return self._verdict(None, "cut short")
+                return self._verdict(None, Verification.UNDECIDED, "cut short")
             self._project(Y)
             if not self._norms(Y).max() > DECISIVE:
-                return self._verdict(
-                    None, "passed: nothing grew in the complement of what was found" + self._reach()
-                )
+                text = "passed: nothing grew in the complement of what was found" + self._reach()
+                return self._verdict(None, Verification.SEARCHED, text)
             Y, verdict = self._judge(Y)
             if verdict is not None:
                 return verdict
-        return self._verdict(None, f"undecided after {steps} steps: a cluster surrounds the last value")
+        text = f"undecided after {steps} steps: a cluster surrounds the last value"
+        return self._verdict(None, Verification.UNDECIDED, text)
 
     def _reach(self) -> str:
         """Describe the range of the search if the gap was too narrow for the budget."""
@@ -258,7 +260,8 @@ class Search:
         values = np.sqrt(np.abs(values)) if found.which == "LM" else ranking_key(values, found.which)
         missed = values > found.wanted + found.limits[-1]
         if missed.any():
-            return Y, self._verdict(_combined(Y, Z[:, missed]), f"found {int(missed.sum())} more")
+            text = f"found {int(missed.sum())} more"
+            return Y, self._verdict(_combined(Y, Z[:, missed]), Verification.UNDECIDED, text)
         if values.min() < self.interval.low:
             # The far end is beyond the interval: extend it, further each time.
             self.far_ends += 1
@@ -285,7 +288,7 @@ class Search:
         decided = highest < found.wanted + found.limits[-1] or residual <= found.limits[-1]
         if decided or self.outgrown > math.log(self.growth):
             text = "passed: what grew in the complement is less wanted than the last value"
-            return Y, self._verdict(None, text)
+            return Y, self._verdict(None, Verification.SEARCHED, text)
         if room := self._room_beside(Y):
             # In a cluster one vector grows into a mixture, which its residual separates; random ones tell
             # whether there are more values in it.
@@ -341,8 +344,8 @@ class Search:
         Y.scale(column_factors(factors, Y))
         return Y
 
-    def _verdict(self, missed: Block | None, text: str) -> Verdict:
-        return Verdict(missed, self.counts, text)
+    def _verdict(self, missed: Block | None, verification: Verification, text: str) -> Verdict:
+        return Verdict(missed, self.counts, verification, text)
 
 
 def _error_bound(values: RealArray, residual: float, generic: int) -> float:

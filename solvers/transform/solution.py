@@ -95,7 +95,7 @@ def is_dominated_by_its_diagonal(operator: Any, negligible: float) -> bool:
 def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
     """Solve a problem around a shift, and prove by two more factorisations that no nearer value is missing.
 
-    Where one is, the solve is repeated with a search for it.
+    Where one is, or no count is certain, the solve is repeated with a search for it.
     """
     factors, sigma = form.factors, form.map.sigma
     assert factors is not None
@@ -105,8 +105,8 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
         if not result.converged.all():
             break
         text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), result.limits)
-        result = result.with_info(verification=text, missing=missing or 0)
-        if not missing or has_searched:
+        result = result.with_count(text, missing)
+        if missing == 0 or has_searched:
             break
         factors.refactorize(sigma)
         start = tall_block("v0", result.eigenvectors, form.A)
@@ -270,6 +270,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     if corrects or (len(near) == 0 and others is None):
         rest = solve(replace(within_time(staged(inside, "polished")), start=tall_block("v0", V, S)))
         told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}
+        rest = replace(rest, verification=inner.verification)
         return rest.with_info(**told, history=continued(inner, rest))
     far = np.setdiff1d(np.arange(k), near)
     sides: dict[Selection, NDArray[np.intp]] = {inside.which: far}
@@ -306,7 +307,8 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         theta = np.concatenate([to_host(others.eigenvalues), theta])
         residuals = np.concatenate([others.residuals, residuals])
         limits = np.concatenate([others.limits, limits])
-    return EigenResult.from_pairs(theta, Y.array, residuals, limits, costs.info, costs.history)
+    pairs = theta, Y.array, residuals, limits
+    return EigenResult.from_pairs(*pairs, costs.verification, costs.info, costs.history)
 
 
 def _other_end(inner: EigenResult, inside: Problem) -> tuple[EigenResult, EigenResult | None, float]:
@@ -364,7 +366,8 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     info["norm"], info["why"] = norms.A, f"{info['why']}; {form.why}"
     vectors_of = columns_of(X.array, ascending)
     values, residuals, limits = (part[ascending] for part in (values, residuals, limits))
-    return EigenResult.from_pairs(values, vectors_of, residuals, limits, info, result.history)
+    pairs = values, vectors_of, residuals, limits
+    return EigenResult.from_pairs(*pairs, result.verification, info, result.history)
 
 
 def _pairs(

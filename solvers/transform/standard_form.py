@@ -54,6 +54,7 @@ from ..column_block import ColumnBlock
 from ..factorization.gram import Factor, gram_factor, rows_of_semidefinite
 from ..factorization.root import root_factor
 from ..factorization.shifted import ShiftedInverse, Solve, shifted_inverse
+from ..result import SingularError
 from .inner_product import InnerProductOperator, applied, inner_product_blocks
 from .spectral_map import SpectralMap
 
@@ -269,7 +270,7 @@ def in_inner_product(
     if sigma is None:
         factored = factorize(M, device=A.device)
         if factored.is_singular:
-            raise OptionError("M is singular; give sigma, with which infinite eigenvalues do no harm.")
+            raise SingularError("M is singular; give sigma, with which infinite eigenvalues do no harm.")
         if factored.inertia:
             raise OptionError("M is indefinite; it must be positive definite.")
 
@@ -385,7 +386,7 @@ def _without_shift(
     `singular` tells what to do if that has no inverse.
     """
     if factor.solve is None or factor.solve_adjoint is None:
-        raise OptionError(f"{name} is singular; {singular}")
+        raise SingularError(f"{name} is singular; {singular}")
     back, forth = factor.solve_adjoint, factor.solve
     inner, middle = (M, A) if name == "M" else (A, M)
 
