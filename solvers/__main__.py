@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -28,17 +29,19 @@ from .blocks import to_host
 from .choice import DENSE_ROWS
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
-from .result import EigenResult, Interrupted, ProcessInfo
+from .result import ConvergenceWarning, EigenResult, Interrupted, ProcessInfo
+from .settle import doubt, is_complete
 
 NAME = "blockvec-eigs"
-UNCONVERGED = 1  # exit code
+UNCONVERGED, UNVERIFIED = 1, 3  # exit codes
 
 EPILOG = """\
 MATRIX and --mass FILE are models, or files of Matrix Market (.mtx, .mtx.gz), SciPy (scipy.sparse.save_npz) or
 PETSc (binary AIJ); the content tells which. "-" reads such a file from standard input.
 
 exit codes: 0 all pairs converged, 1 some did not (they are shown and flagged), 2 arguments or files
-that cannot be used, 130 interrupted (the pairs computed so far are shown).
+that cannot be used, 3 all converged, but copies of multiple eigenvalues may be missing, 130 interrupted
+(the pairs computed so far are shown).
 
 models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:... and more;
 `python -c "import blockvec; print(*blockvec.models.available(), sep=chr(10))"` lists them.
@@ -213,7 +216,9 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     interrupted = False
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
         try:
-            result = _solve(A, M, device, arguments)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # printed below
+                result = _solve(A, M, device, arguments)
         except Interrupted as stop:
             result, interrupted = stop.result, True
     if comm is not None and arguments.save:
@@ -228,8 +233,10 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         write_all(outputs)
     if interrupted:
         return INTERRUPTED
-    wanted = result.info["k"] if arguments.interval else 6 if arguments.k is None else arguments.k
-    return DONE if int(result.converged.sum()) == wanted else UNCONVERGED
+    if message := doubt(result, arguments.verify):
+        print(f"{NAME}: {message}", file=sys.stderr)
+        return UNVERIFIED
+    return DONE if is_complete(result, arguments.verify) else UNCONVERGED
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:

@@ -83,7 +83,7 @@ def solve_or_densify(
     is_asked_for = stopped == "maxiter" and problem.maxiter is not None
     if is_complete(first, problem.verify) or is_asked_for or stopped not in FAILURES:
         return first
-    failure = UNDECIDED if first.converged.all() else FAILURES[stopped]
+    failure = UNDECIDED if is_complete(first, "never") else FAILURES[stopped]
     result = one_after_other(first, densely())
     return _explained(result, problem, f"{first.info['method']} {failure}")
 

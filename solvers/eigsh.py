@@ -208,7 +208,8 @@ def eigsh(
         Seconds after which to stop.
     on_unconverged : {"raise", "warn", "return"}
         Response to pairs that did not converge: raise `NoConvergence`, return all pairs with a
-        `ConvergenceWarning`, or return them silently (flagged in the result's `converged`).
+        `ConvergenceWarning`, or return them silently (flagged in the result's `converged`). Where all have
+        converged, see `verify`.
     return_info : bool
         Return an `EigenResult` instead of arrays.
     device : {"cpu", "gpu"}, optional
@@ -232,7 +233,10 @@ def eigsh(
         eigenvalue may have more copies than the block has columns, and in Jacobi-Davidson with "LM" or
         around `sigma`. Where A - sigma M is factorised (mode "normal", which "LM", no `orthogonal_to`),
         "always" proves by the inertia of two more factorisations that no value nearer to sigma than the
-        furthest one is missing, and ``info["verification"]`` says so.
+        furthest one is missing. ``result.verification`` says what came of it, ``info["verification"]`` in
+        words. Where a limit of the caller ends the solve before, or a search cannot tell, a
+        `ConvergenceWarning` says so; with "always" that counts as pairs that did not converge. "never" is
+        silent.
     check_hermitian : bool
         Whether to check first, with random vectors, that A is Hermitian (two operator columns). The norm of
         A is measured by the same products.

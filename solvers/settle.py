@@ -32,17 +32,22 @@ DECIDE = "give method='dense', sigma or an interval, whose factors count eigenva
 def is_complete(result: EigenResult, verify: Verify) -> bool:
     """Check that all pairs have converged and, unless nobody asks for that, that no copy may be missing."""
     is_verified = verify == "never" or result.verification.is_decided
-    return bool(result.converged.all()) and not result.info["missing"] and is_verified
+    return is_verified and _has_converged(result)
+
+
+def _has_converged(result: EigenResult) -> bool:
+    """Check that as many pairs as are wanted have converged, and none is known to be missing."""
+    return int(result.converged.sum()) == result.info["k"] and not result.info["missing"]
 
 
 def settle(result: EigenResult, verify: Verify, on_unconverged: str, transformed: str = "LM") -> None:
     """Raise or warn if a result must not, or not silently, be returned as the answer of a call.
 
-    An interrupted solve always raises. Pairs that have not converged, copies that are known to be missing,
-    and with ``verify="always"`` copies that may be, follow `on_unconverged`. With ``verify="auto"`` copies
-    that may be missing are always warned of, and whoever takes what there is with
-    ``on_unconverged="return"`` is warned of them as well. `transformed` is the selection of transformed
-    values, "LM" without a shift.
+    An interrupted solve always raises `Interrupted`, with the pairs that it has. Pairs that have not
+    converged and copies that are known to be missing follow `on_unconverged`. Copies that may be missing are
+    warned of, also with ``on_unconverged="return"``, since no flag of a pair tells of them; with
+    ``verify="always"`` they are refused as pairs that have not converged are. `transformed` is the selection
+    of transformed values, "LM" without a shift.
     """
     info, count = result.info, int(result.converged.sum())
     if info["stopped"] == "interrupted":
@@ -64,7 +69,7 @@ def settle(result: EigenResult, verify: Verify, on_unconverged: str, transformed
 def doubt(result: EigenResult, verify: Verify) -> str:
     """Say that copies may be missing although all pairs converged, and how to decide it; or nothing."""
     info = result.info
-    if is_complete(result, verify) or info["missing"] or not result.converged.all():
+    if is_complete(result, verify) or not _has_converged(result):
         return ""
     is_skipped = result.verification is Verification.SKIPPED
     return (

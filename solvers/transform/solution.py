@@ -182,7 +182,8 @@ def as_rounding_allows(
     floor = pair_floor(problem.tolerance.unit, values, norms, lengths)
     if rounding is not None:
         floor = np.maximum(floor, rounding(values))
-    if result.converged.all() or (result.residuals > np.maximum(result.limits, LOOSER * floor)).any():
+    is_as_good = result.residuals <= np.maximum(result.limits, LOOSER * floor)  # and not NaN
+    if result.converged.all() or not is_as_good.all():
         return result
     factor = float((result.residuals / floor).max())
     why = f"{result.info['why']}; residuals end at {factor:.2g} times the floor, as good as rounding allows"
