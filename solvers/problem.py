@@ -164,6 +164,10 @@ class Problem:
         """Number of locked columns."""
         return 0 if self.locked is None else self.locked.shape[1]
 
+    def ends_early(self, stopped: str) -> bool:
+        """Check that an iteration has given up for a reason of its own, not by a limit of the caller."""
+        return stopped in ("costly", "stagnated") or (stopped == "maxiter" and self.maxiter is None)
+
     @property
     def asks_for_corrections(self) -> bool:
         """Whether Jacobi-Davidson is asked for, by name or by an option that only it has."""

@@ -56,8 +56,8 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     try:
         inner = solve(inside)
         result = _accurate(form, inner, inside, problem, norms)
-        ends_early = problem.verify != "never" and result.verification is Verification.SKIPPED
-        if ends_early and result.converged.all() and _has_ended_itself(inner, problem):
+        is_skipped = problem.verify != "never" and result.verification is Verification.SKIPPED
+        if is_skipped and result.converged.all() and problem.ends_early(inner.info["stopped"]):
             # The solve asked for more digits than the pairs need, and had not come to its search.
             reached = Tolerance(float(inner.residuals.max()), "absolute", inside.tolerance.unit)
             start = tall_block("v0", inner.eigenvectors, inside.operator)
@@ -67,12 +67,6 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     except (BreakdownError, np.linalg.LinAlgError) as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
-
-
-def _has_ended_itself(result: EigenResult, problem: Problem) -> bool:
-    """Check that no limit of the caller, nor Ctrl-C, has ended a solve."""
-    stopped = result.info["stopped"]
-    return stopped in ("costly", "stagnated") or (stopped == "maxiter" and problem.maxiter is None)
 
 
 def _accurate(

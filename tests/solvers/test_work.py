@@ -166,7 +166,7 @@ def test_values_are_not_left_out_while_copies_of_them_are_missing(which: str) ->
     done = eigsh(A, 12, which=which, rng=0, return_info=True)
     vectors = np.eye(len(values))[:, [0, 1, 2, 50, 51, 52] if sign > 0 else [52, 51, 50, 2, 1, 0]].copy("C")
     theta, limits = (vectors * values[:, None]).sum(axis=0), np.full(6, 1e-12)
-    first = EigenResult.from_pairs(theta, vectors, np.zeros(6), limits, done.info, [])
+    first = EigenResult.from_pairs(theta, vectors, np.zeros(6), limits, done.verification, done.info)
     problem = Problem(
         operator=as_operator(A),
         k=6,
