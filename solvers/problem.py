@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]
 Verify = Literal["auto", "always", "never"]
+STOPPED = ("interrupted", "time_limit", "callback")  # reasons of the caller to end a solve
 
 
 class Verification(Enum):

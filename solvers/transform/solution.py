@@ -25,7 +25,7 @@ from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
-from ..problem import Problem, Verification
+from ..problem import STOPPED, Problem, Verification
 from ..result import EigenResult, InfiniteError
 from .inner_product import applied
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
@@ -82,6 +82,8 @@ def _accurate(
     if not is_dense or _dominant(to_host(inner.eigenvalues)).any():
         again = _transformed_back(form, _polished(inner, inside), problem, norms)
         costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
+        if (stopped := again.info["stopped"]) in STOPPED:
+            result = result.with_info(stopped=stopped)
         result = min(again, result, key=_excess).with_info(**costs, history=again.history)
     return as_rounding_allows(result, problem, norms, _lapack_rounding(form, inner) if is_dense else None)
 
@@ -183,7 +185,8 @@ def as_rounding_allows(
     why = f"{result.info['why']}; residuals end at {factor:.2g} times the floor, as good as rounding allows"
     limits = np.maximum(result.limits, result.residuals)
     accepted = replace(result, limits=limits, converged=np.ones(len(values), bool))
-    return accepted.with_info(why=why, stopped="converged")
+    stopped = result.info["stopped"]
+    return accepted.with_info(why=why, stopped=stopped if stopped in STOPPED else "converged")
 
 
 def _norms(form: StandardForm, norm: float | None) -> Norms:

@@ -255,6 +255,25 @@ def test_a_wrong_result_of_dense_lapack_is_refused(monkeypatch: pytest.MonkeyPat
             eigsh(K, 50, M=M, which="SA", method="dense", rng=0)
 
 
+@pytest.mark.parametrize("stopped", ["interrupted", "time_limit"])
+def test_a_stop_while_pairs_are_polished_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch, stopped: str
+) -> None:
+    K, M = chain(5)
+
+    def cut_short(inner: EigenResult, inside: Any) -> EigenResult:
+        return replace(inner, eigenvectors=inner.eigenvectors[:, ::-1]).with_info(stopped=stopped)
+
+    monkeypatch.setattr(solvers.transform.solution, "_polished", cut_short)
+    monkeypatch.setattr(solvers.transform.solution, "SHARE", 0.0)  # not accurate enough at once
+    options: dict[str, Any] = {"which": "SA", "method": "dense", "rng": 0, "return_info": True}
+    if stopped == "interrupted":
+        with pytest.raises(Interrupted):
+            eigsh(K, 50, M=M, **options)
+    else:
+        assert eigsh(K, 50, M=M, on_unconverged="return", **options).info["stopped"] == stopped
+
+
 def test_only_a_singular_matrix_makes_a_dense_solve_keep_its_shift() -> None:
     K, M = chain(0)
     op = as_operator(K)
