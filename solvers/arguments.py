@@ -17,6 +17,7 @@ from blockvec import BlockVector, array_namespace, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function, native
 from blockvec.parallel import Communicator
+from blockvec.scalars import plain
 
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
 from .iterations.mixed_precision import SINGLE, Precision, can_convert
@@ -165,13 +166,19 @@ def check_precision(op: Operator, *, method: str, is_plain: bool) -> None:
         )
 
 
-def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Convert to an integer and check its bounds. Whole numbers of type float count, such as SciPy's 1e7."""
+def whole(name: str, value: Any) -> int:
+    """Convert to an integer. Whole numbers of type float count, such as SciPy's 1e7."""
+    number = plain(value)
     try:
-        is_whole = isinstance(value, float) and value.is_integer()
-        number = int(value) if is_whole else python_operator.index(value)
+        is_whole = isinstance(number, float) and number.is_integer()
+        return int(number) if is_whole else python_operator.index(number)
     except TypeError:
         raise OptionError(f"{name}: got {value!r}; give an integer.") from None
+
+
+def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Convert to an integer, as `whole` does, and check its bounds."""
+    number = whole(name, value)
     if number < least or (most is not None and number > most):
         bound = f"at least {least}" if most is None else f"from {least} to {most}"
         got = number if abs(number) < 1 << 63 else "an integer of more than 64 bits"
@@ -337,7 +344,7 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
 def generator(rng: Any) -> np.random.Generator:
     """Form the random generator of a call."""
     try:
-        return np.random.default_rng(rng)
+        return np.random.default_rng(plain(rng))
     except (TypeError, ValueError):
         raise OptionError(f"rng: got {rng!r}; give None, an integer of at least 0, or a Generator.") from None
 

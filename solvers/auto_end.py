@@ -35,7 +35,7 @@ from .drivers import prepare, run
 from .iterations.rayleigh_ritz import Which
 from .iterations.spectrum import Sketch, sketch_of
 from .placement import place_of
-from .problem import IterationState, Problem
+from .problem import IterationState, Problem, stops
 from .result import EigenResult
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Attempt:
 
     def __call__(self, state: IterationState) -> bool:
         """Return whether the solve ends."""
-        if self._callback is not None and self._callback(state) is True:
+        if stops(self._callback, state):
             return True
         self._is_over = self.beside.is_crossed(state.eigenvalues, state.limits)
         return self._is_over

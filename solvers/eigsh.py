@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
+from blockvec.scalars import plain
+
 from .arguments import Options
 from .problem import IterationState, Method, excess
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
@@ -309,8 +311,8 @@ def eigsh(
     begin_s = time.perf_counter()
     from .preparation import prepare  # most of the package, which `import solvers` need not wait for
 
-    options = {name: given[name] for name in Options.__annotations__}
-    prepared = prepare(A, k, M, sigma, which, options, begin_s)
+    options = {name: plain(given[name]) for name in Options.__annotations__}
+    prepared = prepare(A, plain(k), M, plain(sigma), plain(which), options, begin_s)
     result = prepared.solve()
     if not return_eigenvectors:
         result = replace(result, eigenvectors=None)

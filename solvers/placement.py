@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 import blockvec
 from blockvec.errors import DeviceError
 from blockvec.system.frozen import frozen
@@ -117,7 +115,7 @@ def is_short(A: Any, k: int) -> bool:
         return False
     if A.shape[0] <= LAPACK_ROWS:
         return True
-    if not isinstance(k, int | np.integer) or not 0 < k <= HOST_PAIRS or type_of not in "dD":
+    if not 0 < k <= HOST_PAIRS or type_of not in "dD":
         return False
     parts, most = (2 if type_of == "D" else 1), (2 if k <= FEW else 1) * HOST_WORK
     return hasattr(A, "nnz") and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= most)

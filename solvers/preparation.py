@@ -35,6 +35,7 @@ from .arguments import (
     real,
     square,
     tall_block,
+    whole,
 )
 from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
@@ -60,11 +61,9 @@ SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 # Distances of other shifts, in rounding errors, where a value is nearer than `SPOILING` ||A - sigma M||.
 FURTHER_MOVES, SPOILING = (3e5, 1e7), 1e-9
+SIZES = ("block_size", "ncv", "maxiter")
 # Options that a problem has as they are given.
-PASSED_ON = (
-    *("verify", "callback", "method", "precision", "block_size", "ncv", "maxiter"),
-    "jd_options",
-)
+PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +208,10 @@ def prepare(
     Values nearest to `sigma` may be those of an end of the spectrum.
     """
     check(M, sigma, which, options)
+    k = None if k is None else whole("k", k)
+    sizes = {name: options[name] for name in SIZES if options[name] is not None}
+    options = {**options, **{name: whole(name, size) for name, size in sizes.items()}}
+    pairs = 6 if k is None else k
     interval = None if options["interval"] is None else ends(options["interval"])
     given = Operands.of(A, M, options)
     processes = given.split(options, interval)
@@ -221,7 +224,6 @@ def prepare(
     method = options["method"]
     corrects = asks_for_corrections(method, given.preconditioner, options["jd_options"])
     tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
-    pairs = k if isinstance(k, int) else 6
     op = beside = attempt = None
     is_small = False
     if may_be_end and sigma is not None:
@@ -239,7 +241,7 @@ def prepare(
             checkpoint = None if checkpoint is None else checkpoint.stage("end")
     placement = Placement.of(
         *(given.A, given.M, device_of(given.A, given.device), sigma),
-        k=6 if k is None else k,
+        k=pairs,
         method="jd" if corrects else "dense" if is_small else method,
         mode=mode,
         is_given=given.OPinv is not None,
@@ -285,7 +287,7 @@ def prepare(
             form = standard_form(op, A, M, at, OPinv, mode, Minv=given.Minv, k=pairs, method=how)
     problem = Problem(
         operator=op,
-        k=6 if k is None else k,
+        k=pairs,
         which=cast(Selection, which),
         tolerance=Tolerance(tol, options["convergence"], float(np.finfo(single or op.dtype).eps) / 2),
         rng=rng,

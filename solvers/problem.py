@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from blockvec import BlockVector
+from blockvec.scalars import plain
 from blockvec.system.frozen import frozen
 
 from .blocks import Array, Block, Operator, RealArray, times
@@ -29,6 +30,11 @@ Verify = Literal["auto", "always", "never"]
 def asks_for_corrections(method: str, preconditioner: Any, jd_options: Any) -> bool:
     """Check whether options ask for Jacobi-Davidson, by name or by an option that only it has."""
     return method == "jd" or preconditioner is not None or jd_options is not None
+
+
+def stops(callback: Callable[[IterationState], object] | None, state: IterationState) -> bool:
+    """Call the callback of a solve, if there is one; return whether its result is True, NumPy's included."""
+    return callback is not None and plain(callback(state)) is True
 
 
 def excess(residuals: RealArray, limits: RealArray) -> RealArray:

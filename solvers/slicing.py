@@ -35,7 +35,7 @@ from .blocks import Block, assign, ceil_div, column_factors, pick, round_up, sma
 from .factorization.pencil import Cut, Pencil, uncertain
 from .iterations.counts import Counts
 from .iterations.krylov import BlockKrylov
-from .problem import IterationState, Problem
+from .problem import IterationState, Problem, stops
 from .runtime.checkpoint import restored
 from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
 
@@ -434,9 +434,8 @@ class Slicing:
             time_s=self.earlier_s + time.perf_counter() - self.begin_s,
         )
         self.history.append(state)
-        callback = self.problem.callback
-        stops = callback is not None and callback(state.times(self.problem.exponent)) is True
-        return "callback" if stops else ""
+        is_over = stops(self.problem.callback, state.times(self.problem.exponent))
+        return "callback" if is_over else ""
 
     def fingerprint(self) -> dict[str, Any]:
         """Collect everything that determines the result, except the matrices themselves."""

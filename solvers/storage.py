@@ -90,6 +90,7 @@ def memory_needed(
     >>> [round(memory_needed(400**3, 7 * 400**3, 20, processes) / 1e9) for processes in (1, 4)]
     [91, 23]
     """
+    n, nnz = integer("n", n, 1), integer("nnz", nnz, 0)
     op: Any = DescribedOperator(n, nnz, np.dtype(dtype))
     tolerance = Tolerance(0.0, "value", float(np.finfo(op.dtype).eps) / 2)
     problem = Problem(

@@ -22,7 +22,7 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..column_block import ColumnOperator
-from ..problem import IterationOptions, IterationState, Problem
+from ..problem import IterationOptions, IterationState, Problem, stops
 from ..runtime.checkpoint import restored
 from ..runtime.processes import largest, same_values
 from ..runtime.progress import describe, logger
@@ -133,10 +133,9 @@ class Iteration(ABC):
         layout = self.operator.layout
         if (layout is None or layout.rank == 0) and logger.isEnabledFor(logging.INFO):
             logger.info(describe(state))
-        callback = self.problem.callback
-        stops = callback is not None and callback(state.times(self.problem.exponent)) is True
-        stops = bool(same_values(layout, stops, state.eigenvalues))
-        return reason or ("callback" if stops else "")
+        is_over = stops(self.problem.callback, state.times(self.problem.exponent))
+        is_over = bool(same_values(layout, is_over, state.eigenvalues))
+        return reason or ("callback" if is_over else "")
 
     def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
         """Describe the current state."""
