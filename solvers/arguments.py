@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector, array_namespace, as_operator
+from blockvec.arrays import element_type
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function, native
 from blockvec.parallel import Communicator
@@ -75,6 +76,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "verify": ("auto", "always", "never"),
     "precision": ("auto", "double", "mixed"),
 }
+
+
+SHORT_TYPES = ("float16", "float32", "complex64", ">f2", ">f4", ">c8", "<f2", "<f4", "<c8")
 
 
 def check_choices(callback: Any, **choices: Any) -> None:
@@ -227,15 +231,36 @@ def blas_threads(A: Any) -> AbstractContextManager[object]:
 def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
     """Convert matrices and functions of torch and JAX to ones of NumPy, SciPy and CuPy; keep all others.
 
-    Functions take arrays of the caller's kind, or else of their own library.
+    Matrices and arrays of other element types are converted to one of blocks. Functions take arrays of the
+    caller's kind, or else of their own library.
     """
     if all(operand is None for operand in operands):
         return list(operands)
     kinds = [caller or ArrayKind.of_caller(operand) for operand in operands]
     return [
-        kind.function(operand) if kind is not None and is_function(operand) else native(operand)
+        kind.function(operand)
+        if kind is not None and is_function(operand)
+        else _in_element_type(native(operand))
         for kind, operand in zip(kinds, operands, strict=True)
     ]
+
+
+def _in_element_type(operand: Any) -> Any:
+    """Convert a matrix or an array to an element type of blocks; keep functions and operators."""
+    if not is_explicit(operand):
+        return operand
+    wanted = element_type(operand.dtype)
+    return operand if operand.dtype == wanted else operand.astype(wanted)
+
+
+def spacing(*matrices: Any) -> float:
+    """Return the largest eps of the element types that matrices are given in, at least that of float64."""
+    eps = float(np.finfo(np.float64).eps)
+    for matrix in matrices:
+        name = str(getattr(matrix, "dtype", "")).rpartition(".")[2]  # of torch with its module
+        if name in SHORT_TYPES:
+            eps = max(eps, float(np.finfo(name).eps))
+    return eps
 
 
 def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:

@@ -33,6 +33,7 @@ from .arguments import (
     is_explicit,
     natively,
     on_host,
+    spacing,
     square,
 )
 from .blocks import Operator, RealArray
@@ -150,12 +151,13 @@ def count_eigenvalues(
     check_choice("method", method, METHODS)
     low, high = ends((a, b))
     width, generated = integer("vectors", vectors, 2), generator(rng)
+    spacings = spacing(A), spacing(M)
     A, M = natively(ArrayKind.of_caller(A), A, M)
     if method != "estimate" and place_of(A, device_of(A, device)) == "cpu":
         A, M, device = on_host(A), on_host(M), "cpu"
     A = split(A, None, shape=shape, dtype=dtype, device=device, mode="normal", interval=(a, b))
     op = square(as_operator(A, shape=shape, dtype=dtype, device=device))
-    scaling = measured(op, A, M, farthest(low, high), "normal", None, generated, True)
+    scaling = measured(op, A, M, farthest(low, high), "normal", None, generated, True, spacings)
     op, A, M, _ = scaling.operands(op, A, M, None, device, True)
     low, high = scaling.value(low), scaling.value(high)
     with scaling.noted():

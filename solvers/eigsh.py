@@ -14,7 +14,7 @@ from blockvec.scalars import plain
 
 from .arguments import Options
 from .problem import IterationState, Method, excess
-from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
+from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted, not_symmetric
 from .runtime.processes import together
 
 if TYPE_CHECKING:
@@ -347,6 +347,8 @@ def _report(result: EigenResult, on_unconverged: str, transformed: str) -> None:
         "preconditioner, or loosen tol",
         "converged": "to their limit in working precision: loosen tol",
     }[stopped]
+    if stopped in ("converged", "stagnated") and "asymmetry" in info:
+        cause = f"to their limit: {not_symmetric(info['asymmetry'])}"
     worst = float(np.max(excess(result.residuals, result.limits), initial=0.0))
     message = f"{count} of {k} pairs converged {cause} (largest residual {worst:.2g} times its limit)."
     if info["missing"]:

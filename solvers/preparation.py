@@ -33,6 +33,7 @@ from .arguments import (
     positive,
     preconditioner_for,
     real,
+    spacing,
     square,
     tall_block,
     whole,
@@ -272,7 +273,9 @@ def prepare(
         op = as_operator(given.A)
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
     is_checked = options["check_hermitian"]
-    scaling = measured(op, given.A, given.M, far, mode, norm, 0 if transforms else rng, is_checked)
+    accuracy = tol, options["convergence"] == "absolute"
+    drawn = 0 if transforms else rng
+    scaling = measured(op, given.A, given.M, far, mode, norm, drawn, is_checked, given.spacings, accuracy)
     if beside is not None:
         scaling = scaling.after(beside.columns)
     shift, form = None if sigma is None else scaling.value(sigma), None
@@ -387,6 +390,7 @@ class Operands:
     device: str | None
     shape: Any
     dtype: Any
+    spacings: tuple[float, float]  # eps of the types that A and M are given in
 
     @classmethod
     def of(cls, A: Any, M: Any, options: Mapping[str, Any]) -> Operands:
@@ -396,13 +400,14 @@ class Operands:
         if caller is not None and is_function(A):
             device = caller.device if device is None else device
             dtype = caller.dtype if dtype is None else dtype
+        spacings = spacing(A), spacing(M)
         others = (options["OPinv"], options["preconditioner"], options["v0"], options["orthogonal_to"])
         A, M, OPinv, preconditioner, start, locked = natively(caller, A, M, *others)
         stays = device is None or (isinstance(device, str) and device == "cpu")
         matrix = matrix_on_host(A) if stays and options["comm"] is None else None
         applied = None if matrix is None else A
         given = A if matrix is None else matrix, M, options["Minv"], OPinv, preconditioner, start, locked
-        return cls(caller, applied, *given, device, options["shape"], dtype)
+        return cls(caller, applied, *given, device, options["shape"], dtype, spacings)
 
     def split(self, options: Mapping[str, Any], interval: Any) -> Communicator | None:
         """Split the rows of A over processes, if there are several; return these."""

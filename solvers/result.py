@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -29,6 +29,16 @@ SAME_VALUE = 10.0  # values within this many residual limits are shown as copies
 def counted(number: int, noun: str) -> str:
     """Write a number with a noun in singular or plural."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def not_symmetric(asymmetry: Mapping[str, float]) -> str:
+    """Describe matrices that are not Hermitian to rounding, with the remedy."""
+    sizes = " and ".join(f"{name} differs from {name}^H by {size:.1e}" for name, size in asymmetry.items())
+    names = " and ".join(f"({name} + {name}.conj().T) / 2" for name in asymmetry)
+    return (
+        f"{sizes} of its size, which is more than rounding and than what was asked for; pass {names}, or tol "
+        f"above {max(asymmetry.values()):.0e}"
+    )
 
 
 class ProcessInfo(TypedDict):
@@ -78,6 +88,8 @@ class SolveInfo(TypedDict):
     restarts: int
     reductions: int  # inner products over the tall dimension
     time_s: float
+    # ||(A - A^H) z|| / ||A z|| for a random z, of A and M where rounding of their element types is exceeded
+    asymmetry: NotRequired[dict[str, float]]
     processes: NotRequired[list[ProcessInfo]]  # if rows are split over several
 
 

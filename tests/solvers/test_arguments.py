@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import blockvec
-from blockvec.errors import OptionError
+from blockvec.errors import DTypeError, OptionError
 from blockvec.models import model
 from solvers import JacobiDavidsonOptions, count_eigenvalues, eigsh, memory_needed
 from solvers.preparation import Prepared
@@ -48,7 +49,7 @@ def true_of_numpy(state: Any) -> Any:
         {"which": "SA", "method": "lanczos"},
         {"which": "SA", "method": "filter"},
         {"which": "BE", "method": "lanczos"},
-        {"sigma": 2.0, "method": "jd", "k": 1},
+        {"sigma": 0.0, "method": "jd", "k": 2},
         {"sigma": 0.0},  # perhaps solved as an end of the spectrum
         {"sigma": 2.3, "maxiter": 50},
         {"interval": (0.5, 0.6), "k": None},
@@ -123,3 +124,39 @@ def test_numbers_that_are_none_are_still_refused() -> None:
     for name, number in {"k": np.float32(2.5), "ncv": np.array([30]), "sigma": np.array([1.0, 2.0])}.items():
         with pytest.raises(OptionError, match=f"^{name}: got"):
             eigsh(GRID, **{name: number})
+
+
+@pytest.mark.parametrize(
+    "dtype", [">f8", ">f4", ">c16", ">c8", "float16", "longdouble", "clongdouble", ">i4", "bool"]
+)
+def test_matrices_of_other_element_types_are_converted_as_scipy_does(dtype: str) -> None:
+    dense = GRID[:200, :200].toarray()
+    A, M = dense.astype(dtype), np.eye(200).astype(dtype)
+    native = np.dtype(dtype).newbyteorder("=")
+    like = native if native.char in "fdFD" else np.dtype("D" if native.kind == "c" else "d")
+    expected = eigsh(A.astype(like), 3, which="SA", rng=0)
+    found = eigsh(A, 3, which="SA", rng=0)
+    assert [part.dtype for part in found] == [part.dtype for part in expected]
+    assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
+    pair, start = eigsh(dense, 3, M=M, sigma=0.1, rng=0), np.arange(1, 201).astype(dtype)
+    assert np.allclose(pair[0], eigsh(dense, 3, M=M.astype(like), sigma=0.1, rng=0)[0], rtol=1e-10)
+    assert count_eigenvalues(A, 0.0, 1.0).value == count_eigenvalues(A.astype(like), 0.0, 1.0).value
+    if native.kind != "c":
+        assert np.allclose(
+            eigsh(dense, 3, which="SA", v0=start)[0], eigsh(dense, 3, which="SA")[0], atol=1e-12
+        )
+    operator = blockvec.as_operator(A)
+    assert operator.dtype == like
+    assert np.allclose((operator @ np.eye(200, 2, dtype=like)).array, A.astype(like)[:, :2])
+
+
+def test_sparse_matrices_in_extended_precision_are_converted() -> None:
+    A = sp.csr_array(GRID, dtype=np.longdouble)
+    assert np.array_equal(eigsh(A, 3, which="SA", rng=0)[0], eigsh(GRID, 3, which="SA", rng=0)[0])
+
+
+def test_arrays_of_objects_are_refused_with_a_remedy_that_works() -> None:
+    A = GRID[:60, :60].toarray().astype(object)
+    with pytest.raises(DTypeError, match=re.escape("A.astype('float64')")):
+        eigsh(A, 3)
+    assert eigsh(A.astype("float64"), 3)[0].shape == (3,)
