@@ -21,7 +21,7 @@ from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
-from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
+from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
@@ -125,6 +125,8 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     first = solve_iteratively(staged(problem, "begun"), soon)
     if first.info["stopped"] not in ENDED or problem.maxiter is not None:
         return first
+    if problem.is_late():
+        return first.with_info(stopped="time_limit")
     if problem.checkpoint is None and (count := _count_outliers(first, problem.which)):
 
         def factorise(rest: Problem, others: EigenResult) -> EigenResult | None:
@@ -141,7 +143,7 @@ def _factorise_or_iterate(
     """Continue by shift-invert; where no shift is found, iterate on."""
     result = _by_shift_invert(first, matrix, None, staged(problem, "factorised"))
     if result is None:
-        rest = replace(within_time(staged(problem, "continued")), start=BlockVector(first.eigenvectors))
+        rest = replace(staged(problem, "continued"), start=BlockVector(first.eigenvectors))
         result = solve_iteratively(rest, options)
     return result
 
@@ -169,13 +171,15 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
 
     soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
     maxiter = soon if problem.maxiter is None else problem.maxiter
-    first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=maxiter))
+    first = solve_transformed(form, replace(staged(problem, "begun"), maxiter=maxiter))
     is_over = first.info["stopped"] not in (*ENDED, "converged") or problem.maxiter is not None
     if first.converged.all() or is_over:
         return first
+    if problem.is_late():
+        return first.with_info(stopped="time_limit")
     result = _by_shift_invert(first, A, M, staged(problem, "factorised"))
     if result is None:
-        rest = within_time(staged(problem, "continued"))
+        rest = staged(problem, "continued")
         result = solve_transformed(form, replace(rest, start=tall_block("v0", first.eigenvectors, form.A)))
     return result
 
@@ -240,7 +244,7 @@ def _from_shifts(
         is_rough = locates and is_wide
         k, steps = (b, FEW_STEPS) if is_rough else (problem.k, STEPS)
         inverted = replace(
-            within_time(staged(problem, f"shift{attempt + 1}")),
+            staged(problem, f"shift{attempt + 1}"),
             operator=form.A,
             which="LM",
             method="lanczos",
@@ -262,13 +266,16 @@ def _from_shifts(
             break
 
     def proven() -> tuple[str, int | None]:
+        if problem.is_late():
+            return "skipped: the time limit had passed", None
         return proof(factors, to_host(result.eigenvalues), result.limits, end, problem.deflated)
 
     text, missing = proven()
-    if missing != 0 and problem.verify == "auto" and result.info["stopped"] == "converged":
+    is_wanted = missing != 0 and problem.verify == "auto" and result.info["stopped"] == "converged"
+    if is_wanted and not problem.is_late():
         factors.refactorize(cast(float, sigma))
         start = tall_block("v0", result.eigenvectors, inverted.operator)
-        searched = replace(within_time(staged(problem, "searched")), operator=inverted.operator, start=start)
+        searched = replace(staged(problem, "searched"), operator=inverted.operator, start=start)
         searched = replace(searched, which="LM", method="lanczos", ncv=inverted.ncv, block_size=b)
         result = one_after_other(result, solve_transformed(cast("StandardForm", form), searched))
         searched_for = result.info["verification"], result.info["missing"]

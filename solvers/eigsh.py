@@ -209,7 +209,7 @@ def eigsh(
     progress : bool
         Whether to show a progress bar, on stderr if that is a terminal, or in a notebook.
     time_limit : float, optional
-        Seconds after which to stop.
+        Seconds from the call after which to stop, checked between steps, stages and factorisations.
     on_unconverged : {"raise", "warn", "return"}
         Response to pairs that did not converge: raise `NoConvergence`, return all pairs with a
         `ConvergenceWarning`, or return them silently (flagged in the result's `converged`).
@@ -313,11 +313,13 @@ def eigsh(
 
     options = {name: plain(given[name]) for name in Options.__annotations__}
     prepared = prepare(A, plain(k), M, plain(sigma), plain(which), options, begin_s)
-    result = prepared.solve()
+    result, caller = prepared.solve(), prepared.caller
+    del prepared  # with its factors, which takes time
     if not return_eigenvectors:
         result = replace(result, eigenvectors=None)
-    if prepared.caller is not None:
-        result = result.shared(prepared.caller)
+    if caller is not None:
+        result = result.shared(caller)
+    result = result.with_info(time_s=time.perf_counter() - begin_s)
     _report(result, on_unconverged, "LM" if sigma is None else which)
     if return_info:
         return result

@@ -42,7 +42,7 @@ from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
 from .blocks import column_factors, to_host
 from .column_block import SHORT_ROWS
-from .combine import one_after_other, staged, within_time
+from .combine import one_after_other, staged
 from .costs import is_full
 from .drivers import solve
 from .iterations.rayleigh_ritz import Selection, Tolerance
@@ -77,7 +77,8 @@ class Prepared:
     form: StandardForm | None  # of a problem that is transformed
     scaling: Scaling
     mode: str
-    sigma: float | None  # as given
+    sigma: float | None  # that is solved for
+    given: dict[str, Any]  # entries of `info` that are the caller's: sigma, which and mode
     shift: float | None  # scaled
     attempt: Attempt | None  # whose problem is that of an end of the spectrum, in the place of sigma
     interval: tuple[float, float] | None  # as given
@@ -106,6 +107,7 @@ class Prepared:
             if not self.attempt.is_settled(result):
                 return self._after(result, self.attempt.otherwise())
             result = self.attempt.beside.described(result)
+        result = result.with_info(**self.given)
         if self.processes is not None:
             result = result.with_info(processes=shares(self.rows))
         if self.home is not None:
@@ -120,7 +122,7 @@ class Prepared:
         """Solve a problem in another way, after an attempt at an end."""
         if self.problem.checkpoint is not None:
             self.problem.checkpoint.remove()
-        result = replace(rest, problem=within_time(rest.problem)).solve()
+        result = rest.solve()
         why = f"{result.info['why']}, after an attempt at the end of the spectrum beside sigma"
         return one_after_other(first, result, why=why)
 
@@ -165,11 +167,17 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift:
     for distance in FURTHER_MOVES:
         # A value so near the shift that rounding errors of its solves spoil the other pairs.
         is_over = result.converged.all() or result.info["stopped"] not in AT_THE_LIMIT
-        if is_over or shift is None or form.factors is None or form.factors.nearest > SPOILING:
+        if (
+            is_over
+            or problem.is_late()
+            or shift is None
+            or form.factors is None
+            or form.factors.nearest > SPOILING
+        ):
             break
         sigma = shift - distance * form.factors.shift_rounding(shift)
         form = standard_form(form.A, A, M, sigma, factors=form.factors, k=problem.k, method=problem.method)
-        again = within_time(replace(staged(problem, f"moved by {distance:g}"), start=None))
+        again = replace(staged(problem, f"moved by {distance:g}"), start=None)
         result = one_after_other(result, method(form, again))
         result = result.with_info(why=f"{result.info['why']}; {shift:g} is too near an eigenvalue")
     return result
@@ -221,6 +229,7 @@ def prepare(
     seed = 0 if options["rng"] is None and given.start is not None else options["rng"]
     rng = same_generator(generator(seed), processes)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
+    own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})
     mode, sigma, which = _by_largest(options["mode"], sigma, which)
     method = options["method"]
     corrects = asks_for_corrections(method, given.preconditioner, options["jd_options"])
@@ -313,6 +322,7 @@ def prepare(
         scaling=scaling,
         mode=mode,
         sigma=sigma,
+        given=own,
         shift=shift,
         attempt=attempt,
         interval=interval,

@@ -67,7 +67,8 @@ class SolveInfo(TypedDict):
     n: int
     k: int
     which: str
-    sigma: float | None  # target of Jacobi-Davidson or a filter
+    sigma: float | None  # as given, as `which` and `mode`
+    mode: NotRequired[str]
     interval: list[float | None] | None  # its ends, None for infinite ones
     counted: float | None  # number of eigenvalues in the interval, as counted apart from their computation
     count_error: float | None  # standard error of that number; 0 for a proof
@@ -114,8 +115,8 @@ class EigenResult:
         ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns`` and
         ``single_columns``), ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and
         the problem's ``n``,
-        ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``, of an interval ``interval``,
-        ``counted`` and ``count_error``; of several processes ``processes``. See `SolveInfo`.
+        ``k``, ``dtype`` and ``device``, ``which``, ``sigma`` and ``mode`` as they were given, of an interval
+        ``interval``, ``counted`` and ``count_error``; of several processes ``processes``. See `SolveInfo`.
     history : sequence of IterationState
         One entry per restart.
     """

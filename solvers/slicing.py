@@ -84,7 +84,7 @@ class Slicing:
         if self._group > 1:
             self.X[:, :] = 0
         self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
-        self.earlier_s, self.begin_s = 0.0, time.perf_counter()
+        self.earlier_s = 0.0
 
     @property
     def factorisations(self) -> int:
@@ -117,8 +117,7 @@ class Slicing:
         """Return the reason to stop immediately, or an empty string."""
         if self.interrupted():
             return "interrupted"
-        limit = self.problem.time_limit
-        return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
+        return "time_limit" if self.problem.is_late() else ""
 
     def _between(self, low: float, high: float) -> int:
         """Count the values found in a range."""
@@ -431,7 +430,7 @@ class Slicing:
             residuals=np.append(self.residuals, np.full(len(unknown), norm)),
             limits=np.append(self.limits, limits),
             operator_columns=self.counts.operator_columns,
-            time_s=self.earlier_s + time.perf_counter() - self.begin_s,
+            time_s=self.earlier_s + time.perf_counter() - self.problem.begin_s,
         )
         self.history.append(state)
         is_over = stops(self.problem.callback, state.times(self.problem.exponent))
@@ -460,7 +459,7 @@ class Slicing:
             "rng": self.problem.rng.bit_generator.state,
             "counts": asdict(self.counts),
             "history": [asdict(state) for state in self.history],
-            "elapsed_s": self.earlier_s + time.perf_counter() - self.begin_s,
+            "elapsed_s": self.earlier_s + time.perf_counter() - self.problem.begin_s,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:

@@ -95,7 +95,6 @@ class Iteration(ABC):
         probes = problem.probes if problem.start is None else None
         self._random_pair = None if probes is None else (probes[:, 1], probes[:, 3])
         self._first_rng = self.rng.bit_generator.state
-        self.begin_s = time.perf_counter()
         self.earlier_s = 0.0  # time before a resumption
         self.counts = Counts()
         self.history: list[IterationState] = []
@@ -110,8 +109,8 @@ class Iteration(ABC):
 
     @property
     def elapsed_s(self) -> float:
-        """Time since the start in seconds, including the time before a resumption."""
-        return self.earlier_s + time.perf_counter() - self.begin_s
+        """Time since the call in seconds, including the time before a resumption."""
+        return self.earlier_s + time.perf_counter() - self.problem.begin_s
 
     def run(self) -> IterationResult:
         """Iterate until all wanted pairs have converged and none is missed, or another reason to stop."""
@@ -144,11 +143,9 @@ class Iteration(ABC):
 
     def _stopped(self) -> str:
         """Return the reason to stop immediately, or an empty string."""
-        limit = self.problem.time_limit
-        if limit is None and self.operator.layout is None:  # after every step
+        if self.problem.time_limit is None and self.operator.layout is None:  # after every step
             return "interrupted" if self.interrupted() else ""
-        is_late = limit is not None and time.perf_counter() - self.begin_s > limit
-        found = largest(self.operator.layout, 2 if self.interrupted() else is_late)
+        found = largest(self.operator.layout, 2 if self.interrupted() else self.problem.is_late())
         return ("", "time_limit", "interrupted")[int(found)]
 
     def _costly(self) -> str:
