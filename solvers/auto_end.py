@@ -107,7 +107,7 @@ class Beside:
         if self.is_crossed(result.eigenvalues, result.limits):
             why = f"stopped when values {side} {self.sigma:g}, too, had been found"
             result = replace(result, converged=np.zeros_like(result.converged))
-        return result.with_info(which="LM", sigma=self.sigma, why=why)
+        return result.with_info(why=why)
 
 
 class Attempt:

@@ -25,7 +25,14 @@ from .combine import after_outliers, both_ends, computed_outwards, one_after_oth
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
-from .placement import DENSE_ROWS, is_affordable, may_factorise, place_of, shift_invert_s
+from .placement import (
+    DENSE_ROWS,
+    is_affordable,
+    may_factorise,
+    place_of,
+    require_factors,
+    shift_invert_s,
+)
 from .problem import IterationOptions, Problem
 from .result import EigenResult, counted
 
@@ -37,6 +44,7 @@ LEAST_S, ELEMENT_S = 0.05, 1e-7  # at least, and per stored element: several tim
 MOST_ENTRIES = 100_000_000  # of a matrix that is factorised unasked
 PAIR_RESTARTS = {"host": 40, "gpu": 2}  # with solves in each step, that locate the end of a pair's spectrum
 SHIFTS = 6
+UNFACTORED = "use method='lanczos' or method='filter', which factorise nothing of A"
 NEAR = 10.0  # times its least distance: a shift that is closer to the wanted values need not be moved
 STEPS, FEW_STEPS = 16, 4  # of shift-invert before a restart, and to locate an end for more pairs than a block
 SOON = 10  # restarts at a shift that seems to be near
@@ -65,7 +73,7 @@ def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
     if not is_factorable(operator, which):
         return False
     if operator.device == "cpu":
-        return is_affordable(A, M, operator)
+        return is_affordable(A, M)
     return place_of(A, operator.device) is not None
 
 
@@ -185,7 +193,7 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
 
 
 def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
-    """Improve a first result by shift-invert; None without factors, or a shift outside the spectrum.
+    """Improve a first result by shift-invert; None without a place for factors, or a shift outside.
 
     The first result may be far off, and the shift with it. A few steps then give a better shift. Without a
     `mass` the matrix of the inner product is the identity. A matrix of a GPU may be factorised on the host.
@@ -199,11 +207,12 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
         first = replace(first, eigenvectors=to_host(first.eigenvectors))
         if problem.locked is not None:
             problem = replace(problem, locked=tall_block("orthogonal_to", problem.locked, operator))
+    require_factors(matrix, mass, operator, UNFACTORED)
     try:
         factors = blockvec.Factorization(matrix, mass, device=place)
         result = _from_shifts(first, matrix, mass, replace(problem, operator=operator), factors)
-    except CapacityError:
-        return None
+    except CapacityError as error:
+        raise CapacityError(f"{error} Or {UNFACTORED}.") from error
     if result is None:
         return None
     moved = home.asarray(result.eigenvalues), home.asarray(result.eigenvectors)

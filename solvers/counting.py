@@ -39,7 +39,7 @@ from .arguments import (
 from .blocks import Operator, RealArray
 from .factorization.pencil import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
-from .placement import is_affordable, place_of
+from .placement import is_affordable, place_of, require_factors
 from .runtime.processes import split
 from .transform.scaling import measured
 from .transform.standard_form import standard_form
@@ -162,6 +162,8 @@ def count_eigenvalues(
     low, high = scaling.value(low), scaling.value(high)
     with scaling.noted():
         if method == "inertia" or (method == "auto" and can_factorise(op, A, M)):
+            if method == "auto":
+                require_factors(A, M, op, "use method='estimate'")
             pencil = Pencil.of(op, A, M)
             left, right = pencil.cut(low, -1), pencil.cut(high, 1)
             value = right.below - left.below
@@ -171,12 +173,12 @@ def count_eigenvalues(
 
 
 def can_factorise(op: Operator, A: Any, M: Any) -> bool:
-    """Check whether A and M are matrices whose factors take seconds and fit in memory."""
+    """Check whether A and M are matrices whose factors take seconds."""
     if not is_explicit(A) or not (M is None or is_explicit(M)):
         return False
     if op.device != "cpu":
         return place_of(A, op.device) == op.device
-    return is_affordable(A, M, op)
+    return is_affordable(A, M)
 
 
 def estimate(

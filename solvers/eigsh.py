@@ -174,7 +174,7 @@ def eigsh(
         a shift just outside the spectrum, and an inertia count proves that no eigenvalue is missing (unless
         `maxiter` is given; on a GPU with cuDSS). The work of a factorisation is predicted from the graph of
         the matrix. With M, shift-invert follows after some restarts where factors take seconds.
-        Up to n = 3000, if memory permits, dense LAPACK takes over from every iteration that fails or, unless
+        Up to n = 3000 dense LAPACK takes over from every iteration that fails or, unless
         `maxiter` is given, takes as many applications of A as dense LAPACK takes time for. Other methods
         end with `NoConvergence` after several times that number.
     precision : {"auto", "double", "mixed"}
@@ -182,11 +182,10 @@ def eigsh(
         copy of A in float32 or complex64, which take about half of the time. Orthogonalisation, values,
         residuals and the last application of a filter stay in double precision: results are as accurate as
         with "double". "auto" mixes if the limits of residuals are at least 3e-9 ||A||, A is so large that it
-        saves time, no wanted value lies so far out that rounding errors would leave only filters of low
-        degrees, and memory suffices for the copy. "mixed" mixes in any case; with tighter limits a run
-        begins mixed and ends in double precision. It is an error where no filter can be mixed: for functions,
-        `M`, `sigma`, `interval` and other methods. ``info["single_columns"]`` counts columns in single
-        precision.
+        saves time, and no wanted value lies so far out that rounding errors would leave only filters of low
+        degrees. "mixed" mixes in any case; with tighter limits a run begins mixed and ends in double
+        precision. It is an error where no filter can be mixed: for functions, `M`, `sigma`, `interval` and
+        other methods. ``info["single_columns"]`` counts columns in single precision.
     block_size : int, optional
         Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on
         a GPU, 4 for other k >= 4, and 2 for k < 4. On the host, for up to 131,072 rows of double precision,

@@ -25,6 +25,7 @@ from .combine import one_after_other, staged
 from .counting import can_factorise, estimate
 from .drivers import solve
 from .factorization.pencil import Pencil, eigenvalue_rounding
+from .placement import require_factors
 from .problem import Problem
 from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
@@ -82,6 +83,7 @@ def _refuse_more(count: float, most: int | None, about: str = "") -> None:
 
 def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
     """Count by inertia and collect by shift-invert."""
+    require_factors(A, M, problem.operator, "use method='filter'")
     pencil = Pencil.of(problem.operator, A, M, problem.norm)
     left = pencil.cut(low, -1)
     is_late = problem.is_late()
