@@ -98,8 +98,8 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         except BreakdownError as error:
             source = "A" if problem.preconditioner is None else "A or the preconditioner"
             raise BreakdownError(
-                f"{source} returned NaN or Inf for a finite block, or numbers whose squares overflow "
-                f"({error})"
+                f"{source} returned NaN or Inf for a finite block, numbers whose squares overflow, or "
+                f"products that are not those of one Hermitian matrix ({error})"
             ) from error
         if largest(op.layout, interrupted()):
             outcome = replace(outcome, reason="interrupted")

@@ -35,6 +35,7 @@ from .blocks import Block, assign, ceil_div, column_factors, pick, round_up, sma
 from .factorization.pencil import Cut, Pencil, uncertain
 from .iterations.counts import Counts
 from .iterations.krylov import BlockKrylov
+from .orthogonalize.factors import gram_root
 from .problem import IterationState, Problem, stops
 from .runtime.checkpoint import restored
 from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
@@ -404,7 +405,7 @@ class Slicing:
                 X = known.combine(known.dot(MX), out=X, alpha=-1, beta=1)
                 MX = self.pencil.mass(X)
             G = to_host(X.dot(MX))
-            inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
+            _, inverse = gram_root(G)
             X = X.combine(small_matrix(inverse, X))
             self.counts.reductions += 2
         return X
