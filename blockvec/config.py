@@ -19,8 +19,8 @@ from typing import Any
 import platformdirs
 
 from .errors import OptionError
-from .scalars import plain
 from .system.frozen import frozen
+from .system.scalars import plain
 
 TUNE_MODES = ("cached", "auto", "model")
 JIT_MODES = ("auto", "always", "never")

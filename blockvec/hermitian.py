@@ -18,24 +18,15 @@ def check(A: Any, rng: Any, name: str, into: Array | None) -> float:
     """Raise unless an operator A is Hermitian to rounding; see `Operator.check_hermitian`."""
     norm, difference = measure(A, rng, name, into)
     if difference > MOST * np.finfo(A.dtype).eps:
-        raise not_hermitian(name, difference)
+        raise OptionError(
+            f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
+            f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
+        )
     return norm
 
 
-def not_hermitian(name: str, difference: float) -> OptionError:
-    """Form the error for an operator that is not Hermitian."""
-    return OptionError(
-        f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
-        f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
-    )
-
-
 def measure(A: Any, rng: Any, name: str, into: Array | None) -> tuple[float, float]:
-    """Return a lower bound of ||A|| and how far u^H A w and conj(w^H A u) differ, relative to |u||A w|.
-
-    For random u and w the difference is about ||A - A^H||_F / (sqrt(n) ||A||_F). The arguments are those of
-    `Operator.check_hermitian`.
-    """
+    """Return a lower bound of ||A|| and how far it is from Hermitian; see `Operator.hermitian_defect`."""
     n_rows, n_cols = A.shape
     if n_rows != n_cols:
         raise ShapeError(f"{name} is {n_rows} x {n_cols}; a Hermitian operator is square.")

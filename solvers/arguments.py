@@ -14,11 +14,10 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector, array_namespace, as_operator
-from blockvec.arrays import element_type
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
-from blockvec.interchange import ArrayKind, is_function, native
+from blockvec.interchange import ArrayKind, in_element_type, is_function, native
 from blockvec.parallel import Communicator
-from blockvec.scalars import plain
+from blockvec.system.scalars import plain
 
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
 from .iterations.mixed_precision import SINGLE, Precision, can_convert
@@ -240,17 +239,9 @@ def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
     return [
         kind.function(operand)
         if kind is not None and is_function(operand)
-        else _in_element_type(native(operand))
+        else in_element_type(native(operand))
         for kind, operand in zip(kinds, operands, strict=True)
     ]
-
-
-def _in_element_type(operand: Any) -> Any:
-    """Convert a matrix or an array to an element type of blocks; keep functions and operators."""
-    if not is_explicit(operand):
-        return operand
-    wanted = element_type(operand.dtype)
-    return operand if operand.dtype == wanted else operand.astype(wanted)
 
 
 def spacing(*matrices: Any) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
-from blockvec.scalars import plain
+from blockvec.system.scalars import plain
 
 from .arguments import Options
 from .problem import IterationState, Method, excess

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from blockvec import BlockVector
-from blockvec.scalars import plain
 from blockvec.system.frozen import frozen
+from blockvec.system.scalars import plain
 
 from .blocks import Array, Block, Operator, RealArray, times
 from .iterations.mixed_precision import Precision

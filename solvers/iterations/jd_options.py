@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from blockvec.errors import OptionError
-from blockvec.scalars import plain
 from blockvec.system.frozen import frozen
+from blockvec.system.scalars import plain
 
 from ..blocks import Block, RealArray, SystemOperator
 

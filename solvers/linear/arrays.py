@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from blockvec import BlockVector, as_operator
-from blockvec.arrays import element_type
 from blockvec.interchange import ArrayKind
 
 from ..arguments import natively, whole
@@ -33,8 +32,9 @@ def takes_arrays(solve: Solver) -> Solver:
         given = options.get("Q"), options.get("preconditioner")
         A, B, Q, preconditioner = natively(caller, A, np.asarray(B) if isinstance(B, list) else B, *given)
         operator = A if hasattr(A, "apply") else as_operator(A)
-        shift = np.complex64 if np.iscomplexobj(options.get("shift")) else np.float32
-        dtype = element_type(np.result_type(operator.dtype, B.dtype, shift))
+        shift: Any = options.get("shift")
+        is_complex = np.iscomplexobj(shift)
+        dtype = np.result_type(operator.dtype, B.dtype, np.complex64 if is_complex else np.float32)
         if hasattr(Q, "dtype"):
             options["Q"] = BlockVector(Q, copy=True, dtype=dtype)
         if preconditioner is not None:

@@ -24,7 +24,7 @@ from blockvec.parallel import (
     require_same,
     share,
 )
-from blockvec.scalars import plain
+from blockvec.system.scalars import plain
 
 from ..blocks import Array, RealArray
 

@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from blockvec import BlockVector, Operator, as_operator
-from blockvec.hermitian import MOST, not_hermitian
+from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit
 from ..blocks import to_host
 
-# Asymmetry in units of eps up to which it is rounding. The estimate by `measure` reached 18 for symmetric
+# Asymmetry in units of eps up to which it is rounding. Its estimate by two products reached 18 for symmetric
 # matrices; 50 are half of the share of ||A|| to which residuals always count as converged.
 ROUNDING = 50.0
+MOST = 1e4  # eps: a defect above it is an error, as in `Operator.check_hermitian`
 LOOSEST = 0.5  # power of the working precision's eps: no looser tolerance makes a larger asymmetry noise
 
 
@@ -45,9 +46,9 @@ class Asymmetry:
 
 
 def judged(
-    name: str, op: Operator, matrix: Any, difference: float, eps: float, tol: float, dtype: Any
+    name: str, op: Operator, matrix: Any, defect: float, eps: float, tol: float, dtype: Any
 ) -> Asymmetry:
-    """Judge the `difference` that `blockvec.hermitian.measure` has found for an operator.
+    """Judge the defect that `Operator.hermitian_defect` has found.
 
     `matrix` is what the operator applies, `eps` that of the element type in which it was given, `tol` the
     accuracy that is asked for, relative to ||A||, and `dtype` the type that the problem is solved in.
@@ -59,7 +60,7 @@ def judged(
     """
     working = float(np.finfo(dtype).eps)
     eps = max(eps, working)
-    size = math.sqrt(op.shape[0]) * difference
+    size = math.sqrt(op.shape[0]) * defect
     if size <= ROUNDING * working:
         return Asymmetry()
     is_matrix = is_explicit(matrix)
@@ -70,8 +71,12 @@ def judged(
     own = ROUNDING * eps
     if is_matrix and size <= max(own, min(tol, working**LOOSEST)):
         return Asymmetry(size, is_removed=True, is_own_rounding=size <= own)
-    if difference > MOST * eps:
-        raise not_hermitian(name, difference)
+    if defect > MOST * eps:
+        raise OptionError(
+            f"{name} is not Hermitian: {name} z and {name}^H z differ by {'' if is_matrix else 'about '}"
+            f"{size:.1e} of |{name} z| for a random z; pass ({name} + {name}.conj().T) / 2 if the difference "
+            "is noise."
+        )
     return Asymmetry(size, is_own_rounding=size <= own)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, as_operator, hermitian, precompiled
+from blockvec import BlockVector, Operator, as_operator, precompiled
 from blockvec.errors import BlockvecError, BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
@@ -92,8 +92,8 @@ class Scaling:
             else:
                 op = _scaled_operator(op, self.a)
             if check:
-                difference = hermitian.measure(op, 0, "A", None)[1]
-                judged("A", op, None, difference, self.spacing, 0.0, op.dtype)
+                defect = op.hermitian_defect(0)[1]
+                judged("A", op, None, defect, self.spacing, 0.0, op.dtype)
         if self.probes is not None and (self.a or self._removes("A")):
             self.probes[:, CHECK_COLUMNS:] = 0
             op.add_product(self.probes[:, :CHECK_COLUMNS], self.probes[:, CHECK_COLUMNS:])
@@ -246,16 +246,16 @@ def measured(
         if op.device == "cpu" and op.shape[0] <= SHORT_ROWS:
             rows = op.shape[0] if op.layout is None else op.layout.n_local
             probes = np.empty((rows, 2 * CHECK_COLUMNS), op.dtype, order="F")
-        (norm, difference), columns, applications = _checked("A", op, rng, probes), CHECK_COLUMNS, 1
+        (norm, defect), columns, applications = _checked("A", op, rng, probes), CHECK_COLUMNS, 1
         tol, is_absolute = accuracy
         tol = tol / (norm or 1.0) if is_absolute else tol
         has_mass = is_explicit(M) and M.shape == op.shape
         dtype = np.promote_types(op.dtype, M.dtype) if has_mass else op.dtype
-        _note(asymmetries, "A", op, A, difference, spacings[0], tol, dtype)
+        _note(asymmetries, "A", op, A, defect, spacings[0], tol, dtype)
         if has_mass:
             mass_op = as_operator(M if M.dtype == dtype else M.astype(dtype), device=op.device)
-            difference = _checked("M", mass_op, 0, None)[1]
-            _note(asymmetries, "M", mass_op, M, difference, spacings[1], tol, dtype)
+            defect = _checked("M", mass_op, 0, None)[1]
+            _note(asymmetries, "M", mass_op, M, defect, spacings[1], tol, dtype)
         if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
             norm, columns, applications = _magnitude(op.apply, op, "A"), columns + 1, applications + 1
     elif norm is None:
@@ -298,7 +298,7 @@ def _checked(name: str, op: Operator, rng: Any, probes: Array | None) -> tuple[f
     """Return the norm of a matrix and how far it is from Hermitian, zeros where that cannot be computed."""
     try:
         with precompiled("check", op), np.errstate(over="ignore", invalid="ignore"):
-            return hermitian.measure(op, rng, name, probes)
+            return op.hermitian_defect(rng, name=name, into=probes)
     except BreakdownError:  # squares may have overflowed
         return 0.0, 0.0
 

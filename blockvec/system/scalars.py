@@ -11,7 +11,7 @@ def plain(value: Any) -> Any:
     Examples
     --------
     >>> import numpy as np
-    >>> from blockvec.scalars import plain
+    >>> from blockvec.system.scalars import plain
     >>> plain(np.int64(3)), plain(np.array(0.5)), plain(np.bool_(True)), plain("SA")
     (3, 0.5, True, 'SA')
     """
