@@ -143,8 +143,9 @@ def as_operator(
     ----------
     A : sparse matrix, dense array, LinearOperator, RowGenerator, callable, or Operator
         Matrices are those of NumPy, SciPy, CuPy, torch (dense, CSR, CSC, COO) and JAX (dense, BCSR, BCOO);
-        they stay where they are. Those of petsc4py (``"aij"``) are copied, with their split of rows. Integer
-        and boolean matrices are promoted to float64. A sparse matrix must not be modified afterwards, since a
+        they stay where they are. Those of petsc4py (``"aij"``) are copied, with their split of rows. Integer,
+        boolean, half and extended precision matrices are converted to double precision, and those of another
+        byte order to the native one. A sparse matrix must not be modified afterwards, since a
         GPU may work on a converted copy of it. A linear operator should
         have ``matmat``: one with ``matvec`` only is called column by column, with a warning. A callable maps
         a row-major array of shape (n, M) to an array of the same shape; if it has a parameter ``out``, it
@@ -291,9 +292,8 @@ def _checksum(A: Any) -> str | None:
 
 
 def _matrix_dtype(dtype: DTypeLike | None) -> np.dtype[Any]:
-    """Determine the type of an operator: float64 for integers, booleans and an unknown type."""
-    dtype = np.dtype(np.float64 if dtype is None else dtype)
-    return np.dtype(np.float64) if dtype.kind in "iub" else arrays.check_dtype(dtype)
+    """Determine the type of an operator: float64 for an unknown type."""
+    return arrays.element_type(np.float64 if dtype is None else dtype)
 
 
 def _csr_matrix(A: Any, check_indices: bool) -> Any:

@@ -100,6 +100,27 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     return checked
 
 
+def element_type(dtype: Any) -> np.dtype[Any]:
+    """Choose the element type that matrices are converted to, as SciPy does: in native byte order.
+
+    Integers, half precision and extended precision become double precision.
+
+    Raises
+    ------
+    DTypeError
+        For what holds no numbers.
+    """
+    given: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+    if given in DTYPE_NAMES:
+        return given
+    if given.kind not in "biufc":
+        raise DTypeError(
+            f"element type {given} is not supported; give numbers, as A.astype('float64') does if there are "
+            "any."
+        )
+    return np.dtype(np.complex128 if given.kind == "c" else np.float64)
+
+
 def as_rows(obj: Any, *, copy: bool = False, dtype: Any = None) -> Array:
     """View an array-like as a 2-D row-major array, or convert it; arguments as for `BlockVector`."""
     array = as_array(obj)

@@ -20,6 +20,7 @@ import platformdirs
 
 from .errors import OptionError
 from .system.frozen import frozen
+from .system.scalars import plain
 
 TUNE_MODES = ("cached", "auto", "model")
 JIT_MODES = ("auto", "always", "never")
@@ -88,6 +89,8 @@ class Options:
         return None if self.tune == "model" else self.cache_dir
 
     def __post_init__(self) -> None:
+        for name in ("threads", "vendor", "three_m", "deterministic", "tune_budget_s"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
         is_integer = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if not is_integer or not 1 <= self.threads <= MAX_THREADS:
             raise OptionError(f"threads: got {self.threads!r}; give an integer from 1 to {MAX_THREADS}.")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from .arrays import as_array, check_dtype, device_of
+from .arrays import as_array, check_dtype, device_of, element_type
 from .backends import Array, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
 from .parallel.petsc_matrix import is_petsc, petsc_rows
@@ -106,6 +106,33 @@ def _sparse(form: str, shape: Any, values: Any, first: Any, second: Any, stored:
     if not inside.all():
         data, i, j = data[inside], i[inside], j[inside]
     return make((data, (i, j)), shape=tuple(shape))
+
+
+def in_element_type(obj: Any) -> Any:
+    """Convert an array or a sparse matrix of NumPy, CuPy or SciPy to an element type of blocks.
+
+    Integers, half precision and extended precision become double precision, and another byte order the native
+    one. Other objects are returned unchanged, as are matrices of these types.
+
+    Raises
+    ------
+    DTypeError
+        For arrays that hold no numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec.interchange import in_element_type
+    >>> in_element_type(np.ones(2, ">f4")).dtype.isnative, in_element_type(np.ones(2, int)).dtype.name
+    (True, 'float64')
+    """
+    is_sparse = sp.issparse(obj) or (
+        type(obj).__module__.startswith("cupyx.scipy.sparse.") and hasattr(obj, "tocsr")
+    )
+    if not (is_sparse or isinstance(obj, np.ndarray) or is_cupy(obj)):
+        return obj
+    wanted = element_type(obj.dtype)
+    return obj if obj.dtype == wanted else obj.astype(wanted)
 
 
 @frozen

@@ -15,8 +15,9 @@ import scipy.sparse as sp
 import blockvec
 from blockvec import BlockVector, array_namespace, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
-from blockvec.interchange import ArrayKind, is_function, native
+from blockvec.interchange import ArrayKind, in_element_type, is_function, native
 from blockvec.parallel import Communicator
+from blockvec.system.scalars import plain
 
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
 from .iterations.mixed_precision import SINGLE, Precision, can_convert
@@ -74,6 +75,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "verify": ("auto", "always", "never"),
     "precision": ("auto", "double", "mixed"),
 }
+
+
+SHORT_TYPES = ("float16", "float32", "complex64", ">f2", ">f4", ">c8", "<f2", "<f4", "<c8")
 
 
 def check_choices(callback: Any, **choices: Any) -> None:
@@ -165,13 +169,19 @@ def check_precision(op: Operator, *, method: str, is_plain: bool) -> None:
         )
 
 
-def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Convert to an integer and check its bounds. Whole numbers of type float count, such as SciPy's 1e7."""
+def whole(name: str, value: Any) -> int:
+    """Convert to an integer. Whole numbers of type float count, such as SciPy's 1e7."""
+    number = plain(value)
     try:
-        is_whole = isinstance(value, float) and value.is_integer()
-        number = int(value) if is_whole else python_operator.index(value)
+        is_whole = isinstance(number, float) and number.is_integer()
+        return int(number) if is_whole else python_operator.index(number)
     except TypeError:
         raise OptionError(f"{name}: got {value!r}; give an integer.") from None
+
+
+def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Convert to an integer, as `whole` does, and check its bounds."""
+    number = whole(name, value)
     if number < least or (most is not None and number > most):
         bound = f"at least {least}" if most is None else f"from {least} to {most}"
         got = number if abs(number) < 1 << 63 else "an integer of more than 64 bits"
@@ -220,15 +230,28 @@ def blas_threads(A: Any) -> AbstractContextManager[object]:
 def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
     """Convert matrices and functions of torch and JAX to ones of NumPy, SciPy and CuPy; keep all others.
 
-    Functions take arrays of the caller's kind, or else of their own library.
+    Matrices and arrays of other element types are converted to one of blocks. Functions take arrays of the
+    caller's kind, or else of their own library.
     """
     if all(operand is None for operand in operands):
         return list(operands)
     kinds = [caller or ArrayKind.of_caller(operand) for operand in operands]
     return [
-        kind.function(operand) if kind is not None and is_function(operand) else native(operand)
+        kind.function(operand)
+        if kind is not None and is_function(operand)
+        else in_element_type(native(operand))
         for kind, operand in zip(kinds, operands, strict=True)
     ]
+
+
+def spacing(*matrices: Any) -> float:
+    """Return the largest eps of the element types that matrices are given in, at least that of float64."""
+    eps = float(np.finfo(np.float64).eps)
+    for matrix in matrices:
+        name = str(getattr(matrix, "dtype", "")).rpartition(".")[2]  # of torch with its module
+        if name in SHORT_TYPES:
+            eps = max(eps, float(np.finfo(name).eps))
+    return eps
 
 
 def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:
@@ -337,7 +360,7 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
 def generator(rng: Any) -> np.random.Generator:
     """Form the random generator of a call."""
     try:
-        return np.random.default_rng(rng)
+        return np.random.default_rng(plain(rng))
     except (TypeError, ValueError):
         raise OptionError(f"rng: got {rng!r}; give None, an integer of at least 0, or a Generator.") from None
 

@@ -20,8 +20,7 @@ from .dense import dense_matrix
 from .drivers import solve
 from .problem import Problem
 from .result import EigenResult, InfiniteError, SingularError
-from .runtime.memory import SMALL_BYTES, available_bytes
-from .runtime.processes import largest
+from .runtime.memory import require_memory
 from .settle import is_complete
 from .storage import dense_bytes
 
@@ -39,20 +38,14 @@ UNDECIDED = "did not find out whether copies are missing"  # with all pairs
 
 
 def fits_dense(op: Operator) -> bool:
-    """Check whether dense LAPACK takes seconds and its matrices fit in free memory."""
-    if op.shape[0] > FEW_ROWS:
-        return False
-    needed = dense_bytes(op)
-    if op.device == "cpu" and needed <= SMALL_BYTES:
-        return True
-    free = available_bytes(op)
-    return not largest(op.layout, free is not None and needed > free)  # a decision of all processes
+    """Check whether dense LAPACK takes seconds."""
+    return op.shape[0] <= FEW_ROWS
 
 
 def matrix_of(name: str, A: Any, like: Operator) -> Any:
     """Form the dense matrix of an operator of the host that must be factorised; keep matrices.
 
-    Only operators of few rows are formed, if memory permits; others are kept, too. `like` has the shape and
+    Only operators of few rows are formed; others are kept, too. `like` has the shape and
     the type of a function.
     """
     if is_explicit(A) or not (hasattr(A, "shape") or callable(A)):
@@ -60,6 +53,7 @@ def matrix_of(name: str, A: Any, like: Operator) -> Any:
     op = as_operator(A, shape=like.shape, dtype=like.dtype)
     if op.device != "cpu" or op.shape != like.shape or not fits_dense(op):
         return A
+    require_memory(op, dense_bytes(op), f"the dense matrix of {name}", f"give {name} as a sparse matrix")
     if op is not like:  # which has been checked
         op.check_hermitian(0, name=name)
     return dense_matrix(op, BlockVector.empty(op.shape[0], 0, op.dtype))

@@ -35,7 +35,7 @@ from .drivers import prepare, run
 from .iterations.rayleigh_ritz import Which
 from .iterations.spectrum import Sketch, sketch_of
 from .placement import place_of
-from .problem import IterationState, Problem, Verify
+from .problem import IterationState, Problem, Verify, stops
 from .result import EigenResult
 from .settle import is_complete
 
@@ -108,7 +108,7 @@ class Beside:
         if self.is_crossed(result.eigenvalues, result.limits):
             why = f"stopped when values {side} {self.sigma:g}, too, had been found"
             result = replace(result, converged=np.zeros_like(result.converged))
-        return result.with_info(which="LM", sigma=self.sigma, why=why)
+        return result.with_info(why=why)
 
 
 class Attempt:
@@ -128,7 +128,7 @@ class Attempt:
 
     def __call__(self, state: IterationState) -> bool:
         """Return whether the solve ends."""
-        if self._callback is not None and self._callback(state) is True:
+        if stops(self._callback, state):
             return True
         self._is_over = self.beside.is_crossed(state.eigenvalues, state.limits)
         return self._is_over

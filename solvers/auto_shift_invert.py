@@ -21,11 +21,18 @@ from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
-from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
+from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
-from .placement import DENSE_ROWS, is_affordable, may_factorise, place_of, shift_invert_s
+from .placement import (
+    DENSE_ROWS,
+    is_affordable,
+    may_factorise,
+    place_of,
+    require_factors,
+    shift_invert_s,
+)
 from .problem import IterationOptions, Problem, Verification
 from .result import EigenResult, counted
 from .settle import is_complete
@@ -38,6 +45,7 @@ LEAST_S, ELEMENT_S = 0.05, 1e-7  # at least, and per stored element: several tim
 MOST_ENTRIES = 100_000_000  # of a matrix that is factorised unasked
 PAIR_RESTARTS = {"host": 40, "gpu": 2}  # with solves in each step, that locate the end of a pair's spectrum
 SHIFTS = 6
+UNFACTORED = "use method='lanczos' or method='filter', which factorise nothing of A"
 NEAR = 10.0  # times its least distance: a shift that is closer to the wanted values need not be moved
 STEPS, FEW_STEPS = 16, 4  # of shift-invert before a restart, and to locate an end for more pairs than a block
 SOON = 10  # restarts at a shift that seems to be near
@@ -66,7 +74,7 @@ def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
     if not is_factorable(operator, which):
         return False
     if operator.device == "cpu":
-        return is_affordable(A, M, operator)
+        return is_affordable(A, M)
     return place_of(A, operator.device) is not None
 
 
@@ -126,6 +134,8 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     first = solve_iteratively(staged(problem, "begun"), soon)
     if first.info["stopped"] not in ENDED or problem.maxiter is not None:
         return first
+    if problem.is_late():
+        return first.with_info(stopped="time_limit")
     if problem.checkpoint is None and (count := _count_outliers(first, problem.which)):
 
         def factorise(rest: Problem, others: EigenResult) -> EigenResult | None:
@@ -142,7 +152,7 @@ def _factorise_or_iterate(
     """Continue by shift-invert; where no shift is found, iterate on."""
     result = _by_shift_invert(first, matrix, None, staged(problem, "factorised"))
     if result is None:
-        rest = replace(within_time(staged(problem, "continued")), start=BlockVector(first.eigenvectors))
+        rest = replace(staged(problem, "continued"), start=BlockVector(first.eigenvectors))
         result = solve_iteratively(rest, options)
     return result
 
@@ -170,19 +180,21 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
 
     soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
     maxiter = soon if problem.maxiter is None else problem.maxiter
-    first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=maxiter))
+    first = solve_transformed(form, replace(staged(problem, "begun"), maxiter=maxiter))
     is_over = first.info["stopped"] not in (*ENDED, "converged") or problem.maxiter is not None
     if is_complete(first, problem.verify) or is_over:
         return first
+    if problem.is_late():
+        return first.with_info(stopped="time_limit")
     result = _by_shift_invert(first, A, M, staged(problem, "factorised"))
     if result is None:
-        rest = within_time(staged(problem, "continued"))
+        rest = staged(problem, "continued")
         result = solve_transformed(form, replace(rest, start=tall_block("v0", first.eigenvectors, form.A)))
     return result
 
 
 def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
-    """Improve a first result by shift-invert; None without factors, or a shift outside the spectrum.
+    """Improve a first result by shift-invert; None without a place for factors, or a shift outside.
 
     The first result may be far off, and the shift with it. A few steps then give a better shift. Without a
     `mass` the matrix of the inner product is the identity. A matrix of a GPU may be factorised on the host.
@@ -196,11 +208,12 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
         first = replace(first, eigenvectors=to_host(first.eigenvectors))
         if problem.locked is not None:
             problem = replace(problem, locked=tall_block("orthogonal_to", problem.locked, operator))
+    require_factors(matrix, mass, operator, UNFACTORED)
     try:
         factors = blockvec.Factorization(matrix, mass, device=place)
         result = _from_shifts(first, matrix, mass, replace(problem, operator=operator), factors)
-    except CapacityError:
-        return None
+    except CapacityError as error:
+        raise CapacityError(f"{error} Or {UNFACTORED}.") from error
     if result is None:
         return None
     moved = home.asarray(result.eigenvalues), home.asarray(result.eigenvectors)
@@ -241,7 +254,7 @@ def _from_shifts(
         is_rough = locates and is_wide
         k, steps = (b, FEW_STEPS) if is_rough else (problem.k, STEPS)
         inverted = replace(
-            within_time(staged(problem, f"shift{attempt + 1}")),
+            staged(problem, f"shift{attempt + 1}"),
             operator=form.A,
             which="LM",
             method="lanczos",
@@ -263,14 +276,17 @@ def _from_shifts(
             break
 
     def proven(result: EigenResult) -> EigenResult:
+        if problem.is_late():
+            return result
         theta = to_host(result.eigenvalues)
         return result.with_count(*proof(factors, theta, result.limits, end, problem.deflated))
 
     result = proven(result)
-    if not is_complete(result, problem.verify) and result.info["stopped"] == "converged":
+    may_search = result.info["stopped"] == "converged" and not problem.is_late()
+    if may_search and not is_complete(result, problem.verify):
         factors.refactorize(cast(float, sigma))
         start = tall_block("v0", result.eigenvectors, inverted.operator)
-        searched = replace(within_time(staged(problem, "searched")), operator=inverted.operator, start=start)
+        searched = replace(staged(problem, "searched"), operator=inverted.operator, start=start)
         searched = replace(searched, which="LM", method="lanczos", ncv=inverted.ncv, block_size=b)
         again = one_after_other(result, solve_transformed(cast("StandardForm", form), searched))
         result = proven(again) if result.verification is Verification.PROVED else again

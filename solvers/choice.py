@@ -75,7 +75,7 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
         return "filter", max(choose_degree(*cost), MIN_DEGREE), "precision='mixed' asks for it"
     if method != "auto":
         degree = max(choose_degree(*cost), MIN_DEGREE) if method == "filter" else 1
-        return method, degree, "asked for"
+        return method, degree, problem.method_why
     for name in ("preconditioner", "jd_options"):
         if getattr(problem, name) is not None:
             return "jd", 1, f"{name} is given"

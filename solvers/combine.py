@@ -43,14 +43,6 @@ def staged(problem: Problem, name: str) -> Problem:
     return problem if checkpoint is None else replace(problem, checkpoint=checkpoint.stage(name))
 
 
-def within_time(problem: Problem) -> Problem:
-    """Reduce a time limit by the time since the beginning of the call."""
-    if problem.time_limit is None:
-        return problem
-    rest_s = problem.time_limit - (time.perf_counter() - problem.begin_s)
-    return replace(problem, time_limit=max(rest_s, 1e-3))
-
-
 def totals(first: EigenResult, second: EigenResult) -> dict[str, Any]:
     """Add the costs of two parts, as entries of `info`."""
     costs: list[dict[str, Any]] = [dict(part.info) for part in (first, second)]
@@ -69,7 +61,7 @@ def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationStat
                 state,
                 restart=last.restart + 1 + state.restart,
                 operator_columns=columns + state.operator_columns,
-                time_s=last.time_s + state.time_s,
+                time_s=max(last.time_s, state.time_s),  # a resumed one counts what came before
             )
             for state in second.history
         ),
@@ -98,10 +90,10 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     stopped = first.info["stopped"]
     if k_low == 0 or stopped == "interrupted" or (stopped == "costly" and problem.may_be_dense):
         return first.with_info(which="BE", k=problem.k)
-    alone = solve(within_time(low)) if stopped == "converged" else None
+    alone = solve(low) if stopped == "converged" else None
     if alone is not None and (_are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
         return _joined(problem, first, alone)
-    X, low = problem.blocks(first.eigenvectors), within_time(replace(low, checkpoint=None))
+    X, low = problem.blocks(first.eigenvectors), replace(low, checkpoint=None)
     orthogonalize(X, rng=problem.rng)  # those of an inverse are so to the digits that they have
     if stopped == "callback":
         low = replace(low, callback=lambda state: True)

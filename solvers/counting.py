@@ -33,12 +33,13 @@ from .arguments import (
     is_explicit,
     natively,
     on_host,
+    spacing,
     square,
 )
 from .blocks import Operator, RealArray
 from .factorization.pencil import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
-from .placement import is_affordable, place_of
+from .placement import is_affordable, place_of, require_factors
 from .runtime.processes import split
 from .transform.scaling import measured
 from .transform.standard_form import standard_form
@@ -150,16 +151,19 @@ def count_eigenvalues(
     check_choice("method", method, METHODS)
     low, high = ends((a, b))
     width, generated = integer("vectors", vectors, 2), generator(rng)
+    spacings = spacing(A), spacing(M)
     A, M = natively(ArrayKind.of_caller(A), A, M)
     if method != "estimate" and place_of(A, device_of(A, device)) == "cpu":
         A, M, device = on_host(A), on_host(M), "cpu"
     A = split(A, None, shape=shape, dtype=dtype, device=device, mode="normal", interval=(a, b))
     op = square(as_operator(A, shape=shape, dtype=dtype, device=device))
-    scaling = measured(op, A, M, farthest(low, high), "normal", None, generated, True)
+    scaling = measured(op, A, M, farthest(low, high), "normal", None, generated, True, spacings)
     op, A, M, _ = scaling.operands(op, A, M, None, device, True)
     low, high = scaling.value(low), scaling.value(high)
     with scaling.noted():
         if method == "inertia" or (method == "auto" and can_factorise(op, A, M)):
+            if method == "auto":
+                require_factors(A, M, op, "use method='estimate'")
             pencil = Pencil.of(op, A, M)
             left, right = pencil.cut(low, -1), pencil.cut(high, 1)
             value = right.below - left.below
@@ -169,12 +173,12 @@ def count_eigenvalues(
 
 
 def can_factorise(op: Operator, A: Any, M: Any) -> bool:
-    """Check whether A and M are matrices whose factors take seconds and fit in memory."""
+    """Check whether A and M are matrices whose factors take seconds."""
     if not is_explicit(A) or not (M is None or is_explicit(M)):
         return False
     if op.device != "cpu":
         return place_of(A, op.device) == op.device
-    return is_affordable(A, M, op)
+    return is_affordable(A, M)
 
 
 def estimate(

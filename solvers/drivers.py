@@ -16,7 +16,7 @@ from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, ceil_div, column_factors, columns_of, needs_threads, project_out, to_host
 from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
-from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
+from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged
 from .costs import FEW_ROWS, is_dense
 from .dense import IDENTITY_COLUMNS, dense_eigenpairs
 from .iterations.base import Iteration, IterationResult
@@ -98,8 +98,8 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         except BreakdownError as error:
             source = "A" if problem.preconditioner is None else "A or the preconditioner"
             raise BreakdownError(
-                f"{source} returned NaN or Inf for a finite block, or numbers whose squares overflow "
-                f"({error})"
+                f"{source} returned NaN or Inf for a finite block, numbers whose squares overflow, or "
+                f"products that are not those of one Hermitian matrix ({error})"
             ) from error
         if largest(op.layout, interrupted()):
             outcome = replace(outcome, reason="interrupted")
@@ -108,7 +108,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         return result
 
     def solve_rest(rest: Problem, others: EigenResult) -> EigenResult:  # with orthonormal locked columns
-        rest, sizes = within_time(rest), choose_options(rest, rest)
+        sizes = choose_options(rest, rest)
         result = solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
         return one_after_other(others, result)
 
@@ -118,7 +118,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         return joined
     why = "copies of values far out had not all been found"
     plain = replace(options, method="lanczos", degree=1, why=why)
-    rest = replace(within_time(given), start=BlockVector(result.eigenvectors))
+    rest = replace(given, start=BlockVector(result.eigenvectors))
     return one_after_other(result, solve_iteratively(rest, plain))
 
 

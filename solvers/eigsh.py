@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from blockvec.system.scalars import plain
+
 from .arguments import Options
 from .problem import IterationState, Method
 from .result import EigenResult
@@ -170,7 +172,7 @@ def eigsh(
         a shift just outside the spectrum, and an inertia count proves that no eigenvalue is missing (unless
         `maxiter` is given; on a GPU with cuDSS). The work of a factorisation is predicted from the graph of
         the matrix. With M, shift-invert follows after some restarts where factors take seconds.
-        Up to n = 3000, if memory permits, dense LAPACK takes over from every iteration that fails or, unless
+        Up to n = 3000 dense LAPACK takes over from every iteration that fails or, unless
         `maxiter` is given, takes as many applications of A as dense LAPACK takes time for. Other methods
         end with `NoConvergence` after several times that number.
     precision : {"auto", "double", "mixed"}
@@ -178,11 +180,10 @@ def eigsh(
         copy of A in float32 or complex64, which take about half of the time. Orthogonalisation, values,
         residuals and the last application of a filter stay in double precision: results are as accurate as
         with "double". "auto" mixes if the limits of residuals are at least 3e-9 ||A||, A is so large that it
-        saves time, no wanted value lies so far out that rounding errors would leave only filters of low
-        degrees, and memory suffices for the copy. "mixed" mixes in any case; with tighter limits a run
-        begins mixed and ends in double precision. It is an error where no filter can be mixed: for functions,
-        `M`, `sigma`, `interval` and other methods. ``info["single_columns"]`` counts columns in single
-        precision.
+        saves time, and no wanted value lies so far out that rounding errors would leave only filters of low
+        degrees. "mixed" mixes in any case; with tighter limits a run begins mixed and ends in double
+        precision. It is an error where no filter can be mixed: for functions, `M`, `sigma`, `interval` and
+        other methods. ``info["single_columns"]`` counts columns in single precision.
     block_size : int, optional
         Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on
         a GPU, 4 for other k >= 4, and 2 for k < 4. On the host, for up to 131,072 rows of double precision,
@@ -205,7 +206,7 @@ def eigsh(
     progress : bool
         Whether to show a progress bar, on stderr if that is a terminal, or in a notebook.
     time_limit : float, optional
-        Seconds after which to stop.
+        Seconds from the call after which to stop, checked between steps, stages and factorisations.
     on_unconverged : {"raise", "warn", "return"}
         Response to pairs that did not converge: raise `NoConvergence`, return all pairs with a
         `ConvergenceWarning`, or return them silently (flagged in the result's `converged`). Where all have
@@ -311,13 +312,15 @@ def eigsh(
     begin_s = time.perf_counter()
     from .preparation import prepare  # most of the package, which `import solvers` need not wait for
 
-    options = {name: given[name] for name in Options.__annotations__}
-    prepared = prepare(A, k, M, sigma, which, options, begin_s)
-    result = prepared.solve()
+    options = {name: plain(given[name]) for name in Options.__annotations__}
+    prepared = prepare(A, plain(k), M, plain(sigma), plain(which), options, begin_s)
+    result, caller = prepared.solve(), prepared.caller
+    del prepared  # with its factors, which takes time
     if not return_eigenvectors:
         result = replace(result, eigenvectors=None)
-    if prepared.caller is not None:
-        result = result.shared(prepared.caller)
+    if caller is not None:
+        result = result.shared(caller)
+    result = result.with_info(time_s=time.perf_counter() - begin_s)
     settle(result, verify, on_unconverged, "LM" if sigma is None else which)
     if return_info:
         return result

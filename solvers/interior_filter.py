@@ -30,7 +30,7 @@ from blockvec import BlockVector
 from blockvec.system.frozen import frozen
 
 from .blocks import Block, RealArray, columns_of, pick, round_up, side_by_side
-from .combine import one_after_other, ritz_step, staged, within_time
+from .combine import one_after_other, ritz_step, staged
 from .iterations.rayleigh_ritz import Tolerance
 from .orthogonalize import orthogonalize
 from .problem import IterationOptions, Problem
@@ -94,7 +94,7 @@ def solve_window(
     extra, result = SPARE, None
     for turn in range(ROUNDS):
         part = replace(
-            within_time(staged(folded, f"window {turn}")),
+            staged(folded, f"window {turn}"),
             k=min(problem.k + extra, room),
             tolerance=tolerance,
         )

@@ -21,10 +21,11 @@ from blockvec.errors import OptionError
 from .arguments import blas_threads
 from .blocks import columns_of, pick, to_host
 from .choice import DENSE_MAX_ROWS, DENSE_ROWS, DENSE_SHARE
-from .combine import one_after_other, staged, within_time
+from .combine import one_after_other, staged
 from .counting import can_factorise, estimate
 from .drivers import solve
 from .factorization.pencil import Pencil, eigenvalue_rounding
+from .placement import require_factors
 from .problem import Problem, Verification
 from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
@@ -39,6 +40,7 @@ SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 4  # pairs asked for beyond the estimate and its error
 GROWTH = 1.5  # of their number, while none of them lies outside
 ROUNDS = 8
+AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
 
 def check_with_interval(*, method: str, which: str, mode: str, **options: Any) -> None:
@@ -81,8 +83,11 @@ def _refuse_more(count: float, most: int | None, about: str = "") -> None:
 
 def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
     """Count by inertia and collect by shift-invert."""
+    require_factors(A, M, problem.operator, "use method='filter'")
     pencil = Pencil.of(problem.operator, A, M, problem.norm)
-    left, right = pencil.cut(low, -1), pencil.cut(high, 1)
+    left = pencil.cut(low, -1)
+    is_late = problem.is_late()
+    right = left if is_late else pencil.cut(high, 1)
     count = right.below - left.below
     problem = replace(problem, operator=pencil.A)
     is_dense = M is None and count * DENSE_SHARE > problem.n and problem.n <= DENSE_MAX_ROWS
@@ -103,7 +108,7 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
             if (saved := checkpoint.load()) is not None:
                 with checkpoint.restoring():
                     slices.resume(saved)
-        stopped = slices.run()
+        stopped = "time_limit" if is_late else slices.run()
         stopped = "interrupted" if interrupted() else stopped
     inside = _inside(slices.theta, low, high, pencil.rounding)
     found, dropped = len(inside), slices.found - len(inside)
@@ -117,6 +122,8 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     ]
     if near := int((np.min([np.full(found, np.inf), *distances], axis=0) <= 1).sum()):
         text += f"; {near} on an end, as far as rounding errors tell"
+    if is_late:
+        text = "skipped: the time limit had passed before the eigenvalues were counted"
     counts = asdict(slices.counts)
     info: SolveInfo = {
         "method": "shift-invert",
@@ -138,14 +145,15 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
         "block_size": slices.block_size,
         "ncv": basis_columns(count),
         "degree": 1,
-        "missing": count - slices.found,
+        "missing": count - slices.found + is_late,
         "time_s": time.perf_counter() - problem.begin_s,
         **counts,  # type: ignore[typeddict-item]
     }
     theta, residuals, limits = (part[inside] for part in (slices.theta, slices.residuals, slices.limits))
     X = pick(slices.X, inside)
     pairs = theta, X.array, residuals, limits
-    result = EigenResult.from_pairs(*pairs, Verification.PROVED, info, slices.history)
+    verification = Verification.SKIPPED if is_late else Verification.PROVED
+    result = EigenResult.from_pairs(*pairs, verification, info, slices.history)
     return result if info["missing"] else as_rounding_allows(result, problem, pencil.norms)
 
 
@@ -209,12 +217,13 @@ def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, mos
         which="SA" if from_low else "LA" if from_high else "LM",
         target=target,
         method="filter" if target is not None else "auto",
+        method_why=problem.method_why if problem.method == "filter" else AROUND,
     )
     n, result = problem.n, None
     wanted = math.ceil(count.value + SURE / 2 * count.error) + SPARE
     for turn in range(ROUNDS):
         k = min(wanted, n)
-        once = replace(within_time(staged(part, f"round {turn}")), k=k)
+        once = replace(staged(part, f"round {turn}"), k=k)
         latest = solve(once) if form is None else solve_transformed(form, once)
         result = latest if result is None else one_after_other(result, latest)
         theta = to_host(result.eigenvalues).astype(np.float64)

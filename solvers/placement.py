@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
+from typing import Any, Self
 
 import blockvec
 from blockvec.errors import DeviceError
@@ -14,12 +12,10 @@ from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
 from .blocks import Operator
-from .runtime.memory import available_bytes
-
-if TYPE_CHECKING:
-    from .factorization.work import FactorWork
+from .runtime.memory import require_memory
 
 AFFORDABLE_S = 20.0  # of a factorisation on the host that nobody asked for
+MOST_BYTES = 8 << 30  # predicted bytes of the same: half of the memory of a small computer
 # Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
 # graphs, where this matters, the prediction is some five times too high.
 LONGEST_S = 600.0
@@ -117,7 +113,7 @@ def is_short(A: Any, k: int) -> bool:
         return False
     if A.shape[0] <= LAPACK_ROWS:
         return True
-    if not isinstance(k, int | np.integer) or not 0 < k <= HOST_PAIRS or type_of not in "dD":
+    if not 0 < k <= HOST_PAIRS or type_of not in "dD":
         return False
     parts, most = (2 if type_of == "D" else 1), (2 if k <= FEW else 1) * HOST_WORK
     return hasattr(A, "nnz") and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= most)
@@ -186,25 +182,32 @@ def shift_invert_s(A: Any, op: Operator) -> float:
     if (place := place_of(A, op.device)) is None:
         return math.inf
     work = FactorWork.of(A)
-    if op.device == "cpu" and not _fits(work, op):
-        return math.inf  # cuDSS asks for memory itself, before its factors are allocated
+    if op.device == "cpu" and work.nbytes > MOST_BYTES:
+        return math.inf
     return work.solve_s(place)
 
 
-def is_affordable(A: Any, M: Any, op: Operator) -> bool:
-    """Check whether factors on the host fit in memory, and take seconds."""
+def is_affordable(A: Any, M: Any) -> bool:
+    """Check whether factors on the host take seconds, and a few gigabytes, of which some may not be free."""
     if blockvec.Factorization.is_small(*_size(A)):
         return True
     from .factorization.work import FactorWork
 
     work = FactorWork.of(A, M)
-    return _fits(work, op) and work.factor_s("cpu") < AFFORDABLE_S
+    return work.nbytes <= MOST_BYTES and work.factor_s("cpu") < AFFORDABLE_S
 
 
-def _fits(work: FactorWork, op: Operator) -> bool:
-    """Check whether factors fit in the free memory of an operator's device."""
-    free = available_bytes(op)
-    return free is None or work.nbytes < free
+def require_factors(A: Any, M: Any, op: Operator, remedy: str) -> None:
+    """Refuse factors on the host that are predicted to need more memory than is free.
+
+    What is free must not choose the method: the same call would give other bits at another time.
+    """
+    n, entries = _size(A)
+    if op.device != "cpu" or blockvec.Factorization.is_small(n, entries):
+        return
+    from .factorization.work import FactorWork
+
+    require_memory(op, FactorWork.of(A, M).nbytes, f"the factors of a matrix with {n} rows", remedy)
 
 
 def _size(A: Any) -> tuple[int, int]:

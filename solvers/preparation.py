@@ -33,14 +33,16 @@ from .arguments import (
     positive,
     preconditioner_for,
     real,
+    spacing,
     square,
     tall_block,
+    whole,
 )
 from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
 from .blocks import column_factors, to_host
 from .column_block import SHORT_ROWS
-from .combine import one_after_other, staged, within_time
+from .combine import one_after_other, staged
 from .costs import is_full
 from .drivers import solve
 from .iterations.rayleigh_ritz import Selection, Tolerance
@@ -60,11 +62,9 @@ SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 # Distances of other shifts, in rounding errors, where a value is nearer than `SPOILING` ||A - sigma M||.
 FURTHER_MOVES, SPOILING = (3e5, 1e7), 1e-9
+SIZES = ("block_size", "ncv", "maxiter")
 # Options that a problem has as they are given.
-PASSED_ON = (
-    *("verify", "callback", "method", "precision", "block_size", "ncv", "maxiter"),
-    "jd_options",
-)
+PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,8 @@ class Prepared:
     form: StandardForm | None  # of a problem that is transformed
     scaling: Scaling
     mode: str
-    sigma: float | None  # as given
+    sigma: float | None  # that is solved for
+    given: dict[str, Any]  # entries of `info` that are the caller's: sigma, which and mode
     shift: float | None  # scaled
     attempt: Attempt | None  # whose problem is that of an end of the spectrum, in the place of sigma
     interval: tuple[float, float] | None  # as given
@@ -106,6 +107,7 @@ class Prepared:
             if not self.attempt.is_settled(result, problem.verify):
                 return self._after(result, self.attempt.otherwise())
             result = self.attempt.beside.described(result)
+        result = result.with_info(**self.given)
         if self.processes is not None:
             result = result.with_info(processes=shares(self.rows))
         if self.home is not None:
@@ -120,7 +122,7 @@ class Prepared:
         """Solve a problem in another way, after an attempt at an end."""
         if self.problem.checkpoint is not None:
             self.problem.checkpoint.remove()
-        result = replace(rest, problem=within_time(rest.problem)).solve()
+        result = rest.solve()
         why = f"{result.info['why']}, after an attempt at the end of the spectrum beside sigma"
         return one_after_other(first, result, why=why)
 
@@ -165,11 +167,17 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift:
     for distance in FURTHER_MOVES:
         # A value so near the shift that rounding errors of its solves spoil the other pairs.
         is_over = result.converged.all() or result.info["stopped"] not in AT_THE_LIMIT
-        if is_over or shift is None or form.factors is None or form.factors.nearest > SPOILING:
+        if (
+            is_over
+            or problem.is_late()
+            or shift is None
+            or form.factors is None
+            or form.factors.nearest > SPOILING
+        ):
             break
         sigma = shift - distance * form.factors.shift_rounding(shift)
         form = standard_form(form.A, A, M, sigma, factors=form.factors, k=problem.k, method=problem.method)
-        again = within_time(replace(staged(problem, f"moved by {distance:g}"), start=None))
+        again = replace(staged(problem, f"moved by {distance:g}"), start=None)
         result = one_after_other(result, method(form, again))
         result = result.with_info(why=f"{result.info['why']}; {shift:g} is too near an eigenvalue")
     return result
@@ -209,6 +217,10 @@ def prepare(
     Values nearest to `sigma` may be those of an end of the spectrum.
     """
     check(M, sigma, which, options)
+    k = None if k is None else whole("k", k)
+    sizes = {name: options[name] for name in SIZES if options[name] is not None}
+    options = {**options, **{name: whole(name, size) for name, size in sizes.items()}}
+    pairs = 6 if k is None else k
     interval = None if options["interval"] is None else ends(options["interval"])
     given = Operands.of(A, M, options)
     processes = given.split(options, interval)
@@ -217,11 +229,11 @@ def prepare(
     seed = 0 if options["rng"] is None and given.start is not None else options["rng"]
     rng = same_generator(generator(seed), processes)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
+    own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})
     mode, sigma, which = _by_largest(options["mode"], sigma, which)
     method = options["method"]
     corrects = asks_for_corrections(method, given.preconditioner, options["jd_options"])
     tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
-    pairs = k if isinstance(k, int) else 6
     op = beside = attempt = None
     is_small = False
     if may_be_end and sigma is not None:
@@ -239,7 +251,7 @@ def prepare(
             checkpoint = None if checkpoint is None else checkpoint.stage("end")
     placement = Placement.of(
         *(given.A, given.M, device_of(given.A, given.device), sigma),
-        k=6 if k is None else k,
+        k=pairs,
         method="jd" if corrects else "dense" if is_small else method,
         mode=mode,
         is_given=given.OPinv is not None,
@@ -270,7 +282,9 @@ def prepare(
         op = as_operator(given.A)
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
     is_checked = options["check_hermitian"]
-    scaling = measured(op, given.A, given.M, far, mode, norm, 0 if transforms else rng, is_checked)
+    accuracy = tol, options["convergence"] == "absolute"
+    drawn = 0 if transforms else rng
+    scaling = measured(op, given.A, given.M, far, mode, norm, drawn, is_checked, given.spacings, accuracy)
     if beside is not None:
         scaling = scaling.after(beside.columns)
     shift, form = None if sigma is None else scaling.value(sigma), None
@@ -285,7 +299,7 @@ def prepare(
             form = standard_form(op, A, M, at, OPinv, mode, Minv=given.Minv, k=pairs, method=how)
     problem = Problem(
         operator=op,
-        k=6 if k is None else k,
+        k=pairs,
         which=cast(Selection, which),
         tolerance=Tolerance(tol, options["convergence"], float(np.finfo(single or op.dtype).eps) / 2),
         rng=rng,
@@ -308,6 +322,7 @@ def prepare(
         scaling=scaling,
         mode=mode,
         sigma=sigma,
+        given=own,
         shift=shift,
         attempt=attempt,
         interval=interval,
@@ -385,6 +400,7 @@ class Operands:
     device: str | None
     shape: Any
     dtype: Any
+    spacings: tuple[float, float]  # eps of the types that A and M are given in
 
     @classmethod
     def of(cls, A: Any, M: Any, options: Mapping[str, Any]) -> Operands:
@@ -394,13 +410,14 @@ class Operands:
         if caller is not None and is_function(A):
             device = caller.device if device is None else device
             dtype = caller.dtype if dtype is None else dtype
+        spacings = spacing(A), spacing(M)
         others = (options["OPinv"], options["preconditioner"], options["v0"], options["orthogonal_to"])
         A, M, OPinv, preconditioner, start, locked = natively(caller, A, M, *others)
         stays = device is None or (isinstance(device, str) and device == "cpu")
         matrix = matrix_on_host(A) if stays and options["comm"] is None else None
         applied = None if matrix is None else A
         given = A if matrix is None else matrix, M, options["Minv"], OPinv, preconditioner, start, locked
-        return cls(caller, applied, *given, device, options["shape"], dtype)
+        return cls(caller, applied, *given, device, options["shape"], dtype, spacings)
 
     def split(self, options: Mapping[str, Any], interval: Any) -> Communicator | None:
         """Split the rows of A over processes, if there are several; return these."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -12,6 +13,7 @@ import numpy as np
 
 from blockvec import BlockVector
 from blockvec.system.frozen import frozen
+from blockvec.system.scalars import plain
 
 from .blocks import Array, Block, Operator, RealArray, times
 from .iterations.mixed_precision import Precision
@@ -52,6 +54,11 @@ def asks_for_corrections(method: str, preconditioner: Any, jd_options: Any) -> b
     return method == "jd" or preconditioner is not None or jd_options is not None
 
 
+def stops(callback: Callable[[IterationState], object] | None, state: IterationState) -> bool:
+    """Call the callback of a solve, if there is one; return whether its result is True, NumPy's included."""
+    return callback is not None and plain(callback(state)) is True
+
+
 def excess(residuals: RealArray, limits: RealArray) -> RealArray:
     """Divide residuals by their limits, which are zero or denormal numbers for the smallest matrices."""
     return residuals / np.maximum(limits, np.finfo(np.float64).smallest_subnormal)
@@ -72,7 +79,7 @@ class IterationState:
         Residual norms up to which pairs count as converged.
     operator_columns : int
     time_s : float
-        Time since the start.
+        Time since the call.
     """
 
     restart: int
@@ -135,9 +142,10 @@ class Problem:
     exponent: int = 0  # callbacks and the history receive values times 2^exponent
     callback: Callable[[IterationState], object] | None = None
     checkpoint: Checkpoint | None = None
-    time_limit: float | None = None  # in seconds
-    begin_s: float = 0.0  # `time.perf_counter()` at the beginning of the call
+    time_limit: float | None = None  # in seconds from `begin_s`
+    begin_s: float = field(default_factory=time.perf_counter)  # at the beginning of the call
     method: Method = "auto"
+    method_why: str = "asked for"  # the reason for a method that is not "auto"
     precision: Precision = "auto"  # of filters
     block_size: int | None = None  # None, as for ncv and maxiter, where the drivers choose
     ncv: int | None = None
@@ -154,6 +162,10 @@ class Problem:
     probes: Array | None = None
     dtype: str | None = None  # of the matrix of the caller, where the operator has another one
     may_be_dense: bool = False  # dense LAPACK answers where an iteration fails or costs more
+
+    def is_late(self) -> bool:
+        """Check whether the time limit of the call has passed."""
+        return self.time_limit is not None and time.perf_counter() - self.begin_s > self.time_limit
 
     @property
     def n(self) -> int:

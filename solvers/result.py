@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -29,6 +29,16 @@ SAME_VALUE = 10.0  # values within this many residual limits are shown as copies
 def counted(number: int, noun: str) -> str:
     """Write a number with a noun in singular or plural."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def not_symmetric(asymmetry: Mapping[str, float]) -> str:
+    """Describe matrices that are not Hermitian to rounding, with the remedy."""
+    sizes = " and ".join(f"{name} differs from {name}^H by {size:.1e}" for name, size in asymmetry.items())
+    names = " and ".join(f"({name} + {name}.conj().T) / 2" for name in asymmetry)
+    return (
+        f"{sizes} of its size, which is more than rounding and than what was asked for; pass {names}, or tol "
+        f"above {max(asymmetry.values()):.0e}"
+    )
 
 
 class ProcessInfo(TypedDict):
@@ -57,7 +67,8 @@ class SolveInfo(TypedDict):
     n: int
     k: int
     which: str
-    sigma: float | None  # target of Jacobi-Davidson or a filter
+    sigma: float | None  # as given, as `which` and `mode`
+    mode: NotRequired[str]
     interval: list[float | None] | None  # its ends, None for infinite ones
     counted: float | None  # number of eigenvalues in the interval, as counted apart from their computation
     count_error: float | None  # standard error of that number; 0 for a proof
@@ -78,6 +89,8 @@ class SolveInfo(TypedDict):
     restarts: int
     reductions: int  # inner products over the tall dimension
     time_s: float
+    # ||(A - A^H) z|| / ||A z|| for a random z, of A and M where rounding of their element types is exceeded
+    asymmetry: NotRequired[dict[str, float]]
     processes: NotRequired[list[ProcessInfo]]  # if rows are split over several
 
 
@@ -104,8 +117,8 @@ class EigenResult:
         ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns`` and
         ``single_columns``), ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and
         the problem's ``n``,
-        ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``, of an interval ``interval``,
-        ``counted`` and ``count_error``; of several processes ``processes``. See `SolveInfo`.
+        ``k``, ``dtype`` and ``device``, ``which``, ``sigma`` and ``mode`` as they were given, of an interval
+        ``interval``, ``counted`` and ``count_error``; of several processes ``processes``. See `SolveInfo`.
     history : sequence of IterationState
         One entry per restart.
     """

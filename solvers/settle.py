@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from .problem import Verification, Verify, excess
-from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
+from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted, not_symmetric
 
 # What ended a solve before all pairs had converged, and the remedy, by `info["stopped"]`.
 CAUSES = {
@@ -84,6 +84,8 @@ def _unconverged(result: EigenResult, count: int, transformed: str) -> str:
     info = result.info
     costs = {"restarts": counted(info["restarts"], "restart")}
     cause = CAUSES[info["stopped"]].format(**{**info, **costs})
+    if info["stopped"] in ("converged", "stagnated") and "asymmetry" in info:
+        cause = f"to their limit: {not_symmetric(info['asymmetry'])}"
     worst = float(np.max(excess(result.residuals, result.limits), initial=0.0))
     message = (
         f"{count} of {info['k']} pairs converged {cause} (largest residual {worst:.2g} times its limit)."

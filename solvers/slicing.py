@@ -35,7 +35,8 @@ from .blocks import Block, assign, ceil_div, column_factors, pick, round_up, sma
 from .factorization.pencil import Cut, Pencil, uncertain
 from .iterations.counts import Counts
 from .iterations.krylov import BlockKrylov
-from .problem import IterationState, Problem
+from .orthogonalize.factors import gram_root
+from .problem import IterationState, Problem, stops
 from .runtime.checkpoint import restored
 from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
 
@@ -84,7 +85,7 @@ class Slicing:
         if self._group > 1:
             self.X[:, :] = 0
         self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
-        self.earlier_s, self.begin_s = 0.0, time.perf_counter()
+        self.earlier_s = 0.0
 
     @property
     def factorisations(self) -> int:
@@ -117,8 +118,7 @@ class Slicing:
         """Return the reason to stop immediately, or an empty string."""
         if self.interrupted():
             return "interrupted"
-        limit = self.problem.time_limit
-        return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
+        return "time_limit" if self.problem.is_late() else ""
 
     def _between(self, low: float, high: float) -> int:
         """Count the values found in a range."""
@@ -405,7 +405,7 @@ class Slicing:
                 X = known.combine(known.dot(MX), out=X, alpha=-1, beta=1)
                 MX = self.pencil.mass(X)
             G = to_host(X.dot(MX))
-            inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
+            _, inverse = gram_root(G)
             X = X.combine(small_matrix(inverse, X))
             self.counts.reductions += 2
         return X
@@ -431,12 +431,11 @@ class Slicing:
             residuals=np.append(self.residuals, np.full(len(unknown), norm)),
             limits=np.append(self.limits, limits),
             operator_columns=self.counts.operator_columns,
-            time_s=self.earlier_s + time.perf_counter() - self.begin_s,
+            time_s=self.earlier_s + time.perf_counter() - self.problem.begin_s,
         )
         self.history.append(state)
-        callback = self.problem.callback
-        stops = callback is not None and callback(state.times(self.problem.exponent)) is True
-        return "callback" if stops else ""
+        is_over = stops(self.problem.callback, state.times(self.problem.exponent))
+        return "callback" if is_over else ""
 
     def fingerprint(self) -> dict[str, Any]:
         """Collect everything that determines the result, except the matrices themselves."""
@@ -461,7 +460,7 @@ class Slicing:
             "rng": self.problem.rng.bit_generator.state,
             "counts": asdict(self.counts),
             "history": [asdict(state) for state in self.history],
-            "elapsed_s": self.earlier_s + time.perf_counter() - self.begin_s,
+            "elapsed_s": self.earlier_s + time.perf_counter() - self.problem.begin_s,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:

@@ -13,22 +13,17 @@ from .iterations.filter_design import INDEX_BYTES
 from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
 from .iterations.rayleigh_ritz import Tolerance
 from .problem import IterationOptions, Method, Problem
-from .runtime.memory import available_bytes, require_memory
-from .runtime.processes import largest
+from .runtime.memory import require_memory
 
 
 def may_mix(problem: Problem, options: IterationOptions) -> bool:
-    """Check whether filters may be in single precision: where that saves time and memory suffices for it."""
+    """Check whether filters may be in single precision: where that saves time."""
     op, b = problem.operator, options.block_size
     if options.method != "filter" or problem.precision == "double" or not can_convert(op):
         return False
     if problem.precision == "mixed":
         return True
-    if not saves_time(op, b):
-        return False
-    free = available_bytes(op)
-    lacks = free is not None and _basis_bytes(problem, options) + copy_bytes(op, b) > free
-    return not largest(op.layout, lacks)
+    return saves_time(op, b)
 
 
 def _basis_bytes(problem: Problem, options: IterationOptions) -> int:
@@ -90,6 +85,7 @@ def memory_needed(
     >>> [round(memory_needed(400**3, 7 * 400**3, 20, processes) / 1e9) for processes in (1, 4)]
     [91, 23]
     """
+    n, nnz = integer("n", n, 1), integer("nnz", nnz, 0)
     op: Any = DescribedOperator(n, nnz, np.dtype(dtype))
     tolerance = Tolerance(0.0, "value", float(np.finfo(op.dtype).eps) / 2)
     problem = Problem(

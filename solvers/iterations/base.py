@@ -22,7 +22,7 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..column_block import ColumnOperator
-from ..problem import IterationOptions, IterationState, Problem, Verification
+from ..problem import IterationOptions, IterationState, Problem, Verification, stops
 from ..runtime.checkpoint import restored
 from ..runtime.processes import largest, same_values
 from ..runtime.progress import describe, logger
@@ -96,7 +96,6 @@ class Iteration(ABC):
         probes = problem.probes if problem.start is None else None
         self._random_pair = None if probes is None else (probes[:, 1], probes[:, 3])
         self._first_rng = self.rng.bit_generator.state
-        self.begin_s = time.perf_counter()
         self.earlier_s = 0.0  # time before a resumption
         self.counts = Counts()
         self.history: list[IterationState] = []
@@ -112,8 +111,8 @@ class Iteration(ABC):
 
     @property
     def elapsed_s(self) -> float:
-        """Time since the start in seconds, including the time before a resumption."""
-        return self.earlier_s + time.perf_counter() - self.begin_s
+        """Time since the call in seconds, including the time before a resumption."""
+        return self.earlier_s + time.perf_counter() - self.problem.begin_s
 
     def run(self) -> IterationResult:
         """Iterate until all wanted pairs have converged and none is missed, or another reason to stop."""
@@ -135,10 +134,9 @@ class Iteration(ABC):
         layout = self.operator.layout
         if (layout is None or layout.rank == 0) and logger.isEnabledFor(logging.INFO):
             logger.info(describe(state))
-        callback = self.problem.callback
-        stops = callback is not None and callback(state.times(self.problem.exponent)) is True
-        stops = bool(same_values(layout, stops, state.eigenvalues))
-        return reason or ("callback" if stops else "")
+        is_over = stops(self.problem.callback, state.times(self.problem.exponent))
+        is_over = bool(same_values(layout, is_over, state.eigenvalues))
+        return reason or ("callback" if is_over else "")
 
     def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
         """Describe the current state."""
@@ -147,11 +145,9 @@ class Iteration(ABC):
 
     def _stopped(self) -> str:
         """Return the reason to stop immediately, or an empty string."""
-        limit = self.problem.time_limit
-        if limit is None and self.operator.layout is None:  # after every step
+        if self.problem.time_limit is None and self.operator.layout is None:  # after every step
             return "interrupted" if self.interrupted() else ""
-        is_late = limit is not None and time.perf_counter() - self.begin_s > limit
-        found = largest(self.operator.layout, 2 if self.interrupted() else is_late)
+        found = largest(self.operator.layout, 2 if self.interrupted() else self.problem.is_late())
         return ("", "time_limit", "interrupted")[int(found)]
 
     def _costly(self) -> str:

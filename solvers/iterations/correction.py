@@ -196,7 +196,8 @@ class Corrector:
             self.counts.reductions += solved.reductions
             self.counts.preconditioner_columns += solved.preconditioner_columns
             if "indefinite preconditioner" not in solved.reasons:
-                return solved.X
+                X: Block = solved.X
+                return X
             self.method, adaptive = "gmres", False
 
     def _decide(self, corrections: int, converged: int) -> None:

@@ -68,6 +68,7 @@ def filtered_start(
         locked=space.locked,
         verify="never",
         time_limit=problem.time_limit,
+        begin_s=problem.begin_s,
     )
     degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
     options = IterationOptions(b, ncv, MAX_RESTARTS, degree, "filter")

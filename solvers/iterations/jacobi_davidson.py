@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, RealArray, SystemOperator, pick, round_up, to_host
+from ..orthogonalize.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
 from ..runtime.checkpoint import restored
 from .base import MIN_SEARCH, NORM_SLACK, Iteration, IterationResult
@@ -389,9 +390,9 @@ class JacobiDavidson(Iteration):
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
         """Reorthonormalise X and compute its residual norms."""
-        factor = np.linalg.cholesky(to_host(self.X.gram()).astype(self.extracted.Y.dtype)).conj().T
+        _, inverse = gram_root(to_host(self.X.gram()).astype(self.extracted.Y.dtype))
         self.counts.reductions += 1
-        self.X.combine(self.space.small(np.linalg.inv(factor)), out=self.X)
+        self.X.combine(self.space.small(inverse), out=self.X)
         return super()._true_residuals(theta)
 
     def _repair(self, state: IterationState) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
+from blockvec.system.scalars import plain
 
 from ..blocks import Block, RealArray, SystemOperator
 
@@ -118,7 +119,9 @@ class JacobiDavidsonOptions:
     initial_shift_iterations: int = 0
 
     def __post_init__(self) -> None:
-        """Check values that do not depend on a problem."""
+        """Check values that do not depend on a problem; numbers of NumPy become Python's."""
+        for field in fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
         known = {
             "correction": ("auto", "davidson", "olsen", "minres", "gmres"),
             "inner_stop": ("adaptive", "power"),

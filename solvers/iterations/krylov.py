@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import Profile
+from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, LinearMap, assign, ceil_div, round_up, to_host, width_padding
 from ..column_block import ColumnBlock, ColumnOperator
@@ -153,7 +154,7 @@ class BlockKrylov(KrylovSpace):
         if self._queues and not self._waits and min(self.w, self.room) >= self.block_size:
             try:
                 self._queue_next(until)
-            except Exception:
+            except (ArithmeticError, ValueError, BreakdownError):  # NumPy's LinAlgError is a ValueError
                 if self.settle():
                     raise  # else a function failed for the rounding errors that an earlier step had left
         elif self._is_by_columns and self.room >= min(self.block_size, self.w):

@@ -37,6 +37,7 @@ from ..blocks import (
     to_host,
 )
 from ..orthogonalize import Orthogonalized, orthogonalize
+from ..orthogonalize.factors import gram_root
 from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
@@ -345,8 +346,7 @@ class KrylovSpace:
         used = self.columns(0, self.padded(end))
         G = to_host(used.gram())[:end, :end].astype(self._H.dtype)
         self.counts.reductions += 1
-        R = np.linalg.cholesky((G + G.conj().T) / 2).conj().T
-        inverse = np.linalg.inv(R)
+        R, inverse = gram_root(G)
         used.combine(small_matrix(bordered(inverse, used.shape[1], used.shape[1]), used), out=used)
         # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
         self._H[:end, :m] = R @ self._H[:end, :m] @ inverse[:m, :m]

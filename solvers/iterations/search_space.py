@@ -36,6 +36,7 @@ from ..blocks import (
     width_padding,
 )
 from ..orthogonalize import orthogonalize
+from ..orthogonalize.factors import gram_root
 from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
@@ -323,7 +324,7 @@ class SearchSpace:
         V = self.columns(0, m)
         G = to_host(V.gram()).astype(self._H.dtype)
         self.counts.reductions += 1
-        inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2).conj().T)
+        _, inverse = gram_root(G)
         self._transform(V, inverse)
         self._H[:m, :m] = inverse.conj().T @ self._H[:m, :m] @ inverse
         if self.target is None:

@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 from blockvec.errors import OptionError
 
 from ..blocks import Array, Block, RealArray, small_matrix, to_host
+from .arrays import takes_arrays
 from .systems import EXHAUSTED, SINGULAR, Columns, Linear, LinearSystems, Preconditioner, Projection
 
 STAGNATED = 0.99  # a column whose residual a cycle reduces by less has stagnated
 
 
+@takes_arrays
 def block_gmres(
     A: Any,
-    B: Block,
+    B: Any,
     *,
     shift: Any = 0.0,
     tol: Any = 1e-8,
@@ -31,9 +33,10 @@ def block_gmres(
 
     Parameters
     ----------
-    A : matrix, LinearOperator or Operator, shape (n, n)
+    A : matrix, array, LinearOperator or Operator, shape (n, n)
         Need not be Hermitian.
-    B : BlockVector, shape (n, b)
+    B : BlockVector or array, shape (n, b), or an array of shape (n,)
+        Of an array, solutions are an array of the same kind; `Q` and the preconditioner are those of arrays.
     shift : scalar or array, shape (b,)
     tol : float or array, shape (b,)
         Residual norms to reach, relative to those of B.
@@ -42,7 +45,7 @@ def block_gmres(
     restart : int
         Steps between restarts; the basis has ``(restart + 1) b`` vectors.
     preconditioner : callable, optional
-        Linear map of a block to a new block.
+        Linear map of a block to a new block. With an array B a function of arrays, or a matrix.
     Q : BlockVector, shape (n, q), or Projection, optional
         Orthonormal columns: solve in their complement. A `Projection` has its own preconditioner.
     with_first : bool, default False

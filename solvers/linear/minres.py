@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, RealArray, pick
+from .arrays import takes_arrays
 from .recordings import Recordings, Steps, recordings_for
 from .systems import Columns, Linear, LinearSystems, Preconditioner, Progress, Projection
 from .tridiagonal import Coordinates, Scalars, closing, opening
@@ -24,9 +25,10 @@ Stop = Callable[[Progress], NDArray[np.bool_]]
 INDEFINITE = 100.0  # r^H K^-1 r below -INDEFINITE * u * ||r|| ||K^-1 r|| exceeds rounding errors
 
 
+@takes_arrays
 def block_minres(
     A: Any,
-    B: Block,
+    B: Any,
     *,
     shift: Any = 0.0,
     tol: Any = 1e-8,
@@ -41,16 +43,18 @@ def block_minres(
 
     Parameters
     ----------
-    A : matrix, LinearOperator or Operator, shape (n, n)
+    A : matrix, array, LinearOperator or Operator, shape (n, n)
         Hermitian; A - sigma I may be indefinite or singular.
-    B : BlockVector, shape (n, b)
+    B : BlockVector or array, shape (n, b), or an array of shape (n,)
+        Of an array, solutions are an array of the same kind; `Q` and the preconditioner are those of arrays.
     shift : float or array, shape (b,)
     tol : float or array, shape (b,)
         Residual norms to reach, relative to those of B.
     maxiter : int, optional
         Maximum number of steps; default n.
     preconditioner : callable, optional
-        Maps a block to a new block: K^-1, Hermitian and positive definite.
+        Maps a block to a new block: K^-1, Hermitian and positive definite. With an array B a function of
+        arrays, or a matrix.
     Q : BlockVector, shape (n, q), or Projection, optional
         Orthonormal columns: solve in their complement. A `Projection` has its own preconditioner.
     stop : callable, optional

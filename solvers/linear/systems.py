@@ -47,7 +47,7 @@ class Linear:
 
     Attributes
     ----------
-    X : BlockVector, shape (n, b)
+    X : BlockVector, shape (n, b), or array of the shape of B
     residuals : array, shape (b,)
         Residual norms by the method's recurrence: ||b - (A - sigma I) x||_2, or (r^H K^-1 r)^(1/2) in MINRES
         with a preconditioner.
@@ -67,7 +67,7 @@ class Linear:
         Inner products over the tall dimension.
     """
 
-    X: Block
+    X: Any
     residuals: RealArray
     initial: RealArray
     iterations: NDArray[np.intp]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
+from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array
@@ -52,6 +53,26 @@ def cholesky(G: Array, lost: Array | None = None) -> Step:
         return Step(T, R, np.zeros(len(G), bool), float((np.diagonal(G).real @ np.abs(T) ** 2).sum()))
     whole = cholesky(G + np.diag(lost.astype(float)))
     return Step(whole.T * ~lost, whole.R * ~lost[:, None], lost, whole.growth)
+
+
+def gram_root(G: Array) -> tuple[Array, Array]:
+    """Compute R and its inverse with G = R^H R, of columns that rounding errors alone keep from orthonormal.
+
+    Raises
+    ------
+    BreakdownError
+        If they are not linearly independent.
+    """
+    try:
+        R = np.linalg.cholesky((G + G.conj().T) / 2).conj().T
+    except np.linalg.LinAlgError:
+        R = np.full_like(G, np.nan)
+    if not np.isfinite(R).all():  # as the factor of NaN is
+        raise BreakdownError(
+            f"the Gram matrix of {len(G)} columns, which should be orthonormal, is not positive definite: "
+            "products are inaccurate, not those of one Hermitian matrix, or hold NaN or Inf."
+        )
+    return R, np.linalg.inv(R)
 
 
 def is_accurate(G: Array, noise: Array) -> bool:

@@ -23,7 +23,7 @@ def available_bytes(op: Operator) -> int | None:
     return available_memory()
 
 
-def require_memory(op: Operator, needed_bytes: int, purpose: str, remedy: str) -> None:
+def require_memory(op: Operator, needed_bytes: float, purpose: str, remedy: str) -> None:
     """Refuse to go on if a device has less free memory than a solver needs."""
     if op.device == "cpu" and needed_bytes <= SMALL_BYTES:
         return

@@ -24,6 +24,7 @@ from blockvec.parallel import (
     require_same,
     share,
 )
+from blockvec.system.scalars import plain
 
 from ..blocks import Array, RealArray
 
@@ -71,7 +72,9 @@ def together(function: Function) -> Function:
                 given = signature.bind(A, *arguments, **options)
                 given.apply_defaults()
                 values = {name: value for name, value in given.arguments.items() if name not in OWN}
-                require_same(processes, **{name: _described(name, value) for name, value in values.items()})
+                require_same(
+                    processes, **{name: _described(name, plain(value)) for name, value in values.items()}
+                )
             return function(A, *arguments, **options)
 
     return on_all  # type: ignore[return-value]
@@ -79,7 +82,7 @@ def together(function: Function) -> Function:
 
 def _described(name: str, value: Any) -> str:
     """Describe an argument by what all processes must have in common."""
-    if value is None or isinstance(value, bool | int | float | complex | str | tuple | list | np.generic):
+    if value is None or isinstance(value, bool | int | float | complex | str | tuple | list):
         return "a file" if name == "checkpoint" and value is not None else repr(value)
     if getattr(value, "shape", None):  # rows may be those of the process
         return f"{' x '.join(map(str, value.shape[1:])) or 'one'} columns"

@@ -9,9 +9,9 @@ and residuals are those of A to the last bit, as far as these can be represented
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from ..column_block import SHORT_ROWS
 from ..problem import Problem
 from ..result import EigenResult
 from ..runtime.processes import largest
+from .asymmetry import Asymmetry, hermitian_part, judged
 
 if TYPE_CHECKING:
     from ..linear.systems import Preconditioner
@@ -48,6 +49,9 @@ class Scaling:
     is_known: bool = True  # whether the norm of A has been measured or given
     # Two random vectors of the check and their products with A, column-major, where they are known.
     probes: Array | None = None
+    # Of the matrices that are not Hermitian to rounding errors of the working precision, by name.
+    asymmetries: Mapping[str, Asymmetry] = field(default_factory=dict)
+    spacing: float = 0.0  # eps of the type that A is given in
 
     def __bool__(self) -> bool:
         return self.a != 0 or self.m != 0
@@ -68,7 +72,15 @@ class Scaling:
     def operands(
         self, op: Operator, A: Any, M: Any, OPinv: Any, device: str | None, check: bool
     ) -> tuple[Operator, Any, Any, Any]:
-        """Scale an operator, the A that it applies, M and OPinv; check that the operator is Hermitian."""
+        """Scale an operator, the A that it applies, M and OPinv; check that the operator is Hermitian.
+
+        Hermitian parts take the places of matrices whose asymmetry is noise.
+        """
+        if self._removes("M"):
+            M = hermitian_part(M)
+        if self._removes("A"):
+            A = hermitian_part(A)
+            op = as_operator(A, device=device)
         if self.a:
             if OPinv is not None:
                 from .standard_form import given_inverse
@@ -80,11 +92,15 @@ class Scaling:
             else:
                 op = _scaled_operator(op, self.a)
             if check:
-                op.check_hermitian(0)
-            if self.probes is not None:
-                self.probes[:, CHECK_COLUMNS:] = 0
-                op.add_product(self.probes[:, :CHECK_COLUMNS], self.probes[:, CHECK_COLUMNS:])
+                defect = op.hermitian_defect(0)[1]
+                judged("A", op, None, defect, self.spacing, 0.0, op.dtype)
+        if self.probes is not None and (self.a or self._removes("A")):
+            self.probes[:, CHECK_COLUMNS:] = 0
+            op.add_product(self.probes[:, :CHECK_COLUMNS], self.probes[:, CHECK_COLUMNS:])
         return op, A, M * 2.0**-self.m if self.m else M, OPinv
+
+    def _removes(self, name: str) -> bool:
+        return name in self.asymmetries and self.asymmetries[name].is_removed
 
     def problem(self, problem: Problem) -> Problem:
         """Scale the numbers and functions of a problem whose operator is A' already."""
@@ -149,6 +165,15 @@ class Scaling:
             operator_columns=result.info["operator_columns"] + self.columns,
             block_applications=result.info["block_applications"] + self.applications,
         )
+        known = {name: each for name, each in self.asymmetries.items() if not each.is_own_rounding}
+        if known:
+            parts = "".join(
+                f"; the Hermitian part of {name} is solved, from which it differs by {each.size / 2:.1e}"
+                for name, each in known.items()
+                if each.is_removed
+            )
+            sizes = {name: each.size for name, each in known.items()}
+            result = result.with_info(why=result.info["why"] + parts, asymmetry=sizes)
         info = result.info
         if not (self.is_known or is_ordinary(info["norm"], info["dtype"], share=UNMEASURED)):
             raise BreakdownError(
@@ -186,9 +211,21 @@ class _Updated:
 
 
 def measured(
-    op: Operator, A: Any, M: Any, sigma: float | None, mode: str, norm: float | None, rng: Any, check: bool
+    op: Operator,
+    A: Any,
+    M: Any,
+    sigma: float | None,
+    mode: str,
+    norm: float | None,
+    rng: Any,
+    check: bool,
+    spacings: tuple[float, float] = (0.0, 0.0),
+    accuracy: tuple[float, bool] = (0.0, False),
 ) -> Scaling:
-    """Check that A is Hermitian, if asked to, and choose the exponents: 0 where a norm is ordinary.
+    """Check that A and M are Hermitian, A if asked to, and choose the exponents: 0 where a norm is ordinary.
+
+    `spacings` are eps of the types that A and M are given in. `accuracy` is the tolerance, and whether it is
+    absolute instead of relative to ||A||.
 
     The products of the check give the norm of A. If that is not ordinary, one column with a fixed seed is
     multiplied: a resumed run must choose the same exponents. Without the check the norm is that given or that
@@ -204,11 +241,21 @@ def measured(
     columns = applications = 0
     is_known = check or norm is not None or is_explicit(A)
     probes = None
+    asymmetries: dict[str, Asymmetry] = {}
     if check:
         if op.device == "cpu" and op.shape[0] <= SHORT_ROWS:
             rows = op.shape[0] if op.layout is None else op.layout.n_local
             probes = np.empty((rows, 2 * CHECK_COLUMNS), op.dtype, order="F")
-        norm, columns, applications = _checked(op, rng, probes), CHECK_COLUMNS, 1
+        (norm, defect), columns, applications = _checked("A", op, rng, probes), CHECK_COLUMNS, 1
+        tol, is_absolute = accuracy
+        tol = tol / (norm or 1.0) if is_absolute else tol
+        has_mass = is_explicit(M) and M.shape == op.shape
+        dtype = np.promote_types(op.dtype, M.dtype) if has_mass else op.dtype
+        _note(asymmetries, "A", op, A, defect, spacings[0], tol, dtype)
+        if has_mass:
+            mass_op = as_operator(M if M.dtype == dtype else M.astype(dtype), device=op.device)
+            defect = _checked("M", mass_op, 0, None)[1]
+            _note(asymmetries, "M", mass_op, M, defect, spacings[1], tol, dtype)
         if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
             norm, columns, applications = _magnitude(op.apply, op, "A"), columns + 1, applications + 1
     elif norm is None:
@@ -224,7 +271,14 @@ def measured(
     largest = max(norm, shift)
     a = 0 if is_ordinary(largest, op.dtype) else _even(largest, op.dtype)
     inner = a if mode == "buckling" else m
-    return Scaling(a, m, inner, columns, applications, is_known, probes)
+    return Scaling(a, m, inner, columns, applications, is_known, probes, asymmetries, spacings[0])
+
+
+def _note(asymmetries: dict[str, Asymmetry], name: str, op: Operator, *judgement: Any) -> None:
+    """Judge the asymmetry of a matrix, and note it if there is one."""
+    asymmetry = judged(name, op, *judgement)
+    if asymmetry.size:
+        asymmetries[name] = asymmetry
 
 
 def _scaled_operator(op: Operator, exponent: int) -> Operator:
@@ -240,13 +294,13 @@ def _scaled_operator(op: Operator, exponent: int) -> Operator:
     return scaled
 
 
-def _checked(op: Operator, rng: Any, probes: Array | None) -> float:
-    """Check that A is Hermitian and return its norm, 0 where that cannot be computed."""
+def _checked(name: str, op: Operator, rng: Any, probes: Array | None) -> tuple[float, float]:
+    """Return the norm of a matrix and how far it is from Hermitian, zeros where that cannot be computed."""
     try:
         with precompiled("check", op), np.errstate(over="ignore", invalid="ignore"):
-            return op.check_hermitian(rng, into=probes)
+            return op.hermitian_defect(rng, name=name, into=probes)
     except BreakdownError:  # squares may have overflowed
-        return 0.0
+        return 0.0, 0.0
 
 
 def _entries(matrix: Any, op: Operator) -> tuple[float, Any]:

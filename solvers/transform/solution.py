@@ -18,7 +18,7 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import blas_threads, matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..column_block import ColumnBlock
-from ..combine import COUNTED, continued, one_after_other, staged, totals, within_time
+from ..combine import COUNTED, continued, one_after_other, staged, totals
 from ..drivers import solve
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance
@@ -142,7 +142,7 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
             break
         factors.refactorize(sigma)
         start = tall_block("v0", result.eigenvectors, form.A)
-        again = replace(within_time(staged(problem, "searched")), start=start)
+        again = replace(staged(problem, "searched"), start=start)
         result = one_after_other(result, solve_transformed(form, again))
     return result.with_info(time_s=time.perf_counter() - problem.begin_s)
 
@@ -312,7 +312,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     k, size = len(theta), np.abs(theta)
     near = np.flatnonzero(_dominant(theta))
     if corrects or (len(near) == 0 and others is None):
-        rest = solve(replace(within_time(staged(inside, "polished")), start=tall_block("v0", V, S)))
+        rest = solve(replace(staged(inside, "polished"), start=tall_block("v0", V, S)))
         told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}
         rest = replace(rest, verification=inner.verification)
         return rest.with_info(**told, history=continued(inner, rest))
@@ -331,7 +331,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         X = BlockVector(columns_of(V, columns))
         if len(columns) and may_go_on:
             once = replace(
-                within_time(staged(inside, f"polished {which}")),
+                staged(inside, f"polished {which}"),
                 k=len(columns),
                 which=which,
                 start=tall_block("v0", X.array, S),
@@ -370,7 +370,7 @@ def _other_end(inner: EigenResult, inside: Problem) -> tuple[EigenResult, EigenR
         k = min(count, (n - len(size)) // 4)
         if k < 1 or inner.info["stopped"] not in AT_THE_LIMIT:
             break
-        part = within_time(staged(inside, f"{count} of the other end"))
+        part = staged(inside, f"{count} of the other end")
         found = solve(replace(part, which=other, k=k, start=None, seen=None))
         stopped, history = found.info["stopped"], continued(inner, found)
         inner = inner.with_info(**totals(inner, found), stopped=stopped, history=history)

@@ -129,6 +129,31 @@ def test_a_function_may_fail_for_the_rounding_errors_of_an_earlier_step(distinct
 
 
 @pytest.mark.usefixtures("queues")
+@pytest.mark.parametrize("distinct", [2, 3, 4])
+def test_an_error_that_noise_does_not_explain_reaches_the_caller(distinct: int) -> None:
+    """Also once, in a call for what rounding errors have left of an invariant space."""
+    A, calls = sp.diags_array(np.arange(200) % distinct + 1.0).tocsr(), 0
+
+    def product(X: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == distinct + 1:
+            raise RuntimeError("enough")
+        return A @ X
+
+    operator = as_operator(product, shape=A.shape, dtype=float)
+    basis = BlockKrylov(operator, BlockVector.zeros(200, 24), 0, 3, np.random.default_rng(1), Counts())
+    basis.append_random(3)
+
+    def grow() -> None:
+        while basis.can_go_on():
+            basis.expand()
+
+    with pytest.raises(RuntimeError, match="enough"):
+        grow()
+
+
+@pytest.mark.usefixtures("queues")
 def test_errors_of_a_function_are_those_of_the_caller() -> None:
     A, calls = models.model("laplace1d:n=300").tocsr(), 0
 

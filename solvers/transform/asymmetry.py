@@ -1,0 +1,95 @@
+"""How far a matrix is from its conjugate transpose, and its Hermitian part in its place where that is noise.
+
+A caller's matrix is Hermitian to the rounding errors of the caller's own element type, which may be single
+precision although the problem is solved in double precision, or to those of what computed it, such as an
+inverse. The Hermitian part then stands for it: eigenvalues move by ||A - A^H||_2 / 2 at most.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from blockvec import BlockVector, Operator, as_operator
+from blockvec.errors import OptionError
+from blockvec.system.frozen import frozen
+
+from ..arguments import is_explicit
+from ..blocks import to_host
+
+# Asymmetry in units of eps up to which it is rounding. Its estimate by two products reached 18 for symmetric
+# matrices; 50 are half of the share of ||A|| to which residuals always count as converged.
+ROUNDING = 50.0
+MOST = 1e4  # eps: a defect above it is an error, as in `Operator.check_hermitian`
+LOOSEST = 0.5  # power of the working precision's eps: no looser tolerance makes a larger asymmetry noise
+
+
+@frozen
+class Asymmetry:
+    """The asymmetry ||(A - A^H) z|| / ||A z|| of one matrix for a random z, an estimate for a function.
+
+    Attributes
+    ----------
+    size : float
+        Zero where the working precision explains it.
+    is_removed : bool
+        Whether the Hermitian part takes the place of the matrix.
+    is_own_rounding : bool
+        Whether rounding errors of the caller's element type explain it.
+    """
+
+    size: float = 0.0
+    is_removed: bool = False
+    is_own_rounding: bool = True
+
+
+def judged(
+    name: str, op: Operator, matrix: Any, defect: float, eps: float, tol: float, dtype: Any
+) -> Asymmetry:
+    """Judge the defect that `Operator.hermitian_defect` has found.
+
+    `matrix` is what the operator applies, `eps` that of the element type in which it was given, `tol` the
+    accuracy that is asked for, relative to ||A||, and `dtype` the type that the problem is solved in.
+
+    Raises
+    ------
+    OptionError
+        If it is neither rounding nor below what was asked for.
+    """
+    working = float(np.finfo(dtype).eps)
+    eps = max(eps, working)
+    size = math.sqrt(op.shape[0]) * defect
+    if size <= ROUNDING * working:
+        return Asymmetry()
+    is_matrix = is_explicit(matrix)
+    if is_matrix:
+        size = measured_size(op, matrix)
+        if size <= ROUNDING * working:
+            return Asymmetry()
+    own = ROUNDING * eps
+    if is_matrix and size <= max(own, min(tol, working**LOOSEST)):
+        return Asymmetry(size, is_removed=True, is_own_rounding=size <= own)
+    if defect > MOST * eps:
+        raise OptionError(
+            f"{name} is not Hermitian: {name} z and {name}^H z differ by {'' if is_matrix else 'about '}"
+            f"{size:.1e} of |{name} z| for a random z; pass ({name} + {name}.conj().T) / 2 if the difference "
+            "is noise."
+        )
+    return Asymmetry(size, is_own_rounding=size <= own)
+
+
+def measured_size(op: Operator, matrix: Any) -> float:
+    """Compute ||(A - A^H) z|| / ||A z|| for a random z."""
+    z = BlockVector.empty(op.shape[0], 0, op.dtype, device=op.device).random_like(1, 0)
+    image = op.apply(z)
+    length = float(to_host(image.norms())[0])
+    as_operator(matrix.conj().T, device=op.device, check_indices=False).apply(z, out=image, alpha=-1, beta=1)
+    return float(to_host(image.norms())[0]) / (length or 1.0)
+
+
+def hermitian_part(matrix: Any) -> Any:
+    """Compute (A + A^H) / 2, which is Hermitian to the last bit."""
+    half = (matrix.tocsr() if hasattr(matrix, "tocsr") else matrix) * 0.5
+    return half + half.conj().T

@@ -1,0 +1,105 @@
+"""What a result says about its call: the arguments as given, reasons, and times from the call."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import blockvec
+from blockvec.models import model
+from blockvec.sparse_operator import SparseOperator
+from solvers import NoConvergence, eigsh
+
+GRID = model("laplace2d:n=20")
+MASS = sp.diags_array(np.linspace(1, 2, 400), format="csr")
+CALLS: list[dict[str, Any]] = [
+    {"sigma": 0},
+    {"sigma": 0, "which": "SM"},
+    {"which": "SM"},
+    {"which": "BE"},
+    {"sigma": 2.1},
+    {"sigma": 2.1, "which": "LA"},
+    {"sigma": 2.1, "mode": "cayley"},
+    {"sigma": 2.1, "which": "SM", "mode": "cayley"},
+    {"sigma": 2.1, "method": "dense"},
+    {"sigma": 2.1, "method": "filter"},
+    {"sigma": -0.5, "M": MASS},
+    {"which": "SA", "M": MASS},
+    {"which": "SM", "M": MASS},
+]
+
+
+@pytest.mark.parametrize("options", CALLS, ids=str)
+def test_the_info_holds_the_arguments_as_given(options: dict[str, Any]) -> None:
+    given = {"sigma": None, "which": "LM", "mode": "normal", "method": "auto"} | options
+    # Cayley's mode and "LA" with sigma have values that converge slowly, which is not the matter here.
+    result = eigsh(GRID, 3, **options, rng=0, tol=1e-4, return_info=True, on_unconverged="return")
+    assert {name: result.info[name] for name in ("sigma", "which", "mode")} == {
+        name: given[name] for name in ("sigma", "which", "mode")
+    }
+    assert ("asked for" in result.info["why"]) == (given["method"] != "auto")
+
+
+@pytest.mark.parametrize("kind", ["matrix", "function"])
+def test_nobody_asked_for_the_method_of_an_interval(kind: str) -> None:
+    A = GRID if kind == "matrix" else (lambda X: GRID @ X)
+    result = eigsh(A, interval=(1.0, 1.1), shape=GRID.shape, rng=0, return_info=True, tol=1e-6)
+    assert "asked for" not in result.info["why"]
+    assert (result.info["which"], result.info["sigma"], result.info["mode"]) == ("interval", None, "normal")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"which": "SA"},
+        {"sigma": 0.7},
+        {"which": "SA", "M": MASS},
+        {"interval": (0.0, 0.3), "k": None},
+        {"sigma": 0},
+    ],
+    ids=str,
+)
+def test_times_count_from_the_call(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that only moves while matrices are converted, before the solve begins."""
+    clock = itertools.count(1000.0, 1e-6)
+    late = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) + late[0])
+    init = SparseOperator.__init__
+
+    def slow(self: Any, *arguments: Any, **named: Any) -> None:
+        late[0] += 50.0
+        init(self, *arguments, **named)
+
+    monkeypatch.setattr(SparseOperator, "__init__", slow)
+    result = eigsh(GRID, **({"k": 3} | options), rng=0, return_info=True, tol=1e-6)
+    assert result.info["time_s"] >= 50.0
+    assert all(50.0 <= state.time_s <= result.info["time_s"] for state in result.history)
+    if "interval" in options:  # dense LAPACK, which takes one step
+        return
+    with pytest.raises(NoConvergence, match="raise time_limit"):
+        eigsh(GRID, **({"k": 3} | options), rng=0, tol=1e-6, time_limit=20.0, block_size=1)
+
+
+def test_no_second_factorisation_follows_once_the_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = model("laplace3d:n=12")
+    factorise, calls = blockvec.Factorization.refactorize, []
+
+    def counted(self: Any, sigma: float) -> Any:
+        calls.append(sigma)
+        return factorise(self, sigma)
+
+    monkeypatch.setattr(blockvec.Factorization, "refactorize", counted)
+    result = eigsh(A, interval=(0.0, 0.7), time_limit=1e-9, return_info=True, on_unconverged="return")
+    assert (result.info["stopped"], result.info["missing"]) == ("time_limit", 1)
+    assert len(calls) <= 1
+    calls.clear()
+    result = eigsh(
+        A, 4, sigma=1.0, time_limit=1e-9, verify="always", return_info=True, on_unconverged="return"
+    )
+    assert result.info["stopped"] == "time_limit"
+    assert len(calls) <= 1
