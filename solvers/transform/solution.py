@@ -61,7 +61,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
             # The solve asked for more digits than the pairs need, and had not come to its search.
             reached = Tolerance(float(inner.residuals.max()), "absolute", inside.tolerance.unit)
             start = tall_block("v0", inner.eigenvectors, inside.operator)
-            searched = replace(within_time(staged(inside, "searched")), start=start, tolerance=reached)
+            searched = replace(staged(inside, "searched"), start=start, tolerance=reached)
             again = _accurate(form, solve(searched), inside, problem, norms)
             result = one_after_other(result, again)
     except (BreakdownError, np.linalg.LinAlgError) as error:
