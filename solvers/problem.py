@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]
 Verify = Literal["auto", "always", "never"]
+Stop = Literal[
+    "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated", "costly", "outliers"
+]
 STOPPED = ("interrupted", "time_limit", "callback")  # reasons of the caller to end a solve
 
 
@@ -177,7 +180,7 @@ class Problem:
         """Number of locked columns."""
         return 0 if self.locked is None else self.locked.shape[1]
 
-    def ends_early(self, stopped: str) -> bool:
+    def ends_early(self, stopped: Stop) -> bool:
         """Check that an iteration has given up for a reason of its own, not by a limit of the caller."""
         return stopped in ("costly", "stagnated") or (stopped == "maxiter" and self.maxiter is None)
 

@@ -18,7 +18,7 @@ from blockvec.system.frozen import frozen
 
 from .blocks import RealArray, to_host
 from .iterations.rayleigh_ritz import clusters
-from .problem import IterationState, Verification, excess
+from .problem import IterationState, Stop, Verification, excess
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ class SolveInfo(TypedDict):
 
     method: str
     why: str  # the reason for the method
-    stopped: str  # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated" or "costly"
+    stopped: Stop  # all but "outliers"
     verification: str  # in words, for display: `EigenResult.verification` is what programs test
     n: int
     k: int

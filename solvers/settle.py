@@ -6,11 +6,11 @@ import warnings
 
 import numpy as np
 
-from .problem import Verification, Verify, excess
+from .problem import Stop, Verification, Verify, excess
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted, not_symmetric
 
 # What ended a solve before all pairs had converged, and the remedy, by `info["stopped"]`.
-CAUSES = {
+CAUSES: dict[Stop, str] = {
     "maxiter": "after {restarts}: raise maxiter or ncv, or loosen tol",
     "time_limit": "in {time_s:.3g} s: raise time_limit",
     "callback": "when the callback stopped the iteration",
@@ -21,7 +21,7 @@ CAUSES = {
     "converged": "to their limit in working precision: loosen tol",
 }
 # How to decide whether copies are missing, by what ended the solve before it was; otherwise as below.
-LIMITS = {
+LIMITS: dict[Stop, str] = {
     "maxiter": "raise maxiter",
     "time_limit": "raise time_limit",
     "callback": "let the callback stop later",

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..column_block import ColumnOperator
-from ..problem import IterationOptions, IterationState, Problem, Verification, stops
+from ..problem import IterationOptions, IterationState, Problem, Stop, Verification, stops
 from ..runtime.checkpoint import restored
 from ..runtime.processes import largest, same_values
 from ..runtime.progress import describe, logger
@@ -47,8 +47,7 @@ class IterationResult:
     X: Block  # orthonormal vectors, shape (n, k); may be a view of the iteration's buffer
     residuals: RealArray  # true residual norms ||A x - theta x||
     limits: RealArray
-    # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated", "costly" or "outliers"
-    reason: str
+    reason: Stop
     verification: Verification
     verification_text: str  # outcome of the search for missed copies, in words
     missing: int  # number of wanted vectors that are known to exist and are not in X
@@ -413,17 +412,17 @@ class Iteration(ABC):
             self._needs_no_search("the basis spans the space")
         if self.residuals is None:
             self.residuals = self._true_residuals(state.eigenvalues)
-        X, residuals = self._vectors(), self.residuals
+        X, residuals, stopped = self._vectors(), self.residuals, cast(Stop, reason)
         # Estimates of residuals may not have told that the pairs have converged.
-        has_converged = self.problem.ends_early(reason) and bool((residuals <= state.limits).all())
+        has_converged = self.problem.ends_early(stopped) and bool((residuals <= state.limits).all())
         if has_converged and self._is_verified(state):
-            reason = "converged"
+            stopped = "converged"
         return IterationResult(
             theta=state.eigenvalues,
             X=X,
             residuals=residuals,
             limits=state.limits,
-            reason=reason,
+            reason=stopped,
             verification=self.verification,
             verification_text=self.verification_text,
             missing=self.missing,
