@@ -102,7 +102,8 @@ class Prepared:
             result = self._solve(scaled) if self.interval is None else self._solve_interval(scaled)
             if self.single is not None:
                 result = _rounded(result, scaled, self.single)
-            result = self.scaling.result(result, self.sigma, self.tol)
+            examined = self.scaling.examined(result, cast(Operator, problem.operator), self.A)
+            result = examined.result(result, self.sigma, self.tol)
         if self.attempt is not None:
             if not self.attempt.is_settled(result, problem.verify):
                 return self._after(result, self.attempt.otherwise())

@@ -37,7 +37,7 @@ def not_symmetric(asymmetry: Mapping[str, float]) -> str:
     names = " and ".join(f"({name} + {name}.conj().T) / 2" for name in asymmetry)
     return (
         f"{sizes} of its size, which is more than rounding and than what was asked for; pass {names}, or tol "
-        f"above {max(asymmetry.values()):.0e}"
+        f"above {2 * max(asymmetry.values()):.0e}"
     )
 
 

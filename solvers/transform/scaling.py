@@ -27,7 +27,7 @@ from ..column_block import SHORT_ROWS
 from ..problem import Problem
 from ..result import EigenResult
 from ..runtime.processes import largest
-from .asymmetry import Asymmetry, hermitian_part, judged
+from .asymmetry import ROUNDING, Asymmetry, hermitian_part, judged, measured_size
 
 if TYPE_CHECKING:
     from ..linear.systems import Preconditioner
@@ -142,6 +142,15 @@ class Scaling:
         return following(scaled, _Updated(lambda theta: update(inverse.value(theta))))
 
     # --- back to the problem of the user --------------------------------------------------------------
+
+    def examined(self, result: EigenResult, op: Operator, A: Any) -> Scaling:
+        """Measure the asymmetry of A where pairs have not converged: the check may miss a small one."""
+        if result.converged.all() or self.asymmetries or not is_explicit(A):
+            return self
+        size, rounding = measured_size(op, A), ROUNDING * max(self.spacing, float(np.finfo(op.dtype).eps))
+        if size <= rounding:
+            return self
+        return replace(self, asymmetries={"A": Asymmetry(size, is_own_rounding=False)})
 
     @contextmanager
     def noted(self) -> Iterator[None]:

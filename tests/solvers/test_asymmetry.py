@@ -119,6 +119,15 @@ def test_an_asymmetry_above_the_tolerance_is_the_reason_that_is_given(size: floa
     eigsh(A, 4, sigma=0.3, rng=0, tol=3 * size, convergence="norm")  # the remedy
 
 
+def test_an_asymmetry_that_the_check_misses_is_the_reason_too() -> None:
+    """The check has two random vectors, which may be nearly orthogonal in the skew part."""
+    S = drawn(np.float64, n=60) + drawn(np.float64, n=60).T
+    A = S + 3e-13 * drawn(np.float64, 1, n=60) * np.sqrt(2)
+    for seed in range(30):
+        with pytest.raises(NoConvergence, match=r"A differs from A\^H by [3-6]\.\de-13"):
+            eigsh(A, 4, which="LA", rng=seed)
+
+
 def test_inverses_of_ill_conditioned_matrices_are_solved_to_their_asymmetry() -> None:
     C = np.diag(np.logspace(0, 5, N)) + 0.1 * (drawn(np.float64) + drawn(np.float64).T) / N
     A = np.linalg.inv(scipy.linalg.hilbert(N) + C)
