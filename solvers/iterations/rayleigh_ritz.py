@@ -47,6 +47,13 @@ class Tolerance:
             return np.maximum(self.tol, floor)
         return np.maximum(self.tol * (np.abs(theta) + (norm if self.convergence == "norm" else 0)), floor)
 
+    def margins(self, theta: RealArray, norm: float) -> RealArray:
+        """Compute by how much another value must be more wanted than one of these to displace it.
+
+        Values within that of each other are answers to the same tolerance.
+        """
+        return self.limits(theta, norm)
+
     def floor(self, theta: RealArray, norm: float) -> RealArray:
         """Compute the rounding floor 100 u (||A|| + abs(theta))."""
         return FLOOR * self.unit * (norm + np.abs(theta))

@@ -25,6 +25,7 @@ from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
 from ..problem import Problem
 from ..result import EigenResult, InfiniteError
+from .deflation import is_exact, solve_around
 from .inner_product import applied
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
 from .standard_form import StandardForm
@@ -52,7 +53,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         inside = _inside(form, problem, norms)
     form.solve_within(_solve_tolerance(form, problem.tolerance, norms))
     try:
-        inner = solve(inside)
+        inner = solve_around(form, inside)
         with blas_threads(form.A):
             result = _transformed_back(form, inner, problem, norms)
         form.solve_within(0.0)
@@ -266,7 +267,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     inner, others, unknown = _other_end(inner, inside)
     theta, V = to_host(inner.eigenvalues), inner.eigenvectors
     k, size = len(theta), np.abs(theta)
-    near = np.flatnonzero(_dominant(theta))
+    near = np.flatnonzero(_dominant(theta) & is_exact(inner, inside))
     if corrects or (len(near) == 0 and others is None):
         rest = solve(replace(within_time(staged(inside, "polished")), start=tall_block("v0", V, S)))
         told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}

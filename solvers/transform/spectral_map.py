@@ -132,10 +132,23 @@ class TransformedTolerance(Tolerance):
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         """Compute the residual limit per value of the transformed operator, of the given norm."""
+        wanted = SHARE * self._changes(theta)
+        return np.maximum(np.fmin(wanted, COARSE * np.abs(theta)), NOISE * self.unit * norm)
+
+    def margins(self, theta: RealArray, norm: float) -> RealArray:
+        """Compute by how much another value must be more wanted than one of these to displace it.
+
+        Near the shift that is far more than the limit of a residual: the solves' rounding errors tell values
+        apart that are equal for A and M.
+        """
+        return np.fmax(self._changes(theta), self.limits(theta, norm))
+
+    def _changes(self, theta: RealArray) -> RealArray:
+        """Compute the changes of values that change residuals of A and M by their limits."""
         with np.errstate(divide="ignore", invalid="ignore"):  # infinite eigenvalues
             limits = pair_limits(self, self.map.values(theta), self.norms, 1.0, self.norms.M)
-            wanted = SHARE * limits / (self.norms.inner * self.map.slopes(theta))
-        return np.maximum(np.fmin(wanted, COARSE * np.abs(theta)), NOISE * self.unit * norm)
+            changes: RealArray = limits / (self.norms.inner * self.map.slopes(theta))
+        return changes
 
 
 def pair_limits(
