@@ -34,11 +34,11 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
     """
     if not _has_values_at_the_shift(form, inside):
         return solve(inside)
-    first = solve(replace(inside, k=FEW))
-    done = np.flatnonzero(is_exact(first, inside))
-    if first.info["stopped"] != "converged":
-        return solve(within_time(inside)) if first.info["stopped"] in ("stagnated", "maxiter") else first
-    if not 0 < len(done) < FEW:
+    first = solve(replace(inside, k=FEW, callback=None))
+    stopped, done = first.info["stopped"], np.flatnonzero(is_exact(first, inside))
+    if stopped == "interrupted" or (stopped == "costly" and inside.may_be_dense):
+        return first
+    if stopped != "converged" or not 0 < len(done) < FEW:
         rest = solve(within_time(inside))
         return rest.with_info(**totals(first, rest), history=continued(first, rest))
     # One more step of inverse iteration: errors of their vectors would be amplified as they are.

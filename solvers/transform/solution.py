@@ -136,7 +136,7 @@ def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> E
     """Accept residuals a little above the rounding floor, which errors of solves can cause."""
     values = to_host(result.eigenvalues).astype(np.float64)
     lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)
-    floor = pair_floor(problem.tolerance.unit, values, norms, lengths)
+    floor = pair_floor(problem.tolerance, values, norms, lengths)
     if result.converged.all() or (result.residuals > np.maximum(result.limits, LOOSER * floor)).any():
         return result
     factor = float((result.residuals / floor).max())
@@ -166,7 +166,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     if problem.begins_with_corrections and asked.tol:
         tolerance = Tolerance(SHARE * asked.tol, asked.convergence, unit)
     elif form.is_shifted or form.blocks is not BlockVector:
-        tolerance = TransformedTolerance(asked.tol, asked.convergence, unit, form.map, norms)
+        tolerance = TransformedTolerance(asked.tol, asked.convergence, unit, asked.rounding, form.map, norms)
     else:  # the solve that transforms the vectors back is one more step of inverse iteration
         tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
     if preconditioner is not None:

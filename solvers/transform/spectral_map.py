@@ -127,8 +127,8 @@ class TransformedTolerance(Tolerance):
         Of A and M.
     """
 
-    map: SpectralMap
-    norms: Norms
+    map: SpectralMap = SpectralMap()
+    norms: Norms = Norms(1.0, 1.0, 1.0)
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         """Compute the residual limit per value of the transformed operator, of the given norm."""
@@ -158,11 +158,12 @@ def pair_limits(
     scale = norms.A + np.abs(values) * norms.M
     factor = {"value": np.abs(values) * masses, "norm": scale * lengths, "absolute": lengths}
     asked = tolerance.tol * factor[tolerance.convergence]
-    limits: RealArray = np.maximum(asked, pair_floor(tolerance.unit, values, norms, lengths))
+    limits: RealArray = np.maximum(asked, pair_floor(tolerance, values, norms, lengths))
     return limits
 
 
-def pair_floor(unit: float, values: RealArray, norms: Norms, lengths: Any) -> RealArray:
+def pair_floor(tolerance: Tolerance, values: RealArray, norms: Norms, lengths: Any) -> RealArray:
     """Compute the residuals at the rounding floor, of A - sigma M if that is larger."""
-    floor: RealArray = FLOOR * unit * (max(norms.A, norms.shift) + np.abs(values) * norms.M) * lengths
+    sizes = max(norms.A, norms.shift) + np.abs(values) * norms.M
+    floor: RealArray = np.maximum(FLOOR * tolerance.unit * sizes, tolerance.rounding) * lengths
     return floor
