@@ -8,7 +8,7 @@ the operator then, in whose range the others have the digits that a shift furthe
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
     # One more step of inverse iteration: errors of their vectors would be amplified as they are.
     Y = form.operator.apply(BlockVector(columns_of(first.eigenvectors, done)))
     near = np.linalg.qr(Y.array)[0]
-    rest = solve(replace(within_time(inside), operator=_without(inside.operator, near), k=inside.k - len(done)))
+    rest = solve(replace(within_time(inside), operator=_without(form.operator, near), k=inside.k - len(done)))
     theta, residuals, limits = (
         np.concatenate([to_host(values)[done], to_host(others)])
         for values, others in (
@@ -85,5 +85,4 @@ def _without(operator: Operator, Y: Array) -> Operator:
         Z -= Y @ (adjoint @ Z)
         return Z
 
-    deflated = as_operator(apply, shape=operator.shape, dtype=operator.dtype, order="A")
-    return cast(Operator, deflated)
+    return as_operator(apply, shape=operator.shape, dtype=operator.dtype, order="A")
