@@ -35,6 +35,8 @@ DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and can
 # On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
 # Per wanted pair: at the limit, dense matrices of 180 to 400 rows took .5 to 2.4 times as long densely.
 DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR = 150, 5
+DENSE_ROWS_AROUND = 300  # rows: dense LAPACK against factors for one pair around sigma, graphs and lattices
+DENSE_ROWS_AROUND_PER_PAIR = 6  # rows per wanted pair, the same for 6 to 40 pairs
 # Iterations inside a spectrum apply A to more columns than this; those of the host took 2 to 13 times as long
 # as dense LAPACK.
 DENSE_ROWS_INSIDE, DENSE_ROWS_INSIDE_GPU = FEW_ROWS, 1500

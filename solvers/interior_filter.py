@@ -81,7 +81,7 @@ def solve_window(
     room = problem.n - problem.n_locked
     asked = problem.tolerance
     tolerance = SquaredTolerance(
-        asked.tol, asked.convergence, asked.unit, sigma=problem.target, norm=problem.norm
+        asked.tol, asked.convergence, asked.unit, asked.rounding, problem.target, norm=problem.norm
     )
     folded = replace(
         problem,

@@ -41,6 +41,7 @@ from .arguments import (
 from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
 from .blocks import column_factors, to_host
+from .choice import DENSE_ROWS_AROUND, DENSE_ROWS_AROUND_PER_PAIR
 from .column_block import SHORT_ROWS
 from .combine import one_after_other, staged
 from .costs import is_full
@@ -51,7 +52,7 @@ from .problem import Problem, asks_for_corrections
 from .result import EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import logger, progress_bar
-from .transform.scaling import Scaling, measured
+from .transform.scaling import Scaling, measured, product_rounding
 
 if TYPE_CHECKING:
     from .auto_end import Attempt
@@ -242,7 +243,7 @@ def prepare(
 
         if asks_for_nearest(which, mode, given.M, options):
             op = given.operator()
-            is_small = _is_small_array(given.A, op, options)
+            is_small = _is_small_matrix(given.A, op, pairs, options)
             beside = None if is_small else look(given.A, op, sigma, pairs)
         if beside is not None and beside.end is not None:
             given_as = A, k, M, sigma, which, options, begin_s
@@ -302,7 +303,12 @@ def prepare(
         operator=op,
         k=pairs,
         which=cast(Selection, which),
-        tolerance=Tolerance(tol, options["convergence"], float(np.finfo(single or op.dtype).eps) / 2),
+        tolerance=Tolerance(
+            tol,
+            options["convergence"],
+            float(np.finfo(single or op.dtype).eps) / 2,
+            0.0 if op.layout is not None else product_rounding(A, op.dtype),
+        ),
         rng=rng,
         target=shift if unfactored else None,
         norm=norm,
@@ -338,12 +344,14 @@ def prepare(
     )
 
 
-def _is_small_array(A: Any, op: Operator, options: Mapping[str, Any]) -> bool:
+def _is_small_matrix(A: Any, op: Operator, k: int, options: Mapping[str, Any]) -> bool:
     """Check whether dense LAPACK takes less time for values around sigma than factors with their solves."""
-    if not isinstance(A, np.ndarray) or op.layout is not None or op.dtype.char in DOUBLE:
+    if not is_explicit(A) or op.device != "cpu" or op.layout is not None or op.dtype.char in DOUBLE:
         return False
-    is_usual = all(options[name] is None for name in ("v0", "block_size", "checkpoint"))
-    return is_usual and fits_dense(op) and is_full(op)
+    if any(options[name] is not None for name in ("v0", "block_size", "checkpoint")) or not fits_dense(op):
+        return False
+    is_short = op.shape[0] <= DENSE_ROWS_AROUND + DENSE_ROWS_AROUND_PER_PAIR * k
+    return is_short or (isinstance(A, np.ndarray) and is_full(op))
 
 
 def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any], *, always: bool) -> bool:

@@ -343,7 +343,8 @@ class Slicing:
     def _tolerance(self, sigma: float) -> TransformedTolerance:
         asked, norms = self.problem.tolerance, self.pencil.norms
         shifted = replace(norms, shift=abs(sigma) * norms.M)
-        return TransformedTolerance(asked.tol, asked.convergence, asked.unit, SpectralMap(sigma), shifted)
+        limits = asked.tol, asked.convergence, asked.unit, asked.rounding
+        return TransformedTolerance(*limits, SpectralMap(sigma), shifted)
 
     def _converged(
         self, krylov: BlockKrylov, tolerance: TransformedTolerance, left: Cut, right: Cut

@@ -128,9 +128,11 @@ def proof_around(
     distances = np.abs(theta - sigma)
     last = int(np.argmax(distances))
     furthest, error = float(distances[last]), float(10 * limits[last])
+    if furthest <= error:
+        return "not needed: all values found are equal to sigma within their limits", 0
     gap = furthest - float(distances.max(where=distances < furthest - error, initial=0.0))
     ends, counts = [], []
-    for side in (-1.0, 1.0) if furthest > error else ():
+    for side in (-1.0, 1.0):
         for share in GAPS:
             end = sigma + side * (furthest - max(share * gap, error))
             count = count_below(factors, end)

@@ -290,6 +290,10 @@ class Iteration(ABC):
         limits = self.problem.tolerance.limits(theta, self._norm())
         return limits if np.ndim(limits) else np.broadcast_to(limits, theta.shape)
 
+    def _margins(self, theta: RealArray) -> RealArray:
+        """Compute by how much other values must be more wanted than these to displace them."""
+        return self.problem.tolerance.margins(theta, self._norm())
+
     def _residual_block(self, theta: RealArray, begin: int, end: int) -> Block:
         """Compute A X - X theta for a range of the wanted vectors."""
         X = self._vectors()[:, begin:end].copy()
@@ -335,7 +339,7 @@ class Iteration(ABC):
         if self.problem.verify == "never":
             self.verification_text = "switched off"
             return True
-        if not self._doubtful(state.eigenvalues, state.limits):
+        if not self._doubtful(state.eigenvalues):
             b = self._copies_together
             self._needs_no_search(f"no eigenvalue before the last has {b} copies, the block size")
             return True
@@ -345,11 +349,13 @@ class Iteration(ABC):
         self.verification, self.verification_text = Verification.NOT_NEEDED, f"not needed: {reason}"
         self.missing = 0
 
-    def _doubtful(self, theta: RealArray, limits: RealArray) -> bool:
+    def _doubtful(self, theta: RealArray) -> bool:
         """Check whether copies of wanted values may have been missed, or shall be looked for anyway."""
         if self.problem.verify != "auto":
             return self.problem.verify == "always"
-        return not self._is_in_order() or may_have_missed(theta, limits, self.which, self._copies_together)
+        if not self._is_in_order():
+            return True
+        return may_have_missed(theta, self._margins(theta), self.which, self._copies_together)
 
     @property
     def _copies_together(self) -> int:

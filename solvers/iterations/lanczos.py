@@ -308,7 +308,7 @@ class ThickRestart(Iteration):
         if self.rate == np.inf and len(order) > self.last_look[0]:
             self.rate = self._rate_since_look(len(order), self._digits(estimates, limits))
         settled = len(order) >= k and bool((estimates <= limits).all())
-        if settled and not self._doubtful(theta, limits):
+        if settled and not self._doubtful(theta):
             keep = min(keep, k + self.block_size)
         kept = order[:keep]
         krylov.restart(ritz, kept)
@@ -417,7 +417,7 @@ class ThickRestart(Iteration):
             residuals=self.estimates,
             k=self.problem.k,
             which=self.which,
-            limits=state.limits,
+            limits=self._margins(state.eigenvalues),
             norm=self._norm(),
             least=self.least,
             locked=self.locked,
@@ -431,7 +431,7 @@ class ThickRestart(Iteration):
         True residuals are then computed after these steps, too.
         """
         krylov, is_single = self.krylov, self.krylov.takes_single_columns
-        if is_single or krylov.complete or not self._doubtful(state.eigenvalues, state.limits):
+        if is_single or krylov.complete or not self._doubtful(state.eigenvalues):
             return False
         work = self.counts.operator_columns + self.counts.restarts * krylov.capacity // RESTART_SHARE
         self.ripens = self.ripens or work

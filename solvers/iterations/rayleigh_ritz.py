@@ -33,12 +33,14 @@ class Tolerance:
     """Convergence criterion: a limit of the residual norm ||A x - theta x|| for ||x|| = 1.
 
     `tol` is relative to abs(theta), to ||A|| + abs(theta), or absolute; zero means the rounding floor. `unit`
-    is the unit roundoff of the working precision.
+    is the unit roundoff of the working precision, `rounding` a bound of the errors of products with A per
+    ||x||: that of a row grows with its length.
     """
 
     tol: float
     convergence: Literal["value", "norm", "absolute"]
     unit: float
+    rounding: float = 0.0
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         """Compute the residual limit per value from (an estimate of) ||A||."""
@@ -47,9 +49,17 @@ class Tolerance:
             return np.maximum(self.tol, floor)
         return np.maximum(self.tol * (np.abs(theta) + (norm if self.convergence == "norm" else 0)), floor)
 
+    def margins(self, theta: RealArray, norm: float) -> RealArray:
+        """Compute by how much another value must be more wanted than one of these to displace it.
+
+        Values within that of each other are answers to the same tolerance.
+        """
+        return self.limits(theta, norm)
+
     def floor(self, theta: RealArray, norm: float) -> RealArray:
-        """Compute the rounding floor 100 u (||A|| + abs(theta))."""
-        return FLOOR * self.unit * (norm + np.abs(theta))
+        """Compute the rounding floor: 100 u (||A|| + abs(theta)), that of products if it is larger."""
+        floor: RealArray = np.maximum(FLOOR * self.unit * (norm + np.abs(theta)), self.rounding)
+        return floor
 
 
 def ranking_key(theta: Any, which: Which) -> Any:

@@ -36,7 +36,7 @@ class Found:
     residuals: RealArray
     k: int
     which: Which
-    limits: RealArray  # residual limits of convergence, shape (k,)
+    limits: RealArray  # by how much another value must be more wanted to displace one, shape (k,)
     norm: float  # ||A||
     least: float  # ranking key of the far end of the spectrum, as far as it is known
     locked: Block | None
@@ -93,7 +93,7 @@ def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_siz
     The Krylov space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with
     probability one, and they converge together. Only an eigenvalue of which b copies or more were computed
     can have further ones. Further copies of the last wanted value do not change the result. Values, the
-    wanted first, that differ by a few residual limits may be copies.
+    wanted first, that differ by a few `limits`, those of `Found`, may be copies.
 
     Examples
     --------

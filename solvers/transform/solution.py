@@ -27,6 +27,7 @@ from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
 from ..problem import STOPPED, Problem, Verification
 from ..result import EigenResult, InfiniteError
+from .deflation import is_exact, solve_around
 from .inner_product import applied
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
 from .standard_form import StandardForm
@@ -54,7 +55,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         inside = _inside(form, problem, norms)
     form.solve_within(_solve_tolerance(form, problem.tolerance, norms))
     try:
-        inner = solve(inside)
+        inner = solve_around(form, inside)
         result = _accurate(form, inner, inside, problem, norms)
         is_skipped = problem.verify != "never" and result.verification is Verification.SKIPPED
         if is_skipped and result.converged.all() and problem.ends_early(inner.info["stopped"]):
@@ -175,7 +176,7 @@ def as_rounding_allows(
     """
     values = to_host(result.eigenvalues).astype(np.float64)
     lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)
-    floor = pair_floor(problem.tolerance.unit, values, norms, lengths)
+    floor = pair_floor(problem.tolerance, values, norms, lengths)
     if rounding is not None:
         floor = np.maximum(floor, rounding(values))
     is_as_good = result.residuals <= np.maximum(result.limits, LOOSER * floor)  # and not NaN
@@ -209,7 +210,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     if problem.begins_with_corrections and asked.tol:
         tolerance = Tolerance(SHARE * asked.tol, asked.convergence, unit)
     elif form.is_shifted or form.blocks is not BlockVector:
-        tolerance = TransformedTolerance(asked.tol, asked.convergence, unit, form.map, norms)
+        tolerance = TransformedTolerance(asked.tol, asked.convergence, unit, asked.rounding, form.map, norms)
     else:  # the solve that transforms the vectors back is one more step of inverse iteration
         tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
     if preconditioner is not None:
@@ -310,7 +311,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     inner, others, unknown = _other_end(inner, inside)
     theta, V = to_host(inner.eigenvalues), inner.eigenvectors
     k, size = len(theta), np.abs(theta)
-    near = np.flatnonzero(_dominant(theta))
+    near = np.flatnonzero(_dominant(theta) & is_exact(inner, inside))
     if corrects or (len(near) == 0 and others is None):
         rest = solve(replace(staged(inside, "polished"), start=tall_block("v0", V, S)))
         told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}

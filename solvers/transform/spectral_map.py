@@ -127,15 +127,28 @@ class TransformedTolerance(Tolerance):
         Of A and M.
     """
 
-    map: SpectralMap
-    norms: Norms
+    map: SpectralMap = SpectralMap()
+    norms: Norms = Norms(1.0, 1.0, 1.0)
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         """Compute the residual limit per value of the transformed operator, of the given norm."""
+        wanted = SHARE * self._changes(theta)
+        return np.maximum(np.fmin(wanted, COARSE * np.abs(theta)), NOISE * self.unit * norm)
+
+    def margins(self, theta: RealArray, norm: float) -> RealArray:
+        """Compute by how much another value must be more wanted than one of these to displace it.
+
+        Near the shift that is far more than the limit of a residual: the solves' rounding errors tell values
+        apart that are equal for A and M.
+        """
+        return np.fmax(self._changes(theta), self.limits(theta, norm))
+
+    def _changes(self, theta: RealArray) -> RealArray:
+        """Compute the changes of values that change residuals of A and M by their limits."""
         with np.errstate(divide="ignore", invalid="ignore"):  # infinite eigenvalues
             limits = pair_limits(self, self.map.values(theta), self.norms, 1.0, self.norms.M)
-            wanted = SHARE * limits / (self.norms.inner * self.map.slopes(theta))
-        return np.maximum(np.fmin(wanted, COARSE * np.abs(theta)), NOISE * self.unit * norm)
+            changes: RealArray = limits / (self.norms.inner * self.map.slopes(theta))
+        return changes
 
 
 def pair_limits(
@@ -145,11 +158,12 @@ def pair_limits(
     scale = norms.A + np.abs(values) * norms.M
     factor = {"value": np.abs(values) * masses, "norm": scale * lengths, "absolute": lengths}
     asked = tolerance.tol * factor[tolerance.convergence]
-    limits: RealArray = np.maximum(asked, pair_floor(tolerance.unit, values, norms, lengths))
+    limits: RealArray = np.maximum(asked, pair_floor(tolerance, values, norms, lengths))
     return limits
 
 
-def pair_floor(unit: float, values: RealArray, norms: Norms, lengths: Any) -> RealArray:
+def pair_floor(tolerance: Tolerance, values: RealArray, norms: Norms, lengths: Any) -> RealArray:
     """Compute the residuals at the rounding floor, of A - sigma M if that is larger."""
-    floor: RealArray = FLOOR * unit * (max(norms.A, norms.shift) + np.abs(values) * norms.M) * lengths
+    sizes = max(norms.A, norms.shift) + np.abs(values) * norms.M
+    floor: RealArray = np.maximum(FLOOR * tolerance.unit * sizes, tolerance.rounding) * lengths
     return floor
