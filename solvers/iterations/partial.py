@@ -174,11 +174,11 @@ class PartialRecurrence:
         later[m] = noise
         later[m + 1 :] = 0.0
         part = None
-        expected = abs(later[_largest(later)])
+        expected = abs(float(later[_largest(later)]))
         if self._again or expected > loss:
             V = self.array[:, : m + 1]
             part = summed(self._layout, self._gemv(1.0, V, w, trans=self._adjoint))
-            if not abs(part).max() <= max(WORST_LOSS, UNEXPECTED * expected) * rest:
+            if not float(np.abs(part).max()) <= max(WORST_LOSS, UNEXPECTED * expected) * rest:
                 self.is_lost = True
                 return self.stop()
             self._gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
