@@ -318,7 +318,12 @@ def prepare(
         begin_s=begin_s,
         probes=None if transforms or interval is not None else scaling.probes,
         dtype=None if single is None else single.name,
-        may_be_dense=method in ("auto", "dense") and not corrects and OPinv is None and fits_dense(op),
+        may_be_dense=(
+            method in ("auto", "dense")
+            and penalties is None  # which a tridiagonal form has again
+            and not (corrects or OPinv is not None)
+            and fits_dense(op)
+        ),
         **{name: options[name] for name in PASSED_ON},
     )
     return Prepared(

@@ -129,7 +129,7 @@ def test_a_congruence_by_powers_of_two_is_exact() -> None:
 
 
 def tied() -> Any:
-    """Return a grid in which two degrees of freedom are tied by a penalty, to which no diagonal is a remedy."""
+    """Return a grid in which two degrees of freedom are tied by a penalty: no diagonal scaling helps."""
     A = sp.lil_array(grid(0.0))
     A[:2, :2] += 1e15 * np.array([[1, -1], [-1, 1]])
     return sp.csr_array(A)
