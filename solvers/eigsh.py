@@ -198,6 +198,10 @@ def eigsh(
         Limit for the true residual ||A x - theta x|| of a converged pair: tol abs(theta),
         tol (||A|| + abs(theta)), or tol. In addition, residuals up to 100 u (||A|| + abs(theta)) always count
         as converged, where u is the unit roundoff.
+        Rows of a matrix whose diagonal elements exceed everything else 1e5 times, as penalties do, are
+        divided by powers of two for values below them, if factors take seconds; ||A|| and residuals are then
+        those of the scaled rows. Where such rows remain and leave few digits, a warning says so, or an error
+        with `interval`.
     norm : float, optional
         ||A||_2 for these limits; default: an estimate from the iteration.
     callback : callable, optional

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from blockvec import BlockVector, Operator, as_operator
+from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.parallel import Communicator
 
@@ -49,9 +51,10 @@ from .drivers import solve
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
 from .problem import Problem, asks_for_corrections
-from .result import EigenResult
+from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import logger, progress_bar
+from .transform.penalties import Penalties, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
 
 if TYPE_CHECKING:
@@ -77,6 +80,7 @@ class Prepared:
     M: Any
     form: StandardForm | None  # of a problem that is transformed
     scaling: Scaling
+    penalties: Penalties | None
     mode: str
     sigma: float | None  # that is solved for
     given: dict[str, Any]  # entries of `info` that are the caller's: sigma, which and mode
@@ -102,9 +106,11 @@ class Prepared:
             scaled = self.scaling.problem(problem if shown is None else replace(problem, callback=callback))
             result = self._solve(scaled) if self.interval is None else self._solve_interval(scaled)
             if self.single is not None:
-                result = _rounded(result, scaled, self.single)
+                result = _rounded(result, scaled, self.M, self.single)
             examined = self.scaling.examined(result, cast(Operator, problem.operator), self.A)
             result = examined.result(result, self.sigma, self.tol)
+            if self.penalties is not None:
+                result = self.penalties.result(result)
         if self.attempt is not None:
             if not self.attempt.is_settled(result, problem.verify):
                 return self._after(result, self.attempt.otherwise())
@@ -236,9 +242,22 @@ def prepare(
     method = options["method"]
     corrects = asks_for_corrections(method, given.preconditioner, options["jd_options"])
     tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
-    op = beside = attempt = None
+    op = beside = attempt = home = None
     is_small = False
-    if may_be_end and sigma is not None:
+    penalties = _penalties(
+        given,
+        pairs,
+        _wanted(which, sigma, interval, mode),
+        options,
+        is_largest=sigma is None and interval is None and which == "LM",
+    )
+    if penalties is not None:
+        device = device_of(given.A, given.device)
+        home = None if device == "cpu" else device
+        given.A, given.M, given.applied, given.device = penalties.A, penalties.M, None, None
+        if sigma is None and interval is None and (shift := penalties.shift_beyond(which)) is not None:
+            penalties, sigma, which = replace(penalties, end=which), shift, "LM"
+    elif may_be_end and sigma is not None:
         from .auto_end import Attempt, asks_for_nearest, look
 
         if asks_for_nearest(which, mode, given.M, options):
@@ -279,7 +298,9 @@ def prepare(
     factorises = transforms and sigma is not None and mode == "normal"
     is_end = not transforms and sigma is None
     always = factorises or interval is not None
-    if (factorises or is_end) and _takes_double(op, given, options, always=always):
+    if penalties is not None:
+        factorises = always = True
+    if (factorises or is_end) and _takes_double(op, given, options, penalties, always=always):
         single, given.A = op.dtype, given.A.astype(DOUBLE[op.dtype.char])
         op = as_operator(given.A)
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
@@ -318,7 +339,12 @@ def prepare(
         begin_s=begin_s,
         probes=None if transforms or interval is not None else scaling.probes,
         dtype=None if single is None else single.name,
-        may_be_dense=method in ("auto", "dense") and not corrects and OPinv is None and fits_dense(op),
+        may_be_dense=(
+            method in ("auto", "dense")
+            and penalties is None  # which a tridiagonal form has again
+            and not (corrects or OPinv is not None)
+            and fits_dense(op)
+        ),
         **{name: options[name] for name in PASSED_ON},
     )
     return Prepared(
@@ -327,6 +353,7 @@ def prepare(
         M=M,
         form=form,
         scaling=scaling,
+        penalties=penalties,
         mode=mode,
         sigma=sigma,
         given=own,
@@ -336,7 +363,7 @@ def prepare(
         single=single,
         most=None if k is None or interval is None else integer("k", k, 0),
         tol=tol,
-        home=placement.home,
+        home=placement.home if home is None else home,
         processes=processes,
         rows=rows,
         caller=given.caller,
@@ -354,7 +381,39 @@ def _is_small_matrix(A: Any, op: Operator, k: int, options: Mapping[str, Any]) -
     return is_short or (isinstance(A, np.ndarray) and is_full(op))
 
 
-def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any], *, always: bool) -> bool:
+def _wanted(
+    which: str, sigma: float | None, interval: tuple[float, float] | None, mode: str
+) -> tuple[float, ...]:
+    """Return values near which eigenvalues are wanted, infinite ones for the ends of the spectrum."""
+    if interval is not None:
+        return interval
+    if sigma is not None:
+        return (sigma,) if (which, mode) == ("LM", "normal") else (-math.inf, math.inf)
+    return {"SA": (-math.inf,), "LA": (math.inf,)}.get(which, (-math.inf, math.inf))
+
+
+def _penalties(
+    given: Operands, k: int, wanted: tuple[float, ...], options: Mapping[str, Any], *, is_largest: bool
+) -> Penalties | None:
+    """Look for penalties in the matrix of a problem that factors may solve.
+
+    Where there are some that remain, and leave no digit of `wanted` values, this is an error for an interval,
+    whose values would be counted by their errors, and else a warning.
+    """
+    others = given.OPinv, given.Minv, given.preconditioner, given.locked, options["jd_options"]
+    is_usual = all(other is None for other in (*others, options["norm"], options["comm"]))
+    is_usual &= options["method"] in ("auto", "lanczos") and options["precision"] != "mixed"
+    penalties = Penalties.of(given.A, given.M, wanted, k) if is_usual else None
+    if penalties is None and not is_largest and (text := lost_digits(given.A, wanted)) is not None:
+        if options["interval"] is not None:
+            raise OptionError(f"interval: {text}.")
+        warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=5)
+    return penalties
+
+
+def _takes_double(
+    op: Operator, given: Operands, options: Mapping[str, Any], penalties: Penalties | None, *, always: bool
+) -> bool:
     """Check whether a matrix in single precision is solved for in double precision.
 
     Steps of short columns take fewer calls there, and then less time. In the other cases matrices are
@@ -362,18 +421,20 @@ def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any], *, 
     precision, and a shift that is an eigenvalue would be moved past others.
     """
     is_short = op.device == "cpu" and op.shape[0] <= SHORT_ROWS
-    others = given.M, given.OPinv, given.preconditioner, options["jd_options"]
+    mass = given.M if penalties is None else None
+    others = mass, given.OPinv, given.preconditioner, options["jd_options"]
     is_plain = options["method"] in ("auto", "lanczos") and all(other is None for other in others)
     is_single = op.dtype.char in DOUBLE and op.layout is None
     return (is_short or always) and is_plain and is_single and is_explicit(given.A)
 
 
-def _rounded(result: EigenResult, problem: Problem, dtype: Any) -> EigenResult:
+def _rounded(result: EigenResult, problem: Problem, M: Any, dtype: Any) -> EigenResult:
     """Round a result to single precision, and compute its residuals again."""
     theta, X = result.eigenvalues.astype(dtype.type(0).real.dtype), result.eigenvectors.astype(dtype)
     block = BlockVector(X.astype(problem.operator.dtype))
     values = to_host(theta).astype(np.float64)
-    R = problem.operator.apply(block.copy()).axpy(column_factors(-values, block), block)
+    mass = block if M is None else as_operator(M).apply(block)
+    R = problem.operator.apply(block.copy()).axpy(column_factors(-values, block), mass)
     residuals = to_host(R.norms()).astype(np.float64)
     columns = result.info["operator_columns"] + X.shape[1]
     counted = result.with_info(dtype=dtype.name, operator_columns=columns)

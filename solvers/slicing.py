@@ -193,12 +193,11 @@ class Slicing:
         if math.isinf(first) and math.isinf(last):
             return self._tried(self._centre(), self.pencil.norms.A / self.pencil.norms.M, left, right)
         if math.isinf(first) or math.isinf(last):
-            cut, reach = (
-                (right, right.first - right.sigma) if math.isinf(first) else (left, left.last - left.sigma)
-            )
-            if reach == 0:
-                return self._outside(cut, 1 if cut is right else -1), cut
-            return self._tried(cut.sigma + 2 * reach, abs(reach), left, right)
+            cut, side = (right, -1) if math.isinf(first) else (left, 1)
+            reach = side * ((right.first if side < 0 else left.last) - cut.sigma)
+            if reach <= 0:  # nothing inside: what was reached ends at a shift outside
+                return self._outside(cut, -side), cut
+            return self._tried(cut.sigma + 2 * side * reach, reach, left, right)
         if last - first < self._least_room(first):
             return self._outside(right, 1), None
         parts = ceil_div(self._missing(left, right), PER_SHIFT)

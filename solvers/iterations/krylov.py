@@ -132,6 +132,11 @@ class BlockKrylov(KrylovSpace):
         """Whether steps of single columns may have lost orthogonality."""
         return self._partial is not None and self.loss >= LEAST_LOSS
 
+    @property
+    def truncation(self) -> float:
+        """Largest residual of invariant vectors that the decomposition leaves out."""
+        return 0.0 if self._partial is None else self._partial.defect
+
     def can_expand(self) -> bool:
         """Check whether columns are pending and the buffer has room for the result of a step."""
         step = min(self.block_size, self.w)
@@ -271,6 +276,9 @@ class BlockKrylov(KrylovSpace):
         while self.m < end:
             m, scale = self.m, self.norm or self.most
             reductions = partial.step(H, m, scale, loss) if loss >= LEAST_LOSS else 0
+            if partial.is_lost:
+                partial.is_lost = False
+                self.reorthonormalize()
             if not reductions:
                 if self.buffer.layout is not None:
                     break
@@ -443,8 +451,7 @@ class BlockKrylov(KrylovSpace):
         saved = super().snapshot()
         if self._next is not None:
             saved["next"] = to_host(self._next.array)
-        defect = 0.0 if self._partial is None else self._partial.defect
-        return saved | {"most": self.most, "defect": defect}
+        return saved | {"most": self.most, "defect": self.truncation}
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""

@@ -44,6 +44,7 @@ from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
 NARROW, WIDE_UNIT = 256, 64
+COUPLED = 100.0  # coupling of Ritz vectors that rounding errors of A do not explain, relative to these
 LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not overflow
 
 
@@ -175,6 +176,11 @@ class KrylovSpace:
         """Whether columns may be orthonormal to less than rounding, and T be Hermitian to less."""
         return False
 
+    @property
+    def truncation(self) -> float:
+        """Largest residual of invariant vectors that the decomposition leaves out."""
+        return 0.0
+
     def settle(self, until: int | None = None) -> bool:
         """Wait for changes that are under way, or those of the first columns of V up to a number.
 
@@ -260,7 +266,11 @@ class KrylovSpace:
         H = self._H[: m + self.w, :m]
         theta, Y = ritz_pairs(H[:m])
         if self.is_oblique:
-            Y = oblique(H[:m], theta, Y)
+            Y, coupling = oblique(H[:m], theta, Y)
+            rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
+            if coupling > COUPLED * max(rounding, self.truncation):
+                self.reorthonormalize()  # which makes T Hermitian
+                theta, Y = ritz_pairs(H[:m])
         B = H[m:] @ Y
         if len(theta):
             self.norm = max(self.norm, float(np.abs(theta).max()))

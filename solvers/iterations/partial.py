@@ -31,6 +31,10 @@ UNIT = float(np.finfo(np.float64).eps) / 2
 # Bounds of the permitted loss of orthogonality. Below the square root of UNIT projected matrices are right to
 # rounding; with hardly more than UNIT, every step would be one of full orthogonalisation.
 MOST_LOSS, LEAST_LOSS = 1e-9, 1e-12
+# Inner products that are measured to be larger than this, and than estimated, show that the estimates were
+# wrong: the projected matrix, its norm and all limits that follow from it would be, too.
+WORST_LOSS = 1e-7  # of orthogonality; above the square root of UNIT
+UNEXPECTED = 100.0  # measured loss per estimated one
 MERGED_DROP = 0.25  # of a squared norm by an update, up to which it follows from that before without a sum
 NORM_DROP = 0.5  # of a vector by an orthogonalisation, after which another one would be needed
 LEAST_NORM = 1e-6  # of a remainder relative to the operator: shorter ones need more care
@@ -85,6 +89,7 @@ class PartialRecurrence:
         self._rounding = UNIT * math.sqrt(columns.n_global)
         self.defect = 0.0  # largest residual of the vectors that remained after a truncation
         self._kept = 0  # number of vectors that may have it
+        self.is_lost = False  # whether the vectors have lost more than is permitted
         self.stop()
 
     def stop(self) -> int:
@@ -169,9 +174,13 @@ class PartialRecurrence:
         later[m] = noise
         later[m + 1 :] = 0.0
         part = None
-        if self._again or abs(later[_largest(later)]) > loss:
+        expected = abs(float(later[_largest(later)]))
+        if self._again or expected > loss:
             V = self.array[:, : m + 1]
             part = summed(self._layout, self._gemv(1.0, V, w, trans=self._adjoint))
+            if not float(np.abs(part).max()) <= max(WORST_LOSS, UNEXPECTED * expected) * rest:
+                self.is_lost = True
+                return self.stop()
             self._gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
             later[: m + 1] = self._rounding
             before, rest = rest, math.sqrt(dot(w, w).real)

@@ -159,8 +159,10 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
     return theta, Y
 
 
-def oblique(T: NDArray[Any], theta: RealArray, Y: NDArray[Any]) -> NDArray[Any]:
+def oblique(T: NDArray[Any], theta: RealArray, Y: NDArray[Any]) -> tuple[NDArray[Any], float]:
     """Correct the eigenvectors of the Hermitian part of T to those of T, to first order.
+
+    Returns these and the largest coupling that remains, between vectors whose values are too close.
 
     For a basis V that is orthonormal up to an error E only, A V = V T + ... has (I + E) T Hermitian, not T.
     With the eigenvectors of T there is no error of the order of E in A (V y) = theta (V y) + ..., and V Y is
@@ -168,12 +170,12 @@ def oblique(T: NDArray[Any], theta: RealArray, Y: NDArray[Any]) -> NDArray[Any]:
     """
     K = (T - T.conj().T) / 2
     if not K.any():
-        return Y
+        return Y, 0.0
     K = Y.conj().T @ K @ Y
     gaps = theta[None, :] - theta[:, None]
     is_small = np.abs(K) < MOST_OBLIQUE * np.abs(gaps)
     corrected: NDArray[Any] = Y + Y @ np.where(is_small, K / np.where(is_small, gaps, 1.0), 0.0)
-    return corrected
+    return corrected, float(np.abs(K).max(where=~is_small, initial=0.0))
 
 
 def _eigh(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:

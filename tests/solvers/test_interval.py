@@ -409,3 +409,18 @@ def test_residuals_a_little_above_the_rounding_floor_are_as_good_as_it_allows(
     assert result.converged.all()
     assert "as good as rounding allows" in result.info["why"]
     check(result, VALUES[VALUES < 0.4], GRID)
+
+
+def test_a_shift_that_reaches_nothing_inside_an_infinite_interval_is_followed_by_others() -> None:
+    rng, n = np.random.default_rng(4), 520
+    springs = 10.0 ** rng.uniform(-1, 1, n + 1)
+    diagonals = [-springs[1:-1], springs[:-1] + springs[1:], -springs[1:-1]]
+    chain = sp.diags_array(diagonals, offsets=[-1, 0, 1], format="csr")
+    free = np.setdiff1d(np.arange(n), rng.permutation(n)[:70])  # segments, whose lowest values are close
+    A = sp.csr_array(sp.block_diag([chain[free][:, free], sp.diags_array(np.full(70, 50.0))]))
+    values = np.linalg.eigvalsh(A.toarray())
+    for sign in (1, -1):
+        ends = sorted([-sign * np.inf, sign * values[1:3].mean()])
+        result = eigsh(sign * A, interval=tuple(ends), rng=4, return_info=True)
+        assert result.info["method"] == "shift-invert"
+        assert np.abs(np.sort(sign * result.eigenvalues) - values[:2]).max() <= 1e-12

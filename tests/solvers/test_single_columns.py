@@ -190,7 +190,8 @@ def test_eigenvectors_in_an_oblique_basis_are_right_to_second_order() -> None:
     T = np.linalg.solve(V, A @ V)
     theta, Y = ritz_pairs(T)
     assert np.abs(A @ (V @ Y) - (V @ Y) * theta).max() > loss
-    Y = oblique(T, theta, Y)
+    Y, coupling = oblique(T, theta, Y)
+    assert coupling <= 1e-20
     assert np.abs(A @ (V @ Y) - (V @ Y) * theta).max() <= 1e-12
     assert np.abs((V @ Y).T @ (V @ Y) - np.diag(((V @ Y) ** 2).sum(axis=0))).max() <= 1e-12
 
