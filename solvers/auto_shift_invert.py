@@ -21,7 +21,15 @@ from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
-from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged, within_time
+from .combine import (
+    after_outliers,
+    both_ends,
+    computed_outwards,
+    lacks,
+    one_after_other,
+    staged,
+    within_time,
+)
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
@@ -142,7 +150,7 @@ def _factorise_or_iterate(
     result = _by_shift_invert(first, matrix, None, staged(problem, "factorised"))
     if result is None:
         rest = replace(within_time(staged(problem, "continued")), start=BlockVector(first.eigenvectors))
-        result = solve_iteratively(rest, options)
+        result = one_after_other(first, solve_iteratively(rest, options), problem.which)
     return result
 
 
@@ -176,7 +184,8 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
     result = _by_shift_invert(first, A, M, staged(problem, "factorised"))
     if result is None:
         rest = within_time(staged(problem, "continued"))
-        result = solve_transformed(form, replace(rest, start=tall_block("v0", first.eigenvectors, form.A)))
+        rest = replace(rest, start=tall_block("v0", first.eigenvectors, form.A))
+        result = one_after_other(first, solve_transformed(form, rest), problem.which)
     return result
 
 
@@ -265,12 +274,14 @@ def _from_shifts(
         return proof(factors, to_host(result.eigenvalues), result.limits, end, problem.deflated)
 
     text, missing = proven()
+    if lacks(result, first, end):
+        missing = max(missing or 0, 1)
     if missing != 0 and problem.verify == "auto" and result.info["stopped"] == "converged":
         factors.refactorize(cast(float, sigma))
         start = tall_block("v0", result.eigenvectors, inverted.operator)
         searched = replace(within_time(staged(problem, "searched")), operator=inverted.operator, start=start)
         searched = replace(searched, which="LM", method="lanczos", ncv=inverted.ncv, block_size=b)
-        result = one_after_other(result, solve_transformed(cast("StandardForm", form), searched))
+        result = one_after_other(result, solve_transformed(cast("StandardForm", form), searched), end)
         searched_for = result.info["verification"], result.info["missing"]
         text, missing = searched_for if missing is None else proven()
     before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"

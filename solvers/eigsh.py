@@ -343,6 +343,8 @@ def _report(result: EigenResult, on_unconverged: str, transformed: str) -> None:
         "dense LAPACK does: use method='auto' or 'dense', or give maxiter",
         "stagnated": "before the residuals ceased to fall: raise ncv or block_size, give a "
         "preconditioner, or loosen tol",
+        "inexact": "by an OPinv that is not accurate enough, whose solves cannot be refined, as `why` of the "
+        "result tells: solve with smaller residuals, or loosen tol",
         "converged": "to their limit in working precision: loosen tol",
     }[stopped]
     worst = float(np.max(excess(result.residuals, result.limits), initial=0.0))

@@ -37,6 +37,7 @@ from .problem import IterationOptions, Problem
 from .result import EigenResult
 from .runtime.processes import delivered
 from .transform.fold import FoldedOperator
+from .transform.spectral_map import SpectralMap
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
 MIXED = 0.03  # a residual above this share of the distance from sigma belongs to a mixture
@@ -104,7 +105,7 @@ def solve_window(
         found = _unfolded(problem, square)
         if result is not None:
             verification = {name: result.info[name] for name in ("verification", "missing")}
-            found = one_after_other(result, found, **verification)
+            found = one_after_other(result, found, problem.which, SpectralMap(problem.target), **verification)
         result = found
         if result.converged.all() or square.info["stopped"] != "converged":
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -50,6 +50,7 @@ from .result import EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import Scaling, measured
+from .transform.spectral_map import SpectralMap
 
 if TYPE_CHECKING:
     from .auto_end import Attempt
@@ -60,6 +61,7 @@ SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 # Distances of other shifts, in rounding errors, where a value is nearer than `SPOILING` ||A - sigma M||.
 FURTHER_MOVES, SPOILING = (3e5, 1e7), 1e-9
+EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
 # Options that a problem has as they are given.
 PASSED_ON = (
     *("verify", "callback", "method", "precision", "block_size", "ncv", "maxiter"),
@@ -122,7 +124,7 @@ class Prepared:
             self.problem.checkpoint.remove()
         result = replace(rest, problem=within_time(rest.problem)).solve()
         why = f"{result.info['why']}, after an attempt at the end of the spectrum beside sigma"
-        return one_after_other(first, result, why=why)
+        return one_after_other(first, result.with_info(why=why), "LM", SpectralMap(rest.sigma))
 
     def _solve(self, problem: Problem) -> EigenResult:
         form, A, M = self.form, self.A, self.M
@@ -164,15 +166,45 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift:
     result = method(form, problem)
     for distance in FURTHER_MOVES:
         # A value so near the shift that rounding errors of its solves spoil the other pairs.
-        is_over = result.converged.all() or result.info["stopped"] not in AT_THE_LIMIT
+        is_over = result.converged.all() or result.info["stopped"] not in AT_THE_LIMIT or problem.may_be_dense
         if is_over or shift is None or form.factors is None or form.factors.nearest > SPOILING:
             break
         sigma = shift - distance * form.factors.shift_rounding(shift)
         form = standard_form(form.A, A, M, sigma, factors=form.factors, k=problem.k, method=problem.method)
         again = within_time(replace(staged(problem, f"moved by {distance:g}"), start=None))
-        result = one_after_other(result, method(form, again))
+        result = one_after_other(
+            result, method(form, again), problem.which, SpectralMap(shift, form.map.mode)
+        )
         result = result.with_info(why=f"{result.info['why']}; {shift:g} is too near an eigenvalue")
-    return result
+    if shift is None or form.factors is None or form.map.sigma == shift or problem.which != "LM":
+        return result
+    return _nearest(result, shift, form, problem, method)
+
+
+def _nearest(
+    result: EigenResult,
+    shift: float,
+    form: StandardForm,
+    problem: Problem,
+    solve_for: Callable[[StandardForm, Problem], EigenResult],
+) -> EigenResult:
+    """Keep the pairs nearest to a shift, of those nearest to the one that it was moved to.
+
+    More of these are computed until all others are known to be further away.
+    """
+    moved, most, extra = cast(float, form.map.sigma), form.operator.shape[0] - problem.n_locked, EXTRA
+    while True:
+        values = to_host(result.eigenvalues).astype(np.float64)
+        distances = np.abs(values - shift)
+        furthest = np.maximum(distances[: len(values) - problem.k + 1], distances[problem.k - 1 :])
+        kept = slice(begin := int(np.argmin(furthest)), begin + problem.k)
+        reach = float((np.abs(values - moved) + result.limits).max()) - abs(shift - moved)
+        is_complete = distances[kept].max() <= reach or len(values) >= most
+        if is_complete or result.info["stopped"] != "converged":
+            return result.part(kept).with_info(k=problem.k)
+        more = within_time(replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most)))
+        result = one_after_other(result, solve_for(form, replace(more, start=None)), "LM", form.map)
+        extra *= 2
 
 
 def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:

@@ -52,7 +52,9 @@ class SolveInfo(TypedDict):
 
     method: str
     why: str  # the reason for the method
-    stopped: str  # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated" or "costly"
+    # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated", "costly", or "inexact"
+    # where errors of OPinv limit residuals
+    stopped: str
     verification: str  # outcome of the search for missed copies of multiple eigenvalues
     n: int
     k: int

@@ -125,17 +125,21 @@ class TransformedTolerance(Tolerance):
     ----------
     tol, convergence, unit
         Of A and M.
+    solve_error : float
+        Relative residual of solves, where it is above rounding errors.
     """
 
     map: SpectralMap
     norms: Norms
+    solve_error: float = 0.0
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         """Compute the residual limit per value of the transformed operator, of the given norm."""
         with np.errstate(divide="ignore", invalid="ignore"):  # infinite eigenvalues
             limits = pair_limits(self, self.map.values(theta), self.norms, 1.0, self.norms.M)
             wanted = SHARE * limits / (self.norms.inner * self.map.slopes(theta))
-        return np.maximum(np.fmin(wanted, COARSE * np.abs(theta)), NOISE * self.unit * norm)
+        noise = max(NOISE * self.unit, self.solve_error)
+        return np.maximum(np.fmin(wanted, COARSE * np.abs(theta)), noise * norm)
 
 
 def pair_limits(
