@@ -196,11 +196,7 @@ def _nearest(
     while True:
         values = to_host(result.eigenvalues).astype(np.float64)
         distances = np.abs(values - shift)
-        ends = distances[: len(values) - problem.k + 1], distances[problem.k - 1 :]
-        begin = int(
-            np.lexsort((ends[0] + ends[1], np.maximum(*ends)))[0]
-        )  # of equally far ends the nearer other one
-        kept = slice(begin, begin + problem.k)
+        kept = np.sort(np.argsort(distances, kind="stable")[: problem.k])
         reach = float((np.abs(values - moved) + result.limits).max()) - abs(shift - moved)
         is_complete = distances[kept].max() <= reach or len(values) >= most
         if is_complete or result.info["stopped"] != "converged":

@@ -145,7 +145,7 @@ class EigenResult:
         info: Any = self.info | entries
         return replace(self, info=info, history=self.history if history is None else history)
 
-    def part(self, which: slice) -> EigenResult:
+    def part(self, which: slice | NDArray[np.intp]) -> EigenResult:
         """Return some of the pairs."""
         pairs = {"eigenvalues": self.eigenvalues[which], "eigenvectors": self.eigenvectors[:, which]}
         accuracy = {name: getattr(self, name)[which] for name in ("residuals", "limits", "converged")}
