@@ -200,7 +200,8 @@ def _nearest(
         reach = float((np.abs(values - moved) + result.limits).max()) - abs(shift - moved)
         is_complete = distances[kept].max() <= reach or len(values) >= most
         if is_complete or result.info["stopped"] != "converged":
-            return result.part(kept).with_info(k=problem.k)
+            missing = max(result.info["missing"], 0 if is_complete else 1)  # those that may be nearer
+            return result.part(kept).with_info(k=problem.k, missing=missing)
         more = within_time(replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most)))
         result = one_after_other(result, solve_for(form, replace(more, start=None)), "LM", form.map)
         extra *= 2

@@ -127,7 +127,8 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
             X += given.apply(R)
         return X.array
 
-    B = BlockVector.random(A.shape[0], 2, A.dtype, rng=0, device=A.device)
+    dtype = A.dtype if M is None else np.promote_types(A.dtype, M.dtype)
+    B = BlockVector.random(A.shape[0], 2, dtype, rng=0, device=A.device)
     X, length = given.apply(B), lengths(B)
     size = lengths(A.apply(B)) + abs(sigma) * (length if M is None else lengths(M.apply(B)))
     errors: list[float] = []
