@@ -18,6 +18,7 @@ from .combine import one_after_other
 from .costs import FEW_ROWS
 from .dense import dense_matrix
 from .drivers import solve
+from .iterations.rayleigh_ritz import FLOOR
 from .problem import Problem
 from .result import EigenResult, InfiniteError, SingularError
 from .runtime.memory import require_memory
@@ -111,7 +112,8 @@ def solve_densely(
     )
     if form is not None and sigma is not None:
         factors = form.factors
-        sigma = sigma if form.map.sigma is None else form.map.sigma  # perhaps moved off an eigenvalue
+        if factors is not None and form.map.sigma != sigma:  # moved: an eigenvalue there counts as above it
+            sigma -= FLOOR * factors.shift_rounding(sigma)
         selecting = replace(dense, target=sigma, seen=SpectralMap(sigma, mode).transformed)
         if M is None and form.inner is not form.A:
             return solve(selecting)

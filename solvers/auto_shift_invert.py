@@ -21,7 +21,7 @@ from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
-from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged
+from .combine import after_outliers, both_ends, computed_outwards, lacks, one_after_other, staged
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
@@ -153,7 +153,7 @@ def _factorise_or_iterate(
     result = _by_shift_invert(first, matrix, None, staged(problem, "factorised"))
     if result is None:
         rest = replace(staged(problem, "continued"), start=BlockVector(first.eigenvectors))
-        result = solve_iteratively(rest, options)
+        result = one_after_other(first, solve_iteratively(rest, options), problem.which)
     return result
 
 
@@ -188,8 +188,8 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
         return first.with_info(stopped="time_limit")
     result = _by_shift_invert(first, A, M, staged(problem, "factorised"))
     if result is None:
-        rest = staged(problem, "continued")
-        result = solve_transformed(form, replace(rest, start=tall_block("v0", first.eigenvectors, form.A)))
+        rest = replace(staged(problem, "continued"), start=tall_block("v0", first.eigenvectors, form.A))
+        result = one_after_other(first, solve_transformed(form, rest), problem.which)
     return result
 
 
@@ -282,13 +282,15 @@ def _from_shifts(
         return result.with_count(*proof(factors, theta, result.limits, end, problem.deflated))
 
     result = proven(result)
+    if lacks(result, first, end):
+        result = result.with_info(missing=max(result.info["missing"], 1))
     may_search = result.info["stopped"] == "converged" and not problem.is_late()
     if may_search and not is_complete(result, problem.verify):
         factors.refactorize(cast(float, sigma))
         start = tall_block("v0", result.eigenvectors, inverted.operator)
         searched = replace(staged(problem, "searched"), operator=inverted.operator, start=start)
         searched = replace(searched, which="LM", method="lanczos", ncv=inverted.ncv, block_size=b)
-        again = one_after_other(result, solve_transformed(cast("StandardForm", form), searched))
+        again = one_after_other(result, solve_transformed(cast("StandardForm", form), searched), end)
         result = proven(again) if result.verification is Verification.PROVED else again
     before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
     return result.with_info(

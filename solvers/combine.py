@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from blockvec import BlockVector
+
 from .blocks import (
     Block,
     RealArray,
@@ -19,12 +21,13 @@ from .blocks import (
     small_matrix,
     to_host,
 )
-from .iterations.rayleigh_ritz import ritz_pairs
+from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
 from .orthogonalize import orthogonalize
 from .orthogonalize.host_step import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult
 from .runtime.processes import delivered
+from .transform.spectral_map import SpectralMap
 
 COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),
@@ -68,9 +71,75 @@ def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationStat
     ]
 
 
-def one_after_other(first: EigenResult, second: EigenResult, **entries: Any) -> EigenResult:
-    """Add the costs and history of a first part to a second one; `entries` replace others of its `info`."""
-    return second.with_info(**totals(first, second), **entries, history=continued(first, second))
+def one_after_other(
+    first: EigenResult,
+    second: EigenResult,
+    which: Selection | None = None,
+    map: SpectralMap | None = None,
+    **entries: Any,
+) -> EigenResult:
+    """Join a stage and the one that follows it; `entries` replace others of the `info`.
+
+    The pairs are those of the second, with the costs and the history of both. Where it lacks a pair that the
+    first had settled, among the wanted ones by `which` of the values of a `map`, they remain those of the
+    first. Without `which` the first had only prepared the second.
+    """
+    costs: dict[str, Any] = {**totals(first, second), **entries}
+    result, history = second, continued(first, second)
+    if which is not None and lacks(second, first, which, map):
+        stopped = second.info["stopped"]
+        costs["stopped"] = "stagnated" if stopped == "converged" else stopped
+        costs["why"] = f"{first.info['why']}; a later stage had lost pairs"
+        result = first
+    return result.with_info(**costs, history=history)
+
+
+def lacks(later: EigenResult, first: EigenResult, which: Selection, map: SpectralMap | None = None) -> bool:
+    """Check whether a later result lacks a pair that a first one had settled, and has less wanted ones.
+
+    Values are counted with their copies, and agree within the errors of both. `which` selects values of a
+    `map`.
+    """
+    settled, others = _ranges(first)[:, first.converged], _ranges(later)
+    lost = settled[:, _unmatched(settled, others)]
+    if lost.shape[1] == 0:
+        return False
+    if map is not None:
+        lost, others = map.transformed(lost), map.transformed(others)
+    sides: dict[Which, RealArray] = {}
+    if which == "BE":
+        others, low = others[:, np.argsort(others.mean(axis=0), kind="stable")], others.shape[1] // 2
+        sides = {"SA": others[:, :low], "LA": others[:, low:]}
+    else:
+        sides = {which: others}
+    return any(
+        (ranking_key(lost, side).min(axis=0) > ranking_key(ends, side).max(axis=0).min(initial=np.inf)).any()
+        for side, ends in sides.items()
+    )
+
+
+def _ranges(result: EigenResult) -> RealArray:
+    """Compute the ends of the range of each eigenvalue from the limit of its residual, ascending.
+
+    The vectors have norm one in an inner product: an eigenvalue differs by the residual times their lengths.
+    """
+    X = result.eigenvectors
+    lengths = to_host((X if isinstance(X, BlockVector) else BlockVector(X)).norms()).astype(np.float64)
+    values, errors = to_host(result.eigenvalues).astype(np.float64), result.limits * lengths
+    return np.stack([values - errors, values + errors])
+
+
+def _unmatched(settled: RealArray, others: RealArray) -> list[int]:
+    """Find the ranges, in ascending order, that overlap with none of others which is not taken already."""
+    unmatched, taken = [], 0
+    for j, (low, high) in enumerate(settled.T):
+        while taken < others.shape[1] and others[1, taken] < low:
+            taken += 1
+        if taken < others.shape[1] and others[0, taken] <= high:
+            taken += 1
+        else:
+            unmatched.append(j)
+    return unmatched
 
 
 def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> EigenResult:

@@ -31,6 +31,7 @@ from .runtime.memory import require_memory
 from .runtime.processes import delivered, largest
 from .storage import dense_bytes, may_mix, require_basis
 from .transform.inner_product import InnerProductOperator, inner_product_columns
+from .transform.spectral_map import SpectralMap
 
 
 def solve(problem: Problem) -> EigenResult:
@@ -110,7 +111,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     def solve_rest(rest: Problem, others: EigenResult) -> EigenResult:  # with orthonormal locked columns
         sizes = choose_options(rest, rest)
         result = solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
-        return one_after_other(others, result)
+        return one_after_other(others, result, rest.which)
 
     count = min(computed_outwards(result, problem.which), problem.k - 1)
     joined = after_outliers(given, result, count, solve_rest) if count else None
@@ -119,7 +120,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     why = "copies of values far out had not all been found"
     plain = replace(options, method="lanczos", degree=1, why=why)
     rest = replace(given, start=BlockVector(result.eigenvectors))
-    return one_after_other(result, solve_iteratively(rest, plain))
+    return one_after_other(result, solve_iteratively(rest, plain), given.which)
 
 
 def _iteration(method: Chosen) -> type[Iteration]:
@@ -196,13 +197,12 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
     )
     why = f"{options.why}; corrections stagnated, since eigenvalues are dense there"
     sizes = replace(choose_options(part, part), why=why)
-    return one_after_other(first, solve_window(part, sizes, solve_iteratively))
+    result = solve_window(part, sizes, solve_iteratively)
+    return one_after_other(first, result, problem.which, SpectralMap(problem.target))
 
 
 def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by dense LAPACK."""
-    from .transform.spectral_map import SpectralMap
-
     op, n = problem.operator, problem.n
     purpose = f"a dense matrix of {n} rows and its eigenvectors"
     require_memory(op, dense_bytes(op), purpose, "use method='lanczos'")

@@ -246,7 +246,8 @@ def eigsh(
         Whether to check first, with random vectors, that A is Hermitian (two operator columns). The norm of
         A is measured by the same products.
     OPinv : LinearOperator, Operator or callable, optional
-        (A - sigma M)^-1, on the device of A.
+        (A - sigma M)^-1, on the device of A. Two random vectors check it; solves that are accurate to 1e-3
+        at least, such as iterative ones, are refined where the tolerance needs it.
     mode : {"normal", "buckling", "cayley"}
         Transformation of an eigenvalue by `sigma`: 1/(lambda - sigma), lambda/(lambda - sigma), or (lambda +
         sigma)/(lambda - sigma). In buckling mode vectors are orthonormal in the inner product of A.

@@ -37,6 +37,7 @@ from .problem import IterationOptions, Problem
 from .result import EigenResult
 from .runtime.processes import delivered
 from .transform.fold import FoldedOperator
+from .transform.spectral_map import SpectralMap
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
 MIXED = 0.03  # a residual above this share of the distance from sigma belongs to a mixture
@@ -105,7 +106,7 @@ def solve_window(
         if result is not None:
             searched = {name: result.info[name] for name in ("verification", "missing")}
             found = replace(found, verification=result.verification)
-            found = one_after_other(result, found, **searched)
+            found = one_after_other(result, found, problem.which, SpectralMap(problem.target), **searched)
         result = found
         if result.converged.all() or square.info["stopped"] != "converged":
             break

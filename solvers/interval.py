@@ -33,6 +33,7 @@ from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .slicing import PER_SHIFT, Slicing, basis_columns
 from .transform.solution import as_rounding_allows, solve_transformed
+from .transform.spectral_map import SpectralMap
 from .transform.standard_form import StandardForm, standard_form
 
 METHODS = ("auto", "filter", "dense")
@@ -225,7 +226,9 @@ def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, mos
         k = min(wanted, n)
         once = replace(staged(part, f"round {turn}"), k=k)
         latest = solve(once) if form is None else solve_transformed(form, once)
-        result = latest if result is None else one_after_other(result, latest)
+        if result is not None:
+            latest = one_after_other(result, latest, part.which, SpectralMap(target))
+        result = latest
         theta = to_host(result.eigenvalues).astype(np.float64)
         if k == n or result.info["stopped"] != "converged" or _reaches_beyond(theta, low, high, part):
             break

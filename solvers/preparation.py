@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -56,6 +56,7 @@ from .runtime.processes import processes_of, refuse_factorisation, same_generato
 from .runtime.progress import logger, progress_bar
 from .transform.penalties import Penalties, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
+from .transform.spectral_map import SpectralMap
 
 if TYPE_CHECKING:
     from .auto_end import Attempt
@@ -67,6 +68,7 @@ DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 # Distances of other shifts, in rounding errors, where a value is nearer than `SPOILING` ||A - sigma M||.
 FURTHER_MOVES, SPOILING = (3e5, 1e7), 1e-9
 SIZES = ("block_size", "ncv", "maxiter")
+EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
 # Options that a problem has as they are given.
 PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
 
@@ -132,7 +134,7 @@ class Prepared:
             self.problem.checkpoint.remove()
         result = rest.solve()
         why = f"{result.info['why']}, after an attempt at the end of the spectrum beside sigma"
-        return one_after_other(first, result, why=why)
+        return one_after_other(first, result.with_info(why=why), "LM", SpectralMap(rest.sigma))
 
     def _solve(self, problem: Problem) -> EigenResult:
         form, A, M = self.form, self.A, self.M
@@ -175,20 +177,45 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift:
     for distance in FURTHER_MOVES:
         # A value so near the shift that rounding errors of its solves spoil the other pairs.
         is_over = result.converged.all() or result.info["stopped"] not in AT_THE_LIMIT
-        if (
-            is_over
-            or problem.is_late()
-            or shift is None
-            or form.factors is None
-            or form.factors.nearest > SPOILING
-        ):
+        if is_over or problem.may_be_dense or problem.is_late():
+            break
+        if shift is None or form.factors is None or form.factors.nearest > SPOILING:
             break
         sigma = shift - distance * form.factors.shift_rounding(shift)
         form = standard_form(form.A, A, M, sigma, factors=form.factors, k=problem.k, method=problem.method)
         again = replace(staged(problem, f"moved by {distance:g}"), start=None)
-        result = one_after_other(result, method(form, again))
+        seen = SpectralMap(shift, form.map.mode)
+        result = one_after_other(result, method(form, again), problem.which, seen)
         result = result.with_info(why=f"{result.info['why']}; {shift:g} is too near an eigenvalue")
-    return result
+    if shift is None or form.factors is None or form.map.sigma == shift or problem.which != "LM":
+        return result
+    return _nearest(result, shift, form, problem, method)
+
+
+def _nearest(
+    result: EigenResult,
+    shift: float,
+    form: StandardForm,
+    problem: Problem,
+    solve_for: Callable[[StandardForm, Problem], EigenResult],
+) -> EigenResult:
+    """Keep the pairs nearest to a shift, of those nearest to the one that it was moved to.
+
+    More of these are computed until all others are known to be further away.
+    """
+    moved, most, extra = cast(float, form.map.sigma), form.operator.shape[0] - problem.n_locked, EXTRA
+    while True:
+        values = to_host(result.eigenvalues).astype(np.float64)
+        distances = np.abs(values - shift)
+        kept = np.sort(np.argsort(distances, kind="stable")[: problem.k])
+        reach = float((np.abs(values - moved) + result.limits).max()) - abs(shift - moved)
+        is_complete = distances[kept].max() <= reach or len(values) >= most
+        if is_complete or result.info["stopped"] != "converged":
+            missing = max(result.info["missing"], 0 if is_complete else 1)  # those that may be nearer
+            return result.part(kept).with_info(k=problem.k, missing=missing)
+        more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most))
+        result = one_after_other(result, solve_for(form, replace(more, start=None)), "LM", form.map)
+        extra *= 2
 
 
 def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:

@@ -28,7 +28,15 @@ Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]
 Verify = Literal["auto", "always", "never"]
 Stop = Literal[
-    "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated", "costly", "outliers"
+    "converged",
+    "maxiter",
+    "callback",
+    "time_limit",
+    "interrupted",
+    "stagnated",
+    "costly",
+    "outliers",
+    "inexact",  # errors of OPinv limit residuals
 ]
 STOPPED = ("interrupted", "time_limit", "callback")  # reasons of the caller to end a solve
 

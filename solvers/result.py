@@ -168,7 +168,7 @@ class EigenResult:
         proven = replace(self, verification=Verification.PROVED)
         return proven.with_info(verification=text, missing=missing)
 
-    def part(self, which: slice) -> EigenResult:
+    def part(self, which: slice | NDArray[np.intp]) -> EigenResult:
         """Return some of the pairs."""
         pairs = {"eigenvalues": self.eigenvalues[which], "eigenvectors": self.eigenvectors[:, which]}
         accuracy = {name: getattr(self, name)[which] for name in ("residuals", "limits", "converged")}

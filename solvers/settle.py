@@ -18,6 +18,8 @@ CAUSES: dict[Stop, str] = {
     "does: use method='auto' or 'dense', or give maxiter",
     "stagnated": "before the residuals ceased to fall: raise ncv or block_size, give a preconditioner, or "
     "loosen tol",
+    "inexact": "by an OPinv that is not accurate enough, whose solves cannot be refined, as `why` of the "
+    "result tells: solve with smaller residuals, or loosen tol",
     "converged": "to their limit in working precision: loosen tol",
 }
 # How to decide whether copies are missing, by what ended the solve before it was; otherwise as below.

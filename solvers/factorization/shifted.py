@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Factorization, factorize
-from blockvec.errors import OptionError
+from blockvec import BlockVector, Factorization, Operator, array_namespace, factorize, single_threaded_blas
+from blockvec.errors import BreakdownError, OptionError
 
-from ..blocks import Array
+from ..blocks import Array, to_host
 
 Solve = Callable[[Array], Array]
 
@@ -19,6 +19,11 @@ Solve = Callable[[Array], Array]
 # that rounding errors of solves, which grow with the inverse of the distance, leave digits.
 FIRST_MOVE = 1e4
 MOVES, FURTHER = 8, 30.0  # number of changes, and their growth
+INVERSE = 1e-3  # relative residual of a random vector above which OPinv is no inverse
+ACCURATE = 100.0  # u (||A|| + |sigma| ||M||) ||x||: residuals of accurate solves with a given inverse
+EXPLAINED = 1e4  # u of the same: residuals that rounding errors next to an eigenvalue may have
+REFINEMENTS = 3  # steps of refinement of a given inverse at most
+FASTER = 0.1  # share to which each of them must reduce residuals
 
 
 class SingularError(OptionError):
@@ -39,6 +44,8 @@ class ShiftedInverse:
         Residuals of at most tolerance ||x|| need no refinement.
     factors : Factorization or None
         None for a given inverse.
+    error : float
+        Residual of solves with a given inverse, relative to the right-hand side; 0 if rounding explains it.
     """
 
     solver: Callable[[Array, float], Array]
@@ -46,6 +53,7 @@ class ShiftedInverse:
     why: str
     tolerance: float = 0.0
     factors: Factorization | None = None
+    error: float = 0.0
 
     def solve(self, B: Array) -> Array:
         """Solve for a block; on the host also for a column-major one."""
@@ -85,3 +93,66 @@ def shifted_inverse(
         return solves.solve(BlockVector(B), tolerance=tolerance).array
 
     return ShiftedInverse(solver, solves.sigma, why, factors=solves)
+
+
+def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: float) -> ShiftedInverse:
+    """Check a given inverse of A - sigma M by solves for two random vectors, and refine one that is inexact.
+
+    Raises
+    ------
+    OptionError
+        If it is no inverse.
+    BreakdownError
+        If it returns NaN or Inf.
+    """
+
+    def residual(B: BlockVector, X: BlockVector) -> BlockVector:
+        R = B.copy()
+        A.apply(X, out=R, alpha=-1, beta=1, shift=sigma if M is None else 0)
+        return R if M is None or not sigma else M.apply(X, out=R, alpha=sigma, beta=1)
+
+    def lengths(X: BlockVector) -> Array:
+        return to_host(X.norms())
+
+    refinements = 0
+
+    @single_threaded_blas.lifted()
+    def solver(array: Array, tolerance: float) -> Array:
+        B = BlockVector(array_namespace(array).ascontiguousarray(array))
+        X = given.apply(B)
+        for _ in range(refinements):
+            R = residual(B, X)
+            if (lengths(R) <= tolerance * lengths(X)).all():
+                break
+            X += given.apply(R)
+        return X.array
+
+    dtype = A.dtype if M is None else np.promote_types(A.dtype, M.dtype)
+    B = BlockVector.random(A.shape[0], 2, dtype, rng=0, device=A.device)
+    X, length = given.apply(B), lengths(B)
+    size = lengths(A.apply(B)) + abs(sigma) * (length if M is None else lengths(M.apply(B)))
+    errors: list[float] = []
+    while True:
+        R = residual(B, X)
+        error = float((lengths(R) / length).max())
+        rounding = float(np.finfo(A.dtype).eps) / 2 * float(1 + (size * lengths(X) / length**2).max())
+        if not np.isfinite(error):
+            raise BreakdownError("OPinv returned NaN or Inf for a finite block.")
+        if not errors and error > max(INVERSE, EXPLAINED * rounding):
+            raise OptionError(
+                f"OPinv: is not the inverse of A - sigma M for sigma = {sigma:g}; (A - sigma M) OPinv x "
+                f"differs from x by {error:.1e} ||x|| for a random x, of which {INVERSE:g} is permitted."
+            )
+        if errors and error > FASTER * errors[-1]:
+            break
+        errors.append(error)
+        if error <= ACCURATE * rounding or len(errors) > REFINEMENTS:
+            break
+        X += given.apply(R)
+    refinements = len(errors) - 1
+    is_exact, why = errors[-1] <= ACCURATE * rounding, f"with OPinv for sigma = {sigma:g}"
+    if refinements:
+        why += f", whose residuals of {errors[0]:.1e} are refined to {errors[-1]:.1e}"
+    elif not is_exact:
+        why += f", accurate to {errors[-1]:.1e}"
+    return ShiftedInverse(solver, sigma, why, error=0.0 if is_exact else errors[-1])

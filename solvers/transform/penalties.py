@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import Factorization, array_namespace, as_operator
+from blockvec import Factorization, array_namespace
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit, on_host
@@ -77,7 +77,7 @@ class Penalties:
             return None
         if M is None:
             M = sp.eye_array(n, dtype=A.dtype, format="csr")
-        if not is_affordable(A, M, as_operator(A)):
+        if not is_affordable(A, M):
             return None
         factors = np.ones(n)
         factors[is_far] = 2.0 ** -np.rint(np.log2(sizes[is_far] / norm) / 2)

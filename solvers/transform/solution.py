@@ -18,10 +18,10 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import blas_threads, matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..column_block import ColumnBlock
-from ..combine import COUNTED, continued, one_after_other, staged, totals
+from ..combine import COUNTED, continued, lacks, one_after_other, staged, totals
 from ..drivers import solve
 from ..factorization.inertia import proof_around
-from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance
+from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
@@ -29,6 +29,7 @@ from ..problem import STOPPED, Problem, Verification
 from ..result import EigenResult, InfiniteError
 from .deflation import is_exact, solve_around
 from .inner_product import applied
+from .refinement import refined_pairs
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
 from .standard_form import StandardForm
 
@@ -64,7 +65,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
             start = tall_block("v0", inner.eigenvectors, inside.operator)
             searched = replace(staged(inside, "searched"), start=start, tolerance=reached)
             again = _accurate(form, solve(searched), inside, problem, norms)
-            result = one_after_other(result, again)
+            result = one_after_other(result, again, problem.which, form.map)
     except (BreakdownError, np.linalg.LinAlgError) as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
@@ -80,12 +81,17 @@ def _accurate(
     if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
         return result
     is_dense = inner.info["method"] == "dense"
-    if not is_dense or _dominant(to_host(inner.eigenvalues)).any():
+    if is_dense and not form.is_shifted:
+        result = _refined(form, inner, inside, problem, norms)
+    elif form.inverse is not None and form.inverse.error:
+        result = result.with_info(stopped="inexact")
+    elif not is_dense or _dominant(to_host(inner.eigenvalues)).any():
         again = _transformed_back(form, _polished(inner, inside), problem, norms)
         costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
         if (stopped := again.info["stopped"]) in STOPPED:
             result = result.with_info(stopped=stopped)
-        result = min(again, result, key=_excess).with_info(**costs, history=again.history)
+        is_better = _excess(again) < _excess(result) and not lacks(again, result, problem.which, form.map)
+        result = (again if is_better else result).with_info(**costs, history=again.history)
     return as_rounding_allows(result, problem, norms, _lapack_rounding(form, inner) if is_dense else None)
 
 
@@ -144,7 +150,7 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
         factors.refactorize(sigma)
         start = tall_block("v0", result.eigenvectors, form.A)
         again = replace(staged(problem, "searched"), start=start)
-        result = one_after_other(result, solve_transformed(form, again))
+        result = one_after_other(result, solve_transformed(form, again), problem.which, form.map)
     return result.with_info(time_s=time.perf_counter() - problem.begin_s)
 
 
@@ -210,7 +216,9 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     if problem.begins_with_corrections and asked.tol:
         tolerance = Tolerance(SHARE * asked.tol, asked.convergence, unit)
     elif form.is_shifted or form.blocks is not BlockVector:
-        tolerance = TransformedTolerance(asked.tol, asked.convergence, unit, asked.rounding, form.map, norms)
+        error = form.inverse.error if form.inverse is not None else 0.0
+        given = asked.tol, asked.convergence, unit, asked.rounding
+        tolerance = TransformedTolerance(*given, form.map, norms, error)
     else:  # the solve that transforms the vectors back is one more step of inverse iteration
         tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
     if preconditioner is not None:
@@ -413,6 +421,30 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     values, residuals, limits = (part[ascending] for part in (values, residuals, limits))
     pairs = values, vectors_of, residuals, limits
     return EigenResult.from_pairs(*pairs, result.verification, info, result.history)
+
+
+def _refined(
+    form: StandardForm, inner: EigenResult, inside: Problem, problem: Problem, norms: Norms
+) -> EigenResult:
+    """Improve pairs of dense LAPACK, which are those of an unshifted form, in the space of all vectors."""
+    whole = solve(replace(inside, k=inside.n - inside.n_locked, which="SA", seen=None))
+    X, is_swapped = form.vectors(whole.eigenvectors), form.inner is form.A
+    A, M = (form.M, form.A) if is_swapped else (form.A, form.M)
+    values, X = refined_pairs(A, M, X)
+    if is_swapped:
+        with np.errstate(divide="ignore"):
+            values = 1 / values
+    seen = (problem.seen or form.map.transformed)(values)
+    wanted = select(seen, problem.which)[: len(inner.eigenvalues)]
+    wanted = wanted[np.argsort(values[wanted], kind="stable")]
+    values = values[wanted]
+    block, residuals, limits = _pairs(form, values, X[:, wanted], problem.tolerance, norms)
+    info = whole.info.copy()
+    info.update(totals(inner, whole))  # type: ignore[typeddict-item]
+    info["k"], info["which"], info["norm"] = problem.k, problem.which, norms.A
+    info["why"] = f"{inner.info['why']}; {form.why}"
+    vectors = columns_of(block.array, np.arange(len(wanted)))
+    return EigenResult.from_pairs(values, vectors, residuals, limits, whole.verification, info)
 
 
 def _pairs(

@@ -125,15 +125,19 @@ class TransformedTolerance(Tolerance):
     ----------
     tol, convergence, unit
         Of A and M.
+    solve_error : float
+        Relative residual of solves, where it is above rounding errors.
     """
 
     map: SpectralMap = SpectralMap()
     norms: Norms = Norms(1.0, 1.0, 1.0)
+    solve_error: float = 0.0
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         """Compute the residual limit per value of the transformed operator, of the given norm."""
         wanted = SHARE * self._changes(theta)
-        return np.maximum(np.fmin(wanted, COARSE * np.abs(theta)), NOISE * self.unit * norm)
+        noise = max(NOISE * self.unit, self.solve_error)
+        return np.maximum(np.fmin(wanted, COARSE * np.abs(theta)), noise * norm)
 
     def margins(self, theta: RealArray, norm: float) -> RealArray:
         """Compute by how much another value must be more wanted than one of these to displace it.

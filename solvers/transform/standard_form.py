@@ -42,7 +42,6 @@ from blockvec import (
     array_namespace,
     as_operator,
     factorize,
-    single_threaded_blas,
 )
 from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
@@ -53,7 +52,7 @@ from ..choice import DENSE_SHARE
 from ..column_block import ColumnBlock
 from ..factorization.gram import Factor, gram_factor, rows_of_semidefinite
 from ..factorization.root import root_factor
-from ..factorization.shifted import ShiftedInverse, Solve, shifted_inverse
+from ..factorization.shifted import ShiftedInverse, Solve, checked_inverse, shifted_inverse
 from ..result import SingularError
 from .inner_product import InnerProductOperator, applied, inner_product_blocks
 from .spectral_map import SpectralMap
@@ -170,7 +169,7 @@ def standard_form(
             _explicit("M", M)
         inverse = shifted_inverse(_explicit("A", A), mass_matrix, float(sigma), factors=factors)
     else:
-        inverse = _given(OPinv, operator, float(sigma))
+        inverse = checked_inverse(given_inverse(OPinv, operator), operator, mass, float(sigma))
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
 
 
@@ -228,17 +227,6 @@ def _without_inverse(A: Operator, map: SpectralMap, offset: float) -> StandardFo
     )
 
 
-def _given(OPinv: Any, A: Operator, sigma: float) -> ShiftedInverse:
-    given = given_inverse(OPinv, A)
-    why = f"with OPinv for sigma = {sigma:g}"
-
-    @single_threaded_blas.lifted()
-    def solver(X: Array, _: float) -> Array:
-        return given.apply(BlockVector(array_namespace(X).ascontiguousarray(X))).array
-
-    return ShiftedInverse(solver, sigma, why)
-
-
 def in_inner_product(
     A: Operator,
     matrix: Any,
@@ -284,7 +272,7 @@ def in_inner_product(
         if OPinv is None:
             inverse = shifted_inverse(matrix, M, float(sigma), device=A.device, factors=factors)
         else:
-            inverse = _given(OPinv, A, float(sigma))
+            inverse = checked_inverse(given_inverse(OPinv, A), A, mass, float(sigma))
         sigma, why = inverse.sigma, inverse.why
         if mass is not None and mode != "buckling":
             metric, restrict, extend = _restricted(M, mass, massive)
