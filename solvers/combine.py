@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from .orthogonalize.host_step import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult
 from .runtime.processes import delivered
-from .transform.spectral_map import SpectralMap
+
+if TYPE_CHECKING:
+    from .transform.spectral_map import SpectralMap
 
 COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),

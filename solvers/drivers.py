@@ -31,7 +31,6 @@ from .runtime.memory import require_memory
 from .runtime.processes import delivered, largest
 from .storage import dense_bytes, may_mix, require_basis
 from .transform.inner_product import InnerProductOperator, inner_product_columns
-from .transform.spectral_map import SpectralMap
 
 
 def solve(problem: Problem) -> EigenResult:
@@ -186,6 +185,7 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
     if first.info["stopped"] != "stagnated" or problem.may_be_dense:
         return first
     from .interior_filter import solve_window
+    from .transform.spectral_map import SpectralMap
 
     part = replace(
         staged(problem, "window"),
@@ -203,6 +203,8 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
 
 def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by dense LAPACK."""
+    from .transform.spectral_map import SpectralMap
+
     op, n = problem.operator, problem.n
     purpose = f"a dense matrix of {n} rows and its eigenvectors"
     require_memory(op, dense_bytes(op), purpose, "use method='lanczos'")

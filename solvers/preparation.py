@@ -56,7 +56,6 @@ from .runtime.processes import processes_of, refuse_factorisation, same_generato
 from .runtime.progress import logger, progress_bar
 from .transform.penalties import Penalties, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
-from .transform.spectral_map import SpectralMap
 
 if TYPE_CHECKING:
     from .auto_end import Attempt
@@ -130,6 +129,8 @@ class Prepared:
 
     def _after(self, first: EigenResult, rest: Prepared) -> EigenResult:
         """Solve a problem in another way, after an attempt at an end."""
+        from .transform.spectral_map import SpectralMap
+
         if self.problem.checkpoint is not None:
             self.problem.checkpoint.remove()
         result = rest.solve()
@@ -166,6 +167,7 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift:
     if form is None:
         return solve_or_factorise(problem, A) if may_factorise else solve(problem)
     from .transform.solution import AT_THE_LIMIT, solve_proven, solve_transformed
+    from .transform.spectral_map import SpectralMap
     from .transform.standard_form import standard_form
 
     unrestricted = not form.is_shifted and problem.locked is None
