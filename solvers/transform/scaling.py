@@ -331,8 +331,8 @@ def _entries(matrix: Any, op: Operator) -> tuple[float, Any]:
 def product_rounding(A: Any, dtype: Any) -> float:
     """Bound rounding errors of products with a sparse matrix of the host, per ||x||; 0 without long rows.
 
-    A row is a sum of as many products as it has entries. Their rounding errors can all have one sign, as
-    those of a hub that adds the like numbers of all others.
+    A row is a sum of as many products as it has entries. Their rounding errors can all have one sign, like
+    those of a hub that adds the equal numbers of all other nodes.
 
     Examples
     --------
