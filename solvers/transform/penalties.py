@@ -25,20 +25,20 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import Factorization, array_namespace
+from blockvec import array_namespace
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit, on_host
 from ..blocks import Array
-from ..factorization.inertia import count_below
 from ..iterations.rayleigh_ritz import FLOOR
 from ..placement import is_affordable
 from ..result import EigenResult
 
 LOST = 1e-3  # share of the norm of most rows: a limit of rounding above it leaves eigenvalues few digits
-# Least ratio of a penalty to the other elements of its row, and to the norm of other rows. Below it the limit
-# of rounding, 100 u p, leaves nine digits of the norm of these.
+# Ratio of a penalty to the other elements of its row, and to the norm of most rows. Below it the limit of
+# rounding, 100 u p, leaves nine digits of this norm.
 FAR = 1e5
+NEAR = 1e2  # the same ratio, of other rows that are scaled where there are penalties: the norm is theirs then
 FURTHER, TRIALS = 10.0, 12  # factor of the next trial shift, from the norm of A on, and number of them
 BISECTIONS = 8  # of the range between zero and a shift beyond the spectrum: each halves the distance
 
@@ -64,11 +64,9 @@ class Penalties:
         diagonal = np.real(A.diagonal()).astype(np.float64)
         sizes, n = np.abs(diagonal), len(diagonal)
         others = np.asarray(abs(A) @ np.ones(n), np.float64) - sizes
-        stands_out = sizes >= FAR * others
-        norm = float((sizes + others).max(where=~stands_out, initial=0.0))
-        is_far = stands_out & (sizes >= FAR * norm)
-        far = diagonal[is_far]
-        if not norm or not len(far) or k > n - len(far):
+        compared = np.maximum(others, np.median(sizes + others))
+        far = diagonal[sizes >= FAR * compared]
+        if not (others.any() and compared.min()) or not len(far) or k > n - len(far):
             return None
         is_wanted = (-math.inf in wanted and far.min() < 0) or (math.inf in wanted and far.max() > 0)
         largest = max((abs(value) for value in wanted if math.isfinite(value)), default=0.0)
@@ -80,7 +78,8 @@ class Penalties:
         if not is_affordable(A, M):
             return None
         factors = np.ones(n)
-        factors[is_far] = 2.0 ** -np.rint(np.log2(sizes[is_far] / norm) / 2)
+        ratios = sizes / compared
+        factors[ratios > NEAR] = 2.0 ** -np.rint(np.log2(ratios[ratios > NEAR]) / 2)
         return cls(_congruent(A, factors), _congruent(M, factors), factors)
 
     def shift_beyond(self, end: str) -> float | None:
@@ -88,6 +87,10 @@ class Penalties:
 
         The values nearest to it are then those of the end. None if no factorisation counts.
         """
+        from blockvec import Factorization
+
+        from ..factorization.inertia import count_below
+
         double = np.promote_types(self.A.dtype, np.float64)
         factors, below = Factorization(self.A.astype(double), self.M), end == "SA"
         step = float(np.asarray(abs(self.A) @ np.ones(len(self.factors))).max() / abs(self.M).max())
@@ -143,7 +146,10 @@ def _may_have(A: Any) -> bool:
     sizes = abs(A.diagonal())
     if sizes.dtype.kind not in "iuf" or not sizes.size:
         return False
-    return bool(FAR * float(array_namespace(sizes).median(sizes)) < float(sizes.max()) < math.inf)
+    largest = float(sizes.max())
+    if not FAR * float(sizes.min()) < largest < math.inf:
+        return False  # without the median, which takes as long as the rest
+    return FAR * float(array_namespace(sizes).median(sizes)) < largest
 
 
 def _congruent(matrix: Any, factors: Array) -> Any:

@@ -128,6 +128,14 @@ def test_a_congruence_by_powers_of_two_is_exact() -> None:
     assert abs(penalties.A).max() <= 16
 
 
+def test_penalties_of_many_sizes_leave_the_norm_of_the_other_rows() -> None:
+    sizes = np.geomspace(1e3, 1e15, SIDE)
+    A = grid(0.0) + sp.diags_array(np.r_[sizes, np.zeros(N - SIDE)])
+    penalties = Penalties.of(sp.csr_array(A), None, (0.0,))
+    assert penalties is not None
+    assert abs(penalties.A).max() <= 50 * abs(grid(0.0)).max()
+
+
 def tied() -> Any:
     """Return a grid in which two degrees of freedom are tied by a penalty: no diagonal scaling helps."""
     A = sp.lil_array(grid(0.0))
