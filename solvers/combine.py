@@ -23,7 +23,7 @@ from .iterations.rayleigh_ritz import ritz_pairs
 from .orthogonalize import orthogonalize
 from .orthogonalize.host_step import cholesky_factor
 from .problem import IterationState, Problem
-from .result import EigenResult
+from .result import EigenResult, SolveInfo
 from .runtime.processes import delivered
 
 COUNTED = (
@@ -81,7 +81,11 @@ def one_after_other(first: EigenResult, second: EigenResult, **entries: Any) -> 
     return second.with_info(**totals(first, second), **entries, history=continued(first, second))
 
 
-def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> EigenResult:
+def both_ends(
+    problem: Problem,
+    solve: Callable[[Problem], EigenResult],
+    join: Callable[[Problem, EigenResult, EigenResult], EigenResult] | None = None,
+) -> EigenResult:
     """Solve for the high end, then for the low end.
 
     Where their values are not apart, the low end is solved for in the complement of the vectors found, which
@@ -89,7 +93,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     end only that is returned. Stopped by a time limit or callback there, the solve for the low end stops as
     soon as it has as many vectors as pairs are wanted.
     """
-    k_low = problem.k // 2
+    k_low, join = problem.k // 2, _joined if join is None else join
     high = replace(staged(problem, "LA"), which="LA", k=problem.k - k_low)
     if problem.start is not None:
         high = replace(high, start=problem.start.copy())
@@ -100,7 +104,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
         return first.with_info(which="BE", k=problem.k)
     alone = solve(within_time(low)) if stopped == "converged" else None
     if alone is not None and (_are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
-        return _joined(problem, first, alone)
+        return join(problem, first, alone)
     X, low = problem.blocks(first.eigenvectors), within_time(replace(low, checkpoint=None))
     orthogonalize(X, rng=problem.rng)  # those of an inverse are so to the digits that they have
     if stopped == "callback":
@@ -108,7 +112,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     if problem.locked is None:  # the columns of a caller need not be invariant under A
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))
     second = solve(replace(low, locked=side_by_side(X, problem.locked)))
-    return _joined(problem, first, second if alone is None else one_after_other(alone, second))
+    return join(problem, first, second if alone is None else one_after_other(alone, second))
 
 
 def _are_apart(low: EigenResult, high: EigenResult) -> bool:
@@ -189,11 +193,19 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
     if np.isfinite(size):
         X.combine(small_matrix(inverse, X), out=X)
     theta, residuals, _ = ritz_step(problem, X)
-    norm = max(high.info["norm"], low.info["norm"])
+    info = described_ends(problem, high, low)
+    limits = problem.tolerance.limits(theta, info["norm"])
+    vectors = delivered(X.array, problem.operator.layout)
+    return EigenResult.from_pairs(theta, vectors, residuals, limits, info, continued(high, low))
+
+
+def described_ends(problem: Problem, high: EigenResult, low: EigenResult) -> SolveInfo:
+    """Describe a result that both ends have been joined to."""
     info = low.info.copy()
     info.update(totals(high, low))  # type: ignore[typeddict-item]
-    info["k"], info["which"], info["norm"] = problem.k, "BE", norm
-    info["operator_columns"] += X.shape[1]
+    info["k"], info["which"] = problem.k, "BE"
+    info["norm"] = max(high.info["norm"], low.info["norm"])
+    info["operator_columns"] += problem.k
     info["block_applications"] += 1
     info["reductions"] += 3
     info["missing"] += high.info["missing"]
@@ -203,9 +215,7 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
     info["why"] = _of_both(high.info["why"], low.info["why"])
     info["verification"] = _of_both(high.info["verification"], low.info["verification"])
     info["time_s"] = time.perf_counter() - problem.begin_s
-    limits = problem.tolerance.limits(theta, norm)
-    vectors = delivered(X.array, problem.operator.layout)
-    return EigenResult.from_pairs(theta, vectors, residuals, limits, info, continued(high, low))
+    return info
 
 
 def _of_both(high: str, low: str) -> str:

@@ -16,7 +16,7 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import blas_threads, matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..column_block import ColumnBlock
-from ..combine import COUNTED, continued, one_after_other, staged, totals, within_time
+from ..combine import COUNTED, continued, described_ends, one_after_other, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import Selection, Tolerance
@@ -65,6 +65,23 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     except (BreakdownError, np.linalg.LinAlgError) as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
+
+
+def joined_ends(form: StandardForm, problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
+    """Join both ends of a pair: the vectors of the high one are made orthogonal to those of the low one.
+
+    That is accurate, as values far out are many times as large, and so the errors of their vectors.
+    """
+    with blas_threads(form.A):
+        norms = _norms(form, problem.norm)
+        values = np.concatenate([to_host(part.eigenvalues).astype(np.float64) for part in (low, high)])
+        X = side_by_side(*(BlockVector(part.eigenvectors) for part in (low, high)))
+        X, residuals, limits = _pairs(form, values, X.array, problem.tolerance, norms)
+    order = np.argsort(values, kind="stable")
+    values, residuals, limits = (part[order] for part in (values, residuals, limits))
+    info, history = described_ends(problem, high, low), continued(high, low)
+    result = EigenResult.from_pairs(values, columns_of(X.array, order), residuals, limits, info, history)
+    return as_rounding_allows(result, problem, norms)
 
 
 def _refuse_indefinite(form: StandardForm) -> None:
