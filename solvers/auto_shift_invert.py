@@ -8,6 +8,7 @@ roughly.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,8 +26,10 @@ from .combine import after_outliers, both_ends, computed_outwards, lacks, one_af
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
+from .iterations.rayleigh_ritz import Which
 from .placement import (
     DENSE_ROWS,
+    factor_s,
     is_affordable,
     may_factorise,
     place_of,
@@ -44,6 +47,7 @@ SHARE = 1.0  # of the time of a factorisation with its solves, which an iteratio
 LEAST_S, ELEMENT_S = 0.05, 1e-7  # at least, and per stored element: several times that of the prediction
 MOST_ENTRIES = 100_000_000  # of a matrix that is factorised unasked
 PAIR_RESTARTS = {"host": 40, "gpu": 2}  # with solves in each step, that locate the end of a pair's spectrum
+AT_ONCE_S = 0.3  # predicted, of factors that are computed before an iteration with a diagonal M is tried
 SHIFTS = 6
 UNFACTORED = "use method='lanczos' or method='filter', which factorise nothing of A"
 NEAR = 10.0  # times its least distance: a shift that is closer to the wanted values need not be moved
@@ -71,7 +75,7 @@ def is_factorable(A: Operator, which: str) -> bool:
 
 def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
     """Check the same for a pair, whose iteration tells little about the time that it will take."""
-    if not is_factorable(operator, which):
+    if not is_factorable(operator, "SA" if which == "BE" else which):
         return False
     if operator.device == "cpu":
         return is_affordable(A, M)
@@ -175,12 +179,23 @@ def _count_outliers(first: EigenResult, which: str) -> int:
 
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
-    """Iterate on the standard form of a pair; continue by shift-invert if it converges slowly."""
-    from .transform.solution import solve_transformed
+    """Solve a pair: an end above zero by shift-invert at once, others by an iteration on its standard form.
 
-    soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
-    maxiter = soon if problem.maxiter is None else problem.maxiter
-    first = solve_transformed(form, replace(staged(problem, "begun"), maxiter=maxiter))
+    Where that converges slowly, shift-invert continues. Both ends are solved for on their own.
+    """
+    from .transform.solution import joined_ends, solve_transformed
+
+    if problem.which == "BE":
+        return both_ends(
+            problem,
+            lambda end: solve_pair(form, A, M, end) if end.locked is None else solve_transformed(form, end),
+            lambda asked, high, low: joined_ends(form, asked, high, low),
+        )
+    first = _above_zero(form, A, M, problem) if _may_be_above_zero(problem, A, M) else None
+    if first is None:
+        soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
+        maxiter = soon if problem.maxiter is None else problem.maxiter
+        first = solve_transformed(form, replace(staged(problem, "begun"), maxiter=maxiter))
     is_over = first.info["stopped"] not in (*ENDED, "converged") or problem.maxiter is not None
     if is_complete(first, problem.verify) or is_over:
         return first
@@ -191,6 +206,42 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
         rest = replace(staged(problem, "continued"), start=tall_block("v0", first.eigenvectors, form.A))
         result = one_after_other(first, solve_transformed(form, rest), problem.which)
     return result
+
+
+def _may_be_above_zero(problem: Problem, A: Any, M: Any) -> bool:
+    """Check whether factors of A, which tell if a pair is above zero, are worth a trial for its low end.
+
+    Stiffness matrices are semidefinite. A diagonal element below zero shows that a matrix is not. Factors of
+    A take about as long as those of an M that is not diagonal, which the iteration needs.
+    """
+    if problem.which != "SA" or problem.maxiter is not None or problem.operator.device != "cpu":
+        return False
+    if (A.diagonal().real < 0).any():
+        return False
+    is_lumped = getattr(M, "nnz", math.inf) <= M.shape[0]
+    return not is_lumped or factor_s(A, "cpu", AT_ONCE_S) <= AT_ONCE_S
+
+
+def _above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult | None:
+    """Solve for the low end of a pair by shift-invert at zero; None where values may lie below that."""
+    from .transform.solution import solve_transformed
+    from .transform.standard_form import standard_form
+
+    above = standard_form(form.A, A, M, 0.0, k=problem.k)
+    if above.factors is None or above.factors.inertia != 0:
+        return None
+    inverted = replace(
+        staged(problem, "above"),
+        operator=above.A,
+        which="LM",
+        method="lanczos",
+        maxiter=SOON,
+        verify="always" if problem.verify == "always" else "never",
+    )
+    result = solve_transformed(above, inverted)
+    if not result.converged.all():
+        return result.with_info(which="SA")
+    return _proven(result, above, replace(inverted, maxiter=None), problem, "no value is below zero")
 
 
 def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
@@ -227,11 +278,11 @@ def _from_shifts(
 
     Where something is, or no count is certain, the solve is repeated with a search for it.
     """
-    from .factorization.inertia import outer_end, proof, shift_outside
+    from .factorization.inertia import outer_end, shift_outside
     from .transform.solution import solve_transformed
     from .transform.standard_form import standard_form
 
-    end, result, why = problem.which, first, ""
+    end, result = problem.which, first
     assert end != "BE"
     norm = first.info["norm"] / (1.0 if mass is None else factors.largest_mass)
     op = cast(blockvec.Operator, problem.operator)
@@ -271,9 +322,27 @@ def _from_shifts(
             maxiter=None if is_last else (1 if is_wide else 2) if locates else SOON,
         )
         latest = solve_transformed(form, inverted)
-        result, why = one_after_other(result, latest), form.why
+        result = one_after_other(result, latest)
         if latest.info["stopped"] not in (("maxiter", "converged") if is_rough else ("maxiter",)):
             break
+
+    before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
+    return _proven(result, cast("StandardForm", form), inverted, problem, before, first)
+
+
+def _proven(
+    result: EigenResult,
+    form: StandardForm,
+    inverted: Problem,
+    problem: Problem,
+    reason: str,
+    first: EigenResult | None = None,
+) -> EigenResult:
+    """Prove by inertia that nothing is missing from an end; else repeat the solve with a search."""
+    from .factorization.inertia import proof
+    from .transform.solution import solve_transformed
+
+    factors, end = cast(blockvec.Factorization, form.factors), cast(Which, problem.which)
 
     def proven(result: EigenResult) -> EigenResult:
         if problem.is_late():
@@ -282,20 +351,20 @@ def _from_shifts(
         return result.with_count(*proof(factors, theta, result.limits, end, problem.deflated))
 
     result = proven(result)
-    if lacks(result, first, end):
+    if first is not None and lacks(result, first, end):
         result = result.with_info(missing=max(result.info["missing"], 1))
     may_search = result.info["stopped"] == "converged" and not problem.is_late()
     if may_search and not is_complete(result, problem.verify):
-        factors.refactorize(cast(float, sigma))
+        factors.refactorize(cast(float, form.map.sigma))
         start = tall_block("v0", result.eigenvectors, inverted.operator)
         searched = replace(staged(problem, "searched"), operator=inverted.operator, start=start)
-        searched = replace(searched, which="LM", method="lanczos", ncv=inverted.ncv, block_size=b)
-        again = one_after_other(result, solve_transformed(cast("StandardForm", form), searched), end)
+        searched = replace(searched, which="LM", method="lanczos", ncv=inverted.ncv)
+        searched = replace(searched, block_size=inverted.block_size)
+        again = one_after_other(result, solve_transformed(form, searched), end)
         result = proven(again) if result.verification is Verification.PROVED else again
-    before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
     return result.with_info(
         method="shift-invert",
-        why=f"{before}; {why}",
+        why=f"{reason}; {form.why}",
         which=end,
         time_s=time.perf_counter() - problem.begin_s,
     )

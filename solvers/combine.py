@@ -25,7 +25,7 @@ from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
 from .orthogonalize import orthogonalize
 from .orthogonalize.host_step import cholesky_factor
 from .problem import IterationState, Problem
-from .result import EigenResult
+from .result import EigenResult, SolveInfo
 from .runtime.processes import delivered
 
 if TYPE_CHECKING:
@@ -144,7 +144,11 @@ def _unmatched(settled: RealArray, others: RealArray) -> list[int]:
     return unmatched
 
 
-def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> EigenResult:
+def both_ends(
+    problem: Problem,
+    solve: Callable[[Problem], EigenResult],
+    join: Callable[[Problem, EigenResult, EigenResult], EigenResult] | None = None,
+) -> EigenResult:
     """Solve for the high end, then for the low end.
 
     Where their values are not apart, the low end is solved for in the complement of the vectors found, which
@@ -152,7 +156,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     end only that is returned. Stopped by a time limit or callback there, the solve for the low end stops as
     soon as it has as many vectors as pairs are wanted.
     """
-    k_low = problem.k // 2
+    k_low, join = problem.k // 2, _joined if join is None else join
     high = replace(staged(problem, "LA"), which="LA", k=problem.k - k_low)
     if problem.start is not None:
         high = replace(high, start=problem.start.copy())
@@ -163,7 +167,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
         return first.with_info(which="BE", k=problem.k)
     alone = solve(low) if stopped == "converged" else None
     if alone is not None and (_are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
-        return _joined(problem, first, alone)
+        return join(problem, first, alone)
     X, low = problem.blocks(first.eigenvectors), replace(low, checkpoint=None)
     orthogonalize(X, rng=problem.rng)  # those of an inverse are so to the digits that they have
     if stopped == "callback":
@@ -171,7 +175,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     if problem.locked is None:  # the columns of a caller need not be invariant under A
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))
     second = solve(replace(low, locked=side_by_side(X, problem.locked)))
-    return _joined(problem, first, second if alone is None else one_after_other(alone, second))
+    return join(problem, first, second if alone is None else one_after_other(alone, second))
 
 
 def _are_apart(low: EigenResult, high: EigenResult) -> bool:
@@ -253,11 +257,20 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
     if np.isfinite(size):
         X.combine(small_matrix(inverse, X), out=X)
     theta, residuals, _ = ritz_step(problem, X)
-    norm = max(high.info["norm"], low.info["norm"])
+    info = described_ends(problem, high, low)
+    limits = problem.tolerance.limits(theta, info["norm"])
+    vectors = delivered(X.array, problem.operator.layout)
+    verification, history = high.verification.joined(low.verification), continued(high, low)
+    return EigenResult.from_pairs(theta, vectors, residuals, limits, verification, info, history)
+
+
+def described_ends(problem: Problem, high: EigenResult, low: EigenResult) -> SolveInfo:
+    """Describe a result that both ends have been joined to."""
     info = low.info.copy()
     info.update(totals(high, low))  # type: ignore[typeddict-item]
-    info["k"], info["which"], info["norm"] = problem.k, "BE", norm
-    info["operator_columns"] += X.shape[1]
+    info["k"], info["which"] = problem.k, "BE"
+    info["norm"] = max(high.info["norm"], low.info["norm"])
+    info["operator_columns"] += problem.k
     info["block_applications"] += 1
     info["reductions"] += 3
     info["missing"] += high.info["missing"]
@@ -267,10 +280,7 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
     info["why"] = _of_both(high.info["why"], low.info["why"])
     info["verification"] = _of_both(high.info["verification"], low.info["verification"])
     info["time_s"] = time.perf_counter() - problem.begin_s
-    limits = problem.tolerance.limits(theta, norm)
-    vectors = delivered(X.array, problem.operator.layout)
-    verification, history = high.verification.joined(low.verification), continued(high, low)
-    return EigenResult.from_pairs(theta, vectors, residuals, limits, verification, info, history)
+    return info
 
 
 def _of_both(high: str, low: str) -> str:

@@ -171,7 +171,8 @@ def eigsh(
         factorisation, as for a stiffness matrix, or has taken as long, the run continues by shift-invert with
         a shift just outside the spectrum, and an inertia count proves that no eigenvalue is missing (unless
         `maxiter` is given; on a GPU with cuDSS). The work of a factorisation is predicted from the graph of
-        the matrix. With M, shift-invert follows after some restarts where factors take seconds.
+        the matrix. With M, a low end above zero is solved for by shift-invert at once on the host, and others
+        after some restarts, where factors take seconds.
         Up to n = 3000 dense LAPACK takes over from every iteration that fails or, unless
         `maxiter` is given, takes as many applications of A as dense LAPACK takes time for. Other methods
         end with `NoConvergence` after several times that number.

@@ -128,7 +128,7 @@ def _is_stored(A: Any) -> bool:
 
 def _takes_too_long(A: Any, device: str) -> bool:
     """Predict whether a factorisation asked for takes many minutes."""
-    return not blockvec.Factorization.is_small(*_size(A)) and _factor_s(A, device, LONGEST_S) > LONGEST_S
+    return not blockvec.Factorization.is_small(*_size(A)) and factor_s(A, device, LONGEST_S) > LONGEST_S
 
 
 def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> str | None:
@@ -144,7 +144,7 @@ def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> st
         return "cpu"
     if blockvec.Factorization.is_available(device):
         return device
-    is_quick = n <= MOST_ROWS and entries <= MOST_ENTRIES and _factor_s(A, "cpu", limit_s, M) <= limit_s
+    is_quick = n <= MOST_ROWS and entries <= MOST_ENTRIES and factor_s(A, "cpu", limit_s, M) <= limit_s
     return "cpu" if is_quick else None
 
 
@@ -160,7 +160,7 @@ def may_factorise(op: Operator) -> bool:
     return blockvec.Factorization.is_available(op.device) or (n <= MOST_ROWS and entries <= FOREST * n)
 
 
-def _factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
+def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
     """Bound the seconds of a factorisation, by a longer search until so few are enough."""
     from .factorization.work import FactorWork
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import SuperLU, splu
 
-from blockvec import array_namespace, as_operator
+from blockvec import Operator, array_namespace, as_operator
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
@@ -34,11 +35,12 @@ class Factor:
     solve: Solve | None = None  # C^-1 of blocks, where C is square
     solve_adjoint: Solve | None = None  # C^-H of blocks
     why: str = ""  # how it is applied, if not as a matrix
+    transformed: Callable[[Any], Operator] | None = None  # C^-1 A C^-H for a sparse A, where C is square
 
     @classmethod
-    def of(cls, C: Any, solve: Solve | None = None, solve_adjoint: Solve | None = None) -> Factor:
+    def of(cls, C: Any, **inverse: Any) -> Factor:
         """Form the factor of a sparse C; blocks may be of either order, products are column-major."""
-        return cls(C.shape[1], _product(C), _product(C.conj().T), solve, solve_adjoint)
+        return cls(C.shape[1], _product(C), _product(C.conj().T), **inverse)
 
 
 def _product(C: Any) -> Solve:
@@ -100,7 +102,8 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     matrix = matrix.astype(np.promote_types(dtype, np.float64), copy=False)
     # The columns of a Hermitian matrix are its rows, conjugated.
     inner = (matrix if len(live) == n else matrix[live][:, live]).conj().T
-    if (inner.indices == np.repeat(np.arange(len(live)), np.diff(inner.indptr))).all():
+    is_diagonal = bool((inner.indices == np.repeat(np.arange(len(live)), np.diff(inner.indptr))).all())
+    if is_diagonal:
         place, pivots = np.arange(len(live)), inner.diagonal()
         lower: Any = sp.eye_array(len(live), dtype=matrix.dtype, format="csc")
         negligible = 0.0  # without eliminations there is no rounding
@@ -136,10 +139,21 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     def solver() -> Any:  # which forms with a shift do not need
         return splu(triangle, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
 
+    def transformed(A: Any) -> Operator:
+        if is_diagonal:
+            scale = sp.diags_array(1 / roots)
+            return as_operator(sp.csr_array(scale @ A @ scale), check_indices=False)
+        # In the order of the pivots, steps of an iteration move no rows.
+        product, solve = _product(A[order][:, order]), solver().solve
+        return as_operator(
+            lambda Y: solve(product(solve(Y, "H"))), shape=A.shape, dtype=triangle.dtype, order="A"
+        )
+
     return Factor.of(
         C,
-        lambda X: solver().solve(np.ascontiguousarray(X[order])),
-        lambda Y: solver().solve(np.ascontiguousarray(Y), "H")[place],
+        solve=lambda X: solver().solve(np.ascontiguousarray(X[order])),
+        solve_adjoint=lambda Y: solver().solve(np.ascontiguousarray(Y), "H")[place],
+        transformed=transformed,
     )
 
 

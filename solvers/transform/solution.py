@@ -18,7 +18,7 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import blas_threads, matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..column_block import ColumnBlock
-from ..combine import COUNTED, continued, lacks, one_after_other, staged, totals
+from ..combine import COUNTED, continued, described_ends, lacks, one_after_other, staged, totals
 from ..drivers import solve
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
@@ -104,6 +104,24 @@ def _lapack_rounding(form: StandardForm, inner: EigenResult) -> Callable[[RealAr
     norm = FLOOR * float(np.finfo(form.operator.dtype).eps) / 2 * inner.info["norm"]
     stretch = math.sqrt(1.0 if form.inner is None else sketch_of(form.inner, NORM_STEPS).norm)
     return lambda values: norm * stretch * form.map.slopes(form.map.transformed(values))
+
+
+def joined_ends(form: StandardForm, problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
+    """Join both ends of a pair: the vectors of the high one are made orthogonal to those of the low one.
+
+    That is accurate, as values far out are many times as large, and so the errors of their vectors.
+    """
+    with blas_threads(form.A):
+        norms = _norms(form, problem.norm)
+        values = np.concatenate([to_host(part.eigenvalues).astype(np.float64) for part in (low, high)])
+        X = side_by_side(*(BlockVector(part.eigenvectors) for part in (low, high)))
+        X, residuals, limits = _pairs(form, values, X.array, problem.tolerance, norms)
+    order = np.argsort(values, kind="stable")
+    values, residuals, limits = (part[order] for part in (values, residuals, limits))
+    info, history = described_ends(problem, high, low), continued(high, low)
+    pairs = values, columns_of(X.array, order), residuals, limits
+    result = EigenResult.from_pairs(*pairs, high.verification.joined(low.verification), info, history)
+    return as_rounding_allows(result, problem, norms)
 
 
 def _refuse_indefinite(form: StandardForm) -> None:

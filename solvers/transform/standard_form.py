@@ -153,7 +153,8 @@ def standard_form(
         if mass is None:
             return _without_inverse(operator, map, sigma or 0.0)
         singular = SINGULAR.get(mode) or SINGULAR.get(method) or SINGULAR["no shift"]
-        return _without_shift(operator, mass, mass_factor(), "M", map, sigma or 0.0, dtype, singular)
+        matrix = _host_matrix("A", A, dtype) if is_explicit(A) and hasattr(A, "nnz") else None
+        return _without_shift(operator, mass, mass_factor(), "M", map, sigma or 0.0, dtype, singular, matrix)
     if sigma == 0 and mode != "normal":
         raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
     factor = None
@@ -368,10 +369,11 @@ def _without_shift(
     offset: float,
     dtype: Any,
     singular: str,
+    matrix: Any = None,
 ) -> StandardForm:
     """Form C^-1 B C^-H - offset I, with B = A for the factor C C^H of M, or B = M for that of A.
 
-    `singular` tells what to do if that has no inverse.
+    `singular` tells what to do if that has no inverse. The sparse `matrix` of A, if given, is transformed.
     """
     if factor.solve is None or factor.solve_adjoint is None:
         raise SingularError(f"{name} is singular; {singular}")
@@ -383,8 +385,9 @@ def _without_shift(
         product = forth(BlockVector(X).array if middle is None else middle.apply(BlockVector(X)).array)
         return product - offset * Y if offset else product
 
+    explicit = None if matrix is None or offset or factor.transformed is None else factor.transformed(matrix)
     return StandardForm(
-        operator=as_operator(apply, shape=A.shape, dtype=dtype),
+        operator=as_operator(apply, shape=A.shape, dtype=dtype) if explicit is None else explicit,
         A=A,
         M=M,
         inner=inner,
