@@ -128,7 +128,7 @@ def _hermitian(A: Any) -> Any:
     return sp.csr_array((A + A.conj().T) / 2)
 
 
-def joined(A: Any, copies: int, join: str, seed: int, is_complex: bool) -> Any:
+def joined(A: Any, copies: int, join: str, seed: int, becomes_complex: bool) -> Any:
     """Form a matrix with the eigenvalues of A, each as many times as there are copies.
 
     The same seed makes the same change of variables, so that a pair stays one.
@@ -141,10 +141,10 @@ def joined(A: Any, copies: int, join: str, seed: int, is_complex: bool) -> Any:
         order = rng.permutation(n * copies)
         A = sp.csr_array(A[order][:, order])
     elif join == "gauged":
-        group = unitary_group if is_complex else ortho_group
+        group = unitary_group if becomes_complex else ortho_group
         turns = group.rvs(copies, size=n, random_state=rng).reshape(n, copies, copies)
         A = _turned(A, sp.block_diag(list(turns), format="csr"))
-    if is_complex and join != "gauged" and A.dtype.kind != "c":
+    if becomes_complex and join != "gauged":
         A = _turned(A, sp.diags_array(np.exp(2j * math.pi * rng.random(n * copies)), format="csr"))
     return A
 

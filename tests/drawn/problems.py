@@ -132,7 +132,7 @@ def build(draw: Draw) -> Problem:
         interval = _interval(draw.place, reachable)
     elif draw.place:
         sigma = _shift(draw.place, reachable)
-    change = draw.copies, draw.join, draw.seed, dtype.kind == "c"
+    change = draw.copies, draw.join, draw.seed, dtype.kind == "c" and A.dtype.kind != "c"
     A, M = (None if X is None else matrices.joined(X, *change).astype(dtype) for X in (A, M))
     return Problem(draw, A, M, sigma, interval, spectrum, *norms, unit)
 
@@ -232,7 +232,7 @@ def _method(r: random.Random, how: dict[str, Any], share: float = 0.4) -> dict[s
 def doubled(seed: int, largest: int) -> Draw:
     """Draw a matrix or a pair of which every eigenvalue has two or three copies."""
     r = random.Random(f"doubled:{seed}")
-    copies = r.choice((2, 2, 3))
+    copies = r.choices((2, 3, 30), (6, 3, 1))[0]
     masses = _masses(r, "", "", "diagonal", "consistent")
     is_large = r.random() < 0.3 and largest > LARGE
     if is_large:

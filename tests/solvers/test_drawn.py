@@ -15,27 +15,20 @@ from threadpoolctl import threadpool_limits
 from blockvec.models import spectra
 from solvers import eigsh
 from tests.drawn import matrices, oracle
-from tests.drawn.judge import attempt, judge, judge_count
+from tests.drawn.judge import attempt, is_accepted, judge, judge_count
 from tests.drawn.pool import run
 from tests.drawn.problems import KINDS, Draw, build
 
 SAMPLE = {"doubled": 70, "generalised": 40, "sizeable": 10, "single": 20, "penalty": 10}
 SMALL = 250  # rows of the sample
 MANY = {"doubled": 2000, "generalised": 5000, "sizeable": 2000, "single": 2000, "penalty": 300}
-CHUNK = 100
-REFUSALS = 0.002  # of the calls that are not of doubled values
+CHUNK = 500
+REFUSED = 0.002  # share of calls that may be refused, with a reason; none of doubled values
+LARGEST = 12_000  # rows of many calls
 GRID = Draw("doubled", 0, ("laplace2d:nx=7,seed=0",), "SA", 4, copies=2, join="gauged")
 CHAIN = Draw(
     "generalised", 0, ("springs:n=9,decades=4,ends=2,seed=1",), "SA", 4, masses="consistent:decades=3"
 )
-
-
-def is_accepted(record: dict[str, Any]) -> bool:
-    """Check that an answer is right; a named method may refuse instead."""
-    may_refuse = "method=" in record["call"]
-    return record["outcome"] in ("right", "excused") or (
-        may_refuse and record["outcome"] in ("refused", "warned")
-    )
 
 
 @pytest.mark.parametrize("first", range(0, max(SAMPLE.values()), 10))
@@ -46,11 +39,7 @@ def test_small_drawn_calls_are_answered_rightly(kind: str, first: int) -> None:
         pytest.skip("the sample of this kind is smaller")
     with threadpool_limits(1):
         verdicts = [(draw, attempt(draw)) for draw in (KINDS[kind](seed, SMALL) for seed in seeds)]
-    wrong = [
-        f"{verdict.outcome}: {draw} # {verdict.reason}"
-        for draw, verdict in verdicts
-        if not is_accepted({"call": repr(draw), "outcome": verdict.outcome})
-    ]
+    wrong = [f"{v.outcome}: {draw} # {v.reason}" for draw, v in verdicts if not is_accepted(draw, v.outcome)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -59,10 +48,14 @@ def test_small_drawn_calls_are_answered_rightly(kind: str, first: int) -> None:
     ("kind", "first"), [(kind, first) for kind in KINDS for first in range(0, MANY[kind], CHUNK)]
 )
 def test_drawn_calls_are_answered_rightly(kind: str, first: int) -> None:
-    calls = [(kind, seed) for seed in range(first, min(first + CHUNK, MANY[kind]))]
-    records = list(run(calls, processes=1, device="cpu", largest=12_000, limit_s=120))
-    wrong = [f"{r['outcome']}: {r['call']} # {r['reason']}" for r in records if not is_accepted(r)]
-    assert not wrong, "\n".join(wrong)
+    draws = {seed: KINDS[kind](seed, LARGEST) for seed in range(first, min(first + CHUNK, MANY[kind]))}
+    how: dict[str, Any] = {"processes": 1, "device": "cpu", "largest": LARGEST, "limit_s": 120}
+    records = list(run([(kind, seed) for seed in draws], **how))
+    wrong = [r for r in records if not is_accepted(draws[r["seed"]], r["outcome"])]
+    text = "\n".join(f"{r['outcome']}: {r['call']} # {r['reason']}" for r in wrong)
+    refused = [r for r in wrong if r["outcome"] == "refused"]
+    allowed = 0 if kind == "doubled" else REFUSED * len(records)
+    assert len(wrong) == len(refused) <= allowed, text
 
 
 def solved(draw: Draw, k: int) -> tuple[np.ndarray, np.ndarray]:
