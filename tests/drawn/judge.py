@@ -21,6 +21,7 @@ SLACK = 4.0  # times the documented limit: norms are estimates
 RESIDUAL = 1.5  # times the limit: residuals that are measured again
 LOSS = {"d": 1e-10, "f": 1e-4}  # of orthonormality
 ROUNDING = 8.0  # of a residual's own computation, in u |A| |x|
+HALVINGS = 30  # of the logarithm of a range of errors
 LAPACK_ROWS = 1500  # up to which a refused call is given to LAPACK
 
 
@@ -168,15 +169,16 @@ def allowed_errors(problem: Problem, w: np.ndarray, residuals: np.ndarray) -> np
     """
     if problem.M is None:
         return residuals
-    spectrum = problem.spectrum
-    parts = np.multiply.outer(residuals, spectrum.lengths)
-    apart = np.abs(np.subtract.outer(w, spectrum.values))
-    low, high = np.full(len(w), -700.0), np.log(np.linalg.norm(parts, axis=1) + np.finfo(float).tiny)
-    for _ in range(40):
-        middle = (low + high) / 2
-        is_allowed = ((parts / np.maximum(apart, np.exp(middle)[:, None])) ** 2).sum(axis=1) >= 1
-        low, high = np.where(is_allowed, middle, low), np.where(is_allowed, high, middle)
-    return np.exp(high)
+    values = problem.spectrum.values
+    nearest = values[np.abs(np.subtract.outer(w, values)).argmin(axis=1)]
+    apart = np.abs(np.subtract.outer(nearest, values))
+    parts = np.multiply.outer(residuals, problem.spectrum.lengths)
+    low, high = parts.min(axis=1), np.linalg.norm(parts, axis=1)
+    for _ in range(HALVINGS):
+        middle = np.sqrt(low * high)
+        is_possible = np.linalg.norm(parts / np.maximum(apart, middle[:, None]), axis=1) >= 1
+        low, high = np.where(is_possible, middle, low), np.where(is_possible, high, middle)
+    return high
 
 
 def _compared(problem: Problem, w: np.ndarray, allowed: np.ndarray) -> str:

@@ -338,6 +338,12 @@ def penalty(seed: int, largest: int) -> Draw:
     piece = r.choice((f"grid:nx={nx},ny={nx}", f"grid:nx={nx},ny={nx + 1}", chain))
     masses = _masses(r, "", "", "diagonal", "consistent")
     how = _request(r, n)
+    if "place" not in how and how["which"] in (
+        "LA",
+        "LM",
+        "BE",
+    ):  # no more high values than there are penalties
+        how["k"] = min(how["k"], _side(piece) * (2 if how["which"] == "BE" else 1))
     how |= _method(r, how, 0.1)
     size = 10.0 ** r.randint(6, 15)
     return Draw("penalty", seed, (matrices.seeded(r, piece),), masses=masses, penalty=size, **how)
