@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,7 +143,7 @@ def joined(A: Any, copies: int, join: str, seed: int, becomes_complex: bool) -> 
     elif join == "gauged":
         group = unitary_group if becomes_complex else ortho_group
         turns = group.rvs(copies, size=n, random_state=rng).reshape(n, copies, copies)
-        A = _turned(A, sp.block_diag(list(turns), format="csr"))
+        A = _turned(A, sp.bsr_array((turns, np.arange(n), np.arange(n + 1))).tocsr())
     if becomes_complex and join != "gauged":
         A = _turned(A, sp.diags_array(np.exp(2j * math.pi * rng.random(n * copies)), format="csr"))
     return A
@@ -188,10 +188,9 @@ def any_piece(r: random.Random, n: int) -> str:
     return seeded(r, r.choice(texts))
 
 
-def spring_piece(r: random.Random, n: int) -> str:
-    """Draw a chain of springs, half of them uniform."""
-    decades = r.choice((0, 0, 1, 2, 4))
-    return seeded(r, f"springs:n={n},decades={decades},ends={r.randrange(3)}")
+def spring_piece(r: random.Random, n: int, decades: Sequence[int] = (0, 0, 1, 2, 4)) -> str:
+    """Draw a chain of springs, many of them uniform."""
+    return seeded(r, f"springs:n={n},decades={r.choice(decades)},ends={r.randrange(3)}")
 
 
 def elastic_piece(r: random.Random, n: int) -> str:

@@ -238,13 +238,16 @@ def doubled(seed: int, largest: int) -> Draw:
     if is_large:
         side = math.sqrt(_size(r, 1.1 * LARGE, largest) / copies)
         aspect = r.uniform(0.8, 1.25)
-        pieces = tuple(matrices.spring_piece(r, round(n)) for n in (side * aspect, side / aspect))
+        pieces = tuple(matrices.spring_piece(r, round(n), (0, 0, 1)) for n in (side * aspect, side / aspect))
         n = round(side**2) * copies
     else:
         n = _size(r, 40, min(1200, largest))
         pieces = (matrices.any_piece(r, max(13, n // copies)),)
         n = _rows(pieces[0]) * copies
     how = _request(r, n)
+    if is_large and masses and r.random() < 0.6:  # what engineers type first
+        how = {"which": "SA", "k": r.choice((4, 6, 10, 15, 20)), "tol": r.choice((1e-8, 1e-6, 1e-4))}
+        how["convergence"] = r.choice(("value", "norm"))
     how |= _method(r, how, 0.2 if is_large else 0.4)
     if not masses and not is_large and how["which"] not in ("SM", "interval", "count"):
         how["form"] = r.choice(("csr", "csr", "csr", "dense", "function"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from dataclasses import replace
@@ -31,14 +32,19 @@ CHAIN = Draw(
 )
 
 
-@pytest.mark.parametrize("first", range(0, max(SAMPLE.values()), 10))
-@pytest.mark.parametrize("kind", KINDS)
+def quick_draws(kind: str) -> list[Draw]:
+    """Draw the sample of a kind, without named methods around a shift with M: these take seconds."""
+    draws = (KINDS[kind](seed, SMALL) for seed in itertools.count())
+    quick = (d for d in draws if d.method == "auto" or not d.masses or (not d.place and d.which != "SM"))
+    return list(itertools.islice(quick, SAMPLE[kind]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"), [(kind, first) for kind in KINDS for first in range(0, SAMPLE[kind], 10)]
+)
 def test_small_drawn_calls_are_answered_rightly(kind: str, first: int) -> None:
-    seeds = range(first, min(first + 10, SAMPLE[kind]))
-    if not seeds:
-        pytest.skip("the sample of this kind is smaller")
     with threadpool_limits(1):
-        verdicts = [(draw, attempt(draw)) for draw in (KINDS[kind](seed, SMALL) for seed in seeds)]
+        verdicts = [(draw, attempt(draw)) for draw in quick_draws(kind)[first : first + 10]]
     wrong = [f"{v.outcome}: {draw} # {v.reason}" for draw, v in verdicts if not is_accepted(draw, v.outcome)]
     assert not wrong, "\n".join(wrong)
 
