@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:100", metavar="FIRST:END")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--largest", type=int, default=12_000, help="rows")
+    parser.add_argument("--largest", type=int, default=20_000, help="rows")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of the processor per call")
     parser.add_argument("--json", type=Path, help="file for all verdicts, one per line")
     given = parser.parse_args()

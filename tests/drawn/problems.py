@@ -234,9 +234,9 @@ def doubled(seed: int, largest: int) -> Draw:
     r = random.Random(f"doubled:{seed}")
     copies = r.choices((2, 3, 30), (6, 3, 1))[0]
     masses = _masses(r, "", "", "diagonal", "consistent")
-    is_large = r.random() < 0.3 and largest > LARGE
+    is_large = r.random() < 0.3 and largest > 2 * LARGE
     if is_large:
-        side = math.sqrt(_size(r, 1.1 * LARGE, largest) / copies)
+        side = math.sqrt(r.uniform(1.1 * LARGE, largest) / copies)
         aspect = r.uniform(0.8, 1.25)
         pieces = tuple(matrices.spring_piece(r, round(n), (0, 0, 1)) for n in (side * aspect, side / aspect))
         n = round(side**2) * copies

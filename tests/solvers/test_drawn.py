@@ -25,11 +25,52 @@ SMALL = 250  # rows of the sample
 MANY = {"doubled": 2000, "generalised": 5000, "sizeable": 2000, "single": 2000, "penalty": 300}
 CHUNK = 500
 REFUSED = 0.002  # share of calls that may be refused, with a reason; none of doubled values
-LARGEST = 12_000  # rows of many calls
+LARGEST = 20_000  # rows of many calls
 GRID = Draw("doubled", 0, ("laplace2d:nx=7,seed=0",), "SA", 4, copies=2, join="gauged")
 CHAIN = Draw(
     "generalised", 0, ("springs:n=9,decades=4,ends=2,seed=1",), "SA", 4, masses="consistent:decades=3"
 )
+ONCE_WRONG = {
+    "copies missed with a mass matrix": Draw(
+        "doubled",
+        0,
+        ("springs:n=90,decades=0,ends=2,seed=0", "springs:n=90,decades=0,ends=2,seed=1"),
+        "SA",
+        6,
+        masses="diagonal:decades=1",
+        copies=2,
+        join="permuted",
+        tol=1e-6,
+        convergence="norm",
+    ),
+    "the value at the shift lost with a singular M": Draw(
+        "generalised",
+        1228,
+        ("grid:nx=4,ny=4,seed=739",),
+        "LM",
+        11,
+        masses="massless:decades=4",
+        place="at:0.07",
+        tol=1e-9,
+    ),
+    "an interval of few rows with a singular M": Draw(
+        "generalised",
+        63,
+        ("grid:nx=3,ny=3,seed=310",),
+        "interval",
+        3,
+        masses="massless:decades=0",
+        place="inside:0.02",
+        tol=1e-4,
+        convergence="norm",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONCE_WRONG)
+def test_calls_that_were_once_wrong_are_right(name: str) -> None:
+    with threadpool_limits(1):
+        assert attempt(ONCE_WRONG[name]).outcome == "right"
 
 
 def quick_draws(kind: str) -> list[Draw]:
