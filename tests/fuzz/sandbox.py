@@ -34,15 +34,15 @@ def peak_bytes() -> int:
 
 
 @contextlib.contextmanager
-def limited_time() -> Iterator[None]:
+def limited_time(cpu_s: float = CPU_S, wall_s: float = WALL_S) -> Iterator[None]:
     """Raise `HangError` after the time of one input; end the process if native code does not return."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        raise HangError(f"more than {CPU_S:g} s of computing")
+        raise HangError(f"more than {cpu_s:g} s of computing")
 
     signal.signal(signal.SIGPROF, stop)
-    faulthandler.dump_traceback_later(WALL_S, exit=True)
-    signal.setitimer(signal.ITIMER_PROF, CPU_S)
+    faulthandler.dump_traceback_later(wall_s, exit=True)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
     try:
         yield
     finally:
