@@ -27,7 +27,7 @@ from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
 from ..problem import STOPPED, Problem, Verification
 from ..result import EigenResult, InfiniteError
-from .deflation import is_exact, solve_around
+from .deflation import solve_around
 from .inner_product import applied
 from .refinement import refined_pairs
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
@@ -337,7 +337,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     inner, others, unknown = _other_end(inner, inside)
     theta, V = to_host(inner.eigenvalues), inner.eigenvectors
     k, size = len(theta), np.abs(theta)
-    near = np.flatnonzero(_dominant(theta) & is_exact(inner, inside))
+    near = np.flatnonzero(_dominant(theta))
     if corrects or (len(near) == 0 and others is None):
         rest = solve(replace(staged(inside, "polished"), start=tall_block("v0", V, S)))
         told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}
