@@ -22,6 +22,7 @@ from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
+from .choice import why_dense
 from .combine import after_outliers, both_ends, computed_outwards, lacks, one_after_other, staged
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
@@ -215,6 +216,8 @@ def _may_be_above_zero(problem: Problem, A: Any, M: Any) -> bool:
     A take about as long as those of an M that is not diagonal, which the iteration needs.
     """
     if problem.which != "SA" or problem.maxiter is not None or problem.operator.device != "cpu":
+        return False
+    if why_dense(problem) is not None:
         return False
     if (A.diagonal().real < 0).any():
         return False

@@ -69,8 +69,8 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
 
     The `start`, `locked`, `block_size` and `checkpoint` of a problem are honoured by iterations only.
     """
-    method, n, k = problem.method, problem.n, problem.k
-    cost = problem.operator, block_size, (k + ncv) // 2
+    method = problem.method
+    cost = problem.operator, block_size, (problem.k + ncv) // 2
     if method == "dense" and problem.checkpoint is not None:
         raise OptionError("checkpoint: not available with method='dense'; use method='lanczos'.")
     if method == "auto" and problem.precision == "mixed":
@@ -81,19 +81,28 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
     for name in ("preconditioner", "jd_options"):
         if getattr(problem, name) is not None:
             return "jd", 1, f"{name} is given"
-    iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
-    if all(value is None for value in iterative):
-        most = _most_dense_rows(problem)
-        if n <= most:
-            return "dense", 1, f"n = {n} is at most {most}"
-        if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
-            return "dense", 1, f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    if (why := why_dense(problem)) is not None:
+        return "dense", 1, why
     if problem.target is not None:
         return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
     degree = choose_degree(*cost)
     if degree < MIN_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
     return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
+
+
+def why_dense(problem: Problem) -> str | None:
+    """Say why dense LAPACK takes less time than iterations; None where it does not, or is not asked."""
+    n, k = problem.n, problem.k
+    iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
+    if problem.method != "auto" or any(value is not None for value in iterative):
+        return None
+    most = _most_dense_rows(problem)
+    if n <= most:
+        return f"n = {n} is at most {most}"
+    if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
+        return f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    return None
 
 
 def _most_dense_rows(problem: Problem) -> int:

@@ -27,7 +27,7 @@ from .drivers import solve
 from .factorization.pencil import Pencil, eigenvalue_rounding
 from .placement import require_factors
 from .problem import Problem, Verification
-from .result import EigenResult, SolveInfo
+from .result import EigenResult, SingularError, SolveInfo
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
@@ -173,8 +173,9 @@ def _densely(
     problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None, why: str
 ) -> EigenResult:
     """Compute the whole spectrum by dense LAPACK and select."""
-    whole = replace(problem, method="dense", k=problem.n, which="SA", block_size=None)
     form = _form(problem, A, M)
+    n = problem.n if form is None else form.operator.shape[0]
+    whole = replace(problem, method="dense", k=n, which="SA", block_size=None)
     result = solve(whole) if form is None else solve_transformed(form, whole)
     result = _selected(result, low, high, most)
     return result.with_info(
@@ -185,8 +186,20 @@ def _densely(
 
 
 def _form(problem: Problem, A: Any, M: Any) -> StandardForm | None:
+    """Transform a pair without a shift; of few rows with a singular M to its finite eigenvalues."""
     operator = cast(Operator, problem.operator)
-    return None if M is None else standard_form(operator, A, M, None, method="interval")
+    if M is None:
+        return None
+    try:
+        return standard_form(operator, A, M, None, method="interval")
+    except SingularError:
+        if not problem.may_be_dense or operator.device != "cpu":
+            raise
+        from .transform.condensation import condensed_form
+
+        if (form := condensed_form(operator, A, M)) is None:
+            raise
+        return form
 
 
 def _selected(result: EigenResult, low: float, high: float, most: int | None) -> EigenResult:

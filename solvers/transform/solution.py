@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +19,7 @@ from ..column_block import ColumnBlock
 from ..combine import COUNTED, continued, described_ends, lacks, one_after_other, staged, totals
 from ..drivers import solve
 from ..factorization.inertia import proof_around
-from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
+from ..iterations.rayleigh_ritz import Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
 from ..orthogonalize import orthogonalize
@@ -92,18 +90,7 @@ def _accurate(
             result = result.with_info(stopped=stopped)
         is_better = _excess(again) < _excess(result) and not lacks(again, result, problem.which, form.map)
         result = (again if is_better else result).with_info(**costs, history=again.history)
-    return as_rounding_allows(result, problem, norms, _lapack_rounding(form, inner) if is_dense else None)
-
-
-def _lapack_rounding(form: StandardForm, inner: EigenResult) -> Callable[[RealArray], RealArray]:
-    """Bound the residuals that rounding errors of LAPACK in the form's matrix cause in pairs of given values.
-
-    An error of the form's matrix S is a residual of S, and times ||C|| and the slope of the transformation
-    one of A and M, for vectors of norm one in the inner product of C C^H.
-    """
-    norm = FLOOR * float(np.finfo(form.operator.dtype).eps) / 2 * inner.info["norm"]
-    stretch = math.sqrt(1.0 if form.inner is None else sketch_of(form.inner, NORM_STEPS).norm)
-    return lambda values: norm * stretch * form.map.slopes(form.map.transformed(values))
+    return as_rounding_allows(result, problem, norms)
 
 
 def joined_ends(form: StandardForm, problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
@@ -192,17 +179,11 @@ def as_rounding_allows(
     result: EigenResult,
     problem: Problem,
     norms: Norms,
-    rounding: Callable[[RealArray], RealArray] | None = None,
 ) -> EigenResult:
-    """Accept residuals a little above the rounding floor, which errors of solves can cause.
-
-    `rounding` bounds those of values whose pairs are as good as LAPACK makes them.
-    """
+    """Accept residuals a little above the rounding floor, which errors of solves can cause."""
     values = to_host(result.eigenvalues).astype(np.float64)
     lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)
     floor = pair_floor(problem.tolerance, values, norms, lengths)
-    if rounding is not None:
-        floor = np.maximum(floor, rounding(values))
     is_as_good = result.residuals <= np.maximum(result.limits, LOOSER * floor)  # and not NaN
     if result.converged.all() or not is_as_good.all():
         return result

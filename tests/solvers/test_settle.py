@@ -13,7 +13,6 @@ import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg
 
-import solvers.transform.solution
 from blockvec import as_operator, models
 from blockvec.errors import BlockvecError, OptionError
 from solvers import (
@@ -31,6 +30,7 @@ from solvers.dense import dense_eigenpairs
 from solvers.iterations.base import Iteration
 from solvers.problem import Verification
 from solvers.settle import doubt, is_complete, settle
+from solvers.transform import solution
 from solvers.transform.standard_form import standard_form
 
 DIAGONAL = sp.diags_array(np.linspace(0, 1, 400), format="csr")
@@ -143,7 +143,7 @@ def never_searches(monkeypatch: pytest.MonkeyPatch, verification: Verification) 
         return True
 
     monkeypatch.setattr(Iteration, "_verified", end)
-    monkeypatch.setattr(Iteration, "_doubtful", lambda self, theta, limits: True)
+    monkeypatch.setattr(Iteration, "_doubtful", lambda self, theta: True)
 
 
 CALL: dict[str, Any] = {"k": 4, "which": "LA", "rng": 0, "method": "lanczos"}
@@ -248,7 +248,10 @@ def test_a_wrong_result_of_dense_lapack_is_refused(monkeypatch: pytest.MonkeyPat
 
         return solve
 
-    monkeypatch.setattr(solvers.transform.solution, "_polished", lambda inner, inside: inner)
+    def unrefined(form: Any, inner: EigenResult, inside: Any, problem: Any, norms: Any) -> EigenResult:
+        return solution._transformed_back(form, inner, problem, norms)
+
+    monkeypatch.setattr(solution, "_refined", unrefined)
     for by, error in ((1e-6, NoConvergence), (np.nan, BlockvecError)):
         monkeypatch.setattr("solvers.drivers.dense_eigenpairs", spoiled(by))
         with pytest.raises(error):
@@ -260,18 +263,21 @@ def test_a_stop_while_pairs_are_polished_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch, stopped: str
 ) -> None:
     K, M = chain(5)
+    pairs = solution._pairs
 
-    def cut_short(inner: EigenResult, inside: Any) -> EigenResult:
-        return replace(inner, eigenvectors=inner.eigenvectors[:, ::-1]).with_info(stopped=stopped)
+    def inaccurate(*arguments: Any) -> Any:
+        X, residuals, limits = pairs(*arguments)
+        return X, residuals + 1e3 * limits, limits
 
-    monkeypatch.setattr(solvers.transform.solution, "_polished", cut_short)
-    monkeypatch.setattr(solvers.transform.solution, "SHARE", 0.0)  # not accurate enough at once
-    options: dict[str, Any] = {"which": "SA", "method": "dense", "rng": 0, "return_info": True}
+    monkeypatch.setattr(solution, "_polished", lambda inner, inside: inner.with_info(stopped=stopped))
+    monkeypatch.setattr(solution, "_pairs", inaccurate)
+    monkeypatch.setattr(auto_dense, "FEW_ROWS", 0)
+    options: dict[str, Any] = {"sigma": 0.0, "method": "lanczos", "rng": 0, "return_info": True}
     if stopped == "interrupted":
         with pytest.raises(Interrupted):
-            eigsh(K, 50, M=M, **options)
+            eigsh(K, 4, M=M, **options)
     else:
-        assert eigsh(K, 50, M=M, on_unconverged="return", **options).info["stopped"] == stopped
+        assert eigsh(K, 4, M=M, on_unconverged="return", **options).info["stopped"] == stopped
 
 
 def test_only_a_singular_matrix_makes_a_dense_solve_keep_its_shift() -> None:
