@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blockvec.kernels.compile import compile_source
+from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import CSR
 from blockvec.kernels.limits import register_limit

@@ -297,7 +297,7 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     problem_type = TsmttsmProblem
     unit = "fma"
 
-    supports = staticmethod(refuse_widths)
+    refuse_problem = staticmethod(refuse_widths)
     refuse = staticmethod(refuse)
     grid = staticmethod(grid_of)
     pack = staticmethod(pack_product)

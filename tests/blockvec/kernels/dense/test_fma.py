@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec.kernels import compile as compiler
+from blockvec.kernels import build as compiler
 from blockvec.kernels.dense import tsmm_fma, tsmttsm_fma
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import FAMILIES

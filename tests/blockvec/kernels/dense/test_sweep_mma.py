@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec.kernels import compile as compiler
+from blockvec.kernels import build as compiler
 from blockvec.kernels.dense import sweep_mma as settings
 from blockvec.kernels.dense.sweep_mma import SweepMmaConfig as Config
 from blockvec.kernels.device import H200

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blockvec.kernels import compile as compiler
+from blockvec.kernels import build as compiler
 from blockvec.kernels.dense.tsmm_3m import Tsmm3mConfig as Config
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from blockvec.errors import LayoutError, OptionError
-from blockvec.kernels import compile as compiler
+from blockvec.kernels import build as compiler
 from blockvec.kernels.dense.layout import prefetches_ends
 from blockvec.kernels.dense.tsmm_mma import TsmmMmaConfig as Config
 from blockvec.kernels.dense.tsmm_mma import is_complex_kernel, registers, shape_of

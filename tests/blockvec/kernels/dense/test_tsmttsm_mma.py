@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec.kernels import compile as compiler
+from blockvec.kernels import build as compiler
 from blockvec.kernels.dense import tsmttsm_mma as settings
 from blockvec.kernels.dense import tsmttsm_mma_model as model
 from blockvec.kernels.dense.tsmttsm_mma_ring import Tsmttsm3mConfig as Config3m

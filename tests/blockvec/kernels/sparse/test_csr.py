@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.compile import compile_source
+from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.families import CSR
 from blockvec.kernels.limits import register_limit
