@@ -30,14 +30,27 @@ from .tsmttsm_mma_model import row_cycles as tensor_cycles
 _MAX_WARPS = 8  # of a team
 _DIRECT_STEPS = 4  # sets of rows that are loaded from memory at a time, without stages
 
+TILES = {
+    1: (1, 2),
+    2: (1, 3),
+    3: (1, 3, 4, 5, 10, 16),
+    4: (4, 8),
+    5: (3, 4, 5, 6, 10),
+    6: (3, 4, 6, 8, 12, 14, 16),
+    7: (7, 11),
+    8: (3, 4, 5, 6, 8, 12),
+    9: (9,),
+    10: (2, 3, 5, 10),
+    11: (7, 11),
+    12: (2, 3, 6, 8, 12),
+    14: (6,),
+    16: (3, 4, 5, 6, 16),
+}
+"""By the most columns of A per thread, those of B: both are cut into as few equal tiles as that takes.
 
-TILES = (
-    *((1, 1), (1, 2), (2, 1), (2, 3), (3, 1), (3, 3), (3, 4), (3, 5), (3, 10), (3, 16), (4, 4), (4, 8)),
-    *((5, 3), (5, 4), (5, 5), (5, 6), (5, 10), (6, 3), (6, 4), (6, 6), (6, 8), (6, 12), (6, 16), (7, 7)),
-    *((8, 3), (8, 4), (8, 5), (8, 6), (8, 8), (8, 12), (9, 9), (10, 2), (10, 3), (10, 5), (10, 10)),
-    *((11, 11), (12, 2), (12, 3), (12, 6), (12, 8), (12, 12), (16, 3), (16, 4), (16, 5), (16, 6), (16, 16)),
-)
-"""Most columns of A and of B per thread: both are cut into as few equal tiles as that takes."""
+Of all tiles of up to 16 x 16; the others would gain 0.2 per cent of the predicted time in the geometric mean of
+700 drawn products on an H200, and 7 per cent at the most in 99 of 100. None is left out that decides between families.
+"""
 UNITS = (1, 4)
 """Columns to whose multiples tiles are rounded up."""
 
@@ -95,7 +108,12 @@ def _sums(problem: TsmttsmProblem, values: int) -> Sums:
 @functools.lru_cache(maxsize=1024)
 def _tilings(problem: TsmttsmProblem) -> list[tuple[float, TsmttsmFmaConfig]]:
     """List configurations with the different tiles, and the cycles per row, which they are sorted by."""
-    sizes = {(_tile(problem.M, tm, unit), _tile(problem.N, tn, unit)) for tm, tn in TILES for unit in UNITS}
+    sizes = {
+        (_tile(problem.M, tm, unit), _tile(problem.N, tn, unit))
+        for tm, seconds in TILES.items()
+        for tn in seconds
+        for unit in UNITS
+    }
     found = []
     for tm, tn in sorted(sizes):
         a, b = operands_of(problem, tm, tn)
