@@ -48,8 +48,9 @@ TILES = {
 }
 """By the most columns of A per thread, those of B: both are cut into as few equal tiles as that takes.
 
-Of all tiles of up to 16 x 16; the others would gain 0.2 per cent of the predicted time in the geometric mean of
-700 drawn products on an H200, and 7 per cent at the most in 99 of 100. None is left out that decides between families.
+Of all tiles of up to 16 x 16; the others would gain 0.2 per cent of the predicted time in the geometric mean
+of 700 drawn products on an H200, and 7 per cent at the most in 99 of 100. None is left out that decides
+between families.
 """
 UNITS = (1, 4)
 """Columns to whose multiples tiles are rounded up."""

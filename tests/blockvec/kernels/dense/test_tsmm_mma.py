@@ -47,7 +47,7 @@ def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
     assert "8-byte alignment" in str(family.supports(problem(8, align_b=4), H200))
     assert "in place" in str(family.supports(problem(8, 9, inplace=True), H200))
     assert "no FP64 tensor cores" in str(family.supports(problem(8), replace(H200, architecture="sm_75")))
-    with pytest.raises(OptionError, match="another family"):
+    with pytest.raises(OptionError, match="use another kernel"):
         family.choose(problem(65), H200)
 
 
