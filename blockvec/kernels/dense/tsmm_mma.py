@@ -250,6 +250,8 @@ def registers(problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -
     reserve = 48 if config.shared_coefficients else 64 if config.warps >= 16 else 80
     extras = (problem.beta != "zero") + (shape.piece_a > 0) + (shape.piece_b > 0)
     extras += problem.alpha == "general" and problem.M % 4 > 0
+    if config.shared_coefficients and config.split > 1 and own >= 8 and problem.N * shape.parts % 8:
+        reserve += 120  # all fragments of the last column tile, which is partial, are fetched ahead
     return live + reserve + 8 * extras
 
 

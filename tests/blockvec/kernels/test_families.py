@@ -165,7 +165,9 @@ def assert_compiles_without_spills(family: Any, problem: Any, config: Any, devic
     )
     for number, source in enumerate(sources):
         used = compile_source(source, device.architecture).resources
-        assert used.spill_bytes == used.stack_bytes == 0, (problem, config, device.architecture, used)
+        assert used.spill_bytes == 0, (problem, config, device.architecture, used)
+        most = 8 if device.architecture == "sm_120" else 0  # of calls that emulate tensor products
+        assert used.stack_bytes <= most, (problem, config, device.architecture, used)
         if number == 0:
             assert used.registers <= register_limit(threads * blocks, device), (problem, config)
             shared = used.shared_bytes + family.shared_bytes(problem, config, device)
