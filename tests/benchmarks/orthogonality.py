@@ -19,7 +19,6 @@ import numpy as np
 
 from blockvec import BlockVector
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.errors import BreakdownError
 from solvers.orthogonalize import (
     PIP,
@@ -35,6 +34,7 @@ from solvers.orthogonalize import (
     ShiftedCholQR3,
     orthogonalize,
 )
+from tests.benchmarks import records as results
 
 UNIT = 2.0**-53
 ROWS, COLUMNS, WIDTH = 400, 24, 4

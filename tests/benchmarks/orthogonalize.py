@@ -22,7 +22,6 @@ import numpy as np
 
 from blockvec import BlockVector, array_namespace
 from blockvec.backends import Backend, backend_for
-from blockvec.bench import records as results
 from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
 from blockvec.profile import ceilings
 from solvers.orthogonalize import (
@@ -40,6 +39,7 @@ from solvers.orthogonalize import (
     orthogonalize,
 )
 from solvers.orthogonalize.intrablock import OVERSAMPLING
+from tests.benchmarks import records as results
 
 RUNS = 9
 COMPILE_ROWS = 200_000  # enough for the kernels of many
