@@ -23,7 +23,15 @@ from blockvec.errors import CapacityError
 from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
 from .choice import why_dense
-from .combine import after_outliers, both_ends, computed_outwards, lacks, one_after_other, staged
+from .combine import (
+    after_outliers,
+    both_ends,
+    computed_outwards,
+    errors_allowed,
+    lacks,
+    one_after_other,
+    staged,
+)
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import INDEX_BYTES, filter_width
@@ -351,7 +359,7 @@ def _proven(
         if problem.is_late():
             return result
         theta = to_host(result.eigenvalues)
-        return result.with_count(*proof(factors, theta, result.limits, end, problem.deflated))
+        return result.with_count(*proof(factors, theta, errors_allowed(result), end, problem.deflated))
 
     result = proven(result)
     if first is not None and lacks(result, first, end):

@@ -45,7 +45,7 @@ from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pai
 from .blocks import column_factors, to_host
 from .choice import DENSE_ROWS_AROUND, DENSE_ROWS_AROUND_PER_PAIR
 from .column_block import SHORT_ROWS
-from .combine import one_after_other, staged
+from .combine import errors_allowed, one_after_other, staged
 from .costs import is_full
 from .drivers import solve
 from .iterations.rayleigh_ritz import Selection, Tolerance
@@ -210,7 +210,7 @@ def _nearest(
         values = to_host(result.eigenvalues).astype(np.float64)
         distances = np.abs(values - shift)
         kept = np.sort(np.argsort(distances, kind="stable")[: problem.k])
-        reach = float((np.abs(values - moved) + result.limits).max()) - abs(shift - moved)
+        reach = float((np.abs(values - moved) + errors_allowed(result)).max()) - abs(shift - moved)
         is_complete = distances[kept].max() <= reach or len(values) >= most
         if is_complete or result.info["stopped"] != "converged":
             missing = max(result.info["missing"], 0 if is_complete else 1)  # those that may be nearer
