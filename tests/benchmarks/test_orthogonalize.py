@@ -42,9 +42,9 @@ def test_every_policy_is_among_the_tasks() -> None:
 def test_the_picture_on_record_holds_every_policy(root: Path) -> None:
     path = root / "docs" / "results" / "host-2core" / "orthogonality.json"
     records = json.loads(path.read_text(encoding="utf-8"))["records"]
-    assert {r["policy"] for r in records} >= {
+    assert {r["policy"] for r in records} == {
         type(policy).__name__ for policy in orthogonality.AGAINST + orthogonality.WITHIN
-    }  # besides policies of earlier versions
+    }
     for entry in records:
         if entry["bound"] is not None:
             assert entry["loss"] is not None
