@@ -83,7 +83,7 @@ class Options:
     gpu_transport: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("threads", "vendor", "three_m", "deterministic", "tune_budget_s"):
+        for name in ("threads", "vendor", "three_m", "deterministic"):
             object.__setattr__(self, name, plain(getattr(self, name)))
         is_integer = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if not is_integer or not 1 <= self.threads <= MAX_THREADS:

@@ -199,7 +199,8 @@ def measure(cases: list[dict[str, Any]], device: str) -> list[dict[str, float]]:
 def run(tree: Path, cases: list[dict[str, Any]], device: str, caches: Path) -> list[dict[str, float]]:
     """Measure a tree in a process of its own."""
     command = [sys.executable, __file__, "--measure", "--device", device]
-    environment = os.environ | {"PYTHONPATH": str(tree.resolve())}
+    paths = [str(tree.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     for name in ("XDG_CACHE_HOME", "BLOCKVEC_CACHE_DIR"):
         environment[name] = str(caches / name)
     text = json.dumps(cases)
