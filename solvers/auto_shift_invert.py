@@ -223,7 +223,7 @@ def _may_be_above_zero(problem: Problem, A: Any, M: Any) -> bool:
     Stiffness matrices are semidefinite. A diagonal element below zero shows that a matrix is not. Factors of
     A take about as long as those of an M that is not diagonal, which the iteration needs.
     """
-    if problem.which != "SA" or problem.maxiter is not None or problem.operator.device != "cpu":
+    if problem.which != "SA" or problem.operator.device != "cpu":
         return False
     if why_dense(problem) is not None:
         return False
@@ -246,7 +246,7 @@ def _above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRe
         operator=above.A,
         which="LM",
         method="lanczos",
-        maxiter=SOON,
+        maxiter=SOON if problem.maxiter is None else problem.maxiter,
         verify="always" if problem.verify == "always" else "never",
     )
     result = solve_transformed(above, inverted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from .arguments import Options
 from .problem import IterationState, Method
 from .result import EigenResult
 from .runtime.processes import together
+from .runtime.progress import logger
 from .settle import settle
 
 if TYPE_CHECKING:
@@ -320,13 +322,15 @@ def eigsh(
 
     options = {name: plain(given[name]) for name in Options.__annotations__}
     prepared = prepare(A, plain(k), M, plain(sigma), plain(which), options, begin_s)
-    result, caller = prepared.solve(), prepared.caller
+    result, caller, comm = prepared.solve(), prepared.caller, prepared.processes
     del prepared  # with its factors, which takes time
     if not return_eigenvectors:
         result = replace(result, eigenvectors=None)
     if caller is not None:
         result = result.shared(caller)
     result = result.with_info(time_s=time.perf_counter() - begin_s)
+    if (comm is None or comm.rank == 0) and logger.isEnabledFor(logging.INFO):
+        logger.info(result.summary())
     settle(result, verify, on_unconverged, "LM" if sigma is None else which)
     if return_info:
         return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -53,7 +52,7 @@ from .placement import Placement
 from .problem import Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
-from .runtime.progress import logger, progress_bar
+from .runtime.progress import progress_bar
 from .transform.penalties import Penalties, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
 
@@ -121,8 +120,6 @@ class Prepared:
             result = result.with_info(processes=shares(self.rows))
         if self.home is not None:
             result = result.moved(self.home)
-        if is_first and logger.isEnabledFor(logging.INFO):
-            logger.info(result.summary())
         if problem.checkpoint is not None and result.info["stopped"] == "converged":
             problem.checkpoint.remove()
         return result
