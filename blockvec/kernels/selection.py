@@ -49,6 +49,12 @@ class Selection:
 
 def choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Selection:
     """Choose the configuration of a family for a problem that it supports."""
+    current = options()
+    return _chosen(family, problem, device, current.tune, current.cache_dir)
+
+
+@functools.lru_cache(maxsize=4096)
+def _chosen(family: AnyFamily, problem: Problem, device: DeviceInfo, tune: str, cache_dir: Path) -> Selection:
     known = measured(problem, device)
     if known is not None and known.kernel == family.name:
         return known
@@ -91,6 +97,7 @@ def record_measured(found: Mapping[Problem, Selection], device: DeviceInfo) -> b
     fields = {"version": VERSION, "kernels": {**_measurements(cache_dir, device), **added}}
     stored = store(_path(cache_dir, device), device.fingerprint, fields)
     _measurements.cache_clear()
+    _chosen.cache_clear()
     return stored
 
 

@@ -181,7 +181,7 @@ def assert_compiles_without_spills(family: Any, problem: Any, config: Any, devic
 def test_a_choice_of_each_family_compiles_without_spills(name: str) -> None:
     family, first = CONFIGURED[name], list(CONFIGURED).index(name)
     turns = (*DEVICES[first % len(DEVICES) :], *DEVICES)  # another device for each family
-    pairs = ((problem, device) for device in turns for problem in drawn(150, 6))
+    pairs = ((problem, device) for device in turns for problem in drawn(150, 7))
     problem, device = next(
         (p, d) for p, d in pairs if family in families_for(p) and not family.supports(p, d)
     )

@@ -40,6 +40,7 @@ def other_configuration(family: Any, problem: Any) -> Any:
 
 def test_the_model_chooses_once_per_kind_of_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     selection._by_model.cache_clear()
+    selection._chosen.cache_clear()
     first = choose(FAMILY, DOT, H200)
     assert first == Selection(FAMILY.name, FAMILY.choose(FAMILY.alike(DOT), H200), MODEL)
     monkeypatch.setattr(FAMILY, "choose", None)
@@ -103,6 +104,7 @@ def test_what_cannot_be_read_or_run_counts_as_missing(record: Any, cache: Path) 
     path = cache / "measured" / H200.fingerprint
     records.store(path, H200.fingerprint, fields)
     selection._measurements.cache_clear()
+    selection._chosen.cache_clear()
     assert measured(DOT, H200) is None
     assert choose(FAMILY, DOT, H200).origin == MODEL
 
@@ -111,12 +113,14 @@ def test_measurements_of_other_models_do_not_count(monkeypatch: pytest.MonkeyPat
     record_measured({DOT: Selection("cublas", None, "")}, H200)
     monkeypatch.setattr(selection, "VERSION", selection.VERSION + 1)
     selection._measurements.cache_clear()
+    selection._chosen.cache_clear()
     assert measured(DOT, H200) is None
     record_measured({COMBINE: Selection("cublas", None, "")}, H200)
     assert measured(COMBINE, H200) is not None
     assert measured(DOT, H200) is None
     monkeypatch.undo()
     selection._measurements.cache_clear()
+    selection._chosen.cache_clear()
 
 
 def code_of(path: Path) -> str:

@@ -40,7 +40,7 @@ def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
     assert "no rows" in str(family.supports(problem(8, K=0), H200))
     assert "aligned to 8" in str(family.supports(problem(8, lda=9, align_a=4), H200))
     assert family.supports(problem(8, dtype="complex64", lda=9, align_a=4), H200) is None
-    assert "do not fit" in str(family.supports(problem(512, 512), H200))
+    assert "need more registers or shared memory" in str(family.supports(problem(512, 512), H200))
     assert "tensor cores" in str(family.supports(problem(8), replace(H200, architecture="sm_75")))
 
 
