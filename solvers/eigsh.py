@@ -259,7 +259,7 @@ def eigsh(
         of (A - s M)^-1 with a shift s beyond the wanted end of the spectrum. A callable maps a row-major
         array of shape (n, b) to an array of the same shape.
     jd_options : JacobiDavidsonOptions, optional
-        Options of Jacobi-Davidson: corrections, extraction of vectors, restarts.
+        Options of Jacobi-Davidson: corrections, start, restarts.
     checkpoint : path-like, optional
         File for the state of the iteration, replaced atomically between restarts. If it exists, the run
         resumes from it, with results that are bit-identical to those of an uninterrupted run. A file that is

@@ -158,9 +158,10 @@ def orthogonalize(
     is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
     if first is not None and is_usual and is_on_host(W):
         basis = W.array[:, :0] if V is None else V.array
-        inside = None if into is None else into.array
-        before, R, length, reductions = host_step(W, basis, first, scale or 0.0, inside)
+        before, R, length, reductions = host_step(W, basis, first, scale or 0.0)
         if R is not None:
+            if into is not None:
+                into[:, :] = W
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
     from .decomposition import Decomposition
