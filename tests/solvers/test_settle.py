@@ -74,6 +74,15 @@ def test_copies_that_may_be_missing_never_leave_in_silence(
     assert doubt(result, "never") == ""
 
 
+@pytest.mark.parametrize("stopped", WAYS_TO_STOP)
+def test_copies_known_to_be_missing_are_no_fault_of_pairs_that_converged(
+    solved: EigenResult, stopped: str
+) -> None:
+    result = solved.with_info(stopped=stopped, missing=2)
+    with pytest.raises(NoConvergence, match=r"^All 4 pairs converged\. At least 2 copies are known"):
+        settle(result, "auto", "raise")
+
+
 @pytest.mark.parametrize("verify", ["never", "auto", "always"])
 @pytest.mark.parametrize("stopped", WAYS_TO_STOP)
 @pytest.mark.parametrize("verification", Verification)
