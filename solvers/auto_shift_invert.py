@@ -45,7 +45,7 @@ from .placement import (
     require_factors,
     shift_invert_s,
 )
-from .problem import IterationOptions, Problem, Verification
+from .problem import STOPPED, IterationOptions, Problem, Verification
 from .result import EigenResult, counted
 from .settle import is_complete
 
@@ -336,6 +336,9 @@ def _from_shifts(
         result = one_after_other(result, latest)
         if latest.info["stopped"] not in (("maxiter", "converged") if is_rough else ("maxiter",)):
             break
+        if problem.is_late():
+            result = result.with_info(stopped="time_limit")
+            break
 
     before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
     return _proven(result, cast("StandardForm", form), inverted, problem, before, first)
@@ -356,7 +359,7 @@ def _proven(
     factors, end = cast(blockvec.Factorization, form.factors), cast(Which, problem.which)
 
     def proven(result: EigenResult) -> EigenResult:
-        if problem.is_late():
+        if problem.is_late() or result.info["stopped"] in STOPPED:
             return result
         theta = to_host(result.eigenvalues)
         return result.with_count(*proof(factors, theta, errors_allowed(result), end, problem.deflated))

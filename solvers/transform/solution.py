@@ -155,7 +155,8 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
     assert sigma is not None
     result = solve_transformed(form, replace(problem, verify="auto"))
     for has_searched in (False, True):
-        if not result.converged.all():
+        is_over = problem.is_late() or result.info["stopped"] in STOPPED
+        if is_over or not result.converged.all():
             break
         text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), errors_allowed(result))
         result = result.with_count(text, missing)
