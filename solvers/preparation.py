@@ -53,7 +53,7 @@ from .problem import Problem, Verification, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import progress_bar
-from .transform.penalties import Penalties, lost_digits
+from .transform.penalties import FEW, LOST, Parts, Penalties, Request, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
 
 if TYPE_CHECKING:
@@ -249,10 +249,11 @@ def prepare(
     begin_s: float,
     *,
     may_be_end: bool = True,
-) -> Prepared:
+) -> Prepared | Parts:
     """Check and convert the arguments of `eigsh`: place the problem on a device, scale and transform it.
 
-    Values nearest to `sigma` may be those of an end of the spectrum.
+    Values nearest to `sigma` may be those of an end of the spectrum. Where penalties divide the spectrum, the
+    problem may become several.
     """
     check(M, sigma, which, options)
     k = None if k is None else whole("k", k)
@@ -274,19 +275,21 @@ def prepare(
     tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
     op = beside = attempt = home = None
     is_small = False
-    penalties = _penalties(
-        given,
-        pairs,
-        _wanted(which, sigma, interval, mode),
-        options,
-        is_largest=sigma is None and interval is None and which == "LM",
-    )
+    request = Request(pairs if interval is None else k, cast(Selection, which), sigma, interval)
+    penalties, requests = _penalties(given, request, _wanted(which, sigma, interval, mode), options, mode)
+    if requests != [request]:
+
+        def part(request: Request, name: str) -> Prepared:
+            path = options["checkpoint"]
+            path = None if path is None else f"{path}.{name}"
+            changed = {**options, "interval": request.interval, "checkpoint": path}
+            return cast(Prepared, prepare(A, request.k, M, request.sigma, request.which, changed, begin_s))
+
+        return Parts(request, requests, part, given.caller, own)
     if penalties is not None:
         device = device_of(given.A, given.device)
         home = None if device == "cpu" else device
         given.A, given.M, given.applied, given.device = penalties.A, penalties.M, None, None
-        if sigma is None and interval is None and (shift := penalties.shift_beyond(which)) is not None:
-            penalties, sigma, which = replace(penalties, end=which), shift, "LM"
     elif may_be_end and sigma is not None:
         from .auto_end import Attempt, asks_for_nearest, look
 
@@ -297,7 +300,7 @@ def prepare(
         if beside is not None and beside.end is not None:
             given_as = A, k, M, sigma, which, options, begin_s
             otherwise = functools.partial(prepare, *given_as, may_be_end=False)
-            attempt = Attempt(beside, otherwise, options["callback"])
+            attempt = Attempt(beside, cast(Callable[[], Prepared], otherwise), options["callback"])
             sigma, which = None, beside.end
             checkpoint = None if checkpoint is None else checkpoint.stage("end")
     placement = Placement.of(
@@ -423,22 +426,30 @@ def _wanted(
 
 
 def _penalties(
-    given: Operands, k: int, wanted: tuple[float, ...], options: Mapping[str, Any], *, is_largest: bool
-) -> Penalties | None:
-    """Look for penalties in the matrix of a problem that factors may solve.
+    given: Operands, request: Request, wanted: tuple[float, ...], options: Mapping[str, Any], mode: str
+) -> tuple[Penalties | None, list[Request]]:
+    """Look for penalties in the matrix of a problem that factors may solve, and divide what is asked for.
 
-    Where there are some that remain, and leave no digit of `wanted` values, this is an error for an interval,
-    whose values would be counted by their errors, and else a warning.
+    Where some remain that leave few digits of `wanted` values, this is a warning, and an error for an
+    interval if they leave none: its values would be counted by their errors.
     """
+    penalties = Penalties.of(given.A, given.M)
+    if penalties is not None and penalties.are_far(request):
+        return None, [request]
     others = given.OPinv, given.Minv, given.preconditioner, given.locked, options["jd_options"]
     is_usual = all(other is None for other in (*others, options["norm"], options["comm"]))
     is_usual &= options["method"] in ("auto", "lanczos") and options["precision"] != "mixed"
-    penalties = Penalties.of(given.A, given.M, wanted, k) if is_usual else None
-    if penalties is None and not is_largest and (text := lost_digits(given.A, wanted)) is not None:
-        if options["interval"] is not None:
+    is_usual &= mode == "normal" and (request.sigma is None or request.which == "LM")
+    if penalties is not None and is_usual and (requests := penalties.requests(request)) is not None:
+        return penalties, requests
+    are_largest = request == Request(request.k, "LM")
+    if penalties is None and are_largest:
+        return None, [request]
+    if (text := lost_digits(given.A, wanted, FEW if penalties is None else 0.0)) is not None:
+        if request.interval is not None and lost_digits(given.A, wanted, LOST):
             raise OptionError(f"interval: {text}.")
         warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=5)
-    return penalties
+    return None, [request]
 
 
 def _takes_double(

@@ -153,6 +153,8 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
     factors, sigma = form.factors, form.map.sigma
     assert factors is not None
     assert sigma is not None
+    if factors.sigma != sigma:  # since an earlier proof
+        factors.refactorize(sigma)
     result = solve_transformed(form, replace(problem, verify="auto"))
     for has_searched in (False, True):
         is_over = problem.is_late() or result.info["stopped"] in STOPPED
