@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, RealArray, SystemOperator, pick, round_up, to_host
-from ..orthogonalize.factors import gram_root
+from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
 from ..runtime.checkpoint import restored
 from .base import MIN_SEARCH, NORM_SLACK, Iteration, IterationResult

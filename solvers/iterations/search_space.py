@@ -35,8 +35,8 @@ from ..blocks import (
     to_host,
     width_padding,
 )
-from ..orthogonalize import orthogonalize
-from ..orthogonalize.factors import gram_root
+from ..orthogonalization import orthogonalize
+from ..orthogonalization.factors import gram_root
 from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
