@@ -22,8 +22,8 @@ from .blocks import (
     to_host,
 )
 from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
-from .orthogonalize import orthogonalize
-from .orthogonalize.host_step import cholesky_factor
+from .orthogonalization import orthogonalize
+from .orthogonalization.host_step import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult, SolveInfo
 from .runtime.processes import delivered

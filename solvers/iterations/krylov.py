@@ -17,10 +17,10 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, LinearMap, assign, ceil_div, round_up, to_host, width_padding
 from ..column_block import ColumnBlock, ColumnOperator
-from ..orthogonalize import orthogonalize
-from ..orthogonalize.factors import PLAIN_GROWTH
-from ..orthogonalize.host_step import host_step, square
-from ..orthogonalize.queued_step import (
+from ..orthogonalization import orthogonalize
+from ..orthogonalization.factors import PLAIN_GROWTH
+from ..orthogonalization.host_step import host_step, square
+from ..orthogonalization.queued_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
     QueuedStep,

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..blocks import Block, RealArray, apply_in_ranges, column_factors, small_matrix, to_host, width_padding
 from ..costs import steps_of_a_look
-from ..orthogonalize.host_step import cholesky_factor
+from ..orthogonalization.host_step import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .krylov import BlockKrylov

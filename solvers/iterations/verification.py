@@ -35,7 +35,7 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..orthogonalize import orthogonalize
+from ..orthogonalization import orthogonalize
 from ..problem import Verification
 from .chebyshev import Recurrence, steps_within, steps_within_leak
 from .counts import Counts

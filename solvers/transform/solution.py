@@ -31,7 +31,7 @@ from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
-from ..orthogonalize import orthogonalize
+from ..orthogonalization import orthogonalize
 from ..problem import STOPPED, Problem, Verification
 from ..result import EigenResult, InfiniteError
 from .deflation import solve_around
