@@ -26,7 +26,7 @@ from .choice import why_dense
 from .combine import after_outliers, both_ends, computed_outwards, lacks, one_after_other, staged
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
-from .iterations.filter_design import INDEX_BYTES, filter_width
+from .iterations.filter import INDEX_BYTES, filter_width
 from .iterations.rayleigh_ritz import Which
 from .placement import (
     DENSE_ROWS,
