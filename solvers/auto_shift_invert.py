@@ -34,7 +34,7 @@ from .combine import (
 )
 from .costs import is_full
 from .drivers import prepare, run, solve_iteratively
-from .iterations.filter_design import INDEX_BYTES, filter_width
+from .iterations.filter import INDEX_BYTES, filter_width
 from .iterations.rayleigh_ritz import Which
 from .placement import (
     DENSE_ROWS,

@@ -15,7 +15,7 @@ from .arguments import integer
 from .blocks import round_up
 from .column_block import SHORT_ROWS
 from .costs import FEW_ROWS, most_calls
-from .iterations.filter_design import FEW_PAIRS, PAIR, choose_degree
+from .iterations.filter import FEW_PAIRS, PAIR, choose_degree
 from .problem import Chosen, IterationOptions, Problem
 from .runtime.progress import logger
 from .transform.inner_product import InnerProductOperator

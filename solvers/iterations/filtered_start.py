@@ -20,7 +20,7 @@ from ..costs import most_calls
 from ..problem import IterationOptions, Problem
 from ..transform.fold import FoldedOperator
 from .counts import Counts
-from .filter_design import choose_degree
+from .filter import choose_degree
 from .filtered_lanczos import FilteredRestart
 from .rayleigh_ritz import Tolerance
 from .search_space import SearchSpace

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from ..blocks import AffineOperator, Operator
-from .filter_design import INDEX_BYTES, application_bytes
+from .filter import INDEX_BYTES, application_bytes
 
 Precision = Literal["auto", "double", "mixed"]
 
