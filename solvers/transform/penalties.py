@@ -225,6 +225,7 @@ class Parts:
     prepare: Callable[[Request, str], Prepared]  # of a request, and a name for its checkpoint
     caller: ArrayKind | None
     given: dict[str, Any]  # entries of `info` that are the caller's
+    processes: None = None  # rows that are split over some have no penalties looked for
 
     def solve(self) -> EigenResult:
         """Solve for one group after the other, until the caller stops a solve."""
