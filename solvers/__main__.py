@@ -26,7 +26,7 @@ from blockvec.system.files import check_apart, check_output, check_picture, repl
 
 from .arguments import CHOICES
 from .blocks import to_host
-from .choice import DENSE_ROWS
+from .costs import dense_rows
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
 from .result import ConvergenceWarning, EigenResult, Interrupted, ProcessInfo
@@ -316,7 +316,8 @@ def _opened_together(name: str, device: str, comm: Communicator) -> blockvec.Ope
 
 def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenResult:
     method, why = arguments.method, None
-    if method == "auto" and arguments.plot and not arguments.interval and A.shape[0] <= DENSE_ROWS:
+    may_be_dense = A.shape[0] <= dense_rows("interval", device, 0)
+    if method == "auto" and arguments.plot and not arguments.interval and may_be_dense:
         method, why = "lanczos", "--plot is given"  # dense LAPACK has no history
     result = eigsh(
         A,

@@ -24,12 +24,11 @@ from .arguments import on_host, tall_block
 from .blocks import Block, Operator, round_up, small_matrix, to_host
 from .choice import why_dense
 from .combine import after_outliers, both_ends, computed_outwards, lacks, one_after_other, staged
-from .costs import is_full
+from .costs import dense_is_faster, is_full, product_s, rates, step_s
 from .drivers import prepare, run, solve_iteratively
-from .iterations.filter_design import INDEX_BYTES, filter_width
+from .iterations.filter_design import filter_width
 from .iterations.rayleigh_ritz import Which
 from .placement import (
-    DENSE_ROWS,
     factor_s,
     is_affordable,
     may_factorise,
@@ -55,10 +54,6 @@ NEAR = 10.0  # times its least distance: a shift that is closer to the wanted va
 STEPS, FEW_STEPS = 16, 4  # of shift-invert before a restart, and to locate an end for more pairs than a block
 SOON = 10  # restarts at a shift that seems to be near
 ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-invert may succeed
-# Seconds of an iteration: per call of a product, byte that it moves, step, and element that a step
-# orthogonalises against.
-HOST_S, GPU_S = (1e-4, 1e-10, 5e-4, 1e-9), (2e-5, 3e-13, 2e-3, 0.0)
-SINGLE_S = 3e-5  # of a call, or a step, of single columns beside its product
 LEAST_SPREAD = float(np.finfo(np.float64).tiny)
 
 
@@ -71,7 +66,7 @@ def is_factorable(A: Operator, which: str) -> bool:
     entries = getattr(A, "nnz", n * n)
     if which not in ("SA", "LA") or entries > MOST_ENTRIES:
         return False
-    return A.device == "cpu" or (n > DENSE_ROWS and may_factorise(A))
+    return A.device == "cpu" or (dense_is_faster(n, 0, A.device, "factors") is None and may_factorise(A))
 
 
 def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
@@ -83,13 +78,6 @@ def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
     return place_of(A, operator.device) is not None
 
 
-def product_s(op: Operator, columns: int) -> float:
-    """Predict the seconds of a product with a block, without its call."""
-    n, size = op.shape[0], op.dtype.itemsize
-    byte_s = (HOST_S if op.device == "cpu" else GPU_S)[1]
-    return byte_s * (getattr(op, "nnz", n * n) * (size + INDEX_BYTES) + 3 * n * columns * size)
-
-
 def outpaced(
     problem: Problem, options: IterationOptions, factors_s: Callable[[], float], share: float, least_s: float
 ) -> Callable[[float, float], bool]:
@@ -99,10 +87,9 @@ def outpaced(
     """
     op, is_single = problem.operator, options.block_size == 1
     b = filter_width(problem.k) if is_single and options.method == "filter" else options.block_size
-    call_s, _, step_s, element_s = HOST_S if op.device == "cpu" else GPU_S
-    step_s += element_s * problem.n * b * options.ncv
-    block_s = call_s + product_s(op, b) + step_s / options.degree
-    each_s = SINGLE_S + product_s(op, 1) if is_single else block_s
+    rate, own_s = rates(op.device), step_s(op.device, problem.n, op.dtype.itemsize, b, options.ncv)
+    block_s = rate.call_s + product_s(op, b) + own_s / options.degree
+    each_s = rate.column_s + product_s(op, 1) if is_single else block_s
     others_s = functools.cache(factors_s)
 
     def is_outpaced(calls: float, expected: float) -> bool:

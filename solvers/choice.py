@@ -14,7 +14,7 @@ from blockvec.system.frozen import frozen
 from .arguments import integer
 from .blocks import round_up
 from .column_block import SHORT_ROWS
-from .costs import FEW_ROWS, most_calls
+from .costs import Rival, dense_is_faster, most_calls
 from .iterations.filter_design import FEW_PAIRS, PAIR, choose_degree
 from .problem import Chosen, IterationOptions, Problem
 from .runtime.progress import logger
@@ -31,17 +31,6 @@ SINGLE_PAIRS, FEW_COSTLY_PAIRS, FEW_INVERSE_PAIRS = 128, 50, 5
 # nine matrices of 3000 to 1.3 million rows took .4 to 1.0 of the time of half as many.
 STEPS_OF_FUNCTIONS = {2: 28, 4: 21, 8: 16}
 FUNCTION_PAIRS, FUNCTION_BYTES = 64, 1 << 30
-DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
-# On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
-# Per wanted pair: at the limit, dense matrices of 180 to 400 rows took .5 to 2.4 times as long densely.
-DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR = 150, 5
-DENSE_ROWS_AROUND = 300  # rows: dense LAPACK against factors for one pair around sigma, graphs and lattices
-DENSE_ROWS_AROUND_PER_PAIR = 6  # rows per wanted pair, the same for 6 to 40 pairs
-# Iterations inside a spectrum apply A to more columns than this; those of the host took 2 to 13 times as long
-# as dense LAPACK.
-DENSE_ROWS_INSIDE, DENSE_ROWS_INSIDE_GPU = FEW_ROWS, 1500
-DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
-DENSE_MAX_ROWS = 10000
 MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
 MANY_PAIRS = 20
 LEAST_STEPS = 8  # steps of a large block for which a basis needs room
@@ -93,26 +82,12 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
 
 def why_dense(problem: Problem) -> str | None:
     """Say why dense LAPACK takes less time than iterations; None where it does not, or is not asked."""
-    n, k = problem.n, problem.k
     iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
     if problem.method != "auto" or any(value is not None for value in iterative):
         return None
-    most = _most_dense_rows(problem)
-    if n <= most:
-        return f"n = {n} is at most {most}"
-    if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
-        return f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
-    return None
-
-
-def _most_dense_rows(problem: Problem) -> int:
-    """Choose the number of rows up to which dense LAPACK is taken."""
-    if problem.has_costly_steps:
-        return DENSE_ROWS_HOST
-    is_here = problem.operator.device == "cpu"
-    if problem.target is not None:
-        return DENSE_ROWS_INSIDE if is_here else DENSE_ROWS_INSIDE_GPU
-    return min(FEW_ROWS, DENSE_ROWS_HOST + DENSE_ROWS_PER_PAIR * problem.k) if is_here else DENSE_ROWS
+    inside = "end" if problem.target is None else "inside"
+    rival: Rival = "solves" if problem.has_costly_steps else inside
+    return dense_is_faster(problem.n, problem.k, problem.operator.device, rival)
 
 
 def _block_size(problem: Problem) -> int:

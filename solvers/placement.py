@@ -29,7 +29,6 @@ FOREST = 3  # elements per row of matrices without cycles in their graphs, at mo
 # calls of the GPU take longer: twice the work.
 HOST_WORK, HOST_PAIRS, STEP_VECTORS, FEW = 40_000, 20, 8, 2
 LAPACK_ROWS = 256  # up to here LAPACK on the host takes as long as a GPU's, which compiles kernels at first
-DENSE_ROWS = 3000  # up to here a GPU solves an end of a spectrum densely in less time
 
 
 @frozen

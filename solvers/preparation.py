@@ -43,10 +43,9 @@ from .arguments import (
 from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
 from .blocks import column_factors, to_host
-from .choice import DENSE_ROWS_AROUND, DENSE_ROWS_AROUND_PER_PAIR
 from .column_block import SHORT_ROWS
 from .combine import one_after_other, staged
-from .costs import is_full
+from .costs import dense_is_faster, is_full
 from .drivers import solve
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
@@ -406,7 +405,7 @@ def _is_small_matrix(A: Any, op: Operator, k: int, options: Mapping[str, Any]) -
         return False
     if any(options[name] is not None for name in ("v0", "block_size", "checkpoint")) or not fits_dense(op):
         return False
-    is_short = op.shape[0] <= DENSE_ROWS_AROUND + DENSE_ROWS_AROUND_PER_PAIR * k
+    is_short = dense_is_faster(op.shape[0], k, op.device, "factors") is not None
     return is_short or (isinstance(A, np.ndarray) and is_full(op))
 
 

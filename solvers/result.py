@@ -16,7 +16,7 @@ from blockvec.errors import BlockvecError, OptionError
 from blockvec.interchange import ArrayKind, native
 from blockvec.system.frozen import frozen
 
-from .blocks import RealArray, to_host
+from .blocks import RealArray, columns_of, to_host
 from .iterations.rayleigh_ritz import clusters
 from .problem import IterationState, Stop, Verification, excess
 
@@ -170,7 +170,9 @@ class EigenResult:
 
     def part(self, which: slice | NDArray[np.intp]) -> EigenResult:
         """Return some of the pairs."""
-        pairs = {"eigenvalues": self.eigenvalues[which], "eigenvectors": self.eigenvectors[:, which]}
+        X = self.eigenvectors  # NumPy would take columns by their numbers into a column-major array
+        vectors = X[:, which] if isinstance(which, slice) else columns_of(X, which)
+        pairs = {"eigenvalues": self.eigenvalues[which], "eigenvectors": vectors}
         accuracy = {name: getattr(self, name)[which] for name in ("residuals", "limits", "converged")}
         return replace(self, **pairs, **accuracy)
 

@@ -9,7 +9,7 @@ import numpy as np
 from .arguments import integer
 from .blocks import Operator, ceil_div
 from .choice import DescribedOperator, choose_options
-from .iterations.filter_design import INDEX_BYTES
+from .costs import INDEX_BYTES
 from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
 from .iterations.rayleigh_ritz import Tolerance
 from .problem import IterationOptions, Method, Problem
