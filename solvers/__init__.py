@@ -28,10 +28,11 @@ if TYPE_CHECKING:
         block_gmres,
         block_minres,
     )
+    from .planning import Plan, plan
     from .problem import IterationState
     from .replacement import replace_eigsh
     from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-    from .storage import memory_needed
+    from .sizes import memory_needed
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
@@ -43,7 +44,8 @@ else:
             "problem": "IterationState",
             "replacement": "replace_eigsh",
             "result": "ConvergenceWarning EigenResult Interrupted NoConvergence",
-            "storage": "memory_needed",
+            "planning": "Plan plan",
+            "sizes": "memory_needed",
         },
     )
 
@@ -60,10 +62,12 @@ __all__ = [
     "Linear",
     "MultigridPreconditioner",
     "NoConvergence",
+    "Plan",
     "block_gmres",
     "block_minres",
     "count_eigenvalues",
     "eigsh",
     "memory_needed",
+    "plan",
     "replace_eigsh",
 ]

@@ -150,13 +150,17 @@ def asks_for_nearest(which: str, mode: str, M: Any, options: Mapping[str, Any]) 
     return is_plain and is_free and not promises
 
 
-def look(A: Any, op: Operator, sigma: float, k: int) -> Beside | None:
-    """Look on which sides of sigma values lie; None where factors, or a dense form, take less time."""
+def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
+    """Predict the seconds of an iteration at an end, and of factors; None where others take less time."""
     if k < 1 or dense_is_faster(op.shape[0], k, "cpu", "end") is not None:
         return None
     iteration_s, factors_s = _predicted_s(A, op)
-    if iteration_s > factors_s:
-        return None
+    return None if iteration_s > factors_s else (iteration_s, factors_s)
+
+
+def look(op: Operator, sigma: float, predicted_s: tuple[float, float]) -> Beside:
+    """Look on which sides of sigma values lie; `predicted_s` is that of `may_be_quick`."""
+    iteration_s, factors_s = predicted_s
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             seen = sketch_of(op, LOOK_STEPS)

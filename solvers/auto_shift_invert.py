@@ -21,31 +21,23 @@ from blockvec import BlockVector, array_namespace, as_operator
 from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
-from .blocks import Block, Operator, round_up, small_matrix, to_host
-from .choice import why_dense
+from .blocks import Block, round_up, small_matrix, to_host
 from .combine import after_outliers, both_ends, computed_outwards, lacks, one_after_other, staged
-from .costs import dense_is_faster, is_full, product_s, rates, step_s
+from .costs import is_full, product_s, rates, step_s
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import filter_width
 from .iterations.rayleigh_ritz import Which
-from .placement import (
-    factor_s,
-    is_affordable,
-    may_factorise,
-    place_of,
-    require_factors,
-    shift_invert_s,
-)
+from .placement import factor_s, is_factorable, place_of, require_factors, shift_invert_s
 from .problem import IterationOptions, Problem, Verification
 from .result import EigenResult, counted
 from .settle import is_complete
+from .sizes import why_dense
 
 if TYPE_CHECKING:
     from .transform.standard_form import StandardForm
 
 SHARE = 1.0  # of the time of a factorisation with its solves, which an iteration may take before
 LEAST_S, ELEMENT_S = 0.05, 1e-7  # at least, and per stored element: several times that of the prediction
-MOST_ENTRIES = 100_000_000  # of a matrix that is factorised unasked
 PAIR_RESTARTS = {"host": 40, "gpu": 2}  # with solves in each step, that locate the end of a pair's spectrum
 AT_ONCE_S = 0.3  # predicted, of factors that are computed before an iteration with a diagonal M is tried
 SHIFTS = 6
@@ -55,27 +47,6 @@ STEPS, FEW_STEPS = 16, 4  # of shift-invert before a restart, and to locate an e
 SOON = 10  # restarts at a shift that seems to be near
 ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-invert may succeed
 LEAST_SPREAD = float(np.finfo(np.float64).tiny)
-
-
-def is_factorable(A: Operator, which: str) -> bool:
-    """Check whether factors of A - sigma M may be affordable, and help at the wanted end.
-
-    On a GPU, dense LAPACK takes less time where it is small enough for that.
-    """
-    n = A.shape[0]
-    entries = getattr(A, "nnz", n * n)
-    if which not in ("SA", "LA") or entries > MOST_ENTRIES:
-        return False
-    return A.device == "cpu" or (dense_is_faster(n, 0, A.device, "factors") is None and may_factorise(A))
-
-
-def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
-    """Check the same for a pair, whose iteration tells little about the time that it will take."""
-    if not is_factorable(operator, "SA" if which == "BE" else which):
-        return False
-    if operator.device == "cpu":
-        return is_affordable(A, M)
-    return place_of(A, operator.device) is not None
 
 
 def outpaced(

@@ -240,8 +240,11 @@ def most_calls(problem: Problem, options: IterationOptions) -> float:
     if problem.maxiter is not None or n > FEW_ROWS:
         return math.inf
     rate = rates(op.device)
-    products = INNER_CALLS if options.method == "jd" else options.degree
-    each_s = rate.call_s + step_s(op.device, n, op.dtype.itemsize, b, options.ncv) / products
+    products, is_queued = options.degree, op.device != "cpu"
+    if options.method == "jd":
+        products, is_queued = INNER_CALLS, False
+    own_s = step_s(op.device, n, op.dtype.itemsize, b, options.ncv, in_launches=is_queued)
+    each_s = rate.call_s + own_s / products
     each_s += product_s(op, b) if is_dense(op) else 0.0
     each_s += rate.correction_s if options.method == "jd" else 0.0
     dense_s = rate.dense_s + rate.dense_row_s * n**3
