@@ -228,7 +228,8 @@ def steps_of_a_look(
     parts = 2 if dtype.kind == "c" else 1
     look_s = rate.ritz_s + rate.ritz_row_s * parts * columns**3
     each_s = step_s(operator.device, n, dtype.itemsize, b, columns, in_launches=in_launches)
-    return look_s / (each_s + degree * recurrence_s(operator, b))
+    is_here = operator.device == "cpu"  # elsewhere products are queued: only what they move takes time
+    return look_s / (each_s + degree * (recurrence_s if is_here else product_s)(operator, b))
 
 
 def most_calls(problem: Problem, options: IterationOptions) -> float:
