@@ -29,10 +29,11 @@ if TYPE_CHECKING:
         block_minres,
     )
     from .orthogonalization import orthogonalize
+    from .planning import Plan, plan
     from .problem import IterationState
     from .replacement import replace_eigsh
     from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-    from .storage import memory_needed
+    from .sizes import memory_needed
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
@@ -45,7 +46,8 @@ else:
             "problem": "IterationState",
             "replacement": "replace_eigsh",
             "result": "ConvergenceWarning EigenResult Interrupted NoConvergence",
-            "storage": "memory_needed",
+            "planning": "Plan plan",
+            "sizes": "memory_needed",
         },
     )
     renamed(f"{__name__}.orthogonalize", f"{__name__}.orthogonalization")  # of version 0.2; leaves in 0.4
@@ -63,11 +65,13 @@ __all__ = [
     "Linear",
     "MultigridPreconditioner",
     "NoConvergence",
+    "Plan",
     "block_gmres",
     "block_minres",
     "count_eigenvalues",
     "eigsh",
     "memory_needed",
     "orthogonalize",
+    "plan",
     "replace_eigsh",
 ]

@@ -26,9 +26,10 @@ from blockvec.system.files import check_apart, check_output, check_picture, repl
 
 from .arguments import CHOICES
 from .blocks import to_host
-from .choice import DENSE_ROWS
+from .costs import dense_rows
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
+from .planning import Plan, plan
 from .result import ConvergenceWarning, EigenResult, Interrupted, ProcessInfo
 from .settle import doubt, is_complete
 
@@ -131,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print calls, time and fraction of the roofline per kernel, too",
     )
+    add("--plan", action="store_true", help="print what would be done, and stop")
     add("--json", action="store_true", help="print one JSON document instead of tables")
     add("--version", action="version", version=f"blockvec {blockvec.__version__}")
     return root
@@ -213,6 +215,8 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     else:
         A = _opened(arguments.matrix) if comm is None else _opened_together(arguments.matrix, device, comm)
     M = None if arguments.mass is None else _opened(arguments.mass)
+    if arguments.plan:
+        return _print_plan(plan(**_call(A, M, device, arguments)), arguments)
     interrupted = False
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
         try:
@@ -314,35 +318,35 @@ def _opened_together(name: str, device: str, comm: Communicator) -> blockvec.Ope
     return blockvec.as_operator(rows, device=device, layout=layout)
 
 
+# Options of the command that `eigsh` has under the same names.
+SAME = (
+    *("k", "sigma", "ncv", "maxiter", "tol", "rng", "method", "block_size", "convergence", "interval"),
+    *("time_limit", "verify", "precision", "checkpoint"),
+)
+
+
+def _call(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Form the arguments of `eigsh`."""
+    is_end = arguments.sigma is None and arguments.interval is None
+    which = arguments.which or ("SA" if is_end else "LM")
+    same = {name: getattr(arguments, name) for name in SAME}
+    return {"A": A, "M": M, "which": which, "device": device, **same}
+
+
 def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenResult:
-    method, why = arguments.method, None
-    if method == "auto" and arguments.plot and not arguments.interval and A.shape[0] <= DENSE_ROWS:
-        method, why = "lanczos", "--plot is given"  # dense LAPACK has no history
-    result = eigsh(
-        A,
-        arguments.k,
-        M,
-        arguments.sigma,
-        which=arguments.which or ("SA" if arguments.sigma is None and arguments.interval is None else "LM"),
-        ncv=arguments.ncv,
-        maxiter=arguments.maxiter,
-        tol=arguments.tol,
-        rng=arguments.rng,
-        method=method,
-        block_size=arguments.block_size,
-        convergence=arguments.convergence,
-        progress=True,
-        interval=arguments.interval,
-        time_limit=arguments.time_limit,
-        verify=arguments.verify,
-        precision=arguments.precision,
-        checkpoint=arguments.checkpoint,
-        device=device,
-        on_unconverged="return",
-        return_info=True,
-    )
+    call, why = _call(A, M, device, arguments), None
+    may_be_dense = A.shape[0] <= dense_rows("interval", device, 0)
+    if arguments.method == "auto" and arguments.plot and not arguments.interval and may_be_dense:
+        call["method"], why = "lanczos", "--plot is given"  # dense LAPACK has no history
+    result: EigenResult = eigsh(**call, progress=True, on_unconverged="return", return_info=True)
     result.info["why"] = why or result.info["why"]
     return result
+
+
+def _print_plan(planned: Plan, arguments: argparse.Namespace) -> int:
+    text = json.dumps(planned.to_dict(), allow_nan=False) if arguments.json else str(planned)
+    write_all({"standard output": lambda: print(text, flush=True)})
+    return DONE
 
 
 def _print(

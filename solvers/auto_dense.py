@@ -23,7 +23,7 @@ from .problem import Problem
 from .result import EigenResult, InfiniteError, SingularError
 from .runtime.memory import require_memory
 from .settle import is_complete
-from .storage import dense_bytes
+from .sizes import dense_bytes
 
 if TYPE_CHECKING:
     from .transform.standard_form import StandardForm

@@ -28,9 +28,9 @@ from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from .arguments import is_explicit
-from .auto_shift_invert import SINGLE_S, outpaced, product_s
+from .auto_shift_invert import outpaced
 from .blocks import to_host
-from .choice import DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR, DENSE_SHARE
+from .costs import dense_is_faster, product_s, rates
 from .drivers import prepare, run
 from .iterations.rayleigh_ritz import Which
 from .iterations.spectrum import Sketch, sketch_of
@@ -150,13 +150,17 @@ def asks_for_nearest(which: str, mode: str, M: Any, options: Mapping[str, Any]) 
     return is_plain and is_free and not promises
 
 
-def look(A: Any, op: Operator, sigma: float, k: int) -> Beside | None:
-    """Look on which sides of sigma values lie; None where factors, or a dense form, take less time."""
-    if k < 1 or op.shape[0] <= max(DENSE_ROWS_HOST + DENSE_ROWS_PER_PAIR * k, DENSE_SHARE * k):
+def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
+    """Predict the seconds of an iteration at an end, and of factors; None where others take less time."""
+    if k < 1 or dense_is_faster(op.shape[0], k, "cpu", "end") is not None:
         return None
     iteration_s, factors_s = _predicted_s(A, op)
-    if iteration_s > factors_s:
-        return None
+    return None if iteration_s > factors_s else (iteration_s, factors_s)
+
+
+def look(op: Operator, sigma: float, predicted_s: tuple[float, float]) -> Beside:
+    """Look on which sides of sigma values lie; `predicted_s` is that of `may_be_quick`."""
+    iteration_s, factors_s = predicted_s
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             seen = sketch_of(op, LOOK_STEPS)
@@ -185,7 +189,7 @@ def _predicted_s(A: Any, op: Operator) -> tuple[float, float]:
 
     if not is_explicit(A) or (place := place_of(A, op.device)) is None:
         return 0.0, math.inf
-    column_s = SINGLE_S + product_s(op, 1)
+    column_s = rates(op.device).column_s + product_s(op, 1)
     if not hasattr(A, "nnz") or FactorWork.of_band(A).factor_s(place) <= COLUMNS * column_s:
         return math.inf, 0.0
     work = FactorWork.of(A)

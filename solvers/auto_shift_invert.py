@@ -21,8 +21,7 @@ from blockvec import BlockVector, array_namespace, as_operator
 from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
-from .blocks import Block, Operator, round_up, small_matrix, to_host
-from .choice import why_dense
+from .blocks import Block, round_up, small_matrix, to_host
 from .combine import (
     after_outliers,
     both_ends,
@@ -32,29 +31,21 @@ from .combine import (
     one_after_other,
     staged,
 )
-from .costs import is_full
+from .costs import is_full, product_s, rates, step_s
 from .drivers import prepare, run, solve_iteratively
-from .iterations.filter import INDEX_BYTES, filter_width
+from .iterations.filter import filter_width
 from .iterations.rayleigh_ritz import Which
-from .placement import (
-    DENSE_ROWS,
-    factor_s,
-    is_affordable,
-    may_factorise,
-    place_of,
-    require_factors,
-    shift_invert_s,
-)
+from .placement import factor_s, is_factorable, place_of, require_factors, shift_invert_s
 from .problem import STOPPED, IterationOptions, Problem, Verification
 from .result import EigenResult, counted
 from .settle import is_complete
+from .sizes import why_dense
 
 if TYPE_CHECKING:
     from .transform.standard_form import StandardForm
 
 SHARE = 1.0  # of the time of a factorisation with its solves, which an iteration may take before
 LEAST_S, ELEMENT_S = 0.05, 1e-7  # at least, and per stored element: several times that of the prediction
-MOST_ENTRIES = 100_000_000  # of a matrix that is factorised unasked
 PAIR_RESTARTS = {"host": 40, "gpu": 2}  # with solves in each step, that locate the end of a pair's spectrum
 AT_ONCE_S = 0.3  # predicted, of factors that are computed before an iteration with a diagonal M is tried
 SHIFTS = 6
@@ -63,39 +54,7 @@ NEAR = 10.0  # times its least distance: a shift that is closer to the wanted va
 STEPS, FEW_STEPS = 16, 4  # of shift-invert before a restart, and to locate an end for more pairs than a block
 SOON = 10  # restarts at a shift that seems to be near
 ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-invert may succeed
-# Seconds of an iteration: per call of a product, byte that it moves, step, and element that a step
-# orthogonalises against.
-HOST_S, GPU_S = (1e-4, 1e-10, 5e-4, 1e-9), (2e-5, 3e-13, 2e-3, 0.0)
-SINGLE_S = 3e-5  # of a call, or a step, of single columns beside its product
 LEAST_SPREAD = float(np.finfo(np.float64).tiny)
-
-
-def is_factorable(A: Operator, which: str) -> bool:
-    """Check whether factors of A - sigma M may be affordable, and help at the wanted end.
-
-    On a GPU, dense LAPACK takes less time where it is small enough for that.
-    """
-    n = A.shape[0]
-    entries = getattr(A, "nnz", n * n)
-    if which not in ("SA", "LA") or entries > MOST_ENTRIES:
-        return False
-    return A.device == "cpu" or (n > DENSE_ROWS and may_factorise(A))
-
-
-def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
-    """Check the same for a pair, whose iteration tells little about the time that it will take."""
-    if not is_factorable(operator, "SA" if which == "BE" else which):
-        return False
-    if operator.device == "cpu":
-        return is_affordable(A, M)
-    return place_of(A, operator.device) is not None
-
-
-def product_s(op: Operator, columns: int) -> float:
-    """Predict the seconds of a product with a block, without its call."""
-    n, size = op.shape[0], op.dtype.itemsize
-    byte_s = (HOST_S if op.device == "cpu" else GPU_S)[1]
-    return byte_s * (getattr(op, "nnz", n * n) * (size + INDEX_BYTES) + 3 * n * columns * size)
 
 
 def outpaced(
@@ -107,10 +66,9 @@ def outpaced(
     """
     op, is_single = problem.operator, options.block_size == 1
     b = filter_width(problem.k) if is_single and options.method == "filter" else options.block_size
-    call_s, _, step_s, element_s = HOST_S if op.device == "cpu" else GPU_S
-    step_s += element_s * problem.n * b * options.ncv
-    block_s = call_s + product_s(op, b) + step_s / options.degree
-    each_s = SINGLE_S + product_s(op, 1) if is_single else block_s
+    rate, own_s = rates(op.device), step_s(op.device, problem.n, op.dtype.itemsize, b, options.ncv)
+    block_s = rate.call_s + product_s(op, b) + own_s / options.degree
+    each_s = rate.column_s + product_s(op, 1) if is_single else block_s
     others_s = functools.cache(factors_s)
 
     def is_outpaced(calls: float, expected: float) -> bool:

@@ -1,32 +1,212 @@
-"""Modelled costs of iterations beside that of dense LAPACK, so that decisions do not depend on the clock."""
+"""Predict the seconds of the parts of a solve, by one model: decisions do not depend on the clock.
+
+Each class of device has one record of rates. Predictions are right to a factor of two or three: they choose
+between methods whose times differ by more.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from .blocks import CostedOperator
-from .column_block import ColumnOperator
-from .problem import IterationOptions, Problem
+from blockvec.system.frozen import frozen
 
-# Up to here dense LAPACK takes a few seconds, which many iterations exceed in vain.
-FEW_ROWS = 3000
-# Seconds on one core: per call of a sparse product with a block, per step of an iteration, of MINRES, per
-# product of elements in an orthogonalisation and in a dense product, and of dense LAPACK per cubed row.
-CALL_S, STEP_S, MINRES_S, ELEMENT_S, DENSE_ELEMENT_S, DENSE_S = 1e-4, 5e-4, 3e-4, 2e-9, 1e-10, 4e-10
-SHORT_CALL_S, SHORT_STEP_S = 4e-6, 1.5e-4  # the same of single columns that are contiguous
-GPU_CALL_S, GPU_STEP_S, GPU_DENSE_S = 2e-5, 2e-3, 4e-11  # the same on a GPU, for few rows
-GPU_STEPS = 50  # of an iteration, which take as long as the first call of dense LAPACK
-# Seconds for all eigenpairs of a projected matrix on the host: per call, and per cubed row, of which complex
-# ones count twice. For a GPU, which has nothing to do meanwhile, also of the copies, and of queueing a
-# step, per product with a block, and per byte of memory.
-RITZ_S, RITZ_ROW_S = 2e-4, 4e-10
-GPU_WAIT_S, GPU_QUEUE_S, GPU_PRODUCT_S, GPU_BYTE_S = 3e-4, 4e-4, 4e-6, 5e-13
-GPU_LAUNCH_S = 6e-5  # of queueing one of several steps at once; these read the filled half of a basis twice
-NEARLY_FULL = 4  # with one element in so many that is not zero, factors in any order have few zeros
-INNER_CALLS = 8  # per step of Jacobi-Davidson, at least
-PATIENCE = 2  # times the cost of dense LAPACK and a second: the limit of a method that was asked for
+from .blocks import CostedOperator
+
+if TYPE_CHECKING:
+    from .problem import IterationOptions, Problem
+
+INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
+NEARLY_FULL = 4  # n^2 / nonzeros: matrices with fewer zeros fill in; random matrices, see docs/theory
+INNER_CALLS = 8  # products per outer iteration of Jacobi-Davidson, at least: its number of inner steps
+PATIENCE = 2  # times the cost of dense LAPACK and a second: limit of a method that was asked for
+FEW_ROWS = 3000  # rows: dense LAPACK takes up to 7 s on one core (27e9 * dense_row_s) and answers failures
+
+
+@frozen
+class FactorRates:
+    """Seconds of a library of sparse factors."""
+
+    row_s: float  # per row, of the analysis
+    entry_s: float  # per entry of the matrix, of the analysis
+    symbolic_s: float  # per entry of the factors, of the analysis
+    flop_s: float  # per operation
+    solve_s: float  # per entry of the factors and block of eight columns
+    call_s: float  # least time of a solve
+
+
+@frozen
+class Rates:
+    """Seconds of the operations of an iteration on a class of device."""
+
+    call_s: float  # least time of a product with a block
+    recurrence_s: float  # the same within a Chebyshev recurrence, which checks nothing
+    column_s: float  # least time of a product or a step of a single column
+    byte_s: float  # per byte that a product moves
+    step_s: float  # of a step of an iteration, beside what it moves
+    launched_s: float  # the same for one of several steps that one call queues
+    vector_passes: float  # reads and writes of a block per product
+    basis_passes: float  # reads and writes of the basis per step
+    block_passes: float  # reads and writes of the new block per step
+    correction_s: float  # of an inner step of Jacobi-Davidson
+    ritz_s: float  # least time of a look for convergence, with its wait for the device
+    ritz_row_s: float  # per cubed row of a real projected matrix
+    dense_s: float  # least time of dense LAPACK
+    dense_row_s: float  # per cubed row of dense LAPACK
+    factors: Mapping[str, FactorRates]  # by library
+
+
+HOST = Rates(
+    call_s=1e-4,  # one core, plane meshes of 900 rows: 0.8e-4 to 1.1e-4 for 1 to 4 columns
+    recurrence_s=2e-5,  # two cores of a server, row-major blocks
+    column_s=3e-5,  # one core, 900 rows: 3.4e-5
+    byte_s=1e-10,  # one core, plane meshes of 1e4 to 5e5 rows: 0.8e-10 to 2.6e-10
+    step_s=4e-4,  # two cores of a server
+    launched_s=4e-4,  # there is no queue
+    vector_passes=2.5,  # two cores of a server
+    basis_passes=6,  # four, at two thirds of the throughput of products (two cores of a server)
+    block_passes=24,  # the same
+    correction_s=3e-4,  # one core, MINRES with few rows
+    ritz_s=2e-4,  # one core: 1.5e-4 for 30 rows
+    ritz_row_s=4e-10,  # one core: 2.4e-9 for 60 rows, 1.1e-9 for 120, 2.7e-10 for 1000
+    dense_s=0.0,  # less than a step
+    dense_row_s=4e-10,  # one core, 200 to 1000 rows: 2.6e-10 to 6.4e-10
+    factors={
+        # One core: 8.7 s for 1.2e7 entries of a spin chain, 2.1 s for 5.8e6 of a cube of 30^3 points.
+        "SuperLU": FactorRates(
+            row_s=0, entry_s=1e-7, symbolic_s=1e-7, flop_s=4e-10, solve_s=2e-8, call_s=1e-3
+        ),
+        # MKL 2026.2 on one core: 0.9 s for a cube of 40^3 points, 1.3 s for a square of 500^2, 0.5 s for an
+        # elastic block of 23,000 unknowns and for a spin chain of 12,870 states.
+        "PARDISO": FactorRates(
+            row_s=3e-6, entry_s=1e-7, symbolic_s=1e-8, flop_s=1.2e-11, solve_s=4e-9, call_s=5e-4
+        ),
+    },
+)
+GPU = Rates(
+    call_s=2e-5,  # H100, few rows
+    recurrence_s=2e-5,  # H100: with step_s the best of five pairs for 11 matrices of 6e3 to 2e6 rows
+    column_s=2e-5,  # as for a block
+    byte_s=2.5e-13,  # H100 and H200: 4 TB/s
+    step_s=5e-4,  # H100: see recurrence_s; single steps took 1.3e-4 to 4e-4
+    launched_s=6e-5,  # H100, few rows
+    vector_passes=3.5,  # H100, the same eleven matrices
+    basis_passes=4,  # twice for projections, twice again
+    block_passes=16,  # H100, the same eleven matrices
+    correction_s=0.0,  # within step_s
+    ritz_s=5e-4,  # H100: 2e-4 on the host, and 3e-4 of copies and waiting
+    ritz_row_s=4e-10,  # of the host
+    dense_s=0.1,  # H100: the first call of cuSOLVER
+    dense_row_s=4e-11,  # H100, up to 3000 rows
+    factors={
+        # cuDSS 0.8 on an H200: 1.4 s of analysis for a plane mesh of 8.1e5 rows, 3.5 s for a spatial one of
+        # 1e6, and 0.55 s for its numbers.
+        "cuDSS": FactorRates(
+            row_s=1.5e-6, entry_s=5e-8, symbolic_s=2e-9, flop_s=5e-14, solve_s=4.6e-11, call_s=5e-3
+        ),
+    },
+)
+
+
+def rates(device: str) -> Rates:
+    """Return the rates of a device by its name."""
+    return HOST if device == "cpu" else GPU
+
+
+# --- dense LAPACK or not --------------------------------------------------------------------------------
+
+Rival = Literal["end", "inside", "solves", "factors", "interval"]
+# Rows, and further rows per wanted pair, up to which dense LAPACK takes less time than its rival.
+DENSE_ROWS: dict[tuple[str, Rival], tuple[int, int]] = {
+    # Steps at an end: dense matrices of 180 to 400 rows took .5 to 2.4 times as long densely at this limit.
+    ("host", "end"): (150, 5),
+    ("gpu", "end"): (500, 0),  # a fraction of a second, and nothing can be missed
+    # Steps inside a spectrum: those of the host took 2 to 13 times as long.
+    ("host", "inside"): (FEW_ROWS, 0),
+    ("gpu", "inside"): (1500, 0),
+    # Steps with solves, once there are factors.
+    ("host", "solves"): (150, 0),
+    ("gpu", "solves"): (150, 0),
+    # Factors with their solves: graphs and lattices, one pair at the first number, 6 to 40 by the second.
+    ("host", "factors"): (300, 6),
+    ("gpu", "factors"): (FEW_ROWS, 0),  # at an end of the spectrum
+    # Counts and shifts for all values in an interval.
+    ("host", "interval"): (500, 0),
+    ("gpu", "interval"): (500, 0),
+}
+DENSE_SHARE = 3  # n / k: for more pairs the basis of an iteration would be the whole space
+DENSE_MAX_ROWS = 10_000  # rows: dense LAPACK takes minutes, and gigabytes
+
+
+def dense_rows(rival: Rival, device: str, k: int) -> int:
+    """Return the number of rows up to which dense LAPACK takes less time than its rival."""
+    rows, per_pair = DENSE_ROWS["host" if device == "cpu" else "gpu", rival]
+    return min(FEW_ROWS, rows + per_pair * k)
+
+
+def dense_is_faster(n: int, k: int, device: str, rival: Rival) -> str | None:
+    """Say why dense LAPACK takes less time for k pairs of n rows than a rival; None where it does not.
+
+    Examples
+    --------
+    >>> dense_is_faster(100, 6, "cpu", "end"), dense_is_faster(1000, 6, "cpu", "end")
+    ('n = 100 is at most 180', None)
+    """
+    if n <= (most := dense_rows(rival, device, k)):
+        return f"n = {n} is at most {most}"
+    is_space = rival != "factors" and k * DENSE_SHARE > n
+    if is_space and n <= DENSE_MAX_ROWS:
+        return f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    return None
+
+
+def is_dense(operator: CostedOperator) -> bool:
+    """Check whether an operator multiplies by a dense matrix."""
+    return getattr(operator, "matrix", None) is not None
+
+
+def is_full(operator: CostedOperator) -> bool:
+    """Check whether an operator of the host multiplies by a dense matrix whose factors have few zeros."""
+    matrix = getattr(operator, "matrix", None)
+    if matrix is None or operator.device != "cpu":
+        return False
+    return bool(np.count_nonzero(matrix) * NEARLY_FULL >= matrix.size)
+
+
+# --- products and steps ---------------------------------------------------------------------------------
+
+
+def product_bytes(operator: CostedOperator, columns: int) -> float:
+    """Count the bytes that a product with a block moves; a function moves the block only."""
+    n, size = int(operator.shape[0]), int(operator.dtype.itemsize)
+    nnz = getattr(operator, "nnz", None)
+    if nnz is not None:
+        entries = int(nnz) * (size + INDEX_BYTES)
+    else:
+        entries = n * n * size if is_dense(operator) else 0
+    return entries + rates(operator.device).vector_passes * n * columns * size
+
+
+def product_s(operator: CostedOperator, columns: int) -> float:
+    """Predict the seconds of a product with a block, without its call."""
+    return rates(operator.device).byte_s * product_bytes(operator, columns)
+
+
+def recurrence_s(operator: CostedOperator, columns: int) -> float:
+    """Predict the seconds of a product with a block within a polynomial."""
+    return max(rates(operator.device).recurrence_s, product_s(operator, columns))
+
+
+def step_s(
+    device: str, n: int, itemsize: int, columns: int, basis: float, *, in_launches: bool = False
+) -> float:
+    """Predict the seconds of a step beside its products: a block is orthogonalised against a basis."""
+    rate = rates(device)
+    least_s, passes = (rate.launched_s, 1.0) if in_launches else (rate.step_s, rate.basis_passes)
+    return least_s + rate.byte_s * n * itemsize * (passes * basis + rate.block_passes * columns)
 
 
 def steps_of_a_look(
@@ -44,32 +224,12 @@ def steps_of_a_look(
     >>> steps_of_a_look(A, 400, 8, 10, 100) < steps_of_a_look(A, 400, 8, 1, 100)
     True
     """
-    entries = getattr(operator, "nnz", None) or n * n
-    parts = 2 if operator.dtype.kind == "c" else 1
-    look_s = RITZ_S + RITZ_ROW_S * parts * columns**3
-    if operator.device == "cpu":
-        is_short = b == 1 and isinstance(operator, ColumnOperator)
-        call_s, least_s = (SHORT_CALL_S, SHORT_STEP_S) if is_short else (CALL_S, STEP_S)
-        step_s = least_s + ELEMENT_S * b * n * columns + degree * (call_s + ELEMENT_S * b * entries)
-        return look_s / step_s
-    product_s = GPU_BYTE_S * (12 * entries + 24 * parts * b * n)
-    queue_s, passes = (GPU_LAUNCH_S, 1) if in_launches else (GPU_QUEUE_S, 4)
-    step_s = queue_s + degree * max(product_s, GPU_PRODUCT_S)
-    step_s += passes * GPU_BYTE_S * 8 * parts * columns * n
-    return (look_s + GPU_WAIT_S) / step_s
-
-
-def is_dense(operator: CostedOperator) -> bool:
-    """Check whether an operator multiplies by a dense matrix."""
-    return getattr(operator, "matrix", None) is not None
-
-
-def is_full(operator: CostedOperator) -> bool:
-    """Check whether an operator of the host multiplies by a dense matrix whose factors have few zeros."""
-    matrix = getattr(operator, "matrix", None)
-    if matrix is None or operator.device != "cpu":
-        return False
-    return bool(np.count_nonzero(matrix) * NEARLY_FULL >= matrix.size)
+    rate, dtype = rates(operator.device), operator.dtype
+    parts = 2 if dtype.kind == "c" else 1
+    look_s = rate.ritz_s + rate.ritz_row_s * parts * columns**3
+    each_s = step_s(operator.device, n, dtype.itemsize, b, columns, in_launches=in_launches)
+    is_here = operator.device == "cpu"  # elsewhere products are queued: only what they move takes time
+    return look_s / (each_s + degree * (recurrence_s if is_here else product_s)(operator, b))
 
 
 def most_calls(problem: Problem, options: IterationOptions) -> float:
@@ -77,18 +237,17 @@ def most_calls(problem: Problem, options: IterationOptions) -> float:
 
     Dense LAPACK applies A to n columns itself. A method that was asked for may go on for longer.
     """
-    n, b = problem.n, options.block_size
+    op, n, b = problem.operator, problem.n, options.block_size
     if problem.maxiter is not None or n > FEW_ROWS:
         return math.inf
-    if problem.may_be_dense and problem.operator.device != "cpu":
-        call_s = GPU_CALL_S + GPU_STEP_S / max(options.degree, INNER_CALLS)
-        return max((GPU_DENSE_S * n**3 + GPU_STEPS * GPU_STEP_S) / call_s, n / b)
-    step_s = STEP_S + ELEMENT_S * b * n * options.ncv
-    product_s = CALL_S + (DENSE_ELEMENT_S * b * n**2 if is_dense(problem.operator) else 0.0)
+    rate = rates(op.device)
+    products, is_queued = options.degree, op.device != "cpu"
     if options.method == "jd":
-        call_s = product_s + MINRES_S + step_s / INNER_CALLS
-    else:
-        call_s = product_s + step_s / options.degree
-    dense_s = DENSE_S * n**3
+        products, is_queued = INNER_CALLS, False
+    own_s = step_s(op.device, n, op.dtype.itemsize, b, options.ncv, in_launches=is_queued)
+    each_s = rate.call_s + own_s / products
+    each_s += product_s(op, b) if is_dense(op) else 0.0
+    each_s += rate.correction_s if options.method == "jd" else 0.0
+    dense_s = rate.dense_s + rate.dense_row_s * n**3
     most_s = dense_s if problem.may_be_dense else PATIENCE * (dense_s + 1)
-    return max(most_s / call_s, n / b)
+    return max(most_s / each_s, n / b)

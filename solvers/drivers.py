@@ -14,7 +14,6 @@ from blockvec.errors import BreakdownError, OptionError
 
 from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, ceil_div, column_factors, columns_of, needs_threads, project_out, to_host
-from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
 from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged
 from .costs import FEW_ROWS, is_dense
@@ -29,7 +28,7 @@ from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .runtime.processes import delivered, largest
-from .storage import dense_bytes, may_mix, require_basis
+from .sizes import choose_options, dense_bytes, has_short_columns, may_mix, require_basis
 from .transform.inner_product import InnerProductOperator, inner_product_columns
 
 

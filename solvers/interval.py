@@ -20,8 +20,8 @@ from blockvec.errors import OptionError
 
 from .arguments import blas_threads
 from .blocks import columns_of, pick, to_host
-from .choice import DENSE_MAX_ROWS, DENSE_ROWS, DENSE_SHARE
 from .combine import one_after_other, staged
+from .costs import dense_is_faster
 from .counting import can_factorise, estimate
 from .drivers import solve
 from .factorization.pencil import Pencil, eigenvalue_rounding
@@ -63,8 +63,9 @@ def solve_interval(
     `problem.operator` applies A. More than `most` pairs are refused.
     """
     op, method = problem.operator, problem.method
-    if method == "dense" or (method == "auto" and M is None and problem.n <= DENSE_ROWS):
-        return _densely(problem, A, M, low, high, most, f"n = {problem.n} is at most {DENSE_ROWS}")
+    why = dense_is_faster(problem.n, 0, op.device, "interval") if method == "auto" and M is None else None
+    if method == "dense" or why is not None:
+        return _densely(problem, A, M, low, high, most, why or problem.method_why)
     if method == "auto" and can_factorise(op, A, M):
         return _by_slices(problem, A, M, low, high, most)
     return _by_iteration(problem, A, M, low, high, most)
@@ -82,9 +83,8 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     right = left if is_late else pencil.cut(high, 1)
     count = right.below - left.below
     problem = replace(problem, operator=pencil.A)
-    is_dense = M is None and count * DENSE_SHARE > problem.n and problem.n <= DENSE_MAX_ROWS
-    if is_dense and problem.checkpoint is None:
-        why = f"{count} eigenvalues are more than 1/{DENSE_SHARE} of n = {problem.n}"
+    why = dense_is_faster(problem.n, count, problem.operator.device, "interval") if M is None else None
+    if why is not None and problem.checkpoint is None:
         return _densely(problem, A, M, low, high, most, why)
     refuse_more(count, most)
     columns = 2 * count + basis_columns(min(count, PER_SHIFT))

@@ -12,8 +12,10 @@ from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
 from .blocks import Operator
+from .costs import dense_is_faster
 from .runtime.memory import require_memory
 
+UNASKED_ENTRIES = 100_000_000  # stored entries: of a matrix that is factorised unasked, at most
 AFFORDABLE_S = 20.0  # of a factorisation on the host that nobody asked for
 MOST_BYTES = 8 << 30  # predicted bytes of the same: half of the memory of a small computer
 # Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
@@ -29,7 +31,6 @@ FOREST = 3  # elements per row of matrices without cycles in their graphs, at mo
 # calls of the GPU take longer: twice the work.
 HOST_WORK, HOST_PAIRS, STEP_VECTORS, FEW = 40_000, 20, 8, 2
 LAPACK_ROWS = 256  # up to here LAPACK on the host takes as long as a GPU's, which compiles kernels at first
-DENSE_ROWS = 3000  # up to here a GPU solves an end of a spectrum densely in less time
 
 
 @frozen
@@ -158,6 +159,27 @@ def may_factorise(op: Operator) -> bool:
     if op.device == "cpu" or blockvec.Factorization.is_small(n, entries):
         return True
     return blockvec.Factorization.is_available(op.device) or (n <= MOST_ROWS and entries <= FOREST * n)
+
+
+def is_factorable(A: Operator, which: str) -> bool:
+    """Check whether factors of A - sigma M may be affordable, and help at the wanted end.
+
+    On a GPU, dense LAPACK takes less time where it is small enough for that.
+    """
+    n = A.shape[0]
+    entries = getattr(A, "nnz", n * n)
+    if which not in ("SA", "LA") or entries > UNASKED_ENTRIES:
+        return False
+    return A.device == "cpu" or (dense_is_faster(n, 0, A.device, "factors") is None and may_factorise(A))
+
+
+def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
+    """Check the same for a pair, whose iteration tells little about the time that it will take."""
+    if not is_factorable(operator, "SA" if which == "BE" else which):
+        return False
+    if operator.device == "cpu":
+        return is_affordable(A, M)
+    return place_of(A, operator.device) is not None
 
 
 def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:

@@ -14,44 +14,30 @@ import numpy as np
 
 from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import OptionError
-from blockvec.interchange import ArrayKind, is_function
+from blockvec.interchange import ArrayKind
 from blockvec.parallel import Communicator
 
 from .arguments import (
-    check_choices,
-    check_combination,
     check_precision,
-    checkpoint_for,
     device_of,
-    ends,
     farthest,
-    generator,
     integer,
     is_explicit,
-    matrix_on_host,
-    natively,
-    on_host,
     positive,
-    preconditioner_for,
-    real,
-    spacing,
-    square,
-    tall_block,
-    whole,
 )
-from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
-from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
+from .auto_dense import solve_densely, solve_or_densify
+from .auto_shift_invert import solve_or_factorise, solve_pair
 from .blocks import column_factors, to_host
-from .choice import DENSE_ROWS_AROUND, DENSE_ROWS_AROUND_PER_PAIR
+from .call import DOUBLE, Call, Operands, called
 from .column_block import SHORT_ROWS
 from .combine import errors_allowed, one_after_other, staged
-from .costs import is_full
 from .drivers import solve
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
-from .problem import Problem, Verification, asks_for_corrections
+from .planning import Plan
+from .problem import Problem, Verification
 from .result import ConvergenceWarning, EigenResult
-from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
+from .runtime.processes import refuse_factorisation, shares
 from .runtime.progress import progress_bar
 from .transform.penalties import FEW, LOST, Parts, Penalties, Request, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
@@ -60,15 +46,9 @@ if TYPE_CHECKING:
     from .auto_end import Attempt
     from .transform.standard_form import StandardForm
 
-# The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
-SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
-DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 # Distances of other shifts, in rounding errors, where a value is nearer than `SPOILING` ||A - sigma M||.
 FURTHER_MOVES, SPOILING = (3e5, 1e7), 1e-9
-SIZES = ("block_size", "ncv", "maxiter")
 EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
-# Options that a problem has as they are given.
-PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +56,7 @@ class Prepared:
     """A scaled problem with its matrices, and what its result needs on the way back to the caller."""
 
     problem: Problem
+    plan: Plan
     A: Any
     M: Any
     form: StandardForm | None  # of a problem that is transformed
@@ -113,9 +94,10 @@ class Prepared:
                 result = self.penalties.result(result)
         if self.attempt is not None:
             if not self.attempt.is_settled(result, problem.verify):
-                return self._after(result, self.attempt.otherwise())
+                result = self._after(result, self.attempt.otherwise())
+                return result.with_info(**self.given, plan=self.plan)
             result = self.attempt.beside.described(result)
-        result = result.with_info(**self.given)
+        result = result.with_info(**self.given, plan=self.plan)
         if self.processes is not None:
             result = result.with_info(processes=shares(self.rows))
         if self.home is not None:
@@ -142,7 +124,9 @@ class Prepared:
 
         if self.attempt is not None and is_explicit(A):
             return self.attempt.beside.solve(problem)
-        return solve_or_densify(problem, lambda: _iterate(problem, form, A, M, self.shift), densely)
+        return solve_or_densify(
+            problem, lambda: _iterate(problem, self.plan, form, A, M, self.shift), densely
+        )
 
     def _solve_interval(self, problem: Problem) -> EigenResult:
         from .interval import solve_interval
@@ -157,7 +141,9 @@ class Prepared:
         return result.with_info(interval=[end if math.isfinite(end) else None for end in self.interval])
 
 
-def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift: float | None) -> EigenResult:
+def _iterate(
+    problem: Problem, plan: Plan, form: StandardForm | None, A: Any, M: Any, shift: float | None
+) -> EigenResult:
     """Solve a problem as it is or in its standard form; with method "auto" perhaps by shift-invert."""
     are_explicit = is_explicit(A) and (M is None or is_explicit(M))
     may_factorise = problem.method == "auto" and not problem.asks_for_corrections and are_explicit
@@ -168,7 +154,7 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift:
     from .transform.standard_form import standard_form
 
     unrestricted = not form.is_shifted and problem.locked is None
-    if may_factorise and unrestricted and is_factorable_pair(form.A, A, M, problem.which):
+    if may_factorise and unrestricted and plan.has("shift-invert"):
         return solve_pair(form, A, M, problem)
     may_prove = problem.which == "LM" and problem.locked is None and form.factors is not None
     method = solve_proven if may_prove and problem.verify == "always" else solve_transformed
@@ -221,24 +207,6 @@ def _nearest(
         extra *= 2
 
 
-def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
-    """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
-
-    def named(*names: str) -> dict[str, Any]:
-        return {name: options[name] for name in names}
-
-    choices = named("mode", "method", "convergence", "on_unconverged", "verify", "precision")
-    check_choices(options["callback"], which=which, **choices)
-    together = {"which": which, "sigma": sigma} | named("method", "mode", "Minv", "OPinv")
-    together |= named("preconditioner", "jd_options")
-    if options["interval"] is not None:
-        from .interval import check_with_interval
-
-        check_with_interval(**together, **named("v0", "ncv", "maxiter", "orthogonal_to"))
-        ends(options["interval"])
-    check_combination(M=M, **together)
-
-
 def prepare(
     A: Any,
     k: Any,
@@ -250,99 +218,105 @@ def prepare(
     *,
     may_be_end: bool = True,
 ) -> Prepared | Parts:
-    """Check and convert the arguments of `eigsh`: place the problem on a device, scale and transform it.
+    """Plan a call of `eigsh`, then scale its problem on the device of the plan, and transform it.
 
     Values nearest to `sigma` may be those of an end of the spectrum. Where penalties divide the spectrum, the
     problem may become several.
     """
-    check(M, sigma, which, options)
-    k = None if k is None else whole("k", k)
-    sizes = {name: options[name] for name in SIZES if options[name] is not None}
-    options = {**options, **{name: whole(name, size) for name, size in sizes.items()}}
-    pairs = 6 if k is None else k
-    interval = None if options["interval"] is None else ends(options["interval"])
-    given = Operands.of(A, M, options)
-    processes = given.split(options, interval)
-    rows = given.A
-    checkpoint = checkpoint_for(options["checkpoint"], options["checkpoint_interval"], processes)
-    seed = 0 if options["rng"] is None and given.start is not None else options["rng"]
-    rng = same_generator(generator(seed), processes)
-    sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
-    own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})
-    mode, sigma, which = _by_largest(options["mode"], sigma, which)
-    method = options["method"]
-    corrects = asks_for_corrections(method, given.preconditioner, options["jd_options"])
-    tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
-    op = beside = attempt = home = None
-    is_small = False
-    request = Request(pairs if interval is None else k, cast(Selection, which), sigma, interval)
-    penalties, requests = _penalties(given, request, _wanted(which, sigma, interval, mode), options, mode)
+    call = called(A, k, M, sigma, which, options, begin_s)
+    if (parts := _leave_penalties(call, A, M)) is not None:
+        return parts
+    plan = call.planned()
+    if may_be_end and plan.has("end"):
+        otherwise = functools.partial(prepare, A, k, M, sigma, which, options, begin_s, may_be_end=False)
+        _try_an_end(call, cast(Callable[[], Prepared], otherwise))
+    return _prepared(call, plan)
+
+
+def _leave_penalties(call: Call, A: Any, M: Any) -> Parts | None:
+    """Scale the rows of penalties; return the parts of a problem that they divide."""
+    given, interval = call.given, call.interval
+    pairs = call.pairs if interval is None else call.k
+    request = Request(pairs, cast(Selection, call.which), call.sigma, interval)
+    wanted = _wanted(call.which, call.sigma, interval, call.mode)
+    penalties, requests = _penalties(given, request, wanted, call.options, call.mode)
     if requests != [request]:
 
         def part(request: Request, name: str) -> Prepared:
-            path = options["checkpoint"]
+            path = call.options["checkpoint"]
             path = None if path is None else f"{path}.{name}"
-            changed = {**options, "interval": request.interval, "checkpoint": path}
-            return cast(Prepared, prepare(A, request.k, M, request.sigma, request.which, changed, begin_s))
+            options = {**call.options, "interval": request.interval, "checkpoint": path}
+            prepared = prepare(A, request.k, M, request.sigma, request.which, options, call.begin_s)
+            return cast(Prepared, prepared)
 
-        return Parts(request, requests, part, given.caller, own)
+        return Parts(request, requests, part, given.caller, call.own)
     if penalties is not None:
         device = device_of(given.A, given.device)
-        home = None if device == "cpu" else device
+        call.home = None if device == "cpu" else device
         given.A, given.M, given.applied, given.device = penalties.A, penalties.M, None, None
-    elif may_be_end and sigma is not None:
-        from .auto_end import Attempt, asks_for_nearest, look
+        call.penalties = penalties
+    return None
 
-        if asks_for_nearest(which, mode, given.M, options):
-            op = given.operator()
-            is_small = _is_small_matrix(given.A, op, pairs, options)
-            beside = None if is_small else look(given.A, op, sigma, pairs)
-        if beside is not None and beside.end is not None:
-            given_as = A, k, M, sigma, which, options, begin_s
-            otherwise = functools.partial(prepare, *given_as, may_be_end=False)
-            attempt = Attempt(beside, cast(Callable[[], Prepared], otherwise), options["callback"])
-            sigma, which = None, beside.end
-            checkpoint = None if checkpoint is None else checkpoint.stage("end")
-    placement = Placement.of(
-        *(given.A, given.M, device_of(given.A, given.device), sigma),
-        k=pairs,
-        method="jd" if corrects else "dense" if is_small else method,
-        mode=mode,
-        is_given=given.OPinv is not None,
-        needs_host=given.Minv is not None,
-        has_interval=interval is not None,
-    )
-    transforms, unfactored = placement.transforms, placement.unfactored
+
+def _try_an_end(call: Call, otherwise: Callable[[], Prepared]) -> None:
+    """Look whether the values nearest to sigma are those of an end of the spectrum, and ask for these."""
+    from .auto_end import Attempt, look
+
+    assert call.op is not None
+    assert call.sigma is not None
+    assert call.predicted_s is not None
+    beside = call.beside = look(call.op, call.sigma, call.predicted_s)
+    if beside.end is None:
+        return
+    call.attempt = Attempt(beside, otherwise, call.options["callback"])
+    call.sigma, call.which, call.placement = None, beside.end, None
+    call.checkpoint = None if call.checkpoint is None else call.checkpoint.stage("end")
+
+
+def _formed(call: Call, placement: Placement) -> tuple[Operator, bool]:
+    """Form the operator and the matrices on the device of a problem.
+
+    Also returns whether a shift is a target of iterations without a factorisation.
+    """
+    given, options, sigma, mode = call.given, call.options, call.sigma, call.mode
+    method, transforms, interval = options["method"], placement.transforms, call.interval
     if transforms:
-        refuse_factorisation(processes, method)
+        refuse_factorisation(call.processes, method)
     if placement.is_on_host:
         given.move_to_host(placement.home)
+    op = call.op
     if op is None or placement.home is not None:
         op = given.operator()
     if options["precision"] == "mixed":
         others = given.M, sigma, interval, given.OPinv, given.preconditioner, options["jd_options"]
         check_precision(op, method=method, is_plain=all(other is None for other in others))
     if transforms or interval is not None:
-        given.form_matrices(op, mode, is_factorised=transforms and not (sigma is None or corrects))
-    is_usual = given.OPinv is None and (method, mode, which) == ("auto", "normal", "LM")
+        given.form_matrices(op, mode, is_factorised=transforms and not (sigma is None or call.corrects))
+    is_usual = given.OPinv is None and (method, mode, call.which) == ("auto", "normal", "LM")
     if transforms and is_usual and not given.are_explicit:
-        unfactored = unfactored or sigma is not None
+        return op, placement.unfactored or sigma is not None
+    return op, placement.unfactored
+
+
+def _prepared(call: Call, plan: Plan) -> Prepared:
+    """Scale and transform the problem of a call."""
+    given, options, sigma, mode = call.given, call.options, call.sigma, call.mode
+    placement, interval, rng = call.placement or call.place(), call.interval, call.rng
+    transforms, method = placement.transforms, options["method"]
+    op, unfactored = _formed(call, placement)
     single = None
-    factorises = transforms and sigma is not None and mode == "normal"
+    always = interval is not None or call.penalties is not None
+    always |= transforms and sigma is not None and mode == "normal"
     is_end = not transforms and sigma is None
-    always = factorises or interval is not None
-    if penalties is not None:
-        factorises = always = True
-    if (factorises or is_end) and _takes_double(op, given, options, penalties, always=always):
+    if (always or is_end) and _takes_double(op, given, options, call.penalties, always=always):
         single, given.A = op.dtype, given.A.astype(DOUBLE[op.dtype.char])
         op = as_operator(given.A)
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
-    is_checked = options["check_hermitian"]
-    accuracy = tol, options["convergence"] == "absolute"
-    drawn = 0 if transforms else rng
+    is_checked, drawn = options["check_hermitian"], 0 if transforms else rng
+    accuracy = call.tol, options["convergence"] == "absolute"
     scaling = measured(op, given.A, given.M, far, mode, norm, drawn, is_checked, given.spacings, accuracy)
-    if beside is not None:
-        scaling = scaling.after(beside.columns)
+    if call.beside is not None:
+        scaling = scaling.after(call.beside.columns)
     shift, form = None if sigma is None else scaling.value(sigma), None
     with scaling.noted():
         operands = op, given.A, given.M, given.OPinv
@@ -352,66 +326,42 @@ def prepare(
 
             at = None if unfactored else shift
             how = "jd" if unfactored else method
-            form = standard_form(op, A, M, at, OPinv, mode, Minv=given.Minv, k=pairs, method=how)
-    problem = Problem(
-        operator=op,
-        k=pairs,
-        which=cast(Selection, which),
+            form = standard_form(op, A, M, at, OPinv, mode, Minv=given.Minv, k=call.pairs, method=how)
+    problem = call.problem(
+        op,
+        shift if unfactored else None,
         tolerance=Tolerance(
-            tol,
+            call.tol,
             options["convergence"],
             float(np.finfo(single or op.dtype).eps) / 2,
             0.0 if op.layout is not None else product_rounding(A, op.dtype),
         ),
-        rng=rng,
-        target=shift if unfactored else None,
-        norm=norm,
-        **given.blocks(op),
-        checkpoint=checkpoint,
-        time_limit=positive("time_limit", options["time_limit"]),
-        begin_s=begin_s,
         probes=None if transforms or interval is not None else scaling.probes,
         dtype=None if single is None else single.name,
-        may_be_dense=(
-            method in ("auto", "dense")
-            and penalties is None  # which a tridiagonal form has again
-            and not (corrects or OPinv is not None)
-            and fits_dense(op)
-        ),
-        **{name: options[name] for name in PASSED_ON},
     )
     return Prepared(
         problem=problem,
+        plan=plan,
         A=A,
         M=M,
         form=form,
         scaling=scaling,
-        penalties=penalties,
+        penalties=call.penalties,
         mode=mode,
         sigma=sigma,
-        given=own,
+        given=call.own,
         shift=shift,
-        attempt=attempt,
+        attempt=call.attempt,
         interval=interval,
         single=single,
-        most=None if k is None or interval is None else integer("k", k, 0),
-        tol=tol,
-        home=placement.home if home is None else home,
-        processes=processes,
-        rows=rows,
+        most=None if call.k is None or interval is None else integer("k", call.k, 0),
+        tol=call.tol,
+        home=placement.home if call.home is None else call.home,
+        processes=call.processes,
+        rows=call.rows,
         caller=given.caller,
         shows_progress=options["progress"],
     )
-
-
-def _is_small_matrix(A: Any, op: Operator, k: int, options: Mapping[str, Any]) -> bool:
-    """Check whether dense LAPACK takes less time for values around sigma than factors with their solves."""
-    if not is_explicit(A) or op.device != "cpu" or op.layout is not None or op.dtype.char in DOUBLE:
-        return False
-    if any(options[name] is not None for name in ("v0", "block_size", "checkpoint")) or not fits_dense(op):
-        return False
-    is_short = op.shape[0] <= DENSE_ROWS_AROUND + DENSE_ROWS_AROUND_PER_PAIR * k
-    return is_short or (isinstance(A, np.ndarray) and is_full(op))
 
 
 def _wanted(
@@ -481,97 +431,3 @@ def _rounded(result: EigenResult, problem: Problem, M: Any, dtype: Any) -> Eigen
     counted = result.with_info(dtype=dtype.name, operator_columns=columns)
     converged = residuals <= result.limits
     return replace(counted, eigenvalues=theta, eigenvectors=X, residuals=residuals, converged=converged)
-
-
-def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float | None, str]:
-    """Ask for the largest values of another mode where the smallest ones are wanted ("SM")."""
-    if which != "SM":
-        return mode, sigma, which
-    if sigma is None:
-        return mode, 0.0, "LM"
-    return SMALLEST[mode], -sigma if mode == "cayley" else sigma, "LM"
-
-
-@dataclass(slots=True)
-class Operands:
-    """Matrices, functions and blocks of a call as blockvec takes them, and the caller's kind of arrays.
-
-    A sparse operator of the host is the matrix `A`, which may be factorised, and the operator `applied`.
-    """
-
-    caller: ArrayKind | None
-    applied: Operator | None
-    A: Any
-    M: Any
-    Minv: Any
-    OPinv: Any
-    preconditioner: Any
-    start: Any
-    locked: Any
-    device: str | None
-    shape: Any
-    dtype: Any
-    spacings: tuple[float, float]  # eps of the types that A and M are given in
-
-    @classmethod
-    def of(cls, A: Any, M: Any, options: Mapping[str, Any]) -> Operands:
-        """Convert arrays and functions of torch and JAX; a function A has their device and type."""
-        device, dtype, like = options["device"], options["dtype"], options["like"]
-        caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
-        if caller is not None and is_function(A):
-            device = caller.device if device is None else device
-            dtype = caller.dtype if dtype is None else dtype
-        spacings = spacing(A), spacing(M)
-        others = (options["OPinv"], options["preconditioner"], options["v0"], options["orthogonal_to"])
-        A, M, OPinv, preconditioner, start, locked = natively(caller, A, M, *others)
-        stays = device is None or (isinstance(device, str) and device == "cpu")
-        matrix = matrix_on_host(A) if stays and options["comm"] is None else None
-        applied = None if matrix is None else A
-        given = A if matrix is None else matrix, M, options["Minv"], OPinv, preconditioner, start, locked
-        return cls(caller, applied, *given, device, options["shape"], dtype, spacings)
-
-    def split(self, options: Mapping[str, Any], interval: Any) -> Communicator | None:
-        """Split the rows of A over processes, if there are several; return these."""
-        whole = {"M": self.M, "OPinv": self.OPinv, "like": options["like"], "interval": interval}
-        kind = {"shape": self.shape, "dtype": self.dtype, "device": self.device, "mode": options["mode"]}
-        self.A = split(self.A, options["comm"], **kind, **whole)
-        return processes_of(self.A, options["comm"])
-
-    @property
-    def are_explicit(self) -> bool:
-        """Whether A and M have their entries in memory."""
-        return is_explicit(self.A) and (self.M is None or is_explicit(self.M))
-
-    def move_to_host(self, home: str | None) -> None:
-        """Copy the matrices to the host, which solves a problem of the device `home`, or of its own."""
-        self.A, self.M = on_host(self.A), on_host(self.M)
-        self.device = self.device if home is None else "cpu"
-
-    def operator(self) -> Operator:
-        """Make A an operator; a function has the shape and the type of M, if none are given."""
-        similar = None if self.OPinv is None else self.M
-        shape = getattr(similar, "shape", None) if self.shape is None else self.shape
-        dtype = getattr(similar, "dtype", None) if self.dtype is None else self.dtype
-        A = self.A if self.applied is None else self.applied
-        op = square(as_operator(A, shape=shape, dtype=dtype, device=self.device))
-        if self.caller is not None:  # refuses before the solve what it would after
-            self.caller.share(op.backend.empty((1, 1), op.dtype.name))
-        return op
-
-    def form_matrices(self, op: Operator, mode: str, *, is_factorised: bool) -> None:
-        """Form the matrices of operators that must be factorised or counted."""
-        if self.Minv is not None:
-            self.M = as_operator(self.M)  # which is not factorised
-        elif self.M is not None:
-            self.M = matrix_of("M", self.M, op)
-        is_factorised = is_factorised and self.OPinv is None and mode != "distance"
-        if mode in ("buckling", "reciprocal") or is_factorised:
-            self.A = matrix_of("A", self.A, op)
-
-    def blocks(self, op: Operator) -> dict[str, Any]:
-        """Convert the given blocks and the preconditioner to the type and the device of an operator."""
-        start = None if self.start is None else tall_block("v0", self.start, op)
-        locked = None if self.locked is None else tall_block("orthogonal_to", self.locked, op)
-        given = self.preconditioner
-        preconditioner = None if given is None else preconditioner_for(given, op)
-        return {"start": start, "locked": locked, "preconditioner": preconditioner}

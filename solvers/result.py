@@ -23,6 +23,8 @@ from .problem import IterationState, Stop, Verification, excess
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .planning import Plan
+
 SAME_VALUE = 10.0  # values within this many residual limits are shown as copies of one eigenvalue
 
 
@@ -92,6 +94,7 @@ class SolveInfo(TypedDict):
     # ||(A - A^H) z|| / ||A z|| for a random z, of A and M where rounding of their element types is exceeded
     asymmetry: NotRequired[dict[str, float]]
     processes: NotRequired[list[ProcessInfo]]  # if rows are split over several
+    plan: NotRequired[Plan]  # made before the first product
 
 
 @frozen
@@ -263,7 +266,7 @@ class EigenResult:
             "converged": self.converged.tolist(),
             "verification": self.verification.value,
             "multiplicities": [list(group) for group in self.multiplicities],
-            "info": self.info,
+            "info": {**self.info, **({"plan": plan.to_dict()} if (plan := self.info.get("plan")) else {})},
             "history": [
                 {
                     "restart": state.restart,

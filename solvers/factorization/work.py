@@ -23,6 +23,7 @@ from blockvec import Factorization
 from blockvec.system.frozen import frozen
 
 from ..blocks import to_host
+from ..costs import FactorRates, rates
 
 # Elements and operations per those of the sums. Of the elements, cuDSS stored 2.1 (a plane mesh), 3.0 (a
 # spatial one) and 5.2 times (with three unknowns per node), SuperLU 1.6 to 7.1 times, and fewer only where
@@ -34,29 +35,6 @@ SHIFTS, SOLVES = 4, 60
 SETUP_S = 0.1  # of all that does not depend on the matrix
 
 
-@frozen
-class _Rates:
-    """Seconds of a library per row, stored element, element of the factors, and operation."""
-
-    row: float  # of the analysis, like `element` and `symbolic`
-    element: float
-    symbolic: float
-    flop: float
-    solve: float  # per element of the factors and block of eight columns
-    call: float  # least time of a solve
-
-
-# SuperLU on one core: 8.7 s for 1.2e7 elements of a spin chain, 2.1 s for 5.8e6 of a cube of 30^3 points.
-SUPERLU_RATES = _Rates(row=0, element=1e-7, symbolic=1e-7, flop=4e-10, solve=2e-8, call=1e-3)
-# cuDSS 0.8 on an H200: 1.4 s of analysis for a plane mesh of 8.1e5 rows, 3.5 s for a spatial one of 1e6, and
-# 0.55 s for its numbers.
-CUDSS_RATES = _Rates(row=1.5e-6, element=5e-8, symbolic=2e-9, flop=5e-14, solve=4.6e-11, call=5e-3)
-
-
-# PARDISO of MKL 2026.2 on one core: 0.9 s for a cube of 40^3 points, 1.3 s for a square of 500^2, 0.5 s for
-# an elastic block of 23,000 unknowns and for a spin chain of 12,870 states.
-PARDISO_RATES = _Rates(row=3e-6, element=1e-7, symbolic=1e-8, flop=1.2e-11, solve=4e-9, call=5e-4)
-RATES = {"SuperLU": SUPERLU_RATES, "PARDISO": PARDISO_RATES}
 PEELED = 64  # rounds in which leaves of a graph are removed
 # Of random graphs, a dense block of this share of the rows is left, which falls with the mean degree d as
 # 1 - CORE_DEGREE / d: 0.57 to 0.61 were measured for d = 12, 0.3 to 0.4 for d = 3 and for power laws.
@@ -146,19 +124,20 @@ class FactorWork:
 
     def factor_s(self, device: str) -> float:
         """Predict the seconds of a first factorisation."""
-        rates = self._rates(device)
-        analysis_s = rates.row * self.n + rates.element * self.nnz + rates.symbolic * self.entries
-        return analysis_s + rates.flop * self.flops
+        rate = self._rates(device)
+        analysis_s = rate.row_s * self.n + rate.entry_s * self.nnz + rate.symbolic_s * self.entries
+        return analysis_s + rate.flop_s * self.flops
 
     def solve_s(self, device: str) -> float:
         """Predict the seconds of a whole solve by shift-invert."""
-        rates = self._rates(device)
-        again_s = rates.flop * self.flops if device != "cpu" else self.factor_s(device)
-        solves_s = SOLVES * (rates.call + rates.solve * self.entries)
+        rate = self._rates(device)
+        again_s = rate.flop_s * self.flops if device != "cpu" else self.factor_s(device)
+        solves_s = SOLVES * (rate.call_s + rate.solve_s * self.entries)
         return SETUP_S + self.factor_s(device) + (SHIFTS - 1) * again_s + solves_s
 
-    def _rates(self, device: str) -> _Rates:
-        return CUDSS_RATES if device != "cpu" else RATES[Factorization.library("cpu", self.dtype)]
+    def _rates(self, device: str) -> FactorRates:
+        library = "cuDSS" if device != "cpu" else Factorization.library(device, self.dtype)
+        return rates(device).factors[library]
 
 
 def _type(*matrices: Any) -> str:

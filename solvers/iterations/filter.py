@@ -14,6 +14,7 @@ import numpy as np
 from blockvec.system.frozen import frozen
 
 from ..blocks import CostedOperator
+from ..costs import recurrence_s, step_s
 from .rayleigh_ritz import Which
 
 LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
@@ -69,43 +70,15 @@ def filter_width(k: int) -> int:
 def choose_degree(operator: CostedOperator, block_size: int, basis: int, itemsize: int | None = None) -> int:
     """Return the degree at which applying A costs as much as orthogonalising, or 1 if the cost is unknown.
 
-    Costs are counted in bytes, from the operator's ``nnz``. At this balance shifting work from one part to
+    At this balance shifting work from one part to
     the other gains little. `basis` is the mean number of vectors that a step orthogonalises against, and
     `itemsize` the size of their elements in bytes, by default that of the operator's.
     """
     if getattr(operator, "nnz", None) is None:
         return 1
-    model = HOST_COSTS if operator.device == "cpu" else DEVICE_COSTS
     n, size = max(int(operator.shape[0]), 1), itemsize or int(operator.dtype.itemsize)
-    applying = max(model.call, application_bytes(operator, block_size))
-    orthogonalising = model.step + n * size * (model.basis_passes * basis + model.small_passes * block_size)
-    return max(1, min(round(orthogonalising / applying), MAX_DEGREE))
-
-
-def application_bytes(operator: CostedOperator, block_size: int) -> float:
-    """Count the bytes that a step of the recurrence moves, for an operator with ``nnz``."""
-    model = HOST_COSTS if operator.device == "cpu" else DEVICE_COSTS
-    size, nnz = int(operator.dtype.itemsize), int(operator.nnz)  # type: ignore[attr-defined]
-    return nnz * (size + INDEX_BYTES) + model.vector_passes * int(operator.shape[0]) * block_size * size
-
-
-@frozen
-class _Costs:
-    """Cost of a step, in bytes at the throughput of an application of A."""
-
-    call: float  # least time of an application, in bytes moved meanwhile
-    step: float  # host time of a step, not overlapped
-    vector_passes: float  # reads and writes of a block per step of the recurrence
-    basis_passes: float  # reads and writes of the basis per orthogonalisation
-    small_passes: float  # and those of the new block
-
-
-INDEX_BYTES = 4
-# Measured on two cores of a server: orthogonalisation runs at two thirds of the throughput.
-HOST_COSTS = _Costs(call=2e5, step=4e6, vector_passes=2.5, basis_passes=6, small_passes=24)
-# At 4 TB/s 20 us per application and 0.5 ms per step: of five such pairs tried on an H100 with eleven
-# matrices of 6e3 to 2e6 rows, these took the least time.
-DEVICE_COSTS = _Costs(call=8e7, step=2e9, vector_passes=3.5, basis_passes=4, small_passes=16)
+    orthogonalising_s = step_s(operator.device, n, size, block_size, basis)
+    return max(1, min(round(orthogonalising_s / recurrence_s(operator, block_size)), MAX_DEGREE))
 
 
 def design_filter(

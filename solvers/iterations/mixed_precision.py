@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from ..blocks import AffineOperator, Operator
-from .filter import INDEX_BYTES, application_bytes
+from ..costs import INDEX_BYTES, product_bytes
 
 Precision = Literal["auto", "double", "mixed"]
 
@@ -79,4 +79,4 @@ def saves_time(operator: Operator, block_size: int) -> bool:
     This does not depend on the number of processes: another number can resume from a checkpoint.
     """
     least = HOST_BYTES if operator.device == "cpu" else DEVICE_BYTES
-    return application_bytes(operator, block_size) >= least
+    return product_bytes(operator, block_size) >= least

@@ -48,8 +48,8 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, is_explicit
 from ..blocks import Array, to_host
-from ..choice import DENSE_SHARE
 from ..column_block import ColumnBlock
+from ..costs import DENSE_SHARE
 from ..factorization.gram import Factor, gram_factor, rows_of_semidefinite
 from ..factorization.root import root_factor
 from ..factorization.shifted import ShiftedInverse, Solve, checked_inverse, shifted_inverse

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import blockvec
 from blockvec import models, option_context
-from solvers import choice, eigsh
+from solvers import eigsh, sizes
 from solvers.column_block import ColumnBlock, ColumnOperator
 
 SHAPES = st.tuples(st.integers(0, 40), st.integers(0, 6), st.integers(0, 6))
@@ -116,7 +116,7 @@ def test_long_and_short_columns_have_the_same_eigenpairs(
     A = models.laplace3d(n=10).tocsr().astype(dtype)
     results = []
     for rows in (0, 1 << 17):
-        monkeypatch.setattr(choice, "SHORT_ROWS", rows)
+        monkeypatch.setattr(sizes, "SHORT_ROWS", rows)
         results.append(eigsh(A, k=7, which="SA", rng=0, return_info=True, **options))
     for result in results:
         assert result.converged.all()

@@ -29,10 +29,10 @@ def _as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.param == "columns" and "without_a_shift" in request.node.name:
         pytest.skip("forms without a shift have row-major blocks")
     if request.param == "rows":
-        monkeypatch.setattr("solvers.choice.SHORT_ROWS", 0)
+        monkeypatch.setattr("solvers.sizes.SHORT_ROWS", 0)
 
     monkeypatch.setattr("solvers.transform.standard_form.standard_form", form)
-    monkeypatch.setattr("solvers.preparation.fits_dense", lambda op: False)
+    monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
 
 
 def pencil(kind: str) -> tuple[Any, Any]:

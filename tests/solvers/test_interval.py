@@ -360,7 +360,7 @@ def test_a_wrong_count_is_noticed_and_mended(
     check(result, VALUES[(VALUES >= 1) & (VALUES <= 1.3)], GRID)
     assert result.info["method"] == "dense"
     assert "were counted" in result.info["why"] or "stagnated" in result.info["why"]
-    monkeypatch.setattr("solvers.preparation.fits_dense", lambda op: False)
+    monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
     with pytest.raises((BreakdownError, NoConvergence), match=r"were counted|missing"):
         solved(GRID, (1.0, 1.3))
 

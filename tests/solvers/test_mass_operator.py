@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
-from solvers import EigenResult, auto_dense, choice, eigsh
+from solvers import EigenResult, auto_dense, costs, eigsh
 from solvers.factorization.root import root_factor
 
 
@@ -36,8 +36,8 @@ def mass(nx: int, ny: int, kind: str) -> Any:
 @pytest.fixture
 def _no_dense_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_dense, "FEW_ROWS", 1)
-    monkeypatch.setattr(choice, "DENSE_ROWS", 1)
-    monkeypatch.setattr(choice, "DENSE_ROWS_INSIDE", 1)
+    for rival in ("end", "inside"):
+        monkeypatch.setitem(costs.DENSE_ROWS, ("host", rival), (1, 0))
 
 
 def check(result: EigenResult, A: Any, M: Any, expected: np.ndarray) -> None:

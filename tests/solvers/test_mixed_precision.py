@@ -194,7 +194,7 @@ def test_a_copy_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.M
     monkeypatch.setattr("solvers.runtime.memory.SMALL_BYTES", 0)
     A = models.model("laplace2d:n=34")
     asked: list[int] = []
-    monkeypatch.setattr("solvers.storage.require_memory", lambda op, needed, *text: asked.append(needed))
+    monkeypatch.setattr("solvers.sizes.require_memory", lambda op, needed, *text: asked.append(needed))
     solve(A, 6, method="filter", precision="double")
     copy = mixed_precision.copy_bytes(as_operator(A), 4)
     assert solve(A, 6, method="filter", precision="auto").info["single_columns"] > 0

@@ -11,9 +11,8 @@ import scipy.sparse as sp
 from blockvec import Factorization
 from blockvec.errors import DeviceError
 from blockvec.models import model
-from solvers.auto_shift_invert import is_factorable
 from solvers.factorization.work import FactorWork
-from solvers.placement import LONGEST_S, Placement, place_of
+from solvers.placement import LONGEST_S, Placement, is_factorable, place_of
 
 CHAIN, PLANE, SMALL = "laplace1d:n=60000", "laplace2d:nx=250,ny=250", "laplace2d:nx=100,ny=100"
 CUBE, GRAPH = "laplace3d:n=40", "graph"

@@ -15,7 +15,7 @@ from blockvec import BlockVector, Recorder, as_operator, models
 from blockvec.errors import BreakdownError
 from blockvec.krylov_steps import KrylovSteps, StepReport
 from blockvec.sparse_operator import SparseOperator
-from solvers import choice, drivers, eigsh
+from solvers import drivers, eigsh, sizes
 from solvers.iterations import krylov, lanczos
 from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
@@ -33,7 +33,7 @@ DTYPES = ("float64", "complex128", "float32")
 def queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queue steps on the host, too."""
     monkeypatch.setattr(krylov, "is_queued", lambda *_: True)
-    monkeypatch.setattr(choice, "SHORT_ROWS", 0)  # row-major blocks, as on a GPU
+    monkeypatch.setattr(sizes, "SHORT_ROWS", 0)  # row-major blocks, as on a GPU
 
 
 @pytest.fixture

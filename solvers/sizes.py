@@ -1,4 +1,4 @@
-"""The method and the sizes of an iteration, chosen from the size and the costs of a problem."""
+"""The sizes of an iteration: its method, block and basis, and the memory that they need."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
 from .arguments import integer
-from .blocks import round_up
+from .blocks import Operator, ceil_div, round_up
 from .column_block import SHORT_ROWS
-from .costs import FEW_ROWS, most_calls
+from .costs import INDEX_BYTES, Rival, dense_is_faster, most_calls
 from .iterations.filter import FEW_PAIRS, PAIR, choose_degree
-from .problem import Chosen, IterationOptions, Problem
+from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
+from .iterations.rayleigh_ritz import Tolerance
+from .problem import Chosen, IterationOptions, Method, Problem
+from .runtime.memory import require_memory
 from .runtime.progress import logger
 from .transform.inner_product import InnerProductOperator
 
@@ -31,17 +34,6 @@ SINGLE_PAIRS, FEW_COSTLY_PAIRS, FEW_INVERSE_PAIRS = 128, 50, 5
 # nine matrices of 3000 to 1.3 million rows took .4 to 1.0 of the time of half as many.
 STEPS_OF_FUNCTIONS = {2: 28, 4: 21, 8: 16}
 FUNCTION_PAIRS, FUNCTION_BYTES = 64, 1 << 30
-DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
-# On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
-# Per wanted pair: at the limit, dense matrices of 180 to 400 rows took .5 to 2.4 times as long densely.
-DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR = 150, 5
-DENSE_ROWS_AROUND = 300  # rows: dense LAPACK against factors for one pair around sigma, graphs and lattices
-DENSE_ROWS_AROUND_PER_PAIR = 6  # rows per wanted pair, the same for 6 to 40 pairs
-# Iterations inside a spectrum apply A to more columns than this; those of the host took 2 to 13 times as long
-# as dense LAPACK.
-DENSE_ROWS_INSIDE, DENSE_ROWS_INSIDE_GPU = FEW_ROWS, 1500
-DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
-DENSE_MAX_ROWS = 10000
 MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
 MANY_PAIRS = 20
 LEAST_STEPS = 8  # steps of a large block for which a basis needs room
@@ -93,26 +85,12 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
 
 def why_dense(problem: Problem) -> str | None:
     """Say why dense LAPACK takes less time than iterations; None where it does not, or is not asked."""
-    n, k = problem.n, problem.k
     iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
     if problem.method != "auto" or any(value is not None for value in iterative):
         return None
-    most = _most_dense_rows(problem)
-    if n <= most:
-        return f"n = {n} is at most {most}"
-    if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
-        return f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
-    return None
-
-
-def _most_dense_rows(problem: Problem) -> int:
-    """Choose the number of rows up to which dense LAPACK is taken."""
-    if problem.has_costly_steps:
-        return DENSE_ROWS_HOST
-    is_here = problem.operator.device == "cpu"
-    if problem.target is not None:
-        return DENSE_ROWS_INSIDE if is_here else DENSE_ROWS_INSIDE_GPU
-    return min(FEW_ROWS, DENSE_ROWS_HOST + DENSE_ROWS_PER_PAIR * problem.k) if is_here else DENSE_ROWS
+    place: Rival = "end" if problem.target is None else "inside"
+    rival: Rival = "solves" if problem.has_costly_steps else place
+    return dense_is_faster(problem.n, problem.k, problem.operator.device, rival)
 
 
 def _block_size(problem: Problem) -> int:
@@ -226,11 +204,118 @@ class DescribedOperator:
     """The properties of an operator that the choice of method and sizes depends on."""
 
     n: int
-    nnz: int
+    nnz: int | None
     dtype: np.dtype[Any]
     device: str = "cpu"
+
+    layout: Any = None
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self.n, self.n
+
+
+# --- memory ---------------------------------------------------------------------------------------------
+
+
+def may_mix(problem: Problem, options: IterationOptions) -> bool:
+    """Check whether filters may be in single precision: where that saves time."""
+    op, b = problem.operator, options.block_size
+    if options.method != "filter" or problem.precision == "double" or not can_convert(op):
+        return False
+    if problem.precision == "mixed":
+        return True
+    return saves_time(op, b)
+
+
+def basis_bytes(problem: Problem, options: IterationOptions) -> int:
+    """Count the bytes of the vectors that an iteration stores, per process."""
+    op = problem.operator
+    return _local_rows(op) * _columns(problem, options) * op.dtype.itemsize
+
+
+def require_basis(problem: Problem, options: IterationOptions) -> None:
+    """Refuse an iteration that needs more memory than is free."""
+    op, needed, remedy = problem.operator, basis_bytes(problem, options), "lower ncv or k"
+    purpose = f"a basis of ncv = {options.ncv} vectors of {_local_rows(op)} rows"
+    if options.mixes:
+        needed += copy_bytes(op, options.block_size)
+        purpose += " and a copy of A in single precision"
+        remedy += ", or use precision='double'"
+    require_memory(op, needed, purpose, remedy)
+
+
+def _columns(problem: Problem, options: IterationOptions) -> int:
+    """Count the vectors that an iteration stores."""
+    basis = 2 * options.ncv + 4 * problem.k if options.method == "jd" else options.ncv
+    return basis + 6 * options.block_size + problem.k + problem.n_locked
+
+
+def memory_needed(
+    n: int,
+    nnz: int,
+    k: int,
+    processes: int = 1,
+    *,
+    dtype: Any = np.float64,
+    method: Method = "auto",
+    block_size: int | None = None,
+    ncv: int | None = None,
+) -> int:
+    """Estimate the bytes that each process of a solve on hosts needs, before there is a matrix.
+
+    For one end of the spectrum of a sparse matrix. They are those of the matrix, twice because its parts or a
+    scaled copy are made from it, and of the vectors that the iteration stores. The halo of the process's rows
+    is not counted.
+
+    Parameters
+    ----------
+    n, nnz, k : int
+        Rows and entries of the whole matrix, and wanted eigenpairs.
+    processes : int
+    dtype : dtype
+        Element type of the matrix.
+    method, block_size, ncv
+        As for `eigsh`.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from blockvec.solvers import memory_needed
+    >>> [round(memory_needed(400**3, 7 * 400**3, 20, processes) / 1e9) for processes in (1, 4)]
+    [91, 23]
+    """
+    n, nnz = integer("n", n, 1), integer("nnz", nnz, 0)
+    op: Any = DescribedOperator(n, nnz, np.dtype(dtype))
+    tolerance = Tolerance(0.0, "value", float(np.finfo(op.dtype).eps) / 2)
+    problem = Problem(
+        operator=op,
+        k=integer("k", k, 1, n),
+        which="SA",
+        tolerance=tolerance,
+        rng=np.random.default_rng(0),
+        method=method,
+        block_size=block_size,
+        ncv=ncv,
+    )
+    options = choose_options(problem, problem)
+    rows = ceil_div(n, integer("processes", processes, 1))
+    if options.method == "dense":
+        return dense_bytes(op)
+    itemsize: int = op.dtype.itemsize
+    basis = rows * _columns(problem, options) * itemsize
+    return 2 * ceil_div(nnz, processes) * (itemsize + INDEX_BYTES) + basis
+
+
+def dense_bytes(op: Operator) -> int:
+    """Compute the memory that dense LAPACK needs."""
+    n: int = op.shape[0]
+    return 5 * n * n * op.dtype.itemsize
+
+
+def _local_rows(op: Operator) -> int:
+    return op.shape[0] if op.layout is None else op.layout.n_local

@@ -1,0 +1,322 @@
+"""A call of `eigsh`: its checked arguments, converted to the arrays of blockvec, and the plan for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from blockvec import Operator, as_operator
+from blockvec.interchange import ArrayKind, is_function
+from blockvec.parallel import Communicator
+
+from .arguments import (
+    check_choices,
+    check_combination,
+    checkpoint_for,
+    device_of,
+    ends,
+    generator,
+    is_explicit,
+    matrix_on_host,
+    natively,
+    on_host,
+    positive,
+    preconditioner_for,
+    real,
+    spacing,
+    square,
+    tall_block,
+    whole,
+)
+from .auto_dense import fits_dense, matrix_of
+from .costs import dense_is_faster, is_full
+from .iterations.rayleigh_ritz import Selection, Tolerance
+from .placement import Placement
+from .planning import Plan, plan_of
+from .problem import Problem, asks_for_corrections
+from .runtime.processes import processes_of, same_generator, split
+from .sizes import DescribedOperator
+from .transform.penalties import Penalties
+
+if TYPE_CHECKING:
+    from .auto_end import Attempt, Beside
+    from .runtime.checkpoint import Checkpoint
+
+# The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
+SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
+DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
+SIZES = ("block_size", "ncv", "maxiter")
+# Options that a problem has as they are given.
+PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """The checked arguments of a call of `eigsh`, and what is chosen for them before anything is applied."""
+
+    given: Operands
+    options: Mapping[str, Any]
+    begin_s: float
+    k: int | None
+    interval: tuple[float, float] | None
+    mode: str
+    sigma: float | None
+    which: str
+    own: dict[str, Any]  # entries of `info` that are the caller's
+    tol: float
+    rng: np.random.Generator
+    checkpoint: Checkpoint | None
+    processes: Communicator | None
+    rows: Any  # the operator as it was split over these
+    op: Operator | None = None
+    home: str | None = None  # device of a matrix whose penalties the host scales
+    penalties: Penalties | None = None
+    placement: Placement | None = None
+    predicted_s: tuple[float, float] | None = None  # of an iteration at an end, and of factors
+    beside: Beside | None = None
+    attempt: Attempt | None = None
+    is_small: bool = False  # dense LAPACK takes less time than factors
+
+    @property
+    def pairs(self) -> int:
+        """Number of wanted pairs, where there is one."""
+        return 6 if self.k is None else self.k
+
+    @property
+    def corrects(self) -> bool:
+        """Whether Jacobi-Davidson is asked for."""
+        how = self.options["method"], self.given.preconditioner, self.options["jd_options"]
+        return asks_for_corrections(*how)
+
+    def asks_for_nearest(self) -> bool:
+        """Check whether the values are those nearest to sigma, by whichever method."""
+        if self.penalties is not None or self.sigma is None:
+            return False
+        from .auto_end import asks_for_nearest
+
+        return asks_for_nearest(self.which, self.mode, self.given.M, self.options)
+
+    def place(self) -> Placement:
+        """Place the problem on a device."""
+        given, method = self.given, self.options["method"]
+        return Placement.of(
+            *(given.A, given.M, device_of(given.A, given.device), self.sigma),
+            k=self.pairs,
+            method="jd" if self.corrects else "dense" if self.is_small else method,
+            mode=self.mode,
+            is_given=given.OPinv is not None,
+            needs_host=given.Minv is not None,
+            has_interval=self.interval is not None,
+        )
+
+    def planned(self) -> Plan:
+        """Plan the solve: nothing is applied."""
+        A = self.given.A
+        if self.asks_for_nearest():
+            from .auto_end import may_be_quick
+
+            self.op = self.given.operator()
+            self.is_small = _is_small_matrix(A, self.op, self.pairs, self.options)
+            self.predicted_s = None if self.is_small else may_be_quick(A, self.op, self.pairs)
+        self.placement = placement = self.place()
+        op: Any = self.op
+        if placement.home is not None:  # it has its entries there
+            op = DescribedOperator(A.shape[0], getattr(A, "nnz", None), np.dtype(A.dtype))
+        elif op is None:
+            op = self.op = self.given.operator()
+        return plan_of(
+            self.problem(op, self.sigma if placement.unfactored else None),
+            self.given.A,
+            self.given.M,
+            placement,
+            sigma=self.sigma,
+            mode=self.mode,
+            interval=self.interval,
+            is_given=self.given.OPinv is not None,
+            may_be_end=self.predicted_s is not None,
+        )
+
+    def problem(self, op: Operator, target: float | None, **entries: Any) -> Problem:
+        """Form the problem of an operator; `entries` are those that are only known once A is scaled."""
+        options, method = self.options, self.options["method"]
+        tolerance = Tolerance(self.tol, options["convergence"], float(np.finfo(op.dtype).eps) / 2)
+        return Problem(
+            operator=op,
+            k=self.pairs,
+            which=cast(Selection, self.which),
+            rng=self.rng,
+            target=target,
+            norm=positive("norm", options["norm"]),
+            **self.given.blocks(op),
+            checkpoint=self.checkpoint,
+            time_limit=positive("time_limit", options["time_limit"]),
+            begin_s=self.begin_s,
+            may_be_dense=(
+                method in ("auto", "dense")
+                and self.penalties is None  # which a tridiagonal form has again
+                and not (self.corrects or self.given.OPinv is not None)
+                and fits_dense(op)
+            ),
+            **{name: options[name] for name in PASSED_ON},
+            **({"tolerance": tolerance} | entries),
+        )
+
+
+def called(
+    A: Any, k: Any, M: Any, sigma: Any, which: str, options: Mapping[str, Any], begin_s: float
+) -> Call:
+    """Check the arguments of `eigsh`, and convert them."""
+    check(M, sigma, which, options)
+    k = None if k is None else whole("k", k)
+    sizes = {name: options[name] for name in SIZES if options[name] is not None}
+    options = {**options, **{name: whole(name, size) for name, size in sizes.items()}}
+    interval = None if options["interval"] is None else ends(options["interval"])
+    given = Operands.of(A, M, options)
+    processes = given.split(options, interval)
+    seed = 0 if options["rng"] is None and given.start is not None else options["rng"]
+    checkpoint = checkpoint_for(options["checkpoint"], options["checkpoint_interval"], processes)
+    sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
+    own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})
+    mode, sigma, which = _by_largest(options["mode"], sigma, which)
+    return Call(
+        given=given,
+        options=options,
+        begin_s=begin_s,
+        k=k,
+        interval=interval,
+        mode=mode,
+        sigma=sigma,
+        which=which,
+        own=own,
+        tol=real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf),
+        rng=same_generator(generator(seed), processes),
+        checkpoint=checkpoint,
+        processes=processes,
+        rows=given.A,
+    )
+
+
+def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
+    """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
+
+    def named(*names: str) -> dict[str, Any]:
+        return {name: options[name] for name in names}
+
+    choices = named("mode", "method", "convergence", "on_unconverged", "verify", "precision")
+    check_choices(options["callback"], which=which, **choices)
+    together = {"which": which, "sigma": sigma} | named("method", "mode", "Minv", "OPinv")
+    together |= named("preconditioner", "jd_options")
+    if options["interval"] is not None:
+        from .interval import check_with_interval
+
+        check_with_interval(**together, **named("v0", "ncv", "maxiter", "orthogonal_to"))
+        ends(options["interval"])
+    check_combination(M=M, **together)
+
+
+def _is_small_matrix(A: Any, op: Operator, k: int, options: Mapping[str, Any]) -> bool:
+    """Check whether dense LAPACK takes less time for values around sigma than factors with their solves."""
+    if not is_explicit(A) or op.device != "cpu" or op.layout is not None or op.dtype.char in DOUBLE:
+        return False
+    if any(options[name] is not None for name in ("v0", "block_size", "checkpoint")) or not fits_dense(op):
+        return False
+    is_short = dense_is_faster(op.shape[0], k, op.device, "factors") is not None
+    return is_short or (isinstance(A, np.ndarray) and is_full(op))
+
+
+def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float | None, str]:
+    """Ask for the largest values of another mode where the smallest ones are wanted ("SM")."""
+    if which != "SM":
+        return mode, sigma, which
+    if sigma is None:
+        return mode, 0.0, "LM"
+    return SMALLEST[mode], -sigma if mode == "cayley" else sigma, "LM"
+
+
+@dataclass(slots=True)
+class Operands:
+    """Matrices, functions and blocks of a call as blockvec takes them, and the caller's kind of arrays.
+
+    A sparse operator of the host is the matrix `A`, which may be factorised, and the operator `applied`.
+    """
+
+    caller: ArrayKind | None
+    applied: Operator | None
+    A: Any
+    M: Any
+    Minv: Any
+    OPinv: Any
+    preconditioner: Any
+    start: Any
+    locked: Any
+    device: str | None
+    shape: Any
+    dtype: Any
+    spacings: tuple[float, float]  # eps of the types that A and M are given in
+
+    @classmethod
+    def of(cls, A: Any, M: Any, options: Mapping[str, Any]) -> Operands:
+        """Convert arrays and functions of torch and JAX; a function A has their device and type."""
+        device, dtype, like = options["device"], options["dtype"], options["like"]
+        caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+        if caller is not None and is_function(A):
+            device = caller.device if device is None else device
+            dtype = caller.dtype if dtype is None else dtype
+        spacings = spacing(A), spacing(M)
+        others = (options["OPinv"], options["preconditioner"], options["v0"], options["orthogonal_to"])
+        A, M, OPinv, preconditioner, start, locked = natively(caller, A, M, *others)
+        stays = device is None or (isinstance(device, str) and device == "cpu")
+        matrix = matrix_on_host(A) if stays and options["comm"] is None else None
+        applied = None if matrix is None else A
+        given = A if matrix is None else matrix, M, options["Minv"], OPinv, preconditioner, start, locked
+        return cls(caller, applied, *given, device, options["shape"], dtype, spacings)
+
+    def split(self, options: Mapping[str, Any], interval: Any) -> Communicator | None:
+        """Split the rows of A over processes, if there are several; return these."""
+        whole = {"M": self.M, "OPinv": self.OPinv, "like": options["like"], "interval": interval}
+        kind = {"shape": self.shape, "dtype": self.dtype, "device": self.device, "mode": options["mode"]}
+        self.A = split(self.A, options["comm"], **kind, **whole)
+        return processes_of(self.A, options["comm"])
+
+    @property
+    def are_explicit(self) -> bool:
+        """Whether A and M have their entries in memory."""
+        return is_explicit(self.A) and (self.M is None or is_explicit(self.M))
+
+    def move_to_host(self, home: str | None) -> None:
+        """Copy the matrices to the host, which solves a problem of the device `home`, or of its own."""
+        self.A, self.M = on_host(self.A), on_host(self.M)
+        self.device = self.device if home is None else "cpu"
+
+    def operator(self) -> Operator:
+        """Make A an operator; a function has the shape and the type of M, if none are given."""
+        similar = None if self.OPinv is None else self.M
+        shape = getattr(similar, "shape", None) if self.shape is None else self.shape
+        dtype = getattr(similar, "dtype", None) if self.dtype is None else self.dtype
+        A = self.A if self.applied is None else self.applied
+        op = square(as_operator(A, shape=shape, dtype=dtype, device=self.device))
+        if self.caller is not None:  # refuses before the solve what it would after
+            self.caller.share(op.backend.empty((1, 1), op.dtype.name))
+        return op
+
+    def form_matrices(self, op: Operator, mode: str, *, is_factorised: bool) -> None:
+        """Form the matrices of operators that must be factorised or counted."""
+        if self.Minv is not None:
+            self.M = as_operator(self.M)  # which is not factorised
+        elif self.M is not None:
+            self.M = matrix_of("M", self.M, op)
+        is_factorised = is_factorised and self.OPinv is None and mode != "distance"
+        if mode in ("buckling", "reciprocal") or is_factorised:
+            self.A = matrix_of("A", self.A, op)
+
+    def blocks(self, op: Operator) -> dict[str, Any]:
+        """Convert the given blocks and the preconditioner to the type and the device of an operator."""
+        start = None if self.start is None else tall_block("v0", self.start, op)
+        locked = None if self.locked is None else tall_block("orthogonal_to", self.locked, op)
+        given = self.preconditioner
+        preconditioner = None if given is None else preconditioner_for(given, op)
+        return {"start": start, "locked": locked, "preconditioner": preconditioner}

@@ -1,0 +1,296 @@
+"""The plan of a solve: what is decided from arguments, sizes and patterns, before the first product.
+
+It depends on the class of the device, never on free memory or the clock.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import textwrap
+import time
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from blockvec.system.frozen import frozen
+from blockvec.system.scalars import plain
+
+from .arguments import Options, integer, is_explicit
+from .costs import dense_is_faster, is_full, product_s, rates, recurrence_s, step_s
+from .placement import Placement, is_affordable, is_factorable, is_factorable_pair, place_of
+from .problem import IterationOptions, Problem
+from .sizes import DescribedOperator, basis_bytes, choose_options, dense_bytes
+
+StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
+FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
+
+
+@frozen
+class Stage:
+    """A method that a plan runs, first or under a condition.
+
+    Attributes
+    ----------
+    name : str
+        What it is for.
+    method : {"lanczos", "filter", "jd", "dense", "shift-invert"}
+    why : str
+        The reason for the method.
+    when : str
+        The condition under which it takes over from the stages before; empty for the first.
+    block_size, ncv, degree
+        Sizes of an iteration, and the degree of its filter, as far as they are known before.
+    seconds : float or None
+        Predicted time, of iterations from one restart to the next.
+    nbytes : int or None
+        Memory beside that of the matrix; None for factors, whose size their analysis tells.
+    """
+
+    name: StageName
+    method: str
+    why: str
+    when: str = ""
+    block_size: int | None = None
+    ncv: int | None = None
+    degree: int = 1
+    seconds: float | None = None
+    nbytes: int | None = None
+
+    def __str__(self) -> str:
+        sizes = ""
+        if self.ncv is not None:
+            sizes = f" in blocks of {self.block_size} with a basis of {self.ncv} vectors"
+        if self.degree > 1:
+            sizes += f" and a filter of degree {self.degree} at most"
+        per = "" if self.ncv is None else " per restart"
+        costs = [] if self.seconds is None else [f"about {self.seconds:.1g} s{per}"]
+        costs += [] if self.nbytes is None else [f"{self.nbytes / 1e6:.2g} MB"]
+        told = f" ({', '.join(costs)})" if costs else ""
+        return f"{METHODS[self.method]}{sizes}{told}: {self.why}"
+
+
+CLOSE = "wanted values are close together"  # a reason for factors
+METHODS = {
+    "lanczos": "block Lanczos",
+    "filter": "block Lanczos",
+    "jd": "block Jacobi-Davidson",
+    "dense": "dense LAPACK",
+    "shift-invert": "shift-invert",
+}
+
+
+@frozen
+class Plan:
+    """What `eigsh` does for its arguments: `print(plan)` says it in words.
+
+    Attributes
+    ----------
+    n, k : int
+        Rows, and wanted eigenpairs; k is None for all in an interval.
+    device : str
+        Where the problem is solved.
+    home : str or None
+        Device of the matrix, where the host solves the problem in its place.
+    transformation : str
+        The form in which the problem is solved.
+    stages : tuple of Stage
+        In the order in which they may run.
+    """
+
+    n: int
+    k: int | None
+    device: str
+    home: str | None
+    transformation: str
+    stages: tuple[Stage, ...]
+
+    def has(self, name: StageName) -> bool:
+        """Check whether a stage may run."""
+        return any(stage.name == name for stage in self.stages)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain numbers, lists and text, ready for JSON."""
+        return {**asdict(self), "stages": [asdict(stage) for stage in self.stages]}
+
+    def __str__(self) -> str:
+        pairs = "all eigenpairs in the interval" if self.k is None else f"{self.k} eigenpairs"
+        place = self.device if self.home is None else f"the host, in place of {self.home}"
+        text = [f"Compute {pairs} of {self.n} rows on {place}, {self.transformation}."]
+        text += [f"{f'If {each.when}' if each.when else 'First'}, {each}." for each in self.stages]
+        return textwrap.fill(" ".join(text), 100)
+
+
+def plan(
+    A: Any, k: int | None = None, M: Any = None, sigma: float | None = None, which: str = "LM", **options: Any
+) -> Plan:
+    """Plan a solve: say what `eigsh` would do with the same arguments, without any product with A.
+
+    Returns
+    -------
+    Plan
+
+    Examples
+    --------
+    >>> import blockvec
+    >>> from solvers import plan
+    >>> [stage.method for stage in plan(blockvec.models.model("laplace2d:n=60"), 6, which="LA").stages]
+    ['filter', 'shift-invert']
+    """
+    from .call import called
+    from .eigsh import eigsh
+
+    given = inspect.signature(eigsh).bind(A, k, M, sigma, which, **options)
+    given.apply_defaults()
+    named = {name: plain(given.arguments[name]) for name in Options.__annotations__}
+    return called(A, plain(k), M, plain(sigma), plain(which), named, time.perf_counter()).planned()
+
+
+def plan_of(
+    problem: Problem,
+    A: Any,
+    M: Any,
+    placement: Placement,
+    *,
+    sigma: float | None,
+    mode: str,
+    interval: tuple[float, float] | None,
+    is_given: bool,
+    may_be_end: bool,
+) -> Plan:
+    """Plan the solve of a problem whose operator may be described only, with matrices A and M.
+
+    `is_given`: (A - sigma M)^-1 is. `may_be_end`: values around sigma are those of an end of the spectrum if
+    no others are seen.
+    """
+    n, op = problem.n, problem.operator
+    if interval is None:
+        integer("k", problem.k, 1, n - problem.n_locked)
+    form = "without a transformation"
+    if interval is not None:
+        stages = _interval_stages(problem, A, M)
+        form = "by counts of eigenvalues" if stages[0].name == "slices" else form
+    elif placement.transforms:
+        form = _transformation(sigma, mode, M is not None)
+        is_shifted = sigma is not None and not placement.unfactored and mode != "distance"
+        stages = _transformed_stages(problem, A, M, is_shifted=is_shifted, is_given=is_given)
+    else:
+        form = form if sigma is None else f"around {sigma:g} without factors"
+        stages = _plain_stages(problem, A)
+    if may_be_end:
+        seen = "16 steps see values on one side of sigma only"
+        first = Stage("end", "lanczos", "the nearest values are those of an end", seen)
+        when = "it takes longer than factors, or there are values on both sides"
+        stages = [first, replace(stages[0], when=when), *stages[1:]]
+    if problem.may_be_dense and stages[0].method != "dense":
+        stages.append(_dense_stage(problem, f"n = {n} is few", "that fails, or takes longer"))
+    k = problem.k if interval is None else None
+    device = "cpu" if placement.is_on_host else op.device
+    return Plan(n, k, device, placement.home, form, tuple(stages))
+
+
+def _may_factorise(problem: Problem, A: Any, M: Any) -> bool:
+    """Check whether factors that nobody asked for may take over."""
+    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
+    return problem.method == "auto" and not problem.asks_for_corrections and are_explicit
+
+
+def _plain_stages(problem: Problem, A: Any) -> list[Stage]:
+    """List the stages of a problem without a transformation."""
+    stages, op = _iterations(problem), problem.operator
+    ends = ("SA", "LA") if problem.which == "BE" else (problem.which,)
+    iterates = stages[0].method in ("lanczos", "filter") and problem.target is None
+    by_lapack = problem.may_be_dense and is_full(op)  # eigenvalues take as long as some shifts
+    may_factorise = iterates and not by_lapack and _may_factorise(problem, A, None)
+    if may_factorise and any(is_factorable(op, end) for end in ends):
+        when = "it is predicted to take longer than factors of a matrix that is shifted beyond the end"
+        stages.append(Stage("shift-invert", "shift-invert", CLOSE, when))
+    return stages
+
+
+def _transformed_stages(problem: Problem, A: Any, M: Any, *, is_shifted: bool, is_given: bool) -> list[Stage]:
+    """List the stages of a problem in its standard form, whose sizes are those of a form without zeros."""
+    op = problem.operator
+    dtype = np.dtype(np.promote_types(op.dtype, getattr(M, "dtype", None) or op.dtype))
+    described: Any = DescribedOperator(problem.n, None, dtype, op.device)
+    inside = replace(
+        problem,
+        operator=described,
+        has_costly_steps=is_shifted,
+        solve_width=FACTOR_WIDTH if is_shifted and not is_given else 0,
+    )
+    stages = _iterations(inside)
+    if is_shifted:
+        why = "each step is a solve" if is_given else "each step solves by factors"
+        return [replace(stages[0], why=why) if stages[0].method == "lanczos" else stages[0]]
+    is_free = problem.locked is None and stages[0].method != "dense" and _may_factorise(problem, A, M)
+    if M is None or not (is_free and is_factorable_pair(op, A, M, problem.which)):
+        return stages
+    stages.append(Stage("shift-invert", "shift-invert", CLOSE, "it converges slowly"))
+    if problem.which not in ("SA", "BE"):
+        return stages
+    when = "factors of A prove that no value is below zero"
+    above = Stage("above zero", "shift-invert", "these are those nearest to zero", when)
+    return [above, replace(stages[0], when="they do not"), *stages[1:]]
+
+
+def _transformation(sigma: float | None, mode: str, is_pair: bool) -> str:
+    """Say in which form a problem is solved."""
+    pair = "A - sigma M" if is_pair else "A - sigma I"
+    if sigma is None:
+        return "as C^-1 A C^-H with M = C C^H, or in the inner product of M"
+    if mode in ("distance", "reciprocal"):
+        return f"by their distance from {sigma:g}"
+    return f"by the inverse of {pair} with sigma = {sigma:g}" + ("" if mode == "normal" else f", mode {mode}")
+
+
+def _interval_stages(problem: Problem, A: Any, M: Any) -> list[Stage]:
+    """List the stages for all values in an interval."""
+    op = problem.operator
+    why = dense_is_faster(problem.n, 0, op.device, "interval") if M is None else None
+    if problem.method == "dense" or (problem.method == "auto" and why is not None):
+        return [_dense_stage(problem, why or problem.method_why)]
+    factorises = is_explicit(A) and (M is None or is_explicit(M)) and problem.method == "auto"
+    if factorises and (place_of(A, op.device) == op.device if op.device != "cpu" else is_affordable(A, M)):
+        return [Stage("slices", "shift-invert", "factors at several shifts count all values")]
+    return [Stage("iterate", "filter", "nothing is factorised")]
+
+
+def _iterations(problem: Problem) -> list[Stage]:
+    """List the stages of a problem as it is: an iteration, or dense LAPACK."""
+    options = choose_options(problem, problem)
+    if options.method == "dense":
+        return [_dense_stage(problem, options.why)]
+    first = Stage(
+        "iterate",
+        options.method,
+        options.why,
+        "",
+        options.block_size,
+        options.ncv,
+        options.degree,
+        _cycle_s(problem, options),
+        basis_bytes(problem, options),
+    )
+    if problem.is_around_target and options.method == "jd" and not problem.may_be_dense:
+        return [first, Stage("window", "filter", "eigenvalues are dense there", "corrections stagnate")]
+    return [first]
+
+
+def _dense_stage(problem: Problem, why: str, when: str = "") -> Stage:
+    rate, op = rates(problem.operator.device), problem.operator
+    seconds = rate.dense_s + rate.dense_row_s * problem.n**3
+    return Stage("dense", "dense", why, when, seconds=seconds, nbytes=dense_bytes(op))
+
+
+def _cycle_s(problem: Problem, options: IterationOptions) -> float | None:
+    """Predict the seconds from one restart to the next; None for functions, whose time is not known."""
+    op, b, n = problem.operator, options.block_size, problem.n
+    if product_s(op, 0) == 0:
+        return None
+    steps = math.ceil(max(options.ncv - problem.k, b) / b)
+    if b == 1 and options.degree == 1:
+        return steps * (rates(op.device).column_s + product_s(op, 1))
+    each_s = step_s(op.device, n, op.dtype.itemsize, b, (problem.k + options.ncv) / 2)
+    return steps * (each_s + options.degree * recurrence_s(op, b))

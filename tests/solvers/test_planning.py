@@ -1,0 +1,95 @@
+"""The plan of a solve: made without a product, what the solve then does, and in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import blockvec
+from blockvec import as_operator
+from blockvec.errors import OptionError
+from blockvec.models import model
+from solvers import Plan, eigsh, plan
+from solvers.__main__ import main
+
+PLANE = model("laplace2d:n=40").tocsr()
+MASS = sp.diags_array(np.linspace(1, 2, 1600), format="csr")
+CALLS: dict[str, dict[str, Any]] = {
+    "an end": {"k": 6, "which": "LA"},
+    "both ends": {"k": 6, "which": "BE"},
+    "a filter": {"k": 4, "which": "SA", "method": "filter", "tol": 1e-6},
+    "corrections": {"k": 4, "which": "SA", "method": "jd", "tol": 1e-6},
+    "a shift": {"k": 6, "sigma": 0.1},
+    "a pair": {"k": 6, "M": MASS, "which": "LA"},
+    "a pair and a shift": {"k": 6, "M": MASS, "sigma": 0.3},
+    "sizes": {"k": 3, "which": "LA", "ncv": 30, "block_size": 3},
+    "an interval": {"interval": (0.0, 0.02)},
+    "many pairs": {"k": 600, "which": "LA"},
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_solve_does_what_its_plan_says(name: str) -> None:
+    planned = plan(PLANE, **CALLS[name])
+    result = eigsh(PLANE, **CALLS[name], rng=0, return_info=True)
+    info, stages = result.info, [stage for stage in planned.stages if stage.name != "end"]
+    assert info["plan"] == planned
+    methods = {stage.method for stage in stages}
+    assert info["method"] in (methods | {"lanczos"} if "filter" in methods else methods)
+    if stages[0].ncv is not None and info["method"] != "shift-invert":
+        assert (info["block_size"], info["ncv"]) == (stages[0].block_size, stages[0].ncv)
+    assert json.loads(json.dumps(result.to_dict()))["info"]["plan"]["n"] == 1600
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a product")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_plan_multiplies_and_factorises_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    A = as_operator(PLANE)
+    for product in ("apply", "add_product", "affine"):
+        monkeypatch.setattr(type(A), product, refuse)
+    monkeypatch.setattr(blockvec.Factorization, "__init__", refuse)
+    assert plan(A, **CALLS[name]).n == 1600
+    assert plan(PLANE, **CALLS[name]).stages
+
+
+def test_a_function_is_planned_for_without_a_call() -> None:
+    A = as_operator(refuse, shape=(9000, 9000), dtype=np.float64)
+    assert plan(A, 4, which="LA").stages[0].method == "lanczos"
+    around = plan(A, 4, sigma=1.0)
+    assert [stage.name for stage in around.stages] == ["end", "iterate", "window"]
+    assert "If corrections stagnate" in " ".join(str(around).split())
+
+
+def test_a_plan_is_a_paragraph() -> None:
+    planned = plan(PLANE, 6, which="LA")
+    text = " ".join(str(planned).split())
+    assert text.startswith("Compute 6 eigenpairs of 1600 rows on cpu, without a transformation. First,")
+    assert max(map(len, str(planned).splitlines())) <= 100
+    assert "None" not in text
+
+
+def test_a_plan_refuses_what_a_solve_refuses() -> None:
+    for k in (0, 1601):
+        with pytest.raises(OptionError, match="k: got"):
+            plan(PLANE, k)
+    with pytest.raises(OptionError, match="ncv: got 4"):
+        plan(PLANE, 6, ncv=4)
+
+
+def test_the_command_prints_a_plan_and_stops(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["laplace2d:n=40", "--plan", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.startswith("Compute 6 eigenpairs of 1600 rows on cpu")
+    assert main(["laplace2d:n=40", "--plan", "--json", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"][0]["name"] == "iterate"
+
+
+def test_plans_are_records_of_both_packages() -> None:
+    assert blockvec.plan is plan
+    assert isinstance(plan(PLANE, 2), Plan)
