@@ -9,7 +9,7 @@ DEMO ?= laplace3d:n=48 -k 10 --which SA
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-clients docs bench prebuilt format clean
+.PHONY: help demo test test-all test-clients docs bench kernels format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,8 +37,8 @@ docs: $(READY) ## run the examples and build the documentation in docs/_build/ht
 bench: $(READY) ## time dot, combine and apply over widths, beside NumPy or cuBLAS
 	$(BIN)/blockvec bench
 
-prebuilt: $(READY) ## compile the CUDA kernels that are installed with the package, after their sources changed
-	$(BIN)/python tests/benchmarks/prebuilt_kernels.py
+kernels: $(READY) ## build a wheel of compiled CUDA kernels in dist/, without a GPU: pip install it to save compilations
+	$(BIN)/python -m tests.benchmarks.kernel_package --output dist
 
 format: $(READY) ## format the code
 	$(BIN)/ruff check --quiet --fix

@@ -1,43 +1,149 @@
-"""The command ``blockvec``: device limits, benchmarks, tuning, choice of kernels, pictures of results."""
+"""The command ``blockvec``: device limits, benchmarks, choice of kernels."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import itertools
 import math
+import reprlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from . import BlockVector, as_operator, bench, explain
-from .backends import Backend, array_namespace, backend_for
-from .bench import info, records, sparse, sparse_tuning, tuning
-from .bench.case import Case
-from .bench.command_line import GPU_MATRIX, HOST_MATRIX, QUICK_MATRIX, QUICK_WIDTHS, WIDTHS, parser
-from .bench.pictures.draw import draw, draw_files
-from .bench.precompile import compile_ahead, sources
-from .dispatch import accepts
+from . import BlockVector, __version__, as_operator, bench, explain
+from .backends import array_namespace, backend_for
+from .bench import info
 from .errors import OptionError
 from .matrices import open_matrix
 from .profile import ceilings
-from .system.commands import DONE, guarded, write_all
-from .system.files import check_apart, check_output, check_picture
+from .system.commands import DONE, Parser, guarded
+
+EPILOG = """\
+exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
+"""
+
+MAX_WIDTH = 10_000
+WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
+QUICK_WIDTHS = (1, 3, 8)
+DTYPES = ("float32", "float64", "complex64", "complex128")
+HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
+GONE = {  # commands of version 0.2
+    "tune": "tests/benchmarks/tune.py of the source tree measures kernels for tune='cached'",
+    "plot": "tests/benchmarks/plot.py of the source tree draws pictures of recorded results",
+}
+RECORDED = "tests/benchmarks/products.py of the source tree records and draws benchmarks"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    given = sys.argv[1:] if argv is None else argv
+    if given and given[0] in GONE:
+        return guarded(f"blockvec {given[0]}", lambda: _refuse(f"this command is gone; {GONE[given[0]]}."))
     arguments = parser().parse_args(argv)
-    return guarded(f"blockvec {arguments.command}", lambda: _COMMANDS[arguments.command](arguments) or DONE)
+    run = {"info": _info, "bench": _bench, "explain": _explain}[arguments.command]
+    return guarded(f"blockvec {arguments.command}", lambda: run(arguments) or DONE)
+
+
+def _refuse(reason: str) -> int:
+    raise OptionError(reason)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Create the parser of all commands."""
+    root = Parser(
+        prog="blockvec",
+        description="Block-vector operations at the hardware limit: devices, benchmarks, kernels.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    root.add_argument("--version", action="version", version=f"blockvec {__version__}")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add = commands.add_parser("info", help="devices, libraries and measured ceilings").add_argument
+    add("--measure", action="store_true", help="measure the ceilings again")
+    _add_bench(commands.add_parser("bench", help="time the operations beside NumPy or cuBLAS"))
+    _add_explain(commands.add_parser("explain", help="which kernel runs, and why"))
+    return root
+
+
+def _add_bench(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--op", **_some_of(bench.OPERATIONS, ("dot", "combine", "apply"), "OPS"))
+    add("--dtype", **_some_of(DTYPES, ("float64", "complex128"), "TYPES"))
+    add("--widths", type=parse_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
+    add("--grid", action="store_true", help="dot and combine over all pairs of widths, not only equal ones")
+    add("--basis", type=parse_widths, metavar="W", help="columns of a basis; --widths are of the blocks")
+    ld_text = "views with this leading dimension, from the second column on"
+    add("--ld", type=_count, metavar="LD", help=ld_text)
+    add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
+    size = command.add_mutually_exclusive_group()
+    size.add_argument("--rows", type=_count, metavar="N", help="rows of a block")
+    bytes_text = "bytes of a block, such as 32M (default: 32M, on a GPU 2G)"
+    size.add_argument("--bytes", type=_bytes, metavar="B", help=bytes_text)
+    matrix_text = (
+        f"model or file for apply, may be given again (default {HOST_MATRIX}, on a GPU {GPU_MATRIX})"
+    )
+    add("--matrix", action="append", metavar="MATRIX", help=matrix_text)
+    add("--seconds", type=float, metavar="S", help="begin no further measurement after S seconds")
+    add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
+    for gone in ("--json", "--plot", "--sparse"):
+        add(gone, nargs="?", const=True, help=argparse.SUPPRESS)
+
+
+def _add_explain(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("operation", choices=("dot", "combine", "apply"))
+    add("--rows", type=_count, default=1_000_000, metavar="N", help="rows of the block (default 1000000)")
+    columns = "columns of both operands (default 8)"
+    add("--widths", type=parse_widths, default=(8,), metavar="M[,N]", help=columns)
+    add("--dtype", choices=DTYPES, default="float64", help="default float64")
+    add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
+    add("--matrix", default=HOST_MATRIX, metavar="MATRIX", help=f"for apply (default {HOST_MATRIX})")
+
+
+def _some_of(known: Sequence[str], default: tuple[str, ...], metavar: str) -> dict[str, Any]:
+    """Describe an option whose value is a list of names."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in text.split(","))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return names
+
+    text = f"some of {','.join(known)} (default {','.join(default)})"
+    return {"type": parse, "default": default, "metavar": metavar, "help": text}
+
+
+def parse_widths(text: str) -> tuple[int, ...]:
+    """Parse a list of numbers and ranges: ``1,2,8`` or ``1-64``."""
+    widths: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        widths += range(_count(low, MAX_WIDTH), _count(high or low, MAX_WIDTH) + 1)
+    return tuple(widths)
+
+
+def _count(text: str, most: int = 10**18) -> int:
+    if not (text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no integer from 1 to {most}")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    if unit not in units:
+        named = ", ".join(filter(None, units))
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no number of bytes, or of {named}")
+    return _count(number) * units[unit]
 
 
 @contextlib.contextmanager
-def _progress(total: int | None) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+def _progress() -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
     """Yield ``(say, step)``: `say` prints a line of the result, `step` shows progress on a terminal."""
     console = Console()
     if not (console.is_terminal and sys.stderr.isatty()):
@@ -45,158 +151,52 @@ def _progress(total: int | None) -> Iterator[tuple[Callable[[str], None], Callab
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=total)
+        task = progress.add_task("", total=None)
         yield (
             lambda line: progress.console.print(line, markup=False, highlight=False, soft_wrap=True),
-            lambda what: progress.update(task, description=what, advance=1 if total else 0),
+            lambda what: progress.update(task, description=what),
         )
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    with _progress(None) as (say, step):
+    with _progress() as (say, step):
         for line in info.describe(measure=arguments.measure, notice=step):
             say(line)
 
 
-# Benchmarks
+def cases(arguments: argparse.Namespace) -> Iterator[bench.Case]:
+    """Create the cases that the arguments of ``blockvec bench`` ask for."""
+    widths = arguments.widths or (QUICK_WIDTHS if arguments.quick else WIDTHS)
+    shapes = [(N, N) for N in widths]
+    if arguments.grid or arguments.basis:
+        shapes = [(M, N) for M in arguments.basis or widths for N in widths]
+    default = HOST_MATRIX if backend_for(arguments.device).name == "cpu" else GPU_MATRIX
+    return bench.make_cases(
+        arguments.op,
+        arguments.dtype,
+        shapes,
+        device=arguments.device,
+        sizes=bench.Sizes(arguments.rows, arguments.bytes, arguments.quick, arguments.ld),
+        matrices=arguments.matrix or [QUICK_MATRIX if arguments.quick else default],
+    )
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    _check_json(arguments, arguments.json)
-    if arguments.plot:
-        check_picture("--plot", arguments.plot)
-        check_apart({"--json": arguments.json, "--plot": arguments.plot})
-    backend = backend_for(arguments.device)
-    if backend.device.kind == "cuda" and not arguments.sparse:
-        problems = (c.problem for c in _dense_cases(arguments, backend) if accepts(c.problem, backend))
-        compile_ahead(sources(problems, backend), backend)
-    cases = _cases(arguments, backend)
-    book = records.Book(arguments.json, records.environment(backend))
-    with _kept(book), _progress(None) as (say, step):
+    for gone in ("json", "plot", "sparse"):
+        if getattr(arguments, gone):
+            raise OptionError(f"--{gone}: this option is gone; {RECORDED}.")
+    backend, todo = backend_for(arguments.device), cases(arguments)
+    with _progress() as (say, step):
         step("ceilings")
         limits = ceilings(backend, refresh=not arguments.quick)
         say(bench.heading(backend, limits))
         deadline = time.monotonic() + (math.inf if arguments.seconds is None else arguments.seconds)
-        for case in cases:
+        for case in todo:
             if time.monotonic() > deadline:
                 say(f"{arguments.seconds:g} seconds are over")
                 break
             step(f"{case.operation} {case.problem.dtype}")
-            measured = bench.measure_case(case, backend, limits, quick=arguments.quick)
-            book.add(measured.record(), limits)
-            say(measured.line())
-    outputs: dict[str, Callable[[], None]] = {"--json": book.write}
-    if arguments.plot:
-        outputs["--plot"] = lambda: draw(book.document(), arguments.plot)
-    write_all(outputs)
-
-
-def _check_json(arguments: argparse.Namespace, path: str | Path | None) -> None:
-    """Refuse a file that cannot be written or is read, before anything is measured."""
-    if path is not None:
-        check_output("--json", path)
-        check_apart({**{f"--matrix {name}": name for name in arguments.matrix or ()}, "--json": path})
-
-
-def _cases(arguments: argparse.Namespace, backend: Backend) -> Iterator[Case]:
-    """Create the cases of dense and sparse operations; on a GPU, matrices are generated from now on."""
-    quick, on_host = arguments.quick, backend.name == "cpu"
-    if arguments.sparse:
-        table = sparse.QUICK_TABLE if quick else sparse.HOST_TABLE if on_host else sparse.GPU_TABLE
-        table = dataclasses.replace(
-            table,
-            matrices=tuple(arguments.matrix or table.matrices),
-            widths=arguments.widths or table.widths,
-        )
-        return sparse.sparse_cases(sparse.OPERATIONS, table, backend, _sizes(arguments))
-    cases = _dense_cases(arguments, backend)
-    products = [name for name in arguments.op if name in sparse.OPERATIONS]
-    if not products:
-        return cases
-    default = QUICK_MATRIX if quick else HOST_MATRIX if on_host else GPU_MATRIX
-    table = sparse.Table(tuple(arguments.matrix or (default,)), _widths(arguments), arguments.dtype, ())
-    return itertools.chain(cases, sparse.sparse_cases(products, table, backend, _sizes(arguments)))
-
-
-def _dense_cases(arguments: argparse.Namespace, backend: Backend) -> Iterator[Case]:
-    widths = _widths(arguments)
-    shapes = [(N, N) for N in widths]
-    if arguments.grid or arguments.basis:
-        shapes = [(M, N) for M in arguments.basis or widths for N in widths]
-    dense = [name for name in arguments.op if name in bench.OPERATIONS]
-    return bench.make_cases(dense, arguments.dtype, shapes, device=backend.name, sizes=_sizes(arguments))
-
-
-def _widths(arguments: argparse.Namespace) -> tuple[int, ...]:
-    return arguments.widths or (QUICK_WIDTHS if arguments.quick else WIDTHS)
-
-
-def _sizes(arguments: argparse.Namespace) -> bench.Sizes:
-    return bench.Sizes(arguments.rows, arguments.bytes, arguments.quick, arguments.ld)
-
-
-@contextlib.contextmanager
-def _kept(book: records.Book) -> Iterator[None]:
-    """Write the records of a run that does not reach its end."""
-    try:
-        yield
-    except BaseException:
-        book.write()
-        raise
-
-
-# Tuning
-
-
-def _tune(arguments: argparse.Namespace) -> None:
-    _check_json(arguments, arguments.json)
-    book = _tune_sparse(arguments) if arguments.matrix else _tune_dense(arguments)
-    write_all({"--json": book.write})
-
-
-def _tune_sparse(arguments: argparse.Namespace) -> records.Book:
-    """Tune sparse products."""
-    backend = backend_for(arguments.device)
-    backend.check_tunable()
-    known = sparse.GPU_TABLE.matrices
-    matrices = known if arguments.matrix == ["all"] else tuple(arguments.matrix)
-    table = sparse.Table(matrices, arguments.widths, arguments.dtype, ())
-    matrix_of = sparse.open_matrices(table, backend)
-    limits = ceilings(backend, refresh=True)
-    book = records.Book(arguments.json, records.environment(backend))
-    how = {"budget_s": arguments.budget, "first": arguments.first, "limit_s": arguments.limit}
-    with _kept(book), _progress(len(matrices) * len(table.dtypes) * len(table.widths)) as (say, step):
-        say(sparse_tuning.heading())
-        for record, line in sparse_tuning.tune_matrices(
-            matrices, table.dtypes, table.widths, matrix_of, backend, limits, **how
-        ):
-            step(record["matrix"])
-            book.add(record, limits)
-            say(line)
-    return book
-
-
-def _tune_dense(arguments: argparse.Namespace) -> records.Book:
-    """Tune dense products."""
-    backend = backend_for(arguments.device)
-    backend.check_tunable()
-    second = arguments.by or arguments.widths
-    every = arguments.grid or arguments.by
-    shapes = [(M, N) for M in arguments.widths for N in second if every or M == N]
-    layout = {"ld": arguments.ld, "beta": arguments.beta}
-    problems = tuning.problems(arguments.op, arguments.dtype, shapes, **layout)
-    todo = [tuning.Todo(problem, arguments.budget, {"first": arguments.first}) for problem in problems]
-    book = records.Book(arguments.json, records.environment(backend))
-    with _kept(book), _progress(len(todo)) as (say, step):
-        say(tuning.heading())
-        for tuned in tuning.tune_all(todo, backend, limit_s=arguments.limit, say=say):
-            step(f"{tuned.problem.operation} {tuned.problem.dtype}")
-            book.add(tuned.record(), tuned.ceilings)
-            say(tuned.line())
-    return book
-
-
-# Explanations and pictures
+            say(bench.measure_case(case, backend, limits, quick=arguments.quick).line())
 
 
 def _explain(arguments: argparse.Namespace) -> None:
@@ -214,18 +214,6 @@ def _explain(arguments: argparse.Namespace) -> None:
     else:
         print(explain("combine", A, array_namespace(A.array).empty((M, N), arguments.dtype)))
 
-
-def _plot(arguments: argparse.Namespace) -> None:
-    draw_files(arguments.results, arguments.output)
-
-
-_COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
-    "info": _info,
-    "bench": _bench,
-    "tune": _tune,
-    "explain": _explain,
-    "plot": _plot,
-}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,8 +22,11 @@ from .errors import OptionError
 from .system.frozen import frozen
 from .system.scalars import plain
 
-TUNE_MODES = ("cached", "auto", "model")
+TUNE_MODES = ("cached", "model")
 JIT_MODES = ("auto", "always", "never")
+NO_TUNING = (
+    "products no longer measure kernels: tests/benchmarks/tune.py of the source tree does, for tune='cached'"
+)
 GPU_TRANSPORTS = ("auto", "nccl", "mpi")
 MAX_THREADS = 1024  # more than that are a mistake; results per thread and operation are kept in memory
 
@@ -40,7 +43,7 @@ class Options:
         unless it has bound them (``BLOCKVEC_THREADS`` overrides it). Results are bit-identical for a fixed
         count.
     cache_dir : Path
-        Folder for measured ceilings, compiled kernels and tuned configurations
+        Folder for measured ceilings, compiled kernels and measured choices of kernels
         (``BLOCKVEC_CACHE_DIR``; default: the platform's user cache).
     vendor : bool
         Whether vendor libraries (BLAS, cuBLAS, cuSPARSE) may be selected besides blockvec's own kernels
@@ -57,12 +60,9 @@ class Options:
         is installed; ``"always"`` compiles all of them. Results of compiled products have other rounding
         errors.
     tune : str
-        Source of the configurations of GPU kernels for large products (``BLOCKVEC_TUNE``). ``"cached"`` uses
-        the first available of: the fastest configuration tuned on this device, that installed with blockvec,
-        the choice of the performance model. ``"auto"`` first tunes each kind of product without a tuned
-        configuration. ``"model"`` always uses the model's choice.
-    tune_budget_s : float
-        Seconds that ``tune="auto"`` may spend on each kind of product (``BLOCKVEC_TUNE_BUDGET``).
+        Source of the configurations of GPU kernels (``BLOCKVEC_TUNE``). ``"cached"`` takes the fastest one
+        that was measured on this device, if there is one in the cache folder, and else the choice of the
+        performance model. ``"model"`` always takes the model's choice.
     deterministic : bool
         Whether sparse factorisations on a GPU repeat bit for bit (``BLOCKVEC_DETERMINISTIC``, 0 or 1); False
         by default, since this mode of cuDSS 0.8 ended with errors of the device for some matrices. It solves
@@ -79,17 +79,11 @@ class Options:
     three_m: bool = True
     jit: str = "auto"
     tune: str = "cached"
-    tune_budget_s: float = 2.0
     deterministic: bool = False
     gpu_transport: str = "auto"
 
-    @property
-    def winners_dir(self) -> Path | None:
-        """Folder of this device's own winners; None if ``tune="model"`` ignores them."""
-        return None if self.tune == "model" else self.cache_dir
-
     def __post_init__(self) -> None:
-        for name in ("threads", "vendor", "three_m", "deterministic", "tune_budget_s"):
+        for name in ("threads", "vendor", "three_m", "deterministic"):
             object.__setattr__(self, name, plain(getattr(self, name)))
         is_integer = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if not is_integer or not 1 <= self.threads <= MAX_THREADS:
@@ -97,13 +91,11 @@ class Options:
         for name in ("vendor", "three_m", "deterministic"):
             if not isinstance(value := getattr(self, name), bool):
                 raise OptionError(f"{name}: got {value!r}; give True or False.")
+        if self.tune == "auto":
+            raise OptionError(f"tune: got 'auto'; {NO_TUNING}.")
         for name, known in (("jit", JIT_MODES), ("tune", TUNE_MODES), ("gpu_transport", GPU_TRANSPORTS)):
             if (value := getattr(self, name)) not in known:
                 raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
-        if not isinstance(self.tune_budget_s, int | float) or not 0 < self.tune_budget_s < float("inf"):
-            raise OptionError(
-                f"tune_budget_s: got {self.tune_budget_s!r}; give a positive number of seconds."
-            )
         object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
 
 
@@ -132,7 +124,6 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "BLOCKVEC_JIT": ("jit", str, f"one of {', '.join(JIT_MODES)}"),
     "BLOCKVEC_TUNE": ("tune", str, f"one of {', '.join(TUNE_MODES)}"),
     "BLOCKVEC_GPU_TRANSPORT": ("gpu_transport", str, f"one of {', '.join(GPU_TRANSPORTS)}"),
-    "BLOCKVEC_TUNE_BUDGET": ("tune_budget_s", float, "a positive number of seconds"),
 }
 """Per environment variable: the option, how its text is read, and what to give."""
 
@@ -140,6 +131,8 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
 def options_from_environment(environ: Mapping[str, str]) -> Options:
     """Make options from environment variables; one that cannot be used is ignored with a warning."""
     found = Options()
+    if environ.get("BLOCKVEC_TUNE_BUDGET"):  # of version 0.2
+        warnings.warn(f"BLOCKVEC_TUNE_BUDGET: this option is gone; {NO_TUNING}.", stacklevel=2)
     for variable, (name, read, expected) in VARIABLES.items():
         if text := environ.get(variable):
             try:
@@ -177,6 +170,8 @@ def named_commit() -> str:
 def _replace(base: Options, changes: dict[str, Any]) -> Options:
     known = [field.name for field in dataclasses.fields(Options)]
     for name in changes:
+        if name == "tune_budget_s":  # of version 0.2
+            raise OptionError(f"tune_budget_s: this option is gone; {NO_TUNING}.")
         if name not in known:
             raise OptionError(f"unknown option {name!r}; the options are {', '.join(known)}.")
     return dataclasses.replace(base, **changes)

@@ -11,14 +11,12 @@ from .backends.base import Backend, Candidate
 from .config import Options, options
 from .errors import OptionError
 from .kernels.problem import Problem
-from .kernels.requests import note
-from .profile import active_profile, ceilings
+from .profile import active_profile
 
 
 def run(problem: Problem, backend: Backend, *operands: Any) -> None:
     """Run a problem on its operands with the kernel chosen for it; see `Candidate.run` for their order."""
-    chosen = choose(problem, backend, *operands)
-    note(problem)
+    chosen = choose(problem, backend)
     profile = active_profile.get()
     if profile is None:
         chosen.run(problem, *operands)
@@ -30,27 +28,22 @@ def run(problem: Problem, backend: Backend, *operands: Any) -> None:
 
 def bind(problem: Problem, backend: Backend, *operands: Any) -> Callable[[], object]:
     """Return a function that runs a problem on its operands, by the kernel chosen now and in no profile."""
-    note(problem)
-    return functools.partial(choose(problem, backend, *operands).run, problem, *operands)
+    return functools.partial(choose(problem, backend).run, problem, *operands)
 
 
 MAX_RECENT = 4096
 _recent: dict[int, tuple[Problem, Backend, Options, Candidate]] = {}
 
 
-def choose(problem: Problem, backend: Backend, *operands: Any) -> Candidate:
+def choose(problem: Problem, backend: Backend) -> Candidate:
     """Choose the first candidate of the backend that accepts the problem.
 
     Choices are cached by the identity of the problem, since hashing a problem takes longer than a launch.
-    Sparse products are tuned on the operands.
     """
     current = options()
     known = _recent.get(id(problem))
     if known is not None and known[0] is problem and known[1] is backend and known[2] is current:
         return known[3]
-    if current.tune == "auto" and backend.can_tune(problem, *operands):
-        backend.tune(problem, ceilings(backend), current.tune_budget_s, *operands)
-        forget()
     chosen = preferred(problem, backend)
     if chosen is None:
         raise OptionError(f"{problem.operation}: no kernel on {backend.name} for {problem}.")
@@ -61,7 +54,7 @@ def choose(problem: Problem, backend: Backend, *operands: Any) -> Candidate:
 
 
 def forget() -> None:
-    """Clear the cached choices, as is necessary after tuning."""
+    """Clear the cached choices, as is necessary after measurements."""
     _recent.clear()
     _choose.cache_clear()
 
@@ -75,7 +68,7 @@ def accepts(problem: Problem, backend: Backend) -> bool:
 
 
 def preferred(problem: Problem, backend: Backend) -> Candidate | None:
-    """Choose a candidate under the current options without tuning; None if none accepts the problem."""
+    """Choose a candidate under the current options; None if none accepts the problem."""
     current = options()
     allowed = current.vendor, current.three_m
     return _choose(problem, backend, allowed, current.threads, current.jit, current.tune, current.cache_dir)

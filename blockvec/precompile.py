@@ -1,8 +1,7 @@
-"""Parallel compilation of the kernels of a run before their first use, from the list of an earlier run.
+"""Parallel compilation of the kernels of a solve, when the first one is missing.
 
-A kernel takes a few tenths of a second to compile, and an iterative method needs dozens of them. Each run
-writes the list of its kernels to the cache folder. Lists per method for the first run are part of the package
-(``kernels/precompiled``).
+A kernel takes a few tenths of a second to compile, and an iterative method needs dozens of them. What a
+method asks for follows from its type and a few widths (`requests`): one function per method.
 """
 
 from __future__ import annotations
@@ -10,12 +9,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import hashlib
-import itertools
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from importlib import resources
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,34 +19,38 @@ import numpy as np
 from .backends import Backend, backend_for
 from .config import options
 from .dispatch import preferred
-from .kernels.cache import load_json, store_json
-from .kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
-from .kernels.requests import MATRIX, Entry, decode, encode, logged
+from .kernels.problem import (
+    MAX_ALIGNMENT,
+    SpmmvProblem,
+    SweepProblem,
+    TsmmProblem,
+    TsmttsmProblem,
+    is_complex,
+    itemsize,
+    promote,
+)
 
 if TYPE_CHECKING:
-    from .kernels.requests import Request
+    from .kernels.elementwise import Kernel
 
-FORMAT = 1  # of the lists in the cache folder
-MAX_ENTRIES = 1000  # per list; a solve asks for 50 to 200
-MAX_KINDS = 1000  # per process
+MAX_KINDS = 1000  # solves that one process remembers
 
-_begun: set[tuple[Any, ...]] = set()  # runs that were precompiled in this process
+_begun: set[tuple[Any, ...]] = set()  # solves whose kernels were compiled ahead in this process
 
 
 @contextlib.contextmanager
 def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> Iterator[None]:
     """Compile the kernels of the operations inside the ``with`` block in parallel, before their first use.
 
-    On a GPU, the first kernel in the block that is not in the cache starts the compilation of all kernels
-    that earlier runs of the same kind used, in `Options.threads` threads. An operation whose kernel is still
-    being compiled waits for it. Leaving the block stores the list of the kernels that were used, if it has
-    new entries, in the cache folder. Results do not change. On the host the context manager has no effect.
+    On a GPU, the first kernel in the block that has to be compiled starts the compilation of all kernels that
+    the method is known to use, in `Options.threads` threads. An operation whose kernel is still being
+    compiled waits for it. Results do not change. On the host the context manager has no effect.
 
     Parameters
     ----------
     method : str
-        Name of the method, part of the key of the list. For the methods of `solvers.eigsh` blockvec contains
-        initial lists.
+        ``"lanczos"``, ``"filter"``, ``"jd"`` or ``"check"``, as of `solvers.eigsh`; any other name stands for
+        the products of blocks of `b` columns, and of these with a basis of up to `capacity` columns.
     operator : Operator
         Specifies the number of rows, the device and, if it has one, the sparse matrix whose products are
         compiled. It is not applied.
@@ -58,11 +58,11 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
         Element type of the blocks; by default that of the operator.
     **sizes : int
         Sizes that determine the widths of blocks, such as ``b`` (block size) and ``capacity`` (columns of the
-        basis). Runs of the same method, types and sizes share a list, for any number of rows.
+        basis).
 
     Examples
     --------
-    A block power method. From the second process on, a GPU compiles its kernels in parallel:
+    A block power method, whose kernels a GPU compiles in parallel:
 
     >>> import blockvec
     >>> A = blockvec.as_operator(blockvec.models.model("laplace2d:n=30"))
@@ -74,103 +74,49 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     >>> V.shape
     (900, 4)
     """
-    run = None
-    if operator.device != "cpu":
-        backend = backend_for(operator.device)
-        run = Precompilation(method, operator, dtype, sizes, backend)
-    if run is None or run.key in _begun or len(_begun) >= MAX_KINDS:
+    if operator.device == "cpu":
         yield
         return
-    from .kernels.compile import on_first_miss
-    from .kernels.tuning.choices import save_choices
+    from .kernels.build import on_first_miss
 
-    _begun.add(run.key)
+    backend = backend_for(operator.device)
+    product, matrix = _sparse_product(operator)
+    name = np.dtype(operator.dtype if dtype is None else dtype).name
+    blocks = Blocks(_local_rows(operator), name, product, sizes)
+    kind = backend.name, method, blocks.n, name, product, *sorted(sizes.items())
+    if kind in _begun or len(_begun) >= MAX_KINDS:
+        yield
+        return
+    _begun.add(kind)
     jobs: list[Future[None]] = []
     try:
-        with logged() as log, on_first_miss(lambda: jobs.extend(run.start())):
+        with on_first_miss(lambda: jobs.extend(start(requests(method, blocks), backend, matrix))):
             yield
     finally:
         for job in jobs:
             job.cancel()
-    run.store(log.values())
-    save_choices(backend_for(operator.device).device)
 
 
-class Precompilation:
-    """The list of kernels of one kind of runs, and its entries for the sizes of the current run.
+def start(wanted: list[Any], backend: Backend, matrix: Any = None) -> list[Future[None]]:
+    """Start to compile and load the kernels of requests in threads."""
+    threads = _threads(options().threads)
+    return [
+        threads.submit(contextvars.copy_context().run, _prepare, request, backend, matrix)
+        for request in wanted
+    ]
 
-    Parameters are those of `precompiled`. `dtype` is the name of the element type, and `key` is equal for
-    runs that ask for the same kernels.
-    """
 
-    def __init__(
-        self, method: str, operator: Any, dtype: Any, sizes: Mapping[str, int], backend: Backend
-    ) -> None:
-        self._method, self._backend, self._rows = method, backend, _local_rows(operator)
-        self.dtype = np.dtype(operator.dtype if dtype is None else dtype).name
-        self._sizes = {name: int(size) for name, size in sizes.items()}
-        self._product, self._matrix = _sparse_product(operator)
-        self._kind = {
-            "format": FORMAT,
-            "method": method,
-            "dtype": self.dtype,
-            "architecture": backend.device.architecture,
-            "matrix": self._product and [getattr(self._product, name) for name in MATRIX[3:6]],
-            "sizes": self._sizes,
-        }
-        kind = json.dumps(self._kind, sort_keys=True)
-        self._path = options().cache_dir / "precompiled" / f"{hashlib.sha256(kind.encode()).hexdigest()}.json"
-        self.key = backend.name, self._rows, self._product, kind
-
-    @functools.cached_property
-    def _stored(self) -> Sequence[Entry]:
-        record = load_json(self._path) or {}
-        entries = record.get("entries") if record.get("kind") == self._kind else None
-        return entries[:MAX_ENTRIES] if isinstance(entries, list) else ()
-
-    def start(self) -> list[Future[None]]:
-        """Start to compile the kernels of the stored list, or of the list in the package."""
-        threads = _threads(options().threads)
-        return [
-            threads.submit(contextvars.copy_context().run, self._prepare, request)
-            for request in self.requests(self._stored or shipped(self._method, self.dtype))
-        ]
-
-    def requests(self, entries: Sequence[Entry]) -> list[Request]:
-        """Convert the entries of a list to requests of this run; entries that cannot be read are skipped.
-
-        The first requests of all entries precede the second ones: a run uses one width at a time.
-        """
-        sizes = {**self._sizes, "n": self._rows}
-        ranges: list[list[Request]] = []
-        for entry in entries:
-            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):
-                ranges.append(list(decode(entry, sizes, self.dtype, self._product)))
-        steps = itertools.zip_longest(*ranges)
-        return list(dict.fromkeys(request for step in steps for request in step if request is not None))
-
-    def _prepare(self, request: Request) -> None:
-        """Compile and load a kernel. Errors stay in the thread: the real call raises them."""
-        if not isinstance(request, TsmttsmProblem | TsmmProblem | SweepProblem | SpmmvProblem):
-            self._backend.load_kernel(request)
-        elif chosen := preferred(request, self._backend):
-            chosen.prepare(request, *([self._matrix] if isinstance(request, SpmmvProblem) else []))
-
-    def store(self, requests: Iterable[object]) -> None:
-        """Add requests to the list, and write the list if it has new entries."""
-        entries = [encode(request, self._rows, self._product) for request in requests]
-        merged = {json.dumps(entry, sort_keys=True): entry for entry in (*self._stored, *entries) if entry}
-        if len(merged) > len(self._stored) and len(self._stored) < MAX_ENTRIES:
-            kept = list(merged.values())[:MAX_ENTRIES]
-            store_json(self._path, {"kind": self._kind, "entries": kept})
+def _prepare(request: Any, backend: Backend, matrix: Any) -> None:
+    """Compile and load a kernel. Errors stay in the thread: the real call raises them."""
+    if not isinstance(request, TsmttsmProblem | TsmmProblem | SweepProblem | SpmmvProblem):
+        backend.load_kernel(request)
+    elif chosen := preferred(request, backend):
+        chosen.prepare(request, *([matrix] if isinstance(request, SpmmvProblem) else []))
 
 
 @functools.cache
-def shipped(method: str, dtype: str) -> Sequence[Entry]:
-    """Return the list that ships for a method in the precision of a type; empty if there is none."""
-    precision = "single" if dtype in ("float32", "complex64") else "double"
-    file = resources.files("blockvec.kernels") / "precompiled" / precision / f"{method}.json"
-    return json.loads(file.read_text(encoding="utf-8"))["entries"] if file.is_file() else ()
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="blockvec-precompile")
 
 
 def _sparse_product(operator: Any) -> tuple[SpmmvProblem | None, Any]:
@@ -186,6 +132,245 @@ def _local_rows(operator: Any) -> int:
     return int(operator.shape[0] if layout is None else layout.n_local)
 
 
-@functools.cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="blockvec-precompile")
+class Blocks:
+    """Descriptions of the operations on blocks of one type with `n` rows; widths are columns.
+
+    Parameters
+    ----------
+    n : int
+        Rows.
+    dtype : str
+        Element type.
+    product : SpmmvProblem or None
+        Some product with the sparse matrix of the solve.
+    sizes : mapping of str to int
+        Widths by name; one that is missing is 0, and what has no columns is left out.
+    """
+
+    def __init__(self, n: int, dtype: str, product: SpmmvProblem | None, sizes: Mapping[str, int]) -> None:
+        self.n, self.dtype, self.product = n, dtype, product
+        self.sizes = {name: int(size) for name, size in sizes.items()}
+        self.is_single = dtype in ("float32", "complex64")
+        self.real = "float32" if self.is_single else "float64"
+        self.found: dict[Any, None] = {}
+
+    def __getattr__(self, name: str) -> int:
+        """Look up a size."""
+        return self.sizes.get(name, 0)
+
+    def _columns(self, letter: str, width: int, ld: int, at: int) -> dict[str, Any]:
+        """Describe the columns from `at` on of rows of `ld` elements; 0 for a block of its own."""
+        size, ld = itemsize(self.dtype), max(ld, width)
+        distances = at * size | (ld * size if ld > width else 0)
+        aligned = min(MAX_ALIGNMENT, distances & -distances or MAX_ALIGNMENT)
+        return {f"ld{letter}": ld, f"align_{letter}": aligned}
+
+    def _add(self, request: Any, *widths: int) -> None:
+        if min(widths) > 0:
+            self.found[request] = None
+
+    def dot(self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0) -> None:
+        """Add A^H B."""
+        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b)
+        types = self.dtype, self.dtype
+        self._add(TsmttsmProblem(self.n, M, N, *types, conj=is_complex(self.dtype), **layout), M, N)
+
+    def gram(self, M: int, ld: int = 0, at: int = 0) -> None:
+        """Add A^H A."""
+        layout = self._columns("a", M, ld, at) | self._columns("b", M, ld, at)
+        conj = is_complex(self.dtype)
+        self._add(TsmttsmProblem(self.n, M, M, self.dtype, self.dtype, conj=conj, same=True, **layout), M)
+
+    def combine(self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0) -> None:
+        """Add B = A C."""
+        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b)
+        self._add(TsmmProblem(self.n, M, N, self.dtype, self.dtype, **layout), M, N)
+
+    def subtract(self, M: int, N: int, lda: int = 0, at: int = 0) -> None:
+        """Add B -= A C."""
+        layout = self._columns("a", M, lda, at) | self._columns("b", N, 0, 0)
+        types = self.dtype, self.dtype
+        self._add(TsmmProblem(self.n, M, N, *types, alpha="general", beta="one", **layout), M, N)
+
+    def rotate(self, M: int, N: int, ld: int = 0) -> None:
+        """Add A[:, :N] = A C."""
+        layout = self._columns("a", M, ld, 0) | self._columns("b", N, max(ld, M), 0)
+        self._add(TsmmProblem(self.n, M, N, self.dtype, self.dtype, inplace=True, **layout), M, N)
+
+    def project(self, M: int, N: int, ldw: int) -> None:
+        """Add the coefficients of a block in a basis, and what is left of it with its Gram matrix."""
+        self.dot(M, N, ldw)
+        self.sweep("update_gram", M, N, ldw)
+
+    def sweep(self, operation: Any, M: int, N: int, ldw: int) -> None:
+        """Add a sweep, or the products that take its place in single precision."""
+        if self.is_single:
+            if operation == "update_gram":
+                self.subtract(M, N, ldw)
+            return
+        types = self.dtype, self.dtype, self.dtype
+        layout = self._columns("w", M, ldw, 0) | self._columns("v", N, 0, 0)
+        self._add(SweepProblem(operation, self.n, M, N, *types, **layout), M, N)
+
+    def apply(self, width: int, ldx: int = 0, ldy: int = 0, at_y: int = 0, **classes: Any) -> None:
+        """Add products with the matrix."""
+        if self.product is not None and width > 0:
+            layout = self._columns("x", width, ldx, 0) | self._columns("y", width, ldy, at_y)
+            plain = replace(self.product.plain, width=width, dtype_x=self.dtype, **layout)
+            self._add(replace(plain, **classes), width)
+
+    def recur(self, width: int) -> None:
+        """Add the products of a Chebyshev recurrence."""
+        self.apply(width, alpha="general", shift="scalar")
+        self.apply(width, alpha="general", beta="general", shift="scalar")
+
+    def normalize(self, *lanes: int) -> None:
+        """Add random numbers, norms and scaled columns; `lanes` are of the sums over blocks of threads."""
+        from .kernels.elementwise import (
+            AxpbyKernel,
+            ColumnDotKernel,
+            Factor,
+            FillKernel,
+            FoldKernel,
+            PhiloxKernel,
+        )
+        from .kernels.rows import trace
+
+        T, R, one, each = self.dtype, self.real, Factor(), Factor(columns=self.real)
+        sums = promote(T, "float64")  # sums of blocks of threads
+        kernels: list[Kernel] = [PhiloxKernel(R), FillKernel(R), trace(_roots, (R,), (R,))]
+        kernels += [ColumnDotKernel(T, T), ColumnDotKernel(T, T, same=True)]
+        kernels += [FoldKernel("float64", R, count) for count in lanes]
+        kernels += [FoldKernel(sums, T, count) for count in lanes[:2]]
+        kernels += [AxpbyKernel(T, None, T, factor) for factor in (one, each)]
+        kernels += [AxpbyKernel(T, None, T, one, flat=False)]
+        kernels += [AxpbyKernel(T, T, T, alpha, beta) for alpha, beta in ((one, one), (each, one))]
+        if T != "complex128":  # columns at odd places
+            kernels += [ColumnDotKernel(T, T, same=True, aligned=False)]
+            kernels += [AxpbyKernel(T, None, T, one, flat=False, aligned=False)]
+        self.found |= dict.fromkeys(kernels)
+
+    def orthonormalize(self, width: int) -> None:
+        """Add what makes the columns of a block orthonormal."""
+        from .kernels.inverse_factor import InverseFactorKernel
+
+        self.gram(width)
+        self.rotate(width, width)
+        self.found[InverseFactorKernel(self.dtype)] = None
+
+    def recur_by_columns(self) -> None:
+        """Add the scalars and updates of recurrences with factors per column."""
+        from .kernels.elementwise import AxpbyKernel, Factor, FoldKernel
+
+        T, R, each = self.dtype, self.real, Factor(columns=self.real)
+        self.found[AxpbyKernel(T, T, T, each, each)] = None
+        if is_complex(T):
+            self.found[AxpbyKernel(R, None, T)] = None
+            self.found |= {FoldKernel("float64", T, count): None for count in (1, 2, 4)}
+
+
+def _roots(xp: Any, squares: Any) -> tuple[Any]:
+    return (xp.sqrt(squares),)
+
+
+def requests(method: str, blocks: Blocks) -> list[Any]:
+    """List what a method asks for: problems, and kernels without configurations."""
+    METHODS.get(method, _any)(blocks)
+    return list(blocks.found)
+
+
+def _check(s: Blocks) -> None:
+    """List the check of symmetry: two random vectors beside their products."""
+    from .kernels.elementwise import AxpbyKernel, PhiloxKernel
+
+    s.found[PhiloxKernel(s.real)] = None
+    s.apply(2, ldy=4, at_y=2)
+    s.gram(4)
+    s.found[AxpbyKernel(s.dtype, None, s.dtype, flat=False)] = None
+
+
+def _any(s: Blocks) -> None:
+    s.apply(s.b)
+    s.orthonormalize(s.b)
+    s.normalize(1, 2)
+    for M in range(s.b, s.capacity, s.b or 1):
+        s.project(M, s.b, s.capacity)
+
+
+def _krylov(s: Blocks, filtered: bool) -> None:
+    """List the steps and restarts of a Krylov space of blocks of b columns, and the search for copies."""
+    b, keep, capacity = s.b, s.keep, s.capacity
+    if filtered:
+        s.recur(b)
+    s.apply(b)
+    s.normalize(1, 2, 4, 8)
+    s.orthonormalize(b)
+    for M in (b, 2 * b):
+        s.subtract(M, b, capacity)
+    for M in range(b, capacity, b or 1):
+        s.project(M, b, capacity)
+    wide = range(s.p, capacity + 1, s.p) if filtered and s.p else (capacity,)
+    for M in wide:
+        s.rotate(M, keep, capacity)
+    s.combine(1, 1)
+    s.dot(1, 1)
+    s.recur(1)
+    s.apply(2)
+    if filtered:
+        s.dot(keep, keep, capacity, 0, capacity, s.p)
+        s.gram(keep, capacity, s.p)
+        s.apply(b, ldx=capacity, ldy=capacity, at_y=keep)
+        s.apply(s.k)
+        for N in (1, 2):
+            s.subtract(keep, N, capacity, b)
+    else:
+        s.recur(2)
+        s.combine(1, 1, ldb=capacity, at_b=b)
+        s.rotate(keep, keep, capacity)
+        for M in (keep - b, keep, keep + b):
+            s.subtract(M, b, capacity)
+        s.gram(s.k + 2 * b, capacity)
+        s.rotate(s.k + 2 * b, s.k + 2 * b, capacity)
+
+
+def _lanczos(s: Blocks) -> None:
+    _krylov(s, filtered=False)
+
+
+def _filter(s: Blocks) -> None:
+    _krylov(s, filtered=True)
+
+
+def _jd(s: Blocks) -> None:
+    """List a Jacobi-Davidson search space, whose widths are multiples of p, and its corrections."""
+    b, p, k, basis = s.b, s.p, s.k, s.basis
+    s.apply(b)
+    s.normalize(1, 2, 4, 8, 16, 32)
+    s.recur_by_columns()
+    for width in (s.width, s.half, 1):
+        s.apply(width, shift="column", dots=("xy",))
+        s.dot(p, width)
+        s.subtract(p, width)
+    s.orthonormalize(b)
+    for M in range(p, s.capacity + 1, p or 1):
+        s.project(M, s.width, basis)
+        s.combine(M, s.ahead, basis)
+        s.sweep("combine_dot", M, b, basis)
+        s.project(M, b, basis)
+        s.combine(M, k, basis)
+    s.rotate(s.vectors, s.after, basis)
+    s.apply(s.width)
+    s.orthonormalize(k)
+    s.recur(1)
+    s.dot(k, 1)
+    s.subtract(k, 1)
+    s.dot(2 * p, b)
+    s.subtract(2 * p, 1)
+
+
+METHODS: dict[str, Callable[[Blocks], None]] = {
+    "check": _check,
+    "lanczos": _lanczos,
+    "filter": _filter,
+    "jd": _jd,
+}

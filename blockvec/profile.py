@@ -18,9 +18,9 @@ from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 from .backends import backend_for
 from .backends.base import Backend
 from .config import options
-from .kernels.cache import load_json, store_json
 from .kernels.measure import Stopwatch, measure_ceilings
 from .kernels.problem import Problem, SpmmvProblem, StreamProblem
+from .kernels.records import load, store
 from .kernels.roofline import Ceilings, time_limit, traffic
 from .traffic import Traffic, current_traffic, recorded_traffic
 
@@ -292,12 +292,13 @@ def ceilings(
     key = backend.device.fingerprint
     if key in known_ceilings and not refresh:
         return known_ceilings[key]
-    path = options().cache_dir / "ceilings" / f"{key}.json"
-    found = None if refresh else _parse_ceilings((load_json(path) or {}).get("ceilings"))
+    path = options().cache_dir / "ceilings" / key
+    record = None if refresh else load(path, key)
+    found = record and _parse_ceilings(record[0].get("ceilings"))
     if found is None:
         found = measure_ceilings(backend.ceiling_probes(), backend.stopwatch, before_each)
         device = dataclasses.asdict(backend.device)
-        store_json(path, {"device": device, "ceilings": dataclasses.asdict(found)})
+        store(path, key, {"device": device, "ceilings": dataclasses.asdict(found)})
     known_ceilings[key] = found
     return found
 

@@ -22,7 +22,15 @@ from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
 from .blocks import Block, round_up, small_matrix, to_host
-from .combine import after_outliers, both_ends, computed_outwards, lacks, one_after_other, staged
+from .combine import (
+    after_outliers,
+    both_ends,
+    computed_outwards,
+    errors_allowed,
+    lacks,
+    one_after_other,
+    staged,
+)
 from .costs import is_full, product_s, rates, step_s
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter_design import filter_width
@@ -173,7 +181,7 @@ def _may_be_above_zero(problem: Problem, A: Any, M: Any) -> bool:
     Stiffness matrices are semidefinite. A diagonal element below zero shows that a matrix is not. Factors of
     A take about as long as those of an M that is not diagonal, which the iteration needs.
     """
-    if problem.which != "SA" or problem.maxiter is not None or problem.operator.device != "cpu":
+    if problem.which != "SA" or problem.operator.device != "cpu":
         return False
     if why_dense(problem) is not None:
         return False
@@ -196,7 +204,7 @@ def _above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRe
         operator=above.A,
         which="LM",
         method="lanczos",
-        maxiter=SOON,
+        maxiter=SOON if problem.maxiter is None else problem.maxiter,
         verify="always" if problem.verify == "always" else "never",
     )
     result = solve_transformed(above, inverted)
@@ -309,7 +317,7 @@ def _proven(
         if problem.is_late():
             return result
         theta = to_host(result.eigenvalues)
-        return result.with_count(*proof(factors, theta, result.limits, end, problem.deflated))
+        return result.with_count(*proof(factors, theta, errors_allowed(result), end, problem.deflated))
 
     result = proven(result)
     if first is not None and lacks(result, first, end):

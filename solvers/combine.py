@@ -120,14 +120,20 @@ def lacks(later: EigenResult, first: EigenResult, which: Selection, map: Spectra
     )
 
 
-def _ranges(result: EigenResult) -> RealArray:
-    """Compute the ends of the range of each eigenvalue from the limit of its residual, ascending.
+def errors_allowed(result: EigenResult) -> RealArray:
+    """Compute how far eigenvalues may be from those computed, as far as the limits of residuals tell.
 
     The vectors have norm one in an inner product: an eigenvalue differs by the residual times their lengths.
     """
     X = result.eigenvectors
     lengths = to_host((X if isinstance(X, BlockVector) else BlockVector(X)).norms()).astype(np.float64)
-    values, errors = to_host(result.eigenvalues).astype(np.float64), result.limits * lengths
+    errors: RealArray = result.limits * lengths
+    return errors
+
+
+def _ranges(result: EigenResult) -> RealArray:
+    """Compute the ends of the range that each eigenvalue may be in, ascending."""
+    values, errors = to_host(result.eigenvalues).astype(np.float64), errors_allowed(result)
     return np.stack([values - errors, values + errors])
 
 
@@ -180,7 +186,8 @@ def both_ends(
 
 def _are_apart(low: EigenResult, high: EigenResult) -> bool:
     """Check that no value of the low end reaches those of the high end, within their errors."""
-    errors = sum(float(np.maximum(end.limits, end.residuals).max()) for end in (low, high))
+    limits = [replace(end, limits=np.maximum(end.limits, end.residuals)) for end in (low, high)]
+    errors = sum(float(errors_allowed(end).max()) for end in limits)
     return float(to_host(low.eigenvalues).max()) + errors < float(to_host(high.eigenvalues).min())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from .arguments import Options
 from .problem import IterationState, Method
 from .result import EigenResult
 from .runtime.processes import together
+from .runtime.progress import logger
 from .settle import settle
 
 if TYPE_CHECKING:
@@ -257,7 +259,7 @@ def eigsh(
         of (A - s M)^-1 with a shift s beyond the wanted end of the spectrum. A callable maps a row-major
         array of shape (n, b) to an array of the same shape.
     jd_options : JacobiDavidsonOptions, optional
-        Options of Jacobi-Davidson: corrections, extraction of vectors, restarts.
+        Options of Jacobi-Davidson: corrections, start, restarts.
     checkpoint : path-like, optional
         File for the state of the iteration, replaced atomically between restarts. If it exists, the run
         resumes from it, with results that are bit-identical to those of an uninterrupted run. A file that is
@@ -320,13 +322,15 @@ def eigsh(
 
     options = {name: plain(given[name]) for name in Options.__annotations__}
     prepared = prepare(A, plain(k), M, plain(sigma), plain(which), options, begin_s)
-    result, caller = prepared.solve(), prepared.caller
+    result, caller, comm = prepared.solve(), prepared.caller, prepared.processes
     del prepared  # with its factors, which takes time
     if not return_eigenvectors:
         result = replace(result, eigenvectors=None)
     if caller is not None:
         result = result.shared(caller)
     result = result.with_info(time_s=time.perf_counter() - begin_s)
+    if (comm is None or comm.rank == 0) and logger.isEnabledFor(logging.INFO):
+        logger.info(result.summary())
     settle(result, verify, on_unconverged, "LM" if sigma is None else which)
     if return_info:
         return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -31,7 +30,7 @@ from .auto_shift_invert import solve_or_factorise, solve_pair
 from .blocks import column_factors, to_host
 from .call import DOUBLE, Call, Operands, called
 from .column_block import SHORT_ROWS
-from .combine import one_after_other, staged
+from .combine import errors_allowed, one_after_other, staged
 from .drivers import solve
 from .iterations.rayleigh_ritz import Tolerance
 from .placement import Placement
@@ -39,7 +38,7 @@ from .planning import Plan
 from .problem import Problem
 from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import refuse_factorisation, shares
-from .runtime.progress import logger, progress_bar
+from .runtime.progress import progress_bar
 from .transform.penalties import Penalties, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
 
@@ -103,8 +102,6 @@ class Prepared:
             result = result.with_info(processes=shares(self.rows))
         if self.home is not None:
             result = result.moved(self.home)
-        if is_first and logger.isEnabledFor(logging.INFO):
-            logger.info(result.summary())
         if problem.checkpoint is not None and result.info["stopped"] == "converged":
             problem.checkpoint.remove()
         return result
@@ -196,7 +193,7 @@ def _nearest(
         values = to_host(result.eigenvalues).astype(np.float64)
         distances = np.abs(values - shift)
         kept = np.sort(np.argsort(distances, kind="stable")[: problem.k])
-        reach = float((np.abs(values - moved) + result.limits).max()) - abs(shift - moved)
+        reach = float((np.abs(values - moved) + errors_allowed(result)).max()) - abs(shift - moved)
         is_complete = distances[kept].max() <= reach or len(values) >= most
         if is_complete or result.info["stopped"] != "converged":
             missing = max(result.info["missing"], 0 if is_complete else 1)  # those that may be nearer

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import numpy as np
 
-from blockvec.kernels.compile import compile_source
-from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.device import H200
 from blockvec.kernels.families import CSR
-from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
 
@@ -28,20 +22,3 @@ def assert_summed_up_in_order(p: SpmmvProblem) -> None:
     in_order = CSR.choose_in_order(p, H200)
     assert (in_order.split, in_order.flat) == (1, False)
     assert p.longest <= in_order.long_row
-
-
-def assert_compiles_without_spills(
-    family: Any,
-    registers: Callable[[SpmmvProblem, Any], int],
-    p: SpmmvProblem,
-    device: DeviceInfo,
-    draw: random.Random,
-    others: Iterable[str],
-) -> None:
-    """Check a choice, the configuration with the fewest spare registers, any one, and other sources."""
-    valid = [c for c in dict.fromkeys(family.space(p, device)) if family.refuse(p, c, device) is None]
-    room = {c: register_limit(32 * c.warps * c.blocks, device) - registers(p, c) for c in valid}
-    configs = {family.choose(p, device), min(valid, key=room.__getitem__), draw.choice(valid)}
-    for source in [*(family.source(p, config, device) for config in configs), *others]:
-        used = compile_source(source, device.architecture).resources
-        assert (used.spill_bytes, used.stack_bytes) == (0, 0), (p, source)

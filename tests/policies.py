@@ -1,12 +1,10 @@
-"""Policies of orthogonalisation, and their names for the names of tests."""
+"""Names of policies of orthogonalisation for the names of tests."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from solvers.orthogonalize import SVQB, TSQR, BCGSIPlus, RandomizedCholQR, RankedCholQR, ShiftedCholQR3
-
-RANKED = (RankedCholQR(), ShiftedCholQR3(), SVQB(), TSQR(), RandomizedCholQR())  # within any block
+from solvers.orthogonalize import BCGSIPlus
 
 
 def name(policy: Any) -> str:

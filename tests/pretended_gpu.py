@@ -24,7 +24,6 @@ from blockvec.backends.host.sweeps import sweep
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
-from blockvec.kernels.requests import logged
 from blockvec.kernels.sparse.chain_plan import Chain
 from blockvec.kernels.sparse.csr_plan import Plan
 from tests.pretended_cupy import Array, CuPy, bare, compiled
@@ -41,10 +40,14 @@ PLACES = {  # of the tall operands among those of a candidate, by letter
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PretendedGpu(Gpu):
-    """A GPU that launches nothing."""
+    """A GPU that launches nothing; `watch` notes the kernels that it loads."""
+
+    watch: Run | None = None
 
     def load(self, kernel: Any) -> Any:
         """Return what does nothing."""
+        if self.watch is not None:
+            self.watch.note(kernel)
         return _nothing
 
 
@@ -77,10 +80,16 @@ class Run:
     def __init__(self) -> None:
         self.solves: list[Solve] = []
         self.offsets: dict[Any, dict[str, int]] = {}
+        self.asked: dict[Any, None] = {}
         self.compiled = compiled
+
+    def note(self, request: Any) -> None:
+        """Note what the current solve asks for."""
+        self.asked[request] = None
 
     def run(self, problem: Any, true: Callable[..., None], *operands: Any) -> None:
         """Note where the operands of a problem begin, and call a function of them."""
+        self.note(problem)
         places = PLACES.get(type(problem), {})
         if problem not in self.offsets:
             self.offsets[problem] = {letter: _offset(operands[place]) for letter, place in places.items()}
@@ -89,12 +98,14 @@ class Run:
     @contextlib.contextmanager
     def precompiled(self, method: str, operator: Any, dtype: Any = None, **sizes: int) -> Iterator[None]:
         """Take the place of `blockvec.precompiled`."""
-        with logged() as log:
+        around, self.asked = self.asked, {}
+        try:
             yield
+        finally:
+            requests, self.asked = self.asked, around
         product = precompile._sparse_product(operator)[0]
         name = np.dtype(operator.dtype if dtype is None else dtype).name
-        asked = {request: self.offsets.get(request, {}) for request in log.values()}
-        asked = {request: at for request, at in asked.items() if not isinstance(request, StreamProblem)}
+        asked = {r: self.offsets.get(r, {}) for r in requests if not isinstance(r, StreamProblem)}
         known = {key: int(size) for key, size in sizes.items()} | {"n": int(operator.shape[0])}
         self.solves.append(Solve(method, name, known, product, asked))
 
@@ -216,12 +227,12 @@ def pretended_gpu(
     compiled.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", CuPy())
-        backend = PretendedBackend(PretendedGpu(0, H200))
+        backend = PretendedBackend(PretendedGpu(0, H200, watch))
         backend.watch = watch
         patch.setattr(cuda, "cuda_backend", lambda number: backend)
         patch.setattr(cuda, "find_device", lambda name: 0)
         for module in (sparse, small_matrices):
-            patch.setattr(module, "function", lambda *_: _nothing)
+            patch.setattr(module, "build", lambda *_: _nothing)
         patch.setattr(small_matrices, "_launcher", lambda *_: _nothing)
         patch.setattr(device_csr, "encode", _nothing)
         patch.setattr(device_csr, "Plan", lambda *arrays: Plan(*arrays[:-1]))  # the host divides rows

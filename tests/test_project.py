@@ -50,7 +50,7 @@ LAYERS = [
     {"bench"},
     {"__main__"},
 ]
-PURE_KERNELS = {"problem", "source", "roofline", "cache", "selection", "winners"}
+PURE_KERNELS = {"problem", "source", "roofline", "records", "selection", "family", "families"}
 PUBLIC_MODULES = {"errors", "interchange", "models", "parallel", "system"}
 
 
@@ -219,13 +219,13 @@ ALTERNATIVES = """
 blockvec.bench blockvec.explanation blockvec.factorization blockvec.krylov_steps
 blockvec.backends.cuda blockvec.backends.host.superlu blockvec.backends.host.pardiso
 blockvec.backends.host.chain blockvec.backends.host.sparse_source
-blockvec.kernels.compile blockvec.kernels.elementwise blockvec.kernels.families
-blockvec.kernels.dense blockvec.kernels.sparse blockvec.kernels.tuning
+blockvec.kernels.build blockvec.kernels.elementwise blockvec.kernels.families
+blockvec.kernels.dense blockvec.kernels.sparse blockvec.kernels.selection
 blockvec.io.matrixmarket blockvec.io.petsc blockvec.models.catalogue blockvec.models.lattice
 blockvec.parallel.files blockvec.parallel.operator blockvec.parallel.partition
 solvers.counting solvers.factorization solvers.interior_filter solvers.interval solvers.linear
 solvers.iterations.jacobi_davidson solvers.iterations.jd_options solvers.iterations.spectrum
-solvers.orthogonalize.intrablock solvers.replacement
+solvers.orthogonalize.policies solvers.replacement
 solvers.transform.solution solvers.transform.standard_form solvers.transform.spectral_map
 """
 PLAIN_SOLVE = """
@@ -313,6 +313,21 @@ def test_the_conda_recipe_repeats_the_version_and_the_requirements() -> None:
 
 def test_packages_say_they_are_typed() -> None:
     assert all((ROOT / package / "py.typed").exists() for package in ("blockvec", "solvers"))
+
+
+COMPILED = (".zip", ".cubin", ".fatbin", ".ptx", ".bin", ".so", ".o", ".a", ".dll", ".pyd", ".whl")
+ELF = b"\x7fELF"
+
+
+def test_no_compiled_code_is_under_version_control() -> None:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout:
+        pytest.skip("this is no clone")
+    for name in filter(None, done.stdout.split("\0")):
+        assert not name.endswith(COMPILED), f"{name} is compiled; `make kernels` builds a package of kernels"
+        path = ROOT / name
+        if path.is_file() and path.stat().st_size < 1 << 20:
+            assert not path.read_bytes().startswith(ELF), f"{name} is machine code"
 
 
 def test_tests_are_no_package() -> None:

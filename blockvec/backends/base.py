@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ..kernels.elementwise import Kernel
     from ..kernels.measure import CeilingProbe, Stopwatch
     from ..kernels.problem import Pattern, Problem
-    from ..kernels.roofline import Ceilings
 
 # With one element in so many, factors in any order are nearly full, and sparse libraries take several times
 # as long for them.
@@ -313,18 +312,6 @@ class Backend(Protocol):
     def block_stream(self) -> None:
         """Keep the device busy while a burst of calls is queued, so that no call waits for the host."""
         return
-
-    def can_tune(self, problem: Problem, *operands: Any) -> bool:
-        """Check whether a problem's kind has not been tuned yet and `tune` may run now."""
-
-    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
-        """Measure the kernels for a problem for about `budget_s` seconds and store the fastest.
-
-        Sparse products are measured with the matrix among the operands, which are those of `Candidate.run`.
-        """
-
-    def check_tunable(self) -> None:
-        """Raise `OptionError` on a device whose kernels have no configurations to tune."""
 
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """List the measurements that determine the device's ceilings."""

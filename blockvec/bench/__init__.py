@@ -1,7 +1,6 @@
-"""Benchmarks of operations over widths, beside other libraries, as fractions of a measured roofline."""
+"""Times of operations over widths, beside other libraries, as fractions of a measured roofline."""
 
-from .case import Case
-from .dense import OPERATIONS, Sizes, make_cases
+from .cases import OPERATIONS, Case, Sizes, make_cases, turns
 from .run import Measured, heading, measure_case
 
-__all__ = ["OPERATIONS", "Case", "Measured", "Sizes", "heading", "make_cases", "measure_case"]
+__all__ = ["OPERATIONS", "Case", "Measured", "Sizes", "heading", "make_cases", "measure_case", "turns"]

@@ -13,8 +13,11 @@ from .. import __version__
 from ..backends import Backend, backend_for
 from ..backends.host import llvm
 from ..config import options
+from ..errors import CompileError
+from ..kernels.build import compiler_version, kernel_package
 from ..profile import ceilings
-from .records import cuda_runtime, nvrtc_version
+
+OLD_FOLDERS = ("cubins", "choices", "tuned", "precompiled")  # of the cache of version 0.2
 
 
 def _cupy() -> tuple[str, int]:
@@ -51,10 +54,13 @@ def describe(*, measure: bool = False, notice: Callable[[str], None] = lambda te
     if found:
         yield f"cuda      {cuda_runtime(found[0])}, driver {found[0].device.driver}"
     yield f"nvrtc     {nvrtc_version() or 'not installed'}"
+    yield f"kernels   {_kernels()}"
     yield f"llvm      {llvm.missing() or llvm.describe()}"
     current = options()
     yield f"options   threads={current.threads} vendor={current.vendor} jit={current.jit}"
     yield f"cache     {current.cache_dir}"
+    if old := [name for name in OLD_FOLDERS if (current.cache_dir / name).exists()]:
+        yield f"          of version 0.2 and no longer read, to be deleted: {', '.join(old)}"
     for backend in (backend_for("cpu"), *found):
         yield from _device_lines(backend, measure, notice)
 
@@ -73,6 +79,30 @@ def _device_lines(backend: Backend, measure: bool, notice: Callable[[str], None]
     )
     rates = ", ".join(f"{dtype} {rate:.0f}" for dtype, rate in sorted(limits.gflop_s.items()))
     yield f"  arithmetic  {rates} Gflop/s"
+
+
+def cuda_runtime(backend: Backend) -> str:
+    """Determine the version of the CUDA runtime."""
+    version = int(backend.xp.cuda.runtime.runtimeGetVersion())
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def nvrtc_version() -> str:
+    """Determine the version of NVRTC; "" if it is not installed."""
+    try:
+        return str(compiler_version())
+    except CompileError:
+        return ""
+
+
+def _kernels() -> str:
+    """Describe the installed package of compiled kernels."""
+    package = kernel_package()
+    if package is None:
+        return "compiled when they are needed; the package of kernels is not installed"
+    if package.version != __version__:
+        return f"of the package for blockvec {package.version}, few of which serve {__version__}"
+    return f"of the package for blockvec {package.version}, compiled by NVRTC {package.compiler}"
 
 
 def _blas_libraries() -> list[str]:

@@ -1,15 +1,13 @@
-"""Measurement of a case: blockvec and its peers in alternating bursts, as a record and a table row."""
+"""Measurement of a case: blockvec and its peers in alternating bursts, as a row of a table."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..backends import Backend
 from ..kernels.measure import Timing, measure_beside
-from ..kernels.roofline import Ceilings, fraction, traffic
+from ..kernels.problem import Problem, SpmmvProblem
+from ..kernels.roofline import Ceilings, fraction, gather_time, traffic
 from ..system.frozen import frozen
-from .case import Case
-from .records import kernel_record
+from .cases import Case
 
 # OpenBLAS threads spin for 2^28 ticks (0.1 s) after a call and occupy cores of the next measurement.
 BLAS_SPIN_S = 0.12
@@ -33,26 +31,32 @@ class Measured:
         """Timings of the peers."""
         return {name: timing for name, timing in self.timings.items() if name != "blockvec"}
 
-    def record(self) -> dict[str, Any]:
-        """Create the record of the measurement."""
-        case = self.case
-        measured = (self.ours, self.ceilings, self.peers)
-        return kernel_record(case.problem, case.kernel, *measured, config=case.config, matrix=case.matrix)
-
     def line(self) -> str:
         """Format the table row."""
-        record = self.record()
-        rate = traffic(self.case.problem).total_bytes / self.ours.median_s * 1e-9
+        problem, ours_s = self.case.problem, self.ours.median_s
+        rate = traffic(problem).total_bytes / ours_s * 1e-9
         name, best = min(self.peers.items(), key=lambda peer: peer[1].median_s)
-        limit = fraction(self.case.problem, self.ours.median_s, self.ceilings)
-        theirs = fraction(self.case.problem, best.median_s, self.ceilings)
-        gathered = f"{record['fraction_gather']:.0%}" if "fraction_gather" in record else "-"
+        limit, theirs = (fraction(problem, time_s, self.ceilings) for time_s in (ours_s, best.median_s))
+        gather_s = gather_time(problem, self.ceilings)
+        gathered = "-" if gather_s is None else f"{gather_s / ours_s:.0%}"
         return (
-            f"{self.case.operation:11} {record['dtype']:10} {record['M']:3d} {record['N']:3d} "
-            f"{record['K']:10d}  {self.case.kernel:15} {self.ours.median_s * 1e3:9.3f} {rate:8.1f} "
+            f"{self.case.operation:11} {problem.dtype:10} {' '.join(f'{M:3d}' for M in widths(problem))} "
+            f"{rows(problem):10d}  {self.case.kernel:15} {self.ours.median_s * 1e3:9.3f} {rate:8.1f} "
             f"{limit:6.0%} {gathered:>6}  {name:15} {best.median_s * 1e3:9.3f} {theirs:6.0%} "
             f"{best.median_s / self.ours.median_s:8.2f}"
         )
+
+
+def widths(problem: Problem) -> tuple[int, int]:
+    """Return the columns of both operands of a problem."""
+    if isinstance(problem, SpmmvProblem):
+        return problem.width, problem.width
+    return problem.M, getattr(problem, "N", problem.M)
+
+
+def rows(problem: Problem) -> int:
+    """Return the rows of a problem."""
+    return problem.n_rows if isinstance(problem, SpmmvProblem) else problem.K
 
 
 def heading(backend: Backend, ceilings: Ceilings) -> str:

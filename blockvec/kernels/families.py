@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cache import from_fields
 from .dense.family import DenseFamily
 from .dense.sweep_mma import SweepMma
 from .dense.sweep_mma_model import SweepMmaModel
@@ -22,7 +21,7 @@ from .dense.tsmttsm_mma_ring import Tsmttsm3mConfig
 from .device import DeviceInfo
 from .family import AnyFamily
 from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
-from .roofline import Ceilings
+from .records import from_fields
 from .sparse.chain import SpmmvChain
 from .sparse.chain_model import SpmmvChainModel
 from .sparse.csr import SpmmvCsr
@@ -51,9 +50,9 @@ FAMILIES: dict[str, DenseFamily[Any, Any]] = {
         TsmmFma(TsmmFmaModel()),
     )
 }
-"""Families for products of dense blocks, in order of preference where nothing was tuned."""
+"""Families for products of dense blocks, in order of preference where nothing was measured."""
 
-CSR = SpmmvCsr(SpmmvCsrModel(), SpmmvCsrModel(in_order=True))
+CSR = SpmmvCsr(SpmmvCsrModel())
 
 SPARSE_FAMILIES: dict[str, SparseFamily[Any]] = {
     family.name: family
@@ -71,25 +70,15 @@ CONFIGURED: dict[str, Any] = {**FAMILIES, **SPARSE_FAMILIES}
 
 
 def families_of(problem: Problem) -> list[DenseFamily[Any, Any]]:
-    """List the families for the operation of a product, in order of preference where nothing was tuned."""
+    """List the families for the operation of a product, in order of preference where nothing was measured."""
     families = [family for family in FAMILIES.values() if type(problem) is family.problem_type]
     return sorted(families, key=lambda family: not family.is_faster(problem))
 
 
 def sparse_families_of(problem: SpmmvProblem) -> list[SparseFamily[Any]]:
-    """Order the families of sparse products by preference where nothing was tuned."""
+    """Order the families of sparse products by preference where nothing was measured."""
     families = (family for family in SPARSE_FAMILIES.values() if family.stored == problem.stored)
     return sorted(families, key=lambda family: not family.is_faster(problem))
-
-
-def ranked(
-    family: DenseFamily[Any, Any], problem: Problem, device: DeviceInfo, ceilings: Ceilings | None = None
-) -> list[tuple[float, Any]]:
-    """Predict the times of the valid configurations of a family in seconds, the shortest first."""
-    valid = [c for c in family.space(problem, device) if family.refuse(problem, c, device) is None]
-    configs = dict.fromkeys((*valid, family.choose(problem, device, ceilings)))
-    timed = [(family.predict(problem, config, device, ceilings), config) for config in configs]
-    return sorted(timed, key=lambda pair: pair[0])
 
 
 def config_from(name: str, record: Any) -> Any | None:

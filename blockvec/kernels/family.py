@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, cast
 
+from ..errors import OptionError
 from .device import DeviceInfo
-from .problem import Problem, in_class
+from .problem import Problem, SpmmvProblem, in_class
 from .roofline import Ceilings
 
 P = TypeVar("P", bound=Problem)
 """The problems of a family."""
 C = TypeVar("C")
 """The configurations of a family: a frozen dataclass."""
+R = TypeVar("R")
+"""The recipes of a family: what a configuration has in common with those of other widths and types."""
 
 
-class Model(ABC, Generic[P, C]):
-    """The search space of a family and the modelled time of its configurations."""
+class Model(ABC, Generic[P, C, R]):
+    """The few configurations of a family that are worth having, and their modelled times.
+
+    Attributes
+    ----------
+    recipes : sequence
+        The curated list. Beside each list stands what it costs against the hundreds of configurations that it
+        was chosen from, by the predicted times.
+    spare : sequence
+        Recipes for problems that none of the list fits.
+    """
+
+    recipes: Sequence[R]
+    spare: Sequence[R] = ()
 
     @abstractmethod
-    def space(self, problem: P, device: DeviceInfo) -> Iterable[C]:
-        """Yield the configurations worth measuring; some may be refused."""
-
-    def has_choice(self, problem: P, device: DeviceInfo) -> bool:
-        """Check whether any configuration is valid for the shape of a problem."""
-        return True
+    def configure(self, problem: P, recipe: R, device: DeviceInfo) -> C | None:
+        """Make the configuration of a recipe for a problem; None if they do not fit. It may be refused."""
 
     @abstractmethod
     def predict(self, problem: P, config: C, device: DeviceInfo, ceilings: Ceilings | None = None) -> float:
         """Predict the time of a valid configuration in seconds."""
 
-    @abstractmethod
-    def choose(self, problem: P, device: DeviceInfo, ceilings: Ceilings | None = None) -> C:
-        """Choose the valid configuration with the shortest predicted time; the problem is supported."""
-
     def is_faster(self, problem: P) -> bool:
-        """Check whether the family precedes those listed before it where nothing was tuned."""
+        """Check whether the family precedes those listed before it where nothing was measured."""
         return False
 
 
@@ -48,7 +57,7 @@ class Family(ABC, Generic[P, C]):
     Parameters
     ----------
     model : Model
-        Its search space and times.
+        Its curated configurations and their times.
 
     Attributes
     ----------
@@ -64,7 +73,7 @@ class Family(ABC, Generic[P, C]):
     Config: type[C]
     problem_type: type[P]
 
-    def __init__(self, model: Model[P, C]) -> None:
+    def __init__(self, model: Model[P, C, Any]) -> None:
         self.model = model
 
     @abstractmethod
@@ -80,20 +89,55 @@ class Family(ABC, Generic[P, C]):
         return in_class(problem)
 
     def is_faster(self, problem: P) -> bool:
-        """Check whether the family precedes those listed before it where nothing was tuned."""
+        """Check whether the family precedes those listed before it where nothing was measured."""
         return self.model.is_faster(problem)
 
-    def space(self, problem: P, device: DeviceInfo) -> Iterable[C]:
-        """Yield the configurations worth measuring; some may be refused."""
-        return self.model.space(problem, device)
+    def configurations(self, problem: P, device: DeviceInfo) -> list[C]:
+        """List the valid configurations of the curated list."""
+        usual = list(self._valid(self.model.recipes, problem, device))
+        return usual or list(self._valid(self.model.spare, problem, device))
+
+    def _valid(self, recipes: Iterable[Any], problem: P, device: DeviceInfo) -> Iterator[C]:
+        """Yield the different valid configurations of recipes."""
+        seen = set()
+        for recipe in recipes:
+            config = self.model.configure(problem, recipe, device)
+            if config is not None and config not in seen:
+                seen.add(config)
+                if self.refuse(problem, config, device) is None:
+                    yield config
+
+    def has_configuration(self, problem: P, device: DeviceInfo) -> bool:
+        """Check whether a configuration of the list is valid, for any number of rows."""
+        if not isinstance(problem, SpmmvProblem):
+            problem = replace(cast("Any", problem), K=1)
+        return _has_configuration(self, problem, device)
 
     def predict(self, problem: P, config: C, device: DeviceInfo, ceilings: Ceilings | None = None) -> float:
         """Predict the time of a valid configuration in seconds."""
         return self.model.predict(problem, config, device, ceilings)
 
-    def choose(self, problem: P, device: DeviceInfo, ceilings: Ceilings | None = None) -> C:
-        """Choose the valid configuration with the shortest predicted time; the problem is supported."""
-        return self.model.choose(problem, device, ceilings)
+    def choose(
+        self,
+        problem: P,
+        device: DeviceInfo,
+        ceilings: Ceilings | None = None,
+        accepts: Callable[[C], bool] = lambda config: True,
+    ) -> C:
+        """Choose the configuration with the shortest predicted time among those of the list.
+
+        `accepts` limits the choice.
+
+        Raises
+        ------
+        OptionError
+            If none is valid, as where the family does not support the problem.
+        """
+        valid = [config for config in self.configurations(problem, device) if accepts(config)]
+        if not valid:
+            reason = self.supports(problem, device) or "no configuration fits its shared memory and registers"
+            raise OptionError(f"{self.name} cannot run on {device.name}: {reason}; use another kernel.")
+        return min(valid, key=lambda config: self.predict(problem, config, device, ceilings))
 
     @abstractmethod
     def kernel_name(self, problem: P) -> str:
@@ -117,3 +161,8 @@ class Family(ABC, Generic[P, C]):
 
 
 AnyFamily = Family[Any, Any]
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_configuration(family: AnyFamily, problem: Any, device: DeviceInfo) -> bool:
+    return bool(family.configurations(problem, device))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 
 def on_first_use(
-    package: str, names: Mapping[str, str]
+    package: str, names: Mapping[str, str], *, removed: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make ``__getattr__`` and ``__dir__`` of a package from the names that its modules define.
 
     Its modules are attributes, too, without an import of their own. A name that is also a module's needs an
-    import at once: the first import of the module would take its place.
+    import at once: the first import of the module would take its place. For `removed` names, an `ImportError`
+    names their replacements; ``from package import name`` would hide the text of an `AttributeError`.
     """
     module_of = {name: module for module, defined in names.items() for name in defined.split()}
 
@@ -23,6 +25,8 @@ def on_first_use(
             value = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
             setattr(sys.modules[package], name, value)
             return value
+        if name in removed:
+            raise ImportError(f"{package}.{name} was removed; use {removed[name]}.", name=package)
         missing = f"module {package!r} has no attribute {name!r}"
         if name.startswith("_") or not name.isidentifier():
             raise AttributeError(missing)

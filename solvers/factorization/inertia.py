@@ -89,45 +89,51 @@ def _is_outside(factors: Factorization, sigma: float, below: bool, further_out: 
 def proof(
     factors: Factorization,
     theta: RealArray,
-    limits: RealArray,
+    errors: RealArray,
     which: Selection,
     deflated: RealArray | None = None,
 ) -> tuple[str, int | None]:
     """Count the eigenvalues beyond the last wanted cluster, and compare with those found.
 
-    `theta` are the wanted values, ascending, `limits` bounds of their errors, `deflated` further known
+    `theta` are the wanted values, ascending, `errors` bounds of their errors, `deflated` further known
     eigenvalues. Returns the outcome in words and the number of eigenvalues that were not found, None where no
     count is certain.
+
+    The first count is as far from the last value as that may be wrong: what is missing beyond displaces it by
+    no more.
     """
     below = which == "SA"
     known = theta if deflated is None else np.concatenate([theta, deflated])
-    found, count = -1, None
+    found = -1
     for attempt in range(COUNTS):  # a shift too near to an eigenvalue has no certain count
-        distance = 10 * FURTHER**attempt
-        last = float(theta[-1] - distance * limits[-1]) if below else float(theta[0] + distance * limits[0])
+        distance = FURTHER**attempt
+        last = float(theta[-1] - distance * errors[-1]) if below else float(theta[0] + distance * errors[0])
         here = int(np.count_nonzero(known < last) if below else np.count_nonzero(known > last))
-        if count is not None or (attempt and here != found):
+        if attempt and here != found:
             break
-        found, counted_at, count = here, last, count_below(factors, last)
-    if count is None:
-        return "not proved: the factorisation needs row exchanges", None
-    beyond = count if below else factors.shape[0] - count
-    side = "below" if below else "above"
-    text = f"proved by inertia: {beyond} eigenvalues lie {side} {counted_at:.8g}, {found} of them were found"
-    return text, max(0, beyond - found)
+        found, count = here, count_below(factors, last)
+        if count is None:
+            continue
+        beyond = count if below else factors.shape[0] - count
+        if beyond < found:  # a value that was found is on the other side, within its error
+            break
+        side = "below" if below else "above"
+        text = f"proved by inertia: {beyond} eigenvalues lie {side} {last:.8g}, {found} of them were found"
+        return text, beyond - found
+    return "not proved: no factorisation beyond the last value counts", None
 
 
 def proof_around(
-    factors: Factorization, sigma: float, theta: RealArray, limits: RealArray
+    factors: Factorization, sigma: float, theta: RealArray, errors: RealArray
 ) -> tuple[str, int | None]:
     """Count the eigenvalues nearer to a shift than the furthest of those found, and compare.
 
-    `theta` are the values found, `limits` bounds of their errors. Returns the outcome in words and the number
+    `theta` are the values found, `errors` bounds of their errors. Returns the outcome in words and the number
     of eigenvalues that were not found, None where no count is certain.
     """
     distances = np.abs(theta - sigma)
     last = int(np.argmax(distances))
-    furthest, error = float(distances[last]), float(10 * limits[last])
+    furthest, error = float(distances[last]), float(errors[last])
     if furthest <= error:
         return "not needed: all values found are equal to sigma within their limits", 0
     gap = furthest - float(distances.max(where=distances < furthest - error, initial=0.0))
@@ -143,6 +149,8 @@ def proof_around(
     if len(counts) < 2:
         return "not proved: no factorisation near the furthest value counts", None
     inside, found = counts[1] - counts[0], int(np.count_nonzero((ends[0] < theta) & (theta < ends[1])))
+    if inside < found:
+        return "not proved: values found are next to the end of what was counted", None
     between = f"between {ends[0]:.12g} and {ends[1]:.12g}"
     text = f"proved by inertia: {inside} eigenvalues lie {between}, {found} of them were found"
-    return text, max(0, inside - found)
+    return text, inside - found

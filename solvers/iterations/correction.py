@@ -179,7 +179,6 @@ class Corrector:
                     tol=problem.tol,
                     maxiter=self.how.inner_steps or GMRES_STEPS,
                     Q=projection,
-                    with_first=self.how.inner_together,
                 )
             else:
                 solved = block_minres(
@@ -190,7 +189,6 @@ class Corrector:
                     maxiter=self.minres_steps,
                     Q=projection,
                     stop=stop if adaptive else None,
-                    with_first=self.how.inner_together,
                     recordings=self._recordings,
                 )
             self.counts.reductions += solved.reductions

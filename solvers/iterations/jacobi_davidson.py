@@ -34,6 +34,7 @@ STALLED = 240  # corrections and ...
 STALLED_COLUMNS = 2000  # ... operator columns without a gain, after which the space is refreshed or given up
 GAIN = 0.1  # sum of the decrease of all residuals, in decades, that counts as a gain
 RESTARTS_BETWEEN_CLEANING = 10  # the loss of orthogonality is at most this many u
+REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, where they have any
 WIDTHS = 8  # pairs are formed in multiples of it: every width needs a compiled kernel
 
 
@@ -85,13 +86,11 @@ class JacobiDavidson(Iteration):
             problem.locked,
             self.which,
             target,
-            how.extraction,
             self.rng,
             self.counts,
         )
         self.kept = how.min_basis or least_basis(k, capacity, b)
         self.retained = b if how.retained is None else how.retained
-        self.look_ahead = max(b, 2 * b if how.look_ahead is None else how.look_ahead)
         operator = cast(SystemOperator, problem.operator)  # MINRES takes dots from its products
         inside = target is not None
         self.corrector = Corrector(operator, preconditioner, how, inside, self.space.padded, self.counts)
@@ -198,7 +197,7 @@ class JacobiDavidson(Iteration):
             space.extend(space.buffer.random_like(b - space.m, self.rng))
         k = self.problem.k
         wanted = self.kept if self.random_start and self.preconditioner is None else k
-        wanted = max(k, self.how.start_basis or wanted)
+        wanted = max(k, wanted)
         while space.m < min(wanted, space.capacity, space.m + space.room):
             space.extend(space.images(min(b, space.m)))
         if not self.random_start:
@@ -253,7 +252,7 @@ class JacobiDavidson(Iteration):
     def _seen(self) -> int:
         """Return the number of pairs to form."""
         together = self._together()
-        return min(self.problem.k, round_up(self.n_converged + self.look_ahead, together))
+        return min(self.problem.k, round_up(self.n_converged + 2 * self.options.block_size, together))
 
     def _form(self, count: int) -> None:
         """Form the first vectors and their residuals."""
@@ -325,7 +324,7 @@ class JacobiDavidson(Iteration):
             pick(self.R, failing),
             lambda: self._deflated(converged),
             shift,
-            np.power(how.inner_base, self.attempts[failing]),
+            np.power(REDUCTION, self.attempts[failing]),
         )
         ends = {"LA": np.ones(len(theta)), "SA": -np.ones(len(theta)), "LM": np.sign(theta)}
         direction = np.zeros(len(theta)) if self.target is not None else ends[self.which]

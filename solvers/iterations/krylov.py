@@ -19,7 +19,7 @@ from ..blocks import Array, Block, LinearMap, assign, ceil_div, round_up, to_hos
 from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalize import orthogonalize
 from ..orthogonalize.factors import PLAIN_GROWTH
-from ..orthogonalize.host_step import column_step, square
+from ..orthogonalize.host_step import host_step, square
 from ..orthogonalize.queued_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
@@ -307,9 +307,7 @@ class BlockKrylov(KrylovSpace):
         blocks = cast(type[ColumnBlock], type(self.buffer))
         X, W = (blocks(columns[:, i : i + step], layout) for i in (begin, end))
         self.operator.apply(X, out=W)
-        S, R, length, reductions = column_step(
-            W.array, columns[:, :end], self._window(), scale, layout, self._inner
-        )
+        S, R, length, reductions = host_step(W, columns[:, :end], self._window(), scale, self._inner)
         if R is None:
             result = orthogonalize(W, self.basis, scale=length, rng=self.rng)
             S, R, reductions = S + result.S, result.R, reductions + result.reductions

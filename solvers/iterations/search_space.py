@@ -6,7 +6,7 @@ For an orthonormal V of m columns, in the complement of locked columns, it store
 
 For the ends of a spectrum tau is 0, R the identity, and eigenpairs are extracted by Rayleigh-Ritz. Inside a
 spectrum Rayleigh-Ritz gives spurious values: mixtures of vectors from both sides have Ritz values anywhere in
-between. The default around a target tau is therefore *refined* extraction: W is orthonormal, and the right
+between. Around a target tau the extraction is therefore *refined*: W is orthonormal, and the right
 singular vectors y of R make ||(A - tau I) V y|| stationary, the smallest first. Their singular values are the
 square roots of Ritz values of (A - tau I)^2: by Cauchy's interlacing no more vectors are near the target than
 there are eigenvalues. Using R instead of R^H R keeps small distances accurate.
@@ -14,7 +14,7 @@ there are eigenvalues. Using R instead of R^H R keeps small distances accurate.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +40,6 @@ from ..orthogonalize.factors import gram_root
 from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
-
-Extraction = Literal["auto", "ritz", "harmonic", "refined"]
 
 NEW = 1e-8  # relative length below which a direction is dropped
 SAME_DISTANCE = 0.02  # relative difference of distances that may belong to values on both sides of the target
@@ -69,8 +67,6 @@ class SearchSpace:
         Orthonormal.
     target : float or None
         tau, for the eigenvalues nearest to it.
-    extraction : {"auto", "ritz", "harmonic", "refined"}
-        With a target "auto" means "refined"; without one "ritz" is always used.
     padding : int, optional
         Widths of products are rounded up to multiples of it by zero columns; default 16 on a GPU.
 
@@ -90,12 +86,11 @@ class SearchSpace:
         locked: Block | None,
         which: Which,
         target: float | None,
-        extraction: Extraction,
         rng: Any,
         counts: Counts,
         padding: int | None = None,
     ) -> None:
-        self.operator, self.capacity, self.extraction = operator, capacity, extraction
+        self.operator, self.capacity = operator, capacity
         self.n_locked = 0 if locked is None else locked.shape[1]
         self.padding = padding or width_padding(like)
         self.buffer = like.like(self.padded(self.n_locked + capacity))
@@ -196,11 +191,7 @@ class SearchSpace:
             self.norm = max(self.norm, float(np.abs(theta).max(initial=0)))
             order = select(theta, self.which)
             return Extracted(theta[order], Y[:, order])
-        if self.extraction == "ritz":
-            theta, Y = ritz_pairs(H)
-            order = np.argsort(np.abs(theta), kind="stable")
-            return Extracted(theta[order] + self.target, Y[:, order])
-        Y = self._harmonic(H) if self.extraction == "harmonic" else self._refined(H)
+        Y = self._refined(H)
         return Extracted(np.einsum("ij,ij->j", Y.conj(), H @ Y).real + self.tau, Y)
 
     def _refined(self, H: Array) -> Array:
@@ -213,7 +204,10 @@ class SearchSpace:
         Rayleigh-Ritz step with A within each group of equal singular values separates them.
         """
         R = self._R[: self.m, : self.m]
-        sigma, Y = _right_singular(R)
+        if not np.isfinite(R).all():
+            raise BreakdownError("the projected matrix holds NaN or Inf; check the operator.")
+        _, sigma, YH = np.linalg.svd(R)
+        sigma, Y = sigma[::-1], np.ascontiguousarray(YH.conj().T[:, ::-1])  # ascending
         unit = float(np.finfo(self.buffer.dtype).eps) / 2
         rounding = FLOOR * unit * (self.norm + abs(self.tau))
         for begin, end in clusters(sigma, np.maximum(SAME_DISTANCE * sigma, rounding)):
@@ -223,25 +217,6 @@ class SearchSpace:
                 distances = np.linalg.norm(R @ part, axis=0)
                 Y[:, begin:end] = part[:, np.argsort(distances, kind="stable")]
         return Y
-
-    def _harmonic(self, H: Array) -> Array:
-        """Compute coefficients of orthonormalised harmonic Ritz vectors, those nearest to the target first.
-
-        With z = R y the harmonic problem R^H R y = nu H y is Hermitian, R^-H H R^-1 z = (1 / nu) z. Zero
-        singular values of R (eigenvectors at the target) are raised to rounding level, so that they come
-        first.
-
-        References
-        ----------
-        Morgan, Linear Algebra Appl. 154 (1991) 289; Fokkema, Sleijpen, van der Vorst, SIAM J. Sci. Comput.
-        20 (1998) 94, section 2.2 (orthonormal bases instead of the vectors themselves).
-        """
-        sigma, Z = _right_singular(self._R[: self.m, : self.m])
-        unit = float(np.finfo(self.buffer.dtype).eps) / 2
-        inverse = Z / np.maximum(sigma, unit * (self.norm + abs(self.tau)))
-        inverse_nu, U = ritz_pairs(inverse.conj().T @ H @ inverse)
-        Y = inverse @ U[:, np.argsort(-np.abs(inverse_nu), kind="stable")]
-        return np.linalg.qr(Y)[0]
 
     @Profile.timed("Rayleigh-Ritz")
     def vectors(self, Y: Array) -> Block:
@@ -360,11 +335,3 @@ def extended(Y: Array, older: Array) -> Array:
         U, sigma, _ = np.linalg.svd(older, full_matrices=False)
         older = U[:, sigma > NEW * max(float(sigma.max(initial=0)), NEW)]
     return np.hstack([Y, older])
-
-
-def _right_singular(R: Array) -> tuple[RealArray, Array]:
-    """Compute singular values, ascending, and right singular vectors."""
-    if not np.isfinite(R).all():
-        raise BreakdownError("the projected matrix holds NaN or Inf; check the operator.")
-    _, sigma, ZH = np.linalg.svd(R)
-    return sigma[::-1], np.ascontiguousarray(ZH.conj().T[:, ::-1])

@@ -11,7 +11,7 @@ Q by random ones, and their rows of R are zero. Rank loss is therefore no specia
 shapes never change. Tall blocks stay on their device; small matrices are processed on the host.
 
 The algorithm is a *policy*: a callable that changes X in a `Decomposition` W = V S + X R until it is
-orthonormal. Policies are defined in `gram_schmidt` (against a basis) and `intrablock` (within a block).
+orthonormal (`policies`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from blockvec import Profile
-from blockvec.errors import OptionError, ShapeError
+from blockvec.errors import ShapeError
 from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
@@ -31,30 +31,28 @@ from .host_step import host_step, is_on_host
 
 if TYPE_CHECKING:
     from .decomposition import Decomposition
-    from .gram_schmidt import PIP, Adaptive, BCGSIPlus, PIPPlus
-    from .intrablock import SVQB, TSQR, CholQR2, RandomizedCholQR, RankedCholQR, ShiftedCholQR3
+    from .policies import Adaptive, BCGSIPlus, CholQR2, PIPPlus, RankedCholQR
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
-        {
-            "gram_schmidt": "PIP Adaptive BCGSIPlus PIPPlus",
-            "intrablock": "SVQB TSQR CholQR2 RandomizedCholQR RankedCholQR ShiftedCholQR3",
+        {"policies": "Adaptive BCGSIPlus CholQR2 PIPPlus RankedCholQR"},
+        removed={
+            "PIP": "PIPPlus()",
+            "RandomizedCholQR": "RankedCholQR()",
+            "SVQB": "RankedCholQR()",
+            "ShiftedCholQR3": "RankedCholQR()",
+            "TSQR": "RankedCholQR()",
         },
     )
 
 __all__ = [
-    "PIP",
-    "SVQB",
-    "TSQR",
     "Adaptive",
     "BCGSIPlus",
     "CholQR2",
     "Orthogonalized",
     "PIPPlus",
     "Policy",
-    "RandomizedCholQR",
     "RankedCholQR",
-    "ShiftedCholQR3",
     "orthogonalize",
 ]
 
@@ -160,16 +158,16 @@ def orthogonalize(
     is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
     if first is not None and is_usual and is_on_host(W):
         basis = W.array[:, :0] if V is None else V.array
-        inside = None if into is None else into.array
-        before, R, length, reductions = host_step(W, basis, first, scale or 0.0, inside)
+        before, R, length, reductions = host_step(W, basis, first, scale or 0.0)
         if R is not None:
+            if into is not None:
+                into[:, :] = W
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
     from .decomposition import Decomposition
-    from .gram_schmidt import Adaptive, clean
+    from .policies import Adaptive, check_policy, clean
 
-    if policy is not None:
-        _check_policy(policy, taken, first)
+    check_policy(policy, taken, first)
     _check_room(W, taken, max_rank)
     policy = policy or Adaptive()
     d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)
@@ -182,22 +180,6 @@ def orthogonalize(
         clean(d)
     S = d.finish(into)
     return Orthogonalized(S if before is None else before + S, d.R, lost, reductions + d.reductions)
-
-
-def _check_policy(policy: Policy, taken: int, first: Any) -> None:
-    from .gram_schmidt import FULL_BASIS
-    from .intrablock import WITHIN
-
-    name = type(policy).__name__
-    if taken and isinstance(policy, WITHIN):
-        raise OptionError(
-            f"orthogonalize: {name} works within a block, and a basis is given; use BCGSIPlus({name}())."
-        )
-    if first is not None and isinstance(policy, FULL_BASIS):
-        raise OptionError(
-            f"orthogonalize: {name} always projects against all of V, and first is given; leave first out, "
-            "or use Adaptive()."
-        )
 
 
 def _check_room(W: Block, taken: int, max_rank: int | None) -> None:

@@ -1,6 +1,6 @@
 """The decomposition W = V S + X R that orthogonalisation policies transform.
 
-Policies (`gram_schmidt`, `intrablock`) are written in terms of products, projections and triangular factors.
+Policies (`policies`) are written in terms of products, projections and triangular factors.
 `Decomposition` executes these operations lazily: a change of X is fused with the next product if
 `BlockVector.update_gram` or `combine_dot` computes both in one pass. Copies of small matrices to the host are
 started before they are needed, and a final division by R is queued before R is known on the host.
@@ -59,8 +59,6 @@ class Decomposition:
     reductions : int
         Number of synchronising reductions over the tall dimension: products of the same state of X are
         independent and count as one.
-    projected : Coefficients or None
-        What the last projection took out of X.
     """
 
     def __init__(
@@ -85,7 +83,6 @@ class Decomposition:
         self.growth = np.inf
         self.reductions = 0
         self.first = first
-        self.projected: Coefficients | None = None
         self.noise = self.error = np.zeros(self.width)
         self._scale = scale
         self._seen = False  # whether the lengths of W's columns, and thus the noise, are known
@@ -186,23 +183,9 @@ class Decomposition:
                 f"orthogonalize: x^H M x = {lengths.min():.3g} for a column of the block; M must be positive "
                 "definite."
             )
-        self.learn_rounding(np.maximum(lengths, 0))
+        self._learn_rounding(np.maximum(lengths, 0))
 
-    def sketch(self, rows: int, seed: int) -> Array:
-        """Return Z^H X on the host for a random Z that preserves mean lengths; waits."""
-        self._flush()
-        Z = self.X.random_like(rows, np.random.default_rng([seed, 0]))
-        self._count()
-        F: Array = start_copy(self.X.dot(Z))().astype(self.dtype, copy=False).conj().T
-        return np.asarray(F / (self._variance() * rows) ** 0.5)
-
-    def rows(self) -> tuple[Array, Any]:
-        """Return the array of X, to be read once, and its communicator."""
-        self._flush()
-        self._count()
-        return self.X.array, getattr(self.X, "comm", None)
-
-    def learn_rounding(self, squares: Array) -> None:
+    def _learn_rounding(self, squares: Array) -> None:
         """Set noise levels from the squared lengths of X's columns, after a projection or initially.
 
         Lengths before a projection follow from the orthonormality of V: ||w||^2 = ||s||^2 + ||x||^2. Later
@@ -223,7 +206,6 @@ class Decomposition:
 
     def project(self, C: Coefficients) -> None:
         """Set X = X - V C and S = S + C R."""
-        self.projected = C
         if not C.parts:
             return
         self._flush()
@@ -258,7 +240,10 @@ class Decomposition:
         """Replace lost columns of X by random ones of about unit length; their rows of R stay zero."""
         self._flush()
         columns = self.X.shape[1]
-        factors = self.lost / (self._variance() * max(self.X.n_global, 1)) ** 0.5
+        variance = (
+            2 if self.X.dtype.kind == "c" else 1
+        ) / 3  # of an element: uniform on [-1, 1) in each part
+        factors = self.lost / (variance * max(self.X.n_global, 1)) ** 0.5
         self.X.axpy(column_factors(factors, self.X), self.X.random_like(columns, key))
         self._changed()
         self.lost = np.zeros(columns, bool)
@@ -316,10 +301,6 @@ class Decomposition:
         if self._image is None:
             self._image = self.M.apply(self.X)
         return self._image
-
-    def _variance(self) -> float:
-        """Return the mean square of a random element: uniform on [-1, 1) in each part."""
-        return (2 if self.X.dtype.kind == "c" else 1) / 3
 
     def _small(self, C: Array) -> Array:
         """Copy a small matrix to X's type and device, unless it is there already."""

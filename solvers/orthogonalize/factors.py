@@ -1,7 +1,7 @@
 """Factorisations of small matrices for orthogonalisation, with rank detection relative to rounding noise.
 
-Each function takes the Gram matrix of a block X, or a triangular factor, and returns a `Step`: a matrix T and
-its inverse R such that X T is orthonormal, or closer to it, and X = (X T) R.
+Functions take the Gram matrix of a block X and return a `Step`: a matrix T and its inverse R such that X T is
+orthonormal, or closer to it, and X = (X T) R.
 
 Noise is distinguished from signal as follows: a column of W carries a rounding error of about u ||w||, or
 u ||A|| if it was computed by an operator A of larger norm. This level is updated in every transformation of
@@ -12,7 +12,6 @@ condition number is used.
 from __future__ import annotations
 
 import numpy as np
-import scipy.linalg
 
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
@@ -21,7 +20,6 @@ from ..blocks import Array
 
 NOISE = 32.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): three times the largest noise observed
 RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u are not resolved
-SHIFT = 11.0  # factor of the shift, from Fukaya et al. (2020)
 PLAIN_GROWTH = 1e3  # growth below which Cholesky needs no pivoting ...
 PLAIN_NOISE = 1e-4  # ... if the relative noise of all columns is below this
 ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
@@ -80,42 +78,6 @@ def is_accurate(G: Array, noise: Array) -> bool:
     return bool((noise**2 < PLAIN_NOISE**2 * np.diagonal(G).real).all())
 
 
-def shifted(G: Array, noise: Array, unit: float) -> Step:
-    """Compute the Cholesky step of G + s I for columns scaled to unit length, pivoted as in `ranked`.
-
-    References
-    ----------
-    Fukaya, Kannan, Nakatsukasa, Yamamoto, Yanagisawa, SIAM J. Sci. Comput. 42 (2020) A477, algorithm 4.1 and
-    the shift 11 (K b + b (b + 1)) u ||X||^2.
-    """
-    scaled, lengths, inverse, dead = _scaled(G, noise)
-    width = len(G)
-    shift = SHIFT * width * (width + 2) * unit * np.linalg.norm(scaled, 2)
-    relative = np.where(dead, 1.0, noise * inverse)
-    R, order, lost = _pivoted(scaled + shift * np.eye(width), relative, dead, unit, False)
-    return _step(R, order, lost, lengths, inverse)
-
-
-def eigenvectors(G: Array, noise: Array, unit: float) -> Step:
-    """Compute the step from the eigendecomposition of G for columns scaled to unit length.
-
-    Unresolved eigenvalues are raised to the resolution, so that only columns that are zero are lost.
-
-    References
-    ----------
-    Stathopoulos, Wu, SIAM J. Sci. Comput. 23 (2002) 2165, algorithm 4.
-    """
-    scaled, lengths, inverse, dead = _scaled(G, noise)
-    # Columns of noise get the eigenvalue -1, which is separated from those of the other columns.
-    eigenvalues, Z = np.linalg.eigh(scaled - np.diag(dead.astype(float)))
-    eigenvalues, Z = eigenvalues[::-1], Z[:, ::-1]  # descending: lost columns last
-    lost = eigenvalues < -0.5
-    raised = np.sqrt(np.maximum(eigenvalues, RESOLUTION * len(G) * unit))
-    undo = Z * np.where(lost, 0.0, 1 / raised)
-    R = np.where(lost, 0.0, raised)[:, None] * Z.conj().T * lengths
-    return Step(inverse[:, None] * undo, R, lost, float((np.abs(undo) ** 2).sum()))
-
-
 def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
     """Compute a Cholesky step with pivoting by signal-to-noise ratio, the largest first.
 
@@ -128,36 +90,11 @@ def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
     return _step(R, order, lost, lengths, inverse)
 
 
-def triangular(F: Array, noise: Array, unit: float) -> Step:
-    """Compute T = R^-1 from a factor F with F^H F = X^H X, without squaring the condition number.
-
-    F is R of a QR factorisation of X, or a sketch of X. Columns are pivoted in units of their noise, as in
-    `ranked`. Unresolved diagonal elements are raised to the resolution; only columns of noise are lost.
-    """
-    lengths = np.linalg.norm(F, axis=0)
-    inverse, dead = _inverse(lengths, noise)
-    level = np.where(dead, 1, np.maximum(noise, unit * lengths))
-    R, order = scipy.linalg.qr(F * (~dead / level), mode="r", pivoting=True, check_finite=False)
-    R = R[: len(noise)] * (level * inverse)[order]
-    small = np.abs(np.diagonal(R)) < len(noise) * unit
-    place = np.arange(len(noise))
-    R[place[small], place[small]] = len(noise) * unit
-    lost = dead[order]
-    R[lost] = 0
-    R[:, lost] = 0
-    return _step(R, order, lost, lengths, inverse)
-
-
-def _inverse(lengths: Array, noise: Array) -> tuple[Array, Array]:
-    """Return the inverse lengths of columns, zero for columns of noise, and a mask of these."""
-    dead = lengths <= noise
-    return np.where(dead, 0, 1 / np.where(dead, 1, lengths)), dead
-
-
 def _scaled(G: Array, noise: Array) -> tuple[Array, Array, Array, Array]:
     """Return G for columns scaled to unit length, their lengths, the inverses, and the mask of noise."""
     lengths = np.sqrt(np.maximum(np.diagonal(G).real, 0))
-    inverse, dead = _inverse(lengths, noise)
+    dead = lengths <= noise
+    inverse = np.where(dead, 0, 1 / np.where(dead, 1, lengths))
     return G * inverse[:, None] * inverse, lengths, inverse, dead
 
 

@@ -1,4 +1,4 @@
-"""The usual step of a Lanczos recurrence on the host, in a few NumPy calls per chunk of rows.
+"""The usual step of a Lanczos recurrence on the host, in a few NumPy or BLAS calls.
 
 For blocks of some thousand rows the calls of `Decomposition` take longer than the arithmetic. This step does
 the same for a block that turns out to be well conditioned, as almost all are: a projection on the last
@@ -22,8 +22,9 @@ from ..column_block import ColumnBlock, add_product, adjoint_product, both_summe
 from .factors import AMPLIFIED, ENOUGH, NOISE, PLAIN_GROWTH, PLAIN_NOISE
 
 Result = TypeVar("Result")
-CHUNK_BYTES = 512 << 10  # rows of the basis that stay in a second-level cache from one product to the next
-LEAST_ROWS = 256
+Ranges = Sequence[tuple[int, int]]
+CHUNK_BYTES = 512 << 10  # bytes: rows of the basis that stay in a second-level cache between two products
+LEAST_ROWS = 256  # rows of a chunk
 UNIT = float(np.finfo(np.float64).eps) / 2
 _LAPACK = {
     "d": (lapack.dpotrf, lapack.dtrtri, blas.dtrmm),
@@ -37,15 +38,57 @@ def is_on_host(W: Block) -> bool:
     return is_double and getattr(W, "inner", None) is None and W.device == "cpu"
 
 
+class _Columns:
+    """Column-major W and V: one call of BLAS per product and update; inner products are x^H image(y).
+
+    For columns of a thousand rows each line of Python takes as long as a product.
+    """
+
+    def __init__(
+        self, W: Array, V: Array, layout: RowLayout | None, image: Callable[[Array], Array] | None
+    ) -> None:
+        self._W, self._V, self._layout, self._image = W, V, layout, image
+
+    def products(self, ranges: Ranges, S: Array) -> None:
+        """Set S = V^H W for these columns of V."""
+        MW = self._W if self._image is None else self._image(self._W)
+        for i, j in ranges:
+            S[i:j] = summed(self._layout, adjoint_product(self._V[:, i:j], MW))
+
+    def project(self, ranges: Ranges, S: Array) -> tuple[Array, Array]:
+        """Set W = W - V S, where S is not zero in these rows only; compute V^H W and W^H W."""
+        W, V = self._W, self._V
+        for i, j in ranges:
+            add_product(V[:, i:j], S[i:j], W, -1.0)
+        MW = W if self._image is None else self._image(W)
+        return both_summed(self._layout, adjoint_product(V, MW), adjoint_product(W, MW))
+
+    def update(self, S: Array, T: Array | None) -> None:
+        """Set W = W - V S, and W = W T for a triangular T."""
+        add_product(self._V, S, self._W, -1.0)
+        if T is not None:
+            self.multiply(T)
+
+    def multiply(self, T: Array) -> None:
+        """Set W = W T for a triangular T."""
+        if len(T) == 1:
+            self._W *= T[0, 0]
+        else:
+            _LAPACK[T.dtype.char][2](1.0, T, self._W, side=1, overwrite_b=1)
+
+    def gram(self) -> Array:
+        """Compute W^H W."""
+        W = self._W
+        return summed(self._layout, adjoint_product(W, W if self._image is None else self._image(W)))
+
+
 class _Rows:
-    """Row-major W and V: products and updates chunk by chunk, on all cores."""
+    """Row-major W and V, with the operations of `_Columns`, chunk by chunk of rows, on all cores."""
 
     def __init__(self, W: Array, V: Array, layout: RowLayout | None) -> None:
         self._layout = layout
         rows, n = max(LEAST_ROWS, CHUNK_BYTES // max(V.strides[0], W.strides[0], 1)), len(W)
-        self._chunks = (
-            [(W[i : i + rows], V[i : i + rows]) for i in range(0, n, rows)] if n > rows else [(W, V)]
-        )
+        self._chunks = [(W[i : i + rows], V[i : i + rows]) for i in range(0, max(n, 1), rows)]
 
     def _map(self, work: Callable[[Array, Array], Result]) -> list[Result]:
         """Call a function of each chunk of W and V; return its results in their order."""
@@ -60,13 +103,12 @@ class _Rows:
             run_in_threads(run, len(self._chunks))
         return [found[index] for index in range(len(self._chunks))]
 
-    def dot(self, begin: int, end: int) -> Array:
-        """Compute V^H W for columns of V."""
-        return summed(self._layout, _added(self._map(lambda X, U: U[:, begin:end].conj().T @ X)))
+    def products(self, ranges: Ranges, S: Array) -> None:
+        for i, j in ranges:
+            parts = self._map(lambda X, U, i=i, j=j: U[:, i:j].conj().T @ X)  # type: ignore[misc]
+            S[i:j] = summed(self._layout, _added(parts))
 
-    def project(self, ranges: Sequence[tuple[int, int]], S: Array) -> tuple[Array, Array]:
-        """Set W = W - V S, where S is not zero in these rows only; compute V^H W and W^H W."""
-
+    def project(self, ranges: Ranges, S: Array) -> tuple[Array, Array]:
         def work(X: Array, U: Array) -> tuple[Array, Array]:
             for i, j in ranges:
                 X -= U[:, i:j] @ S[i:j]
@@ -75,9 +117,7 @@ class _Rows:
         products, grams = zip(*self._map(work), strict=True)
         return both_summed(self._layout, _added(products), _added(grams))
 
-    def subtract(self, S: Array, T: Array | None) -> None:
-        """Set W = W - V S, and W = W T."""
-
+    def update(self, S: Array, T: Array | None) -> None:
         def work(X: Array, U: Array) -> None:
             X -= U @ S
             if T is not None:
@@ -86,118 +126,57 @@ class _Rows:
         self._map(work)
 
     def multiply(self, T: Array) -> None:
-        """Set W = W T."""
-
         def work(X: Array, _: Array) -> None:
             X[:] = X @ T
 
         self._map(work)
 
     def gram(self) -> Array:
-        """Compute W^H W."""
         return summed(self._layout, _added(self._map(lambda X, _: X.conj().T @ X)))
 
 
-def host_step(
-    block: Block, V: Array, first: Sequence[tuple[int, int]], scale: float, into: Array | None
-) -> tuple[Array, Array | None, float, int]:
-    """Replace a block W by an orthonormal one that is orthogonal to V, and copy it to `into`.
-
-    Arguments are those of `orthogonalize`; V and `into` are arrays, stored as W. Returns S and R with
-    W_old = V S + W_new R, the length of the longest column of W_old (or `scale`), and the number of
-    reductions. R is None where the block needs more than this step: W_new is then W_old - V S.
-    """
-    W, layout = block.array, block.layout
-    if isinstance(block, ColumnBlock):
-        S, R, length, reductions = column_step(W, V, first, scale, layout)
-        if into is not None and R is not None:
-            into[:] = W
-        return S, R, length, reductions
-    return _row_step(W, V, first, scale, into, layout)
-
-
-def _moved(W: Array, V: Array, first: Sequence[tuple[int, int]], *_: object) -> tuple[str, int, int]:
+def _moved(block: Block, V: Array, first: Ranges, *_: object) -> tuple[str, int, int]:
     """Count the elements of three passes over W, two over V, and one over its first columns."""
-    columns = 2 * V.shape[1] + sum(j - i for i, j in first)
-    return W.dtype.name, len(V) * columns + 3 * W.size, 2 * W.size
+    name = block.dtype.name
+    if isinstance(block, ColumnBlock):  # whose products are recorded on their own
+        return name, 0, 0
+    columns, size = 2 * V.shape[1] + sum(j - i for i, j in first), block.array.size
+    return name, len(V) * columns + 3 * size, 2 * size
 
 
 @Profile.timed("orthogonalisation", _moved)
-def _row_step(
-    W: Array,
+def host_step(
+    block: Block,
     V: Array,
-    first: Sequence[tuple[int, int]],
+    first: Ranges,
     scale: float,
-    into: Array | None,
-    layout: RowLayout | None,
+    image: Callable[[Array], Array] | None = None,
 ) -> tuple[Array, Array | None, float, int]:
-    """Do the work of `host_step` on row-major arrays."""
-    width, blocks = W.shape[1], _Rows(W, V, layout)
-    S = np.zeros((V.shape[1], width), W.dtype)
+    """Replace a block W by an orthonormal one that is orthogonal to V.
+
+    Arguments are those of `orthogonalize`; V is an array, stored as W. Inner products of a `ColumnBlock` are
+    x^H image(y), if that is given. Returns S and R with W_old = V S + W_new R, the length of the longest
+    column of W_old (or `scale`), and the number of reductions. R is None where the block needs more than this
+    step: W_new is then W_old - V S.
+    """
+    W, layout = block.array, block.layout
+    tall = _Columns(W, V, layout, image) if isinstance(block, ColumnBlock) else _Rows(W, V, layout)
+    S = np.zeros((V.shape[1], W.shape[1]), W.dtype)
     ranges = [(i, j) for i, j in first if i < j]
-    for i, j in ranges:
-        S[i:j] = blocks.dot(i, j)
-    rest, G = blocks.project(ranges, S)
+    tall.products(ranges, S)
+    rest, G = tall.project(ranges, S)
     taken = square(S)
     S += rest
     R, T, again, whole, spread = cholesky_factor(G, rest)
-    length = max(scale, (whole + again + taken) ** 0.5)
-    is_last = whole * spread <= ENOUGH * width**2
-    if not is_enough(growth=whole * spread, again=again, spread=spread, length=length, unit=UNIT):
-        blocks.subtract(rest, None)
+    growth, length = whole * spread, max(scale, (whole + again + taken) ** 0.5)
+    if not is_enough(growth=growth, again=again, spread=spread, length=length, unit=UNIT):
+        tall.update(rest, None)
         return S, None, length, 2
-    blocks.subtract(rest, T)
-    if not is_last:  # a second factorisation leaves rounding errors only
-        second, T, *_ = cholesky_factor(blocks.gram())
-        R = second @ R
-        blocks.multiply(T)
-    if into is not None:
-        into[:] = W
-    return S, R, length, 2 if is_last else 3
-
-
-@Profile.timed("orthogonalisation")
-def column_step(
-    W: Array,
-    V: Array,
-    first: Sequence[tuple[int, int]],
-    scale: float,
-    layout: RowLayout | None = None,
-    image: Callable[[Array], Array] | None = None,
-) -> tuple[Array, Array | None, float, int]:
-    """Do the work of `host_step` on column-major arrays, with one call of BLAS per product and update.
-
-    For columns of a thousand rows each line takes as long as a product. Inner products are x^H image(y), if
-    that is given.
-    """
-    width, MW = W.shape[1], W if image is None else image(W)
-    S, removed = np.zeros((V.shape[1], width), W.dtype), 0.0
-    for i, j in first:
-        if i < j:
-            U = V[:, i:j]
-            S[i:j] = part = summed(layout, adjoint_product(U, MW))
-            add_product(U, part, W, -1.0)
-            removed += square(part)
-    if image is not None:
-        MW = image(W)
-    rest, G = both_summed(layout, adjoint_product(V, MW), adjoint_product(W, MW))
-    add_product(V, rest, W, -1.0)
-    S += rest
-    R, T, again, whole, spread = cholesky_factor(G, rest)
-    length = max(scale, (whole + again + removed) ** 0.5)
-    if not is_enough(growth=whole * spread, again=again, spread=spread, length=length, unit=UNIT):
-        return S, None, length, 2
-    if width == 1:
-        W *= T[0, 0]
+    tall.update(rest, T)
+    if growth <= ENOUGH * len(R) ** 2:
         return S, R, length, 2
-    multiply = _LAPACK[W.dtype.char][2]
-    multiply(1.0, T, W, side=1, overwrite_b=1)
-    if whole * spread <= ENOUGH * width**2:
-        return S, R, length, 2
-    if image is not None:
-        MW = image(W)
-    second, T, *_ = cholesky_factor(summed(layout, adjoint_product(W, MW)))  # leaves rounding errors only
-    multiply(1.0, T, W, side=1, overwrite_b=1)
+    second, T, *_ = cholesky_factor(tall.gram())  # leaves rounding errors only
+    tall.multiply(T)
     return S, second @ R, length, 3
 
 

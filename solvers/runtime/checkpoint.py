@@ -35,7 +35,7 @@ from ..blocks import Array, Block, Operator, project_out, to_host
 from .archive import ALTERED, Part, array_of, part_of, read, write
 from .processes import from_first, largest
 
-FORMAT = "blockvec checkpoint 1"
+FORMAT = "blockvec checkpoint 2"  # another number where the fingerprint or the state has other names
 STATE, IMAGE = "state/", "image"  # names of parts
 BLOCKS = {"basis", "next", "images", "preconditioned_from", "preconditioned_to"}  # of states: rows as A has
 JSON_KINDS = {bool: (bool,), int: (int,), float: (float, int), str: (str,), tuple: (list,)}
@@ -139,7 +139,8 @@ class Checkpoint:
             # Not the text of other errors: NumPy's advises to load the file in an unsafe way.
             reason = f" ({error})" if isinstance(error, FormatError | OSError) else ""
             raise FormatError(
-                f"checkpoint: {str(self.path)!r} is broken or no checkpoint{reason}; {REMEDY}."
+                f"checkpoint: {str(self.path)!r} is broken or no checkpoint of this version{reason}; "
+                f"{REMEDY}."
             ) from None
 
     @contextlib.contextmanager

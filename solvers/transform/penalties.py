@@ -128,7 +128,7 @@ def lost_digits(A: Any, wanted: tuple[float, ...]) -> str | None:
     if set(wanted) == {math.copysign(math.inf, far)}:
         return None  # the values of these rows themselves
     rows = np.asarray(abs(A) @ np.ones(len(diagonal)), np.float64)
-    largest, most = float(rows.max()), float(np.median(rows))
+    largest, most = float(rows.max()), float(np.median(rows[rows > 0]))  # others have no digits to lose
     rounding = FLOOR * float(np.finfo(np.promote_types(A.dtype, np.float32)).eps) / 2 * largest
     if rounding <= LOST * most:
         return None
@@ -143,6 +143,8 @@ def _may_have(A: Any) -> bool:
     """Check whether a matrix has diagonal elements that are far larger than most."""
     if not is_explicit(A) or not hasattr(A, "diagonal") or A.ndim != 2 or A.shape[0] != A.shape[1]:
         return False
+    if np.ma.is_masked(A):
+        return False  # which is refused when it becomes an operator
     sizes = abs(A.diagonal())
     if sizes.dtype.kind not in "iuf" or not sizes.size:
         return False

@@ -16,7 +16,16 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import blas_threads, matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..column_block import ColumnBlock
-from ..combine import COUNTED, continued, described_ends, lacks, one_after_other, staged, totals
+from ..combine import (
+    COUNTED,
+    continued,
+    described_ends,
+    errors_allowed,
+    lacks,
+    one_after_other,
+    staged,
+    totals,
+)
 from ..drivers import solve
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import Selection, Tolerance, select
@@ -148,7 +157,7 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
     for has_searched in (False, True):
         if not result.converged.all():
             break
-        text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), result.limits)
+        text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), errors_allowed(result))
         result = result.with_count(text, missing)
         if missing == 0 or has_searched:
             break

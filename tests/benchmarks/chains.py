@@ -24,10 +24,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
-from blockvec.bench.records import environment, write
 from blockvec.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks.mixed_precision import clock, facts
+from tests.benchmarks.records import environment, write
 
 MATRICES = ("xxz:sites=20,up=10", "hubbard:sites=10,up=5,down=5,u=8")
 WIDTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
@@ -60,7 +60,7 @@ def products(name: str, forms: dict[str, Any], width: int, device: str, steps: i
                 best[form] = min(best[form], seconds(call, device, steps))
         record[kind] = {**best, "speedup": best["matrix"] / best["chain"]}
     if device == "gpu":
-        from blockvec.bench.sparse_peers import peers
+        from tests.benchmarks.sparse_peers import peers
 
         others = peers([forms["matrix"]], [X], [Y])
         record["peers"] = {

@@ -189,7 +189,7 @@ def main() -> int:
 def _write(file: Path, device: str, trees: Sequence[str], pairs: Sequence[Any]) -> None:
     """Write the environment, and the times of each pair of processes by task."""
     from blockvec.backends import backend_for
-    from blockvec.bench.records import environment
+    from tests.benchmarks.records import environment
 
     times = {name: [[one[name] for one in pair] for pair in pairs] for name in pairs[0][0]}
     about = environment(backend_for(device))

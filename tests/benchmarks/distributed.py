@@ -22,10 +22,10 @@ from mpi4py import MPI
 
 from blockvec import BlockVector, RowLayout, as_operator, models
 from blockvec.backends import backend_for
-from blockvec.bench.records import environment
 from blockvec.parallel import choose_gpu, communicator, share
 from blockvec.system.files import replaced
 from solvers import eigsh
+from tests.benchmarks.records import environment
 
 Record = dict[str, Any]
 

@@ -16,33 +16,32 @@ import math
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from blockvec.backends import backend_for
-from blockvec.backends.cuda.tuning.dense import (
-    COOL_S,
-    DenseOperands,
-    is_hot,
-    is_view,
-    plain_probes,
-    with_rows,
-)
-from blockvec.bench.precompile import COMPILE_S
-from blockvec.bench.records import Book, Record, environment, kernel_record, read
-from blockvec.bench.workers import Workers
 from blockvec.config import options
 from blockvec.kernels.dense.layout import shares_sectors
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from blockvec.kernels.roofline import Ceilings, memory_time, sector_traffic, time_limit
-from blockvec.kernels.tuning.choices import choose
-from blockvec.kernels.tuning.selection import Variant, compile_fault, select_fastest, variants
-from blockvec.kernels.tuning.winners import find
+from blockvec.kernels.selection import choose
 from blockvec.profile import ceilings
+from tests.benchmarks.contest import Variant, compile_fault, select_fastest, variants
+from tests.benchmarks.dense_operands import (
+    COOL_S,
+    DenseOperands,
+    is_hot,
+    is_view,
+    operands,
+    plain_probes,
+    with_rows,
+)
+from tests.benchmarks.records import Book, Record, environment, kernel_record, read
 
 DTYPES = ("float64", "complex128", "float32", "complex64")
 WIDEST = 64
@@ -78,10 +77,7 @@ def selected(problem: TsmttsmProblem | TsmmProblem, name: str, device: DeviceInf
     """Return the kernel that dispatch selects, which takes any number of rows."""
     if name not in FAMILIES:
         return Variant(name)
-    winner = find(problem, device, options().winners_dir)
-    if winner is not None and winner.kernel == name:
-        return Variant(name, winner.config)
-    return Variant(name, choose(FAMILIES[name], problem, device))
+    return Variant(name, choose(FAMILIES[name], problem, device).config)
 
 
 def compiled(
@@ -181,7 +177,7 @@ def main() -> int:
     book, wrong = Book(file, environment(backend), kept), 0
     known = set(map(_key, kept))
     todo = []
-    with Workers(max(1, (os.cpu_count() or 1) - 1), COMPILE_S) as compilers:
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1)) as compilers:
         for _ in range(arguments.count):
             problem = draw(rng)
             if _key({"same": getattr(problem, "same", False)} | _fields(problem)) in known:
@@ -193,7 +189,7 @@ def main() -> int:
             if time.perf_counter() - begin > arguments.limit:
                 break
             choice, ready = job.result()
-            setup = backend.tuning_operands(problem)
+            setup = operands(backend, problem)
             if fault := setup.check(choice):
                 wrong += 1
                 print(f"{problem}: {choice.kernel} {fault}")

@@ -24,12 +24,12 @@ import scipy.sparse as sp
 
 from blockvec import models
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.errors import BlockvecError
 from blockvec.io import read_matrix
 from blockvec.profile import ceilings
 from solvers import EigenResult, eigsh
 from solvers.iterations.rayleigh_ritz import select
+from tests.benchmarks import records as results
 
 U = 2.0**-53
 ORTHONORMAL = 1e-13  # for up to as many columns as `COLUMNS`, growing with them

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.profile import ceilings
+from tests.benchmarks import records as results
 
 from .drawn_problems import draw
 from .eigen_problems import TARGET, Judged, Problem, Task, missed, problems, union

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.profile import ceilings
+from tests.benchmarks import records as results
 
 from .eigen_problems import Judged, Problem, Task, problems
 from .eigen_solvers import Solver, blockvec_runs, first_accepted, primme_runs

@@ -31,9 +31,9 @@ from scipy.spatial import cKDTree
 
 from blockvec import models, option_context
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.profile import ceilings
 from solvers import eigsh
+from tests.benchmarks import records as results
 
 TARGET = 1e-8  # of ||A||
 TURNS = 5

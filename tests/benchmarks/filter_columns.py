@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 
 from blockvec import models
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.profile import ceilings
 from solvers import eigsh
+from tests.benchmarks import records as results
 
 from .drawn_problems import matrix
 

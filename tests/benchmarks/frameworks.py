@@ -20,10 +20,10 @@ from typing import Any
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.interchange import ArrayKind, native
 from solvers import EigenResult, eigsh
 from tests.array_libraries import Jax, Torch, host_copies, stencil
+from tests.benchmarks import records as results
 
 BASES = {
     "torch csr": "native csr",

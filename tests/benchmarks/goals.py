@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockvec.bench.records import read
+from tests.benchmarks.records import read
 
 Record = dict[str, Any]
 

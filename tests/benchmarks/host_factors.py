@@ -28,12 +28,12 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 from blockvec import factorize, models
 from blockvec.backends import backend_for
 from blockvec.backends.host import pardiso
-from blockvec.bench import records as results
 from blockvec.config import options
 from blockvec.io import read_matrix
 from blockvec.profile import ceilings
 from solvers import eigsh
 from solvers.factorization.work import FactorWork
+from tests.benchmarks import records as results
 from tests.benchmarks.shift_invert import elastic_block, residual
 
 WANTED = 10

@@ -31,9 +31,9 @@ import scipy.sparse.linalg as sla
 
 from blockvec import models
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.profile import ceilings
 from solvers import EigenResult, JacobiDavidsonOptions, eigsh
+from tests.benchmarks import records as results
 
 from .eigen_problems import TARGET, Problem, Source, Task, problems
 from .eigen_solvers import HOST_PEERS, cupyx_lobpcg_runs, first_accepted, lobpcg_runs, primme_runs, to_host

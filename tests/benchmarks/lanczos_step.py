@@ -23,10 +23,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import blockvec
 from blockvec.backends import backend_for
-from blockvec.bench.records import environment
 from solvers import eigsh
 from solvers.iterations import krylov
 from solvers.iterations.counts import Counts
+from tests.benchmarks.records import environment
 
 PROBLEMS: tuple[tuple[str, str, int, int, int], ...] = (
     # matrix, element type, block size, eigenpairs, restarts

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +19,13 @@ import numpy as np
 
 from blockvec import BlockVector, products
 from blockvec.backends import Array, Backend, backend_for
-from blockvec.bench import records as results
-from blockvec.bench.precompile import compile_ahead
+from blockvec.config import options
 from blockvec.dispatch import choose
 from blockvec.kernels.problem import TsmttsmProblem, is_complex
 from blockvec.kernels.roofline import Ceilings, fraction
 from blockvec.profile import ceilings
+from tests.benchmarks import records as results
+from tests.benchmarks.contest import faults_ahead
 
 ROWS = (*(10**e * m for e in range(7) for m in (1, 3)), 10**7)
 LEAST_S = 0.02  # per series of calls
@@ -69,7 +71,8 @@ def _compile(widths: Sequence[int], dtype: str, rows: Sequence[int], backend: Ba
         TsmttsmProblem(K, width, width, dtype, dtype, width, width, conj=is_complex(dtype))
         for width, K in itertools.product(widths, rows)
     )
-    compile_ahead((choose(problem, backend).source() for problem in problems), backend)
+    sources = [choose(problem, backend).source() for problem in problems]
+    faults_ahead(filter(None, sources), backend.device.architecture, options().cache_dir, os.cpu_count() or 1)
 
 
 def _theirs(A: Array, B: Array, C: Array, backend: Backend) -> Callable[[], object]:
@@ -99,8 +102,10 @@ def _replay_time(call: Callable[[], object], backend: Backend) -> float | None:
     """Measure the time of a call in a graph of several; None if it cannot be captured."""
     if backend.device.kind != "cuda":
         return None
+    from blockvec.backends.cuda.graphs import replay
+
     cuda: Any = backend
-    timing = cuda.replay(call, GRAPH_NODES)
+    timing = replay(cuda._gpu, call, GRAPH_NODES, backend.stopwatch)
     return None if timing is None else float(timing.best_s)
 
 

@@ -7,7 +7,6 @@ python -m tests.benchmarks.plot docs/results
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import dataclasses
 import os
 import sys
@@ -17,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from blockvec.backends import Backend, backend_for
-from blockvec.bench import records as results
-from blockvec.bench.precompile import COMPILE_S
-from blockvec.bench.workers import Workers
 from blockvec.config import options
 from blockvec.errors import OptionError
 from blockvec.kernels.measure import Timing, measure
 from blockvec.kernels.problem import TsmttsmProblem
 from blockvec.kernels.roofline import Ceilings
-from blockvec.kernels.tuning.selection import Variant, build_ahead
 from blockvec.profile import ceilings
+from tests.benchmarks import records as results
+from tests.benchmarks.contest import Variant, faults_ahead, source_of
+from tests.benchmarks.dense_operands import operands
 from tests.benchmarks.paper_points import FIGURES, Point, points
 
 ALL_FIGURES = (*FIGURES, "occupancy")
@@ -59,23 +57,22 @@ def record_figures(
 def _points(
     todo: Sequence[Point], backend: Any, ceilings: Ceilings, deadline: float
 ) -> Iterator[tuple[Point, Record]]:
-    """Compile all kernels in parallel processes; check and time the kernels of one problem together."""
+    """Compile all kernels in parallel; check and time the kernels of one problem together."""
     groups: dict[tuple[str, Any], list[Point]] = {}
     for point in todo:
         groups.setdefault((point.figure, point.problem), []).append(point)
-    with Workers(os.cpu_count() or 1, COMPILE_S) as executor:
-        jobs = [
-            build_ahead(problem, map(_variant, group), backend.device, options().cache_dir, executor).values()
-            for (_, problem), group in groups.items()
-        ]
-        for ((figure, problem), group), compiled in zip(groups.items(), jobs, strict=True):
-            concurrent.futures.wait(compiled)
-            if time.monotonic() > deadline:
-                return
-            for point, timing, peers in _time_beside(figure, problem, group, backend):
-                config = dataclasses.asdict(point.config)
-                record = results.kernel_record(problem, point.kernel, timing, ceilings, peers, config=config)
-                yield point, {"figure": figure, **record, **point.setting}
+    sources = [source_of(point.problem, _variant(point), backend.device) for point in todo]
+    architecture, threads = backend.device.architecture, os.cpu_count() or 1
+    faults = faults_ahead(sources, architecture, options().cache_dir, threads)
+    for (figure, problem), group in groups.items():
+        if time.monotonic() > deadline:
+            return
+        compiled = (source_of(problem, _variant(point), backend.device) for point in group)
+        ready = [point for point, source in zip(group, compiled, strict=True) if not faults[source]]
+        for point, timing, peers in _time_beside(figure, problem, ready, backend):
+            config = dataclasses.asdict(point.config)
+            record = results.kernel_record(problem, point.kernel, timing, ceilings, peers, config=config)
+            yield point, {"figure": figure, **record, **point.setting}
 
 
 def _variant(point: Point) -> Variant:
@@ -89,7 +86,7 @@ def _time_beside(
 
     These are cuBLAS, and beside the paper's kernels the one that is selected for the problem.
     """
-    setup = backend.tuning_operands(problem)
+    setup = operands(backend, problem)
     right = [p for p in group if p.setting.get("reduction") == "none" or not setup.check(_variant(p))]
     accepted = [c for c in backend.candidates(problem) if not c.refusal]
     names = [c.name for c in accepted if c.vendor] if figure in ("roofline", "widths") else []

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from blockvec.bench.pictures.draw import Paint, draw_files, of_products
-from blockvec.bench.records import Record
 from tests.benchmarks.pictures import (
     accuracy,
     eigsh,
@@ -22,6 +20,8 @@ from tests.benchmarks.pictures import (
     paper,
     processes,
 )
+from tests.benchmarks.pictures.draw import Paint, draw_files, of_products
+from tests.benchmarks.records import Record
 
 
 def of_tables(document: Record) -> Iterator[tuple[Paint, list[Record]]]:

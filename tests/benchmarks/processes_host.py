@@ -27,9 +27,9 @@ from typing import Any
 
 from blockvec import models
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.profile import ceilings
 from solvers import eigsh
+from tests.benchmarks import records as results
 
 TURNS = 7
 PROBLEMS: dict[str, dict[str, Any]] = {

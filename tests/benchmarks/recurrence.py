@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import blockvec
 from blockvec.backends import backend_for
 from blockvec.backends.cuda import recurrence
-from blockvec.bench.records import environment
 from solvers.iterations.spectrum import _Recurrence
+from tests.benchmarks.records import environment
 
 MATRICES = (
     *(("laplace2d:n=50", "float64"), ("laplace2d:n=150", "float64"), ("laplace3d:n=40", "float64")),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from blockvec.bench.records import Record
+from tests.benchmarks.records import Record
 
 LINK_GB_S, NETWORK_GB_S = 250.0, 45.0  # sent by a GPU
 PRODUCT_S, SUM_PAIR_S, SUM_S = 10e-6, 7e-6, 12e-6  # flags and kernels of a coupling; sums over two, and more

@@ -25,9 +25,9 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 
 from blockvec import BlockVector, Factorization, factorize, models
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from blockvec.profile import ceilings
 from solvers import eigsh
+from tests.benchmarks import records as results
 
 SECOND_SHIFT = 1e-3  # of the lowest value: the distance of a second shift
 

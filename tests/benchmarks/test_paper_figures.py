@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from blockvec.backends import backend_for
-from blockvec.bench.pictures.draw import draw
 from blockvec.errors import OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
@@ -16,6 +15,7 @@ from blockvec.kernels.roofline import Ceilings
 from tests.benchmarks.paper_figures import record_figures
 from tests.benchmarks.paper_points import FIGURES as COMPARED
 from tests.benchmarks.paper_points import Point, points
+from tests.benchmarks.pictures.draw import draw
 from tests.benchmarks.plot import of_tables
 
 SOME = {name: points([name], H200) for name in COMPARED if name != "roofline"}

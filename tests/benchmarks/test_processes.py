@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blockvec.bench.pictures.draw import draw
-from blockvec.bench.records import read
+from tests.benchmarks.pictures.draw import draw
 from tests.benchmarks.plot import of_tables
+from tests.benchmarks.records import read
 from tests.benchmarks.scaling_model import efficiency, grid, predicted_s
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

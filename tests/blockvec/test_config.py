@@ -93,6 +93,17 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         blockvec.set_default_options(thread=1)
 
 
+def test_what_is_gone_says_what_replaces_it() -> None:
+    for gone in ({"tune": "auto"}, {"tune_budget_s": 1.0}):
+        with (
+            pytest.raises(OptionError, match=r"tests/benchmarks/tune\.py .* tune='cached'"),
+            blockvec.option_context(**gone),
+        ):
+            pass
+    with pytest.warns(UserWarning, match=r"^BLOCKVEC_TUNE_BUDGET: this option is gone.*tune\.py"):
+        config.options_from_environment({"BLOCKVEC_TUNE_BUDGET": "2"})
+
+
 def test_options_come_from_the_environment() -> None:
     environment = {"BLOCKVEC_THREADS": "3", "BLOCKVEC_CACHE_DIR": "~/x", "BLOCKVEC_VENDOR": "0"}
     found = config.options_from_environment(environment)
@@ -116,8 +127,7 @@ def test_an_empty_environment_gives_the_machine_s_cores_and_the_user_s_cache() -
         ("BLOCKVEC_THREADS", "9" * 5000),
         ("BLOCKVEC_VENDOR", "yes"),
         ("BLOCKVEC_TUNE", "x"),
-        ("BLOCKVEC_TUNE_BUDGET", "-1"),
-        ("BLOCKVEC_TUNE_BUDGET", "nan"),
+        ("BLOCKVEC_TUNE", "auto"),
         ("BLOCKVEC_CACHE_DIR", "~no-such-user/cache"),
     ],
 )

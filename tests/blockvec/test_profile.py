@@ -12,7 +12,7 @@ import pytest
 
 import blockvec
 from blockvec.backends import backend_for
-from blockvec.kernels.cache import load_json, store_json
+from blockvec.kernels.records import load, store
 from blockvec.kernels.roofline import Ceilings
 
 profile = importlib.import_module("blockvec.profile")  # the package's name of it is the function
@@ -48,7 +48,7 @@ def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
 
 
 def record_path(folder: Path) -> Path:
-    return folder / "ceilings" / f"{HOST.device.fingerprint}.json"
+    return folder / "ceilings" / HOST.device.fingerprint
 
 
 def forget() -> None:
@@ -94,12 +94,12 @@ def test_a_broken_record_is_measured_again_and_replaced(
     measurements: list[int], tmp_path: Path, record: dict[str, object]
 ) -> None:
     path = record_path(tmp_path)
-    store_json(path, record)
+    store(path, path.name, record)
     assert profile.ceilings(HOST) == MEASURED
     assert len(measurements) == 1
-    stored = load_json(path)
+    stored = load(path, path.name)
     assert stored is not None
-    assert stored["ceilings"]["read_gb_s"] == 30.0
+    assert stored[0]["ceilings"]["read_gb_s"] == 30.0
 
 
 def test_another_thread_count_is_another_device(measurements: list[int]) -> None:

@@ -10,30 +10,19 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator
 from solvers.orthogonalize import (
-    SVQB,
-    TSQR,
     Adaptive,
     BCGSIPlus,
     CholQR2,
     PIPPlus,
-    RandomizedCholQR,
     RankedCholQR,
-    ShiftedCholQR3,
     orthogonalize,
 )
 from tests.contract.blocks import DTYPES, host, on, values
 from tests.policies import name
 
 K, M, N = 3001, 20, 4
-POLICIES = [Adaptive(), BCGSIPlus(), PIPPlus()]
-POLICIES += [BCGSIPlus(p) for p in (CholQR2(), ShiftedCholQR3(), SVQB(), TSQR(), RandomizedCholQR())]
-STRONG = [
-    Adaptive(),
-    BCGSIPlus(),
-    BCGSIPlus(ShiftedCholQR3()),
-    BCGSIPlus(TSQR()),
-    BCGSIPlus(RandomizedCholQR()),
-]
+POLICIES = [Adaptive(), BCGSIPlus(), BCGSIPlus(CholQR2()), PIPPlus()]
+STRONG = [Adaptive(), BCGSIPlus()]
 
 
 def wide(A: np.ndarray) -> np.ndarray:
@@ -84,7 +73,7 @@ def test_an_ill_conditioned_block_is_no_special_case(device: str, policy: Any) -
     assert not check(device, U * np.logspace(0, -12, N) @ X, V, policy).lost.any()
 
 
-@pytest.mark.parametrize("policy", [RankedCholQR(), TSQR(), RandomizedCholQR()], ids=name)
+@pytest.mark.parametrize("policy", [RankedCholQR(), CholQR2()], ids=name)
 @pytest.mark.parametrize("rows", [N, 100, 5000])
 def test_blocks_of_any_height_are_factorised(device: str, policy: Any, rows: int) -> None:
     W = np.random.default_rng(5).standard_normal((rows, N))

@@ -27,11 +27,12 @@ from blockvec import BlockVector, as_operator, config, models
 from blockvec.__main__ import main as blockvec_main
 from blockvec.errors import BlockvecError
 from blockvec.io import load_block
-from blockvec.kernels import device
-from blockvec.kernels.compile import build
+from blockvec.kernels import device, records
+from blockvec.kernels.build import machine_code
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
-from blockvec.kernels.tuning import choices, winners
+from blockvec.kernels.selection import Selection, choose, record_measured
+from blockvec.kernels.selection import measured as measured_kernel
 from blockvec.profile import ceilings, known_ceilings
 from solvers import eigsh
 from solvers.__main__ import main as eigs_main
@@ -278,7 +279,7 @@ class _Unmeasured:
 
 
 def caches(folder: Path) -> Draw:
-    """Damaged files in the cache folder: winners, choices, ceilings and compiled kernels."""
+    """Damaged files in the cache folder: measured kernels, ceilings and compiled kernels."""
     gpu = dataclasses.replace(device.H200, architecture="sm_90a")
     problems = (
         TsmttsmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8),
@@ -292,18 +293,16 @@ def caches(folder: Path) -> Draw:
 
     def store(kind: int, cache: Path) -> None:
         if kind == 0:
-            ceiling = cache / "ceilings" / f"{_Unmeasured.device.fingerprint}.json"
-            ceiling.parent.mkdir(parents=True)
-            ceiling.write_text(json.dumps(measured))
+            key = _Unmeasured.device.fingerprint
+            records.store(cache / "ceilings" / key, key, measured)
         elif kind == 1:
-            build(source, "sm_90", cache_dir=cache)
+            machine_code(source, "sm_90", cache_dir=cache)
         else:
-            for problem, name in zip(problems, names, strict=True):
-                family = FAMILIES[name]
-                config = choices.choose(family, problem, gpu)
-                winner = winners.Winner(name, config, problem.K, 1e-3, 0.9, "")
-                winners.store(problem, winner, gpu, cache)
-            choices.save_choices(gpu)
+            found: dict[Any, Selection] = {
+                problem: choose(FAMILIES[name], problem, gpu)
+                for problem, name in zip(problems, names, strict=True)
+            }
+            record_measured(found, gpu)
 
     def load(kind: int, cache: Path) -> str | None:
         if kind == 0:
@@ -313,13 +312,12 @@ def caches(folder: Path) -> Draw:
                 return "found"
             return "missing"
         if kind == 1:
-            return "found" if build(source, "sm_90", cache_dir=cache).image else "missing"
+            return "found" if machine_code(source, "sm_90", cache_dir=cache).image else "missing"
         for problem, name in zip(problems, names, strict=True):
-            found_winner = winners.find(problem, gpu, cache)
-            if found_winner is not None and found_winner.config is not None:
-                refused = FAMILIES[found_winner.kernel].refuse(problem, found_winner.config, gpu)
-                assert refused is None
-            choices.choose(FAMILIES[name], problem, gpu)
+            known = measured_kernel(problem, gpu)
+            if known is not None and known.config is not None:
+                assert FAMILIES[known.kernel].refuse(problem, known.config, gpu) is None
+            choose(FAMILIES[name], problem, gpu)
         return None
 
     def draw_one(draw: random.Random) -> Input:
@@ -329,23 +327,23 @@ def caches(folder: Path) -> Draw:
         cache = folder / "caches" / str(number)
         with blockvec.option_context(cache_dir=folder / "caches" / f"{number}-whole"):
             store(kind, config.options().cache_dir)
-            for file in sorted(config.options().cache_dir.rglob("*.*")):
+            for file in sorted(config.options().cache_dir.rglob("*")):
                 if file.is_file():
                     copy = cache / file.relative_to(config.options().cache_dir)
                     copy.parent.mkdir(parents=True, exist_ok=True)
-                    data = file.read_bytes()
-                    if draw.random() < 0.5 or file.suffix != ".json":
-                        data = damaged(draw, data)
+                    fields, payload = records.load(file, file.name) or ({}, b"")
+                    changed = altered(draw, fields)
+                    if draw.random() < 0.5 and isinstance(changed, dict):
+                        records.store(copy, copy.name, changed, payload)
                     else:
-                        data = json.dumps(altered(draw, json.loads(data))).encode()
-                    copy.write_bytes(data)
+                        copy.write_bytes(damaged(draw, file.read_bytes()))
 
         def read() -> str | None:
             known_ceilings.clear()
             with blockvec.option_context(cache_dir=cache):
                 return load(kind, cache)
 
-        return Input(f"{('ceilings', 'kernel', 'winners')[kind]} in {cache}", read, refusals=())
+        return Input(f"{('ceilings', 'kernel', 'measured')[kind]} in {cache}", read, refusals=())
 
     return draw_one
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from blockvec.kernels import compile as compiler
+from blockvec.kernels import build as compiler
 from blockvec.kernels.dense.family import DenseFamily
 from blockvec.kernels.device import DeviceInfo
 from tests.blocks import bind
@@ -37,7 +37,7 @@ def configuration(family: DenseFamily[Any, Any], problem: Any, device: DeviceInf
     """Return the family's choice, or for every third number a valid configuration of its space."""
     if number % 3:
         return family.choose(problem, device)
-    valid = [c for c in family.space(problem, device) if family.refuse(problem, c, device) is None]
+    valid = family.configurations(problem, device)
     return valid[number // 3 % len(valid)]
 
 
@@ -52,7 +52,7 @@ def launch(
 ) -> None:
     """Compile a kernel and launch it."""
     assert family.refuse(problem, config, device) is None
-    function = compiler.function(
+    function = compiler.build(
         family.source(problem, config, device),
         family.kernel_name(problem),
         device.architecture,

@@ -9,7 +9,7 @@ import numpy as np
 
 from blockvec import BlockVector, as_operator, inverse_factor, models, products
 from blockvec.backends import backend_for
-from blockvec.kernels.compile import function
+from blockvec.kernels.build import build
 from blockvec.kernels.dense.tsmm_3m import ROWS as ROWS_3M
 from blockvec.kernels.families import FAMILIES
 from tests.blocks import bind
@@ -91,7 +91,7 @@ def run_dealt(M: int, N: int, dtype: str) -> int:
             raise SystemExit(f"{family.kernel_name(problem)}: too few rows to ask for more")
         source = family.source(problem, config, few)
         shared = family.shared_bytes(problem, config, few)
-        kernel = function(source, family.kernel_name(problem), few.architecture, shared)
+        kernel = build(source, family.kernel_name(problem), few.architecture, shared)
         addresses = (operand.data.ptr for operand in (A, C, B))
         bind(family, kernel, problem, config, few)(*addresses, 1, 0, queue.data.ptr)
         check(family.kernel_name(problem), B, a @ c)

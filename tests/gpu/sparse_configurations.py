@@ -20,13 +20,13 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
-from blockvec.backends.cuda.tuning.sparse import SparseOperands
 from blockvec.kernels.families import CSR, SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr import CsrConfig
 from blockvec.kernels.sparse.planes import PlanesConfig
 from blockvec.kernels.sparse.sell import SellConfig
-from blockvec.kernels.tuning.selection import Variant
+from tests.benchmarks.contest import Variant
+from tests.benchmarks.sparse_operands import SparseOperands
 
 SELL, PLANES = SPARSE_FAMILIES["spmmv_sell"], SPARSE_FAMILIES["spmmv_planes"]
 VARIANTS: tuple[dict[str, Any], ...] = (
@@ -85,8 +85,7 @@ def converted(problem: SpmmvProblem, device: Any) -> Iterator[SellConfig]:
 def sweeps(problem: SpmmvProblem, device: Any) -> Iterator[PlanesConfig]:
     """Yield valid configurations that sweep through a grid, of every kind."""
     if PLANES.supports(problem, device) is None:
-        space = dict.fromkeys(PLANES.space(problem, device))
-        valid = [config for config in space if PLANES.refuse(problem, config, device) is None]
+        valid = PLANES.configurations(problem, device)
         yield from valid[:: max(1, len(valid) // 4)]
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import as_operator, models
-from blockvec.kernels import compile as compiler
+from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan
@@ -29,7 +29,7 @@ SPECS = (
 
 @pytest.fixture(scope="module")
 def load(device: DeviceInfo) -> Load:
-    return lambda source, name: compiler.function(source, name, device.architecture)
+    return lambda source, name: compiler.build(source, name, device.architecture)
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from blockvec import BlockVector, as_operator, models
 from blockvec.arrays import memory_of
 from blockvec.errors import OptionError
-from blockvec.kernels import compile as compiler
+from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import CSR
 from blockvec.kernels.problem import SpmmvProblem, beta_class, promote, scalar_class
@@ -73,7 +73,7 @@ def bound(
 ) -> Callable[[], None]:
     """What starts a product, with a workspace that holds anything."""
     kernels = {
-        part: compiler.function(
+        part: compiler.build(
             CSR.source(p, config, device, part), CSR.kernel_name(p, part), device.architecture
         )
         for part in CSR.parts(p, config, plan)
@@ -172,7 +172,7 @@ def test_results_are_within_the_error_bound_and_exact_on_small_integers(
         p = describe(S, X, Y, alpha, beta, shift)
         config = CSR.choose(p, device)
         if case["pick"] % 3 == 0:
-            valid = [c for c in dict.fromkeys(CSR.space(p, device)) if not CSR.refuse(p, c, device)]
+            valid = CSR.configurations(p, device)
             config = valid[case["pick"] % len(valid)]
         run(cp, p, config, device, plan, X, Y, alpha, beta, shift)
         results.append(Y.get())

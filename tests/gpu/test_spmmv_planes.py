@@ -77,7 +77,7 @@ def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any, gpu: A
             host = draw(rng, (S.shape[0], width), dtype, exact=True)
             X, Y = cp.asarray(host), cp.empty(host.shape, dtype)
             problem, expected = operator.explain(BlockVector(X))[0], S @ host
-            valid = [c for c in PLANES.space(problem, gpu.info) if not PLANES.refuse(problem, c, gpu.info)]
+            valid = PLANES.configurations(problem, gpu.info)
             for config in valid[:: max(1, len(valid) // 5)]:
                 launch, _ = sparse.launcher(gpu, PLANES, problem, config, operator.prepared)
                 for _ in range(3):

@@ -93,9 +93,7 @@ def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any, gpu: A
             host = draw(rng, (S.shape[1], width), dtype, exact=True)
             X, Y = cp.asarray(host), cp.empty(host.shape, dtype)
             problem = operator.explain(BlockVector(X))[0]
-            valid = [
-                c for c in SELL.space(problem, backend.device) if not SELL.refuse(problem, c, backend.device)
-            ]
+            valid = SELL.configurations(problem, backend.device)
             for i, config in enumerate(valid[:: max(1, len(valid) // 4)]):
                 chosen = replace(config, sigma=(32, 512)[i % 2])
                 launch, _ = sparse.launcher(gpu, SELL, problem, chosen, operator.prepared)

@@ -23,7 +23,7 @@ from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.spectrum import sketch_spectrum
-from solvers.orthogonalize import Adaptive, CholQR2, ShiftedCholQR3, orthogonalize
+from solvers.orthogonalize import Adaptive, CholQR2, RankedCholQR, orthogonalize
 from solvers.problem import IterationOptions, Problem
 from tests import policies
 
@@ -76,7 +76,7 @@ class DeviceNamespace:
 def device(monkeypatch: pytest.MonkeyPatch) -> DeviceNamespace:
     """Pass NumPy arrays off as arrays of a device in the modules that ask for the namespace."""
     namespace = DeviceNamespace()
-    for name in ("blocks", "iterations.spectrum", "orthogonalize.intrablock"):
+    for name in ("blocks", "iterations.spectrum"):
         monkeypatch.setattr(sys.modules[f"solvers.{name}"], "array_namespace", lambda array: namespace)
     for name in ("start_copy", "inverse_factor"):
         monkeypatch.setattr(solvers.orthogonalize.decomposition, name, getattr(namespace, name))
@@ -138,7 +138,7 @@ def test_queued_steps_are_waited_for_once_a_cycle(
     assert device.waits == 1
 
 
-@pytest.mark.parametrize("policy", [Adaptive(), CholQR2(), ShiftedCholQR3()], ids=policies.name)
+@pytest.mark.parametrize("policy", [Adaptive(), CholQR2(), RankedCholQR()], ids=policies.name)
 def test_within_a_block_the_device_goes_on_before_anybody_waits(
     policy: Any, device: DeviceNamespace, plain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

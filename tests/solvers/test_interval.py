@@ -18,6 +18,7 @@ from blockvec.errors import BreakdownError, OptionError
 from blockvec.models import model, spectra
 from solvers import EigenResult, Interrupted, NoConvergence, eigsh, interval, slicing
 from solvers.factorization.pencil import Pencil
+from solvers.problem import Verification
 from solvers.slicing import Slicing
 
 GRID = model("laplace2d:nx=30,ny=30")
@@ -326,8 +327,13 @@ def test_the_history_counts_down_what_is_missing() -> None:
     assert states[0].converged < states[-1].converged == len(result.eigenvalues)
 
 
-def test_a_time_limit_returns_what_was_found() -> None:
+def test_a_time_limit_returns_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     result = solved(GRID, (0.5, 1.5), time_limit=1e-9, on_unconverged="return")
+    assert result.info["stopped"] == "time_limit"
+    assert result.verification is Verification.SKIPPED  # nothing was counted
+    assert result.info["missing"] > len(result.eigenvalues) == 0
+    monkeypatch.setattr(Slicing, "_stopped", lambda self: "time_limit")  # after the count
+    result = solved(GRID, (0.5, 1.5), on_unconverged="return")
     assert result.info["stopped"] == "time_limit"
     assert result.info["missing"] == result.info["counted"] > len(result.eigenvalues)
 

@@ -19,7 +19,7 @@ from blockvec import Factorization, as_operator, factorize, models
 from blockvec.backends.host.superlu import HostFactors
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, NoConvergence, eigsh
-from solvers.factorization.inertia import count_below, proof, shift_outside
+from solvers.factorization.inertia import count_below, proof, proof_around, shift_outside
 from solvers.factorization.shifted import shifted_inverse
 from solvers.transform import solution
 from solvers.transform.standard_form import gram_factor, standard_form
@@ -463,6 +463,19 @@ def test_a_missing_value_is_counted() -> None:
     assert sigma < 1
 
 
+def test_values_are_counted_up_to_the_error_of_the_last_one() -> None:
+    factors = Factorization(sp.diags_array(np.r_[1.0, 2.0, 2.0, 2.03, np.linspace(5, 9, 50)], format="csc"))
+    found, errors = np.array([1.0, 2.0, 2.03]), np.full(3, 0.01)
+    assert proof(factors, found, errors, "SA")[1] == 1
+    assert proof(factors, np.array([1.0, 2.0, 2.0]), errors, "SA")[1] == 0
+
+
+def test_values_on_the_other_side_of_a_count_make_it_uncertain() -> None:
+    factors = Factorization(sp.diags_array(np.r_[1.0, 2.0, np.linspace(5, 9, 50)], format="csc"))
+    assert proof(factors, np.array([1.0, 1.985, 2.0]), np.full(3, 0.01), "SA")[1] is None
+    assert proof_around(factors, 1.0, np.array([1.0, 1.9, 2.0]), np.full(3, 0.01))[1] is None
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_shift_may_lie_within_values_that_are_known(sign: float) -> None:
     values = np.r_[1.0, 2.0, 2.0, 50.0, 50.5, np.linspace(60, 90, 50)]
@@ -486,7 +499,7 @@ def test_a_standard_problem_has_no_other_form() -> None:
 
 def test_a_mass_matrix_that_is_not_hermitian_is_named() -> None:
     with pytest.raises(
-        OptionError, match=r"^M is not Hermitian: u\^H M w .*pass \(M \+ M\.conj\(\)\.T\) / 2"
+        OptionError, match=r"^M is not Hermitian: M z and M\^H z differ .*pass \(M \+ M\.conj\(\)\.T\) / 2"
     ):
         eigsh(models.laplace1d(n=40), 2, M=np.eye(40) + np.eye(40, k=1))
 

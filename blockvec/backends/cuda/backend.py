@@ -5,22 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from ...config import options
-from ...errors import DeviceError, OptionError
+from ...errors import DeviceError
 from ...kernels.device import DeviceInfo, cuda_device
 from ...kernels.elementwise import Kernel
-from ...kernels.families import FAMILIES, families_of, sparse_families_of
-from ...kernels.measure import CeilingProbe, Timing
+from ...kernels.families import families_of, sparse_families_of
+from ...kernels.measure import CeilingProbe
 from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
-from ...kernels.roofline import Ceilings
+from ...kernels.selection import measured
 from ...kernels.sparse.chain_plan import Chain
-from ...kernels.tuning.selection import Outcome, Preparation, Variant, select_fastest
-from ...kernels.tuning.winners import Winner, find, representative, store
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
@@ -28,9 +24,7 @@ from . import cublas, cusparse, dense, elementwise, krylov_steps, probes, recurr
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
 from .device_csr import DeviceChain, DeviceCsr, csr
-from .graphs import Graphs, replay
-from .tuning.dense import DenseOperands, is_view, with_rows
-from .tuning.sparse import SparseTuning
+from .graphs import Graphs
 
 
 class CudaStopwatch:
@@ -94,7 +88,7 @@ class CudaBackend:
             case TsmmProblem():
                 return self._tsmm(problem)
             case SweepProblem():
-                return self._generated(problem, None)
+                return self._generated(problem)
             case SpmmvProblem():
                 return self._spmmv(problem)
             case StreamProblem(operation="axpby"):
@@ -105,139 +99,41 @@ class CudaBackend:
                 return ()
 
     def _tsmttsm(self, problem: TsmttsmProblem) -> Sequence[Candidate]:
-        winner = self._winner(problem)
         one_column = "" if problem.M == problem.N == 1 else "for one column each"
         few_rows = cublas.split_refusal(problem, self.device.multiprocessors)
-        own = self._generated(problem, winner)
+        own = self._generated(problem)
         one_call = self._cublas("cublas", cublas.tsmttsm, own, cublas.one_call_refusal(problem))
         split = self._cublas("cublas_splitk", cublas.tsmttsm_split, own, few_rows)
         vendor = (split, one_call) if cublas.prefers_split(problem) else (one_call, split)
-        return _winner_first(
-            winner,
+        return self._fastest_first(
+            problem,
             self._candidate("column_dot", elementwise.column_product, one_column),
             *((*vendor, *own) if cublas.is_faster(problem) else (*own, *vendor)),
         )
 
     def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
-        winner = self._winner(problem)
         one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
         refusal = "" if one_column else "for one column of the result's type"
-        own = self._generated(problem, winner)
+        own = self._generated(problem)
         vendor = self._cublas("cublas", cublas.tsmm, own)
         scale = self._candidate("scale", elementwise.scale_column, refusal)
-        return _winner_first(
-            winner, *((vendor, *own) if cublas.is_faster(problem) else (*own, scale, vendor))
+        return self._fastest_first(
+            problem, *((vendor, *own) if cublas.is_faster(problem) else (*own, scale, vendor))
         )
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
         alone = "takes stored matrices" if not problem.stored else "makes Y alone" if problem.fused else ""
         own = [sparse.candidate(self._gpu, family, problem) for family in sparse_families_of(problem)]
         vendor = self._candidate("cusparse", cusparse.spmmv, alone, vendor=True)
-        return _winner_first(self._winner(problem), *own, vendor)
+        return self._fastest_first(problem, *own, vendor)
 
-    def _generated(self, problem: dense.Product, winner: Winner | None) -> list[Candidate]:
-        return [dense.candidate(self._gpu, family, problem, winner) for family in families_of(problem)]
+    def _generated(self, problem: dense.Product) -> list[Candidate]:
+        return [dense.candidate(self._gpu, family, problem) for family in families_of(problem)]
 
-    def _winner(self, problem: Problem) -> Winner | None:
-        return find(problem, self.device, options().winners_dir)
-
-    def can_tune(self, problem: Problem, *operands: Any) -> bool:
-        """Check whether a problem's kind has not been tuned yet; False while a graph is captured."""
-        if isinstance(problem, SpmmvProblem):
-            if not operands:
-                return False  # the matrix is what it would be measured with
-            problem = problem.plain
-        if representative(problem) is None or find(problem, self.device, options().cache_dir):
-            return False
-        return not self.xp.cuda.get_current_stream().is_capturing()
-
-    def check_tunable(self) -> None:
-        """Do nothing: there are kernels to choose from."""
-
-    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
-        """Measure the kernels for a product and store the fastest in the user's cache folder."""
-        with ThreadPoolExecutor() as executor:
-            if isinstance(problem, SpmmvProblem):
-                self.sparse_tuning(problem, operands[0], ceilings, executor).measure(budget_s)
-                return
-            preparation = self.prepare(problem, ceilings, executor)
-            outcome = self.select_fastest(
-                preparation.problem,
-                [*self.other_variants(preparation.problem), *preparation.wait()[0]],
-                budget_s,
-            )
-        if outcome is None:
-            raise OptionError(f"{problem.operation}: no kernel is right for {problem}.")
-        store(problem, outcome.winner(preparation.problem, ceilings), self.device, options().cache_dir)
-
-    def sparse_tuning(
-        self,
-        problem: SpmmvProblem,
-        matrix: DeviceCsr,
-        ceilings: Ceilings,
-        executor: Executor,
-        **how: int,
-    ) -> SparseTuning:
-        """Start to compile the kernels to measure for products with a matrix; see `SparseTuning`."""
-        candidates = self.candidates(problem.kind)
-        make = self._gpu.on_device(functools.partial(SparseTuning, **how))  # type: ignore[arg-type]
-        return make(self._gpu, problem, matrix, candidates, ceilings, self.stopwatch, executor)  # type: ignore[no-any-return]
-
-    def prepare(self, problem: Problem, ceilings: Ceilings, executor: Executor, **choose: Any) -> Preparation:
-        """Start to compile the kernels to measure for a problem with any number of rows.
-
-        Raises
-        ------
-        OptionError
-            For a problem without choices.
-        """
-        if not isinstance(problem, TsmttsmProblem | TsmmProblem):
-            raise OptionError(f"{problem.operation} has nothing to tune; products of two blocks have.")
-        return Preparation(with_rows(problem), self.device, ceilings, executor, options().cache_dir, **choose)
-
-    def other_variants(self, problem: Problem) -> list[Variant]:
-        """List the kernels for a problem that belong to no family."""
-        return [Variant(c.name) for c in self.candidates(problem) if not c.refusal and c.name not in FAMILIES]
-
-    def select_fastest(
-        self,
-        problem: TsmttsmProblem | TsmmProblem,
-        variants: Sequence[Variant],
-        budget_s: float,
-        notice: Callable[[Variant], None] = lambda variant: None,
-    ) -> Outcome | None:
-        """Find the fastest correct variant as `select_fastest` does; waits for the device.
-
-        `notice` is called with each variant before it runs for the first time.
-        """
-        setup = self.tuning_operands(problem)
-
-        def check(variant: Variant) -> str:
-            notice(variant)
-            return setup.check(variant)
-
-        select = functools.partial(select_fastest, budget_s=budget_s)
-        outcome: Outcome | None = self._gpu.on_device(select)(variants, check, setup.time_in_turns)
-        return outcome
-
-    def plain_s(self, problem: TsmttsmProblem | TsmmProblem) -> float | None:
-        """Measure the seconds of plain loads and stores of the elements of a product of views.
-
-        None where rows are contiguous, whose limit is the roofline.
-        """
-        return (
-            float(self._gpu.on_device(self.tuning_operands(problem).plain_s)()) if is_view(problem) else None
-        )
-
-    def replay(self, call: Callable[[], object], count: int) -> Timing | None:
-        """Time one of `count` calls in a CUDA graph; None if they cannot be captured."""
-        timing: Timing | None = self._gpu.on_device(replay)(self._gpu, call, count, self.stopwatch)
-        return timing
-
-    def tuning_operands(self, problem: TsmttsmProblem | TsmmProblem) -> DenseOperands:
-        """Create operands on which to check and time any configuration, and all candidates by name."""
-        others = {c.name: c for c in self.candidates(problem) if not c.refusal}
-        return self._gpu.on_device(DenseOperands)(self._gpu, problem, others, self.stopwatch)  # type: ignore[no-any-return]
+    def _fastest_first(self, problem: Problem, *candidates: Candidate) -> Sequence[Candidate]:
+        """Move the kernel that was measured to be the fastest to the front of the candidates."""
+        known = measured(problem, self.device)
+        return sorted(candidates, key=lambda candidate: known is None or candidate.name != known.kernel)
 
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.on_device(functools.partial(run, self._gpu)), refusal, vendor)
@@ -364,11 +260,6 @@ class CudaBackend:
     def synchronize(self) -> None:
         """Wait for the work queued on the current stream."""
         self._gpu.on_device(lambda: self.xp.cuda.get_current_stream().synchronize())()
-
-
-def _winner_first(winner: Winner | None, *candidates: Candidate) -> Sequence[Candidate]:
-    """Move the tuned winner to the front of the candidates."""
-    return sorted(candidates, key=lambda candidate: winner is None or candidate.name != winner.kernel)
 
 
 @functools.cache

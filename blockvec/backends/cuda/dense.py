@@ -6,11 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...kernels.compile import function
+from ...kernels.build import build, compiler_of
 from ...kernels.dense.family import DenseFamily
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
-from ...kernels.tuning.choices import choose
-from ...kernels.tuning.winners import Winner
+from ...kernels.selection import Selection, choose
 from ..base import Candidate
 from .device import Gpu
 from .workspace import Scratch
@@ -29,13 +28,8 @@ class Loaded(NamedTuple):
     workspace: Callable[[], int] | None
 
 
-def candidate(
-    gpu: Gpu,
-    family: DenseFamily[Any, Any],
-    problem: Product,
-    winner: Winner | None = None,
-) -> Candidate:
-    """Create the candidate of a family for a problem, with the tuned configuration if it is the winner's.
+def candidate(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product) -> Candidate:
+    """Create the candidate of a family for a problem.
 
     Nothing is compiled before the first run. A family without mixed types may run a real block times complex
     numbers as a real product.
@@ -46,23 +40,23 @@ def candidate(
         if viewed is not problem:
             problem, refusal = viewed, family.supports(viewed, gpu.info)
     refusal = "there are no rows" if problem.K == 0 else refusal or ""
-    tuned = winner if winner is not None and winner.kernel == family.name else None
 
     @functools.cache
-    def config() -> Any:
-        return tuned.config if tuned else choose(family, problem, gpu.info)
+    def selected() -> Selection:
+        return choose(family, problem, gpu.info)
 
     @functools.cache
     def loaded() -> Loaded:
-        return load(gpu, family, problem, config())
+        return load(gpu, family, problem, selected().config)
 
     def text() -> str:
-        origin = tuned.origin if tuned else "the model's choice"
-        predicted_s = family.predict(problem, config(), gpu.info)
-        return f"{config()}, {origin}, predicted {predicted_s * 1e6:.1f} us"
+        chosen = selected()
+        predicted_s = family.predict(problem, chosen.config, gpu.info)
+        compiler = compiler_of(source(), gpu.info.architecture)
+        return f"{chosen.config}, {chosen.origin}, predicted {predicted_s * 1e6:.1f} us; {compiler}"
 
     def source() -> str:
-        return family.source(problem, config(), gpu.info)
+        return family.source(problem, selected().config, gpu.info)
 
     def prepare(_problem: Any, *_operands: Any) -> None:
         loaded()
@@ -112,7 +106,7 @@ def load(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any)
     launch = family.launch(problem, config, gpu.info)
     carveout = family.carveout(problem, config, gpu.info)
     name = family.kernel_name(problem)
-    kernel = function(source, name, gpu.info.architecture, launch.shared_bytes, carveout)
+    kernel = build(source, name, gpu.info.architecture, launch.shared_bytes, carveout)
     bytes_needed = family.workspace_bytes(problem, config, gpu.info)
     workspace = Scratch(gpu, bytes_needed).address if bytes_needed else None
     return Loaded(kernel, launch.grid, launch.block, launch.shared_bytes, launch.pack, workspace)

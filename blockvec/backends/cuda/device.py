@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...kernels.compile import function
+from ...kernels.build import build
 from ...kernels.device import DeviceInfo
 from ...kernels.elementwise import Kernel
 from ...kernels.problem import is_complex, itemsize
-from ...kernels.requests import note
 from ..base import DeviceArray as Array
 
 MAX_INT = 2**31 - 1  # sizes and leading dimensions of cuBLAS calls are 32-bit integers
@@ -41,7 +40,6 @@ class Gpu:
 
     def launcher(self, kernel: Kernel, grid: tuple[int, ...], block: int) -> Callable[..., None]:
         """Load a kernel on this device, the current one, and return a function that queues it."""
-        note(kernel)
         loaded = self.load(kernel)
 
         def launch(*arguments: Any) -> None:
@@ -71,7 +69,7 @@ class Gpu:
 @functools.cache
 def _load(kernel: Kernel, _device_id: int, architecture: str) -> Any:
     # Cached by its description: hashing a source at every launch would take longer than the launch.
-    return function(kernel.source(), kernel.name, architecture)
+    return build(kernel.source(), kernel.name, architecture)
 
 
 def type_name(array: Array) -> str:

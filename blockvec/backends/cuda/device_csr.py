@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from ...kernels.compile import function
+from ...kernels.build import build
 from ...kernels.device import DeviceInfo
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.chain import ChainPlan
@@ -186,7 +186,7 @@ def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[
 
 
 def _load(device: DeviceInfo, source: str, name: str) -> Any:
-    return function(source, name, device.architecture)
+    return build(source, name, device.architecture)
 
 
 def _to_device(array: np.ndarray[Any, Any]) -> Array:

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...kernels.compile import function
+from ...kernels.build import build
 from ...kernels.krylov_steps import KrylovStepsKernel
 from ...kernels.limits import ceil_div
-from ...kernels.requests import note
 from ..base import DeviceArray
 from .device import Gpu, type_name
 from .device_csr import lanes_per_row
@@ -34,9 +33,8 @@ def krylov_steps(gpu: Gpu, matrix: Any, V: DeviceArray, b: int) -> KrylovSteps |
 
 @functools.lru_cache(maxsize=256)
 def _loaded(gpu: Gpu, kernel: KrylovStepsKernel) -> Any:
-    note(kernel)
     shared = kernel.shared_bytes(gpu.info)
-    return function(kernel.source(gpu.info), kernel.name, gpu.info.architecture, shared)
+    return build(kernel.source(gpu.info), kernel.name, gpu.info.architecture, shared)
 
 
 class KrylovSteps:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...kernels.compile import function
+from ...kernels.build import build
 from ...kernels.measure import CeilingProbe
 from ...kernels.probes import BULK, FMA, HOLD, TENSOR, Probe, StreamKind, cache_probe, mix_probe, stream_probe
 from ..base import DeviceArray as Array
@@ -126,7 +126,7 @@ def _mixes(
     for n_bytes in BULK_BYTES:
         read_bytes, write_bytes = n_bytes // wider * reads, n_bytes // wider * writes
         blocks, shared = source.nbytes // n_bytes, max(read_bytes, write_bytes)
-        kernel = function(BULK.source(), BULK.name, gpu.info.architecture, shared)
+        kernel = build(BULK.source(), BULK.name, gpu.info.architecture, shared)
         arguments = (source, target, np.uint32(read_bytes), np.uint32(write_bytes))
         launch = functools.partial(kernel, (blocks,), (BULK.threads,), arguments, shared_mem=shared)
         yield launch, blocks * (read_bytes + write_bytes)

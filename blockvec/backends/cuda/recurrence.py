@@ -10,7 +10,6 @@ import numpy as np
 
 from ...kernels.limits import ceil_div
 from ...kernels.recurrence import THREADS, RecurrenceKernel
-from ...kernels.requests import note
 from ..base import DeviceArray
 from .device import Gpu, type_name
 from .device_csr import lanes_per_row
@@ -78,7 +77,6 @@ def _launcher(
     used = matrix.data.nbytes + matrix.indices.nbytes + X.nbytes + Y.nbytes
     if not n or used > CACHE_SHARES[lanczos] * gpu.info.l2_bytes:
         return None
-    note(kernel)
     loaded = gpu.load(kernel)
     grid = min(gpu.info.multiprocessors, ceil_div(n * lanes, THREADS))
     arrays, needed = (matrix.indptr, matrix.indices, matrix.data), kernel.work_bytes(grid)

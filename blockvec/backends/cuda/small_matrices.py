@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...kernels.compile import function
+from ...kernels.build import build
 from ...kernels.inverse_factor import InverseFactorKernel
 from ...kernels.limits import round_up
-from ...kernels.requests import note
 from ..base import Array, DeviceArray
 from ..host import small_matrices as host
 from .device import Gpu, type_name
@@ -36,9 +35,8 @@ def inverse_factor(gpu: Gpu, G: DeviceArray, limit: float) -> tuple[DeviceArray,
 
 @functools.lru_cache(maxsize=256)
 def _launcher(gpu: Gpu, kernel: InverseFactorKernel, width: int) -> Callable[..., None]:
-    note(kernel)
     shared = kernel.shared_bytes(width)
-    loaded = function(kernel.source(), kernel.name, gpu.info.architecture, shared)
+    loaded = build(kernel.source(), kernel.name, gpu.info.architecture, shared)
 
     def launch(*arguments: Any) -> None:
         loaded((1,), (kernel.threads,), arguments, shared_mem=shared)

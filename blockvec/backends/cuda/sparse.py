@@ -15,11 +15,11 @@ from typing import Any
 
 from ...config import options
 from ...errors import LayoutError
-from ...kernels.compile import build, function
+from ...kernels.build import build, machine_code
 from ...kernels.launch import GRID_HEADER_BYTES
 from ...kernels.problem import SpmmvProblem
+from ...kernels.selection import choose
 from ...kernels.sparse.family import SparseFamily
-from ...kernels.tuning.winners import configure_sparse
 from ..base import Candidate, Fused
 from ..base import DeviceArray as Array
 from .device import Gpu
@@ -39,21 +39,16 @@ def candidate(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> Candidate:
     """Make a candidate of a family; nothing is compiled or converted before the first run."""
 
     def text() -> str:
-        config, origin = _configuration(gpu, family, problem)
-        predicted_s = family.predict(problem, config, gpu.info)
-        conversion = family.conversion(problem, config)
-        return f"{config}, {origin}, predicted {predicted_s * 1e6:.1f} us; {conversion}"
+        chosen = choose(family, problem, gpu.info)
+        predicted_s = family.predict(problem, chosen.config, gpu.info)
+        conversion = family.conversion(problem, chosen.config)
+        return f"{chosen.config}, {chosen.origin}, predicted {predicted_s * 1e6:.1f} us; {conversion}"
 
     refusal = family.supports(problem, gpu.info)
     if refusal is None and (problem.dots or problem.gram):
-        refusal = family.refuse_sums(problem, _configuration(gpu, family, problem)[0])
+        refusal = family.refuse_sums(problem, choose(family, problem, gpu.info).config)
     run, prepare = (gpu.on_device(functools.partial(call, gpu, family)) for call in (_spmmv, _prepare))
     return Candidate(family.name, run, refusal or "", configuration=text, prepare=prepare)
-
-
-def _configuration(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> tuple[Any, str]:
-    """Choose a configuration, tuned or by the model; also return the origin of the choice."""
-    return configure_sparse(family, problem, gpu.info, options().winners_dir)
 
 
 def _spmmv(
@@ -112,7 +107,7 @@ def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bo
     if family.converts and not _converts(gpu, family, problem, S):
         return _bind_before_conversion(gpu, family, problem, S)
     try:
-        bound = launcher(gpu, family, problem, _configuration(gpu, family, problem)[0], S)
+        bound = launcher(gpu, family, problem, choose(family, problem, gpu.info).config, S)
     except LayoutError:
         if not family.converts:
             raise
@@ -127,7 +122,7 @@ def _converts(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) 
 
     kind = family.name, problem, options().tune
     if kind not in S.awaited:
-        config = _configuration(gpu, family, problem)[0]
+        config = choose(family, problem, gpu.info).config
         S.awaited[kind] = form_key(gpu, family, problem, config, S), family.converts_after(problem)
     key, enough = S.awaited[kind]
     S.waited[key] += 1
@@ -150,9 +145,9 @@ def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *
         if (family.name, problem, options().tune) not in S.bound:
             bind(gpu, family, problem, S)
         return
-    config = _configuration(gpu, family, problem)[0]
+    config = choose(family, problem, gpu.info).config
     for source in family.sources(problem, config, gpu.info):
-        build(source, gpu.info.architecture)
+        machine_code(source, gpu.info.architecture)
     _bind_before_conversion(gpu, family, problem, S)
     _kernels(gpu, family, problem, config, family.parts(problem, config, S.plan))
 
@@ -197,7 +192,7 @@ def _convert(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S:
     import cupy
 
     def load(source: str, name: str) -> Any:
-        return function(source, name, gpu.info.architecture)
+        return build(source, name, gpu.info.architecture)
 
     try:
         form = family.convert(problem, config, gpu.info, S.plan, load)
@@ -215,7 +210,7 @@ def _kernels(
     shared = {"rows": family.shared_bytes(problem, config, gpu.info)}
     carveout = {"rows": family.carveout(problem, config, gpu.info)}
     return {
-        part: function(
+        part: build(
             family.source(problem, config, gpu.info, part),
             family.kernel_name(problem, part),
             gpu.info.architecture,

@@ -10,7 +10,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from ...config import options
-from ...errors import OptionError
 from ...kernels.device import DeviceInfo, host_device
 from ...kernels.measure import CeilingProbe, HostStopwatch
 from ...kernels.problem import (
@@ -22,7 +21,7 @@ from ...kernels.problem import (
     TsmttsmProblem,
     is_complex,
 )
-from ...kernels.roofline import Ceilings, traffic
+from ...kernels.roofline import traffic
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
 from . import elementwise, llvm, panels, small_matrices, sparse_kernel, sweeps
 from .sparse import RowBlocks, spmmv
@@ -166,18 +165,6 @@ class HostBackend(Backend):
     def stopwatch(self) -> HostStopwatch:
         """Start timing."""
         return HostStopwatch()
-
-    def can_tune(self, problem: Problem, *operands: Any) -> bool:
-        """Return False: kernels on the host have no configurations to tune."""
-        return False
-
-    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
-        """Raise `OptionError`."""
-        self.check_tunable()
-
-    def check_tunable(self) -> None:
-        """Raise `OptionError`: kernels on the host have no configurations to tune."""
-        raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (device 'gpu').")
 
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """List streams over arrays that exceed the caches, and dense products."""

@@ -271,13 +271,13 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
     grid = staticmethod(grid)
 
     def __init__(
-        self, model: Model[SweepLike, SweepMmaConfig], name: str, problem_type: type[SweepLike]
+        self, model: Model[SweepLike, SweepMmaConfig, Any], name: str, problem_type: type[SweepLike]
     ) -> None:
         super().__init__(model)
         self.name, self.problem_type = name, problem_type
 
-    def supports(self, problem: SweepLike, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
+    def refuse_problem(self, problem: SweepLike, device: DeviceInfo) -> str | None:
+        """Explain why no configuration can run a problem."""
         if device.kind != "cuda" or architecture_of(device) < 90:
             return f"needs bulk copies, which begin with sm_90; the device is {device.architecture}"
         types = problem.dtypes
@@ -299,8 +299,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
             return f"takes a basis of more than {least} columns for a block of {shape.N}, not {columns}"
         if shape.M > MAX_BASIS or shape.N > MAX_BLOCK:
             return f"at most {MAX_BASIS} and {MAX_BLOCK} columns, not {shape.M} and {shape.N}"
-        if not self.model.has_choice(problem, device):
-            return f"a basis of {shape.M} columns and a block of {shape.N} need more registers than there are"
         return None
 
     def chain_length(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:

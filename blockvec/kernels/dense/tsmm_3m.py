@@ -46,9 +46,9 @@ def passes(problem: TsmmProblem) -> int:
     return ceil_div(problem.N, 16)
 
 
-def supports(problem: TsmmProblem, device: DeviceInfo) -> str | None:
-    """Explain why the family cannot run a problem; None if it can."""
-    if reason := tsmm_mma.supports(problem, device):
+def refuse_problem(problem: TsmmProblem, device: DeviceInfo) -> str | None:
+    """Explain why no configuration can run a problem."""
+    if reason := tsmm_mma.refuse_problem(problem, device):
         return reason.replace("tsmm_mma", "tsmm_3m")
     if not is_complex(problem.dtype_a):
         return "takes complex operands"
@@ -106,12 +106,12 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     three_m = True
     unit = "3m"
 
-    supports = staticmethod(supports)
+    refuse_problem = staticmethod(refuse_problem)
     shared_bytes = staticmethod(shared_bytes)
 
     def refuse(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
         """Explain why a configuration is invalid for a problem; None if it is valid."""
-        return supports(problem, device) or invalid(problem, config, device)
+        return refuse_problem(problem, device) or invalid(problem, config, device)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         """Check whether products rather than memory limit the product with four real products."""
@@ -125,9 +125,7 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
         # rounded sums.
         return 3 * 2 * problem.M + 6
 
-    def source(
-        self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo, *, is_summed: bool = True
-    ) -> str:
+    def source(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str:
         """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {

@@ -1,15 +1,14 @@
-"""The search space of TSMM with three real products and the model of its time."""
+"""The configurations of TSMM with three real products and the model of its time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..device import DeviceInfo
+from ..family import Model
 from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, smooth_max
 from ..problem import TsmmProblem, real_bytes
 from ..roofline import Ceilings, memory_time
-from .model import ProductModel, view_traffic
-from .tsmm_3m import ROWS, Tsmm3mConfig, invalid, passes, supports
+from .model import view_traffic
+from .tsmm_3m import ROWS, Tsmm3mConfig, passes
 from .tsmm_mma import MMA_CYCLES, shape_of
 
 _PIPE_RATE = 0.9  # of the rate of tensor products by themselves
@@ -22,19 +21,14 @@ _LAUNCH_S = 5e-6  # with the latency of the first tile
 _CEILINGS = Ceilings(4690, 4700, 4280, {"float64": 66e3})
 
 
-class Tsmm3mModel(ProductModel[TsmmProblem, Tsmm3mConfig]):
-    """The model of the family with three real products."""
+class Tsmm3mModel(Model[TsmmProblem, Tsmm3mConfig, int]):
+    """The model of the family with three real products; its recipes are numbers of warps."""
 
-    name = "tsmm_3m"
-    ceilings = _CEILINGS
+    recipes = (4, 8)
 
-    supports = staticmethod(supports)
-    refuse = staticmethod(invalid)
-
-    def candidates(self, problem: TsmmProblem, device: DeviceInfo, is_short: bool) -> Iterator[Tsmm3mConfig]:
-        """Yield the configurations of the space, all of which `choose` compares."""
-        for warps in (4, 8):
-            yield Tsmm3mConfig(warps)
+    def configure(self, problem: TsmmProblem, recipe: int, device: DeviceInfo) -> Tsmm3mConfig:
+        """Make the configuration of a recipe."""
+        return Tsmm3mConfig(recipe)
 
     def predict(
         self,

@@ -247,7 +247,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     problem_type = TsmmProblem
     unit = "fma"
 
-    supports = staticmethod(refuse_widths)
+    refuse_problem = staticmethod(refuse_widths)
     refuse = staticmethod(refuse)
     grid = staticmethod(grid_of)
     pack = staticmethod(pack_product)
@@ -258,9 +258,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         is_scaled = problem.alpha != "one" or problem.beta != "zero"
         return (2 if both else 1) * problem.M + (2 if is_scaled else 0)
 
-    def source(
-        self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo, *, is_summed: bool = True
-    ) -> str:
+    def source(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str:
         """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         plan = plan_of(shape_of(problem), config)
         parts_c = parts_of(problem.dtype_c)

@@ -1,18 +1,20 @@
-"""The search space of the multiply-add TSMM and the model that orders it."""
+"""The curated configurations of the multiply-add TSMM and the model that orders them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
+from ..family import Model
 from ..limits import CLOCK_HZ, MAX_REGISTERS, SECTOR_BYTES, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmmProblem, is_complex, itemsize
 from ..roofline import Ceilings, memory_time
-from .layout import MAX_WIDTH, parts_of, refuse_widths, shape_of, widest
-from .model import ProductModel, view_traffic
+from .layout import MAX_WIDTH, parts_of, shape_of, widest
+from .model import view_traffic
 from .tsmm_fma import (
     Coefficients,
     Plan,
@@ -21,85 +23,107 @@ from .tsmm_fma import (
     misfit,
     operands_of,
     plan_of,
-    refuse,
     registers,
 )
 from .tsmm_mma_model import row_cycles as tensor_cycles
 
-_COEFFICIENTS: tuple[Coefficients, ...] = ("registers", "shared")
-
 
 @frozen
-class _Choices:
-    """The values that `_enumerate` combines: tilings, warps per multiprocessor, ways to move rows, stages."""
+class Recipe:
+    """A configuration but for the widths.
 
-    tilings: int
-    warps: tuple[int, ...]
-    ways: tuple[str, ...]
-    stages: tuple[int, ...]
+    Attributes
+    ----------
+    spread, unroll, coefficients, stages, padded
+        As in the configuration; results are stored through shared memory, unless there are no stages.
+    rounded : bool
+        Whether columns of B per thread make up whole vectors of 16 bytes.
+    whole : bool
+        Whether a thread loads whole rows of A at a time, not 16 bytes.
+    warps : int
+        Warps resident on a multiprocessor.
+    """
 
-
-_SPACE = _Choices(14, (4, 8, 16, 32, 64), ("direct", "in", "in and out"), (2, 3, 4, 6))
-# The space of `choose`: settings whose effect the model does not describe are fixed to the best measured.
-_SHORT_LIST = _Choices(6, (4, 8, 16), ("in and out",), (2, 3, 4))
-
-
-def _enumerate(problem: TsmmProblem, choices: _Choices) -> Iterator[TsmmFmaConfig]:
-    for base in _tilings(problem, choices.tilings):
-        a, b = operands_of(problem, base.kt, base.ct, base.spread)
-        for warps in choices.warps:
-            resident = replace(base, teams=min(warps, 8), blocks=max(1, warps // 8))
-            for way in choices.ways:
-                if way == "direct":
-                    yield resident
-                    continue
-                config = replace(resident, staged_out=way == "in and out")
-                gains = any(x.is_linear and x.tiles > 1 and x.row_bytes % 16 for x in (a, b))
-                for padded in (False, True) if gains else (False,):
-                    for stages in choices.stages:
-                        yield replace(config, stages=stages, padded=padded)
+    spread: int
+    unroll: int
+    coefficients: Coefficients = "shared"
+    rounded: bool = False
+    whole: bool = False
+    warps: int = 8
+    stages: int = 3
+    padded: bool = False
 
 
-@functools.lru_cache(maxsize=1024)
-def _tilings(problem: TsmmProblem, most: int) -> list[TsmmFmaConfig]:
-    """List tiles of a thread, sorted by the cycles per row without the limit of memory."""
-    unit = max(1, 16 // itemsize(problem.dtype))  # columns of a 16-byte vector
-    found = []
-    for spread in (1, 2, 4, 8, 16, 32):
-        columns = ceil_div(problem.N, spread)
-        for ct in sorted({columns, round_up(columns, unit)}):
-            for kt in sorted({min(problem.M, max(1, 16 // itemsize(problem.dtype_a))), problem.M}):
-                for unroll in (1, 2, 4, 8):
-                    for coefficients in _COEFFICIENTS:
-                        config = _tiling(problem, spread, ct, kt, unroll, coefficients)
-                        if registers(problem, config) <= MAX_REGISTERS and misfit(problem, config) is None:
-                            found.append((_row_cycles(problem, config), config))
-    found.sort(key=lambda entry: entry[0])
-    return [config for _, config in found[:most]]
+# Of 2,300 recipes; none is missed in the geometric mean of 620 drawn products, and 7 per cent of the time
+# at the most in 99 of 100.
+RECIPES: Sequence[Recipe] = (
+    Recipe(1, 1, "registers", warps=4, stages=4),
+    Recipe(1, 2, warps=4),
+    Recipe(1, 4, stages=2),
+    Recipe(1, 4, "registers", whole=True, warps=4, stages=4),
+    Recipe(1, 8),
+    Recipe(1, 8, "registers", warps=16),
+    Recipe(2, 1, "registers", stages=4),
+    Recipe(2, 2, warps=4, stages=2),
+    Recipe(2, 2, "registers", stages=4),
+    Recipe(2, 4, stages=2),
+    Recipe(2, 8, warps=4, stages=2),
+    Recipe(4, 2, warps=4),
+    Recipe(4, 4, stages=2),
+    Recipe(4, 4, warps=4, stages=2),
+    Recipe(4, 4, "registers", stages=4),
+    Recipe(4, 8, stages=2),
+    Recipe(4, 8, warps=4, stages=2),
+    Recipe(8, 1, "registers", warps=4, stages=4),
+    Recipe(8, 2, whole=True, warps=4, stages=2),
+    Recipe(8, 2, "registers", stages=4),
+    Recipe(8, 4, stages=2),
+    Recipe(8, 4, warps=4, stages=2),
+    Recipe(8, 4, "registers"),
+    Recipe(8, 4, "registers", warps=4, stages=4),
+    Recipe(8, 8, stages=2),
+    Recipe(8, 8, warps=4),
+    Recipe(16, 2, "registers"),
+    Recipe(16, 2, "registers", warps=4, stages=4),
+    Recipe(16, 4, stages=2),
+    Recipe(16, 4, warps=4),
+    Recipe(32, 4, warps=4),
+    *(Recipe(spread, unroll, padded=True) for spread in (4, 8) for unroll in (4, 8)),
+)
+SPARE: Sequence[Recipe] = (
+    *(Recipe(spread, 1, warps=4, stages=2) for spread in (1, 2, 4, 8, 16, 32)),
+    *(Recipe(spread, unroll, stages=0) for spread in (1, 2, 4, 8, 16, 32) for unroll in (1, 2)),
+)
+_TILINGS = 8  # with the fewest cycles per row, of which configurations are made
 
 
-def _tiling(
-    problem: TsmmProblem, spread: int, ct: int, kt: int, unroll: int, coefficients: Coefficients
-) -> TsmmFmaConfig:
-    """Create a configuration with the consecutive rows and the unrolling that suit its tile."""
+@functools.lru_cache(maxsize=16384)
+def _tiled(
+    problem: TsmmProblem, spread: int, unroll: int, coefficients: Coefficients, rounded: bool, whole: bool
+) -> TsmmFmaConfig | None:
+    """Cut a row into tiles, with the consecutive rows and the unrolling that suit them."""
+    vector = max(1, 16 // itemsize(problem.dtype))
+    ct, kt = ceil_div(problem.N, spread), min(problem.M, max(1, 16 // itemsize(problem.dtype_a)))
+    if (rounded and ct % vector == 0) or (whole and kt == problem.M):
+        return None  # the same without
+    ct, kt = round_up(ct, vector) if rounded else ct, problem.M if whole else kt
     row_bytes = problem.M * itemsize(problem.dtype_a) | problem.N * itemsize(problem.dtype)
     is_linear = problem.lda == problem.M or problem.ldb == problem.N
     count = min(unroll, 16 // widest(row_bytes)) if spread == 1 and is_linear else 1
     products = kt * unroll * ct * parts_of(problem.dtype_a) * parts_of(problem.dtype_c)
     tiles = ceil_div(problem.M, kt)
     unroll_k = tiles if coefficients == "registers" or tiles * products <= 256 else max(1, 128 // products)
-    return TsmmFmaConfig(
-        spread,
-        ct,
-        unroll,
-        count=count,
-        kt=kt,
+    config = TsmmFmaConfig(
+        *(spread, ct, unroll, count, kt),
         coefficients=coefficients,
         interleaved=spread > 1,
         unroll_k=unroll_k,
     )
+    fits = registers(problem, config) <= MAX_REGISTERS and misfit(problem, config) is None
+    return config if fits else None
 
 
+_CEILINGS = Ceilings(4650, 4400, 4240)
 _LAUNCH_S = 3.3e-6  # including the latency of the first bytes
 _SHARED_CYCLES = 30  # shared memory to register
 _COPY_CYCLES = 28  # of a warp's copies to or from a stage
@@ -171,19 +195,35 @@ def _chunk_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, f
     return max(fma, issue, loads) + overhead, max(fma, issue) + overhead + _SHARED_CYCLES * steps
 
 
-class TsmmFmaModel(ProductModel[TsmmProblem, TsmmFmaConfig]):
+def _tiles(recipe: Recipe) -> tuple[int, int, Coefficients, bool, bool]:
+    return recipe.spread, recipe.unroll, recipe.coefficients, recipe.rounded, recipe.whole
+
+
+@functools.lru_cache(maxsize=4096)
+def _best(problem: TsmmProblem) -> list[TsmmFmaConfig]:
+    """List the tilings of the list with the fewest cycles per row without the limit of memory."""
+    tiled = (_tiled(problem, *tiles) for tiles in dict.fromkeys(map(_tiles, RECIPES)))
+    found = [config for config in tiled if config is not None]
+    return sorted(found, key=lambda config: _row_cycles(problem, config))[:_TILINGS]
+
+
+class TsmmFmaModel(Model[TsmmProblem, TsmmFmaConfig, Recipe]):
     """The model of the multiply-add family."""
 
-    name = "tsmm_fma"
-    ceilings = Ceilings(4650, 4400, 4240)
+    recipes, spare = RECIPES, SPARE
 
-    supports = staticmethod(refuse_widths)
-    refuse = staticmethod(refuse)
-    shape = staticmethod(shape_of)
-
-    def candidates(self, problem: TsmmProblem, device: DeviceInfo, is_short: bool) -> Iterator[TsmmFmaConfig]:
-        """Yield the configurations of the space, or the fewer ones that `choose` compares."""
-        return _enumerate(problem, _SHORT_LIST if is_short else _SPACE)
+    def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmFmaConfig | None:
+        """Make the configuration of a recipe for a problem; None if they do not fit."""
+        problem = shape_of(problem)
+        config = _tiled(problem, *_tiles(recipe))
+        if config is None or (recipe in RECIPES and config not in _best(problem)):
+            return None
+        a, b = operands_of(problem, config.kt, config.ct, config.spread)
+        if recipe.padded and not any(x.is_linear and x.tiles > 1 and x.row_bytes % 16 for x in (a, b)):
+            return None
+        resident: Any = {"teams": min(recipe.warps, 8), "blocks": max(1, recipe.warps // 8)}
+        is_staged = recipe.stages > 0
+        return replace(config, staged_out=is_staged, stages=recipe.stages, padded=recipe.padded, **resident)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         """Compare with tensor cores, in single precision.
@@ -196,8 +236,8 @@ class TsmmFmaModel(ProductModel[TsmmProblem, TsmmFmaConfig]):
         is_view = (problem.lda, problem.ldb) != widths
         if not is_single or is_view or min(widths) < 1 or max(widths) > MAX_WIDTH:
             return False
-        shape = self.shape(problem)
-        least = _row_cycles(shape, _tilings(shape, _SHORT_LIST.tilings)[0])
+        shape = shape_of(problem)
+        least = _row_cycles(shape, _best(shape)[0])
         moved = problem.M + (1 if problem.beta == "zero" else 2) * problem.N
         memory = moved * itemsize(problem.dtype) / _BYTES_PER_CYCLE
         return _BUSY[is_complex(problem.dtype)] * least < max(_LIGHT * memory, tensor_cycles(problem))
@@ -226,7 +266,7 @@ class TsmmFmaModel(ProductModel[TsmmProblem, TsmmFmaConfig]):
             plan.b.row_bytes if problem.beta != "zero" and config.staged_out else 0
         )
         flight = resident * config.teams * min(ahead, max(turns, 1)) * config.rows * row_bytes
-        limit = memory_time(moved, ceilings or self.ceilings)
+        limit = memory_time(moved, ceilings or _CEILINGS)
         if not config.staged_out and config.spread * plan.vectors[1] < SECTOR_BYTES:
             limit *= _PARTIAL_WRITES
         share = min(moved.read_bytes / max(limit, 1e-12) / busy, _SM_BYTES_PER_CYCLE * CLOCK_HZ)

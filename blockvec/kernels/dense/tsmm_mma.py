@@ -120,8 +120,8 @@ def _piece(row_bytes: int, pitch_bytes: int, align: int, bulk: bool) -> int:
     return bits & -bits
 
 
-def supports(problem: TsmmProblem, device: DeviceInfo) -> str | None:
-    """Explain why the family cannot run a problem; None if it can."""
+def refuse_problem(problem: TsmmProblem, device: DeviceInfo) -> str | None:
+    """Explain why no configuration can run a problem."""
     if device.kind != "cuda" or architecture_of(device) < 80:
         return f"{device.name} has no FP64 tensor cores"
     if problem.dtype_a != problem.dtype_c:
@@ -250,6 +250,8 @@ def registers(problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -
     reserve = 48 if config.shared_coefficients else 64 if config.warps >= 16 else 80
     extras = (problem.beta != "zero") + (shape.piece_a > 0) + (shape.piece_b > 0)
     extras += problem.alpha == "general" and problem.M % 4 > 0
+    if config.shared_coefficients and config.split > 1 and own >= 8 and problem.N * shape.parts % 8:
+        reserve += 120  # all fragments of the last column tile, which is partial, are fetched ahead
     return live + reserve + 8 * extras
 
 
@@ -261,12 +263,12 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     problem_type = TsmmProblem
     unit = "mma"
 
-    supports = staticmethod(supports)
+    refuse_problem = staticmethod(refuse_problem)
     shared_bytes = staticmethod(shared_bytes)
 
     def refuse(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> str | None:
         """Explain why a configuration is invalid for a problem; None if it is valid."""
-        return supports(problem, device) or invalid(problem, config, device)
+        return refuse_problem(problem, device) or invalid(problem, config, device)
 
     def chain_length(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
         """Compute the longest chain of additions, in the result's precision, that makes an element of B."""
@@ -274,9 +276,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
             return 2  # sums are in double precision
         return shape_of(problem, device).parts * problem.M + (problem.beta != "zero")
 
-    def source(
-        self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo, *, is_summed: bool = True
-    ) -> str:
+    def source(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> str:
         """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {

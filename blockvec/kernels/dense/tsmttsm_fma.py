@@ -15,7 +15,7 @@ from typing import Literal
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import pack_product, partials_bytes, partials_chain
-from ..limits import ceil_div, excess, round_up
+from ..limits import architecture_of, ceil_div, excess, round_up
 from ..problem import TsmttsmProblem, is_complex
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
@@ -229,13 +229,15 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
     )
 
 
-def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
-    """Estimate the registers per thread."""
+def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo | None = None) -> int:
+    """Estimate the registers per thread; without a device, of one of an architecture before sm_100."""
     a, b = operands_of(problem, config.tm, config.tn)
     is_one = problem.same and a.tiles * b.tiles == 1
     values = config.tm * (config.tm + 1) // 2 if is_one else config.tm * config.tn
     words = 2 if not is_single(problem) or config.sums == "double" else 1
-    sums = values * max(a.parts, b.parts) * (words + (2 if config.sums == "registers" else 0))
+    # From sm_100 on the compiler adds pairs of numbers in single precision at once, and keeps some twice.
+    twice = device is not None and architecture_of(device) >= 100 and config.sums in ("shared", "registers")
+    sums = values * max(a.parts, b.parts) * (words + twice + (2 if config.sums == "registers" else 0))
     stored = config.tm * a.size // 4 + (0 if is_one else config.tn * b.size // 4)
     ahead = (1 if config.stages else config.steps) * (2 if config.leapfrog else 1)
     converted = (
@@ -254,7 +256,7 @@ def refuse(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo
     if reason:
         return reason
     shared = plan_of(shape_of(problem), config).shared_bytes + STATIC_SHARED_BYTES
-    return excess(config.threads, config.blocks, registers(problem, config), shared, device)
+    return excess(config.threads, config.blocks, registers(problem, config, device), shared, device)
 
 
 def _misfit(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> str | None:
@@ -297,7 +299,7 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     problem_type = TsmttsmProblem
     unit = "fma"
 
-    supports = staticmethod(refuse_widths)
+    refuse_problem = staticmethod(refuse_widths)
     refuse = staticmethod(refuse)
     grid = staticmethod(grid_of)
     pack = staticmethod(pack_product)

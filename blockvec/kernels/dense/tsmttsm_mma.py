@@ -210,21 +210,17 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     grid = staticmethod(grid)
     pack = staticmethod(pack_product)
 
-    def supports(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
+    def refuse_problem(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
+        """Explain why no configuration can run a problem."""
         if device.kind != "cuda" or architecture_of(device) < 80:
             return f"{device.name} has no FP64 tensor cores"
         if problem.dtype_a != problem.dtype_b:
             return f"takes operands of one type, not {problem.dtype_a} and {problem.dtype_b}"
         if min(problem.K, problem.M, problem.N) < 1:
             return "has no rows or columns to multiply"
-        size = itemsize(problem.dtype)
         real = real_bytes(problem.dtype)
         if min(problem.align_a, problem.align_b) < real:
             return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
-        if not self.model.has_choice(problem, device):
-            result = f"{problem.M} x {problem.N}"
-            return f"rows of {(problem.M + problem.N) * size} bytes or a {result} result do not fit"
         return None
 
     def chain_length(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
@@ -301,11 +297,11 @@ class Tsmttsm3m(TsmttsmMma):
     three_m = True
     unit = "3m"
 
-    def supports(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
+    def refuse_problem(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
+        """Explain why no configuration can run a problem."""
         if not is_complex(problem.dtype):
             return "takes complex operands"
-        return super().supports(problem, device)
+        return super().refuse_problem(problem, device)
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
         """Check whether products rather than memory limit the product with four real products."""

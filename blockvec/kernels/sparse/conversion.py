@@ -34,7 +34,7 @@ class ConvertedFamily(SparseFamily[C]):
     least_products: ClassVar[int] = 20  # before the matrix is converted
     paying_bytes: ClassVar[float] = 1e10  # that they move: 3 ms, of which a form saves what it costs to make
 
-    def __init__(self, model: Model[SpmmvProblem, C], csr: SpmmvCsr) -> None:
+    def __init__(self, model: Model[SpmmvProblem, C, Any], csr: SpmmvCsr) -> None:
         super().__init__(model)
         self._csr = csr
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..family import Model
 from ..limits import (
     RESERVED_SHARED_BYTES,
     STATIC_SHARED_LIMIT,
@@ -130,23 +129,10 @@ class CsrConfig:
 
 
 class SpmmvCsr(SparseFamily[CsrConfig]):
-    """The family ``spmmv_csr``: sparse products of matrices as they are, in compressed rows.
-
-    Parameters
-    ----------
-    model, in_order : Model
-        Its search space and times; and those with only configurations that sum a row in the order of its
-        entries, long rows excepted.
-    """
+    """The family ``spmmv_csr``: sparse products of matrices as they are, in compressed rows."""
 
     name = "spmmv_csr"
     Config = CsrConfig
-
-    def __init__(
-        self, model: Model[SpmmvProblem, CsrConfig], in_order: Model[SpmmvProblem, CsrConfig]
-    ) -> None:
-        super().__init__(model)
-        self._in_order = in_order
 
     def alike(self, problem: SpmmvProblem) -> SpmmvProblem:
         """Return the problem that stands for all with the same choice, whatever their longest rows."""
@@ -157,7 +143,8 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
 
         Matrices of uneven rows may have none.
         """
-        return self._in_order.choose(self.alike(problem), device)
+        alike = self.alike(problem)
+        return self.choose(alike, device, accepts=lambda config: config.split == 1 and not config.flat)
 
     def supports(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         """Explain why the family cannot run a problem; None if it can."""

@@ -20,16 +20,11 @@ def stored_traffic(problem: SpmmvProblem) -> Traffic:
     return replace(moved, read_bytes=moved.read_bytes - saved)
 
 
-def unrolls_of(entries: float, count: int) -> list[int]:
-    """Choose at most `count` numbers of entries in flight, up to 8, that divide average rows well."""
+def unroll_of(entries: float, most: int) -> int:
+    """Choose a number of entries in flight, at most `most`, that divides an average row well."""
     entries = max(1.0, entries)
-    found: list[int] = []
-    for most in (8, 5, 3):
-        trips = math.ceil(entries / most)
-        unroll = max(1, min(most, math.ceil(entries / trips)))
-        if unroll not in found:
-            found.append(unroll)
-    return found[:count]
+    trips = math.ceil(entries / most)
+    return max(1, min(most, math.ceil(entries / trips)))
 
 
 def l2_requests(problem: SpmmvProblem) -> float:

@@ -103,7 +103,7 @@ class SpmmvPlanes(ConvertedFamily[PlanesConfig]):
             return f"takes rows of X of {_LEAST_ROW_BYTES} bytes and more, in aligned pieces of {PIECE}"
         if problem.longest > _MOST_ENTRIES:
             return f"rows of {problem.longest} entries, at most {_MOST_ENTRIES} are possible"
-        if all(refuse(problem, config, device) for config in self.space(problem, device)):
+        if not self.has_configuration(problem, device):
             return (
                 f"no tiles of 64 to 256 bytes, of even numbers of {PIECE}, that fit make up rows of {row} "
                 "bytes"

@@ -1,25 +1,34 @@
-"""SpMMV on SELL-C-sigma matrices: the configurations worth measuring, and a model of their time."""
+"""SpMMV on SELL-C-sigma matrices: the curated configurations, and a model of their time."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 
+from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..family import Model
 from ..limits import CLOCK_HZ, LAUNCH_S, LINE_BYTES, smooth_max
 from ..problem import SpmmvProblem, itemsize
 from ..roofline import Ceilings, memory_time
 from .interface import are_aligned, entry_bytes, row_entries, widest_pack
-from .model import H200_CEILINGS, l2_requests, stored_traffic, unrolls_of
-from .sell import SellConfig, refuse
+from .model import H200_CEILINGS, l2_requests, stored_traffic, unroll_of
+from .sell import SellConfig
 from .sell_plan import CHUNK
 
-_BLOCKS = ((8, 4), (4, 10), (8, 3), (4, 12), (8, 2), (8, 1))  # warps, blocks
-_PLANES = (1, 4)
-_SIGMA = 1024  # rows sorted together where lengths vary: where the longest row has ...
-_VARYING = 1.25  # ... this many times the average of entries
+
+@frozen
+class Recipe:
+    """A configuration but for the width, the types and the lengths of rows; `unroll` is the most."""
+
+    unroll: int
+    warps: int
+    blocks: int
+
+
+# Of 36 recipes; in 228 drawn products no choice is another without the rest, which differ in planes alone.
+RECIPES = tuple(
+    Recipe(unroll, *block) for unroll in (8, 5, 3) for block in ((8, 4), (4, 10), (8, 3), (4, 12), (8, 2))
+)
 
 # Fitted to some thousand runs over stencils, lattice models and a band on an H200:
 _ATTAINED = 0.88  # of the memory bandwidth
@@ -30,32 +39,26 @@ _IN_FLIGHT = 0.45  # exponent of the gain by more entries in flight; more warps 
 _SHARPNESS = 4  # of the smoothed maximum of four resources
 
 
-class SpmmvSellModel(Model[SpmmvProblem, SellConfig]):
-    """The search space of `spmmv_sell` and the modelled time of its configurations."""
+class SpmmvSellModel(Model[SpmmvProblem, SellConfig, Recipe]):
+    """The model of `spmmv_sell`."""
 
-    def space(self, problem: SpmmvProblem, device: DeviceInfo) -> Iterator[SellConfig]:
-        """Yield the configurations worth measuring; some may be refused."""
-        average, vector = row_entries(problem), widest_pack(problem)
+    recipes = RECIPES
+
+    def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> SellConfig:
+        """Make the configuration of a recipe for a problem."""
+        vector = widest_pack(problem)
         aligned_x, aligned_y = are_aligned(problem, vector)
-        for unroll, (warps, blocks), planes, sigma in itertools.product(
-            unrolls_of(average, 3),
-            _BLOCKS,
-            _PLANES if problem.pattern == "planes" else (1,),
-            (CHUNK, _SIGMA) if problem.longest > _VARYING * average else (CHUNK,),
-        ):
-            yield SellConfig(
-                vectors=problem.width // vector,
-                vector=vector,
-                unroll=unroll,
-                warps=warps,
-                blocks=blocks,
-                # Blocks that start in order stay closer together, which favours scattered rows of X.
-                persistent=problem.pattern != "scattered",
-                planes=planes,
-                sigma=sigma,
-                aligned_x=aligned_x,
-                aligned_y=aligned_y,
-            )
+        return SellConfig(
+            vectors=problem.width // vector,
+            vector=vector,
+            unroll=unroll_of(row_entries(problem), recipe.unroll),
+            warps=recipe.warps,
+            blocks=recipe.blocks,
+            # Blocks that start in order stay closer together, which favours scattered rows of X.
+            persistent=problem.pattern != "scattered",
+            aligned_x=aligned_x,
+            aligned_y=aligned_y,
+        )
 
     def predict(
         self,
@@ -82,11 +85,3 @@ class SpmmvSellModel(Model[SpmmvProblem, SellConfig]):
             _ENTRY_S * chunks * average / (warps * in_flight**_IN_FLIGHT),
             sharpness=_SHARPNESS,
         )
-
-    def choose(
-        self, problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings | None = None
-    ) -> SellConfig:
-        """Choose the valid configuration with the shortest predicted time; the problem is supported."""
-        space = dict.fromkeys(self.space(problem, device))
-        valid = [config for config in space if refuse(problem, config, device) is None]
-        return min(valid, key=lambda config: self.predict(problem, config, device, ceilings))

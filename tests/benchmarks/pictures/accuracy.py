@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blockvec.bench.pictures.shared import distinct
-from blockvec.bench.records import Record
+from tests.benchmarks.pictures.shared import distinct
+from tests.benchmarks.records import Record
 
 # Key -> label, allowed value, least value: smaller ones are drawn there.
 PANELS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blockvec.bench.records import Record
+from tests.benchmarks.records import Record
 
 
 def bars(

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from blockvec.bench.records import Record
 from tests.benchmarks.pictures.bars import bars
+from tests.benchmarks.records import Record
 
 QUANTITIES = {"operator_columns": "operator columns", "time_s": "seconds"}
 

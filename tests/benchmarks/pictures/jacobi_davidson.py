@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blockvec.bench.pictures.shared import distinct, reference_line
-from blockvec.bench.records import Record
 from tests.benchmarks.pictures.bars import bars
+from tests.benchmarks.pictures.shared import distinct, reference_line
+from tests.benchmarks.records import Record
 
 TABLES = ("primme", "preconditioned", "interior", "blocks")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blockvec.bench.pictures.shared import distinct, plot
-from blockvec.bench.records import Record, grouped
+from tests.benchmarks.pictures.shared import distinct, plot
+from tests.benchmarks.records import Record, grouped
 
 LEAST_LOSS = 1e-17
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from blockvec.bench.pictures.shared import distinct, plot, reference_line
-from blockvec.bench.records import Record
+from tests.benchmarks.pictures.shared import distinct, plot, reference_line
+from tests.benchmarks.records import Record
 
 _PRODUCTS = {"tsmttsm": "$A^H B$", "tsmm": "$A\\,C$"}
 _FLOPS = {"float64": 2, "complex128": 8}  # per multiply-add

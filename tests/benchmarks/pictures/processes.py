@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blockvec.bench.records import Record, grouped
+from tests.benchmarks.records import Record, grouped
 from tests.benchmarks.scaling_model import efficiency, predicted_s
 
 COUNTS = [1, 2, 4, 8, 16, 32, 64]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.compile import compile_source
+from blockvec.kernels.build import compile_source
 from blockvec.kernels.elementwise import (
     AxpbyKernel,
     ColumnDotKernel,

@@ -1,14 +1,219 @@
-"""The list of kernel families and the order in which they are preferred."""
+"""The contract of all kernel families: what they refuse and choose, and that it compiles without spills."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from blockvec.kernels.device import H200
-from blockvec.kernels.families import FAMILIES, families_of
-from blockvec.kernels.problem import Problem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from blockvec.errors import OptionError
+from blockvec.kernels.build import compile_source
+from blockvec.kernels.device import H200, DeviceInfo, host_device
+from blockvec.kernels.families import CONFIGURED, families_of, sparse_families_of
+from blockvec.kernels.limits import RESERVED_SHARED_BYTES, register_limit
+from blockvec.kernels.problem import (
+    Problem,
+    SpmmvProblem,
+    StreamProblem,
+    SweepProblem,
+    TsmmProblem,
+    TsmttsmProblem,
+)
+from blockvec.kernels.selection import choose
+from tests.compiled import needs_compiler
+from tests.devices import DEVICES
+from tests.kernel_problems import TYPES, chain, dense, sparse, sweep, wide
+
+ON_DEVICES = pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.architecture)
+WIDTHS = range(1, 65)
+ANY_NUMBER = ("unroll", "passes", "unroll_k")  # fields that bound nothing
+
+
+def families_for(problem: Any) -> list[Any]:
+    """List the families for a problem, the preferred one first."""
+    is_sparse = isinstance(problem, SpmmvProblem)
+    return list(sparse_families_of(problem) if is_sparse else families_of(problem))
+
+
+def supporting(problem: Any, device: DeviceInfo) -> list[Any]:
+    return [family for family in families_for(problem) if family.supports(problem, device) is None]
+
+
+def drawn(count: int, seed: int) -> Iterator[Any]:
+    """Draw problems of every kind in turn."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        dtype, width = draw.choice(TYPES), draw.choice((*WIDTHS, *range(1, 17)))
+        yield dense(draw, width, draw.choice((width, draw.choice(WIDTHS))), dtype)
+        yield sparse(draw, width, dtype)
+        yield draw.choice(
+            (
+                sweep(draw, draw.choice(TYPES[:2])),
+                wide(draw, draw.choice(TYPES[:2])),
+                chain(draw, min(width, 32), dtype),
+                dense(draw, width, draw.choice(WIDTHS), dtype, draw.choice(TYPES)),
+            )
+        )
+
+
+# ---- what there is for every width, type and device
+
+
+@ON_DEVICES
+def test_every_operation_and_type_has_a_kernel_at_every_width(device: DeviceInfo) -> None:
+    draw = random.Random(device.name)
+    for width, dtype in itertools.product(WIDTHS, TYPES):
+        for M, N in ((width, width), (width, 65 - width)):
+            problem = dense(draw, M, N, dtype)
+            assert supporting(problem, device), problem
+        problem = sparse(draw, width, dtype)
+        assert supporting(problem, device) or problem.gram, problem
+
+
+@pytest.mark.slow
+@ON_DEVICES
+def test_every_choice_is_one_of_the_list_and_valid(device: DeviceInfo) -> None:
+    for problem in drawn(100, 1):
+        for family in supporting(problem, device):
+            listed = family.configurations(problem, device)
+            config = family.choose(problem, device)
+            assert config in listed
+            assert len(listed) == len(set(listed)) <= 130
+            assert family.refuse(problem, config, device) is None
+            assert family.predict(problem, config, device) == min(
+                family.predict(problem, other, device) for other in listed
+            )
+
+
+def test_choices_take_a_moment_and_are_few() -> None:
+    seconds, counts = [], []
+    for problem in drawn(25, 2):
+        for family in supporting(problem, H200)[:1]:
+            alike = family.alike(problem)
+            begin = time.process_time()
+            config = family.choose(alike, H200)
+            seconds.append(time.process_time() - begin)
+            counts.append(len(family.configurations(alike, H200)))
+            assert family.refuse(problem, config, H200) is None
+            assert family.predict(problem, config, H200) > 0
+    assert np.median(seconds) < 0.005  # a millisecond on an idle core
+    assert np.median(counts) <= 16
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_a_family_lists_few_recipes_without_repetition(name: str) -> None:
+    model = CONFIGURED[name].model
+    for recipes, most in ((model.recipes, 100), (model.spare, 110)):
+        assert len(set(recipes)) == len(recipes) <= most
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_nothing_runs_on_a_processor_and_a_choice_says_so(name: str) -> None:
+    family, host = CONFIGURED[name], host_device(4)
+    problem = next(p for p in drawn(200, 3) if family in families_for(p))
+    assert family.supports(problem, host)
+    with pytest.raises(OptionError, match=rf"{name} cannot run on .*; use another kernel"):
+        family.choose(problem, replace(host, name="a CPU"))
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_configurations_of_no_sense_are_refused_with_a_reason(name: str) -> None:
+    family = CONFIGURED[name]
+    problem = next(p for p in drawn(300, 4) if family in supporting(p, H200))
+    config = family.choose(problem, H200)
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if type(value) is int and field.name not in (
+            "unroll",
+            "passes",
+            "unroll_k",
+            "low",
+            "entries",
+            "kstep",
+        ):
+            reason = family.refuse(problem, replace(config, **{field.name: 1009}), H200)
+            assert reason, field.name
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_sources_depend_neither_on_the_rows_nor_on_the_length_of_a_pitch(name: str) -> None:
+    family = CONFIGURED[name]
+    problem = next(p for p in drawn(300, 5) if family in supporting(p, H200))
+    config = family.choose(problem, H200)
+    rows = {"n_rows": 999_999} if isinstance(problem, SpmmvProblem) else {"K": 999_999}
+    assert family.source(replace(problem, **rows), config, H200) == family.source(problem, config, H200)
+    assert family.source(problem, config, H200).startswith(f"#define KERNEL {family.kernel_name(problem)}\n")
+    assert family.chain_length(problem, config, H200) > 0
+
+
+# ---- compilation
+
+
+def assert_compiles_without_spills(family: Any, problem: Any, config: Any, device: DeviceInfo) -> None:
+    """Check registers, spills and shared memory of all kernels of a configuration."""
+    threads = config.threads if hasattr(config, "threads") else 32 * config.warps
+    blocks = getattr(config, "blocks", 1)
+    is_sparse = isinstance(problem, SpmmvProblem)
+    sources = (
+        family.sources(problem, config, device) if is_sparse else [family.source(problem, config, device)]
+    )
+    for number, source in enumerate(sources):
+        used = compile_source(source, device.architecture).resources
+        assert used.spill_bytes == 0, (problem, config, device.architecture, used)
+        most = 8 if device.architecture == "sm_120" else 0  # of calls that emulate tensor products
+        assert used.stack_bytes <= most, (problem, config, device.architecture, used)
+        if number == 0:
+            assert used.registers <= register_limit(threads * blocks, device), (problem, config)
+            shared = used.shared_bytes + family.shared_bytes(problem, config, device)
+            assert shared <= device.shared_bytes_per_block, (problem, config)
+            together = blocks * (shared + RESERVED_SHARED_BYTES)
+            assert together <= device.shared_bytes_per_multiprocessor, (problem, config)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_a_choice_of_each_family_compiles_without_spills(name: str) -> None:
+    family, first = CONFIGURED[name], list(CONFIGURED).index(name)
+    turns = (*DEVICES[first % len(DEVICES) :], *DEVICES)  # another device for each family
+    pairs = ((problem, device) for device in turns for problem in drawn(150, 7))
+    problem, device = next(
+        (p, d) for p, d in pairs if family in families_for(p) and not family.supports(p, d)
+    )
+    assert_compiles_without_spills(family, problem, choose(family, problem, device).config, device)
+
+
+@needs_compiler
+@pytest.mark.slow
+@ON_DEVICES
+@pytest.mark.parametrize("seed", range(4))
+def test_choices_for_drawn_problems_compile_without_spills(seed: int, device: DeviceInfo) -> None:
+    for problem in drawn(12, 100 + seed):
+        for family in supporting(problem, device):
+            config = choose(family, problem, device).config
+            if not isinstance(problem, SpmmvProblem) or family.refuse_sums(problem, config) is None:
+                assert_compiles_without_spills(family, problem, config, device)
+
+
+@needs_compiler
+@pytest.mark.slow
+@ON_DEVICES
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_the_whole_list_of_a_family_compiles_without_spills(name: str, device: DeviceInfo) -> None:
+    family = CONFIGURED[name]
+    problem = next((p for p in drawn(150, 7) if family in supporting(p, device)), None)
+    if problem is None:
+        pytest.skip(f"{name} needs another device")
+    for config in family.configurations(problem, device)[:8]:
+        assert_compiles_without_spills(family, problem, config, device)
+
+
+# ---- which family comes first
 
 
 def dot(width: int, dtype: str) -> TsmttsmProblem:
@@ -58,13 +263,6 @@ def test_single_precision_prefers_multiply_adds_where_tensor_cores_pad_widths() 
 def test_single_precision_prefers_tensor_cores_for_combinations_of_views() -> None:
     wide = combination(16, "float32")
     assert preferred(replace(wide, lda=24)) == preferred(replace(wide, ldb=24)) == "tsmm_mma"
-
-
-def test_the_order_of_the_families_takes_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    for family in FAMILIES.values():
-        monkeypatch.setattr(type(family), "choose", None)
-    assert preferred(dot(23, "complex64")) == "tsmttsm_mma"
-    assert preferred(combination(23, "complex64")) == "tsmm_mma"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blockvec.backends.host.small_matrices import inverse_factor
-from blockvec.kernels.compile import compile_source
+from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200
 from blockvec.kernels.inverse_factor import InverseFactorKernel
 from tests.blocks import address

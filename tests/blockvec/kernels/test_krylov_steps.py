@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec.kernels.compile import compile_source
+from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200
 from blockvec.kernels.krylov_steps import STATIC_BYTES, KrylovStepsKernel
 from blockvec.kernels.launch import GRID_HEADER_BYTES

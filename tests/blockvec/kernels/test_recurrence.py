@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec.kernels.compile import compile_source
+from blockvec.kernels.build import compile_source
 from blockvec.kernels.launch import GRID_HEADER_BYTES
 from blockvec.kernels.recurrence import THREADS, RecurrenceKernel
 from tests.blocks import address

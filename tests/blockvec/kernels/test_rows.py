@@ -11,7 +11,7 @@ import pytest
 
 from blockvec.backends.host.backend import HOST
 from blockvec.blockvector import INVERSES, ROOTS
-from blockvec.kernels.compile import compile_source
+from blockvec.kernels.build import compile_source
 from blockvec.kernels.elementwise import FillKernel, WithinKernel
 from blockvec.kernels.rows import RowKernel, trace
 from solvers.iterations.spectrum import SIGNS, _divided

@@ -13,7 +13,7 @@ import pytest
 
 from blockvec import BlockVector
 from blockvec.errors import OptionError
-from blockvec.kernels.cache import replace_file, store_json
+from blockvec.kernels.records import replace_file, store
 from blockvec.system.files import check_output, refusal, replaced
 
 posix = pytest.mark.skipif(os.name != "posix", reason="files of POSIX")
@@ -121,5 +121,5 @@ def test_a_place_where_nothing_can_be_written_is_refused(
     assert refusal(path) == "it is write-protected"
     monkeypatch.setattr(os, "access", lambda place, mode: place != tmp_path)
     assert "nothing may be written to the folder" in str(refusal(path))
-    assert not store_json(path, {})
+    assert not store(path, "key", {})
     assert path.read_bytes() == b"old"

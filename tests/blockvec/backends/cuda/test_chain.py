@@ -74,7 +74,7 @@ def test_the_backend_passes_what_the_kernels_take(
         return launch
 
     at_head = SimpleNamespace(data=SimpleNamespace(ptr=memory.ctypes.data - GRID_HEADER_BYTES))
-    monkeypatch.setattr(sparse, "function", function)
+    monkeypatch.setattr(sparse, "build", function)
     monkeypatch.setattr(sparse, "workspace", lambda *_: at_head)
     sparse._kernels.cache_clear()
     fields = (*A.shape, A.nnz, width, "float64", "float64", width, width, 8)

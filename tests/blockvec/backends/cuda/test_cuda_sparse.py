@@ -137,17 +137,3 @@ def test_a_matrix_that_has_no_form_is_asked_once(device: Device) -> None:
     converted = family(refuses=True)
     assert {device.product(converted) for _ in range(WAITS + 5)} == {"in order"}
     assert converted.conversions == 1
-
-
-def test_products_that_wait_choose_a_configuration_once(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: list[str] = []
-    configuration = sparse._configuration
-    monkeypatch.setattr(
-        sparse, "_configuration", lambda *given: chosen.append("once") or configuration(*given)
-    )
-    converted = family()
-    for _ in range(WAITS):
-        device.product(converted)
-    assert len(chosen) == 1

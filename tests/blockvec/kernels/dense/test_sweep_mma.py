@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec.kernels import compile as compiler
 from blockvec.kernels.dense import sweep_mma as settings
 from blockvec.kernels.dense.sweep_mma import SweepMmaConfig as Config
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import partials_bytes
-from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem
 from tests.blocks import address, aligned, counters_are_ready, draw, parts
-from tests.compiled import needs_compiler
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
 family = FAMILIES["sweep_mma"]
@@ -40,20 +37,6 @@ def problem(kind: str, M: int, N: int, dtype: str = "float64", K: int = ROWS, **
 
 BOTH = pytest.mark.parametrize("dtype", ["float64", "complex128"])
 EACH = pytest.mark.parametrize("kind", KINDS)
-
-
-@BOTH
-@EACH
-def test_every_basis_and_block_has_a_valid_choice(kind: str, dtype: str) -> None:
-    for M in (1, 7, 64, 65, 96, 128, 200, 256, 384, 509, 512):
-        for N in (1, 2, 4, 7, 8, 13, 16):
-            if kind in ("dot", "combine") and M <= 64:
-                continue
-            p = problem(kind, M, N, dtype)
-            assert family.supports(p, H200) is None
-            config = family.choose(p, H200)
-            assert family.refuse(p, config, H200) is None
-            assert family.predict(p, config, H200) > 0
 
 
 def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
@@ -102,22 +85,6 @@ def test_rows_move_as_bulk_copies_where_their_alignment_allows() -> None:
 
 
 # ---- compiled for a Hopper GPU, without one
-
-
-def assert_compiles_clean(p: Any, config: Config) -> None:
-    used = compiler.compile_source(family.source(p, config, H200), "sm_90").resources
-    assert used.spill_bytes == used.stack_bytes == 0, (p, config, used)
-    assert used.registers <= register_limit(config.threads * config.blocks, H200)
-    assert used.shared_bytes <= settings.STATIC_SHARED_BYTES
-
-
-@needs_compiler
-@BOTH
-@EACH
-@pytest.mark.parametrize(("M", "N"), [(64, 4), (96, 16), (509, 7), (512, 16)])
-def test_choices_compile_without_spills(M: int, N: int, kind: str, dtype: str) -> None:
-    p = problem(kind, M, N, dtype)
-    assert_compiles_clean(p, family.choose(p, H200))
 
 
 # ---- the kernel, thread by thread

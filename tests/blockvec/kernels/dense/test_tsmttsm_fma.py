@@ -14,22 +14,11 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.problem import TsmttsmProblem, promote
-from tests.blocks import TYPES, address, bind, counters_are_ready, describe_tsmttsm, draw, framed, parts
+from tests.blocks import address, bind, counters_are_ready, describe_tsmttsm, draw, framed, parts
 from tests.blocks import tsmttsm_problem as problem
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 family = FAMILIES["tsmttsm_fma"]
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("width", [3, 16, 40])
-def test_the_space_has_a_few_hundred_ways_with_the_options_of_the_paper(width: int, dtype: str) -> None:
-    configs = family.space(problem(width, dtype=dtype), H200)
-    assert 60 <= len(configs) <= 600
-    for option in ("leapfrog", "interleaved"):
-        assert {getattr(config, option) for config in configs} == {True, False}
-    assert {config.stages > 0 for config in configs} == {True, False}
-    assert len({(config.tm, config.tn) for config in configs}) >= 3
 
 
 @pytest.mark.parametrize(

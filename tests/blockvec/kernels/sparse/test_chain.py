@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,9 @@ from blockvec.kernels.problem import DOTS, SpmmvProblem, itemsize
 from blockvec.kernels.roofline import traffic
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.chain import ChainConfig as Config
-from blockvec.kernels.sparse.chain import ChainPlan, registers
+from blockvec.kernels.sparse.chain import ChainPlan
 from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, dealt, patterns
-from tests.compiled import needs_compiler
 from tests.contract.blocks import exact_values
-from tests.converted import assert_compiles_without_spills
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
@@ -246,19 +243,6 @@ def test_sums_of_the_kernels_run_on_the_host_are_exact(
 # ---- choices and generated code
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-def test_every_width_has_a_valid_choice(dtype: str) -> None:
-    for width in (*range(1, 18), 33, 64):
-        for p in (
-            problem(width, dtype),
-            problem(width, dtype, beta="general", shift="column", chain="one", ldz=width, dots=DOTS),
-            problem(width, dtype, ldy=width + 1, align_y=itemsize(dtype) % 16 or 16, pattern="electrons"),
-            problem(width, dtype, align_x=4, align_y=4, ldx=width + 1),
-        ):
-            assert family.supports(p, H200) is None
-            assert family.refuse(p, family.choose(p, H200), H200) is None
-
-
 def test_a_chain_has_no_bytes_of_a_matrix_and_one_family() -> None:
     p = problem(8)
     assert traffic(p).total_bytes == 2 * 8 * 8 * p.n_rows
@@ -294,21 +278,3 @@ def test_larger_rows_of_X_make_smaller_blocks() -> None:
     lows = [family.choose(problem(width, "complex128"), H200).low for width in (1, 8)]
     assert lows == sorted(lows, reverse=True)
     assert lows[0] > lows[-1]
-
-
-@needs_compiler
-@pytest.mark.parametrize("dtype", TYPES)
-def test_kernels_compile_without_spills(dtype: str) -> None:
-    draw = random.Random(len(dtype))
-    cases: tuple[dict[str, Any], ...] = (
-        {"width": 1},
-        {"width": 2, "pattern": "electrons"},
-        {"width": 7, "beta": "one", "align_x": itemsize(dtype) % 16 or 16},
-        {"width": 8, "beta": "general", "shift": "scalar", "alpha": "general", "dots": ("xy", "yy")},
-        {"width": 16, "shift": "column", "chain": "one", "ldz": 16, "pattern": "electrons", "dots": DOTS},
-        {"width": 33, "beta": "general"},
-    )
-    for changes in cases:
-        p = problem(dtype=dtype, **changes)
-        others = [family.source(p, family.choose(p, H200), H200, "totals")] if p.dots else []
-        assert_compiles_without_spills(family, registers, p, H200, draw, others)

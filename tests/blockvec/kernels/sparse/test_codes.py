@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec.kernels.compile import compile_source
+from blockvec.kernels.build import compile_source
 from blockvec.kernels.sparse.codes import _LEAST_ENTRIES as LEAST
 from blockvec.kernels.sparse.codes import encode, source
 from blockvec.kernels.sparse.csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan

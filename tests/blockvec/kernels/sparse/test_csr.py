@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,15 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.compile import compile_source
 from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.families import CSR
-from blockvec.kernels.limits import register_limit
-from blockvec.kernels.problem import GRAMS, SpmmvProblem, itemsize, promote
+from blockvec.kernels.problem import GRAMS, SpmmvProblem, promote
 from blockvec.kernels.roofline import Ceilings, memory_time, traffic
 from blockvec.kernels.sparse.arrays import address
-from blockvec.kernels.sparse.csr import GRAM_WIDTH, block_bytes, registers
 from blockvec.kernels.sparse.csr import CsrConfig as Config
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.units import TASK_ENTRIES
 from blockvec.models import model as model_matrix
-from tests.compiled import A100, needs_compiler
 from tests.contract.blocks import exact_values
 from tests.converted import coded
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
@@ -50,41 +44,6 @@ def problem(
 
 
 # ---- choices
-
-
-@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
-@pytest.mark.parametrize("dtype", TYPES)
-def test_every_width_has_a_valid_choice_in_a_moment(dtype: str, device: Any) -> None:
-    seconds = []
-    for width in [*range(1, 65, 3), 2, 6, 8, 12, 16, 24, 32, 48, 100, 127, 128, 1000]:
-        average = (1, 7, 27, 300)[width % 4]
-        fused = {"index_bytes": 8, "alpha": "general", "beta": "general", "shift": "column"}
-        for p in (
-            problem(width, dtype, average),
-            problem(width, ("float64", dtype), average, **fused),
-            problem(width, dtype, average, coded=True),
-            problem(width, dtype, average, coded=True, pattern="uneven"),
-            *(problem(width, dtype, average, index_bytes=size, pattern="uneven") for size in (4, 8)),
-        ):
-            assert family.supports(p, device) is None
-            start = time.process_time()
-            config = family.choose(p, device)
-            seconds.append(time.process_time() - start)
-            assert family.refuse(p, config, device) is None
-            assert config.tile * -(-width // config.tile) - width < config.tile
-    assert np.median(seconds) < 0.05, "a choice must not stall a first call"
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("align", [4, 8])
-def test_views_at_any_alignment_have_a_valid_choice(align: int, dtype: str) -> None:
-    if align == 4 and dtype in ("float64", "complex128"):
-        return
-    for width in (1, 2, 6, 16, 64):
-        p = problem(width, dtype, ldx=width + 1, ldy=width + 3, align_x=align, align_y=align)
-        config = family.choose(p, H200)
-        assert family.refuse(p, config, H200) is None
-        assert not config.aligned_x or config.vector * itemsize(dtype) <= align
 
 
 def test_stencils_are_predicted_near_the_roofline_and_nothing_beyond_it() -> None:
@@ -340,62 +299,6 @@ def test_what_a_launch_lacks_is_said() -> None:
 
 
 # ---- generated code
-
-
-def assert_compiles_clean(p: SpmmvProblem, config: Config, device: Any, part: str = "rows") -> None:
-    source = family.source(p, config, H200, part)
-    used = compile_source(source, device.architecture).resources
-    assert (used.spill_bytes, used.stack_bytes) == (0, 0), (p, config, part)
-    if part == "rows":
-        assert used.registers <= register_limit(32 * config.warps * config.blocks, device)
-        assert used.shared_bytes == block_bytes(p, config), (p, config)
-
-
-@needs_compiler
-@pytest.mark.parametrize("seed", range(11))
-def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> None:
-    draw = random.Random(seed)
-    width = (1, 2, 3, 4, 7, 8, 16, 24, 32, 48, 64)[seed % 11]
-    types = draw.choice(TYPES) if seed % 3 else (draw.choice(TYPES), draw.choice(TYPES))
-    fused = {
-        "index_bytes": draw.choice((4, 4, 8)),
-        "alpha": draw.choice(("one", "general")),
-        "beta": draw.choice(("zero", "one", "general")),
-        "shift": draw.choice(("none", "scalar", "column")),
-        "gram": draw.choice(((), ("xy", "yy"), ("yy",))) if 1 < width <= GRAM_WIDTH else (),
-    }
-    fused["coded"] = fused["index_bytes"] == 4 and draw.choice((False, True))
-    p = problem(width, types, draw.choice((3, 7, 12, 27, 80)), **fused)
-    device = (H200, A100)[seed % 2]
-    valid = [c for c in dict.fromkeys(family.space(p, device)) if family.refuse(p, c, device) is None]
-    room = {c: register_limit(32 * c.warps * c.blocks, device) - registers(p, c) for c in valid}
-    tightest = sorted(valid, key=room.__getitem__)[:30]
-    fullest = max(valid, key=lambda c: block_bytes(p, c))
-    assert_compiles_clean(p, family.choose(p, device), device)
-    for config in (draw.choice(tightest), fullest, draw.choice(valid)):
-        assert_compiles_clean(p, config, device)
-    assert_compiles_clean(p, draw.choice(valid), device, draw.choice(("tasks", "sums")))
-
-
-@needs_compiler
-@pytest.mark.parametrize("dtype", TYPES)
-def test_choices_for_gram_matrices_compile_without_spills(dtype: str) -> None:
-    for width, device in ((2, H200), (4, A100), (7, H200), (8, H200), (16, A100)):
-        p = problem(width, dtype, gram=("xy", "yy"), shift="column")
-        config = family.choose(p, device)
-        assert_compiles_clean(p, config, device)
-    assert_compiles_clean(p, config, device, "totals")
-
-
-@needs_compiler
-@pytest.mark.parametrize("dtype", TYPES)
-def test_choices_compile_without_spills(dtype: str) -> None:
-    for width in (1, 16, 64):
-        p = problem(width, dtype)
-        assert_compiles_clean(p, family.choose(p, H200), H200)
-        q = problem(width, ("float64", dtype), shift="column", beta="general", alpha="general")
-        config = family.choose(q, A100)
-        assert_compiles_clean(q, config, A100)
 
 
 # ---- the kernels, thread by thread

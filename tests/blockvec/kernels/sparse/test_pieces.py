@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.compile import compile_source
+from blockvec.kernels.build import compile_source
 from blockvec.kernels.sparse import pieces
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan

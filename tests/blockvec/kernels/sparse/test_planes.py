@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, itemsize
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.planes import PlanesConfig as Config
-from blockvec.kernels.sparse.planes import loaded_rows, make_plan, plan_source, registers
+from blockvec.kernels.sparse.planes import loaded_rows, make_plan, plan_source
 from blockvec.kernels.sparse.planes_plan import Geometry, SweepPlan, geometry
-from tests.compiled import A100, needs_compiler
 from tests.contract.blocks import exact_values
-from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
+from tests.converted import assert_summed_up_in_order
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
@@ -240,22 +238,6 @@ def test_units_are_as_deep_as_keeps_blocks_busy(
 # ---- choices and generated code
 
 
-@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
-@pytest.mark.parametrize("dtype", TYPES)
-def test_every_supported_width_has_a_valid_choice(dtype: str, device: Any) -> None:
-    supported = 0
-    for width in range(1, 65):
-        for p in (
-            problem(width, dtype, average=27),
-            problem(width, dtype, beta="general", shift="column", chain="one", ldz=width),
-            problem(width, dtype, ldy=width + 1, align_y=itemsize(dtype) % 16 or 16),
-        ):
-            if family.supports(p, device) is None:
-                supported += 1
-                assert family.refuse(p, family.choose(p, device), device) is None
-    assert supported > 15
-
-
 def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
     refused = {
         "copies": (problem(16), host_device(2)),
@@ -300,24 +282,3 @@ def test_configurations_are_refused_with_a_reason() -> None:
 def test_a_planned_matrix_is_summed_up_as_one_in_order_is() -> None:
     for width, average in ((16, 27), (32, 7), (64, 7)):
         assert_summed_up_in_order(problem(width, average=average))
-
-
-@needs_compiler
-@pytest.mark.parametrize("seed", range(8))
-def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> None:
-    draw = random.Random(seed)
-    dtype, device = TYPES[seed % 4], (H200, A100)[seed // 4]
-    fused: dict[str, Any] = {
-        "beta": draw.choice(("zero", "one", "general")),
-        "shift": draw.choice(("none", "scalar", "column")),
-        "chain": draw.choice(("none", "one")),
-        "dtype_matrix": draw.choice(
-            (dtype, dtype.replace("complex64", "float32").replace("complex128", "float64"))
-        ),
-    }
-    points, widths = draw.choice((7, 27)), range(8, 65)
-    p = draw.choice(
-        [p for w in widths if not family.supports(p := problem(w, dtype, points, **fused), device)]
-    )
-    plan = plan_source(16, 8, 27)
-    assert_compiles_without_spills(family, registers, p, device, draw, [plan])

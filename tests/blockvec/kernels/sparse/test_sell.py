@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.families import SPARSE_FAMILIES
-from blockvec.kernels.problem import SpmmvProblem, itemsize
+from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.sell import MAX_ROW_BYTES, fill, fill_source, registers
 from blockvec.kernels.sparse.sell import SellConfig as Config
+from blockvec.kernels.sparse.sell import fill, fill_source
 from blockvec.kernels.sparse.sell_plan import CHUNK, SellMatrix, layout
-from tests.compiled import A100, needs_compiler
 from tests.contract.blocks import exact_values
-from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order, coded
+from tests.converted import assert_summed_up_in_order, coded
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
@@ -203,19 +201,6 @@ def test_a_layout_beyond_the_index_type_is_refused() -> None:
 # ---- choices and generated code
 
 
-@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
-@pytest.mark.parametrize("dtype", TYPES)
-def test_every_supported_width_has_a_valid_choice(dtype: str, device: Any) -> None:
-    for width in range(1, 17):
-        for p in (
-            problem(width, dtype, average=27, pattern="planes"),
-            problem(width, dtype, index_bytes=8, beta="general", shift="column", chain="one", ldz=width),
-            problem(width, dtype, ldx=width + 1, align_x=itemsize(dtype) % 16 or 16),
-        ):
-            if family.supports(p, device) is None:
-                assert family.refuse(p, family.choose(p, device), device) is None
-
-
 def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
     refused = {
         "copies": (problem(1), host_device(2)),
@@ -248,20 +233,3 @@ def test_configurations_are_refused_with_a_reason() -> None:
 def test_a_converted_matrix_is_summed_up_as_one_in_order_is() -> None:
     for width, average in ((1, 27), (2, 20), (3, 4)):
         assert_summed_up_in_order(problem(width, average=average))
-
-
-@needs_compiler
-@pytest.mark.parametrize("seed", range(8))
-def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> None:
-    draw = random.Random(seed)
-    dtype, device = TYPES[seed % 4], (H200, A100)[seed // 4]
-    fused: dict[str, Any] = {
-        "index_bytes": draw.choice((4, 4, 8)),
-        "beta": draw.choice(("zero", "one", "general")),
-        "shift": draw.choice(("none", "scalar", "column")),
-        "chain": draw.choice(("none", "one")),
-        "dtype_matrix": draw.choice((dtype, "float64")),
-    }
-    width = draw.choice([w for w in (1, 2, 3, 4, 6, 8) if w * itemsize(dtype) <= MAX_ROW_BYTES])
-    p = problem(width, dtype, draw.choice((4, 7, 12, 27)), longest=40, **fused)
-    assert_compiles_without_spills(family, registers, p, device, draw, [fill_source(p, 64)])

@@ -1,0 +1,342 @@
+"""Benchmark cases: calls of blockvec and of its peers that rotate among sets of operands.
+
+The sets together exceed the caches, so that every run reads its operands from memory, as a solver does that
+sweeps over a large basis.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import products
+from ..adapters import as_operator
+from ..backends import Array, Backend, backend_for
+from ..blockvector import BlockVector
+from ..dispatch import accepts, choose
+from ..errors import OptionError
+from ..kernels.limits import round_up
+from ..kernels.problem import Problem, StreamProblem, itemsize
+from ..matrices import open_matrix
+from ..system.frozen import frozen
+from ..system.memory import available_memory
+
+OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby", "apply")
+RECTANGULAR = ("dot", "combine", "update", "combine_dot", "update_gram")
+
+HOST_ELEMENTS = 4_000_000  # elements per operand on a CPU: 32 MB in double precision
+GPU_OPERAND_BYTES = 2 << 30  # bytes per operand on a GPU
+QUICK_OPERAND_BYTES = 1 << 20  # bytes per operand of a trial run
+HOST_FOOTPRINT_BYTES = 512 << 20  # bytes of all operands: more than caches keep of one process
+L2_FOOTPRINT = 8  # the same on a GPU, in multiples of its L2
+ALIGNMENT = 512  # bytes between the starts of blocks, as between GPU allocations
+
+Call = Callable[[], object]
+
+
+@frozen
+class Case:
+    """One operation on operands of one shape.
+
+    Attributes
+    ----------
+    operation : str
+        Its name in the interface.
+    problem : Problem
+    kernel, config : str
+        The kernel that dispatch selects, and its configuration.
+    calls : dict of str to callable
+        ``"blockvec"`` first, then the peers; each call advances to the next set of operands.
+    matrix : str or None
+        Name of the sparse matrix, for apply.
+    """
+
+    operation: str
+    problem: Problem
+    kernel: str
+    calls: dict[str, Call]
+    config: str
+    matrix: str | None = None
+
+
+@frozen
+class Sizes:
+    """Sizes of operands; by default the wider has four million elements on a CPU and 2 GiB on a GPU."""
+
+    rows: int | None = None  # of every block
+    operand_bytes: int | None = None  # of the wider operand, which determine the rows
+    quick: bool = False  # operands of 1 MiB without rotation, for a trial run
+    ld: int | None = None  # of blocks that are views from the second column on; None for contiguous blocks
+
+    def rows_for(self, width: int, dtype: str, backend: Backend) -> int:
+        """Compute the rows of blocks of which the widest has `width` columns."""
+        if self.rows is not None:
+            return self.rows
+        row_elements = self.ld or width
+        if self.operand_bytes is None and not self.quick and backend.name == "cpu":
+            return HOST_ELEMENTS // row_elements
+        n_bytes = self.operand_bytes or (QUICK_OPERAND_BYTES if self.quick else GPU_OPERAND_BYTES)
+        return max(1, n_bytes // (row_elements * itemsize(dtype)))
+
+    def footprint(self, backend: Backend) -> int:
+        """Compute the total bytes of the rotated operands."""
+        on_host = backend.name == "cpu"
+        whole = HOST_FOOTPRINT_BYTES if on_host else L2_FOOTPRINT * backend.device.l2_bytes
+        return 0 if self.quick else whole
+
+
+def turns(function: Callable[..., object], *operands: Sequence[Any]) -> Call:
+    """Bind the function to operands; each call uses the next set, and each list cycles at its own length."""
+    sets = zip(*map(itertools.cycle, operands), strict=True)
+    return lambda: function(*next(sets))
+
+
+def make_cases(
+    operations: Sequence[str],
+    dtypes: Sequence[str],
+    shapes: Sequence[tuple[int, int]],
+    *,
+    device: str = "cpu",
+    sizes: Sizes | None = None,
+    matrices: Sequence[str] = (),
+) -> Iterator[Case]:
+    """Return the cases of a run, each with its operands in memory; release one before taking the next.
+
+    Widths M and N that differ are run only for dot, combine, update and sweeps, on a basis of M columns and a
+    block of N; products with `matrices` with blocks of M columns. Unknown operations raise an `OptionError`.
+    """
+    sizes = sizes or Sizes()
+    for operation in operations:
+        if operation not in OPERATIONS:
+            raise OptionError(f"operation {operation!r} is not known; give some of {', '.join(OPERATIONS)}.")
+    opened = {name: open_matrix(name) for name in matrices} if "apply" in operations else {}
+    for name, matrix in opened.items():
+        if isinstance(matrix, np.ndarray):
+            raise OptionError(f"{name}: apply is measured on sparse matrices.")
+    return _cases(operations, dtypes, shapes, backend_for(device), sizes, opened)
+
+
+def _cases(
+    operations: Sequence[str],
+    dtypes: Sequence[str],
+    shapes: Sequence[tuple[int, int]],
+    backend: Backend,
+    sizes: Sizes,
+    matrices: dict[str, Any],
+) -> Iterator[Case]:
+    for dtype in dtypes if {*operations} - {"apply"} else ():
+        memory = _memory(dtype, shapes, sizes, backend)
+        for operation, (M, N) in itertools.product(operations, shapes):
+            if operation != "apply" and (M == N or operation in RECTANGULAR):
+                rows = sizes.rows_for(max(M, N), dtype, backend)
+                yield _dense_case(operation, _Blocks(memory, backend, dtype, rows, M, N, sizes.ld))
+    for name, matrix in matrices.items():
+        for dtype, width in itertools.product(dtypes, dict.fromkeys(M for M, _ in shapes)):
+            yield _sparse_case(name, matrix.astype(dtype), width, dtype, backend)
+
+
+def _memory(
+    dtype: str, shapes: Sequence[tuple[int, int]], sizes: Sizes, backend: Backend
+) -> tuple[Array, Array]:
+    """Fill the memory of the operands of all cases of one type, inputs and outputs, once."""
+    widest = max(map(max, shapes))
+    if sizes.ld and widest >= sizes.ld:
+        raise OptionError(f"a view of {widest} columns needs a leading dimension beyond that.")
+    largest = max((sizes.ld or max(shape)) * sizes.rows_for(max(shape), dtype, backend) for shape in shapes)
+    elements, largest = sizes.footprint(backend) // itemsize(dtype), largest + ALIGNMENT // itemsize(dtype)
+    needed, available = 3 * largest * itemsize(dtype), available_memory()
+    if backend.name == "cpu" and available is not None and needed > available:
+        raise OptionError(
+            f"blocks of this size take {needed / 1e9:.3g} GB, but {available / 1e9:.3g} GB of memory are "
+            "available; give fewer --rows or --bytes, or smaller --widths."
+        )
+    inputs = BlockVector.random(max(2 * largest, elements), 1, dtype, device=backend.name, rng=1)
+    outputs = BlockVector.full(max(largest, elements // 2), 1, 1, dtype, device=backend.name)
+    return inputs.array[:, 0], outputs.array[:, 0]
+
+
+@frozen
+class _Blocks:
+    """Operands of a case: blocks of `M` and `N` columns, contiguous or views of wider blocks."""
+
+    memory: tuple[Array, Array]
+    backend: Backend
+    dtype: str
+    rows: int
+    M: int
+    N: int
+    ld: int | None
+
+    def _cut(self, flat: Array, width: int) -> list[BlockVector]:
+        """Cut memory into disjoint blocks."""
+        ld = self.ld or max(self.M, self.N)
+        size, step = self.rows * ld, ALIGNMENT // flat.itemsize
+        starts = range(0, max(len(flat) - size, 0) + 1, round_up(size, step))
+        if self.ld:
+            views = (flat[start : start + size].reshape(self.rows, ld) for start in starts)
+            return [BlockVector(view[:, 1 : 1 + width]) for view in views]
+        return [
+            BlockVector(flat[start : start + self.rows * width].reshape(self.rows, width)) for start in starts
+        ]
+
+    def inputs(self) -> tuple[list[BlockVector], list[BlockVector]]:
+        """Create disjoint input blocks of M and of N columns."""
+        first, second = self._cut(self.memory[0], self.M), self._cut(self.memory[0], self.N)
+        half = max(1, len(first) // 2)
+        return first[:half], second[half:]
+
+    def outputs(self) -> list[BlockVector]:
+        """Create disjoint output blocks of N columns."""
+        return self._cut(self.memory[1], self.N)
+
+    def coefficients(self) -> Array:
+        """Create an M x N matrix whose repeated application lets no block grow."""
+        C = np.random.default_rng(2).uniform(-1, 1, (self.M, self.N)).astype(self.dtype)
+        return self.backend.from_host(C / np.abs(C).sum(axis=0).max())
+
+    def rotation(self) -> Array:
+        """Create an orthogonal N x N matrix, whose repeated application keeps norms."""
+        Q = np.linalg.qr(np.random.default_rng(2).standard_normal((self.N, self.N)))[0]
+        return self.backend.from_host(Q.astype(self.dtype))
+
+
+Sets = tuple[Sequence[BlockVector], ...]
+Made = tuple[Problem, Sets, dict[str, Callable[..., object]], Callable[..., object]]
+"""A problem, the sets of its operands, blockvec's calls on blocks by name, and the usual one on arrays."""
+
+
+def _dense_case(operation: str, blocks: _Blocks) -> Case:
+    """Make the case of a call on blocks, beside the usual expression and vendors' kernels on their arrays."""
+    problem, sets, ours, plain = _MAKERS[operation](blocks)
+    calls = {name: turns(call, *sets) for name, call in ours.items()}
+    arrays = [[block.array for block in each] for each in sets]
+    calls["numpy" if blocks.backend.name == "cpu" else "cupy"] = turns(plain, *arrays)
+    return case(operation, problem, blocks.backend, calls)
+
+
+def case(
+    operation: str, problem: Problem, backend: Backend, calls: dict[str, Call], matrix: str | None = None
+) -> Case:
+    """Make a case with the kernel that dispatch selects; without a fused kernel it is named ``two calls``."""
+    if not accepts(problem, backend):
+        return Case(operation, problem, "two calls", calls, "", matrix)
+    chosen = choose(problem, backend)
+    return Case(operation, problem, chosen.name, calls, chosen.configuration(), matrix)
+
+
+def _product(A: Array, B: Array) -> Array:
+    return (A.conj() if A.dtype.kind == "c" else A).T @ B
+
+
+def _dot(blocks: _Blocks) -> Made:
+    A, B = blocks.inputs()
+    problem = products.tsmttsm_problem(A[0].array, B[0].array, True)
+    return problem, (A, B), {"blockvec": BlockVector.dot}, _product
+
+
+def _gram(blocks: _Blocks) -> Made:
+    A, _ = blocks.inputs()
+    problem = products.tsmttsm_problem(A[0].array, A[0].array, True)
+    return problem, (A,), {"blockvec": BlockVector.gram}, lambda V: _product(V, V)
+
+
+def _combine(blocks: _Blocks) -> Made:
+    A, B, C = blocks.inputs()[0], blocks.outputs(), blocks.coefficients()
+    problem, matmul = products.tsmm_problem(A[0].array, C, B[0].array), blocks.backend.xp.matmul
+    ours = {"blockvec": lambda V, W: V.combine(C, out=W)}
+    return problem, (A, B), ours, lambda V, W: matmul(V, C, out=W)
+
+
+def _update(blocks: _Blocks) -> Made:
+    A, B, C = blocks.inputs()[0], blocks.outputs(), blocks.coefficients()
+
+    def plain(V: Array, W: Array) -> Array:
+        W *= 0.5
+        W += V @ C
+        return W
+
+    problem = products.tsmm_problem(A[0].array, C, B[0].array, 1, 0.5)
+    return problem, (A, B), {"blockvec": lambda V, W: V.combine(C, beta=0.5, out=W)}, plain
+
+
+def _inplace(blocks: _Blocks) -> Made:
+    A, C = blocks.inputs()[0], blocks.coefficients()
+
+    def plain(V: Array) -> Array:
+        V[...] = V @ C
+        return V
+
+    problem = products.tsmm_problem(A[0].array, C, A[0].array)
+    return problem, (A,), {"blockvec": lambda V: V.combine(C, out=V)}, plain
+
+
+def _combine_dot(blocks: _Blocks) -> Made:
+    W, V, C = blocks.inputs()[0], blocks.outputs(), blocks.rotation()
+
+    def plain(X: Array, Y: Array) -> Array:
+        Y[...] = Y @ C
+        return _product(X, Y)
+
+    calls = {
+        "blockvec": lambda X, Y: Y.combine_dot(C, X),
+        "two calls": lambda X, Y: X.dot(Y.combine(C, out=Y)),
+    }
+    return products.sweep_problem("combine_dot", V[0].array, C, W[0].array), (W, V), calls, plain
+
+
+def _update_gram(blocks: _Blocks) -> Made:
+    W, V, C = blocks.inputs()[0], blocks.outputs(), blocks.coefficients()
+
+    def plain(X: Array, Y: Array) -> Array:
+        Y -= X @ C
+        return _product(Y, Y)
+
+    calls = {
+        "blockvec": lambda X, Y: Y.update_gram(X, C),
+        "two calls": lambda X, Y: X.combine(C, alpha=-1, beta=1, out=Y).gram(),
+    }
+    return products.sweep_problem("update_gram", V[0].array, C, W[0].array), (W, V), calls, plain
+
+
+def _axpby(blocks: _Blocks) -> Made:
+    def plain(X: Array, Y: Array) -> None:
+        Y *= 0.25
+        Y += 0.5 * X
+
+    problem = StreamProblem("axpby", blocks.rows, blocks.M, blocks.dtype, 2, 1)
+    calls = {"blockvec": lambda V, W: W.axpby(0.5, V, 0.25)}
+    return problem, (blocks.inputs()[0], blocks.outputs()), calls, plain
+
+
+_MAKERS: dict[str, Callable[[_Blocks], Made]] = {
+    "dot": _dot,
+    "gram": _gram,
+    "combine": _combine,
+    "update": _update,
+    "inplace": _inplace,
+    "combine_dot": _combine_dot,
+    "update_gram": _update_gram,
+    "axpby": _axpby,
+}
+
+
+def _sparse_case(name: str, matrix: Any, width: int, dtype: str, backend: Backend) -> Case:
+    """Make the case of Y = A X, beside SciPy or CuPy."""
+    S = as_operator(matrix, device=backend.name)
+    X = BlockVector.random(S.shape[1], width, dtype, device=backend.name, rng=1)
+    Y = BlockVector.empty(S.shape[0], width, dtype, device=backend.name)
+    if backend.name == "cpu":
+        peer = "scipy"
+    else:
+        from cupyx.scipy.sparse import csr_matrix
+
+        peer, matrix = "cupy", csr_matrix(matrix)
+    calls = {"blockvec": lambda: S.apply(X, out=Y), peer: lambda: matrix @ X.array}
+    for call in calls.values():
+        call()  # type: ignore[no-untyped-call]  # the first product divides or compiles
+    known = S.explain(X)
+    assert known is not None  # of a matrix
+    return case("apply", known[0], backend, calls, name)

@@ -1,1 +1,0 @@
-"""Pictures of recorded results: `draw.draw` chooses one; the other modules draw one table each."""

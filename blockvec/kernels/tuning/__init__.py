@@ -1,1 +1,0 @@
-"""Kernel selection: timing variants and storing the fastest."""

@@ -1,0 +1,245 @@
+"""Recorded results: measurements, machine and versions, as one JSON document per run.
+
+``{"environment": ..., "ceilings": ..., "records": [...]}`` is the format of every file in ``docs/results``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blockvec.backends import Backend
+from blockvec.bench.info import cuda_runtime, nvrtc_version
+from blockvec.config import named_commit
+from blockvec.errors import FormatError
+from blockvec.kernels.measure import Timing
+from blockvec.kernels.problem import (
+    Problem,
+    SpmmvProblem,
+    StreamProblem,
+    SweepProblem,
+    TsmmProblem,
+    TsmttsmProblem,
+)
+from blockvec.kernels.roofline import (
+    Ceilings,
+    fraction,
+    gather_time,
+    memory_time,
+    padding_cap,
+    sector_traffic,
+)
+from blockvec.system.files import replaced
+
+Record = dict[str, Any]
+
+WRITE_S = 1.0  # between writes of a growing document
+
+
+class NoResultsError(FormatError):
+    """Error for a JSON file that is no document of results."""
+
+
+def environment(backend: Backend) -> Record:
+    """Collect device and versions that a measurement depends on; "" for what is not installed or not used."""
+    from blockvec import __version__
+
+    device = backend.device
+    on_gpu = device.kind == "cuda"
+    return {
+        "device": device.name,
+        "cores": 0 if on_gpu else device.multiprocessors,
+        "driver": device.driver,
+        "cuda": cuda_runtime(backend) if on_gpu else "",
+        "nvrtc": nvrtc_version() if on_gpu else "",
+        "cupy": backend.xp.__version__ if on_gpu else "",
+        "numpy": importlib.metadata.version("numpy"),
+        "scipy": importlib.metadata.version("scipy"),
+        "python": platform.python_version(),
+        "blockvec": __version__,
+        "commit": _commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _commit() -> str:
+    """Determine the commit of this source tree, with a + if files differ from it; "" if unknown."""
+    tree = Path(__file__).resolve().parents[2]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tree), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        is_own = Path(git("rev-parse", "--show-toplevel")) == tree  # and not a repository around a copy
+        return named_commit() or (git("describe", "--always", "--exclude=*", "--dirty=+") if is_own else "")
+    except (OSError, subprocess.CalledProcessError):
+        return named_commit()
+
+
+def ceilings_record(ceilings: Ceilings) -> Record:
+    """Convert ceilings to their form in a document."""
+    names = ("read_gb_s", "write_gb_s", "copy_gb_s", *(("l2_gb_s",) if ceilings.l2_gb_s else ()))
+    record: Record = {name: round(getattr(ceilings, name), 2) for name in names}
+    if ceilings.mixed_gb_s:
+        record["mixed_gb_s"] = [[round(share, 4), round(rate, 2)] for share, rate in ceilings.mixed_gb_s]
+    for dtype, rate in ceilings.gflop_s.items():
+        record[f"fp{dtype.removeprefix('float')}_gflop_s"] = round(rate, 1)
+    return record
+
+
+def kernel_record(
+    problem: Problem,
+    kernel: str,
+    timing: Timing,
+    ceilings: Ceilings,
+    peers: Mapping[str, Timing],
+    *,
+    config: str | Mapping[str, Any] = "",
+    matrix: str | None = None,
+) -> Record:
+    """Create the record of one measured operation, beside the times of peers in the same run.
+
+    The kernel is the name of the family and its parameters, the matrix that of a sparse product.
+    """
+    record: Record = {"operation": problem.operation, "dtype": problem.dtype}
+    record |= _extents(problem)
+    if matrix is not None:
+        record["matrix"] = matrix
+    record |= {
+        "family": kernel,
+        "config": config if isinstance(config, str) else dict(config),
+        "time_s": timing.median_s,
+        "spread": round(timing.spread, 4),
+        "fraction": round(fraction(problem, timing.median_s, ceilings), 4),
+        "peers": {name: peer.median_s for name, peer in peers.items()},
+    }
+    if isinstance(problem, TsmttsmProblem | TsmmProblem):
+        if max(problem.lda, problem.ldb) > max(problem.M, problem.N):
+            sectors_s = memory_time(sector_traffic(problem), ceilings)
+            record["fraction_sectors"] = round(sectors_s / timing.median_s, 4)
+        if (cap := padding_cap(problem, ceilings)) < 0.9999:
+            record["cap"] = round(cap, 4)
+    if (gather_s := gather_time(problem, ceilings)) is not None:
+        record["fraction_gather"] = round(gather_s / timing.median_s, 4)
+    return record
+
+
+def _extents(problem: Problem) -> Record:
+    names: tuple[str, ...]
+    match problem:
+        case TsmttsmProblem():
+            names = ("M", "N", "K", "lda", "ldb")
+        case TsmmProblem():
+            names = ("M", "N", "K", "lda", "ldb", "beta", "inplace")
+        case SweepProblem():
+            names = ("M", "N", "K", "ldw", "ldv")
+        case SpmmvProblem():
+            sizes = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
+            sizes |= {"lda": problem.ldx, "ldb": problem.ldy, "nnz": problem.nnz}
+            return sizes | _beside_the_product(problem)
+        case StreamProblem():
+            return {"M": problem.M, "N": problem.M, "K": problem.K}
+    return {name: getattr(problem, name) for name in names}
+
+
+def _beside_the_product(problem: SpmmvProblem) -> Record:
+    """Describe the fused parts of an SpMMV: classes of its factors, names of its reductions."""
+    plain = {"alpha": "one", "beta": "zero", "shift": "none", "chain": "none", "dots": (), "gram": ()}
+    given = {name: getattr(problem, name) for name in plain}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value != plain[name]
+    }
+
+
+def document(environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]) -> Record:
+    """Assemble the document of one run."""
+    if isinstance(ceilings, Ceilings):
+        ceilings = ceilings_record(ceilings)
+    return {"environment": environment, "ceilings": ceilings, "records": list(records)}
+
+
+def write(
+    path: str | Path, environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]
+) -> None:
+    """Write the document of one run atomically, with one record per line; its folder is created."""
+    whole = document(environment, ceilings, records)
+    lines = ",\n  ".join(json.dumps(record) for record in whole["records"])
+    text = (
+        f'{{"environment": {json.dumps(whole["environment"])},\n'
+        f' "ceilings": {json.dumps(whole["ceilings"])},\n'
+        f' "records": [\n  {lines}]}}\n'
+    )
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path, durable=False) as stream:
+        stream.write(text.encode())
+
+
+class Book:
+    """Document that is rewritten atomically as records arrive; without a path nothing is written."""
+
+    def __init__(self, path: str | Path | None, environment: Record, records: Sequence[Record] = ()) -> None:
+        self.records = list(records)
+        self._path, self._environment = path, environment
+        self._ceilings: Ceilings | Record = {}
+        self._written_s = time.monotonic()
+
+    def add(self, record: Record, ceilings: Ceilings) -> None:
+        """Append a record; the file is updated at most once per second."""
+        self.records.append(record)
+        self._ceilings = ceilings
+        if time.monotonic() - self._written_s > WRITE_S:
+            with contextlib.suppress(OSError):  # the write at the end reports it
+                self.write()
+
+    def write(self) -> None:
+        """Write the document, if there are records."""
+        self._written_s = time.monotonic()
+        if self._path and self._ceilings:
+            write(self._path, self._environment, self._ceilings, self.records)
+
+    def document(self) -> Record:
+        """Return the document as a dict."""
+        return document(self._environment, self._ceilings, self.records)
+
+
+def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
+    """Group records by the values of some keys."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return groups
+
+
+def read(path: str | Path) -> Record:
+    """Read a document.
+
+    Raises
+    ------
+    OSError
+        If there is no such file.
+    FormatError
+        If it is not such a document; the message names the line of a JSON error.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise FormatError(f"{path}:{error.lineno}: this is no JSON ({error.msg}); write it again.") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: this is no text, let alone JSON; give a file of results.") from None
+    known = isinstance(found, dict) and {"environment", "ceilings", "records"} <= found.keys()
+    if not known or not isinstance(found["records"], list):
+        raise NoResultsError(
+            f"{path}: these are no results: a document has 'environment', 'ceilings' and 'records'."
+        )
+    return dict(found)

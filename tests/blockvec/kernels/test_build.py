@@ -1,0 +1,360 @@
+"""Kernels compile without a GPU; caches survive damage and read-only disks; an installed package is used."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import importlib
+import json
+import multiprocessing
+import re
+import struct
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockvec.config import option_context
+from blockvec.errors import CompileError
+from blockvec.kernels import build as compiler
+from blockvec.kernels.records import packed, store
+
+pytest.importorskip("cuda.bindings.nvrtc")
+
+SOURCE = """
+extern "C" __global__ void scale(double* x, double factor) {
+    __shared__ double staged[32];
+    staged[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    x[threadIdx.x] = factor * staged[31 - threadIdx.x];
+}
+"""
+
+
+REPORT = {"registers": 1, "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 0, "compiler": "13.0"}
+
+
+def test_a_source_becomes_machine_code_with_a_report_of_its_resources() -> None:
+    cubin = compiler.compile_source(SOURCE, "sm_90")
+    assert cubin.image.startswith(b"\x7fELF")
+    assert 4 <= cubin.resources.registers <= 32
+    assert cubin.resources.shared_bytes == 32 * 8
+    assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0
+
+
+def test_the_report_counts_spills_and_stack() -> None:
+    keep = " ".join(f"x[{i}] = v[{i}];" for i in range(200))
+    load = " ".join(f"v[{i}] = x[{i}] * y;" for i in range(200))
+    body = f"double v[200]; {load} __syncthreads(); {keep}"
+    source = f'extern "C" __global__ void many(double* x, double y) {{ {body} }}'
+    options = (*compiler.OPTIONS, "--maxrregcount=32")
+    assert compiler.compile_source(source, "sm_90", options).resources.spill_bytes > 0
+
+
+def test_a_refused_source_raises_with_the_compilers_log() -> None:
+    with pytest.raises(CompileError, match=r"identifier .*undeclared_thing.* is undefined"):
+        compiler.compile_source('extern "C" __global__ void f(int* x) { *x = undeclared_thing; }', "sm_90")
+
+
+def machine_code(cubin: compiler.Cubin) -> bytes:
+    """Return the instructions of the kernel ``f``: its section of the ELF file."""
+    image = cubin.image
+    table, size, count, names = (
+        struct.unpack_from(kind, image, at)[0]
+        for kind, at in (("<Q", 40), ("<H", 58), ("<H", 60), ("<H", 62))
+    )
+    headers = [struct.unpack_from("<IIQQQQ", image, table + size * i) for i in range(count)]
+    for name, _, _, _, begin, length in headers:
+        if image[headers[names][4] + name :].startswith(b".text.f\0"):
+            return image[begin : begin + length]
+    raise AssertionError("no section .text.f")
+
+
+@pytest.mark.parametrize(
+    ("expression", "instruction"),
+    [
+        ("x[0] * x[1]", "mul.rn{}.f32 %0, %1, %2;"),
+        ("x[0] + x[1]", "add.rn{}.f32 %0, %1, %2;"),
+        ("x[0] * x[1] + x[2]", "fma.rn{}.f32 %0, %1, %2, %3;"),
+    ],
+)
+def test_float32_denormals_are_kept(expression: str, instruction: str) -> None:
+    def code(statement: str) -> bytes:
+        source = f'extern "C" __global__ void f(float* x) {{ float y; {statement} x[4] = y; }}'
+        return machine_code(compiler.compile_source(source, "sm_90"))
+
+    def exactly(suffix: str) -> bytes:
+        inputs = ", ".join(f'"f"(x[{i}])' for i in range(instruction.count("%") - 1))
+        return code(f'asm("{instruction.format(suffix)}" : "=f"(y) : {inputs});')
+
+    assert exactly("") != exactly(".ftz")
+    assert code(f"y = {expression};") == exactly("")
+
+
+def entries(folder: Path) -> dict[str, int]:
+    """List the entries of a cache, each with what is another number once it is written again."""
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "kernels").iterdir()}
+
+
+def test_a_second_build_reads_the_first_ones_entry(tmp_path: Path) -> None:
+    first = compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path)
+    written = entries(tmp_path)
+    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path) == first
+    assert entries(tmp_path) == written
+
+
+def test_the_first_miss_is_announced_once_and_a_hit_not_at_all(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def build_both(name: str) -> None:
+        with compiler.on_first_miss(lambda: calls.append(name)):
+            for source in (SOURCE, SOURCE + "// another"):
+                compiler.machine_code(source, "sm_90", cache_dir=tmp_path)
+
+    build_both("empty")
+    build_both("full")
+    assert calls == ["empty"]
+    compiler.machine_code(SOURCE + "// outside", "sm_90", cache_dir=tmp_path)
+    assert calls == ["empty"]
+
+
+def test_threads_that_the_first_miss_starts_announce_nothing(tmp_path: Path) -> None:
+    calls: list[threading.Thread] = []
+
+    def compile_ahead() -> None:
+        build = functools.partial(compiler.machine_code, SOURCE + "// ahead", "sm_90", cache_dir=tmp_path)
+        calls.append(threading.Thread(target=contextvars.copy_context().run, args=(build,)))
+        calls[-1].start()
+        calls[-1].join()
+
+    with compiler.on_first_miss(compile_ahead):
+        compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path)
+    assert len(calls) == 1
+
+
+def test_the_cache_folder_is_the_one_of_the_options_in_force(tmp_path: Path) -> None:
+    with option_context(cache_dir=tmp_path):
+        cubin = compiler.machine_code(SOURCE, "sm_90")
+    assert [path.name for path in (tmp_path / "kernels").iterdir()] == [cubin.key]
+
+
+def test_the_key_tells_sources_options_compilers_and_architectures_apart() -> None:
+    keys = {
+        compiler.key_of(source, architecture, version, options)
+        for source in (SOURCE, SOURCE.replace("31", "30"))
+        for architecture in ("sm_80", "sm_90")
+        for version in ("13.0", "13.5")
+        for options in (compiler.OPTIONS, (*compiler.OPTIONS, "--maxrregcount=64"))
+    }
+    assert len(keys) == 16
+
+
+BODY = """#line 1 "a.cu"
+// what it does
+double f(double x) {
+    return x;  // the same
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_same"),
+    [
+        (BODY.replace("the same", "another text"), True),
+        (BODY.replace("double f", "// one line more\n\ndouble f"), True),
+        (BODY.replace("#line 1", "#line 7"), True),
+        (BODY.replace("return x", "return -x"), False),
+        (BODY.replace("x;  //", "x; } //"), False),
+    ],
+)
+def test_comments_and_numbers_of_lines_do_not_change_the_key(changed: str, is_same: bool) -> None:
+    head = "constexpr int M = 3;\n"
+    keys = {compiler.key_of(head + body, "sm_90", "13.0") for body in (BODY, changed)}
+    assert (len(keys) == 1) == is_same
+    assert compiler.key_of("constexpr int M = 4;\n" + BODY, "sm_90", "13.0") not in keys
+
+
+@pytest.mark.parametrize("damage", ["truncated", "one byte", "empty", "not ours", "header only"])
+def test_a_damaged_entry_is_rebuilt(damage: str, tmp_path: Path) -> None:
+    whole = compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path)
+    (path,) = (tmp_path / "kernels").iterdir()
+    data = path.read_bytes()
+    flipped = bytearray(data)
+    flipped[-20] ^= 1
+    path.write_bytes(
+        {
+            "truncated": data[: len(data) // 2],
+            "one byte": bytes(flipped),
+            "empty": b"",
+            "not ours": b"\x00" * 1000,
+            "header only": data[:80],
+        }[damage]
+    )
+    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path) == whole
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {},
+        {"compiler": "13.0"},
+        {**REPORT, "more": 0},
+        {**REPORT, "registers": -1},
+        {**REPORT, "registers": "many"},
+        {name: value for name, value in REPORT.items() if name != "compiler"},
+    ],
+)
+def test_an_entry_with_a_valid_checksum_and_other_fields_is_rebuilt(
+    report: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path)
+    (path,) = (tmp_path / "kernels").iterdir()
+    data = path.read_bytes()
+    assert store(path, whole.key, report, whole.image)
+    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path) == whole
+    assert path.read_bytes() == data
+
+
+def test_the_entry_of_another_kernel_is_rebuilt(tmp_path: Path) -> None:
+    whole = compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path)
+    other = compiler.machine_code(SOURCE.replace("scale", "other"), "sm_90", cache_dir=tmp_path)
+    paths = [tmp_path / "kernels" / cubin.key for cubin in (whole, other)]
+    data = paths[0].read_bytes()
+    paths[0].write_bytes(paths[1].read_bytes())
+    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path) == whole
+    assert paths[0].read_bytes() == data
+
+
+def test_a_folder_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=blocked).image.startswith(b"\x7fELF")
+
+
+def _build_many(folder: Path, seed: int) -> set[str]:
+    sources = [SOURCE.replace("scale", f"scale{(seed + i) % 4}") for i in range(4)]
+    return {
+        compiler.machine_code(source, "sm_90", cache_dir=folder).key for source in sources for _ in range(3)
+    }
+
+
+def test_concurrent_processes_share_one_folder_without_harm(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        keys = pool.starmap(_build_many, [(tmp_path, seed) for seed in range(3)])
+    assert keys[0] == keys[1] == keys[2]
+    written = entries(tmp_path)
+    assert sorted(written) == sorted(keys[0])  # and no temporary file is left
+    assert _build_many(tmp_path, 0) == keys[0]
+    assert entries(tmp_path) == written, "an entry was damaged, and is built again"
+
+
+def error_in_a_new_process(preparation: str, call: str) -> str:
+    """Prepare a process that has not looked for the compiler yet, and return the error of a call in it."""
+    script = f"""
+import sys, types
+{preparation}
+from blockvec.errors import CompileError
+from blockvec.kernels import build as compiler
+try:
+    {call}
+except CompileError as error:
+    print(error)
+"""
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+
+
+def test_without_bindings_the_error_names_what_to_install() -> None:
+    message = error_in_a_new_process('sys.modules["cuda.bindings"] = None', "compiler.compiler_version()")
+    assert re.search(r'cuda\.bindings is missing .* pip install .*".*\[cuda13\].*" \(cuda12', message)
+
+
+def test_without_nvrtcs_library_the_error_names_what_to_install() -> None:
+    without_library = """
+def version():
+    raise RuntimeError("libnvrtc.so not found")
+
+nvrtc = types.SimpleNamespace(nvrtcVersion=version)
+sys.modules["cuda.bindings"] = types.SimpleNamespace(nvrtc=nvrtc)
+sys.modules["cuda.bindings.nvrtc"] = nvrtc
+"""
+    message = error_in_a_new_process(without_library, f"compiler.compile_source({SOURCE!r}, 'sm_90')")
+    assert re.search(r"NVRTC cannot be loaded .*pip install .*\[cuda13\]", message)
+
+
+def write_package(folder: Path, sources: list[str], **changes: Any) -> None:
+    """Write an installed package of kernels for sm_90, as `make kernels` does."""
+    folder = folder / compiler.PACKAGE
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise AssertionError('imported')")
+    about = {"format": compiler.PACKAGE_FORMAT, "blockvec": "1.0", "compiler": "12.9", **changes}
+    (folder / "about.json").write_text(json.dumps(about))
+    resources = compiler.Resources(7, 0, 0, 0)
+    with zipfile.ZipFile(folder / "sm_90.zip", "w") as archive:
+        for source in sources:
+            key = compiler.key_of(source, "sm_90", "12.9")
+            cubin = compiler.Cubin(key, b"packed", resources, "12.9")
+            archive.writestr(key, packed(key, *cubin.record()))
+
+
+@pytest.fixture
+def refresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Find what is in a folder as installed, with a driver of CUDA 13."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(compiler, "driver_major", lambda: 13)
+    importlib.invalidate_caches()
+    compiler.kernel_package.cache_clear()
+    yield
+    compiler.kernel_package.cache_clear()
+
+
+def test_a_kernel_of_the_package_is_not_compiled(refresh: None, tmp_path: Path) -> None:
+    write_package(tmp_path, [SOURCE])
+    found = compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path / "cache")
+    assert (found.image, found.compiler, found.resources.registers) == (b"packed", "12.9", 7)
+    assert compiler.compiler_of(SOURCE, "sm_90") == "NVRTC 12.9, of the package of kernels"
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    "case", ["another source", "another architecture", "an old driver", "a new format", "damage"]
+)
+def test_all_other_kernels_are_compiled(
+    case: str, refresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path, [SOURCE], **({"format": 99} if case == "a new format" else {}))
+    if case == "an old driver":
+        monkeypatch.setattr(compiler, "driver_major", lambda: 11)
+    if case == "damage":
+        archive = tmp_path / compiler.PACKAGE / "sm_90.zip"
+        archive.write_bytes(archive.read_bytes()[:-30])
+    source = SOURCE.replace("31", "30") if case == "another source" else SOURCE
+    architecture = "sm_80" if case == "another architecture" else "sm_90"
+    found = compiler.machine_code(source, architecture, cache_dir=tmp_path / "cache")
+    assert found.image.startswith(b"\x7fELF")
+    assert found.compiler == compiler.compiler_version()
+    assert compiler.compiler_of(source, architecture) == f"NVRTC {compiler.compiler_version()}"
+
+
+def test_what_was_compiled_here_precedes_the_package(refresh: None, tmp_path: Path) -> None:
+    compiled = compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path / "cache")
+    write_package(tmp_path, [SOURCE])
+    compiler.kernel_package.cache_clear()
+    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path / "cache") == compiled
+
+
+def test_without_a_compiler_the_package_serves(
+    refresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> str:
+        raise CompileError("no compiler")
+
+    monkeypatch.setattr(compiler, "compiler_version", missing)
+    write_package(tmp_path, [SOURCE])
+    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path / "cache").image == b"packed"

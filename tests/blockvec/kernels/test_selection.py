@@ -1,0 +1,146 @@
+"""Which configuration runs: chosen before, measured on this device, or the model's."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import blockvec
+from blockvec.kernels import records, selection
+from blockvec.kernels.device import H200
+from blockvec.kernels.families import CSR, FAMILIES
+from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.selection import MODEL, Selection, choose, measured, record_measured
+from tests.devices import A100
+
+FAMILY = FAMILIES["tsmttsm_mma"]
+DOT = TsmttsmProblem(1 << 20, 8, 8, "float64", "float64", 8, 8)
+COMBINE = TsmmProblem(1 << 20, 8, 8, "float64", "float64", 8, 8)
+SPARSE = SpmmvProblem(
+    *(1 << 20, 1 << 20, 7 << 20, 4, "float64", "float64", 4, 4), pattern="planes", longest=7
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path) -> Iterator[Path]:
+    with blockvec.option_context(cache_dir=tmp_path):
+        yield tmp_path
+
+
+def other_configuration(family: Any, problem: Any) -> Any:
+    chosen = family.choose(problem, H200)
+    return next(config for config in family.configurations(problem, H200) if config != chosen)
+
+
+def test_the_model_chooses_once_per_kind_of_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    selection._by_model.cache_clear()
+    selection._chosen.cache_clear()
+    first = choose(FAMILY, DOT, H200)
+    assert first == Selection(FAMILY.name, FAMILY.choose(FAMILY.alike(DOT), H200), MODEL)
+    monkeypatch.setattr(FAMILY, "choose", None)
+    for alike in (replace(DOT, K=900_000), DOT):
+        assert choose(FAMILY, alike, H200) == first
+    with pytest.raises(TypeError):
+        choose(FAMILY, replace(DOT, M=7, lda=7), H200)
+
+
+@pytest.mark.parametrize(("family", "problem"), [(FAMILY, DOT), (CSR, SPARSE)], ids=["dense", "sparse"])
+def test_what_was_measured_on_this_device_comes_first(family: Any, problem: Any) -> None:
+    config = other_configuration(family, problem)
+    assert record_measured({problem: Selection(family.name, config, "")}, H200)
+    found = choose(family, problem, H200)
+    assert found == Selection(family.name, config, "measured on this NVIDIA H200")
+    assert choose(family, problem, A100).origin == MODEL
+    with blockvec.option_context(tune="model"):
+        assert choose(family, problem, H200).origin == MODEL
+        assert measured(problem, H200) is None
+
+
+def test_problems_of_a_kind_share_a_measurement_and_others_do_not() -> None:
+    record_measured({DOT: Selection("cublas", None, "")}, H200)
+    alike: list[dict[str, Any]] = [{"K": 700_000}, {"alpha": "general", "beta": "one"}]
+    for changes in alike:
+        found = measured(replace(DOT, **changes), H200)
+        assert found is not None
+        assert (found.kernel, found.config) == ("cublas", None)
+    others: list[dict[str, Any]] = [
+        {"K": 5000},
+        {"lda": 9},
+        {"align_a": 8},
+        {"same": True},
+        {"N": 7, "ldb": 7},
+    ]
+    for changes in others:
+        assert measured(replace(DOT, **changes), H200) is None, changes
+    record_measured({replace(DOT, lda=9): Selection("cublas", None, "")}, H200)
+    assert measured(replace(DOT, lda=100), H200) is not None
+    record_measured({SPARSE: Selection("cusparse", None, "")}, H200)
+    assert measured(replace(SPARSE, nnz=int(7.2 * (1 << 20)), longest=9), H200) is not None
+    assert measured(replace(SPARSE, nnz=14 << 20), H200) is None
+    assert measured(DOT, H200) is not None  # kept beside what was added
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        3,
+        {},
+        {"kernel": 3},
+        {"kernel": "tsmttsm_mma"},
+        {"kernel": "tsmttsm_mma", "config": {"rows": -1}},
+        {"kernel": "tsmttsm_mma", "config": {"rows": 4, "stages": 99, "wm": 9, "wn": 9, "wk": 9}},
+        {"kernel": "tsmm_mma", "config": {"warps": 8}},
+        {"kernel": "another", "config": {"rows": 4}},
+    ],
+)
+def test_what_cannot_be_read_or_run_counts_as_missing(record: Any, cache: Path) -> None:
+    fields = {"version": selection.VERSION, "kernels": {selection._key(DOT): record}}
+    path = cache / "measured" / H200.fingerprint
+    records.store(path, H200.fingerprint, fields)
+    selection._measurements.cache_clear()
+    selection._chosen.cache_clear()
+    assert measured(DOT, H200) is None
+    assert choose(FAMILY, DOT, H200).origin == MODEL
+
+
+def test_measurements_of_other_models_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    record_measured({DOT: Selection("cublas", None, "")}, H200)
+    monkeypatch.setattr(selection, "VERSION", selection.VERSION + 1)
+    selection._measurements.cache_clear()
+    selection._chosen.cache_clear()
+    assert measured(DOT, H200) is None
+    record_measured({COMBINE: Selection("cublas", None, "")}, H200)
+    assert measured(COMBINE, H200) is not None
+    assert measured(DOT, H200) is None
+    monkeypatch.undo()
+    selection._measurements.cache_clear()
+    selection._chosen.cache_clear()
+
+
+def code_of(path: Path) -> str:
+    """Return the code of a module without docstrings, comments and layout."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            value = body[0].value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                del body[0]
+    return ast.dump(tree)
+
+
+VERSION, DIGEST = 1, "eca8addfe439bbb7"
+
+
+def test_the_version_of_the_models_is_raised_when_they_change() -> None:
+    """If this fails: raise `VERSION` in kernels/selection.py and here; the message has the digest."""
+    folder = Path(selection.__file__).parent
+    modules = [*sorted(folder.glob("*/*_model.py")), folder / "limits.py", *sorted(folder.glob("*/model.py"))]
+    digest = hashlib.sha256("\n".join(map(code_of, modules)).encode()).hexdigest()[:16]
+    assert (selection.VERSION, digest) == (VERSION, DIGEST)
