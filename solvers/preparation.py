@@ -276,7 +276,7 @@ def prepare(
     is_small = False
     request = Request(pairs if interval is None else k, cast(Selection, which), sigma, interval)
     penalties, requests = _penalties(given, request, _wanted(which, sigma, interval, mode), options, mode)
-    if requests != [request]:
+    if penalties is not None and requests != [request]:
 
         def part(request: Request, name: str) -> Prepared:
             path = options["checkpoint"]
@@ -284,7 +284,7 @@ def prepare(
             changed = {**options, "interval": request.interval, "checkpoint": path}
             return cast(Prepared, prepare(A, request.k, M, request.sigma, request.which, changed, begin_s))
 
-        return Parts(request, requests, part, given.caller, own)
+        return Parts(request, requests, penalties.given, part, given.caller, own)
     if penalties is not None:
         device = device_of(given.A, given.device)
         home = None if device == "cpu" else device
