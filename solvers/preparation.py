@@ -240,7 +240,7 @@ def _leave_penalties(call: Call, A: Any, M: Any) -> Parts | None:
     request = Request(pairs, cast(Selection, call.which), call.sigma, interval)
     wanted = _wanted(call.which, call.sigma, interval, call.mode)
     penalties, requests = _penalties(given, request, wanted, call.options, call.mode)
-    if requests != [request]:
+    if penalties is not None and requests != [request]:
 
         def part(request: Request, name: str) -> Prepared:
             path = call.options["checkpoint"]
@@ -249,7 +249,7 @@ def _leave_penalties(call: Call, A: Any, M: Any) -> Parts | None:
             prepared = prepare(A, request.k, M, request.sigma, request.which, options, call.begin_s)
             return cast(Prepared, prepared)
 
-        return Parts(request, requests, part, given.caller, call.own)
+        return Parts(request, requests, penalties.given, part, given.caller, call.own)
     if penalties is not None:
         device = device_of(given.A, given.device)
         call.home = None if device == "cpu" else device

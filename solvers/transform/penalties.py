@@ -21,6 +21,7 @@ Barlow, Demmel, SIAM J. Numer. Anal. 27 (1990) 762 (eigenvalues of scaled diagon
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +35,7 @@ from blockvec.interchange import ArrayKind
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit, on_host
-from ..blocks import Array, RealArray
+from ..blocks import Array, RealArray, to_host
 from ..iterations.rayleigh_ritz import FLOOR, Selection
 from ..placement import is_affordable
 from ..problem import STOPPED
@@ -53,7 +54,7 @@ NEAR = 1e2  # the same ratio, of other rows that are scaled where there are pena
 FURTHER, TRIALS = 10.0, 12  # factor of the next trial shift, from the norm of A on, and number of them
 BISECTIONS = 8  # of the range between zero and a shift beyond the spectrum: each halves the distance
 STEPS = 2  # of Jacobi's method in the rows of penalties: each divides a residual by at least `NEAR`
-ACCEPTED = 2.0  # times its limit: a residual for A and M, where that of the scaled matrices was within it
+ACCEPTED = 2.0  # times its limit: a residual that is measured again, where the first one was within it
 
 
 @frozen
@@ -208,12 +209,7 @@ class Penalties:
         pivots = diagonal[held, None] - np.real(M.diagonal())[held, None] * theta
         for _ in range(STEPS):
             X[held] -= (A[held] @ X - M[held] @ X * theta) / pivots
-        X = X.astype(given.dtype)
-        residuals = np.linalg.norm(A @ X - M @ X * theta, axis=0).astype(np.float64)
-        is_close = result.converged & (residuals <= ACCEPTED * result.limits)
-        limits = np.where(is_close, np.maximum(result.limits, residuals), result.limits)
-        accuracy = {"residuals": residuals, "limits": limits, "converged": residuals <= limits}
-        return replace(result, eigenvectors=X, **accuracy)
+        return _measured(replace(result, eigenvectors=X.astype(given.dtype)), A, M)
 
 
 @frozen
@@ -222,6 +218,7 @@ class Parts:
 
     whole: Request
     requests: list[Request]
+    matrices: tuple[Any, Any]  # A and M on the host
     prepare: Callable[[Request, str], Prepared]  # of a request, and a name for its checkpoint
     caller: ArrayKind | None
     given: dict[str, Any]  # entries of `info` that are the caller's
@@ -229,22 +226,45 @@ class Parts:
 
     def solve(self) -> EigenResult:
         """Solve for one group after the other, until the caller stops a solve."""
-        interval, joined = self.whole.interval, None
+        interval, parts = self.whole.interval, []
         for number, request in enumerate(self.requests, 1):
-            part = self.prepare(request, f"part{number}").solve()
-            joined = part if joined is None else _above(joined, part)
-            if part.info["stopped"] in STOPPED:
+            parts.append(self.prepare(request, f"part{number}").solve())
+            if parts[-1].info["stopped"] in STOPPED:
                 break
-        assert joined is not None
-        result: EigenResult = joined.with_info(**self.given)
+        result = functools.reduce(_above, self._orthogonal(parts)).with_info(**self.given)
         if interval is None:
             return result.with_info(k=self.whole.k, interval=None, counted=None, count_error=None)
-        found, is_whole = result.info["k"], number == len(self.requests)
+        found, is_whole = result.info["k"], len(parts) == len(self.requests)
         refuse_more(found, self.whole.k)
         ends = [end if math.isfinite(end) else None for end in interval]
         missing = result.info["missing"] + (not is_whole)
         result = result.with_info(counted=float(found), count_error=0.0, missing=missing)
         return result.with_info(which="interval", interval=ends)
+
+    def _orthogonal(self, parts: list[EigenResult]) -> list[EigenResult]:
+        """Make the vectors of parts orthogonal: those of penalties, less accurate, to the others."""
+        A, M = map(sp.csr_array, self.matrices)
+        basis = np.zeros((A.shape[0], 0))
+        for i in sorted(range(len(parts)), key=lambda i: self.requests[i].which != "LM"):
+            given = parts[i].eigenvectors
+            X = to_host(given).astype(np.promote_types(given.dtype, np.float64))
+            if basis.shape[1] and X.shape[1]:
+                X -= basis @ (basis.conj().T @ (M @ X))
+                X /= np.sqrt((X.conj() * (M @ X)).real.sum(axis=0))
+                parts[i] = _measured(replace(parts[i], eigenvectors=X.astype(given.dtype)), A, M)
+                vectors = array_namespace(given).asarray(parts[i].eigenvectors)
+                parts[i] = replace(parts[i], eigenvectors=vectors)
+            basis = np.concatenate([basis, X], axis=1)
+        return parts
+
+
+def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
+    """Measure the residuals of a result, whose vectors are on the host, in the place of others."""
+    theta, X = to_host(result.eigenvalues).astype(np.float64), result.eigenvectors
+    residuals = np.linalg.norm(A @ X - M @ X * theta, axis=0).astype(np.float64)
+    is_close = result.converged & (residuals <= ACCEPTED * result.limits)
+    limits = np.where(is_close, np.maximum(result.limits, residuals), result.limits)
+    return replace(result, residuals=residuals, limits=limits, converged=residuals <= limits)
 
 
 def _above(low: EigenResult, high: EigenResult) -> EigenResult:

@@ -170,6 +170,15 @@ def test_residuals_are_those_of_the_matrices_that_were_given(penalty: float, dty
             assert result.limits.max() <= 2e3 * u
 
 
+@pytest.mark.parametrize("tol", [1e-6, 1e-4])
+def test_groups_are_orthogonal_at_any_tolerance(tol: float) -> None:
+    masses = sp.diags_array(MASSES, format="csr")
+    for A, M in [(grid(1e8), None), (grid(1e8), masses)]:
+        result = eigsh(A, 2 * SIDE - 6, M=M, which="BE", tol=tol, rng=0, return_info=True)
+        assert np.allclose(measured(A, M, result), result.residuals, rtol=0.1, atol=1e-7)
+        assert (result.residuals <= result.limits).all()
+
+
 def test_penalties_of_both_signs_are_apart_from_the_rest() -> None:
     half = SIDE // 2
     signs = np.r_[np.full(half, 1e12), np.full(half, -1e12), np.zeros(N - SIDE)]
