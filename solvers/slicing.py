@@ -283,7 +283,8 @@ class Slicing:
             buffer[:, : len(locked)] = pick(self.X, locked)
             buffer[:, len(locked) : width] = 0
         b = min(b, capacity)
-        krylov = BlockKrylov(pencil, buffer, width, b, self.problem.rng, self.counts, M=pencil.M)
+        rng, counts = self.problem.rng, self.counts
+        krylov = BlockKrylov(pencil, buffer, width, b, rng, counts, M=pencil.M, rank=pencil.rank)
         # One application removes components in the null space of a semidefinite M.
         krylov.append(pencil.apply(self.X.random_like(b, self.problem.rng)), keep_random=True)
         self.counts.apply(b)

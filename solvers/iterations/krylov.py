@@ -54,7 +54,7 @@ class BlockKrylov(KrylovSpace):
 
     Parameters
     ----------
-    operator, buffer, n_locked, rng, counts, M
+    operator, buffer, n_locked, rng, counts, M, rank
         As for `KrylovSpace`.
     block_size : int
         Columns per step.
@@ -78,8 +78,9 @@ class BlockKrylov(KrylovSpace):
         counts: Counts,
         degree: int = 1,
         M: LinearMap | None = None,
+        rank: int | None = None,
     ) -> None:
-        super().__init__(operator, buffer, n_locked, rng, counts, M)
+        super().__init__(operator, buffer, n_locked, rng, counts, M, rank)
         self.degree = degree
         self.block_size = block_size
         self._image: Array | None = None  # A q of a single pending column q, if known

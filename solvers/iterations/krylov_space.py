@@ -84,6 +84,8 @@ class KrylovSpace:
         Source of random directions that replace lost ones.
     M : Operator, optional
         Matrix of the inner product x^H M y, in which the operator is Hermitian; default: the identity.
+    rank : int, optional
+        Rank of M, the most columns that are orthonormal; default: the number of rows.
 
     Attributes
     ----------
@@ -106,8 +108,10 @@ class KrylovSpace:
         rng: Any,
         counts: Counts,
         M: LinearMap | None = None,
+        rank: int | None = None,
     ) -> None:
         self.operator, self.M = operator, M
+        self._rank = buffer.n_global if rank is None else rank
         self.buffer = buffer
         self._views: dict[tuple[int, int], Block] = {}  # by their columns
         self.n_locked = n_locked
@@ -125,7 +129,7 @@ class KrylovSpace:
     @property
     def room(self) -> int:
         """Dimension of the complement of [locked V Q]."""
-        return self.buffer.n_global - self.n_locked - self.m - self.w
+        return self._rank - self.n_locked - self.m - self.w
 
     @property
     def complete(self) -> bool:

@@ -82,7 +82,7 @@ def _has_values_at_the_shift(form: StandardForm, inside: Problem) -> bool:
         return False
     is_free = inside.start is None and inside.locked is None and inside.checkpoint is None
     is_usual = inside.which == "LM" and inside.blocks is BlockVector and not inside.asks_for_corrections
-    return is_free and is_usual and inside.k > FEW and inside.method in ("auto", "lanczos")
+    return is_free and is_usual and inside.k > 1 and inside.method in ("auto", "lanczos")
 
 
 def _without(operator: Operator, Y: Array) -> Operator:

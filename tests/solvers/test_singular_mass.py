@@ -11,6 +11,7 @@ import pytest
 import scipy.linalg as sl
 import scipy.sparse as sp
 
+from blockvec import models
 from blockvec.errors import OptionError, ShapeError
 from solvers import EigenResult, NoConvergence, count_eigenvalues, eigsh
 
@@ -312,3 +313,18 @@ def test_every_format_of_scipy_has_the_same_values(form: str, kind: str, M_kind:
     w = eigsh(convert(A), 4, convert(M), sigma=0.9, rng=0)[0]
     assert np.allclose(w, np.sort(nearest(values, 0.9, 4)), rtol=1e-10)
     assert int(count_eigenvalues(convert(A), values[3], values[8], M=convert(M))) == 6
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5, 9, 20])
+def test_an_interval_is_sliced_where_finite_values_are_fewer_than_the_columns_of_a_basis(rank: int) -> None:
+    n, rng = 80, np.random.default_rng(rank)
+    A = models.model(f"laplace1d:n={n}")
+    C = np.zeros((n, rank))
+    places = rng.choice(n, rank, replace=False)
+    C[places] = np.eye(rank) + np.tril(rng.uniform(0, 0.2, (rank, rank)))
+    M = sp.csr_array(C @ C.T)
+    inverses = np.linalg.eigvalsh(C.T @ np.linalg.solve(A.toarray(), C))
+    values = np.sort(1 / inverses)
+    result = eigsh(A, M=M, interval=(values[0] / 2, 2 * values[-1]), rng=0, return_info=True)
+    assert result.info["method"] == "shift-invert"
+    assert np.allclose(result.eigenvalues, values, rtol=1e-10)
