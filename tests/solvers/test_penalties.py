@@ -76,7 +76,10 @@ def test_intervals_and_counts_do_not_see_penalties(penalty: float) -> None:
         count = count_eigenvalues(A, low, high)
         assert count.is_exact
         assert int(count) == len(inside)
-    assert int(count_eigenvalues(A, 0.0, math.inf)) == N
+    ones = np.ones(N)
+    mass = sp.diags_array([ones[1:] / 6, ones * 2 / 3, ones[1:] / 6], offsets=[-1, 0, 1], format="csr")
+    for M in (None, mass):
+        assert int(count_eigenvalues(A, 0.0, math.inf, M=M)) == N
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.complex128])
