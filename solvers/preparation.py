@@ -335,8 +335,7 @@ def prepare(
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
     is_checked = options["check_hermitian"]
     accuracy = tol, options["convergence"] == "absolute"
-    drawn = 0 if transforms else rng
-    scaling = measured(op, given.A, given.M, far, mode, norm, drawn, is_checked, given.spacings, accuracy)
+    scaling = measured(op, given.A, given.M, far, mode, norm, is_checked, given.spacings, accuracy)
     if beside is not None:
         scaling = scaling.after(beside.columns)
     shift, form = None if sigma is None else scaling.value(sigma), None
@@ -366,7 +365,6 @@ def prepare(
         checkpoint=checkpoint,
         time_limit=positive("time_limit", options["time_limit"]),
         begin_s=begin_s,
-        probes=None if transforms or interval is not None else scaling.probes,
         dtype=None if single is None else single.name,
         may_be_dense=(
             method in ("auto", "dense")
