@@ -164,7 +164,7 @@ def count_eigenvalues(
             raise OptionError(f"count_eigenvalues: {text}, or give method='estimate'.")
     A = split(A, None, shape=shape, dtype=dtype, device=device, mode="normal", interval=(a, b))
     op = square(as_operator(A, shape=shape, dtype=dtype, device=device))
-    scaling = measured(op, A, M, farthest(low, high), "normal", None, generated, True, spacings)
+    scaling = measured(op, A, M, farthest(low, high), "normal", None, True, spacings)
     op, A, M, _ = scaling.operands(op, A, M, None, device, True)
     low, high = scaling.value(low), scaling.value(high)
     with scaling.noted():

@@ -73,8 +73,6 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         columns = inner_product_columns(problem.blocks)
         start, problem = columns.of(start), _by_columns(problem, columns)
         op = problem.operator
-        if problem.start is None and problem.probes is not None and options.block_size == 1:
-            start = columns(problem.probes[:, :1].copy(order="F"), op.layout)
     elif problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
     is_limited = op.device == "cpu" and (isinstance(start, ColumnBlock) or not _needs_threads(problem))

@@ -301,7 +301,7 @@ def _formed(call: Call, placement: Placement) -> tuple[Operator, bool]:
 def _prepared(call: Call, plan: Plan) -> Prepared:
     """Scale and transform the problem of a call."""
     given, options, sigma, mode = call.given, call.options, call.sigma, call.mode
-    placement, interval, rng = call.placement or call.place(), call.interval, call.rng
+    placement, interval = call.placement or call.place(), call.interval
     transforms, method = placement.transforms, options["method"]
     op, unfactored = _formed(call, placement)
     single = None
@@ -312,9 +312,9 @@ def _prepared(call: Call, plan: Plan) -> Prepared:
         single, given.A = op.dtype, given.A.astype(DOUBLE[op.dtype.char])
         op = as_operator(given.A)
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
-    is_checked, drawn = options["check_hermitian"], 0 if transforms else rng
+    is_checked = options["check_hermitian"]
     accuracy = call.tol, options["convergence"] == "absolute"
-    scaling = measured(op, given.A, given.M, far, mode, norm, drawn, is_checked, given.spacings, accuracy)
+    scaling = measured(op, given.A, given.M, far, mode, norm, is_checked, given.spacings, accuracy)
     if call.beside is not None:
         scaling = scaling.after(call.beside.columns)
     shift, form = None if sigma is None else scaling.value(sigma), None
@@ -336,7 +336,6 @@ def _prepared(call: Call, plan: Plan) -> Prepared:
             float(np.finfo(single or op.dtype).eps) / 2,
             0.0 if op.layout is not None else product_rounding(A, op.dtype),
         ),
-        probes=None if transforms or interval is not None else scaling.probes,
         dtype=None if single is None else single.name,
     )
     return Prepared(

@@ -15,7 +15,7 @@ from blockvec import BlockVector
 from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
-from .blocks import Array, Block, Operator, RealArray, times
+from .blocks import Block, Operator, RealArray, times
 from .iterations.mixed_precision import Precision
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .runtime.checkpoint import Checkpoint, restored
@@ -169,8 +169,6 @@ class Problem:
     has_costly_steps: bool = False  # a step of Lanczos takes longer than a Rayleigh-Ritz step
     solve_width: int = 0  # columns of blocks that sparse factors in the operator are applied to at full speed
     blocks: type[BlockVector] = BlockVector  # whose inner product the operator is Hermitian in
-    # Two random vectors and their products with the operator, column-major arrays of the host, if known.
-    probes: Array | None = None
     dtype: str | None = None  # of the matrix of the caller, where the operator has another one
     may_be_dense: bool = False  # dense LAPACK answers where an iteration fails or costs more
 

@@ -91,10 +91,6 @@ class Iteration(ABC):
         self.operator, self.start, self.rng = problem.operator, start, problem.rng
         self.random_start = problem.start is None
         self.block_size = options.block_size  # columns per step now
-        # A random vector and its product, which the check of A has computed and nothing has used.
-        probes = problem.probes if problem.start is None else None
-        self._random_pair = None if probes is None else (probes[:, 1], probes[:, 3])
-        self._first_rng = self.rng.bit_generator.state
         self.earlier_s = 0.0  # time before a resumption
         self.counts = Counts()
         self.history: list[IterationState] = []
@@ -212,7 +208,6 @@ class Iteration(ABC):
         return {name: getattr(self, name) for name in self.PROGRESS} | {
             "verification": self.verification.name,
             "rng": self.rng.bit_generator.state,
-            "first_rng": self._first_rng,
             "counts": asdict(self.counts),
             "history": [asdict(state) for state in self.history],
             "elapsed_s": self.elapsed_s,
@@ -224,9 +219,6 @@ class Iteration(ABC):
             setattr(self, name, restored(getattr(self, name), saved[name], name))
         self.verification = Verification[saved["verification"]]
         self.rng.bit_generator.state = saved["rng"]
-        # A search has used the pair, or it is not that of the interrupted run.
-        if self.verification is not Verification.SKIPPED or saved["first_rng"] != self._first_rng:
-            self._random_pair = None
         for name in asdict(self.counts):
             setattr(self.counts, name, restored(0, saved["counts"][name], name))
         self.earlier_s = restored(0.0, saved["elapsed_s"], "elapsed_s")
@@ -407,8 +399,7 @@ class Iteration(ABC):
         if self._is_in_order():
             theta = found.theta[: found.k]
             value = least_doubtful(theta, found.limits, self.which, self._copies_together) or value
-        start, self._random_pair = self._random_pair, None
-        verdict = probe(operator, found, value, budget, self.rng, self._stopped, start)
+        verdict = probe(operator, found, value, budget, self.rng, self._stopped)
         if verdict.verification is not None:
             return verdict
         self._count_search(verdict.counts)

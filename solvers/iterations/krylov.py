@@ -83,7 +83,6 @@ class BlockKrylov(KrylovSpace):
         super().__init__(operator, buffer, n_locked, rng, counts, M, rank)
         self.degree = degree
         self.block_size = block_size
-        self._image: Array | None = None  # A q of a single pending column q, if known
         self._is_by_columns = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
         self.loss = 0.0  # of orthogonality that single columns may have
         self._partial: PartialRecurrence | None = None
@@ -249,16 +248,6 @@ class BlockKrylov(KrylovSpace):
 
     # --- steps on the host -------------------------------------------------------------------------
 
-    def begin(self, z: Array, image: Array) -> None:
-        """Make a vector z, of which A z is known, the first one of a recurrence of single columns."""
-        first = self.buffer.array[:, 0]
-        norm = float(np.linalg.norm(z))
-        np.multiply(z, 1 / norm, out=first)
-        self.w = 1
-        self._changed(1)
-        self._image = image * (1 / norm)
-        self.most = max(self.most, float(np.linalg.norm(self._image)))
-
     @Profile.timed("orthogonalisation")
     def _expand_singly(self, until: int, stop: Callable[[], object]) -> bool:
         """Take steps of the recurrence of single vectors, where that is enough."""
@@ -266,7 +255,7 @@ class BlockKrylov(KrylovSpace):
         if partial is None or self.w != 1:
             return False
         end = min(max(until, begin + 1), self.capacity - 1, begin + self.room)
-        H, loss, counts, known = self._H, self.loss, self.counts, int(self._image is not None)
+        H, loss, counts = self._H, self.loss, self.counts
         while self.m < end:
             m, scale = self.m, self.norm or self.most
             reductions = partial.step(H, m, scale, loss) if loss >= LEAST_LOSS else 0
@@ -277,8 +266,7 @@ class BlockKrylov(KrylovSpace):
                 if self.buffer.layout is not None:
                     break
                 window = 0 if m < self._full_until else max(m - 1, 0)
-                reductions, length = partial.full_step(H, m, window, scale, self._image)
-                self._image = None
+                reductions, length = partial.full_step(H, m, window, scale)
                 if not reductions:
                     counts.apply(1)  # which is computed again
                     break
@@ -287,7 +275,7 @@ class BlockKrylov(KrylovSpace):
             self.m += 1
             if stop():
                 break
-        counts.apply(1, self.m - begin - known)
+        counts.apply(1, self.m - begin)
         return self.m > begin
 
     def _expand_in_place(self) -> None:

@@ -154,12 +154,7 @@ class ThickRestart(Iteration):
             self.counts.apply(image.shape[1])
             self.counts.reductions += 1
             self.norm = float(to_host(image.norms()).max())
-        probes = self.problem.probes
-        is_whole = krylov.buffer.layout is None
-        if self.random_start and probes is not None and krylov.takes_single_columns and is_whole:
-            krylov.begin(probes[:, 0], probes[:, 2])  # whose image the check of A has computed
-        else:
-            krylov.append(self.start)
+        krylov.append(self.start)
         if krylov.w < b:
             krylov.append_random(b - krylov.w)
         if not self.random_start:
@@ -263,9 +258,8 @@ class ThickRestart(Iteration):
             entries = getattr(self.operator, "nnz", None) or n * n
             return max(1, min(ceil_div(LOOK_WORK, entries + STEP_VECTORS * n), MOST_PUT_OFF))
         launches = krylov.takes_launches and krylov.degree == 1
-        return math.ceil(
-            steps_of_a_look(self.operator, n, b, krylov.degree, krylov.capacity, in_launches=launches)
-        )
+        cost = steps_of_a_look(self.operator, n, b, krylov.degree, krylov.capacity, in_launches=launches)
+        return max(1, math.ceil(cost))
 
     def _keep(self, m: int, w: int) -> int:
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""

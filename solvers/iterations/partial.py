@@ -112,11 +112,11 @@ class PartialRecurrence:
                 products[:j] = self._rounding
                 products[j] = 1.0
 
-    def full_step(self, H: Array, m: int, begin: int, norm: float, image: Array | None) -> tuple[int, float]:
+    def full_step(self, H: Array, m: int, begin: int, norm: float) -> tuple[int, float]:
         """Compute v_(m+1), orthogonal to all others, and column m of H.
 
         Two projections: on the vectors from number `begin` on, which A v_m may have components along, and on
-        all. `image` is A v_m, where it is known. Returns the number of reductions and ||A v_m||; zeros, and
+        all. Returns the number of reductions and ||A v_m||; zeros, and
         A v_m without these components in the place of v_(m+1), if that needs more care. For vectors that are
         not split over processes.
         """
@@ -127,11 +127,8 @@ class PartialRecurrence:
             self._gemv,
             self._adjoint,
         )
-        if image is None:
-            w.fill(0)
-            self.product(v, w)
-        else:
-            w[:] = image
+        w.fill(0)
+        self.product(v, w)
         near, V = self.array[:, begin : m + 1], self.array[:, : m + 1]
         taken = gemv(1.0, near, w, trans=adjoint)
         gemv(-1.0, near, taken, 1.0, w, overwrite_y=1)

@@ -51,7 +51,6 @@ def probe(
     budget: int,
     rng: Any,
     stop: Callable[[], object],
-    start: tuple[Array, Array | None] | None = None,
 ) -> Verdict:
     """Look for eigenvalues in the complement of the computed vectors with ranking keys from `value` on.
 
@@ -63,8 +62,6 @@ def probe(
         Maximum number of steps.
     stop : callable
         Called after every step; a true value ends the run.
-    start : tuple of arrays, optional
-        A random vector that the computed ones do not depend on, and its product with A.
 
     Returns
     -------
@@ -73,9 +70,7 @@ def probe(
     """
     value, deflated = _deflated(found, value)
     X = cast(ColumnBlock, found.X)[:, :deflated]
-    if start is not None and deflated > found.k:  # not an image of the complement of unconverged vectors
-        start = start[0], None
-    run = _Run(operator, X, float(found.norm), rng, start or (None, None))
+    run = _Run(operator, X, float(found.norm), rng)
     signs = (1.0, -1.0) if found.which == "LM" else (-1.0 if found.which == "SA" else 1.0,)
     ends = [_End(sign * value, sign) for sign in signs]
     least = (operator.shape[0] - X.shape[1]) / UNLUCKY**2
@@ -150,7 +145,6 @@ class _Run:
         X: ColumnBlock,
         norm: float,
         rng: Any,
-        start: tuple[Array | None, Array | None],
     ) -> None:
         self._product, self._X, self._layout = operator.add_vector, X.array, X.layout
         self._blocks = type(X)
@@ -166,15 +160,10 @@ class _Run:
         self.betas: list[float] = []
         self._allocate()
         z = self._vectors[0]
-        given, self._image = start
-        z[...] = X.random_like(1, rng).array[:, 0] if given is None else given
-        self._known = int(self._image is not None)
+        z[...] = X.random_like(1, rng).array[:, 0]
         for _ in range(2):
             self._project(z)
-            factor = 1 / self._norm(z)
-            self._multiply(factor, z)
-            if self._image is not None:  # the product with X is in the space of X, up to its residuals
-                self._image = self._image * factor
+            self._multiply(1 / self._norm(z), z)
 
     @property
     def steps(self) -> int:
@@ -184,8 +173,8 @@ class _Run:
     @property
     def counts(self) -> Counts:
         """Costs of the steps so far."""
-        columns = self.steps - self._known
-        return Counts(operator_columns=columns, block_applications=columns, reductions=3 * self.steps)
+        steps = self.steps
+        return Counts(operator_columns=steps, block_applications=steps, reductions=3 * steps)
 
     def step(self) -> tuple[float, float, float]:
         """Take a step; return its coefficients alpha, the beta before and that after it."""
@@ -196,12 +185,9 @@ class _Run:
         if j:
             before = self.betas[-1]
             np.multiply(self._vectors[j - 1], -before, out=w)
-        elif self._image is not None:
-            w[:] = self._image
         else:
             w.fill(0)
-        if j or not self._known:
-            self._product(v, w)
+        self._product(v, w)
         alpha = self._dot(v if self._dual is None else self._dual, w).real
         self._axpy(v, w, a=-alpha)
         self._project(w)  # last: what v has along X would return with a factor of alpha / beta

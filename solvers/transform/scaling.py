@@ -22,8 +22,7 @@ from blockvec.system.frozen import frozen
 
 from .. import blocks
 from ..arguments import is_explicit
-from ..blocks import Array, is_ordinary, ordinary_exponent, times, to_host
-from ..column_block import SHORT_ROWS
+from ..blocks import is_ordinary, ordinary_exponent, times, to_host
 from ..iterations.rayleigh_ritz import FLOOR
 from ..problem import Problem
 from ..result import EigenResult
@@ -48,8 +47,6 @@ class Scaling:
     columns: int = 0  # operator columns, of the check, of the measurement, and of what came before
     applications: int = 0
     is_known: bool = True  # whether the norm of A has been measured or given
-    # Two random vectors of the check and their products with A, column-major, where they are known.
-    probes: Array | None = None
     # Of the matrices that are not Hermitian to rounding errors of the working precision, by name.
     asymmetries: Mapping[str, Asymmetry] = field(default_factory=dict)
     spacing: float = 0.0  # eps of the type that A is given in
@@ -95,9 +92,6 @@ class Scaling:
             if check:
                 defect = op.hermitian_defect(0)[1]
                 judged("A", op, None, defect, self.spacing, 0.0, op.dtype)
-        if self.probes is not None and (self.a or self._removes("A")):
-            self.probes[:, CHECK_COLUMNS:] = 0
-            op.add_product(self.probes[:, :CHECK_COLUMNS], self.probes[:, CHECK_COLUMNS:])
         return op, A, M * 2.0**-self.m if self.m else M, OPinv
 
     def _removes(self, name: str) -> bool:
@@ -227,7 +221,6 @@ def measured(
     sigma: float | None,
     mode: str,
     norm: float | None,
-    rng: Any,
     check: bool,
     spacings: tuple[float, float] = (0.0, 0.0),
     accuracy: tuple[float, bool] = (0.0, False),
@@ -250,13 +243,9 @@ def measured(
     """
     columns = applications = 0
     is_known = check or norm is not None or is_explicit(A)
-    probes = None
     asymmetries: dict[str, Asymmetry] = {}
     if check:
-        if op.device == "cpu" and op.shape[0] <= SHORT_ROWS:
-            rows = op.shape[0] if op.layout is None else op.layout.n_local
-            probes = np.empty((rows, 2 * CHECK_COLUMNS), op.dtype, order="F")
-        (norm, defect), columns, applications = _checked("A", op, rng, probes), CHECK_COLUMNS, 1
+        (norm, defect), columns, applications = _checked("A", op), CHECK_COLUMNS, 1
         tol, is_absolute = accuracy
         tol = tol / (norm or 1.0) if is_absolute else tol
         has_mass = is_explicit(M) and M.shape == op.shape
@@ -264,7 +253,7 @@ def measured(
         _note(asymmetries, "A", op, A, defect, spacings[0], tol, dtype)
         if has_mass:
             mass_op = as_operator(M if M.dtype == dtype else M.astype(dtype), device=op.device)
-            defect = _checked("M", mass_op, 0, None)[1]
+            defect = _checked("M", mass_op)[1]
             _note(asymmetries, "M", mass_op, M, defect, spacings[1], tol, dtype)
         if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
             norm, columns, applications = _magnitude(op.apply, op, "A"), columns + 1, applications + 1
@@ -281,7 +270,7 @@ def measured(
     largest = max(norm, shift)
     a = 0 if is_ordinary(largest, op.dtype) else _even(largest, op.dtype)
     inner = a if mode == "buckling" else m
-    return Scaling(a, m, inner, columns, applications, is_known, probes, asymmetries, spacings[0])
+    return Scaling(a, m, inner, columns, applications, is_known, asymmetries, spacings[0])
 
 
 def _note(asymmetries: dict[str, Asymmetry], name: str, op: Operator, *judgement: Any) -> None:
@@ -304,11 +293,11 @@ def _scaled_operator(op: Operator, exponent: int) -> Operator:
     return scaled
 
 
-def _checked(name: str, op: Operator, rng: Any, probes: Array | None) -> tuple[float, float]:
+def _checked(name: str, op: Operator) -> tuple[float, float]:
     """Return the norm of a matrix and how far it is from Hermitian, zeros where that cannot be computed."""
     try:
         with precompiled("check", op), np.errstate(over="ignore", invalid="ignore"):
-            return op.hermitian_defect(rng, name=name, into=probes)
+            return op.hermitian_defect(0, name=name)
     except BreakdownError:  # squares may have overflowed
         return 0.0, 0.0
 
