@@ -28,7 +28,6 @@ from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from .arguments import is_explicit
-from .auto_shift_invert import outpaced
 from .blocks import to_host
 from .costs import dense_is_faster, product_s, rates
 from .drivers import prepare, run
@@ -38,6 +37,7 @@ from .placement import place_of
 from .problem import IterationState, Problem, Verify, stops
 from .result import EigenResult
 from .settle import is_complete
+from .shift_invert import outpaced
 
 if TYPE_CHECKING:
     from .preparation import Prepared

@@ -32,7 +32,6 @@ from .arguments import (
     tall_block,
     whole,
 )
-from .auto_dense import fits_dense, matrix_of
 from .costs import dense_is_faster, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
@@ -40,6 +39,7 @@ from .planning import Plan, plan_of
 from .problem import Problem, asks_for_corrections
 from .runtime.processes import processes_of, same_generator, split
 from .sizes import DescribedOperator
+from .stages import fits_dense, matrix_of
 from .transform.penalties import Penalties
 
 if TYPE_CHECKING:

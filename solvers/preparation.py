@@ -25,30 +25,24 @@ from .arguments import (
     is_explicit,
     positive,
 )
-from .auto_dense import solve_densely, solve_or_densify
-from .auto_shift_invert import solve_or_factorise, solve_pair
 from .blocks import column_factors, to_host
 from .call import DOUBLE, Call, Operands, called
 from .column_block import SHORT_ROWS
-from .combine import errors_allowed, one_after_other, staged
-from .drivers import solve
+from .combine import one_after_other
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
 from .planning import Plan
-from .problem import Problem, Verification
+from .problem import Problem
 from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import refuse_factorisation, shares
 from .runtime.progress import progress_bar
+from .stages import iterate, solve_densely, solve_or_densify
 from .transform.penalties import FEW, LOST, Parts, Penalties, Request, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
 
 if TYPE_CHECKING:
     from .auto_end import Attempt
     from .transform.standard_form import StandardForm
-
-# Distances of other shifts, in rounding errors, where a value is nearer than `SPOILING` ||A - sigma M||.
-FURTHER_MOVES, SPOILING = (3e5, 1e7), 1e-9
-EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +118,7 @@ class Prepared:
 
         if self.attempt is not None and is_explicit(A):
             return self.attempt.beside.solve(problem)
-        return solve_or_densify(
-            problem, lambda: _iterate(problem, self.plan, form, A, M, self.shift), densely
-        )
+        return solve_or_densify(problem, lambda: iterate(problem, self.plan, form, A, M, self.shift), densely)
 
     def _solve_interval(self, problem: Problem) -> EigenResult:
         from .interval import solve_interval
@@ -139,72 +131,6 @@ class Prepared:
             lambda: solve_interval(replace(problem, method="dense"), *wanted),
         )
         return result.with_info(interval=[end if math.isfinite(end) else None for end in self.interval])
-
-
-def _iterate(
-    problem: Problem, plan: Plan, form: StandardForm | None, A: Any, M: Any, shift: float | None
-) -> EigenResult:
-    """Solve a problem as it is or in its standard form; with method "auto" perhaps by shift-invert."""
-    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
-    may_factorise = problem.method == "auto" and not problem.asks_for_corrections and are_explicit
-    if form is None:
-        return solve_or_factorise(problem, A) if may_factorise else solve(problem)
-    from .transform.solution import AT_THE_LIMIT, solve_proven, solve_transformed
-    from .transform.spectral_map import SpectralMap
-    from .transform.standard_form import standard_form
-
-    unrestricted = not form.is_shifted and problem.locked is None
-    if may_factorise and unrestricted and plan.has("shift-invert"):
-        return solve_pair(form, A, M, problem)
-    may_prove = problem.which == "LM" and problem.locked is None and form.factors is not None
-    method = solve_proven if may_prove and problem.verify == "always" else solve_transformed
-    result = method(form, problem)
-    for distance in FURTHER_MOVES:
-        # A value so near the shift that rounding errors of its solves spoil the other pairs.
-        is_over = result.converged.all() or result.info["stopped"] not in AT_THE_LIMIT
-        if is_over or problem.may_be_dense or problem.is_late():
-            break
-        if shift is None or form.factors is None or form.factors.nearest > SPOILING:
-            break
-        sigma = shift - distance * form.factors.shift_rounding(shift)
-        form = standard_form(form.A, A, M, sigma, factors=form.factors, k=problem.k, method=problem.method)
-        again = replace(staged(problem, f"moved by {distance:g}"), start=None)
-        seen = SpectralMap(shift, form.map.mode)
-        result = one_after_other(result, method(form, again), problem.which, seen)
-        result = result.with_info(why=f"{result.info['why']}; {shift:g} is too near an eigenvalue")
-    if shift is None or form.factors is None or form.map.sigma == shift or problem.which != "LM":
-        return result
-    return _nearest(result, shift, form, problem, method)
-
-
-def _nearest(
-    result: EigenResult,
-    shift: float,
-    form: StandardForm,
-    problem: Problem,
-    solve_for: Callable[[StandardForm, Problem], EigenResult],
-) -> EigenResult:
-    """Keep the pairs nearest to a shift, of those nearest to the one that it was moved to.
-
-    More of these are computed until all others are known to be further away.
-    """
-    moved, most, extra = cast(float, form.map.sigma), form.operator.shape[0] - problem.n_locked, EXTRA
-    while True:
-        values = to_host(result.eigenvalues).astype(np.float64)
-        distances = np.abs(values - shift)
-        kept = np.sort(np.argsort(distances, kind="stable")[: problem.k])
-        errors = errors_allowed(result)
-        reach = float((np.abs(values - moved) + errors).max()) - abs(shift - moved)
-        is_complete = distances[kept].max() <= reach + errors[kept].max() or len(values) >= most
-        if is_complete or result.info["stopped"] != "converged":
-            result = result.part(kept).with_info(k=problem.k)
-            if is_complete or not result.verification.is_decided:
-                return result
-            text = f"{result.info['verification']}, but values may be nearer to sigma than to the moved shift"
-            return replace(result.with_info(verification=text), verification=Verification.UNDECIDED)
-        more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most))
-        result = one_after_other(result, solve_for(form, replace(more, start=None)), "LM", form.map)
-        extra *= 2
 
 
 def prepare(

@@ -30,7 +30,7 @@ from solvers import (
     eigsh,
 )
 from solvers import (
-    auto_shift_invert as stiff_ends,
+    shift_invert as stiff_ends,
 )
 from solvers.column_block import ColumnBlock, ColumnOperator
 from solvers.combine import both_ends

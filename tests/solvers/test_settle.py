@@ -21,19 +21,19 @@ from solvers import (
     EigenResult,
     Interrupted,
     NoConvergence,
-    auto_dense,
-    auto_shift_invert,
     eigsh,
     replace_eigsh,
+    shift_invert,
+    stages,
 )
 from solvers.__main__ import main
-from solvers.auto_shift_invert import PAIR_RESTARTS
 from solvers.dense import dense_eigenpairs
 from solvers.factorization import inertia
 from solvers.iterations.base import Iteration
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import STOPPED, Problem, Verification
 from solvers.settle import doubt, is_complete, settle
+from solvers.shift_invert import PAIR_RESTARTS
 from solvers.transform import solution
 from solvers.transform.spectral_map import SpectralMap
 from solvers.transform.standard_form import standard_form
@@ -96,7 +96,7 @@ def test_nothing_is_factorised_for_a_proof_once_the_caller_has_ended_a_solve(
         rng=np.random.default_rng(0),
     )
     monkeypatch.setattr(inertia, "proof", factorise)
-    assert auto_shift_invert._proven(ended, form, problem, problem, "").info["stopped"] == stopped
+    assert shift_invert._proven(ended, form, problem, problem, "").info["stopped"] == stopped
     form.factors = DIAGONAL
     monkeypatch.setattr(solution, "solve_transformed", lambda *_: ended)
     monkeypatch.setattr(solution, "proof_around", factorise)
@@ -239,7 +239,7 @@ def test_a_stage_that_ends_before_its_search_is_not_the_answer_for_a_pair(
     monkeypatch: pytest.MonkeyPatch, restarts: int, verify: Any
 ) -> None:
     monkeypatch.setitem(PAIR_RESTARTS, "host", restarts)
-    monkeypatch.setattr(auto_dense, "FEW_ROWS", 0)
+    monkeypatch.setattr(stages, "FEW_ROWS", 0)
     K, M, values = doubled(16)
     for seed, tol in enumerate((1e-4, 1e-6, 1e-8, 1e-9)):
         options: dict[str, Any] = {"tol": tol, "convergence": "norm", "rng": seed, "verify": verify}
@@ -309,7 +309,7 @@ def test_a_stop_while_pairs_are_polished_is_not_forgotten(
 
     monkeypatch.setattr(solution, "_polished", lambda inner, inside: inner.with_info(stopped=stopped))
     monkeypatch.setattr(solution, "_pairs", inaccurate)
-    monkeypatch.setattr(auto_dense, "FEW_ROWS", 0)
+    monkeypatch.setattr(stages, "FEW_ROWS", 0)
     options: dict[str, Any] = {"sigma": 0.0, "method": "lanczos", "rng": 0, "return_info": True}
     if stopped == "interrupted":
         with pytest.raises(Interrupted):
@@ -324,8 +324,8 @@ def test_only_a_singular_matrix_makes_a_dense_solve_keep_its_shift() -> None:
     form = standard_form(op, K, M, 1.0, method="dense")
     singular, broken = M.copy(), M.copy()
     singular.data[0], broken.data[0] = 0.0, np.nan
-    condensed = auto_dense._without_shift(form, op, K, singular)
+    condensed = stages._without_shift(form, op, K, singular)
     assert condensed is not None
     assert condensed.operator.shape == (49, 49)
     with pytest.raises(OptionError, match="M holds NaN or Inf"):
-        auto_dense._without_shift(form, op, K, broken)
+        stages._without_shift(form, op, K, broken)

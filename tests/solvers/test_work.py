@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from blockvec import Factorization, as_operator, factorize
 from blockvec.models import model
-from solvers import EigenResult, auto_shift_invert, combine, eigsh
+from solvers import EigenResult, combine, eigsh, shift_invert
 from solvers.factorization import inertia
 from solvers.factorization.inertia import proof
 from solvers.factorization.work import FactorWork
@@ -126,7 +126,7 @@ def test_a_sparse_operator_of_the_host_is_factorised_as_its_matrix_is(options: d
 def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
     sign: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto_shift_invert, "outpaced", lambda *_: lambda calls, expected: calls > 500)
+    monkeypatch.setattr(shift_invert, "outpaced", lambda *_: lambda calls, expected: calls > 500)
     rng = np.random.default_rng(0)
     values = sign * np.concatenate([np.linspace(2, 40, 40) ** 1.5, rng.uniform(0, 1, 12_000)])
     k, which = 70, "LA" if sign > 0 else "SA"
@@ -153,9 +153,9 @@ def test_values_far_out_are_left_out_where_the_others_are_alike_from_beyond_them
     values = np.r_[inner, np.linspace(2, 31, 31) ** 1.5]
     limits, residuals = np.full(100, 1e-6), np.r_[np.full(69, 4e-2), np.full(31, 1e-12)]
     done: Any = SimpleNamespace(eigenvalues=values, residuals=residuals, limits=limits)
-    assert auto_shift_invert._count_outliers(done, "LA") == count
+    assert shift_invert._count_outliers(done, "LA") == count
     mirrored: Any = SimpleNamespace(eigenvalues=-values[::-1], residuals=residuals[::-1], limits=limits)
-    assert auto_shift_invert._count_outliers(mirrored, "SA") == count
+    assert shift_invert._count_outliers(mirrored, "SA") == count
 
 
 @pytest.mark.parametrize("which", ["SA", "LA"])

@@ -31,11 +31,11 @@ from .combine import (
     one_after_other,
     staged,
 )
-from .costs import is_full, product_s, rates, step_s
+from .costs import product_s, rates, step_s
 from .drivers import prepare, run, solve_iteratively
 from .iterations.filter import filter_width
 from .iterations.rayleigh_ritz import Which
-from .placement import factor_s, is_factorable, place_of, require_factors, shift_invert_s
+from .placement import factor_s, place_of, require_factors, shift_invert_s
 from .problem import STOPPED, IterationOptions, Problem, Verification
 from .result import EigenResult, counted
 from .settle import is_complete
@@ -92,9 +92,7 @@ def solve_or_factorise(problem: Problem, matrix: Any) -> EigenResult:
 
 def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: Any) -> EigenResult:
     """Iterate at one end; continue by shift-invert if the iteration converges slowly."""
-    invariant = problem.locked is None or len(problem.deflated) > 0
-    by_lapack = problem.may_be_dense and is_full(problem.operator)  # eigenvalues take as long as some shifts
-    if by_lapack or not (invariant and is_factorable(problem.operator, problem.which)):
+    if problem.locked is not None and not len(problem.deflated):  # which need not be invariant
         return run(problem, options)
     soon = options
     if problem.maxiter is None:
