@@ -7,9 +7,6 @@ projects out the vectors before that gap.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-
-import numpy as np
 
 from blockvec.system.frozen import frozen
 
@@ -72,19 +69,6 @@ class Interval:
 def decisive_growth(n: int) -> float:
     """Compute the factor by which a search amplifies missed vectors of so many rows."""
     return DECISIVE * math.sqrt(n) / UNLUCKY
-
-
-def degree_to_spare(found: Found, n: int, budget: int) -> int:
-    """Predict how many degrees a search would need less if the vectors found had converged.
-
-    Those behind the wanted ones are projected out as far as their residuals are small against the gaps
-    between their values: the first gap behind an unconverged one is of no use.
-    """
-    growth = decisive_growth(n)
-    converged = replace(found, residuals=np.zeros_like(found.residuals))
-    degrees = (choose_interval(f, growth, budget).degree(growth, budget) for f in (found, converged))
-    now, then = degrees
-    return now - then
 
 
 def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> bool:
