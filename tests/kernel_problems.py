@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from blockvec.kernels.problem import (
+    DOTS,
     GRAMS,
     SpmmvProblem,
     SweepProblem,
@@ -16,7 +19,7 @@ from blockvec.kernels.problem import (
     itemsize,
 )
 
-__all__ = ["chain", "dense", "sparse", "sweep", "wide"]
+__all__ = ["chain", "dense", "fused", "sparse", "sweep", "wide"]
 
 TYPES = ("float64", "complex128", "float32", "complex64")
 ROWS = (1 << 12, 1 << 16, 1 << 20)
@@ -112,3 +115,31 @@ def chain(draw: random.Random, width: int, dtype: str) -> SpmmvProblem:
         longest=2 * entries,
         index_bytes=8 if rows > 1 << 20 else 4,
     )
+
+
+def fused(width: int) -> Iterator[SpmmvProblem]:
+    """Yield sparse products of all pairs of types with all operands and sums that one pass may have.
+
+    Nothing takes more registers and shared memory.
+    """
+    everything: dict[str, Any] = {
+        "alpha": "general",
+        "beta": "general",
+        "shift": "column",
+        "chain": "general",
+    }
+    rows, patterns = 1 << 20, (("planes", 27), ("scattered", 16), ("uneven", 20), ("spins", 13))
+    for matrix, x, (pattern, entries) in itertools.product(TYPES, TYPES, patterns):
+        if pattern == "spins" and is_complex(matrix):
+            continue
+        for dots, coded in ((DOTS, False), ((), False), ((), pattern != "spins")):
+            yield SpmmvProblem(
+                *(rows, rows, rows * entries, width, matrix, x, width, width),
+                **everything,
+                ldz=width,
+                dots=dots,
+                pattern=pattern,
+                longest=2 * entries if pattern == "spins" else entries,
+                coded=coded,
+                index_bytes=8 if dots or coded else 4,
+            )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 from ..errors import OptionError
 from .device import DeviceInfo
-from .problem import Problem, SpmmvProblem, in_class
+from .problem import Problem, in_class
 from .roofline import Ceilings
 
 P = TypeVar("P", bound=Problem)
@@ -19,6 +18,10 @@ C = TypeVar("C")
 """The configurations of a family: a frozen dataclass."""
 R = TypeVar("R")
 """The recipes of a family: what a configuration has in common with those of other widths and types."""
+
+
+def _accepts_all(config: Any) -> bool:
+    return True
 
 
 class Model(ABC, Generic[P, C, R]):
@@ -77,8 +80,16 @@ class Family(ABC, Generic[P, C]):
         self.model = model
 
     @abstractmethod
+    def refuse_problem(self, problem: P, device: DeviceInfo) -> str | None:
+        """Explain why no configuration can run a problem, whatever its resources; None if one may."""
+
     def supports(self, problem: P, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
+        """Explain why the family cannot run a problem; None if it can, and has a configuration for it."""
+        if (reason := self.refuse_problem(problem, device)) is not None:
+            return reason
+        if self.has_configuration(problem, device):
+            return None
+        return f"all configurations need more registers or shared memory than a block of {device.name} has"
 
     @abstractmethod
     def refuse(self, problem: P, config: C, device: DeviceInfo) -> str | None:
@@ -92,26 +103,21 @@ class Family(ABC, Generic[P, C]):
         """Check whether the family precedes those listed before it where nothing was measured."""
         return self.model.is_faster(problem)
 
-    def configurations(self, problem: P, device: DeviceInfo) -> list[C]:
-        """List the valid configurations of the curated list."""
-        usual = list(self._valid(self.model.recipes, problem, device))
-        return usual or list(self._valid(self.model.spare, problem, device))
+    def configurations(
+        self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all
+    ) -> list[C]:
+        """List the valid configurations of the curated list, limited by `accepts`.
 
-    def _valid(self, recipes: Iterable[Any], problem: P, device: DeviceInfo) -> Iterator[C]:
-        """Yield the different valid configurations of recipes."""
-        seen = set()
-        for recipe in recipes:
-            config = self.model.configure(problem, recipe, device)
-            if config is not None and config not in seen:
-                seen.add(config)
-                if self.refuse(problem, config, device) is None:
-                    yield config
+        Spare recipes count where none of the usual ones is valid and accepted.
+        """
+        usual = [config for config in _valid(self, problem, device, False) if accepts(config)]
+        return usual or [config for config in _valid(self, problem, device, True) if accepts(config)]
 
-    def has_configuration(self, problem: P, device: DeviceInfo) -> bool:
-        """Check whether a configuration of the list is valid, for any number of rows."""
-        if not isinstance(problem, SpmmvProblem):
-            problem = replace(cast("Any", problem), K=1)
-        return _has_configuration(self, problem, device)
+    def has_configuration(
+        self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all
+    ) -> bool:
+        """Check whether a configuration of the list is valid and accepted: those that a choice is made of."""
+        return bool(self.configurations(self.alike(problem), device, accepts))
 
     def predict(self, problem: P, config: C, device: DeviceInfo, ceilings: Ceilings | None = None) -> float:
         """Predict the time of a valid configuration in seconds."""
@@ -122,7 +128,7 @@ class Family(ABC, Generic[P, C]):
         problem: P,
         device: DeviceInfo,
         ceilings: Ceilings | None = None,
-        accepts: Callable[[C], bool] = lambda config: True,
+        accepts: Callable[[C], bool] = _accepts_all,
     ) -> C:
         """Choose the configuration with the shortest predicted time among those of the list.
 
@@ -133,7 +139,7 @@ class Family(ABC, Generic[P, C]):
         OptionError
             If none is valid, as where the family does not support the problem.
         """
-        valid = [config for config in self.configurations(problem, device) if accepts(config)]
+        valid = self.configurations(problem, device, accepts)
         if not valid:
             reason = self.supports(problem, device) or "no configuration fits its shared memory and registers"
             raise OptionError(f"{self.name} cannot run on {device.name}: {reason}; use another kernel.")
@@ -164,5 +170,11 @@ AnyFamily = Family[Any, Any]
 
 
 @functools.lru_cache(maxsize=4096)
-def _has_configuration(family: AnyFamily, problem: Any, device: DeviceInfo) -> bool:
-    return bool(family.configurations(problem, device))
+def _valid(family: AnyFamily, problem: Any, device: DeviceInfo, of_spare: bool) -> tuple[Any, ...]:
+    """List the different valid configurations of the usual or the spare recipes of a family."""
+    model = family.model
+    recipes = model.spare if of_spare else model.recipes
+    made = dict.fromkeys(model.configure(problem, recipe, device) for recipe in recipes)
+    return tuple(
+        config for config in made if config is not None and family.refuse(problem, config, device) is None
+    )

@@ -43,19 +43,6 @@ class DenseFamily(Family[P, C]):
     three_m: ClassVar[bool] = False
     unit: ClassVar[str]
 
-    @abstractmethod
-    def refuse_problem(self, problem: P, device: DeviceInfo) -> str | None:
-        """Explain why no configuration can run a problem, whatever its resources; None if one may."""
-
-    def supports(self, problem: P, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
-        if (reason := self.refuse_problem(problem, device)) is not None:
-            return reason
-        if self.has_configuration(problem, device):
-            return None
-        widths = f"{problem.M} and {problem.N} columns"
-        return f"{widths} need more registers or shared memory than a block of {device.name} has"
-
     def alike(self, problem: P) -> P:
         """Return the problem that stands for all with the same choice, whatever the length of a pitch."""
         pitch = round_up(max(problem.M, problem.N) + 1, _PITCH)

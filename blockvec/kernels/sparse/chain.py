@@ -149,8 +149,8 @@ class SpmmvChain(SparseFamily[ChainConfig]):
     Config = ChainConfig
     stored = False
 
-    def supports(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
+    def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+        """Explain why no configuration can run a problem, whatever its resources; None if one may."""
         if device.kind != "cuda" or architecture_of(device) < 80:
             return f"{device.name} has no asynchronous copies to shared memory"
         if problem.stored:

@@ -68,12 +68,17 @@ RECIPES: Sequence[Recipe] = (
     Recipe(3, 13, 4, 2),
     Recipe(3, 13, 4, 3),
 )
+# Packs of four columns with several fused sums take the registers of more hops in flight.
+SPARE: Sequence[Recipe] = tuple(
+    Recipe(1, low, 2, blocks) for low in (10, 11, 12, 13, 14) for blocks in (2, 1)
+)
 
 
 class SpmmvChainModel(Model[SpmmvProblem, ChainConfig, Recipe]):
     """The model of `spmmv_chain`."""
 
     recipes = RECIPES
+    spare = SPARE
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> ChainConfig | None:
         """Make the configuration of a recipe for a problem; None if they do not fit."""

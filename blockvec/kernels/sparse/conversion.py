@@ -10,7 +10,7 @@ from ..device import DeviceInfo
 from ..family import C, Model
 from ..problem import SpmmvProblem
 from ..roofline import traffic
-from .csr import SpmmvCsr
+from .csr import LEAST_LONG_ROW, SpmmvCsr
 from .csr_plan import Plan
 from .family import SparseFamily
 from .interface import bind_kernel
@@ -51,16 +51,24 @@ class ConvertedFamily(SparseFamily[C]):
         family, in_order = self.before_conversion(problem, device)
         return family.chain_length(problem, in_order, device)
 
-    def supports(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
+    def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+        """Explain why no configuration can run a problem, whatever its resources; None if one may."""
         if (reason := self._csr.supports(problem, device)) is not None:
             return reason
         if problem.dots or problem.gram:
             return "makes no sums"
-        return self._refuse_problem(problem, device)
+        if (reason := self._refuse_matrix(problem, device)) is not None:
+            return reason
+        if not self._csr.sums_in_order(problem, device):
+            return "before the matrix is converted, rows cannot be summed in the order of their entries"
+        if problem.longest <= LEAST_LONG_ROW:  # without a choice, which takes milliseconds
+            return None
+        if problem.longest > (most := self._csr.choose_in_order(problem, device).long_row):
+            return f"rows of {problem.longest} entries; those of more than {most} are summed in parts"
+        return None
 
     @abstractmethod
-    def _refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+    def _refuse_matrix(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         """Explain why a product of Y alone that `spmmv_csr` supports cannot be run; None if it can."""
 
     def sources(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> list[str]:

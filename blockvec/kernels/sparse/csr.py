@@ -139,15 +139,15 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return replace(super().alike(problem), longest=0)
 
     def choose_in_order(self, problem: SpmmvProblem, device: DeviceInfo) -> CsrConfig:
-        """Choose among configurations that sum a row in the order of its entries, long rows excepted.
+        """Choose among configurations that sum a row in the order of its entries, long rows excepted."""
+        return self.choose(self.alike(problem), device, accepts=_is_in_order)
 
-        Matrices of uneven rows may have none.
-        """
-        alike = self.alike(problem)
-        return self.choose(alike, device, accepts=lambda config: config.split == 1 and not config.flat)
+    def sums_in_order(self, problem: SpmmvProblem, device: DeviceInfo) -> bool:
+        """Check whether `choose_in_order` has a choice; matrices of uneven rows may have none."""
+        return self.has_configuration(problem, device, _is_in_order)
 
-    def supports(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
+    def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+        """Explain why no configuration can run a problem, whatever its resources; None if one may."""
         if device.kind != "cuda" or architecture_of(device) < 80:
             return f"{device.name} has no asynchronous copies to shared memory"
         if min(problem.n_rows, problem.width) < 1:
@@ -278,6 +278,11 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
                 kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
 
         return bind_with_sums("spmmv_csr", problem, needed, walk.blocks, kernels.get("totals"), queue)
+
+
+def _is_in_order(config: CsrConfig) -> bool:
+    """Check whether a row is summed in the order of its entries, unless it is long."""
+    return config.split == 1 and not config.flat
 
 
 def refuse(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:

@@ -91,7 +91,7 @@ class SpmmvPlanes(ConvertedFamily[PlanesConfig]):
     Config = PlanesConfig
     most_imbalance: ClassVar[float] = 1.35
 
-    def _refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+    def _refuse_matrix(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         if problem.pattern != "planes":
             return "sweeps through grids of planes alone"
         if problem.dtype_x != problem.dtype:
@@ -103,11 +103,6 @@ class SpmmvPlanes(ConvertedFamily[PlanesConfig]):
             return f"takes rows of X of {_LEAST_ROW_BYTES} bytes and more, in aligned pieces of {PIECE}"
         if problem.longest > _MOST_ENTRIES:
             return f"rows of {problem.longest} entries, at most {_MOST_ENTRIES} are possible"
-        if not self.has_configuration(problem, device):
-            return (
-                f"no tiles of 64 to 256 bytes, of even numbers of {PIECE}, that fit make up rows of {row} "
-                "bytes"
-            )
         return None
 
     def refuse(self, problem: SpmmvProblem, config: PlanesConfig, device: DeviceInfo) -> str | None:

@@ -24,7 +24,6 @@ from ..roofline import LEAST_BYTES, traffic
 from ..source import SHORT_NAMES, c_type, constants_of, render
 from .arrays import Load, address, namespace
 from .conversion import ConvertedFamily
-from .csr import LEAST_LONG_ROW
 from .csr_plan import Plan, Walk
 from .interface import constants, entry_bytes, pack_bytes, refuse_alignment, types_of
 from .sell_plan import CHUNK, SellMatrix, layout
@@ -82,16 +81,10 @@ class SpmmvSell(ConvertedFamily[SellConfig]):
     name = "spmmv_sell"
     Config = SellConfig
 
-    def _refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+    def _refuse_matrix(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         if problem.width * itemsize(problem.dtype_x) > MAX_ROW_BYTES:
             return f"rows of X have at most {MAX_ROW_BYTES} bytes"
-        if problem.pattern == "uneven":
-            return "rows are too uneven to be padded to one length"
-        if problem.longest <= LEAST_LONG_ROW:  # without a choice, which takes milliseconds
-            return None
-        if problem.longest > (most := self._csr.choose_in_order(problem, device).long_row):
-            return f"rows of {problem.longest} entries; those of more than {most} are summed in parts"
-        return None
+        return "rows are too uneven to be padded to one length" if problem.pattern == "uneven" else None
 
     def refuse(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
         """Explain why a configuration is invalid for a problem; None if it is valid."""

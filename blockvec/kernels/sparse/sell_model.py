@@ -30,6 +30,9 @@ RECIPES = tuple(
     Recipe(unroll, *block) for unroll in (8, 5, 3) for block in ((8, 4), (4, 10), (8, 3), (4, 12), (8, 2))
 )
 
+# Wide rows of X with fused operands take the registers of all but one block of few warps.
+SPARE = tuple(Recipe(unroll, 8, 1) for unroll in (8, 5, 3))
+
 # Fitted to some thousand runs over stencils, lattice models and a band on an H200:
 _ATTAINED = 0.88  # of the memory bandwidth
 _SHARED = 0.76  # cycles of the L1 pipe per line or 128 bytes
@@ -43,6 +46,7 @@ class SpmmvSellModel(Model[SpmmvProblem, SellConfig, Recipe]):
     """The model of `spmmv_sell`."""
 
     recipes = RECIPES
+    spare = SPARE
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> SellConfig:
         """Make the configuration of a recipe for a problem."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from blockvec.errors import OptionError
+from blockvec.kernels import family as kernel_family
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.families import CONFIGURED, families_of, sparse_families_of
@@ -28,7 +29,7 @@ from blockvec.kernels.problem import (
 from blockvec.kernels.selection import choose
 from tests.compiled import needs_compiler
 from tests.devices import DEVICES
-from tests.kernel_problems import TYPES, chain, dense, sparse, sweep, wide
+from tests.kernel_problems import TYPES, chain, dense, fused, sparse, sweep, wide
 
 ON_DEVICES = pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.architecture)
 WIDTHS = range(1, 65)
@@ -76,6 +77,31 @@ def test_every_operation_and_type_has_a_kernel_at_every_width(device: DeviceInfo
         assert supporting(problem, device) or problem.gram, problem
 
 
+@pytest.mark.parametrize(
+    ("device", "widths"),
+    [
+        pytest.param(H200, (1, 4, 8), id="usual"),
+        *(
+            pytest.param(device, (2, 3, 4, 7, 8, 12, 16, 33), id=device.architecture, marks=pytest.mark.slow)
+            for device in DEVICES
+        ),
+    ],
+)
+def test_what_a_family_supports_it_has_a_choice_for_whatever_is_fused(
+    device: DeviceInfo, widths: tuple[int, ...]
+) -> None:
+    for width in widths:
+        for problem in fused(width):
+            families = supporting(problem, device)
+            assert {"spmmv_csr", "spmmv_chain"} & {family.name for family in families}, problem
+            for family in families:
+                config = choose(family, problem, device).config
+                assert family.refuse(problem, config, device) is None
+                first, before = family.before_conversion(problem, device)
+                assert first.refuse(problem, before, device) is None
+                assert not family.converts or (before.split, before.flat) == (1, False)
+
+
 @pytest.mark.slow
 @ON_DEVICES
 def test_every_choice_is_one_of_the_list_and_valid(device: DeviceInfo) -> None:
@@ -96,6 +122,7 @@ def test_choices_take_a_moment_and_are_few() -> None:
     for problem in drawn(25, 2):
         for family in supporting(problem, H200)[:1]:
             alike = family.alike(problem)
+            kernel_family._valid.cache_clear()
             begin = time.process_time()
             config = family.choose(alike, H200)
             seconds.append(time.process_time() - begin)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, host_device
-from blockvec.kernels.families import SPARSE_FAMILIES
+from blockvec.kernels.families import CSR, SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.sell import SellConfig as Config
@@ -212,6 +212,23 @@ def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
     for reason, (p, device) in refused.items():
         assert reason in str(family.supports(p, device)), reason
     assert family.supports(problem(1), H200) is None
+
+
+@pytest.mark.parametrize(("matrix", "index_bytes"), [("complex64", 4), ("complex128", 4), ("complex128", 8)])
+def test_the_widest_rows_of_X_are_taken_with_all_operands_fused(matrix: str, index_bytes: int) -> None:
+    fused = {"alpha": "general", "beta": "general", "shift": "scalar", "chain": "general", "ldz": 4}
+    p = problem(4, "complex128", 16, pattern="scattered", index_bytes=index_bytes, **fused)
+    p = replace(p, dtype_matrix=matrix)
+    assert family.supports(p, H200) is None
+    assert family.refuse(p, family.choose(p, H200), H200) is None
+    assert_summed_up_in_order(p)
+
+
+def test_rows_that_cannot_be_summed_in_order_before_the_conversion_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(type(CSR), "sums_in_order", lambda *given: False)
+    assert "in the order of their entries" in str(family.supports(problem(1), H200))
 
 
 def test_configurations_are_refused_with_a_reason() -> None:
