@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .precompile import precompiled
     from .rows import RowFunction
     from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copies, start_copy
-    from .solvers import count_eigenvalues, eigsh, plan
+    from .solvers import count_eigenvalues, eigsh, orthogonalize, plan
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
@@ -63,7 +63,7 @@ else:
             "precompile": "precompiled",
             "rows": "RowFunction",
             "small_matrices": "FactorReport InverseFactor inverse_factor start_copies start_copy",
-            "solvers": "count_eigenvalues eigsh plan",
+            "solvers": "count_eigenvalues eigsh orthogonalize plan",
         },
     )
 
@@ -96,6 +96,7 @@ __all__ = [
     "open_matrix",
     "option_context",
     "options",
+    "orthogonalize",
     "plan",
     "precompiled",
     "profile",

@@ -13,7 +13,7 @@ Examples
 from typing import TYPE_CHECKING
 
 import blockvec  # noqa: F401  before NumPy: it reports a Ctrl-C during imports
-from blockvec.system.exports import on_first_use
+from blockvec.system.exports import on_first_use, renamed
 
 from .eigsh import eigsh  # at once: its module has the same name
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         block_gmres,
         block_minres,
     )
+    from .orthogonalization import orthogonalize
     from .planning import Plan, plan
     from .problem import IterationState
     from .replacement import replace_eigsh
@@ -41,6 +42,7 @@ else:
             "iterations.jd_options": "CorrectionProblem JacobiDavidsonOptions",
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
             "block_gmres block_minres",
+            "orthogonalization": "orthogonalize",
             "problem": "IterationState",
             "replacement": "replace_eigsh",
             "result": "ConvergenceWarning EigenResult Interrupted NoConvergence",
@@ -48,6 +50,7 @@ else:
             "sizes": "memory_needed",
         },
     )
+    renamed(f"{__name__}.orthogonalize", f"{__name__}.orthogonalization")  # of version 0.2; leaves in 0.4
 
 __all__ = [
     "ConvergenceWarning",
@@ -68,6 +71,7 @@ __all__ = [
     "count_eigenvalues",
     "eigsh",
     "memory_needed",
+    "orthogonalize",
     "plan",
     "replace_eigsh",
 ]

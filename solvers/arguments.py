@@ -22,7 +22,7 @@ from blockvec.system.scalars import plain
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
 from .iterations.mixed_precision import SINGLE, Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
-from .orthogonalize import orthogonalize
+from .orthogonalization import orthogonalize
 from .problem import IterationState, Method, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
 

@@ -22,8 +22,8 @@ from .blocks import (
     to_host,
 )
 from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
-from .orthogonalize import orthogonalize
-from .orthogonalize.host_step import cholesky_factor
+from .orthogonalization import orthogonalize
+from .orthogonalization.host_step import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult, SolveInfo
 from .runtime.processes import delivered
@@ -172,7 +172,7 @@ def both_ends(
     if k_low == 0 or stopped == "interrupted" or (stopped == "costly" and problem.may_be_dense):
         return first.with_info(which="BE", k=problem.k)
     alone = solve(low) if stopped == "converged" else None
-    if alone is not None and (_are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
+    if alone is not None and (are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
         return join(problem, first, alone)
     X, low = problem.blocks(first.eigenvectors), replace(low, checkpoint=None)
     orthogonalize(X, rng=problem.rng)  # those of an inverse are so to the digits that they have
@@ -184,7 +184,7 @@ def both_ends(
     return join(problem, first, second if alone is None else one_after_other(alone, second))
 
 
-def _are_apart(low: EigenResult, high: EigenResult) -> bool:
+def are_apart(low: EigenResult, high: EigenResult) -> bool:
     """Check that no value of the low end reaches those of the high end, within their errors."""
     limits = [replace(end, limits=np.maximum(end.limits, end.residuals)) for end in (low, high)]
     errors = sum(float(errors_allowed(end).max()) for end in limits)
@@ -273,20 +273,26 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
 
 def described_ends(problem: Problem, high: EigenResult, low: EigenResult) -> SolveInfo:
     """Describe a result that both ends have been joined to."""
-    info = low.info.copy()
-    info.update(totals(high, low))  # type: ignore[typeddict-item]
+    info = both_described(high, low)
     info["k"], info["which"] = problem.k, "BE"
-    info["norm"] = max(high.info["norm"], low.info["norm"])
     info["operator_columns"] += problem.k
     info["block_applications"] += 1
     info["reductions"] += 3
+    info["time_s"] = time.perf_counter() - problem.begin_s
+    return info
+
+
+def both_described(high: EigenResult, low: EigenResult) -> SolveInfo:
+    """Describe the results of two solves as one, but for what was asked for."""
+    info = low.info.copy()
+    info.update(totals(high, low))  # type: ignore[typeddict-item]
+    info["norm"] = max(high.info["norm"], low.info["norm"])
     info["missing"] += high.info["missing"]
     if high.info["stopped"] != "converged":
         info["stopped"] = high.info["stopped"]
     info["method"] = _of_both(high.info["method"], low.info["method"])
     info["why"] = _of_both(high.info["why"], low.info["why"])
     info["verification"] = _of_both(high.info["verification"], low.info["verification"])
-    info["time_s"] = time.perf_counter() - problem.begin_s
     return info
 
 

@@ -42,7 +42,7 @@ from .factorization.pencil import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
 from .placement import is_affordable, place_of, require_factors
 from .runtime.processes import split
-from .transform.penalties import Penalties, lost_digits
+from .transform.penalties import LOST, Penalties, lost_digits
 from .transform.scaling import measured
 from .transform.standard_form import standard_form
 
@@ -157,10 +157,10 @@ def count_eigenvalues(
     A, M = natively(ArrayKind.of_caller(A), A, M)
     if method != "estimate" and place_of(A, device_of(A, device)) == "cpu":
         A, M, device = on_host(A), on_host(M), "cpu"
-        penalties = Penalties.of(A, M, tuple(end for end in (low, high) if math.isfinite(end)))
-        if penalties is not None:
+        penalties = Penalties.of(A, M)
+        if penalties is not None and penalties.are_below(*filter(math.isfinite, (low, high))):
             A, M = penalties.A, penalties.M
-        elif (text := lost_digits(A, (low, high))) is not None:
+        elif (text := lost_digits(A, (low, high), LOST)) is not None:
             raise OptionError(f"count_eigenvalues: {text}, or give method='estimate'.")
     A = split(A, None, shape=shape, dtype=dtype, device=device, mode="normal", interval=(a, b))
     op = square(as_operator(A, shape=shape, dtype=dtype, device=device))

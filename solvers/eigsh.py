@@ -202,9 +202,11 @@ def eigsh(
         tol (||A|| + abs(theta)), or tol. In addition, residuals up to 100 u (||A|| + abs(theta)) always count
         as converged, where u is the unit roundoff.
         Rows of a matrix whose diagonal elements exceed everything else 1e5 times, as penalties do, are
-        divided by powers of two for values below them, if factors take seconds; ||A|| and residuals are then
-        those of the scaled rows. Where such rows remain and leave few digits, a warning says so, or an error
-        with `interval`.
+        divided by powers of two for values below them, if factors take seconds and `method` is "auto" or
+        "lanczos"; ||A|| is then that of the scaled rows, and residuals remain those of A and M. Values of
+        about the size of the penalties are computed apart from the others, with the norm of all rows. Where
+        such rows remain, or others leave few digits, a warning says so, or an error with `interval` if they
+        leave none.
     norm : float, optional
         ||A||_2 for these limits; default: an estimate from the iteration.
     callback : callable, optional

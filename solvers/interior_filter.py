@@ -32,7 +32,7 @@ from blockvec.system.frozen import frozen
 from .blocks import Block, RealArray, columns_of, pick, round_up, side_by_side
 from .combine import one_after_other, ritz_step, staged
 from .iterations.rayleigh_ritz import Tolerance
-from .orthogonalize import orthogonalize
+from .orthogonalization import orthogonalize
 from .problem import IterationOptions, Problem
 from .result import EigenResult
 from .runtime.processes import delivered

@@ -27,7 +27,7 @@ from .drivers import solve
 from .factorization.pencil import Pencil, eigenvalue_rounding
 from .placement import require_factors
 from .problem import Problem, Verification
-from .result import EigenResult, SingularError, SolveInfo
+from .result import EigenResult, SingularError, SolveInfo, refuse_more
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
@@ -71,15 +71,6 @@ def solve_interval(
     return _by_iteration(problem, A, M, low, high, most)
 
 
-def _refuse_more(count: float, most: int | None, about: str = "") -> None:
-    """Refuse an interval with more eigenvalues than wanted."""
-    if most is not None and count > most:
-        raise OptionError(
-            f"k: got {most}, but the interval holds {about}{count:.0f} eigenvalues; leave k out to "
-            "compute all of them, or give a smaller interval."
-        )
-
-
 # --- spectrum slicing -------------------------------------------------------------------------------
 
 
@@ -95,7 +86,7 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     why = dense_is_faster(problem.n, count, problem.operator.device, "interval") if M is None else None
     if why is not None and problem.checkpoint is None:
         return _densely(problem, A, M, low, high, most, why)
-    _refuse_more(count, most)
+    refuse_more(count, most)
     columns = 2 * count + basis_columns(min(count, PER_SHIFT))
     purpose = f"{count} eigenvectors of {problem.n} rows"
     size = problem.n * columns * problem.operator.dtype.itemsize
@@ -207,7 +198,7 @@ def _selected(result: EigenResult, low: float, high: float, most: int | None) ->
     info, theta = result.info, to_host(result.eigenvalues).astype(np.float64)
     rounding = partial(eigenvalue_rounding, info["dtype"], info["norm"])
     inside = _inside(theta, low, high, rounding)
-    _refuse_more(len(inside), most)
+    refuse_more(len(inside), most)
     return replace(
         result.with_info(k=len(inside), which="interval", sigma=None),
         eigenvalues=array_namespace(result.eigenvalues).asarray(to_host(result.eigenvalues)[inside]),
@@ -223,7 +214,7 @@ def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, mos
     form = _form(problem, A, M)
     operator = problem.operator if form is None else form.operator
     count, sketch = estimate(operator, low, high, problem.rng)
-    _refuse_more(count.value - SURE * count.error, most, "about ")
+    refuse_more(count.value - SURE * count.error, most, "about ")
     from_low, from_high = low <= sketch.low, high >= sketch.high
     target = None if from_low or from_high else low + (high - low) / 2
     part = replace(

@@ -29,7 +29,7 @@ from .blocks import column_factors, to_host
 from .call import DOUBLE, Call, Operands, called
 from .column_block import SHORT_ROWS
 from .combine import one_after_other
-from .iterations.rayleigh_ritz import Tolerance
+from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
 from .planning import Plan
 from .problem import Problem
@@ -37,7 +37,7 @@ from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import refuse_factorisation, shares
 from .runtime.progress import progress_bar
 from .stages import iterate, solve_densely, solve_or_densify
-from .transform.penalties import Penalties, lost_digits
+from .transform.penalties import FEW, LOST, Parts, Penalties, Request, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
 
 if TYPE_CHECKING:
@@ -143,34 +143,45 @@ def prepare(
     begin_s: float,
     *,
     may_be_end: bool = True,
-) -> Prepared:
+) -> Prepared | Parts:
     """Plan a call of `eigsh`, then scale its problem on the device of the plan, and transform it.
 
-    Values nearest to `sigma` may be those of an end of the spectrum.
+    Values nearest to `sigma` may be those of an end of the spectrum. Where penalties divide the spectrum, the
+    problem may become several.
     """
     call = called(A, k, M, sigma, which, options, begin_s)
-    _leave_penalties(call)
+    if (parts := _leave_penalties(call, A, M)) is not None:
+        return parts
     plan = call.planned()
     if may_be_end and plan.has("end"):
         otherwise = functools.partial(prepare, A, k, M, sigma, which, options, begin_s, may_be_end=False)
-        _try_an_end(call, otherwise)
+        _try_an_end(call, cast(Callable[[], Prepared], otherwise))
     return _prepared(call, plan)
 
 
-def _leave_penalties(call: Call) -> None:
-    """Scale the rows of penalties, whose problem is solved around a shift beyond an end of the spectrum."""
-    given, which, sigma, interval = call.given, call.which, call.sigma, call.interval
-    wanted = _wanted(which, sigma, interval, call.mode)
-    is_largest = sigma is None and interval is None and which == "LM"
-    penalties = _penalties(given, call.pairs, wanted, call.options, is_largest=is_largest)
-    if penalties is None:
-        return
-    device = device_of(given.A, given.device)
-    call.home = None if device == "cpu" else device
-    given.A, given.M, given.applied, given.device = penalties.A, penalties.M, None, None
-    if sigma is None and interval is None and (shift := penalties.shift_beyond(which)) is not None:
-        penalties, call.sigma, call.which = replace(penalties, end=which), shift, "LM"
-    call.penalties = penalties
+def _leave_penalties(call: Call, A: Any, M: Any) -> Parts | None:
+    """Scale the rows of penalties; return the parts of a problem that they divide."""
+    given, interval = call.given, call.interval
+    pairs = call.pairs if interval is None else call.k
+    request = Request(pairs, cast(Selection, call.which), call.sigma, interval)
+    wanted = _wanted(call.which, call.sigma, interval, call.mode)
+    penalties, requests = _penalties(given, request, wanted, call.options, call.mode)
+    if penalties is not None and requests != [request]:
+
+        def part(request: Request, name: str) -> Prepared:
+            path = call.options["checkpoint"]
+            path = None if path is None else f"{path}.{name}"
+            options = {**call.options, "interval": request.interval, "checkpoint": path}
+            prepared = prepare(A, request.k, M, request.sigma, request.which, options, call.begin_s)
+            return cast(Prepared, prepared)
+
+        return Parts(request, requests, penalties.given, part, given.caller, call.own)
+    if penalties is not None:
+        device = device_of(given.A, given.device)
+        call.home = None if device == "cpu" else device
+        given.A, given.M, given.applied, given.device = penalties.A, penalties.M, None, None
+        call.penalties = penalties
+    return None
 
 
 def _try_an_end(call: Call, otherwise: Callable[[], Prepared]) -> None:
@@ -291,22 +302,30 @@ def _wanted(
 
 
 def _penalties(
-    given: Operands, k: int, wanted: tuple[float, ...], options: Mapping[str, Any], *, is_largest: bool
-) -> Penalties | None:
-    """Look for penalties in the matrix of a problem that factors may solve.
+    given: Operands, request: Request, wanted: tuple[float, ...], options: Mapping[str, Any], mode: str
+) -> tuple[Penalties | None, list[Request]]:
+    """Look for penalties in the matrix of a problem that factors may solve, and divide what is asked for.
 
-    Where there are some that remain, and leave no digit of `wanted` values, this is an error for an interval,
-    whose values would be counted by their errors, and else a warning.
+    Where some remain that leave few digits of `wanted` values, this is a warning, and an error for an
+    interval if they leave none: its values would be counted by their errors.
     """
+    penalties = Penalties.of(given.A, given.M)
+    if penalties is not None and penalties.are_far(request):
+        return None, [request]
     others = given.OPinv, given.Minv, given.preconditioner, given.locked, options["jd_options"]
     is_usual = all(other is None for other in (*others, options["norm"], options["comm"]))
     is_usual &= options["method"] in ("auto", "lanczos") and options["precision"] != "mixed"
-    penalties = Penalties.of(given.A, given.M, wanted, k) if is_usual else None
-    if penalties is None and not is_largest and (text := lost_digits(given.A, wanted)) is not None:
-        if options["interval"] is not None:
+    is_usual &= mode == "normal" and (request.sigma is None or request.which == "LM")
+    if penalties is not None and is_usual and (requests := penalties.requests(request)) is not None:
+        return penalties, requests
+    are_largest = request == Request(request.k, "LM")
+    if penalties is None and are_largest:
+        return None, [request]
+    if (text := lost_digits(given.A, wanted, FEW if penalties is None else 0.0)) is not None:
+        if request.interval is not None and lost_digits(given.A, wanted, LOST):
             raise OptionError(f"interval: {text}.")
         warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=5)
-    return penalties
+    return None, [request]
 
 
 def _takes_double(

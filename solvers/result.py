@@ -367,3 +367,12 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, message: str, result: EigenResult) -> None:
         super().__init__(message)
         self.result = result
+
+
+def refuse_more(count: float, most: int | None, about: str = "") -> None:
+    """Refuse an interval with more eigenvalues than wanted."""
+    if most is not None and count > most:
+        raise OptionError(
+            f"k: got {most}, but the interval holds {about}{count:.0f} eigenvalues; leave k out to "
+            "compute all of them, or give a smaller interval."
+        )

@@ -27,6 +27,7 @@ LIMITS: dict[Stop, str] = {
     "maxiter": "raise maxiter",
     "time_limit": "raise time_limit",
     "callback": "let the callback stop later",
+    "costly": "use method='auto' or 'dense', or give maxiter",
 }
 DECIDE = "give method='dense', sigma or an interval, whose factors count eigenvalues, or another k"
 
@@ -92,9 +93,13 @@ def _unconverged(result: EigenResult, count: int, transformed: str) -> str:
     message = (
         f"{count} of {info['k']} pairs converged {cause} (largest residual {worst:.2g} times its limit)."
     )
+    if count == info["k"]:  # others are wanted more
+        message = f"All {count} pairs converged."
     if info["missing"]:
         copies = "1 copy of a wanted value is" if info["missing"] == 1 else f"{info['missing']} copies are"
         message += f" At least {copies} known to be missing."
+    if count == info["k"]:
+        message += f" To find what is missing, {LIMITS.get(info['stopped'], DECIDE)}."
     if transformed != "LM":
         message += (
             f" With sigma, which={transformed!r} selects transformed eigenvalues, 1 / (lambda - sigma) in "

@@ -33,10 +33,10 @@ from .combine import (
 )
 from .costs import product_s, rates, step_s
 from .drivers import prepare, run, solve_iteratively
-from .iterations.filter_design import filter_width
+from .iterations.filter import filter_width
 from .iterations.rayleigh_ritz import Which
 from .placement import factor_s, place_of, require_factors, shift_invert_s
-from .problem import IterationOptions, Problem, Verification
+from .problem import STOPPED, IterationOptions, Problem, Verification
 from .result import EigenResult, counted
 from .settle import is_complete
 from .sizes import why_dense
@@ -292,6 +292,9 @@ def _from_shifts(
         result = one_after_other(result, latest)
         if latest.info["stopped"] not in (("maxiter", "converged") if is_rough else ("maxiter",)):
             break
+        if problem.is_late():
+            result = result.with_info(stopped="time_limit")
+            break
 
     before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
     return _proven(result, cast("StandardForm", form), inverted, problem, before, first)
@@ -312,7 +315,7 @@ def _proven(
     factors, end = cast(blockvec.Factorization, form.factors), cast(Which, problem.which)
 
     def proven(result: EigenResult) -> EigenResult:
-        if problem.is_late():
+        if problem.is_late() or result.info["stopped"] in STOPPED:
             return result
         theta = to_host(result.eigenvalues)
         return result.with_count(*proof(factors, theta, errors_allowed(result), end, problem.deflated))

@@ -15,7 +15,7 @@ from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
 from .column_block import SHORT_ROWS
 from .costs import INDEX_BYTES, Rival, dense_is_faster, most_calls
-from .iterations.filter_design import FEW_PAIRS, PAIR, choose_degree
+from .iterations.filter import FEW_PAIRS, PAIR, choose_degree
 from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
 from .iterations.rayleigh_ritz import Tolerance
 from .problem import Chosen, IterationOptions, Method, Problem

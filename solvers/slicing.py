@@ -35,7 +35,7 @@ from .blocks import Block, assign, ceil_div, column_factors, pick, round_up, sma
 from .factorization.pencil import Cut, Pencil, uncertain
 from .iterations.counts import Counts
 from .iterations.krylov import BlockKrylov
-from .orthogonalize.factors import gram_root
+from .orthogonalization.factors import gram_root
 from .problem import IterationState, Problem, stops
 from .runtime.checkpoint import restored
 from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits

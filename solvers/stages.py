@@ -21,7 +21,7 @@ from .dense import dense_matrix
 from .drivers import solve
 from .iterations.rayleigh_ritz import FLOOR
 from .planning import Plan
-from .problem import Problem
+from .problem import Problem, Verification
 from .result import EigenResult, InfiniteError, SingularError
 from .runtime.memory import require_memory
 from .settle import is_complete
@@ -192,11 +192,15 @@ def _nearest(
         values = to_host(result.eigenvalues).astype(np.float64)
         distances = np.abs(values - shift)
         kept = np.sort(np.argsort(distances, kind="stable")[: problem.k])
-        reach = float((np.abs(values - moved) + errors_allowed(result)).max()) - abs(shift - moved)
-        is_complete = distances[kept].max() <= reach or len(values) >= most
+        errors = errors_allowed(result)
+        reach = float((np.abs(values - moved) + errors).max()) - abs(shift - moved)
+        is_complete = distances[kept].max() <= reach + errors[kept].max() or len(values) >= most
         if is_complete or result.info["stopped"] != "converged":
-            missing = max(result.info["missing"], 0 if is_complete else 1)  # those that may be nearer
-            return result.part(kept).with_info(k=problem.k, missing=missing)
+            result = result.part(kept).with_info(k=problem.k)
+            if is_complete or not result.verification.is_decided:
+                return result
+            text = f"{result.info['verification']}, but values may be nearer to sigma than to the moved shift"
+            return replace(result.with_info(verification=text), verification=Verification.UNDECIDED)
         more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most))
         result = one_after_other(result, solve_for(form, replace(more, start=None)), "LM", form.map)
         extra *= 2

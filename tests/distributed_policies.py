@@ -11,7 +11,7 @@ import pytest
 from blockvec import BlockVector, RowLayout
 from blockvec.errors import BreakdownError, ShapeError
 from blockvec.parallel import share
-from solvers.orthogonalize import (
+from solvers.orthogonalization import (
     Adaptive,
     BCGSIPlus,
     CholQR2,

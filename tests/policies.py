@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from solvers.orthogonalize import BCGSIPlus
+from solvers.orthogonalization import BCGSIPlus
 
 
 def name(policy: Any) -> str:

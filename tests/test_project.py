@@ -225,7 +225,7 @@ blockvec.io.matrixmarket blockvec.io.petsc blockvec.models.catalogue blockvec.mo
 blockvec.parallel.files blockvec.parallel.operator blockvec.parallel.partition
 solvers.counting solvers.factorization solvers.interior_filter solvers.interval solvers.linear
 solvers.iterations.jacobi_davidson solvers.iterations.jd_options solvers.iterations.spectrum
-solvers.orthogonalize.policies solvers.replacement
+solvers.orthogonalization.policies solvers.replacement
 solvers.transform.solution solvers.transform.standard_form solvers.transform.spectral_map
 """
 PLAIN_SOLVE = """

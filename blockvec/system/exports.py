@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from importlib.machinery import ModuleSpec
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 
@@ -41,3 +42,20 @@ def on_first_use(
         return sorted({*(own := vars(sys.modules[package])), *own["__all__"]})
 
     return load, names_of
+
+
+def renamed(old: str, new: str) -> None:
+    """Let imports from a module under its `old` name find what the `new` one defines.
+
+    The old module is no attribute of its package, where a function may have its name.
+    """
+    module = ModuleType(old)
+    module.__spec__ = ModuleSpec(old, None)
+
+    def load(name: str) -> Any:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {old!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(new), name)
+
+    module.__getattr__ = load  # type: ignore[method-assign]
+    sys.modules[old] = module

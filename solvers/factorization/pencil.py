@@ -94,7 +94,9 @@ class Pencil:
         A, M = map(on_host, self.matrices)
         n = A.shape[0]
         shifted = sp.csr_array(A) - sigma * (sp.eye_array(n, dtype=A.dtype) if M is None else M)
-        D = sl.ldl(shifted.toarray(), hermitian=True, overwrite_a=True, check_finite=False)[1]
+        dense = shifted.toarray()
+        np.fill_diagonal(dense, dense.diagonal().real)  # rounding errors on it would be warned of
+        D = sl.ldl(dense, hermitian=True, overwrite_a=True, check_finite=False)[1]
         blocks = np.flatnonzero(np.diagonal(D, -1))  # those of order two have one negative eigenvalue
         single = np.delete(np.diagonal(D).real, np.union1d(blocks, blocks + 1))
         return int((single < 0).sum()) + len(blocks)

@@ -12,7 +12,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import numpy as np
@@ -367,7 +367,11 @@ class Iteration(ABC):
 
     def _is_in_order(self) -> bool:
         """Check whether only values with as many copies as a block has columns can have more."""
-        return self.random_start and not self.found_missed and self._converges_in_order()
+        return not self.found_missed and self._copies_converge_together()
+
+    def _copies_converge_together(self) -> bool:
+        """Check whether no value can be left out, as those that a given start has no component of."""
+        return self.random_start and self._converges_in_order()
 
     def _verified(self, state: IterationState) -> bool:
         """Search for missed eigenvalues; extend the basis by what is found."""
@@ -375,6 +379,8 @@ class Iteration(ABC):
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
         found, budget = self._found(state), self._search_budget()
+        if not self._copies_converge_together():
+            found = replace(found, block_size=0)
         probed = self._probed(found, budget)
         verdict = probed
         if verdict is None:

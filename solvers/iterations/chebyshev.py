@@ -20,7 +20,7 @@ from blockvec import BlockVector, Recorder
 
 from ..blocks import AffineOperator, Block, Operator, RealArray, in_precision, project_out
 from ..column_block import ColumnBlock, ColumnOperator, by_rows
-from .filter_design import Filter
+from .filter import Filter
 from .mixed_precision import SingleCopy
 
 MOST_REPEATS = 8  # pairs of blocks that a filter is bound to: steps have two scratch blocks, as a rule

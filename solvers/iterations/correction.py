@@ -29,13 +29,13 @@ from ..runtime.checkpoint import restored
 from .counts import Counts
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions
 
-MINRES_STEPS = {False: 100, True: 60}  # inside a spectrum systems are indefinite: a new shift gains more
-GMRES_STEPS = 30  # one cycle
-GAIN = {1: 0.1, 0: 0.3}  # sufficient reduction of the residual of a pair, at an end and inside a spectrum
-BELOW_LIMIT = 1 / 1.8  # a correction may end if the expected residual is this far below its limit
-# Corrections per pair by one application of a preconditioner, after which equations are solved instead: good
-# preconditioners took 6 to 24 in tests, Jacobi's 48 to 114.
-PATIENCE = 40
+END_STEPS = 100  # steps of MINRES per correction at an end of the spectrum, at most
+INSIDE_STEPS = 60  # the same inside a spectrum, where systems are indefinite and a new shift gains more
+GMRES_STEPS = 30  # steps of GMRES per correction, at most: one cycle
+END_GAIN = 0.1  # ratio of residuals of a pair that ends a correction at an end; PRIMME's ETolerance
+INSIDE_GAIN = 0.3  # the same inside a spectrum
+BELOW_LIMIT = 1 / 1.8  # ratio of the expected residual to its limit that ends a correction
+PATIENCE = 40  # corrections per pair by K^-1 r, at most; good ones took 6 to 24, Jacobi's 48 to 114 (theory)
 SAME_VECTOR = 1e-10  # squared sine of the angle up to which K^-1 q is reused
 
 
@@ -99,7 +99,7 @@ class AdaptiveStop:
         )
         if self.step > 1:
             behind = (self.linear <= pair) | (self.pair <= linear)
-            enough = pair <= np.where(extremal, GAIN[1], GAIN[0]) * self.norms
+            enough = pair <= np.where(extremal, END_GAIN, INSIDE_GAIN) * self.norms
             done = np.minimum(linear, pair) <= BELOW_LIMIT * self.limits
             worse |= behind | enough | done
         self.value, self.linear, self.pair = value, linear, pair
@@ -124,7 +124,7 @@ class Corrector:
     ) -> None:
         self.operator, self.counts = _Counted(operator, counts), counts
         self.preconditioner, self.how, self.padded = preconditioner, how, padded
-        self.minres_steps = how.inner_steps or MINRES_STEPS[interior]
+        self.minres_steps = how.inner_steps or (INSIDE_STEPS if interior else END_STEPS)
         self.undecided = how.correction == "auto" and preconditioner is not None
         self.corrections = 0
         self.method = how.correction

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,20 +42,52 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..costs import steps_of_a_look
+from ..column_block import by_rows
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
+from ..transform.fold import FoldedOperator
 from .base import IterationResult
 from .chebyshev import ChebyshevOperator, steps_within_leak
-from .filter_choice import LEAST_SPREAD, MAX_DESIGNS, FilterChoice
-from .filter_design import LEAST_DEGREE, LEAST_GROWTH, STIFFEST, Filter, filter_width
+from .filter import (
+    LEAST_DEGREE,
+    LEAST_GROWTH,
+    PAYING_DEGREE,
+    STIFFEST,
+    Filter,
+    choose_degree,
+    degree_of,
+    design_filter,
+    filter_width,
+    separating_degree,
+)
 from .krylov import BlockKrylov
 from .krylov_space import Ritz
-from .looks import PATIENCE, steps_to_look
-from .mixed_precision import MOST_DAMPING, REACH, UNIT
+from .lanczos import ThickRestart
+from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .recorded_step import recorder_for
 
+if TYPE_CHECKING:
+    from .spectrum import Sketch
+
+# A filter is designed once the residuals of so many cycles predict more than the largest number of others.
+# Without filters, 12 problems of 4e3 to 4e4 rows took 1.20 times as long.
+SINGLE_CYCLES = 5  # cycles of single columns, before which residuals predict little
+MOST_SINGLE_CYCLES = 22.0  # cycles; 75 problems of 6e2 to 1e5 rows: 0.99 of the time of five rules
+BLOCK_CYCLES = 2  # cycles of blocks, on long columns and GPUs, where a step costs more beside a product
+MOST_BLOCK_CYCLES = 7.0  # cycles; 3 matrices of 1.4e5 rows on a host: 0.63 to 1.10 of the time of five rules
+SKETCH_WIDTH = 2  # vectors of a sketch
+SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320  # Lanczos steps of a sketch, at first and at most
+OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
+CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
+LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
+MAX_DESIGNS = 6  # filters of a run, after which it goes on without one
+# Share of the degree in double precision down to which a filter is mixed: rounding errors bound the spread,
+# and with it the degree where the first value is far out. A product in single precision takes half the time.
+LEAST_MIXED = 0.6
+# Calls of A in a whole solve, per degree that separates the wanted values: 15 to 80 on lattices, spin chains
+# and finite elements.
+CALLS_PER_DEGREE = 40.0
 SINGLE_DEFECT = 1e2  # error of a decomposition in single precision, in units of its roundoff
 SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
 LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
@@ -67,30 +99,31 @@ BROKEN_PROMISE = 2.0  # safety factor after a prediction that was too small
 MAX_DOUBT = 1e6
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
-# Outliers are left out once their residuals are this share of their limits: the vectors found in their
-# complement couple to them by as much.
-OUTLIER_LIMIT = 0.1
 LEAK = 1e-3  # relative size of components along locked eigenvectors at which they are projected out again
-ACCELERATION = 2.0  # ratio of the pace in the next steps of a first cycle to that in the last ones
-LEAST_PROMISED = 1e-3  # predicted residuals below this share of their limits say no more about the pace
 CYCLES_BETWEEN_LOOKS = 4  # cycles per Rayleigh-Ritz step with A, which costs a third of a cycle
 WIDE_START = 4  # a Krylov space may start from 1/WIDE_START of the basis size
 
 
-class FilteredRestart(FilterChoice):
+class FilteredRestart(ThickRestart):
     """Thick-restart block Lanczos on a filtered operator, or on A itself if a filter gains nothing."""
 
     PROGRESS = (
-        *(*FilterChoice.PROGRESS, "designs", "retired", "best", "stalled"),
-        *("promised", "doubt", "pace", "looked", "is_mixed", "mixes", "refined"),
+        *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
+        *("promised", "doubt", "looked", "is_mixed", "mixes", "refined"),
     )
 
+    filter: Filter | None = None
+    mixes = True  # whether filters may still be in single precision
+    is_mixed = False  # whether the current one is
+    _copy: SingleCopy | None = None
+    designs = 0
+    retired = False  # whether filters are no longer used
+    best = np.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
+    stalled = 0
+    doubt = 1.0  # ratio of computed to predicted residuals
     refined = np.inf  # largest residual, relative to its limit, that was refined last
     is_refined = False  # whether the pending columns are refined vectors without values and residuals
     promised = np.inf  # predicted largest residual after a cycle, relative to its limit
-    pace = 0.0  # digits per step by which predicted residuals fell in the last cycle; zero if that is unknown
-    _pace_now = 0.0  # the same between the last two looks of this cycle
-    _first_look = (0, np.inf)  # of a cycle, as `last_look`
     looked = True  # whether values and residual estimates were computed with A
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
@@ -100,7 +133,7 @@ class FilteredRestart(FilterChoice):
         return "filter", operator, dtype, sizes | {"keep": keep}
 
     def _begin(self) -> None:
-        if self.random_start and not self._looks_first():
+        if self.random_start and not self._waits_for_need:
             self._sketch()
             if self.filter is not None:
                 self.krylov = self._filtered_krylov(self.filter)
@@ -140,7 +173,6 @@ class FilteredRestart(FilterChoice):
         k, options = self.problem.k, self.options
         width = min(filter_width(k), (options.ncv - k) // 2)  # two steps between restarts
         size = self.block_size = max(options.block_size, width)
-        self.pace = 0.0
         if krylov.buffer.layout is None:  # recordings are found by addresses, which differ between processes
             recorder = recorder_for(self.operator, krylov.buffer[:, :size])
         operator = ChebyshevOperator(
@@ -178,63 +210,20 @@ class FilteredRestart(FilterChoice):
             self.counts.single_columns += self.counts.operator_columns - columns
         return reason
 
-    def _plan_looks(self) -> None:
-        super()._plan_looks()
-        if self.filter is not None:
-            m = self.krylov.m
-            self._pace_now = 0.0
-            self.last_look = self._first_look = m, self._promised_digits() if m else math.inf
-            self.next_look = max(self._next_look(m), self.problem.k + self.options.block_size)
-
-    def _next_look(self, m: int) -> int:
-        """Choose the columns from which on to look next, after a look at m of them."""
-        krylov, b, digits = self.krylov, self._columns_a_step(), self.last_look[1] + math.log10(self.doubt)
-        cost, left = self._cost_of_a_look(), (krylov.capacity - m - krylov.w) // b
-        # In the first cycle convergence accelerates.
-        pace, most = max(self.pace, self._pace_now), math.inf
-        if self.pace == 0:
-            pace, most = ACCELERATION * self._pace_now, PATIENCE * m / b
-        again = self.last_look is not self._first_look
-        return m + b * steps_to_look(cost, digits, pace, most, left, again=again)
-
-    def _cost_of_a_look(self) -> float:
-        """Count the steps of the filter that take as long as a look."""
-        krylov, b = self.krylov, self._columns_a_step()
-        return steps_of_a_look(self.operator, krylov.buffer.n_global, b, krylov.degree, krylov.capacity)
-
-    def _columns_a_step(self) -> int:
-        return max(1, min(self.block_size, self.krylov.w))  # a start may have been narrower
-
     def _seems_done(self) -> bool:
         """Check whether the residuals of the filter predict convergence for A: the cycle may end early."""
         if self.filter is None:
             return super()._seems_done()
-        if self.krylov.m < self.next_look or not self.krylov.can_expand():
+        krylov = self.krylov
+        if krylov.m < self.next_look or not krylov.can_expand():
             return False
-        self.seen = self.krylov.ritz(self.krylov.expand_ahead(round(self._cost_of_a_look())))
+        steps = self._steps_of_a_look()
+        self.seen = krylov.ritz(krylov.expand_ahead(steps))
         is_promising, m = self._promises(self.seen), len(self.seen.theta)
-        self._note_look(m)
-        self.next_look = self._next_look(m)
+        self.next_look = m + steps * max(1, min(self.block_size, krylov.w))  # a start may have been narrower
         if is_promising:
-            self.krylov.withdraw(m)
+            krylov.withdraw(m)
         return is_promising
-
-    def _promised_digits(self) -> float:
-        return math.log10(max(self.promised, LEAST_PROMISED))
-
-    def _note_look(self, m: int) -> None:
-        """Note what was seen at m columns."""
-        before, self.last_look = self.last_look, (m, self._promised_digits())
-        self._pace_now = self._pace_since(before)
-        if self._first_look[1] == math.inf:
-            self._first_look = self.last_look
-
-    def _pace_since(self, look: tuple[int, float]) -> float:
-        """Return the digits per step since a look; zero where these are unknown."""
-        (m, digits), (begin, before) = self.last_look, look
-        if m == begin or math.inf in (digits, before):
-            return 0.0
-        return max(before - digits, 0.0) * self._columns_a_step() / (m - begin)
 
     def _promises(self, ritz: Ritz) -> bool:
         """Predict from the residuals of the filter whether those of A are within their limits.
@@ -270,8 +259,6 @@ class FilteredRestart(FilterChoice):
         kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
         krylov.restart(ritz, kept)
         promising = self._promises(ritz) or which == "LM"  # values may have either sign
-        self._note_look(len(ritz.theta))
-        self.pace = self._pace_since(self._first_look)
         self.looked = promising or self.counts.restarts % CYCLES_BETWEEN_LOOKS == 0
         if self.looked:
             self._look()
@@ -314,6 +301,114 @@ class FilteredRestart(FilterChoice):
             krylov.rotate(copies)
         self.theta, self.estimates = theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
 
+    # --- whether a filter pays, and which ------------------------------------------------------------
+
+    @property
+    def _may_choose(self) -> bool:
+        """Whether neither a filter nor single precision is asked for."""
+        return self.problem.method == "auto" and self.problem.precision != "mixed"
+
+    @property
+    def _waits_for_need(self) -> bool:
+        """Whether cycles without a filter come first; inside a spectrum, one is needed anyway."""
+        return self._may_choose and not isinstance(self.operator, FoldedOperator)
+
+    def _converges_soon(self) -> bool:
+        """Check whether few more cycles without a filter are predicted to suffice.
+
+        The prediction is by the digits that the wanted pairs lack in the mean: the largest residual falls
+        late, and grows where one more copy is found.
+        """
+        is_single, cycles = self.krylov.takes_single_columns, len(self.history) - 1
+        begin, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
+        if cycles + 1 < begin:
+            return True
+        before, now = (self._mean_digits(self.history[i]) for i in (0, -1))
+        return now * cycles <= most * (before - now)
+
+    @staticmethod
+    def _mean_digits(state: IterationState) -> float:
+        """Return the digits that the wanted pairs' residuals are above their limits in the mean."""
+        return float(np.log10(np.maximum(excess(state.residuals, state.limits), 1)).mean())
+
+    def _outside(self) -> float:
+        """Return the planned number of eigenvalues outside of the damped interval."""
+        return max(OUTSIDE * self.options.ncv, self.problem.k + self.options.block_size)
+
+    def _placed(self, sketch: Sketch) -> tuple[float, float, float]:
+        """Return ranking keys of the first and the last wanted value, and of the edge."""
+        first, last = (sketch.beyond(count, self.which) for count in (0, self.problem.k))
+        return first, last, sketch.beyond(self._outside(), self.which, below=last)
+
+    def _crowding(self, sketch: Sketch) -> float:
+        return sketch.crowd(self._placed(sketch)[-1], self.which) / self._outside()
+
+    def _draw_sketch(self) -> Sketch:
+        """Estimate the bounds of the spectrum and its density, with more steps where it is crowded."""
+        from .spectrum import sketch_spectrum
+
+        sketch = sketch_spectrum(
+            *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
+            most=MAX_SKETCH_STEPS,
+            resolved=lambda sketch: self._crowding(sketch) <= CROWDED,
+        )
+        counts = self.counts
+        counts.operator_columns += sketch.columns
+        counts.block_applications += sketch.applications
+        counts.reductions += sketch.reductions
+        return sketch
+
+    def _sketch(self) -> None:
+        """Design the filter for the spectrum of a sketch."""
+        sketch = self._draw_sketch()
+        self.norm = max(self.norm, sketch.norm)
+        self.least = min(self.least, sketch.least(self.which))
+        self._design((*self._placed(sketch), self.least), self._crowding(sketch))
+
+    def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
+        self.designs += 1
+        limit = float(self._limits(np.full(1, abs(values[1]))).max())
+        asked = self.problem.precision == "mixed"
+        is_mixed = self.mixes and self.options.mixes and (asked or limit >= LEAST_LIMIT * self._norm())
+        filter = self._designed(values, crowding, limit, is_mixed)
+        if is_mixed and not asked:
+            double = self._designed(values, crowding, limit, False)
+            if degree_of(filter) < LEAST_MIXED * degree_of(double):
+                filter, is_mixed = double, False
+                self.mixes, self._copy = False, None
+        self.filter = filter
+        separating = separating_degree(values, self.which, self._norm(), crowding)
+        self.expected_calls = 0.0 if self.filter is None else CALLS_PER_DEGREE * separating
+        if self.designs > MAX_DESIGNS:
+            self.filter = None
+        self.retired = self.filter is None
+        self.is_mixed = is_mixed and not self.retired
+        self.best, self.stalled, self.doubt = np.inf, 0, 1.0
+        if self.filter is not None:
+            self.degree = max(self.degree, self.filter.degree)
+
+    def _designed(
+        self, values: tuple[float, float, float, float], crowding: float, limit: float, is_mixed: bool
+    ) -> Filter | None:
+        """Design a filter for matrices in single or double precision."""
+        degree, unit = self.options.degree, self.problem.tolerance.unit
+        if is_mixed:
+            sizes = self.options.block_size, (self.problem.k + self.options.ncv) // 2
+            degree = max(degree, choose_degree(self._single(), *sizes, self.operator.dtype.itemsize))
+            unit = UNIT
+        rounding = unit * self._norm()
+        spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
+        least = PAYING_DEGREE if self._may_choose else LEAST_DEGREE
+        return design_filter(values, self.which, self._norm(), degree, spread, crowding, least)
+
+    def _single(self) -> SingleCopy:
+        """Return the matrix in single precision; it is converted once."""
+        if self._copy is None:
+            self._copy = SingleCopy(by_rows(self.operator), self._norm())
+        return self._copy
+
+    # --- the end ------------
+
     def _result(self, state: IterationState, reason: str) -> IterationResult:
         if not self.looked:
             self._look()
@@ -348,12 +443,10 @@ class FilteredRestart(FilterChoice):
         if not (self.retired or self.krylov.can_expand() or self.krylov.complete):
             self._adopt()  # pending columns, of a wide start and of missed copies, leave no room for a step
             return ""
-        if self.outliers and (state.residuals <= OUTLIER_LIMIT * state.limits)[: self.outliers].all():
-            return "outliers"
         if self.retired or len(self.theta) <= k:
             return ""
         if self.filter is None:  # a given start has been checked
-            if (self.random_start or self._is_cheap) and self._converges_soon():
+            if self._waits_for_need and self._converges_soon():
                 return ""
             self._sketch()
             if reason := self._costly():
@@ -405,7 +498,7 @@ class FilteredRestart(FilterChoice):
         self._design((first, last, edge, self.least))
         if self.filter is None and not needed and self.designs <= MAX_DESIGNS:
             self.filter, self.is_mixed, self.expected_calls = former
-            self.retired, self.outliers = False, 0
+            self.retired = False
         else:
             self._adopt()
 

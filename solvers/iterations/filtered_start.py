@@ -20,17 +20,18 @@ from ..costs import most_calls
 from ..problem import IterationOptions, Problem
 from ..transform.fold import FoldedOperator
 from .counts import Counts
-from .filter_design import choose_degree
+from .filter import choose_degree
 from .filtered_lanczos import FilteredRestart
 from .rayleigh_ritz import Tolerance
 from .search_space import SearchSpace
 
-NEAR = 0.03  # sufficient residual of the square, relative to the square of the last wanted distance
-BLOCK, STEPS = 8, 8  # columns per step, and steps per basis
+NEAR = 0.03  # residual of (A - tau I)^2 that is sufficient, over d^2, with the k-th distance d from tau
+BLOCK = 8  # columns per step
+STEPS = 8  # steps per basis
 SPARE = 4  # vectors in addition to the wanted ones
 MAX_RESTARTS = 60
-SHARE = 0.25  # of the calls after which dense LAPACK would be faster; each is two of A
-MIN_DEGREE = 6  # products are cheap if at least so many cost as much as orthogonalising
+SHARE = 0.25  # applications, over those that take as long as dense LAPACK; each is two of A
+MIN_DEGREE = 6  # products per orthogonalised block of the same cost, from which A is cheap to apply
 
 
 @frozen

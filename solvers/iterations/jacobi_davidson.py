@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, RealArray, SystemOperator, pick, round_up, to_host
-from ..orthogonalize.factors import gram_root
+from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
 from ..runtime.checkpoint import restored
 from .base import MIN_SEARCH, NORM_SLACK, Iteration, IterationResult
@@ -30,10 +30,10 @@ from .rayleigh_ritz import ranking_key
 from .search_interval import Found
 from .search_space import Extracted, SearchSpace, extended
 
-STALLED = 240  # corrections and ...
-STALLED_COLUMNS = 2000  # ... operator columns without a gain, after which the space is refreshed or given up
-GAIN = 0.1  # sum of the decrease of all residuals, in decades, that counts as a gain
-RESTARTS_BETWEEN_CLEANING = 10  # the loss of orthogonality is at most this many u
+STALLED = 240  # corrections without a gain, after which the space is refreshed or given up
+STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
+GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
+RESTARTS_BETWEEN_CLEANING = 10  # restarts between reorthonormalisations; each loses about one u
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, where they have any
 WIDTHS = 8  # pairs are formed in multiples of it: every width needs a compiled kernel
 

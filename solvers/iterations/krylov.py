@@ -17,10 +17,10 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, LinearMap, assign, ceil_div, round_up, to_host, width_padding
 from ..column_block import ColumnBlock, ColumnOperator
-from ..orthogonalize import orthogonalize
-from ..orthogonalize.factors import PLAIN_GROWTH
-from ..orthogonalize.host_step import host_step, square
-from ..orthogonalize.queued_step import (
+from ..orthogonalization import orthogonalize
+from ..orthogonalization.factors import PLAIN_GROWTH
+from ..orthogonalization.host_step import host_step, square
+from ..orthogonalization.queued_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
     QueuedStep,
@@ -38,7 +38,6 @@ from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
 # Steps whose small matrices the host has not seen: so many are lost if one was not enough. With A itself, and
 # with filters, which take the device longer than the host.
 MAX_QUEUED, MAX_QUEUED_FILTERS = 4, 1
-CHEAP_BYTES = 1 << 28  # of the basis
 
 
 def is_queued(operator: LinearMap, buffer: Block) -> bool:
@@ -115,12 +114,6 @@ class BlockKrylov(KrylovSpace):
     def takes_launches(self) -> bool:
         """Whether few calls queue several steps, which then take less time than a look at them."""
         return self._steps is not None
-
-    @property
-    def takes_cheap_steps(self) -> bool:
-        """Whether steps of A on a device take little longer than the calls that queue them."""
-        is_plain = self._queues and self.degree == 1 and self.n_locked == 0 and self.buffer.dtype.char in "dD"
-        return is_plain and self.n_bytes <= CHEAP_BYTES
 
     @property
     def takes_single_columns(self) -> bool:

@@ -36,8 +36,8 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..orthogonalize import Orthogonalized, orthogonalize
-from ..orthogonalize.factors import gram_root
+from ..orthogonalization import Orthogonalized, orthogonalize
+from ..orthogonalization.factors import gram_root
 from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies

@@ -9,22 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Block, RealArray, apply_in_ranges, column_factors, small_matrix, to_host, width_padding
+from ..blocks import (
+    Block,
+    RealArray,
+    apply_in_ranges,
+    ceil_div,
+    column_factors,
+    small_matrix,
+    to_host,
+    width_padding,
+)
 from ..costs import steps_of_a_look
-from ..orthogonalize.host_step import cholesky_factor
+from ..orthogonalization.host_step import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .krylov import BlockKrylov
 from .krylov_space import Ritz
-from .looks import EAGERNESS, PATIENCE
 from .partial import MOST_LOSS
 from .rayleigh_ritz import ranking_key, ritz_pairs, select
 from .search_interval import Found, degree_to_spare
 
+EAGERNESS = 0.8  # share of the columns that the pace of residuals predicts, after which to look again
 KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
-DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
-LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
 # Of steps of single columns: elements of the matrix and of vectors that are read in the time of a look,
 # vectors per step, and the largest number of steps that a look may be put off in order to save others.
 LOOK_WORK, STEP_VECTORS, MOST_PUT_OFF = 1 << 18, 8, 8
@@ -59,7 +66,7 @@ class ThickRestart(Iteration):
         self.excess = np.inf  # least ratio of true residuals and limits so far
         self.repairs = 0  # since that was last halved
         self.next_look = 0  # columns of V from which on it is worth while to look for convergence
-        self.last_look = (0, np.inf)  # columns of V, and digits of residuals above their limits
+        self.last_look = (0, np.inf)  # columns applied, and digits of residuals above their limits
         self.seen: Ritz | None = None  # Ritz pairs of V as it was at the last look
         self.rate = np.inf  # digits per step between the last two looks
         self.ripens = 0  # work, in applied columns, when the wanted pairs had converged and others had not
@@ -168,7 +175,7 @@ class ThickRestart(Iteration):
         # The Ritz pairs of a given start are checked first: they may be converged already.
         first_look = not self.random_start and not self.history and krylov.m >= self.problem.k
         queued = krylov.m + krylov.w
-        self._plan_looks()
+        self._plan_first_look()
         krylov.loss = self._loss()
         while not first_look and krylov.can_go_on():
             begins = krylov.m < LOOK_AT_NORM and not krylov.takes_launches
@@ -197,23 +204,15 @@ class ThickRestart(Iteration):
         limits = self.problem.tolerance.limits(theta, self._norm() or scale)
         return min(MOST_LOSS, LOSS * float(np.min(limits)) / scale) if scale else 0.0
 
-    def _plan_looks(self) -> None:
-        """Choose when to look for convergence first in a cycle, by the rate of the one before."""
-        krylov, k, b = self.krylov, self.problem.k, self.block_size
-        # Not soon after a restart, as long as steps take less time than a look.
-        room = krylov.capacity - krylov.m if krylov.takes_single_columns and krylov.m else 0
-        least = k + b * (1 if self.problem.has_costly_steps else max(4, self._steps_of_a_look()))
-        least = min(least, max((k + krylov.capacity) // 2, k + b))  # a rate takes one look before the end
-        self.next_look, self.last_look = max(krylov.m + room // 2, least), (0, np.inf)
-        if not self.history:
-            return
-        last, columns = self.history[-1], self._columns_left()
-        digits = self._digits(last.residuals, last.limits)
-        self.last_look = krylov.m, digits
-        if columns == np.inf and 0 < self.rate < np.inf:
-            columns = digits / self.rate * self.block_size
-        if columns < np.inf and not self.problem.has_costly_steps:
-            self.next_look = max(krylov.m + int(EAGERNESS * min(columns, krylov.capacity)), least)
+    def _plan_first_look(self) -> None:
+        """Choose when to look for convergence first in a cycle, by the pace of the one before."""
+        krylov, least = self.krylov, self.block_size * self._steps_of_a_look()
+        states = [
+            (one.operator_columns, self._digits(one.residuals, one.limits)) for one in self.history[-2:]
+        ]
+        self.last_look = states[0] if len(states) > 1 else (0, np.inf)
+        predicted = self._columns_to_look(*states[-1]) if states and krylov.degree == 1 else 0
+        self.next_look = max(krylov.m + max(least, predicted), self.problem.k + least)
 
     def _columns_left(self, cycles: int = 1) -> float:
         """Predict the columns up to convergence by the rate of some cycles; infinitely many without one."""
@@ -231,41 +230,42 @@ class ThickRestart(Iteration):
 
     def _seems_done(self) -> bool:
         """Check whether the wanted pairs have converged, looking now and then: a cycle may end early."""
-        krylov, k, b = self.krylov, self.problem.k, self.block_size
+        krylov, k = self.krylov, self.problem.k
         if krylov.m < self.next_look:
             return False
-        look = self._steps_of_a_look()
-        ritz = krylov.ritz(krylov.expand_ahead(look))  # while a GPU takes the next steps
+        steps = self._steps_of_a_look()
+        self.seen = ritz = krylov.ritz(krylov.expand_ahead(steps))  # while a GPU takes the next steps
         m, best = len(ritz.theta), select(ritz.theta, self.which)[:k]
         self.norm = max(self.norm, krylov.norm)
+        columns = self.counts.operator_columns - (krylov.m - m)  # without those ahead
         digits = self._digits(ritz.residuals[best], self._limits(ritz.theta[best]))
-        if self.problem.has_costly_steps:
-            steps = int(digits / DIGITS_PER_STEP)
-        else:
-            self.rate = rate = self._rate_since_look(m, digits)
-            patience = m if krylov.takes_single_columns else PATIENCE * m / b
-            steps = int(min(EAGERNESS * digits / rate if rate > 0 else np.inf, patience))
-        self.next_look = m + b * max(steps, look, 1)
-        self.last_look, self.seen = (m, digits), ritz
+        self.next_look = m + max(self.block_size * steps, self._columns_to_look(columns, digits))
         if digits == 0:
             krylov.withdraw(m)
         return digits == 0
 
-    def _rate_since_look(self, m: int, digits: float) -> float:
-        """Return the digits per step since the last look at fewer than m columns; infinity without one."""
-        columns, before = self.last_look
-        return (before - digits) * self.block_size / (m - columns)
+    def _columns_to_look(self, columns: int, digits: float) -> int:
+        """Note what residuals lack after so many columns; predict those until the next look by their pace."""
+        (begin, before), self.last_look = self.last_look, (columns, digits)
+        if before == np.inf or begin == columns:
+            return 0
+        if not digits < before:
+            return columns
+        self.rate = (before - digits) * self.block_size / (columns - begin)
+        return min(int(EAGERNESS * digits / self.rate) * self.block_size, columns)
 
     def _steps_of_a_look(self) -> int:
-        """Return the number of steps that take as long as a look for convergence, about."""
-        n, b, capacity = self.krylov.buffer.n_global, self.block_size, self.krylov.capacity
-        if self.krylov.takes_launches:
-            return round(steps_of_a_look(self.operator, n, b, 1, capacity, in_launches=True))
-        least = 1 if n * b > LONG_BLOCK else 2
-        if not self.krylov.takes_single_columns:
-            return least
-        entries = getattr(self.operator, "nnz", None) or n * n
-        return max(least, min(LOOK_WORK // (entries + STEP_VECTORS * n), MOST_PUT_OFF))
+        """Return the number of steps that take as long as a look for convergence, rounded up."""
+        krylov, n, b = self.krylov, self.krylov.buffer.n_global, self.block_size
+        if self.problem.has_costly_steps:
+            return 1
+        if krylov.takes_single_columns:
+            entries = getattr(self.operator, "nnz", None) or n * n
+            return max(1, min(ceil_div(LOOK_WORK, entries + STEP_VECTORS * n), MOST_PUT_OFF))
+        launches = krylov.takes_launches and krylov.degree == 1
+        return math.ceil(
+            steps_of_a_look(self.operator, n, b, krylov.degree, krylov.capacity, in_launches=launches)
+        )
 
     def _keep(self, m: int, w: int) -> int:
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
@@ -305,8 +305,8 @@ class ThickRestart(Iteration):
         theta = ritz.theta[order[:k]]
         limits = self._limits(theta)
         estimates = ritz.residuals[order[:k]]
-        if self.rate == np.inf and len(order) > self.last_look[0]:
-            self.rate = self._rate_since_look(len(order), self._digits(estimates, limits))
+        if self.rate == np.inf:
+            self._columns_to_look(self.counts.operator_columns, self._digits(estimates, limits))
         settled = len(order) >= k and bool((estimates <= limits).all())
         if settled and not self._doubtful(theta):
             keep = min(keep, k + self.block_size)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from blockvec import Recorder
 
 from ..blocks import Block, LinearMap
-from ..orthogonalize.queued_step import QueuedStep, queue_step
+from ..orthogonalization.queued_step import QueuedStep, queue_step
 from ..runtime.processes import everywhere
 
 MAX_BYTES = 1 << 27  # of the columns of a decomposition: larger products take longer than their calls

@@ -40,7 +40,7 @@ class Found:
     norm: float  # ||A||
     least: float  # ranking key of the far end of the spectrum, as far as it is known
     locked: Block | None
-    block_size: int  # of the iteration
+    block_size: int  # copies of every value that have converged together; 0 where values may be left out
     scratch: Block | None = None  # columns that a search may overwrite
 
     @property
@@ -125,14 +125,15 @@ def choose_interval(found: Found, growth: float, budget: int) -> Interval:
     """Choose the interval and the deflated vectors for the widest gap behind the last wanted value.
 
     If that gap needs a higher degree than the budget, values within some distance of the last wanted one
-    would not grow. Where computed values within it may have missed copies, the edge moves behind the last
-    value by that distance.
+    would not grow. Where computed values within it may have missed copies, or others may lie there, the edge
+    moves behind the last value by that distance.
     """
     values, k, wanted = ranking_key(found.theta, found.which), found.k, found.wanted
     edge, deflated = deflation(found)
     interval = _interval(found, edge, deflated, growth, budget)
     unseen = values[:k] < interval.target
-    if may_have_missed(found.theta[:k][unseen], found.limits[unseen], found.which, found.block_size):
+    b = found.block_size
+    if b == 0 or may_have_missed(found.theta[:k][unseen], found.limits[unseen], found.which, b):
         interval = _interval(found, edge - (interval.target - wanted), deflated, growth, budget)
     return interval
 

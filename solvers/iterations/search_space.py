@@ -35,14 +35,14 @@ from ..blocks import (
     to_host,
     width_padding,
 )
-from ..orthogonalize import orthogonalize
-from ..orthogonalize.factors import gram_root
+from ..orthogonalization import orthogonalize
+from ..orthogonalization.factors import gram_root
 from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
 
-NEW = 1e-8  # relative length below which a direction is dropped
-SAME_DISTANCE = 0.02  # relative difference of distances that may belong to values on both sides of the target
+NEW = 1e-8  # length, over the longest one, below which a direction is dropped
+SAME_DISTANCE = 0.02  # relative difference of distances from the target that may be equal ones, on both sides
 
 
 @frozen

@@ -35,7 +35,7 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..orthogonalize import orthogonalize
+from ..orthogonalization import orthogonalize
 from ..problem import Verification
 from .chebyshev import Recurrence, steps_within, steps_within_leak
 from .counts import Counts
@@ -141,20 +141,22 @@ class Search:
                 return self._verdict(None, Verification.UNDECIDED, "cut short")
             self._project(Y)
             if not self._norms(Y).max() > DECISIVE:
-                text = "passed: nothing grew in the complement of what was found" + self._reach()
-                return self._verdict(None, Verification.SEARCHED, text)
+                return self._passed("nothing grew in the complement of what was found")
             Y, verdict = self._judge(Y)
             if verdict is not None:
                 return verdict
         text = f"undecided after {steps} steps: a cluster surrounds the last value"
         return self._verdict(None, Verification.UNDECIDED, text)
 
-    def _reach(self) -> str:
-        """Describe the range of the search if the gap was too narrow for the budget."""
-        if self.interval.target <= self.found.wanted:
-            return ""
+    def _passed(self, outcome: str) -> Verdict:
+        """Describe a search without missed values, and its range if the gap was too narrow for the budget."""
+        if self.interval.target <= self.found.wanted + self.found.limits[-1]:
+            return self._verdict(None, Verification.SEARCHED, f"passed: {outcome}")
         value = float(ranking_key(self.interval.target, self.found.which))
-        return f" (looked for values beyond {value:.6g})"
+        text = f"{outcome} (looked for values beyond {value:.6g})"
+        if self.found.block_size == 0:  # nothing tells that no value lies between
+            return self._verdict(None, Verification.UNDECIDED, f"undecided: {text}")
+        return self._verdict(None, Verification.SEARCHED, f"passed: {text}")
 
     def _random(self) -> Block:
         X = self.found.X
@@ -287,8 +289,7 @@ class Search:
         highest = values[best] + _error_bound(np.sort(values)[::-1], residual, self.generic)
         decided = highest < found.wanted + found.limits[-1] or residual <= found.limits[-1]
         if decided or self.outgrown > math.log(self.growth):
-            text = "passed: what grew in the complement is less wanted than the last value"
-            return Y, self._verdict(None, Verification.SEARCHED, text)
+            return Y, self._passed("what grew in the complement is less wanted than the last value")
         if room := self._room_beside(Y):
             # In a cluster one vector grows into a mixture, which its residual separates; random ones tell
             # whether there are more values in it.

@@ -13,7 +13,7 @@ from ..blocks import Array, Block, RealArray, small_matrix, to_host
 from .arrays import takes_arrays
 from .systems import EXHAUSTED, SINGULAR, Columns, Linear, LinearSystems, Preconditioner, Projection
 
-STAGNATED = 0.99  # a column whose residual a cycle reduces by less has stagnated
+STAGNATED = 0.99  # ratio of residuals after and before a cycle, above which a column has stagnated
 
 
 @takes_arrays

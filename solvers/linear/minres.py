@@ -22,7 +22,7 @@ from .tridiagonal import Coordinates, Scalars, closing, opening
 
 Stop = Callable[[Progress], NDArray[np.bool_]]
 
-INDEFINITE = 100.0  # r^H K^-1 r below -INDEFINITE * u * ||r|| ||K^-1 r|| exceeds rounding errors
+INDEFINITE = 100.0  # u ||r|| ||K^-1 r||: a product r^H K^-1 r below minus that exceeds rounding errors
 
 
 @takes_arrays

@@ -32,8 +32,8 @@ from ..blocks import (
     to_host,
 )
 
-SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; rounding left up to 100 in tests
-EXHAUSTED = 10.0  # directions shorter than EXHAUSTED * u * ||A - sigma I|| are zero: the space is invariant
+SINGULAR = 1000.0  # u ||A - sigma I||: pivots below it are zero; rounding left up to 100 in tests
+EXHAUSTED = 10.0  # u ||A - sigma I||: shorter directions are zero, and the space is invariant
 
 Preconditioner = Callable[[Block], Block]
 Reason = Literal[

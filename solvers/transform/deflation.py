@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator, as_operator
 
-from ..blocks import Array, columns_of, to_host
+from ..blocks import Array, to_host
 from ..combine import continued, totals
 from ..drivers import solve
 from ..problem import Problem
@@ -23,40 +23,50 @@ from ..result import EigenResult
 from .standard_form import StandardForm
 
 NEAR = 1e-6  # distance of an eigenvalue from sigma, relative to ||A - sigma M||: closer ones are deflated
-FEW = 4  # pairs that are computed first
+FEW, MORE = 4, 4  # pairs that are computed first, and times as many while all of them are at the shift
 
 
 def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
     """Solve a problem in its standard form, without the eigenvalues at the shift once these are known.
 
-    Where these are as many as the first pairs, or more, they have copies for all that are wanted, or there
-    are too many to be projected out: all are computed together.
+    They are computed a few at a time, in the complement of those before, until others are among them.
     """
     if not _has_values_at_the_shift(form, inside):
         return solve(inside)
-    first = solve(replace(inside, k=FEW, callback=None))
-    stopped, done = first.info["stopped"], np.flatnonzero(is_exact(first, inside))
-    if stopped == "interrupted" or (stopped == "costly" and inside.may_be_dense):
-        return first
-    if stopped != "converged" or not 0 < len(done) < FEW:
-        rest = solve(inside)
-        return rest.with_info(**totals(first, rest), history=continued(first, rest))
-    # One more step of inverse iteration: errors of their vectors would be amplified as they are.
-    Y = form.operator.apply(BlockVector(columns_of(first.eigenvectors, done)))
-    near = np.linalg.qr(Y.array)[0]
-    rest = solve(replace(inside, operator=_without(form.operator, near), k=inside.k - len(done)))
-    theta, residuals, limits = (
-        np.concatenate([to_host(values)[done], to_host(others)])
-        for values, others in (
-            (first.eigenvalues, rest.eigenvalues),
-            (first.residuals, rest.residuals),
-            (first.limits, rest.limits),
-        )
+    at_shift: list[EigenResult] = []
+    costs, near, rest, asked, least = None, None, inside, FEW, 0.0
+    while True:
+        asked, is_last = min(asked, rest.k), asked >= rest.k
+        part = solve(rest if is_last else replace(rest, k=asked, callback=None, verify="never"))
+        if costs is not None:
+            part = part.with_info(**totals(costs, part), history=continued(costs, part))
+        costs, stopped, theta = part, part.info["stopped"], np.abs(to_host(part.eigenvalues))
+        if near is None and form.factors is not None:
+            least = max(least, float(theta.max()) * form.factors.nearest / NEAR)
+        is_near = is_exact(part, inside) & (theta > least) & (stopped == "converged")
+        found = int(is_near.sum())
+        is_over = stopped == "interrupted" or (stopped == "costly" and inside.may_be_dense)
+        if is_over or (is_last and found in (0, asked)):
+            return part if near is None else _joined(inside, at_shift, near, part)
+        asked = asked * MORE if found == asked else inside.k
+        if found:
+            at_shift.append(part.part(np.flatnonzero(is_near)))
+            # One more step of inverse iteration: errors of their vectors would be amplified as they are.
+            Y = rest.operator.apply(BlockVector(at_shift[-1].eigenvectors)).array
+            near = np.linalg.qr(Y if near is None else np.concatenate([near, Y], axis=1))[0]
+            rest = replace(inside, operator=_without(form.operator, near), k=inside.k - near.shape[1])
+
+
+def _joined(inside: Problem, at_shift: list[EigenResult], near: Array, rest: EigenResult) -> EigenResult:
+    """Join pairs at a shift, with their vectors as they were deflated, and the others."""
+    parts = [*at_shift, rest]
+    theta = np.concatenate([to_host(part.eigenvalues) for part in parts])
+    residuals, limits = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("residuals", "limits")
     )
-    info: Any = rest.info | totals(first, rest) | {"k": inside.k}
-    vectors = np.concatenate([near, rest.eigenvectors], axis=1)
-    pairs = theta, vectors, residuals, limits
-    return EigenResult.from_pairs(*pairs, rest.verification, info, continued(first, rest))
+    info: Any = rest.info | {"k": inside.k}
+    vectors = np.ascontiguousarray(np.concatenate([near, rest.eigenvectors], axis=1))
+    return EigenResult.from_pairs(theta, vectors, residuals, limits, rest.verification, info, rest.history)
 
 
 def is_exact(result: EigenResult, inside: Problem) -> NDArray[np.bool_]:

@@ -11,6 +11,9 @@ is the same problem: a congruence changes neither eigenvalues nor inertia, and p
 errors. Its norm is that of the other rows. Without a shift its standard form would have the penalties again,
 so that all is done with factors of D A D - sigma D M D.
 
+There are as many eigenvalues of about the size of the penalties as there are such rows, which need no D. A
+request for some of these and of the others, as for both ends of the spectrum, is one for each group.
+
 References
 ----------
 Barlow, Demmel, SIAM J. Numer. Anal. 27 (1990) 762 (eigenvalues of scaled diagonally dominant matrices).
@@ -18,29 +21,50 @@ Barlow, Demmel, SIAM J. Numer. Anal. 27 (1990) 762 (eigenvalues of scaled diagon
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from blockvec import array_namespace
+from blockvec.interchange import ArrayKind
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit, on_host
-from ..blocks import Array
-from ..iterations.rayleigh_ritz import FLOOR
+from ..blocks import Array, RealArray, to_host
+from ..iterations.rayleigh_ritz import FLOOR, Selection
 from ..placement import is_affordable
-from ..result import EigenResult
+from ..problem import STOPPED
+from ..result import EigenResult, refuse_more
 
-LOST = 1e-3  # share of the norm of most rows: a limit of rounding above it leaves eigenvalues few digits
+if TYPE_CHECKING:
+    from ..preparation import Prepared
+
+# Shares of the norm of most rows: limits of rounding above them leave eigenvalues some digits, or none.
+FEW = 1e-6
+LOST = 1e-3
 # Ratio of a penalty to the other elements of its row, and to the norm of most rows. Below it the limit of
 # rounding, 100 u p, leaves nine digits of this norm.
 FAR = 1e5
 NEAR = 1e2  # the same ratio, of other rows that are scaled where there are penalties: the norm is theirs then
 FURTHER, TRIALS = 10.0, 12  # factor of the next trial shift, from the norm of A on, and number of them
 BISECTIONS = 8  # of the range between zero and a shift beyond the spectrum: each halves the distance
+STEPS = 2  # of Jacobi's method in the rows of penalties: each divides a residual by at least `NEAR`
+ACCEPTED = 2.0  # times its limit: a residual that is measured again, where the first one was within it
+
+
+@frozen
+class Request:
+    """Eigenvalues to compute: of one group, or those of a call."""
+
+    k: int | None
+    which: Selection
+    sigma: float | None = None
+    interval: tuple[float, float] | None = None
 
 
 @frozen
@@ -50,28 +74,22 @@ class Penalties:
     A: Any
     M: Any
     factors: Array  # shape (n,): the diagonal of D
-    end: str | None = None  # end of the spectrum, in whose place values nearest to a shift are computed
+    given: tuple[Any, Any]  # A and M
+    low: int  # rows of negative penalties
+    high: int  # rows of positive ones
+    least: float  # magnitude of a penalty
 
     @classmethod
-    def of(cls, A: Any, M: Any, wanted: tuple[float, ...], k: int = 0) -> Penalties | None:
-        """Look for penalties; None where there are none that matter, or factors take too long.
-
-        k eigenvalues near `wanted` values are to be computed; an infinite one is an end of the spectrum.
-        """
+    def of(cls, A: Any, M: Any) -> Penalties | None:
+        """Look for penalties; None where there are none, or factors take too long."""
         if not _may_have(A) or not (M is None or is_explicit(M)):
             return None
         A, M = on_host(A), on_host(M)
-        diagonal = np.real(A.diagonal()).astype(np.float64)
+        diagonal, others = _rows(A)
         sizes, n = np.abs(diagonal), len(diagonal)
-        others = np.asarray(abs(A) @ np.ones(n), np.float64) - sizes
         compared = np.maximum(others, np.median(sizes + others))
         far = diagonal[sizes >= FAR * compared]
-        if not (others.any() and compared.min()) or not len(far) or k > n - len(far):
-            return None
-        is_wanted = (-math.inf in wanted and far.min() < 0) or (math.inf in wanted and far.max() > 0)
-        largest = max((abs(value) for value in wanted if math.isfinite(value)), default=0.0)
-        mass = 1.0 if M is None else float(abs(M).max())
-        if is_wanted or FAR * largest * mass > np.abs(far).min():
+        if not (others.any() and compared.min()) or not len(far):
             return None
         if M is None:
             M = sp.eye_array(n, dtype=A.dtype, format="csr")
@@ -80,12 +98,76 @@ class Penalties:
         factors = np.ones(n)
         ratios = sizes / compared
         factors[ratios > NEAR] = 2.0 ** -np.rint(np.log2(ratios[ratios > NEAR]) / 2)
-        return cls(_congruent(A, factors), _congruent(M, factors), factors)
+        scaled = _congruent(A, factors), _congruent(M, factors)
+        low, high = int((far < 0).sum()), int((far > 0).sum())
+        return cls(*scaled, factors, (A, M), low, high, float(np.abs(far).min()))
+
+    def requests(self, request: Request) -> list[Request] | None:
+        """Divide a request into those for values of one group, ascending; None where that cannot be done."""
+        if request.interval is not None:
+            return self._inside(request)
+        assert request.k is not None
+        n, k, which = len(self.factors), request.k, request.which
+        free = n - self.low - self.high
+        if request.sigma is not None or which == "LM":
+            is_possible = self.are_far(request) or (k <= free and self.are_below(request.sigma))
+            return [request] if is_possible else None
+        from_low = {"SA": k, "LA": 0, "BE": k // 2}[which]
+        lows = np.diff(np.minimum(np.cumsum([0, self.low, free, self.high]), from_low)).tolist()
+        highs = np.diff(np.minimum(np.cumsum([0, self.high, free, self.low]), k - from_low)).tolist()
+        above, below = lows[2] + highs[0], lows[0] + highs[2]
+        if (lows[2] and above < self.high) or (highs[2] and below < self.low):
+            return None  # some of one group from its inner end
+        if lows[1] + highs[1] == free:
+            lows[1], highs[1] = (free, 0) if self.low == 0 else (0, free)
+        # Values inside are those nearest to a shift between them and the penalties.
+        inside = [
+            Request(number, "LM", self.shift_beyond(end))
+            for end, number in (("SA", lows[1]), ("LA", highs[1]))
+            if number
+        ]
+        if not self.are_below(*(part.sigma for part in inside)):
+            return None
+        parts = Request(below, "SA"), *inside, Request(above, "LA")
+        return [part for part in parts if part.k] or [request]
+
+    def _inside(self, request: Request) -> list[Request] | None:
+        """Divide the request for an interval, of which an infinite end includes all penalties of its sign."""
+        assert request.interval is not None
+        low, high = request.interval
+        below = [Request(self.low, "SA")] if math.isinf(low) and self.low else []
+        above = [Request(self.high, "LA")] if math.isinf(high) and self.high else []
+        first = self.shift_beyond("SA") if below else low
+        last = self.shift_beyond("LA") if above else high
+        if first is None or last is None or not self.are_below(*filter(math.isfinite, (first, last))):
+            return None
+        if not below and not above:
+            return [request]
+        inside = [Request(None, "LM", interval=(first, last))] if first <= last else []
+        return [*below, *inside, *above]
+
+    def are_below(self, *values: float | None) -> bool:
+        """Check that values are far below all penalties; None, for the largest magnitude, is not."""
+        mass = float(abs(self.M).max())
+        return all(value is not None and NEAR * abs(value) * mass <= self.least for value in values)
+
+    def are_far(self, request: Request) -> bool:
+        """Check that only eigenvalues of about the size of the penalties are wanted."""
+        if request.sigma is not None or request.interval is not None or request.k is None:
+            return False
+        k, half = request.k, request.k // 2
+        return {
+            "SA": k <= self.low,
+            "LA": k <= self.high,
+            "LM": k <= self.low + self.high,
+            "BE": half <= self.low and k - half <= self.high,
+        }[request.which]
 
     def shift_beyond(self, end: str) -> float | None:
-        """Find a shift beyond an end of the spectrum by inertia, zero where all eigenvalues have one sign.
+        """Find a shift between the penalties of one end and the other eigenvalues by inertia.
 
-        The values nearest to it are then those of the end. None if no factorisation counts.
+        It is zero where these have one sign; the values nearest to it are then those of the end. None if no
+        factorisation counts.
         """
         from blockvec import Factorization
 
@@ -95,9 +177,10 @@ class Penalties:
         factors, below = Factorization(self.A.astype(double), self.M), end == "SA"
         step = float(np.asarray(abs(self.A) @ np.ones(len(self.factors))).max() / abs(self.M).max())
         outwards = -step if below else step
+        count = self.low if below else len(self.factors) - self.high
 
         def is_beyond(sigma: float) -> bool:
-            return count_below(factors, sigma) == (0 if below else len(self.factors))
+            return count_below(factors, sigma) == count
 
         if is_beyond(0.0):
             return 0.0
@@ -111,31 +194,119 @@ class Penalties:
         return outside
 
     def result(self, result: EigenResult) -> EigenResult:
-        """Return the result for A and M; residuals remain those of D (A x - lambda M x)."""
-        X = result.eigenvectors
-        if self.end is not None:
-            result = result.with_info(which=self.end)
-        return replace(result, eigenvectors=(X * self.factors[:, None]).astype(X.dtype))
+        """Return the result for A and M, with its residuals.
+
+        In the rows of penalties, errors of D A D are many times as large in A: the components in these follow
+        from the others.
+        """
+        given = result.eigenvectors
+        X = (given * self.factors[:, None]).astype(np.promote_types(given.dtype, np.float64))
+        A, M = map(sp.csr_array, self.given)
+        theta = np.asarray(result.eigenvalues, np.float64)
+        diagonal, others = _rows(A)
+        moved = float(np.abs(theta).max(initial=0.0)) * np.asarray(abs(M).sum(axis=1), np.float64)
+        held = np.flatnonzero((self.factors < 1) & (np.abs(diagonal) > NEAR * (others + moved)))
+        pivots = diagonal[held, None] - np.real(M.diagonal())[held, None] * theta
+        for _ in range(STEPS):
+            X[held] -= (A[held] @ X - M[held] @ X * theta) / pivots
+        return _measured(replace(result, eigenvectors=X.astype(given.dtype)), A, M)
 
 
-def lost_digits(A: Any, wanted: tuple[float, ...]) -> str | None:
-    """Say that rounding errors of the largest rows exceed most other rows, where these have wanted values."""
+@frozen
+class Parts:
+    """Requests for groups of eigenvalues, ascending, in the place of one."""
+
+    whole: Request
+    requests: list[Request]
+    matrices: tuple[Any, Any]  # A and M on the host
+    prepare: Callable[[Request, str], Prepared]  # of a request, and a name for its checkpoint
+    caller: ArrayKind | None
+    given: dict[str, Any]  # entries of `info` that are the caller's
+    processes: None = None  # rows that are split over some have no penalties looked for
+
+    def solve(self) -> EigenResult:
+        """Solve for one group after the other, until the caller stops a solve."""
+        interval, parts = self.whole.interval, []
+        for number, request in enumerate(self.requests, 1):
+            parts.append(self.prepare(request, f"part{number}").solve())
+            if parts[-1].info["stopped"] in STOPPED:
+                break
+        result = functools.reduce(_above, self._orthogonal(parts)).with_info(**self.given)
+        if interval is None:
+            return result.with_info(k=self.whole.k, interval=None, counted=None, count_error=None)
+        found, is_whole = result.info["k"], len(parts) == len(self.requests)
+        refuse_more(found, self.whole.k)
+        ends = [end if math.isfinite(end) else None for end in interval]
+        missing = result.info["missing"] + (not is_whole)
+        result = result.with_info(counted=float(found), count_error=0.0, missing=missing)
+        return result.with_info(which="interval", interval=ends)
+
+    def _orthogonal(self, parts: list[EigenResult]) -> list[EigenResult]:
+        """Make the vectors of parts orthogonal: those of penalties, less accurate, to the others."""
+        A, M = map(sp.csr_array, self.matrices)
+        basis = np.zeros((A.shape[0], 0))
+        for i in sorted(range(len(parts)), key=lambda i: self.requests[i].which != "LM"):
+            given = parts[i].eigenvectors
+            X = to_host(given).astype(np.promote_types(given.dtype, np.float64))
+            if basis.shape[1] and X.shape[1]:
+                X -= basis @ (basis.conj().T @ (M @ X))
+                X /= np.sqrt((X.conj() * (M @ X)).real.sum(axis=0))
+                parts[i] = _measured(replace(parts[i], eigenvectors=X.astype(given.dtype)), A, M)
+                vectors = array_namespace(given).asarray(parts[i].eigenvectors)
+                parts[i] = replace(parts[i], eigenvectors=vectors)
+            basis = np.concatenate([basis, X], axis=1)
+        return parts
+
+
+def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
+    """Measure the residuals of a result, whose vectors are on the host, in the place of others."""
+    theta, X = to_host(result.eigenvalues).astype(np.float64), result.eigenvectors
+    residuals = np.linalg.norm(A @ X - M @ X * theta, axis=0).astype(np.float64)
+    is_close = result.converged & (residuals <= ACCEPTED * result.limits)
+    limits = np.where(is_close, np.maximum(result.limits, residuals), result.limits)
+    return replace(result, residuals=residuals, limits=limits, converged=residuals <= limits)
+
+
+def _above(low: EigenResult, high: EigenResult) -> EigenResult:
+    """Join the results for two groups; values of the lower one that reach the other may be the same ones."""
+    from ..combine import are_apart, both_described, continued
+
+    def joined(name: str, **axis: int) -> Any:
+        parts = getattr(low, name), getattr(high, name)
+        return array_namespace(parts[0]).concatenate(parts, **axis)
+
+    info = both_described(high, low)
+    info["k"] = low.info["k"] + high.info["k"]
+    info["missing"] += len(low.eigenvalues) > 0 and not are_apart(low, high)
+    arrays = ("eigenvalues", "residuals", "limits", "converged")
+    return EigenResult(
+        **{name: joined(name) for name in arrays},
+        eigenvectors=joined("eigenvectors", axis=1),
+        verification=low.verification.joined(high.verification),
+        info=info,
+        history=continued(low, high),
+    )
+
+
+def lost_digits(A: Any, wanted: tuple[float, ...], share: float) -> str | None:
+    """Say that rounding errors of the largest rows exceed a share of most others, whose values are wanted."""
     if not _may_have(A):
         return None
     A = on_host(A)
-    diagonal = np.real(A.diagonal())
+    diagonal, others = _rows(A)
     far = diagonal[np.argmax(np.abs(diagonal))]
-    if set(wanted) == {math.copysign(math.inf, far)}:
+    if share > 0 and set(wanted) == {math.copysign(math.inf, far)}:
         return None  # the values of these rows themselves
-    rows = np.asarray(abs(A) @ np.ones(len(diagonal)), np.float64)
+    rows = np.abs(diagonal) + others
     largest, most = float(rows.max()), float(np.median(rows[rows > 0]))  # others have no digits to lose
     rounding = FLOOR * float(np.finfo(np.promote_types(A.dtype, np.float32)).eps) / 2 * largest
-    if rounding <= LOST * most:
+    if rounding <= share * most:
         return None
     return (
-        f"the largest row of A has the norm {largest:.1g}, so that rounding errors of eigenvalues may be "
-        f"{rounding:.1g}, while most rows have a norm of {most:.1g}: digits of eigenvalues below that are "
-        "lost. Reduce the largest elements, or eliminate their degrees of freedom"
+        f"the largest row of A has the norm {largest:.1g}, and limits of residuals are relative to it: "
+        f"errors of eigenvalues may be {rounding:.1g}, while most rows have a norm of {most:.1g}: digits of "
+        "eigenvalues below that are lost. Eliminate the degrees of freedom of the largest elements, or "
+        "reduce these"
     )
 
 
@@ -161,3 +332,9 @@ def _congruent(matrix: Any, factors: Array) -> Any:
         return (factors[:, None] * matrix * factors).astype(dtype)
     D = sp.diags_array(factors)
     return sp.csr_array(D @ sp.csr_array(matrix) @ D).astype(dtype)
+
+
+def _rows(A: Any) -> tuple[RealArray, RealArray]:
+    """Return the diagonal of a matrix of the host, and the norms of the rows of what is beside it."""
+    diagonal = np.real(A.diagonal()).astype(np.float64)
+    return diagonal, np.asarray(abs(A) @ np.ones(len(diagonal)), np.float64) - np.abs(diagonal)

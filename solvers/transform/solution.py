@@ -31,7 +31,7 @@ from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
-from ..orthogonalize import orthogonalize
+from ..orthogonalization import orthogonalize
 from ..problem import STOPPED, Problem, Verification
 from ..result import EigenResult, InfiniteError
 from .deflation import solve_around
@@ -153,9 +153,12 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
     factors, sigma = form.factors, form.map.sigma
     assert factors is not None
     assert sigma is not None
+    if factors.sigma != sigma:  # since an earlier proof
+        factors.refactorize(sigma)
     result = solve_transformed(form, replace(problem, verify="auto"))
     for has_searched in (False, True):
-        if not result.converged.all():
+        is_over = problem.is_late() or result.info["stopped"] in STOPPED
+        if is_over or not result.converged.all():
             break
         text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), errors_allowed(result))
         result = result.with_count(text, missing)

@@ -1,4 +1,4 @@
-"""Loss of orthogonality over the condition number, for every policy of solvers.orthogonalize.
+"""Loss of orthogonality over the condition number, for every policy of solvers.orthogonalization.
 
     python tests/benchmarks/orthogonality.py --json docs/results/host-2core/orthogonality.json
     python -m tests.benchmarks.plot docs/results
@@ -20,7 +20,7 @@ import numpy as np
 from blockvec import BlockVector
 from blockvec.backends import backend_for
 from blockvec.errors import BreakdownError
-from solvers.orthogonalize import (
+from solvers.orthogonalization import (
     Adaptive,
     BCGSIPlus,
     CholQR2,

@@ -1,4 +1,4 @@
-"""Time solvers.orthogonalize against its traffic model, beside Gram-Schmidt and QR of NumPy or CuPy.
+"""Time solvers.orthogonalization against its traffic model, beside Gram-Schmidt and QR of NumPy or CuPy.
 
     python tests/benchmarks/orthogonalize.py --device gpu --json docs/results/h200/orthogonalize.json
 
@@ -24,7 +24,7 @@ from blockvec import BlockVector, array_namespace
 from blockvec.backends import Backend, backend_for
 from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
 from blockvec.profile import ceilings
-from solvers.orthogonalize import (
+from solvers.orthogonalization import (
     Adaptive,
     BCGSIPlus,
     CholQR2,

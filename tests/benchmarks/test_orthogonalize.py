@@ -10,7 +10,7 @@ import pytest
 
 from blockvec.backends import backend_for
 from blockvec.kernels.roofline import Ceilings
-from solvers.orthogonalize import Adaptive, PIPPlus
+from solvers.orthogonalization import Adaptive, PIPPlus
 from tests.benchmarks import orthogonality
 from tests.benchmarks.orthogonalize import Task, line, measure, model_time, tasks
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator
-from solvers.orthogonalize import (
+from solvers.orthogonalization import (
     Adaptive,
     BCGSIPlus,
     CholQR2,

@@ -16,7 +16,7 @@ import blockvec
 import solvers
 from blockvec import errors, models, parallel
 from blockvec.models import spectra
-from solvers import orthogonalize
+from solvers import orthogonalization
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -102,7 +102,7 @@ def public_names() -> set[str]:
         "blockvec.models": set(models.__all__) - {"spectra"},
         "blockvec.parallel": set(parallel.__all__) - set(blockvec.__all__),
         "blockvec.solvers": set(solvers.__all__) - set(blockvec.__all__),
-        "blockvec.solvers.orthogonalize": set(orthogonalize.__all__),
+        "blockvec.solvers.orthogonalization": set(orthogonalization.__all__) - set(blockvec.__all__),
     }
     for module in (errors, spectra):
         own = [name for name, member in vars(module).items() if inspect.getmodule(member) is module]

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from blockvec.errors import BreakdownError
 from blockvec.models import model
 from solvers import eigsh
-from solvers.orthogonalize.factors import gram_root
+from solvers.orthogonalization.factors import gram_root
 
 GRID = model("laplace2d:n=20")
 MASS = sp.diags_array(np.linspace(1, 2, 400), format="csr")
@@ -20,8 +20,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "lanczos": {"k": 4, "which": "SA", "method": "lanczos", "ncv": 12, "verify": "always"},
     "blocks": {"k": 4, "which": "SA", "method": "lanczos", "ncv": 16, "block_size": 4, "verify": "always"},
     "filter": {"k": 4, "which": "SA", "method": "filter"},
-    "corrections": {"k": 3, "which": "SA", "method": "jd"},
-    "corrections inside": {"k": 2, "sigma": 0.31, "method": "jd"},
+    "corrections": {"k": 3, "which": "SA", "method": "jd", "tol": 1e-6},
+    "corrections inside": {"k": 2, "sigma": 0.31, "method": "jd", "tol": 1e-6},
     "slices": {"interval": (0.1, 0.4), "M": MASS, "tol": 1e-8},
     "shift": {"k": 4, "sigma": 0.31, "M": MASS},
 }

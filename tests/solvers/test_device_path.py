@@ -15,7 +15,7 @@ import solvers.iterations.krylov
 import solvers.iterations.lanczos
 import solvers.iterations.rayleigh_ritz
 import solvers.iterations.verification
-import solvers.orthogonalize.decomposition
+import solvers.orthogonalization.decomposition
 from solvers import placement
 from solvers.iterations.counts import Counts
 from solvers.iterations.filtered_lanczos import FilteredRestart
@@ -23,7 +23,7 @@ from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.spectrum import sketch_spectrum
-from solvers.orthogonalize import Adaptive, CholQR2, RankedCholQR, orthogonalize
+from solvers.orthogonalization import Adaptive, CholQR2, RankedCholQR, orthogonalize
 from solvers.problem import IterationOptions, Problem
 from tests import policies
 
@@ -79,10 +79,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> DeviceNamespace:
     for name in ("blocks", "iterations.spectrum"):
         monkeypatch.setattr(sys.modules[f"solvers.{name}"], "array_namespace", lambda array: namespace)
     for name in ("start_copy", "inverse_factor"):
-        monkeypatch.setattr(solvers.orthogonalize.decomposition, name, getattr(namespace, name))
+        monkeypatch.setattr(solvers.orthogonalization.decomposition, name, getattr(namespace, name))
     monkeypatch.setattr(solvers.iterations.spectrum, "start_copies", namespace.start_copies)
     for name in ("start_copies", "inverse_factor"):
-        monkeypatch.setattr(solvers.orthogonalize.queued_step, name, getattr(namespace, name))
+        monkeypatch.setattr(solvers.orthogonalization.queued_step, name, getattr(namespace, name))
     return namespace
 
 
@@ -154,7 +154,7 @@ def test_within_a_block_the_device_goes_on_before_anybody_waits(
         return SimpleNamespace(T=factor.T, wait=lambda: (order.append("wait"), factor.wait())[1])
 
     monkeypatch.setattr(plain.PlainBlock, "combine", queued)
-    monkeypatch.setattr(solvers.orthogonalize.decomposition, "inverse_factor", watched)
+    monkeypatch.setattr(solvers.orthogonalization.decomposition, "inverse_factor", watched)
     block = plain.PlainBlock.random(200, 4, rng=1)
     result = orthogonalize(block, policy=policy)
     assert order == ["divide", "wait"] * result.reductions

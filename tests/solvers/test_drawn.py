@@ -75,6 +75,18 @@ ONCE_WRONG = {
         place="at:0.07",
         tol=1e-9,
     ),
+    "more values around a shift that was moved, after a proof elsewhere": Draw(
+        "penalty",
+        253,
+        ("grid:nx=26,ny=27,seed=972",),
+        "LM",
+        4,
+        masses="diagonal:decades=2",
+        penalty=1e13,
+        place="at:0.22",
+        convergence="norm",
+        verify="always",
+    ),
     "an interval of few rows with a singular M": Draw(
         "generalised",
         63,

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import OptionError
 from solvers import eigsh
-from solvers.orthogonalize import orthogonalize
+from solvers.orthogonalization import orthogonalize
 from solvers.transform import solution
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from solvers.transform.solution import is_dominated_by_its_diagonal

@@ -20,7 +20,7 @@ from solvers.blocks import in_precision
 from solvers.column_block import ColumnBlock
 from solvers.iterations import filtered_lanczos, mixed_precision
 from solvers.iterations.chebyshev import ChebyshevOperator
-from solvers.iterations.filter_design import Filter
+from solvers.iterations.filter import Filter
 from solvers.iterations.mixed_precision import LEAST_LIMIT, UNIT, SingleCopy
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu

@@ -10,8 +10,8 @@ import pytest
 from blockvec import BlockVector, option_context
 from blockvec.errors import BreakdownError, ShapeError
 from solvers.column_block import ColumnBlock
-from solvers.orthogonalize import Adaptive, BCGSIPlus, orthogonalize
-from solvers.orthogonalize.host_step import host_step
+from solvers.orthogonalization import Adaptive, BCGSIPlus, orthogonalize
+from solvers.orthogonalization.host_step import host_step
 
 N, M, B = 1500, 24, 4
 DTYPES = ("float32", "float64", "complex64", "complex128")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from blockvec import BlockVector, RowLayout
 from blockvec.errors import BreakdownError, OptionError
-from solvers.orthogonalize import (
+from solvers.orthogonalization import (
     Adaptive,
     BCGSIPlus,
     CholQR2,
@@ -404,5 +405,21 @@ def test_a_step_makes_resolved_columns_orthonormal_and_undoes_itself(name: str, 
 )
 def test_a_removed_policy_names_its_replacement(old: str, new: str) -> None:
     with pytest.raises(ImportError, match=rf"{old} was removed; use {new}\(\)"):
-        exec(f"from solvers.orthogonalize import {old}")
+        exec(f"from solvers.orthogonalization import {old}")
     assert old not in dir(sys.modules[orthogonalize.__module__])
+
+
+@pytest.mark.parametrize("package", ["solvers", "blockvec.solvers"])
+def test_the_module_of_an_earlier_version_stands_for_the_renamed_one(package: str) -> None:
+    code = f"""
+from {package}.orthogonalize import BCGSIPlus, orthogonalize
+import blockvec, {package}, {package}.orthogonalization
+assert {package}.orthogonalize is blockvec.orthogonalize is orthogonalize
+assert {package}.orthogonalize.orthogonalize is orthogonalize
+assert {package}.orthogonalization.BCGSIPlus is BCGSIPlus
+try:
+    from {package}.orthogonalize import SVQB
+except ImportError as error:
+    assert "use RankedCholQR()" in str(error)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,7 +12,8 @@ import scipy.sparse as sp
 
 from blockvec.errors import OptionError
 from solvers import ConvergenceWarning, count_eigenvalues, eigsh
-from solvers.transform.penalties import Penalties
+from solvers.transform.penalties import Penalties, Request
+from tests.pretended_gpu import pretended_gpu
 
 SIDE = 16  # rows of a grid, and degrees of freedom that are fixed
 N = SIDE * SIDE
@@ -99,7 +100,6 @@ def test_the_end_of_an_indefinite_matrix_is_found(sign: int) -> None:
     result = eigsh(A, 5, which=end, rng=0, return_info=True)
     assert np.abs(result.eigenvalues - expected).max() <= 1e-12
     assert result.info["which"] == end
-    assert Penalties.of(A, None, (-math.inf if sign < 0 else math.inf,)) is None  # those of the penalties
 
 
 def test_penalties_themselves_are_found_at_their_end() -> None:
@@ -108,19 +108,146 @@ def test_penalties_themselves_are_found_at_their_end() -> None:
     assert np.abs(w - 1e12).max() <= 10
 
 
+def measured(A: Any, M: Any, result: Any) -> np.ndarray:
+    """Compute the residuals of a result; checks that its vectors are orthonormal."""
+    X = result.eigenvectors.astype(np.complex128)
+    mass = X if M is None else M @ X
+    loss = 100 * np.finfo(result.eigenvectors.dtype).eps
+    assert np.abs(X.conj().T @ mass - np.eye(X.shape[1])).max() <= loss
+    return np.linalg.norm(A @ X - mass * result.eigenvalues.astype(float), axis=0)
+
+
+@pytest.mark.parametrize("has_mass", [False, True])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_both_ends_are_as_right_as_each_of_them(penalty: float, has_mass: bool) -> None:
+    masses = MASSES if has_mass else None
+    M = sp.diags_array(MASSES, format="csr") if has_mass else None
+    A, expected = grid(penalty), reference(penalty, masses)
+    few = eigsh(A, 6, M=M, which="BE", rng=0, return_info=True)
+    many = eigsh(A, 2 * SIDE + 8, M=M, which="BE", rng=0, return_info=True)
+    above = eigsh(A, SIDE + 4, M=M, which="LA", rng=0, return_info=True)
+    assert np.abs(few.eigenvalues[:3] - expected[:3]).max() <= 2e-12
+    assert np.abs(many.eigenvalues[: SIDE + 4] - expected[: SIDE + 4]).max() <= 2e-12
+    for result in (many, above):
+        assert np.abs(result.eigenvalues[-SIDE - 4 : -SIDE] - expected[-4:]).max() <= 1e-11
+    for result, which in ((few, "BE"), (many, "BE"), (above, "LA")):
+        assert (result.info["which"], result.info["sigma"]) == (which, None)
+        assert result.info["k"] == len(result.eigenvalues)
+        assert (measured(A, M, result) <= result.limits).all()
+        held = result.eigenvalues > penalty / 4
+        assert np.allclose(result.eigenvalues[held] * (MASSES[0] if has_mass else 1), penalty, rtol=0.1)
+        assert result.limits[~held].max(initial=0) <= 1e-12
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_intervals_without_an_end_hold_the_penalties_too(penalty: float) -> None:
+    A, expected = grid(penalty), reference(penalty)
+    for low in (6.0, -math.inf) if penalty == 1e10 else (6.0,):
+        inside = expected[expected > low]
+        result = eigsh(A, interval=(low, math.inf), rng=0, return_info=True)
+        assert len(result.eigenvalues) == result.info["counted"] == len(inside) + SIDE
+        assert np.abs(result.eigenvalues[:-SIDE] - inside).max() <= 1e-11
+        assert result.info["interval"] == [None if low < 0 else low, None]
+    assert len(eigsh(A, interval=(10.0, math.inf), rng=0)[0]) == SIDE
+    held = int((expected > 6).sum()) + SIDE
+    assert len(eigsh(A, held, interval=(6.0, math.inf), rng=0)[0]) == held
+    with pytest.raises(OptionError, match=f"k: got {held - 1}, but the interval holds {held}"):
+        eigsh(A, held - 1, interval=(6.0, math.inf), rng=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_residuals_are_those_of_the_matrices_that_were_given(penalty: float, dtype: Any) -> None:
+    A = grid(penalty, dtype)
+    u, M = np.finfo(dtype).eps / 2, sp.diags_array(MASSES, format="csr").astype(dtype)
+    for options in ({"sigma": 0.5, "k": 5}, {"which": "SA", "k": 5}, {"interval": (0.2, 1.0)}):
+        for mass in (None, M):
+            if mass is not None and u > 1e-10:
+                continue
+            result = eigsh(A, M=mass, rng=0, return_info=True, **options)
+            assert np.allclose(measured(A, mass, result), result.residuals, rtol=0.1, atol=10 * u)
+            assert (result.residuals <= result.limits).all()
+            assert result.limits.max() <= 2e3 * u
+
+
+@pytest.mark.parametrize("tol", [1e-6, 1e-4])
+def test_groups_are_orthogonal_at_any_tolerance(tol: float) -> None:
+    masses = sp.diags_array(MASSES, format="csr")
+    for A, M in [(grid(1e8), None), (grid(1e8), masses)]:
+        result = eigsh(A, 2 * SIDE - 6, M=M, which="BE", tol=tol, rng=0, return_info=True)
+        assert np.allclose(measured(A, M, result), result.residuals, rtol=0.1, atol=1e-7)
+        assert (result.residuals <= result.limits).all()
+
+
+def test_penalties_of_both_signs_are_apart_from_the_rest() -> None:
+    half = SIDE // 2
+    signs = np.r_[np.full(half, 1e12), np.full(half, -1e12), np.zeros(N - SIDE)]
+    A = sp.csr_array(grid(0.0) + sp.diags_array(signs))
+    plain = grid(0.0).toarray()[SIDE:, SIDE:]
+    inside = np.linalg.eigvalsh(plain)
+    low = eigsh(A, half + 3, which="SA", rng=0)[0]
+    assert np.abs(low[half:] - inside[:3]).max() <= 1e-10
+    assert (low[:half] < -9e11).all()
+    ends = eigsh(A, 2 * half + 4, which="BE", rng=0)[0]
+    assert np.abs(ends[half:-half] - inside[[0, 1, -2, -1]]).max() <= 1e-10
+    everything = eigsh(A, interval=(-math.inf, math.inf), rng=0)[0]
+    assert np.abs(everything[half:-half] - inside).max() <= 1e-10
+
+
+@pytest.mark.parametrize("options", [{"which": "BE"}, {"which": "SA"}, {"interval": (6.0, math.inf)}])
+def test_matrices_of_a_gpu_are_solved_as_those_of_the_host(options: dict[str, Any]) -> None:
+    k = None if "interval" in options else 6
+    expected = eigsh(grid(1e12), k, rng=0, **options)[0]
+    with pretended_gpu():
+        w, V = eigsh(grid(1e12), k, rng=0, device="gpu", **options)
+        assert (w.get() == expected).all()
+        assert V.shape == (N, len(expected))
+
+
+def test_a_callback_ends_all_parts() -> None:
+    options = {"callback": lambda state: True, "on_unconverged": "return", "return_info": True}
+    result = eigsh(grid(1e12), 2 * SIDE + 8, which="BE", rng=0, **options)
+    assert (result.info["stopped"], result.info["k"]) == ("callback", 2 * SIDE + 8)
+    assert result.converged.sum() < result.info["k"]
+
+
 def test_matrices_without_penalties_are_left_alone() -> None:
     hub = sp.lil_array((N, N))
     hub[0, 1:] = hub[1:, 0] = -1e6
     hub.setdiag(np.r_[1e6 * (N - 1), np.full(N - 1, 1e6)])
     for A in (grid(0.0), grid(1e4), sp.csr_array(hub), sp.diags_array(10.0 ** np.arange(-5, 6))):
-        assert Penalties.of(A, None, (0.0,)) is None
-    assert Penalties.of(grid(1e8), None, (1e7,)) is None  # a shift among the penalties
-    assert Penalties.of(grid(1e8), None, (0.0,), k=N) is None  # which are wanted, too
+        assert Penalties.of(A, None) is None
+
+
+def test_what_is_asked_for_is_divided_where_penalties_divide_the_spectrum() -> None:
+    penalties = Penalties.of(grid(1e8), None)
+    assert penalties is not None
+    free, gap = N - SIDE, penalties.shift_beyond("LA")
+    assert gap is not None
+    assert 7 < gap < 80
+    low, high = Request(3, "LM", 0.0), Request(SIDE, "LA")
+    for request, parts in {
+        Request(3, "SA"): [low],
+        Request(3, "LA"): [Request(3, "LA")],
+        Request(3, "LM"): [Request(3, "LM")],
+        Request(3, "LM", 0.5): [Request(3, "LM", 0.5)],
+        Request(6, "BE"): [low, Request(3, "LA")],
+        Request(SIDE + 2, "LA"): [Request(2, "LM", gap), high],
+        Request(N, "BE"): [Request(free, "LM", 0.0), high],
+        Request(None, "LM", None, (0.0, 1.0)): [Request(None, "LM", None, (0.0, 1.0))],
+        Request(None, "LM", None, (0.5, math.inf)): [Request(None, "LM", None, (0.5, gap)), high],
+        Request(None, "LM", None, (1e3, math.inf)): [high],
+        Request(3, "LM", 1e7): None,  # a shift among the penalties
+        Request(free + 2, "SA"): None,  # the lowest penalties
+        Request(SIDE + 1, "LM"): None,
+        Request(None, "LM", None, (1e6, 1e9)): None,
+    }.items():
+        assert penalties.requests(request) == parts, request
 
 
 def test_a_congruence_by_powers_of_two_is_exact() -> None:
     A = grid(3e13)
-    penalties = Penalties.of(A, None, (0.0,))
+    penalties = Penalties.of(A, None)
     assert penalties is not None
     D = sp.diags_array(1 / penalties.factors)
     assert abs(D @ penalties.A @ D - A).max() == 0
@@ -131,23 +258,39 @@ def test_a_congruence_by_powers_of_two_is_exact() -> None:
 def test_penalties_of_many_sizes_leave_the_norm_of_the_other_rows() -> None:
     sizes = np.geomspace(1e3, 1e15, SIDE)
     A = grid(0.0) + sp.diags_array(np.r_[sizes, np.zeros(N - SIDE)])
-    penalties = Penalties.of(sp.csr_array(A), None, (0.0,))
+    penalties = Penalties.of(sp.csr_array(A), None)
     assert penalties is not None
     assert abs(penalties.A).max() <= 50 * abs(grid(0.0)).max()
 
 
-def tied() -> Any:
+def tied(penalty: float) -> Any:
     """Return a grid in which two degrees of freedom are tied by a penalty: no diagonal scaling helps."""
     A = sp.lil_array(grid(0.0))
-    A[:2, :2] += 1e15 * np.array([[1, -1], [-1, 1]])
+    A[:2, :2] += penalty * np.array([[1, -1], [-1, 1]])
     return sp.csr_array(A)
 
 
 def test_where_penalties_remain_nothing_is_called_exact() -> None:
     with pytest.raises(OptionError, match="count_eigenvalues: the largest row"):
-        count_eigenvalues(tied(), 0.0, 0.3)
+        count_eigenvalues(tied(1e15), 0.0, 0.3)
     with pytest.raises(OptionError, match="interval: the largest row"):
-        eigsh(tied(), interval=(0.0, 0.3))
-    for A, options in [(tied(), {}), (grid(1e15), {"method": "dense"}), (grid(1e15), {"norm": 1e15})]:
+        eigsh(tied(1e15), interval=(0.0, 0.3))
+    for A, k, options in [
+        (tied(1e15), 3, {"which": "SA"}),
+        (tied(1e9), 3, {"which": "SA"}),
+        (tied(1e9), 6, {"which": "BE"}),
+        (tied(1e9), None, {"interval": (0.0, 0.3)}),
+        (grid(1e15), 3, {"which": "SA", "method": "dense"}),
+        (grid(1e15), 3, {"which": "SA", "norm": 1e15}),
+        (grid(1e6), 3, {"which": "SA", "method": "filter", "tol": 1e-4, "convergence": "norm"}),
+        (grid(1e6), 1, {"which": "SA", "method": "jd", "maxiter": 1}),
+        (grid(1e6), SIDE + 1, {"which": "LM"}),
+    ]:
         with pytest.warns(ConvergenceWarning, match="digits of eigenvalues below that are lost"):
-            eigsh(A, 3, which="SA", rng=0, on_unconverged="return", **options)
+            eigsh(A, k, rng=0, on_unconverged="return", **options)
+
+
+def test_values_of_the_largest_rows_are_not_warned_of() -> None:
+    for which in ("LA", "LM"):
+        eigsh(grid(1e9), 3, which=which, rng=0)
+        eigsh(tied(1e9), 1, which=which, rng=0)

@@ -20,8 +20,8 @@ from solvers.iterations import krylov, lanczos
 from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.recorded_step import RecordedStep
-from solvers.orthogonalize import factors, queued_step
-from solvers.orthogonalize.queued_step import queue_step
+from solvers.orthogonalization import factors, queued_step
+from solvers.orthogonalization.queued_step import queue_step
 from solvers.transform.standard_form import in_inner_product
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu

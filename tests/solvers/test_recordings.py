@@ -16,7 +16,7 @@ from blockvec import BlockVector, as_operator, models
 from solvers import Linear, block_minres, eigsh
 from solvers.linear.recordings import Recordings, recordings_for
 from solvers.linear.systems import Projection
-from solvers.orthogonalize import orthogonalize
+from solvers.orthogonalization import orthogonalize
 
 minres: Any = importlib.import_module("solvers.linear.minres")
 DTYPES = ("float64", "complex128", "float32", "complex64")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,19 @@ from solvers import (
     NoConvergence,
     eigsh,
     replace_eigsh,
+    shift_invert,
     stages,
 )
 from solvers.__main__ import main
 from solvers.dense import dense_eigenpairs
+from solvers.factorization import inertia
 from solvers.iterations.base import Iteration
-from solvers.problem import Verification
+from solvers.iterations.rayleigh_ritz import Tolerance
+from solvers.problem import STOPPED, Problem, Verification
 from solvers.settle import doubt, is_complete, settle
 from solvers.shift_invert import PAIR_RESTARTS
 from solvers.transform import solution
+from solvers.transform.spectral_map import SpectralMap
 from solvers.transform.standard_form import standard_form
 
 DIAGONAL = sp.diags_array(np.linspace(0, 1, 400), format="csr")
@@ -72,6 +77,39 @@ def test_copies_that_may_be_missing_never_leave_in_silence(
     assert is_complete(result, "never")
     assert bool(doubt(result, "auto")) is not verification.is_decided
     assert doubt(result, "never") == ""
+
+
+@pytest.mark.parametrize("stopped", STOPPED)
+def test_nothing_is_factorised_for_a_proof_once_the_caller_has_ended_a_solve(
+    solved: EigenResult, stopped: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def factorise(*_: Any) -> Any:
+        raise AssertionError("a proof factorises")
+
+    ended = solved.with_info(stopped=stopped)
+    form: Any = SimpleNamespace(factors=None, map=SpectralMap(0.0), why="")
+    problem = Problem(
+        operator=as_operator(DIAGONAL),
+        k=4,
+        which="LA",
+        tolerance=Tolerance(0.0, "value", 1e-16),
+        rng=np.random.default_rng(0),
+    )
+    monkeypatch.setattr(inertia, "proof", factorise)
+    assert shift_invert._proven(ended, form, problem, problem, "").info["stopped"] == stopped
+    form.factors = DIAGONAL
+    monkeypatch.setattr(solution, "solve_transformed", lambda *_: ended)
+    monkeypatch.setattr(solution, "proof_around", factorise)
+    assert solution.solve_proven(form, problem).info["stopped"] == stopped
+
+
+@pytest.mark.parametrize("stopped", WAYS_TO_STOP)
+def test_copies_known_to_be_missing_are_no_fault_of_pairs_that_converged(
+    solved: EigenResult, stopped: str
+) -> None:
+    result = solved.with_info(stopped=stopped, missing=2)
+    with pytest.raises(NoConvergence, match=r"^All 4 pairs converged\. At least 2 copies are known"):
+        settle(result, "auto", "raise")
 
 
 @pytest.mark.parametrize("verify", ["never", "auto", "always"])

@@ -12,7 +12,7 @@ from blockvec import as_operator, models
 from blockvec.models.spectra import laplace_eigenvalues
 from solvers import eigsh
 from solvers.column_block import ColumnBlock, ColumnOperator
-from solvers.iterations import filter_choice, lanczos
+from solvers.iterations import filtered_lanczos, lanczos
 from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.probe import probe
@@ -147,8 +147,8 @@ def test_a_wider_filter_after_single_columns_finds_all_copies(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its start, two mixtures of one Krylov space, has one copy of every value, not two.
-    monkeypatch.setattr(filter_choice, "CYCLES_TO_PREDICT", 2)
-    monkeypatch.setattr(filter_choice, "CYCLES_OF_FEW", 0.0)
+    monkeypatch.setattr(filtered_lanczos, "SINGLE_CYCLES", 2)
+    monkeypatch.setattr(filtered_lanczos, "MOST_SINGLE_CYCLES", 0.0)
     place = np.abs(np.arange(48) - 23.5)
     inside = np.flatnonzero(np.hypot(place[:, None], place[None, :]) < 24)
     A = sp.csr_array(models.model("laplace2d:n=48")[inside][:, inside]) * 24**2  # has many double values

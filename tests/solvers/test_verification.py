@@ -202,6 +202,15 @@ def test_the_edge_moves_where_missed_copies_could_lie_too_near_to_grow(plain: An
     assert choose_interval(alone, 1e6, 20).target > found.wanted + 1e-7
 
 
+def test_what_a_given_start_may_lack_is_looked_for_up_to_the_last_value() -> None:
+    A = sp.diags_array(np.r_[3.0, 2.0, 1.01, 1.0, np.linspace(-1, 0.9999, 3000)], format="csr")
+    start = np.random.default_rng(1).standard_normal((A.shape[0], 1))
+    start[2] = 0
+    result = eigsh(A, 3, which="LA", v0=start, method="jd", rng=0, tol=1e-6, return_info=True)
+    assert np.allclose(result.eigenvalues, [1.01, 2, 3], atol=1e-6)
+    assert "looked for values" not in result.info["verification"]
+
+
 class EndingEarly:
     """A recorder that computes nothing, ends a recording early, and returns the operations."""
 

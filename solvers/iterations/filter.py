@@ -57,18 +57,14 @@ class Filter:
         return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
 
 
+def degree_of(filter: Filter | None) -> int:
+    """Return a filter's degree, 0 without one."""
+    return 0 if filter is None else filter.degree
+
+
 def filter_width(k: int) -> int:
     """Return the least number of columns of a filter's block, for which it reads the matrix once."""
     return min(k, PAIR) if k <= FEW_PAIRS else 2 * PAIR
-
-
-def most_cycles(k: int) -> float:
-    """Return the predicted cycles of Lanczos steps beyond which a filter takes less time on short columns.
-
-    Measured with 40 matrices of 600 to 64 000 rows: 4 for k up to 20, 3 for 50, 2 for 100. The more pairs are
-    wanted, the more a cycle costs beside the applications of A.
-    """
-    return max(2.0, 4.3 - k / 40)
 
 
 def choose_degree(operator: CostedOperator, block_size: int, basis: int, itemsize: int | None = None) -> int:

@@ -18,12 +18,14 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Array
 
-NOISE = 32.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): three times the largest noise observed
-RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u are not resolved
-PLAIN_GROWTH = 1e3  # growth below which Cholesky needs no pivoting ...
-PLAIN_NOISE = 1e-4  # ... if the relative noise of all columns is below this
+NOISE = (
+    32.0  # u ||w|| or u ||A||: length below which a direction is lost; three times the largest noise observed
+)
+RESOLUTION = 4.0  # b u: eigenvalues of a scaled Gram matrix below it are not resolved
+PLAIN_GROWTH = 1e3  # growth of rounding errors below which a Cholesky factorisation needs no pivoting
+PLAIN_NOISE = 1e-4  # relative noise of columns below which it needs none either
 ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
-AMPLIFIED = 16.0  # accepted loss of orthogonality between V and Q, in u
+AMPLIFIED = 16.0  # u: accepted loss of orthogonality between V and Q
 
 
 @frozen

@@ -20,11 +20,11 @@ from ..blocks import Array, Block
 from .factors import AMPLIFIED, ENOUGH, PLAIN_GROWTH
 from .host_step import is_enough, square
 
-REDUCTIONS = 3
-# Accepted losses of orthogonality in u, within a block per column and between blocks. Steps that wait end
-# with smaller ones; here a step that is repeated takes those queued after it along.
-QUEUED_ENOUGH, QUEUED_AMPLIFIED = 4 * ENOUGH, 2 * AMPLIFIED
-LIKENESS = 2.0  # growth in a step relative to that in the one before, at most, as a rule
+REDUCTIONS = 3  # per step
+# Limits above those of steps that wait: a step that is repeated invalidates those queued after it.
+QUEUED_ENOUGH = 4 * ENOUGH  # u per column: accepted loss of orthogonality within a block
+QUEUED_AMPLIFIED = 2 * AMPLIFIED  # u: accepted loss of orthogonality between V and Q
+LIKENESS = 2.0  # assumed upper bound of growth(step j + 1) / growth(step j)
 
 
 @frozen
