@@ -15,7 +15,7 @@ from blockvec.errors import BreakdownError, OptionError
 from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, ceil_div, column_factors, columns_of, needs_threads, project_out, to_host
 from .column_block import ColumnBlock, ColumnOperator
-from .combine import after_outliers, both_ends, computed_outwards, one_after_other, staged
+from .combine import both_ends, one_after_other, staged
 from .costs import FEW_ROWS, is_dense
 from .dense import IDENTITY_COLUMNS, dense_eigenpairs
 from .iterations.base import Iteration, IterationResult
@@ -65,7 +65,7 @@ def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
-    given, options = problem, replace(options, mixes=may_mix(problem, options))
+    options = replace(options, mixes=may_mix(problem, options))
     require_basis(problem, options)
     op = problem.operator
     start: Block = _empty(op) if problem.start is None else problem.start
@@ -100,23 +100,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
             ) from error
         if largest(op.layout, interrupted()):
             outcome = replace(outcome, reason="interrupted")
-    result = _result(problem, options, outcome)
-    if outcome.reason != "outliers":
-        return result
-
-    def solve_rest(rest: Problem, others: EigenResult) -> EigenResult:  # with orthonormal locked columns
-        sizes = choose_options(rest, rest)
-        result = solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
-        return one_after_other(others, result, rest.which)
-
-    count = min(computed_outwards(result, problem.which), problem.k - 1)
-    joined = after_outliers(given, result, count, solve_rest) if count else None
-    if joined is not None:
-        return joined
-    why = "copies of values far out had not all been found"
-    plain = replace(options, method="lanczos", degree=1, why=why)
-    rest = replace(given, start=BlockVector(result.eigenvectors))
-    return one_after_other(result, solve_iteratively(rest, plain), given.which)
+    return _result(problem, options, outcome)
 
 
 def _iteration(method: Chosen) -> type[Iteration]:

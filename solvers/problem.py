@@ -35,7 +35,6 @@ Stop = Literal[
     "interrupted",
     "stagnated",
     "costly",
-    "outliers",
     "inexact",  # errors of OPinv limit residuals
 ]
 STOPPED = ("interrupted", "time_limit", "callback")  # reasons of the caller to end a solve

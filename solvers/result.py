@@ -64,7 +64,7 @@ class SolveInfo(TypedDict):
 
     method: str
     why: str  # the reason for the method
-    stopped: Stop  # all but "outliers"
+    stopped: Stop
     verification: str  # in words, for display: `EigenResult.verification` is what programs test
     n: int
     k: int

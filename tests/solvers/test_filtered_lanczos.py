@@ -470,7 +470,7 @@ def test_a_short_solve_on_short_columns_is_not_filtered(k: int) -> None:
 def test_values_far_out_and_others_are_computed_together(
     which: str, dtype: str, tol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solvers.preparation.solve_or_factorise", lambda problem, A: drivers.solve(problem))
+    monkeypatch.setattr("solvers.stages.solve_or_factorise", lambda problem, A: drivers.solve(problem))
     rng = np.random.default_rng(0)
     values = np.concatenate([np.linspace(2, 30, 16) ** 1.5, [164.3] * 2, rng.uniform(0, 1, 5000)])
     values *= 1 if which == "LA" else -1
