@@ -97,7 +97,7 @@ def test_nothing_is_factorised_for_a_proof_once_the_caller_has_ended_a_solve(
     )
     monkeypatch.setattr(inertia, "proof", factorise)
     assert shift_invert._proven(ended, form, problem, problem, "").info["stopped"] == stopped
-    form.factors = DIAGONAL
+    form.factors = SimpleNamespace(sigma=0.0)
     monkeypatch.setattr(solution, "solve_transformed", lambda *_: ended)
     monkeypatch.setattr(solution, "proof_around", factorise)
     assert solution.solve_proven(form, problem).info["stopped"] == stopped

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.csgraph import structural_rank
 from scipy.sparse.linalg import splu
 
 from ..base import Array, Factors, is_nearly_full
@@ -86,8 +87,11 @@ class SuperLuFactors(Factors):
         data = matrix.data.conj() if matrix.dtype.kind == "c" else matrix.data
         columns = sp.csc_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
         self._lu, self._entries, self._element_bytes = None, 0, columns.dtype.itemsize + INDEX_BYTES
-        if not exchanges_rows and not columns.diagonal().all():
-            return False  # a zero would be a pivot
+        if not columns.diagonal().all():
+            if not exchanges_rows:
+                return False  # a zero would be a pivot
+            if structural_rank(columns) < columns.shape[0]:
+                return False  # SuperLU may crash without a full transversal
         symmetric: dict[str, Any] = {
             "permc_spec": "MMD_AT_PLUS_A",
             "diag_pivot_thresh": 0.0,

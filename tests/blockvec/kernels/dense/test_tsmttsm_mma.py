@@ -69,7 +69,7 @@ def test_views_and_unaligned_bases_are_copied_in_pieces_by_producer_warps() -> N
 
 
 @pytest.mark.parametrize(("dtype", "align"), [("float64", 8), ("float32", 4)])
-@pytest.mark.parametrize("width", [1, 8, 13])
+@pytest.mark.parametrize("width", [1, 8])
 def test_copies_of_single_numbers_leave_l1_most_of_a_multiprocessors_memory(
     width: int, dtype: str, align: int
 ) -> None:
