@@ -74,19 +74,3 @@ class Recorder:
         cannot be captured, the operations themselves are returned.
         """
         return self._record(operations)
-
-    def repeated(self, operations: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that performs operations; its first call records them for the later ones.
-
-        That call runs the operations, which compiles their kernels. All calls are made inside the context.
-        """
-        again: list[Callable[[], object]] = []
-
-        def perform() -> None:
-            if again:
-                again[0]()
-            else:
-                operations()
-                again.append(self.record(operations))
-
-        return perform

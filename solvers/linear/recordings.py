@@ -23,8 +23,7 @@ from ..blocks import Array, Block, SystemOperator, project_out
 from .systems import Projection
 from .tridiagonal import Scalars, closing, opening
 
-PHASES = 6  # steps after which all blocks have their first roles again: three times two
-AHEAD = 2  # steps started before the results of the first are read
+PHASES = 6
 
 
 def recordings_for(
@@ -79,24 +78,24 @@ class Steps:
     """
 
     def __init__(self, operator: SystemOperator, like: Block, Q: Block | None, recorder: Recorder) -> None:
-        self._operator, self._Q = operator, Q
-        self._xp = xp = array_namespace(like.array)
-        width, real = like.shape[1], like.array.real.dtype
-        self._vectors, self._directions = [like.like() for _ in range(3)], [like.like() for _ in range(2)]
+        width, self._xp = like.shape[1], array_namespace(like.array)
+        self._operator, self._Q, self._recorder = operator, Q, recorder
+        self._three, self._two = [like.like() for _ in range(3)], [like.like() for _ in range(2)]
         self._X = like.like()
-        self._shift, self._limits = xp.zeros(width, real), xp.zeros(width)
+        real = like.array.real.dtype
+        self._shift = self._xp.zeros(width, real)
+        self._limits = self._xp.zeros(width)
         self._scalars = Scalars(
-            *(xp.zeros(width, bool if name == "active" else float) for name in Scalars._fields)
+            *(self._xp.zeros(width, bool if name == "active" else float) for name in Scalars._fields)
         )
-        self._kept = xp.zeros(width, bool)  # mask of systems that the host has not stopped
-        self._updates = [xp.zeros(width, real) for _ in range(4)]  # factors of Z, W_old, W, and X
-        self._last = xp.zeros(width, real)  # the factor of X, of kept systems
-        self._factors = [xp.zeros(width, real) for _ in range(3)]  # of A u, u and u_old
-        self._alpha, self._scale = xp.zeros(width), xp.zeros(width)
-        self._logs = [xp.zeros((2, width)) for _ in range(AHEAD)]
+        self._rows = [self._xp.zeros(width, real) for _ in range(4)]  # factors of Z, W_old, W, and X
+        self._kept, self._last = self._xp.zeros(width, bool), self._xp.zeros(width, real)
+        self._factors = [self._xp.zeros(width, real) for _ in range(3)]  # of A u, u and u_old
+        self._alpha, self._scale = self._xp.zeros(width), self._xp.zeros(width)
+        self._logs = [self._xp.zeros((2, width)) for _ in range(2)]
         self._closing = _closing(float(np.finfo(like.dtype).eps) / 2)
-        self._phases = [recorder.repeated(functools.partial(self._perform, i)) for i in range(PHASES)]
         self.started = 0
+        self._recorded: list[Callable[[], object]] = []
         self._turn = 0  # steps completed
         self._coming: list[Callable[[], Array]] = []  # copies of the results of started steps
 
@@ -106,8 +105,8 @@ class Steps:
         return self._roles(self._turn)
 
     def _roles(self, turn: int) -> tuple[Block, ...]:
-        old, new, free = (self._vectors[(turn + i) % 3] for i in range(3))
-        return new, old, free, self._directions[(turn + 1) % 2], self._directions[turn % 2], self._X
+        old, new, free = (self._three[(turn + i) % 3] for i in range(3))
+        return new, old, free, self._two[(turn + 1) % 2], self._two[turn % 2], self._X
 
     def begin(self, blocks: tuple[Block, ...], shift: Array | int, limits: Array, scalars: Scalars) -> None:
         """Copy blocks and scalars of systems between two steps."""
@@ -118,13 +117,14 @@ class Steps:
         self._assign(self._limits, limits)
         for scalar, values in zip(self._scalars, scalars, strict=True):
             self._assign(scalar, values)
-        for row, neutral in zip(self._updates, (0, 1, 0, 0), strict=True):
+        for row, neutral in zip(self._rows, (0, 1, 0, 0), strict=True):
             self._assign(row, neutral)
-        self.keep(np.ones(len(limits), bool))
+        self._assign(self._kept, True)
 
     def keep(self, active: NDArray[np.bool_]) -> None:
         """Set the mask of active systems; solutions of the others remain unchanged after this step."""
         self._assign(self._kept, active)
+        BOTH(self._scalars.active, self._kept, out=(self._scalars.active,))
 
     def _assign(self, row: Array, values: Any) -> None:
         """Copy one number or one per column from the host to a row on the device."""
@@ -132,43 +132,57 @@ class Steps:
 
     def take(self) -> tuple[Array, Array]:
         """Complete a step; return u^H (A - sigma I) u and the new direction's squared length, on the host."""
-        while len(self._coming) < AHEAD:
-            turn = self._turn + len(self._coming)
-            self._phases[turn % PHASES]()
-            self._coming.append(start_copy(self._logs[turn % AHEAD]))
-            self.started += 1
+        while len(self._coming) < 2:
+            self._start(self._turn + len(self._coming))
         dots, squares = self._coming.pop(0)()
         self._turn += 1
         return dots, squares
 
+    def _start(self, turn: int) -> None:
+        self.started += 1
+        phase, known = turn % PHASES, len(self._recorded)
+        if phase < known:
+            self._recorded[phase]()
+        else:
+            perform = functools.partial(self._perform, phase)
+            if not known:
+                perform()  # compiles the kernels of all phases
+            self._recorded.append(self._recorder.record(perform))
+            if known:
+                self._recorded[phase]()
+        self._coming.append(start_copy(self._logs[turn % 2]))
+
     def _perform(self, phase: int) -> None:
         U, U_old, P, W, W_old, X = self._roles(phase)
-        z, oldest, w, x = self._updates
+        z, oldest, w, x = self._rows
         W.axpby(z, U_old, oldest).axpy(w, W_old)
         SELECTED(self._kept, x, out=(self._last,))
         X.axpy(self._last, W)
         dots = self._operator.apply(U, out=P, shift=self._shift, dots="xy").dots["xy"].real
-        log, scalars, opened = self._logs[phase % AHEAD], self._scalars, (self._alpha, self._scale)
-        OPENING(dots, self._kept, *scalars, out=(log[0], scalars.active, *opened, *self._factors))
+        log, alpha, scale = self._logs[phase % 2], self._alpha, self._scale
+        OPENING(dots, *self._scalars, out=(log[0], alpha, scale, *self._factors))
         a, u, old = self._factors
         P.axpby(u, U, a).axpy(old, U_old)
         project_out(self._Q, P)  # after the recurrence, in which components along Q would grow
         squares = P.column_dot(P).real
-        self._closing(*opened, squares, self._limits, *scalars, out=(log[1], *self._updates, *scalars))
+        rows = alpha, scale, squares, self._limits, *self._scalars
+        self._closing(*rows, out=(log[1], *self._rows, *self._scalars))
+
+
+def _both(xp: Any, one: Any, other: Any) -> tuple[Any]:
+    return (one & other,)
 
 
 def _selected(xp: Any, mask: Any, values: Any) -> tuple[Any]:
     return (xp.where(mask, values, 0.0),)
 
 
-def _opening(xp: Any, dots: Any, kept: Any, *rows: Any) -> tuple[Any, ...]:
-    scalars = Scalars(*rows)
-    scalars = scalars._replace(active=scalars.active & kept)
-    alpha, scale, factors = opening(xp, dots, scalars)
-    return dots, scalars.active, alpha, scale, *factors
+def _opening(xp: Any, dots: Any, *scalars: Any) -> tuple[Any, ...]:
+    alpha, scale, factors = opening(xp, dots, Scalars(*scalars))
+    return dots, alpha, scale, *factors
 
 
-SELECTED, OPENING = RowFunction(_selected), RowFunction(_opening)
+BOTH, SELECTED, OPENING = map(RowFunction, (_both, _selected, _opening))
 
 
 @functools.cache
