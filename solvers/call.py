@@ -38,7 +38,6 @@ from .placement import Placement
 from .planning import Plan, plan_of
 from .problem import Problem, asks_for_corrections
 from .runtime.processes import processes_of, same_generator, split
-from .sizes import DescribedOperator
 from .stages import fits_dense, matrix_of
 from .transform.penalties import Penalties
 
@@ -123,11 +122,10 @@ class Call:
             self.is_small = _is_small_matrix(A, self.op, self.pairs, self.options)
             self.predicted_s = None if self.is_small else may_be_quick(A, self.op, self.pairs)
         self.placement = placement = self.place()
-        op: Any = self.op
-        if placement.home is not None:  # it has its entries there
-            op = DescribedOperator(A.shape[0], getattr(A, "nnz", None), np.dtype(A.dtype))
-        elif op is None:
-            op = self.op = self.given.operator()
+        if placement.home is not None:  # its entries are read there
+            self.home, self.op = placement.home, None
+            self.given.move_to_host(placement.home)
+        op = self.op = self.given.operator() if self.op is None else self.op
         return plan_of(
             self.problem(op, self.sigma if placement.unfactored else None),
             self.given.A,

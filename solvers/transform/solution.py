@@ -88,7 +88,7 @@ def _accurate(
     if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
         return result
     is_dense = inner.info["method"] == "dense"
-    if is_dense and not form.is_shifted:
+    if is_dense and not form.is_shifted and form.A.device == "cpu":
         result = _refined(form, inner, inside, problem, norms)
     elif form.inverse is not None and form.inverse.error:
         result = result.with_info(stopped="inexact")
