@@ -165,7 +165,7 @@ def plan_of(
     no others are seen.
     """
     n, op = problem.n, problem.operator
-    if interval is None:
+    if interval is None and problem.n_locked < n:  # otherwise the columns are checked first
         integer("k", problem.k, 1, n - problem.n_locked)
     form = "without a transformation"
     if interval is not None:

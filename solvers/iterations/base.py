@@ -371,7 +371,7 @@ class Iteration(ABC):
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
         found, budget = self._found(state), self._search_budget()
-        if not self._copies_converge_together():
+        if not self.random_start:
             found = replace(found, block_size=0)
         probed = self._probed(found, budget)
         verdict = probed

@@ -29,9 +29,9 @@ from scipy.spatial import Delaunay
 
 from blockvec import models, option_context
 from blockvec.backends import backend_for
-from blockvec.bench import records as results
 from solvers import NoConvergence, eigsh
 
+from . import records as results
 from .drawn_problems import quadrilaterals
 from .eigsh_easy import Case, _least, _start, _timed, mass, rough_beam
 

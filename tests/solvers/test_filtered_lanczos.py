@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -358,8 +357,6 @@ def random_graph(n: int, degree: int, seed: int) -> Any:
     [
         (models.model("laplace2d:nx=90,ny=91"), 12, "SA", 15),
         (models.model("laplace2d:nx=90,ny=91"), 30, "SA", 10),
-        # Single columns find up to 24 copies one after the other; a sketch tells that there are many.
-        (models.model("laplace3d:n=26,periodic=True"), 20, "SA", 15),
         (random_graph(4000, 6, 1), 40, "LM", 15),  # values of both signs beside one far outside
     ],
 )
@@ -386,23 +383,6 @@ def test_a_solve_that_is_half_done_is_not_filtered(spec: str, k: int) -> None:
     assert result.info["method"] == "lanczos"
     assert result.info["restarts"] <= 20
     assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A.toarray())[:k], rtol=0, atol=1e-12)
-
-
-def test_the_mean_of_all_digits_predicts_the_cycles_left() -> None:
-    """Nine of ten pairs gain a digit a cycle; the tenth falls back where another copy is found."""
-    states = [
-        SimpleNamespace(residuals=10.0 ** np.r_[np.full(9, 9 - cycle), 9 - cycle % 3], limits=np.ones(10))
-        for cycle in range(7)
-    ]
-    for k, least, most in ((10, 3, 4), (11, 3, 5)):
-        run: Any = SimpleNamespace(problem=SimpleNamespace(k=k), krylov=SimpleNamespace(is_oblique=True))
-        run._mean_digits = FilteredRestart._mean_digits
-        for name in ("_cycles_without", "_cycles_by"):
-            setattr(run, name, functools.partial(getattr(FilteredRestart, name), run))
-        run.history = states
-        assert least <= FilteredRestart._cycles_left(run) <= most
-        run.history = states[::-1]  # digits are lost
-        assert FilteredRestart._cycles_left(run) == np.inf
 
 
 def test_another_filter_is_not_designed_for_values_that_have_not_converged(
