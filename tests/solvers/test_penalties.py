@@ -280,9 +280,8 @@ def test_where_penalties_remain_nothing_is_called_exact() -> None:
         eigsh(tied(1e15), interval=(0.0, 0.3))
     for A, k, options in [
         (tied(1e15), 3, {"which": "SA"}),
-        (tied(1e10), 3, {"which": "SA"}),
-        (tied(1e10), 6, {"which": "BE"}),
-        (tied(1e10), None, {"interval": (0.0, 0.3)}),
+        (tied(1e13), 3, {"which": "SA"}),
+        (tied(1e13), 6, {"which": "BE"}),
         (grid(1e15), 3, {"which": "SA", "method": "dense"}),
         (grid(1e15), 3, {"which": "SA", "norm": 1e15}),
         (grid(1e6), 3, {"which": "SA", "method": "filter", "tol": 1e-4, "convergence": "norm"}),
@@ -296,4 +295,4 @@ def test_where_penalties_remain_nothing_is_called_exact() -> None:
 def test_values_of_the_largest_rows_are_not_warned_of() -> None:
     for which in ("LA", "LM"):
         eigsh(grid(1e9), 3, which=which, rng=0)
-        eigsh(tied(1e10), 1, which=which, rng=0)
+        eigsh(tied(1e13), 1, which=which, rng=0)
