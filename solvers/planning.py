@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from blockvec.errors import ShapeError
 from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
@@ -165,7 +166,9 @@ def plan_of(
     no others are seen.
     """
     n, op = problem.n, problem.operator
-    if interval is None and problem.n_locked < n:  # otherwise the columns are checked first
+    if problem.n_locked >= n:
+        raise ShapeError(f"orthogonal_to has {problem.n_locked} columns for {n} rows; give fewer.")
+    if interval is None:
         integer("k", problem.k, 1, n - problem.n_locked)
     form = "without a transformation"
     if interval is not None:
