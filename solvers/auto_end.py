@@ -55,6 +55,7 @@ SLACK = 2.0  # times its predicted time, that an iteration may take
 # Share of the predicted time of factors, which is up to eight times too long, that it may take as well; and
 # seconds of factors with their solves, at least.
 SHARE, LEAST_S = 0.25, 0.02
+LOOSE = 0.01  # of ||A||: residuals above it do not tell that no value lies beyond sigma
 # Arguments that say how values around a number are computed.
 HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
 
@@ -139,7 +140,8 @@ class Attempt:
         if stopped in ("interrupted", "time_limit") or (stopped == "callback" and not self._is_over):
             return True
         is_ended = stopped == "converged" and is_complete(result, verify)
-        return is_ended and not self.beside.is_crossed(result.eigenvalues, result.limits)
+        tells = float(result.residuals.max(initial=0.0)) <= LOOSE * result.info["norm"]
+        return is_ended and tells and not self.beside.is_crossed(result.eigenvalues, result.limits)
 
 
 def asks_for_nearest(which: str, mode: str, M: Any, options: Mapping[str, Any]) -> bool:

@@ -37,7 +37,7 @@ from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import refuse_factorisation, shares
 from .runtime.progress import progress_bar
 from .stages import iterate, solve_densely, solve_or_densify
-from .transform.penalties import FEW, LOST, Parts, Penalties, Request, lost_digits
+from .transform.penalties import LOST, Parts, Penalties, Request, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ def _penalties(
     are_largest = request == Request(request.k, "LM")
     if penalties is None and are_largest:
         return None, [request]
-    if (text := lost_digits(given.A, wanted, FEW if penalties is None else 0.0)) is not None:
+    if (text := lost_digits(given.A, wanted, LOST if penalties is None else 0.0)) is not None:
         if request.interval is not None and lost_digits(given.A, wanted, LOST):
             raise OptionError(f"interval: {text}.")
         warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=5)

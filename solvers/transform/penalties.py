@@ -44,8 +44,7 @@ from ..result import EigenResult, refuse_more
 if TYPE_CHECKING:
     from ..preparation import Prepared
 
-# Shares of the norm of most rows: limits of rounding above them leave eigenvalues some digits, or none.
-FEW = 1e-3
+# Share of the norm of most rows: a limit of rounding above it leaves eigenvalues few digits.
 LOST = 1e-3
 # Ratio of a penalty to the other elements of its row, and to the norm of most rows. Below it the limit of
 # rounding, 100 u p, leaves nine digits of this norm.

@@ -200,9 +200,9 @@ def shifted_cube() -> Any:
     return sp.csr_array(model("laplace3d:n=21") - 0.15 * sp.eye_array(21**3))
 
 
-@pytest.mark.parametrize("convergence", ["norm", "absolute"])
+@pytest.mark.parametrize("convergence", ["norm", "absolute", "value"])
 def test_a_value_beyond_the_number_by_less_than_the_tolerance_is_noticed(convergence: Any) -> None:
-    tol = {"norm": 0.01, "absolute": 0.12}[convergence]
+    tol = {"norm": 0.01, "absolute": 0.12, "value": 1.0}[convergence]
     result = solve(shifted_cube(), 1, which="SM", tol=tol, convergence=convergence)
     assert "no value below" not in result.info["why"]
     assert abs(result.eigenvalues[0]) < 0.035

@@ -465,7 +465,7 @@ def test_steps_that_fail_again_and_again_are_taken_one_at_a_time(
     options: dict[str, Any] = {"block_size": 2, "ncv": 24, "method": "lanczos"}
     result = eigsh(A, k=5, which="SA", rng=0, return_info=True, **options)
     assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A.toarray())[:5], rtol=0, atol=1e-12)
-    assert len(several[0].steps) <= result.info["restarts"] + 1  # one queue per cycle
+    assert len(several[0].steps) <= 1.2 * result.info["restarts"]  # a queue per cycle, unless looks divide it
 
 
 def test_a_cycle_with_one_look_says_whether_a_filter_pays(
