@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from .arrays import as_array, check_dtype, device_of, element_type
 from .backends import Array, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
+from .operations.arrays import as_array, check_dtype, device_of, element_type
 from .parallel.petsc_matrix import is_petsc, petsc_rows
 from .system.frozen import frozen
 

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 import blockvec.backends as backends
 import blockvec.backends.cuda.backend as cuda
-from blockvec import dispatch, precompile
+from blockvec import precompile
 from blockvec.backends import Candidate
 from blockvec.backends.cuda import device_csr, elementwise, small_matrices, sparse
 from blockvec.backends.cuda.device import Gpu
@@ -26,6 +26,7 @@ from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.sparse.chain_plan import Chain
 from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.operations import dispatch
 from tests.pretended_cupy import Array, CuPy, bare, compiled
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from .rows import Mask, Rows
+from ..operators.row_generator import Mask, Rows
 
 _MAX_SITES = 62  # patterns and their numbers are signed 64-bit integers
 

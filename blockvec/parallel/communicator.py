@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, array_namespace, backend_of, is_cupy
-from ..config import options
 from ..errors import BlockvecError, OptionError
+from ..system.config import options
 from . import nccl
 from .host_memory import LINE_BYTES, SMALL_BYTES, HostCopies, Mailbox, common_memory, halo_bytes
 from .launch import await_all

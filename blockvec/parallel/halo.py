@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, Backend
-from ..traffic import current_traffic
 from .communicator import Communicator, Message, MpiCommunicator
 from .layout import RowLayout
+from .traffic import current_traffic
 
 MOST_BUFFERS = 8  # widths and types of blocks whose buffers are kept
 

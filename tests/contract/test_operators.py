@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import LinearOperator
 
-from blockvec import BlockVector, adapters, as_operator, read_matrix
-from blockvec.arrays import overlaps
+from blockvec import BlockVector, as_operator, read_matrix
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from blockvec.sparse_operator import SparseOperator
+from blockvec.operations.arrays import overlaps
+from blockvec.operators import adapters
+from blockvec.operators.sparse import SparseOperator
 from tests.contract.blocks import (
     DTYPES,
     Guarded,

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, as_operator, inverse_factor, models, products
+from blockvec import BlockVector, as_operator, inverse_factor, models
 from blockvec.backends import backend_for
 from blockvec.kernels.build import build
 from blockvec.kernels.dense.tsmm_3m import ROWS as ROWS_3M
 from blockvec.kernels.families import FAMILIES
+from blockvec.operations import products
 from tests.blocks import bind
 from tests.contract.blocks import exact_values, host, on
 

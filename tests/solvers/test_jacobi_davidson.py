@@ -15,7 +15,7 @@ import scipy.sparse.linalg as sla
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
-from blockvec.sparse_operator import SparseOperator
+from blockvec.operators.sparse import SparseOperator
 from solvers import (
     CorrectionProblem,
     EigenResult,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import scipy.sparse as sp
 
-from ...config import options
 from ...kernels.device import DeviceInfo, host_device
 from ...kernels.measure import CeilingProbe, HostStopwatch
 from ...kernels.problem import (
@@ -22,6 +21,7 @@ from ...kernels.problem import (
     is_complex,
 )
 from ...kernels.roofline import traffic
+from ...system.config import options
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
 from . import elementwise, llvm, panels, small_matrices, sparse_kernel, sweeps
 from .sparse import RowBlocks, spmmv

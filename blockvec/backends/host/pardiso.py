@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ...config import options
 from ...errors import CapacityError, OptionError
+from ...system.config import options
 from ...system.memory import available_memory
 from ..base import Array, Factors
 

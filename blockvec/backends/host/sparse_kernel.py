@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...config import options
 from ...errors import OptionError
 from ...kernels.problem import SpmmvProblem, is_complex
+from ...system.config import options
 from ..base import Array, Fused
 from . import llvm
 from .panels import REAL_TYPES, quiet_arithmetic

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import threadpoolctl
 
-from ...config import options
 from ...kernels.limits import ceil_div
+from ...system.config import options
 
 Result = TypeVar("Result")
 

@@ -10,19 +10,19 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
-from . import arrays, dispatch, products
-from .arrays import Memory, check_writable
-from .backends import Array, Backend
-from .backends.base import CsrMatrix
-from .blockvector import BlockVector
-from .errors import DeviceError, DTypeError
-from .kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
-from .operators import PER_COLUMN, Operator, in_turns
-from .profile import active_profile
+from ..backends import Array, Backend
+from ..backends.base import CsrMatrix
+from ..blocks.blockvector import BlockVector
+from ..errors import DeviceError, DTypeError
+from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
+from ..operations import arrays, dispatch, products
+from ..operations.arrays import Memory, check_writable
+from ..operations.profile import active_profile
+from .operator import PER_COLUMN, Operator, in_turns
 
 if TYPE_CHECKING:
+    from ..kernels.sparse.chain_plan import Chain
     from .fused import Extras, Sums
-    from .kernels.sparse.chain_plan import Chain
     from .krylov_steps import KrylovSteps
 
 MAX_PROBLEMS = 256  # problem descriptions cached per operator

@@ -9,19 +9,19 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from ..arrays import Memory, memory_of
 from ..backends import Array, Backend
-from ..blockvector import BlockVector
+from ..blocks.blockvector import BlockVector
 from ..errors import ShapeError
-from ..fused import Extras, Sums
 from ..kernels.problem import SpmmvProblem
-from ..operators import Operator
-from ..products import FactorKind
-from ..sparse_operator import SHORT_ROWS, SparseOperator
-from ..traffic import current_traffic
-from .communicator import share
-from .halo import Halo
-from .layout import RowLayout
+from ..operations.arrays import Memory, memory_of
+from ..operations.products import FactorKind
+from ..parallel.communicator import share
+from ..parallel.halo import Halo
+from ..parallel.layout import RowLayout
+from ..parallel.traffic import current_traffic
+from .fused import Extras, Sums
+from .operator import Operator
+from .sparse import SHORT_ROWS, SparseOperator
 
 EMPTY_ROWS = 1 << 14  # a product passes over so many rows without entries in the time of another call
 

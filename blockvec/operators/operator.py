@@ -11,18 +11,15 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import arrays, elementwise, hermitian, products
-from .arrays import Memory, check_writable, overlaps
-from .backends import Array, Backend
-from .blockvector import BlockVector
-from .errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from ..backends import Array, Backend
+from ..blocks.blockvector import BlockVector
+from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from ..kernels.problem import Problem, SpmmvProblem, promote
+from ..operations import arrays, elementwise, products
+from ..operations.arrays import Memory, check_writable, overlaps
+from ..parallel import RowLayout
+from . import hermitian
 from .fused import Applied, Extras, Sums
-from .kernels.problem import (
-    Problem,
-    SpmmvProblem,
-    promote,
-)
-from .parallel import RowLayout
 
 PER_COLUMN = 3  # kind of shifts that are one per column
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import Array, Backend, backend_for, single_threaded_blas
+from ..backends.base import is_nearly_full, is_small
+from ..blocks.blockvector import BlockVector
+from ..errors import BreakdownError, OptionError, ShapeError
+from ..operations.profile import Profile
 from .adapters import as_operator
-from .backends import Array, Backend, backend_for, single_threaded_blas
-from .backends.base import is_nearly_full, is_small
-from .blockvector import BlockVector
-from .errors import BreakdownError, OptionError, ShapeError
-from .operators import BlockLike, Operator
-from .profile import Profile
+from .operator import BlockLike, Operator
 
 ACCURATE = 16.0  # a solution whose residual is below so many u of | |S| |x| + |b| | is as good as any
 REFINEMENTS = 3  # steps of refinement in which a usable factorisation reaches that

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .backends import Array
-from .blockvector import BlockVector
-from .errors import BreakdownError, OptionError, ShapeError
+from ..backends import Array
+from ..blocks.blockvector import BlockVector
+from ..errors import BreakdownError, OptionError, ShapeError
 
 MOST = 1e4  # difference of the two products in units of eps; rounding errors were below 1.3
 

@@ -13,28 +13,20 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike
 from scipy.sparse.linalg import LinearOperator
 
-from . import arrays, elementwise, products
-from .arrays import Memory, memory_of, overlaps
-from .backends import (
-    Array,
-    Backend,
-    array_namespace,
-    backend_for,
-    backend_of,
-    is_cupy,
-    single_threaded_blas,
-)
-from .errors import DTypeError, OptionError, ShapeError
-from .interchange import ArrayKind, is_function, native
-from .models import RowGenerator
-from .operators import Operator
-from .parallel import RowLayout, agreed, choose_gpu, require_same
-from .parallel.petsc_matrix import is_petsc, petsc_rows
-from .profile import Profile
-from .sparse_operator import SparseOperator
+from ..backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy, single_threaded_blas
+from ..errors import DTypeError, OptionError, ShapeError
+from ..interchange import ArrayKind, is_function, native
+from ..operations import arrays, elementwise, products
+from ..operations.arrays import Memory, memory_of, overlaps
+from ..operations.profile import Profile
+from ..parallel import RowLayout, agreed, choose_gpu, require_same
+from ..parallel.petsc_matrix import is_petsc, petsc_rows
+from .operator import Operator
+from .row_generator import RowGenerator
+from .sparse import SparseOperator
 
 if TYPE_CHECKING:
-    from .blockvector import BlockVector
+    from ..blocks.blockvector import BlockVector
     from .krylov_steps import KrylovSteps
 
 FEW_COLUMNS = 3  # of which a product with a dense matrix takes less time one by one: 1.3 to 2.5 times
@@ -262,7 +254,7 @@ def _distributed(
             f"{(n_local, n)}."
         )
     assert layout.comm is not None
-    from .parallel.operator import DistributedOperator
+    from .distributed import DistributedOperator
 
     is_whole = sp.issparse(A) and given[0] == n != n_local
     require_same(layout.comm, layout=str(layout.cuts), A=_checksum(A) if is_whole else None)
