@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import blockvec.backends as backends
 import blockvec.backends.cuda.backend as cuda
 from blockvec import precompile
-from blockvec.backends import Candidate
+from blockvec.backends import Candidate, base
 from blockvec.backends.cuda import device_csr, elementwise, small_matrices, sparse
 from blockvec.backends.cuda.device import Gpu
 from blockvec.backends.host.backend import HOST
@@ -254,7 +254,7 @@ def pretended_gpu(
 def _forget() -> None:
     """Forget which backend arrays belong to, and what was chosen for them."""
     backends._on_gpu.cache_clear()
-    backends._of_cupy.clear()
+    base._of_cupy.clear()
     dispatch.forget()
 
 

@@ -98,15 +98,14 @@ class FunctionOperator(Operator):
         return KrylovSteps(queue, b, product=product, takes_several=False)
 
     @Profile.timed("products")
-    def add_product(self, X: Array, Y: Array) -> None:
-        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
+    def _add_columns(self, X: Array, Y: Array) -> None:
         product = (
             None if self._writes else self._function(X if self._takes_columns else np.ascontiguousarray(X))
         )
         if getattr(product, "shape", None) == Y.shape:
             Y += product
         else:
-            super().add_product(X, Y)
+            super()._add_columns(X, Y)
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
         AX = self._product(X.array, Y.array, beta)

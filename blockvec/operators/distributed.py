@@ -132,15 +132,14 @@ class DistributedOperator(Operator):
         if halo is not None:
             self._couple(memory_of(halo()), Y, alpha)
 
-    def add_product(self, X: Array, Y: Array) -> None:
-        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
+    def _add_columns(self, X: Array, Y: Array) -> None:
         with current_traffic().product():
             halo = None if self._halo is None else self._halo.start(X, by_columns=True)
-            self._own.add_product(X, Y)
+            self._own.apply_columns(X, Y, beta=1)
             if halo is not None:
                 wanted = halo()
                 for begin, part in self._coupling:
-                    part.add_product(wanted, Y[begin : begin + part.shape[0]])
+                    part.apply_columns(wanted, Y[begin : begin + part.shape[0]], beta=1)
 
     def _couple(self, halo: Memory, Y: Memory, alpha: complex) -> None:
         """Add the coupling to Y."""

@@ -343,8 +343,8 @@ class Factorization:
         That is an error of u (||A|| + abs(sigma) ||M||) ||x||.
         """
         if self._is_on_host:
-            R = np.zeros_like(B)
-            self._products[0].add_product(X, R)
+            R = np.empty_like(B)
+            self._products[0].apply_columns(X, R)
             return np.subtract(B, R, out=R)
         A, M = self._products
         R = B.copy()
@@ -410,8 +410,8 @@ class Factorization:
             scale = float(xp.vdot(size, magnitudes @ size))
             self.is_singular = bool(1 / length <= SINGULAR * self._unit * scale)
         if self._is_on_host:
-            image = np.zeros_like(numbers)
-            self._products[0].add_product(numbers, image)
+            image = np.empty_like(numbers)
+            self._products[0].apply_columns(numbers, image)
             self._probe = numbers[:, 0], image[:, 0].conj()  # the numbers are real: r^H S = (S r)^H
         return bool(is_accurate)
 

@@ -18,7 +18,7 @@ from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem
 from ..operations import arrays, dispatch, products
 from ..operations.arrays import Memory, check_writable
 from ..operations.profile import active_profile
-from .operator import PER_COLUMN, Operator, in_turns
+from .operator import PER_COLUMN, Operator, PreparedProduct
 
 if TYPE_CHECKING:
     from ..kernels.sparse.chain_plan import Chain
@@ -40,7 +40,7 @@ class SparseOperator(Operator):
         self.nnz = int(matrix.nnz)
         self.prepared = backend.prepare_sparse(matrix)
         # Products of column-major arrays; on the host only.
-        self._add_columns = getattr(self.prepared, "add_columns", None)
+        self._kernel_of_columns = getattr(self.prepared, "add_columns", None)
         self._update_columns = getattr(self.prepared, "update_columns", None)
         # A chain has none; on a GPU, a converted copy may replace it.
         self._matrix: Any = matrix if backend.name == "cpu" and sp.issparse(matrix) else None
@@ -87,39 +87,42 @@ class SparseOperator(Operator):
         problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift))
         dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
 
-    def _bound(
-        self, X: BlockVector, out: BlockVector, alpha: complex, beta: complex, shift: Any, turns: int
-    ) -> Callable[[], object] | None:
-        if not self._is_plain or (turns > 1 and self.shape[0] != self.shape[1]):
-            return None
+    def prepare(
+        self,
+        X: BlockVector,
+        out: BlockVector,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: Any = 0,
+        repeat: int = 1,
+    ) -> PreparedProduct:
+        """Return a function that repeats a product, checked and chosen now; see `Operator.prepare`."""
+        general = super().prepare(X, out, alpha, beta, shift, repeat)
+        if not self._is_plain or (repeat > 1 and self.shape[0] != self.shape[1]):
+            return general
         shift, kind = self._check_operand(X, shift)
         kinds = products.factor_kind("alpha", alpha), kind, products.factor_kind("beta", beta)
-        dtype, _ = products.promote_factors((self.dtype.name, X.memory.dtype), kinds)
+        dtype, _ = products.promote_factors((self._dtype_name, X.memory.dtype), kinds)
         if not X.dtype == out.dtype == self.dtype == dtype or kind[0] == PER_COLUMN:
-            return None
-        ends = [(X, out), (out, X)] if turns > 1 else [(X, out)]
+            return general
+        ends = [(X, out), (out, X)] if repeat > 1 else [(X, out)]
         for source, target in ends:
             self._check_out(target, source, dtype)
         factors = alpha, beta, shift
-        if turns > 1:
-            at_once = self.backend.recurrence(self.prepared, X.array, out.array, *factors, turns)
+        if repeat > 1:
+            at_once = self.backend.recurrence(self.prepared, X.array, out.array, *factors, repeat)
             if at_once is not None:
-                return at_once
+                return PreparedProduct(at_once, at_once, 1, is_one_launch=True)
         bound = []
         for x, y in ((source.memory, target.memory) for source, target in ends):
             operands = self.prepared, x.array, y.array, *factors
             bound.append(dispatch.bind(self._problem(x, y.ld, y.align, factors), self.backend, *operands))
-        return in_turns(bound[0], bound[-1], turns)
+        return PreparedProduct(bound[0], bound[-1], repeat)
 
     @property
     def _is_plain(self) -> bool:
         """Whether products are those of this class, and in no profile."""
         return type(self) is SparseOperator and active_profile.get() is None
-
-    def takes_turns_at_once(self, X: BlockVector) -> bool:
-        """Check whether all turns of a `bound_product` are one launch; see `Operator.takes_turns_at_once`."""
-        is_own = self._is_plain and X.dtype == self.dtype and X.backend is self.backend
-        return is_own and self.backend.recurrence(self.prepared, X.array, X.array, 1, 1, 0, 2) is not None
 
     def lanczos_recurrence(self, V: BlockVector) -> Callable[[int], Array] | None:
         """Prepare the Lanczos recurrences from each column of a block, many steps per launch.
@@ -144,13 +147,12 @@ class SparseOperator(Operator):
         check_writable("lanczos_recurrence", "V", V.array)
         return self.backend.lanczos_recurrence(self.prepared, V.array, V.norms)
 
-    def add_product(self, X: Array, Y: Array) -> None:
-        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
-        if self._add_columns is None:
-            super().add_product(X, Y)
+    def _add_columns(self, X: Array, Y: Array) -> None:
+        if self._kernel_of_columns is None:
+            super()._add_columns(X, Y)
             return
         watch = self.backend.stopwatch()
-        kernel = self._add_columns(X, Y)
+        kernel = self._kernel_of_columns(X, Y)
         self._record_columns(kernel, watch, X.shape[1], "one", 0)
 
     def vector_adder(self) -> Callable[[Array, Array], object]:

@@ -176,7 +176,7 @@ def run_recurrence(b: int, dtype: str) -> int:
     operator: Any = as_operator(A, device="gpu")
     x, y = np.ones((ROWS, b), dtype), np.zeros((ROWS, b), dtype)
     X, Y = BlockVector(on("gpu", x)), BlockVector(on("gpu", y))
-    operator.bound_product(X, Y, 1, -1, 2, turns=3)()
+    operator.prepare(X, Y, 1, -1, 2, repeat=3)()
     for _ in range(3):
         x, y = A @ x - 2 * x - y, x
     check("recurrence", Y, x)

@@ -497,14 +497,14 @@ def test_a_filter_finds_where_to_begin_around_a_target(monkeypatch: Any, locked:
         columns.append(X.shape[1])
         return apply(self, X, *arguments, **options)
 
-    add = SparseOperator.add_product
+    add = SparseOperator.apply_columns
 
-    def added(self: Any, X: Any, Y: Any) -> None:
+    def added(self: Any, X: Any, Y: Any, *factors: Any, **others: Any) -> None:
         columns.append(X.shape[1])
-        add(self, X, Y)
+        add(self, X, Y, *factors, **others)
 
     monkeypatch.setattr(SparseOperator, "apply", counted)
-    monkeypatch.setattr(SparseOperator, "add_product", added)
+    monkeypatch.setattr(SparseOperator, "apply_columns", added)
     options = {"sigma": 0.05, "orthogonal_to": vectors[:, known] if locked else None, "verify": "never"}
     restarts = {}
     for start in ("auto", "lanczos"):

@@ -181,7 +181,7 @@ def test_products_are_added_to_column_major_arrays(dtype: str, width: int, jit: 
     guard = np.full((80, width), 7, dtype, order="F")
     guard[:70] = Y
     with option_context(jit=jit):
-        as_operator(A).add_product(X, guard[:70])
+        as_operator(A).apply_columns(X, guard[:70], beta=1)
     assert np.array_equal(guard[:70], expected)
     assert (guard[70:] == 7).all()
 
