@@ -28,9 +28,7 @@ class Bond(NamedTuple):
 
 
 class Sector:
-    """All patterns of ``sites`` bits with ``count`` of them set.
-
-    1 <= sites <= 62 and 0 <= count <= sites; `name` is that of the count in messages.
+    """All patterns of 1 to 62 ``sites`` bits with ``count`` of them set; `name` names it in messages.
 
     References
     ----------

@@ -109,7 +109,6 @@ class DistributedOperator(Operator):
         return sum(part.nnz for part in parts) if len(parts) == 1 + len(self._coupling) else None
 
     def apply(self, *operands: Any, **options: Any) -> Any:
-        """Compute a product, and count it; see `Operator.apply`."""
         with current_traffic().product():
             return super().apply(*operands, **options)
 
@@ -149,7 +148,6 @@ class DistributedOperator(Operator):
     def _run_fused(
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
-        """Do the work of `_run` and of `extras`; all processes return the same sums in the same order."""
         linear, squares = extras.by_degree() if self._coupling else (extras, None)
         if linear is None:
             dots, gram = super()._run_fused(X, Y, alpha, beta, shift, extras)
@@ -179,7 +177,6 @@ class DistributedOperator(Operator):
         return dots, gram
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        """Describe a product with the entries in own columns."""
         return self._own.sparse_product()
 
     def _converted(self, dtype: DTypeLike, factor: float = 1) -> DistributedOperator:

@@ -227,8 +227,10 @@ class Operator(ABC):
         """
         if repeat < 1:
             raise OptionError(f"prepare: got repeat={repeat!r}; give a number of products, at least 1.")
-        turns = (functools.partial(self.apply, *ends, alpha, beta, shift) for ends in ((X, out), (out, X)))
-        return PreparedProduct(*turns, repeat)
+        forth, back = (
+            functools.partial(self.apply, *ends, alpha, beta, shift) for ends in ((X, out), (out, X))
+        )
+        return PreparedProduct(forth, back, repeat)
 
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
@@ -470,10 +472,7 @@ class Operator(ABC):
 class PreparedProduct:
     """A product bound to its operands, or several in which two blocks take turns; see `Operator.prepare`.
 
-    Attributes
-    ----------
-    is_one_launch : bool
-        Whether all of several products are one launch, so that nothing is gained by recording them.
+    `is_one_launch` tells that all of several products are one, so that nothing is gained by recording them.
     """
 
     def __init__(
@@ -526,7 +525,6 @@ class AffineOperator(Operator):
         shift: Any = 0,
         **fused: Any,
     ) -> BlockVector | Applied:
-        """Compute Y = ``alpha (self - shift I) X + beta out``; see `Operator.apply`."""
         inner_shift = shift / self._alpha + self._shift
         Y: BlockVector | Applied = self._operator.apply(
             X, out, alpha * self._alpha, beta, inner_shift, **fused
@@ -542,12 +540,10 @@ class AffineOperator(Operator):
         shift: Any = 0,
         repeat: int = 1,
     ) -> PreparedProduct:
-        """Return a function that repeats a product; see `Operator.prepare`."""
         inner_shift = shift / self._alpha + self._shift
         return self._operator.prepare(X, out, alpha * self._alpha, beta, inner_shift, repeat)
 
     def vector_adder(self) -> Callable[[Array, Array], object]:
-        """Return a function that adds the product with x to y; see `Operator.vector_adder`."""
         if self.dtype != self._operator.dtype:
             return super().vector_adder()
         add, alpha, shift = self._operator.vector_adder(), self._alpha, self._shift
@@ -561,7 +557,6 @@ class AffineOperator(Operator):
         return add_multiple
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        """Describe a product with the matrix of the inner operator."""
         return self._operator.sparse_product()
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:

@@ -53,7 +53,6 @@ class SparseOperator(Operator):
 
     @property
     def is_recordable(self) -> bool:
-        """Whether `Recorder` can record `apply`: not inside a `profile`, which times each call."""
         return active_profile.get() is None
 
     def _problem(
@@ -96,7 +95,6 @@ class SparseOperator(Operator):
         shift: Any = 0,
         repeat: int = 1,
     ) -> PreparedProduct:
-        """Return a function that repeats a product, checked and chosen now; see `Operator.prepare`."""
         general = super().prepare(X, out, alpha, beta, shift, repeat)
         if not self._is_plain or (repeat > 1 and self.shape[0] != self.shape[1]):
             return general
@@ -125,21 +123,12 @@ class SparseOperator(Operator):
         return type(self) is SparseOperator and active_profile.get() is None
 
     def lanczos_recurrence(self, V: BlockVector) -> Callable[[int], Array] | None:
-        """Prepare the Lanczos recurrences from each column of a block, many steps per launch.
+        """Prepare the Lanczos recurrences from the columns of a block, which is overwritten.
 
-        Vectors are not orthogonalised: the coefficients are for estimates of the spectrum.
-
-        Parameters
-        ----------
-        V : BlockVector, shape (n, b)
-            The initial vectors, of any norm; overwritten.
-
-        Returns
-        -------
-        callable or None
-            ``take(steps)`` continues the recurrences and returns their coefficients on the device, shape
-            (2 steps, b): alpha and the next beta of each step. None where no kernel takes such steps: on the
-            host, for large matrices and those with long rows.
+        ``take(steps)`` continues the recurrences and returns their coefficients on the device, shape (2
+        steps, b): alpha and the next beta of each step. Vectors are not orthogonalised: these are for
+        estimates of the spectrum. None where no kernel takes such steps: on the host, for large matrices and
+        those with long rows.
         """
         is_own = self._is_plain and self.shape[0] == self.shape[1] == V.n_rows and V.dtype == self.dtype
         if not is_own or V.backend is not self.backend:
@@ -156,7 +145,6 @@ class SparseOperator(Operator):
         self._record_columns(kernel, watch, X.shape[1], "one", 0)
 
     def vector_adder(self) -> Callable[[Array, Array], object]:
-        """Return a function that adds A x to y; see `Operator.vector_adder`."""
         direct = getattr(self.prepared, "vector_adder", None)  # on the host, without a compiled kernel
         is_watched = active_profile.get() is not None
         return super().vector_adder() if is_watched or direct is None else direct() or super().vector_adder()
@@ -164,7 +152,6 @@ class SparseOperator(Operator):
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
     ) -> None:
-        """Set Y = ``alpha (A - shift I) X + beta Y`` for column-major arrays; see the base class."""
         watch = self.backend.stopwatch()
         if self._update_columns is not None and self._update_columns(X, Y, alpha, beta, shift):
             self._record_columns("csr_compiled", watch, X.shape[1], beta_class(beta), shift)
@@ -179,7 +166,6 @@ class SparseOperator(Operator):
             profile.record(self.backend, problem, kernel, watch)
 
     def sparse_product(self) -> tuple[SpmmvProblem, Any]:
-        """Describe the product with one column; return it and the prepared matrix."""
         dtype, S = self.dtype.name, self.prepared
         fields = (*self.shape, self.nnz, 1, dtype, dtype, 1, 1, S.index_bytes)
         return SpmmvProblem(*fields, pattern=S.pattern, longest=S.longest, coded=S.coded), S
@@ -213,10 +199,7 @@ class SparseOperator(Operator):
     def to_host(self) -> Any:
         """Copy the matrix from its device, as SciPy's ``csr_array``; on the host nothing is copied.
 
-        Raises
-        ------
-        DeviceError
-            For a chain, whose entries are not stored.
+        A chain, whose entries are not stored, raises a `DeviceError`.
         """
         if self._matrix is not None:
             return self._matrix
@@ -225,19 +208,9 @@ class SparseOperator(Operator):
         return self.prepared.to_host()
 
     def krylov_steps(self, V: BlockVector, b: int) -> KrylovSteps | None:
-        """Prepare steps of block Lanczos, several of which are queued by one call; on a GPU.
+        """Prepare steps of block Lanczos of `b` columns on a basis V, several of which one call queues.
 
-        Parameters
-        ----------
-        V : BlockVector, shape (n, c)
-            The basis, whose first columns are orthonormal.
-        b : int
-            Columns of a block.
-
-        Returns
-        -------
-        KrylovSteps or None
-            None where no kernel takes such steps: on the host, for large or wide bases, in single precision.
+        None where no kernel takes such steps: on the host, for large or wide bases, in single precision.
         """
         memory, is_own = V.memory, type(self) is SparseOperator and self.shape[0] == self.shape[1]
         if not is_own or memory.backend is not self.backend:
@@ -267,23 +240,11 @@ class SparseOperator(Operator):
         return KrylovSteps(queue, b, product=product)
 
     def converted(self, dtype: DTypeLike, factor: float = 1) -> SparseOperator:
-        """Make ``factor A`` with entries of another type an operator of its own.
+        """Make ``factor A`` with entries of another of the four types an operator of its own.
 
-        The entries are multiplied first, then converted. Both operators share the row pointers and columns.
+        The entries are multiplied first, then converted. Both operators share the row pointers and columns. A
+        real type for a complex matrix raises a `DTypeError`.
 
-        Parameters
-        ----------
-        dtype : dtype
-            float32, float64, complex64 or complex128.
-        factor : float
-
-        Raises
-        ------
-        DTypeError
-            For another type, or a real one for a complex matrix.
-
-        Examples
-        --------
         >>> from blockvec import as_operator, models
         >>> as_operator(models.laplace1d(n=5)).converted("float32")
         SparseOperator(5x5, float32, cpu)
@@ -296,5 +257,4 @@ class SparseOperator(Operator):
         return type(self)(self.backend.scaled_csr(self.prepared, factor, wanted), self.backend)
 
     def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
-        """Describe the problem that ``apply(X)`` dispatches."""
         return self._problem(X.memory, X.n_cols, MAX_ALIGNMENT, (1, 0, 0)), self.backend

@@ -65,7 +65,8 @@ class _Steps:
     """Steps of the recurrence above on two blocks, which take turns."""
 
     def __init__(self, doubled: Any, X: Block, out: Block) -> None:
-        self._doubled, self._bind = doubled, getattr(doubled, "prepare", None)
+        self._doubled = doubled
+        self._bind: Any = getattr(doubled, "prepare", None)
         self.current, self.previous = X, out  # Y_j and Y_{j-1} for j steps taken
         self._repeats: dict[tuple[Any, ...], Callable[[], object]] = {}  # by kind, number and first block
 
