@@ -65,7 +65,8 @@ class _Steps:
     """Steps of the recurrence above on two blocks, which take turns."""
 
     def __init__(self, doubled: Any, X: Block, out: Block) -> None:
-        self._doubled, self._bind = doubled, getattr(doubled, "bound_product", None)
+        self._doubled = doubled
+        self._bind: Any = getattr(doubled, "prepare", None)
         self.current, self.previous = X, out  # Y_j and Y_{j-1} for j steps taken
         self._repeats: dict[tuple[Any, ...], Callable[[], object]] = {}  # by kind, number and first block
 
@@ -83,21 +84,23 @@ class _Steps:
                 self._doubled.apply(self.current, out=self.previous, **factor)
                 self._turn()
             return
-        key = *factor, turns, id(self.current)
-        if key not in self._repeats:
-            self._repeats[key] = self._bind(self.current, self.previous, turns=turns, **factor)
-        self._repeats[key]()
+        self._prepared(turns, **factor)()
         if turns % 2:
             self._turn()
 
+    def _prepared(self, turns: int, **factor: float) -> Any:
+        key = *factor, turns, id(self.current)
+        if key not in self._repeats:
+            self._repeats[key] = self._bind(self.current, self.previous, repeat=turns, **factor)
+        return self._repeats[key]
+
+    @property
+    def are_one_launch(self) -> bool:
+        """Whether several steps are one launch, which nothing is gained by recording; loads its kernel."""
+        return self._bind is not None and bool(self._prepared(2, beta=-1).is_one_launch)
+
     def _turn(self) -> None:
         self.current, self.previous = self.previous, self.current
-
-
-def _takes_turns_at_once(doubled: Any, X: Block) -> bool:
-    """Check whether several steps are one launch, which nothing is gained by recording."""
-    takes = getattr(doubled, "takes_turns_at_once", None)
-    return takes is not None and bool(takes(X))
 
 
 def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tuple[int, Block, Block]]:
@@ -138,7 +141,7 @@ class Recurrence:
     ) -> None:
         self._steps, self._project, self._project_every = _Steps(doubled, X, out), project, project_every
         # This loads its kernel, which cannot be done while a group is recorded.
-        at_once = recorder is not None and _takes_turns_at_once(doubled, X)
+        at_once = recorder is not None and self._steps.are_one_launch
         self._recorder = None if at_once and project is None else recorder
         self.taken = 0
         self._groups: dict[int, Callable[[], object]] = {}  # by their numbers of steps
@@ -243,8 +246,8 @@ class ChebyshevOperator:
 
     def _repeated(self, X: Block, out: Block) -> Callable[[], object] | None:
         """Bind the filter to its operands; None for the first calls, which are recorded later."""
-        if self.locked is None and _takes_turns_at_once(self._doubled, X):
-            steps = _Steps(self._doubled, X, out)
+        steps = _Steps(self._doubled, X, out)
+        if self.locked is None and steps.are_one_launch:
 
             def repeat() -> None:
                 steps.current, steps.previous = X, out

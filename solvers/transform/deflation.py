@@ -91,8 +91,8 @@ def _without(operator: Operator, Y: Array) -> Operator:
 
     def apply(X: Array) -> Array:
         X = np.asfortranarray(X - Y @ (adjoint @ X))
-        Z = np.zeros_like(X)
-        operator.add_product(X, Z)
+        Z = np.empty_like(X)
+        operator.apply_columns(X, Z)
         Z -= Y @ (adjoint @ Z)
         return Z
 

@@ -23,7 +23,7 @@ import numpy as np
 from blockvec import BlockVector, array_namespace
 from blockvec.backends import Backend, backend_for
 from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from solvers.orthogonalization import (
     Adaptive,
     BCGSIPlus,

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from blockvec.backends import Backend, backend_for
-from blockvec.config import options
 from blockvec.errors import OptionError
 from blockvec.kernels.measure import Timing, measure
 from blockvec.kernels.problem import TsmttsmProblem
 from blockvec.kernels.roofline import Ceilings
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
+from blockvec.system.config import options
 from tests.benchmarks import records as results
 from tests.benchmarks.contest import Variant, faults_ahead, source_of
 from tests.benchmarks.dense_operands import operands

@@ -51,10 +51,10 @@ def filtered(A: Any, b: int, n_bytes: int) -> dict[str, Any]:
     Y, at_once = X.like(), {}
     for is_one in (True, False):
         recurrence.CACHE_SHARES[False] = 1e9 if is_one else 0.0
-        at_once[is_one] = doubled.bound_product(X, Y, beta=-1, turns=STEPS)
+        at_once[is_one] = doubled.prepare(X, Y, beta=-1, repeat=STEPS)
     for _ in range(CONVERTS):
         at_once[False]()
-    calls = doubled.bound_product(X, Y, beta=-1, turns=STEPS)
+    calls = doubled.prepare(X, Y, beta=-1, repeat=STEPS)
     recorder = blockvec.Recorder("gpu")
     with recorder:
         calls()

@@ -15,7 +15,7 @@ import scipy.sparse.linalg as sla
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
-from blockvec.sparse_operator import SparseOperator
+from blockvec.operators.sparse import SparseOperator
 from solvers import (
     CorrectionProblem,
     EigenResult,
@@ -497,14 +497,14 @@ def test_a_filter_finds_where_to_begin_around_a_target(monkeypatch: Any, locked:
         columns.append(X.shape[1])
         return apply(self, X, *arguments, **options)
 
-    add = SparseOperator.add_product
+    add = SparseOperator.apply_columns
 
-    def added(self: Any, X: Any, Y: Any) -> None:
+    def added(self: Any, X: Any, Y: Any, *factors: Any, **others: Any) -> None:
         columns.append(X.shape[1])
-        add(self, X, Y)
+        add(self, X, Y, *factors, **others)
 
     monkeypatch.setattr(SparseOperator, "apply", counted)
-    monkeypatch.setattr(SparseOperator, "add_product", added)
+    monkeypatch.setattr(SparseOperator, "apply_columns", added)
     options = {"sigma": 0.05, "orthogonal_to": vectors[:, known] if locked else None, "verify": "never"}
     restarts = {}
     for start in ("auto", "lanczos"):

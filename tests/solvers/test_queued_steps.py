@@ -13,8 +13,8 @@ import scipy.sparse as sp
 import blockvec.backends
 from blockvec import BlockVector, Recorder, as_operator, models
 from blockvec.errors import BreakdownError
-from blockvec.krylov_steps import KrylovSteps, StepReport
-from blockvec.sparse_operator import SparseOperator
+from blockvec.operators.krylov_steps import KrylovSteps, StepReport
+from blockvec.operators.sparse import SparseOperator
 from solvers import drivers, eigsh, sizes
 from solvers.iterations import krylov, lanczos
 from solvers.iterations.counts import Counts
