@@ -6,7 +6,7 @@ import contextlib
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,12 +69,9 @@ class DeviceCsr:
         Launches of blockvec's kernels for this matrix and their bytes of workspace, by family, problem and
         mode of tuning.
     forms : dict
-        The matrix in other forms, by family and key of the form; None if it has no such form. See `sparse`.
-    awaited : dict
-        The key of the form that products of a kind await, and the number of them after which the matrix is
-        converted; keys as of `bound`.
+        The matrix in other forms, by family; None if it has no such form. See `sparse`.
     waited : Counter
-        Products so far that a form would have made faster.
+        Products so far that a family's form would have made faster.
     """
 
     def __init__(self, matrix: Any, device: DeviceInfo) -> None:
@@ -94,9 +91,8 @@ class DeviceCsr:
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
             self.plan.codes = encode(self.plan, self.shape[1], blocks, load)
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
-        self.forms: dict[tuple[str, Hashable], Any] = {}
-        self.awaited: dict[tuple[str, SpmmvProblem, str], tuple[tuple[str, Hashable], float]] = {}
-        self.waited: Counter[tuple[str, Hashable]] = Counter()
+        self.forms: dict[str, Any] = {}
+        self.waited: Counter[str] = Counter()
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property
