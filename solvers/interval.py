@@ -98,8 +98,7 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
             checkpoint.problem = slices.fingerprint()
             checkpoint.image = probe(pencil.A, slices.X, None)
             if (saved := checkpoint.load()) is not None:
-                with checkpoint.restoring():
-                    slices.resume(saved)
+                slices.resume(saved)
         stopped = "time_limit" if is_late else slices.run()
         stopped = "interrupted" if interrupted() else stopped
     inside = _inside(slices.theta, low, high, pencil.rounding)

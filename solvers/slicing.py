@@ -37,7 +37,6 @@ from .iterations.counts import Counts
 from .iterations.krylov import BlockKrylov
 from .orthogonalization.factors import gram_root
 from .problem import IterationState, Problem, stops
-from .runtime.checkpoint import restored
 from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
 
 PER_SHIFT = 64  # values that one shift looks for: more make the basis costly, fewer the factorisations
@@ -466,28 +465,15 @@ class Slicing:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        pairs = [restored(np.zeros(0), saved[name], name) for name in ("theta", "residuals", "limits")]
-        cuts = [
-            Cut(*(restored(0 if i == 1 else 0.0, x, "cuts") for i, x in enumerate(cut)))
-            for cut in saved["cuts"]
-        ]
-        count = len(pairs[0])
-        if (
-            len({len(part) for part in pairs}) > 1
-            or count > self.wanted
-            or cuts[0] != self.cuts[0]
-            or cuts[-1] != self.cuts[-1]
-        ):
-            raise ValueError(f"{count} pairs of {self.wanted} between {cuts[0]} and {cuts[-1]}")
-        if count:
-            assign(self.X[:, :count], saved["X"])
-        self.theta, self.residuals, self.limits = pairs
-        self.cuts[:] = cuts
-        self.shifts, self.fruitless = (restored(0, saved[name], name) for name in ("shifts", "fruitless"))
+        names = "theta", "residuals", "limits", "shifts", "fruitless"
+        for name in names:
+            setattr(self, name, saved[name])
+        if self.found:
+            assign(self.X[:, : self.found], saved["X"])
+        self.cuts[:] = [Cut(*cut) for cut in saved["cuts"]]
         self.problem.rng.bit_generator.state = saved["rng"]
-        for name, number in saved["counts"].items():
-            setattr(self.counts, name, restored(0, number, name))
-        self.earlier_s = restored(0.0, saved["elapsed_s"], "elapsed_s")
+        self.counts = Counts(**saved["counts"])
+        self.earlier_s = saved["elapsed_s"]
         self.history[:] = [IterationState.restored(state) for state in saved["history"]]
 
 

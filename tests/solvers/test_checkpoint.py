@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import signal
@@ -483,154 +482,36 @@ def test_blocks_on_a_device_are_saved_from_the_host(case: str, tmp_path: Path) -
     assert np.array_equal(resumed.residuals, whole.residuals)
 
 
-Part = tuple[str, str]  # a value of the state, or an array, and its name
-WRONG = [None, True, -1, 1e308, float("nan"), "text", [], [[1.0]], {"a": 1}, 10**400]
-DAMAGES: list[Callable[[Any], Any]] = [
-    lambda array: array[:-1],
-    lambda array: array[..., None],
-    lambda array: array.astype("U8"),
-    lambda array: array.astype(object),
-    lambda array: array * 1e-20,
-    lambda array: array + np.nan,
-]
-
-
-def alter(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object], *, signed: bool) -> None:
-    """Change the state and the arrays of a checkpoint; its checksums, and if `signed` its digest, fit."""
+def alter(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
+    """Change the state and the arrays of a checkpoint; its checksums fit, its digest does not."""
     with np.load(path) as members:
         arrays = {name: members[name] for name in members.files}
     header = json.loads(arrays["header"].tobytes())
     change(header["state"], arrays)
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    if signed:
-        del arrays["digest"]
-        digest = hashlib.sha256()
-        for name, array in sorted(arrays.items()):
-            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        arrays["digest"] = np.frombuffer(digest.digest(), np.uint8)
-    np.savez(path, **arrays)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+        file.write(bytes(32))
 
 
 @pytest.mark.parametrize("case", ["lanczos", "filter", "jd"])
-def test_an_altered_checkpoint_is_refused_and_never_gives_wrong_values(case: str, tmp_path: Path) -> None:
+def test_an_altered_checkpoint_is_refused_and_left(case: str, tmp_path: Path) -> None:
     A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES[case]
-    values = solve(A, **options).eigenvalues
     killed(A, path, 2, **options)
-    whole, refused = path.read_bytes(), []
-
-    def attempt(change: Callable[[dict[str, Any], dict[str, Any]], object], *, signed: bool) -> None:
-        path.write_bytes(whole)
-        alter(path, change, signed=signed)
-        try:
-            result = solve(A, checkpoint=path, maxiter=60, on_unconverged="return", **options)
-        except FormatError as error:
-            refused.append(str(error))
-            return
-        X = result.eigenvectors
-        assert np.abs(X.T @ X - np.eye(len(values))).max() < 1e-6
-        assert np.abs(A @ X - X * result.eigenvalues).max() < 1e-2 or not result.converged.all()
-
+    whole = path.read_bytes()
     with np.load(path) as members:
         names = [name for name in members.files if name.startswith("state/")]
         state = json.loads(members["header"].tobytes())["state"]
-    rng = np.random.default_rng(0)
-    for name in state:
-        attempt(lambda state, arrays, name=name: state.pop(name), signed=True)
-        attempt(lambda state, arrays, name=name: state.update({name: "changed"}), signed=False)
-    for name in names:
-        attempt(lambda state, arrays, name=name: arrays.pop(name), signed=True)
-        attempt(lambda state, arrays, name=name: arrays.update({name: arrays[name] * 2}), signed=False)
-    assert len(refused) == 2 * len(state) + 2 * len(names) - names.count("state/next")
-    for name in state:
-        wrong = WRONG[rng.integers(len(WRONG))]
-        attempt(lambda state, arrays, name=name, wrong=wrong: state.update({name: wrong}), signed=True)
-    for name in names:
-        for damage in DAMAGES:
-            attempt(
-                lambda state, arrays, name=name, damage=damage: arrays.update({name: damage(arrays[name])}),
-                signed=True,
-            )
-    assert not [message for message in refused if "unsafe" in message or "allow_pickle" in message]
-
-
-IMPOSSIBLE: list[tuple[str, Callable[[dict[str, Any], dict[str, Any]], object]]] = [
-    ("lanczos", lambda state, arrays: arrays.update({"state/H": np.full_like(arrays["state/H"], 1e308)})),
-    ("lanczos", lambda state, arrays: arrays.update({"state/H": 1.001 * arrays["state/H"]})),
-    ("single precision", lambda state, arrays: arrays.update({"state/next": -arrays["state/next"]})),
-    ("lanczos", lambda state, arrays: arrays.update({"state/theta": arrays["state/theta"][:-1]})),
-    ("lanczos", lambda state, arrays: arrays.update({"state/estimates": 2 * arrays["state/estimates"]})),
-    ("lanczos", lambda state, arrays: state.update(m=state["m"] - 1, w=state["w"] + 1)),
-    ("lanczos", lambda state, arrays: state.update(search_width=2**31)),
-    ("lanczos", lambda state, arrays: state.update(least=-1e308)),
-    ("lanczos", lambda state, arrays: state.update(missing=-1)),
-    ("lanczos", lambda state, arrays: state["counts"].update(operator_columns=-1)),
-    ("lanczos", lambda state, arrays: state["counts"].update(restarts=5)),
-    ("lanczos", lambda state, arrays: state["history"].pop()),
-    ("lanczos", lambda state, arrays: state["history"][0].update(time_s=None)),
-    ("lanczos", lambda state, arrays: state["history"][0]["limits"].pop()),
-    ("lanczos", lambda state, arrays: state["history"][0]["residuals"].__setitem__(0, -1.0)),
-    ("lanczos", lambda state, arrays: state["history"][-1]["eigenvalues"].__setitem__(0, 1e300)),
-    ("filter", lambda state, arrays: state["filter"].update(low=2 * state["filter"]["low"])),
-    ("filter", lambda state, arrays: state["filter"].update(degree=state["filter"]["degree"] + 0.5)),
-    ("filter", lambda state, arrays: state["filter"].update(which="LA")),
-    ("filter", lambda state, arrays: state["filter"].update(spread="1")),
-    ("filter", lambda state, arrays: state.update(filter=None)),
-    ("filter", lambda state, arrays: state.update(doubt=1e300)),
-    (
-        "jd",
-        lambda state, arrays: arrays.update({"state/images": np.full_like(arrays["state/images"], 1e308)}),
-    ),
-    ("jd", lambda state, arrays: arrays.update({"state/H": arrays["state/H"] * 2})),
-    ("jd", lambda state, arrays: arrays.update({"state/previous": arrays["state/previous"][:, 1:]})),
-    ("jd", lambda state, arrays: arrays.update({"state/previous": arrays["state/previous"] * 1e300})),
-    ("jd", lambda state, arrays: arrays.update({"state/attempts": arrays["state/attempts"] - 2**40})),
-    ("jd", lambda state, arrays: arrays.update({"state/attempts": arrays["state/attempts"] / 2})),
-    ("jd", lambda state, arrays: state.update(best_at=[2**40, 0])),
-    ("jd", lambda state, arrays: state.update(best_at=[0])),
-    ("jd", lambda state, arrays: state.update(n_converged=9)),
-    ("jd", lambda state, arrays: state.update(followed=-1e300)),
-    ("inside", lambda state, arrays: arrays.update({"state/images": 2 * arrays["state/images"]})),
-    ("inside", lambda state, arrays: arrays.update({"state/R": arrays["state/R"].T})),
-    (
-        "preconditioned minres",
-        lambda state, arrays: arrays.update(
-            {"state/preconditioned_to": arrays["state/preconditioned_to"][:, 1:]}
-        ),
-    ),
-    (
-        "preconditioned minres",
-        lambda state, arrays: arrays.update(
-            {"state/preconditioned_from": arrays["state/preconditioned_from"] * 1e300}
-        ),
-    ),
-]
-
-
-@pytest.mark.parametrize("case", list(dict.fromkeys(name for name, _ in IMPOSSIBLE)))
-def test_a_state_that_no_iteration_can_have_is_refused(case: str, tmp_path: Path) -> None:
-    A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES[case]
-    if case == "single precision":  # as a function, since a short matrix iterates in double precision
-        single = A.tocsr().astype(np.float32)
-        A = as_operator(lambda X: single @ X, shape=single.shape, dtype=single.dtype)
-    killed(A, path, 2, **options)
-    whole = path.read_bytes()
-    for change in (change for name, change in IMPOSSIBLE if name == case):
+    changes: list[Callable[[dict[str, Any], dict[str, Any]], object]] = [
+        lambda state, arrays: None,
+        *(lambda state, arrays, name=name: state.pop(name) for name in state),  # type: ignore[misc]
+        *(lambda state, arrays, name=name: arrays.pop(name) for name in names),  # type: ignore[misc]
+        *(lambda state, arrays, name=name: arrays.update({name: 2 * arrays[name]}) for name in names),  # type: ignore[misc]
+    ]
+    for change in changes:
         path.write_bytes(whole)
-        alter(path, change, signed=True)
+        alter(path, change)
         changed = path.read_bytes()
-        with pytest.raises(FormatError, match="altered after it was written"):
+        with pytest.raises(FormatError, match="broken or no checkpoint"):
             solve(A, checkpoint=path, **options)
         assert path.read_bytes() == changed
-    path.write_bytes(whole)
-    alter(path, lambda state, arrays: None, signed=True)
-    assert same(solve(A, checkpoint=path, **options), solve(A, **options))
-
-
-@pytest.mark.parametrize("name", ["norm", "krylov_norm"])
-def test_an_impossible_norm_in_a_checkpoint_is_refused(name: str, tmp_path: Path) -> None:
-    A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES["lanczos"]
-    killed(A, path, 2, **options)
-    alter(path, lambda state, arrays: state.update({name: 1e100}), signed=True)
-    with pytest.raises(FormatError, match=r"altered after it was written \(its norm of A is 1\.0e\+100\)"):
-        solve(A, checkpoint=path, **options)
