@@ -190,14 +190,13 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         text = json.dumps(planned.to_dict(), allow_nan=False) if arguments.json else str(planned)
         write_all({"standard output": lambda: print(text, flush=True)})
         return DONE
-    interrupted = False
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # printed below
                 result = _solve(A, M, device, arguments)
         except Interrupted as stop:
-            result, interrupted = stop.result, True
+            result = stop.result
     if comm is not None and arguments.save:
         result = replace(result, eigenvectors=result.eigenvectors.gather().array)
     outputs: dict[str, Callable[[], None]]
@@ -208,7 +207,7 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         outputs["--plot"] = lambda: _plot(result, arguments.plot)
     if is_first:
         write_all(outputs)
-    if interrupted:
+    if result.info["stopped"] == "interrupted":
         return INTERRUPTED
     if message := doubt(result, arguments.verify):
         print(f"{NAME}: {message}", file=sys.stderr)

@@ -96,7 +96,17 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
                 slices.resume(saved)
         stopped = "time_limit" if is_late else slices.run()
         stopped = "interrupted" if interrupted() else stopped
-    inside, near = _inside(slices.theta, low, high, pencil.rounding)
+    result = _collected(slices, low, high, stopped)
+    if not is_late:
+        return result if result.info["missing"] else as_rounding_allows(result, problem, pencil.norms)
+    text = "skipped: the time limit had passed before the eigenvalues were counted"
+    return replace(result.with_info(verification=text, missing=1), verification=Verification.SKIPPED)
+
+
+def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenResult:
+    """Form a result of the pairs in an interval, of those that slices have."""
+    left, right, count = slices.cuts[0], slices.cuts[-1], slices.wanted
+    inside, near = _inside(slices.theta, low, high, slices.pencil.rounding)
     missing, dropped = count - slices.found, slices.found - len(inside)
     text = (
         f"{'counted' if missing else 'proved'} by inertia: {count} eigenvalues lie between "
@@ -104,11 +114,8 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     )
     text += f", {dropped} of them outside of the interval" if dropped else ""
     text += f"; {near} on an end, as far as rounding errors tell" if near else ""
-    verification = Verification.SKIPPED if is_late else Verification.PROVED
-    if is_late:
-        text = "skipped: the time limit had passed before the eigenvalues were counted"
     info = described(
-        problem,
+        slices.problem,
         slices.counts,
         method="shift-invert",
         why=f"A - sigma M is factorised for {slices.factorisations} shifts",
@@ -118,16 +125,15 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
         which="interval",
         counted=count - dropped,
         count_error=0.0,
-        norm=pencil.norms.A,
+        norm=slices.pencil.norms.A,
         block_size=slices.block_size,
         ncv=basis_columns(count),
         degree=1,
-        missing=missing + is_late,
+        missing=missing,
     )
     theta, residuals, limits = (part[inside] for part in (slices.theta, slices.residuals, slices.limits))
     pairs = theta, pick(slices.X, inside).array, residuals, limits
-    result = EigenResult.from_pairs(*pairs, verification, info, slices.history)
-    return result if info["missing"] else as_rounding_allows(result, problem, pencil.norms)
+    return EigenResult.from_pairs(*pairs, Verification.PROVED, info, slices.history)
 
 
 def _inside(theta: RealArray, low: float, high: float, rounding: Any) -> tuple[NDArray[np.intp], int]:

@@ -102,7 +102,8 @@ class IterationState:
     @classmethod
     def restored(cls, saved: dict[str, Any]) -> IterationState:
         """Make a state from a dictionary of its fields, with lists for arrays."""
-        return cls(**{name: np.array(x) if isinstance(x, list) else x for name, x in saved.items()})
+        fields: Any = {name: np.array(x) if isinstance(x, list) else x for name, x in saved.items()}
+        return cls(**fields)
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""

@@ -81,7 +81,7 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
     [0.020523, 0.051201, 0.051201]
     """
     names = SCIPY + CUPY if "cupy" in sys.modules else SCIPY
-    places = [importlib.import_module(m) if isinstance(m, str) else m for m in (*names, *modules)]
+    places: list[Any] = [importlib.import_module(m) if isinstance(m, str) else m for m in (*names, *modules)]
     for place in places:
         if not hasattr(place, "eigsh"):
             raise OptionError(

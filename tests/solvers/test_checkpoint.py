@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
+import io
 import os
 import signal
 import subprocess
 import sys
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -234,16 +232,20 @@ STAGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", [*STAGED, "lanczos", "jd"])
-def test_a_file_that_is_no_checkpoint_is_refused_and_left(case: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint_is_refused_before_the_solve_and_left(case: str, tmp_path: Path) -> None:
+    def refuse(state: IterationState) -> None:
+        raise AssertionError("the solve had begun")
+
     A, options = models.model("laplace3d:n=6"), (STAGED | CASES)[case]
-    for name in ("thesis.txt", "run.LA"):
+    for name in ("thesis.txt", "run.LA", "run.SA"):
         path = tmp_path / name
         path.write_bytes(FOREIGN)
-        if name == "run.LA" and options.get("which") != "BE":
-            solve(A, checkpoint=tmp_path / "run", **options)
+        run = path if name == "thesis.txt" else tmp_path / "run"
+        if run is not path and options.get("which") != "BE":
+            solve(A, checkpoint=run, **options)
         else:
-            with pytest.raises(FormatError, match="broken or no checkpoint"):
-                solve(A, checkpoint=path.with_name(name.removesuffix(".LA")), **options)
+            with pytest.raises(FormatError, match=f"{name}' is broken or no checkpoint"):
+                solve(A, checkpoint=run, callback=refuse, **options)
         assert path.read_bytes() == FOREIGN
         path.unlink()
     assert not list(tmp_path.iterdir())
@@ -257,24 +259,6 @@ def test_a_checkpoint_that_a_solve_in_stages_does_not_use_is_left(
     assert solve(models.model("laplace3d:n=6"), checkpoint=written, **STAGED[case]).converged.all()
     assert written.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [written.name]
-
-
-def test_a_foreign_file_at_the_second_end_is_refused_before_the_solve(tmp_path: Path) -> None:
-    foreign = tmp_path / "run.npz.SA"
-    foreign.write_text("notes")
-
-    def refuse(state: IterationState) -> None:
-        raise AssertionError("the solve had begun")
-
-    with pytest.raises(FormatError, match=r"run\.npz\.SA"):
-        solve(
-            models.model(MODEL),
-            which="BE",
-            method="lanczos",
-            checkpoint=tmp_path / "run.npz",
-            callback=refuse,
-        )
-    assert foreign.read_text() == "notes"
 
 
 @pytest.mark.parametrize("restart", [0, 2])
@@ -305,18 +289,6 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning(
         result = solve(A, checkpoint=tmp_path / "run", **options)
     assert same(result, solve(A, **options))
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("bytes_claimed", [1 << 32, 1 << 62])
-def test_a_checkpoint_larger_in_memory_than_on_disk_is_refused(bytes_claimed: int, tmp_path: Path) -> None:
-    header = np.lib.format.header_data_from_array_1_0(np.zeros(0, np.uint8)) | {"shape": (bytes_claimed,)}
-    path = tmp_path / "run"
-    for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
-        with zipfile.ZipFile(path, "w", compression) as archive, archive.open("header.npy", "w") as part:
-            np.lib.format.write_array_header_1_0(part, header)
-            part.write(bytes(1000))
-        with pytest.raises(FormatError, match="broken or no checkpoint"):
-            eigsh(models.model("laplace1d:n=9"), 2, checkpoint=path)
 
 
 @pytest.fixture
@@ -374,42 +346,23 @@ def test_a_changed_entry_or_version_is_noticed(written: Path, monkeypatch: pytes
         solve(models.model("laplace2d:n=20"), checkpoint=written, **FOR)
 
 
-def test_a_broken_file_is_refused_or_reads_as_it_was(written: Path) -> None:
-    data = written.read_bytes()
-    checkpoint = Checkpoint(written, 0)
-
-    def state() -> dict[str, Any]:
-        with pytest.raises(OptionError) as caught:
-            checkpoint.load()  # says what the file belongs to
-        assert "now it is None" in str(caught.value)
-        with np.load(written) as members:  # what it belongs to
-            checkpoint.problem = json.loads(members["header"].tobytes())["problem"]
-            checkpoint.image = members["image"]
-        return dict(checkpoint.load() or {})
-
-    whole = state()
-    rng = np.random.default_rng(0)
-    refused = 0
-    for position in rng.integers(0, len(data), 300):
+def test_a_broken_or_altered_file_is_refused_and_left(written: Path) -> None:
+    data, checkpoint, rng = written.read_bytes(), Checkpoint(written, 0), np.random.default_rng(0)
+    with np.load(written) as members:
+        arrays = dict(members)
+    rewritten = io.BytesIO()  # with checksums that fit
+    np.savez(rewritten, **arrays | {"state/H": 2 * arrays["state/H"]})
+    contents = [data[:length] for length in [0, 1, 10, *rng.integers(0, len(data), 30).tolist()]]
+    contents += [b"text", b"\x80\x04N.", rewritten.getvalue() + data[-32:]]
+    for position in rng.integers(0, len(data), 100):
         changed = bytearray(data)
         changed[position] ^= 1 << int(rng.integers(8))
-        written.write_bytes(changed)
-        try:
-            loaded = checkpoint.load() or {}
-        except FormatError:
-            refused += 1
-            continue
-        assert loaded.keys() == whole.keys()
-        assert all(np.array_equal(loaded[name], whole[name]) for name in whole)
-    assert refused > 250
-    for length in [0, 1, 10, *rng.integers(0, len(data), 30).tolist()]:
-        written.write_bytes(data[:length])
+        contents.append(bytes(changed))
+    for content in contents:
+        written.write_bytes(content)
         with pytest.raises(FormatError, match="broken or no checkpoint"):
             checkpoint.load()
-    for other in (b"text", b"\x80\x04N."):
-        written.write_bytes(other)
-        with pytest.raises(FormatError, match="broken or no checkpoint"):
-            checkpoint.load()
+        assert written.read_bytes() == content
     np.savez(written, header=np.frombuffer(b'{"format": "other"}', np.uint8), image=np.zeros(3))
     with pytest.raises(FormatError, match="its format is 'other'"):
         checkpoint.load()
@@ -480,38 +433,3 @@ def test_blocks_on_a_device_are_saved_from_the_host(case: str, tmp_path: Path) -
     resumed = solve(A, checkpoint=path, **options)
     assert bool((resumed.eigenvectors == whole.eigenvectors).all())
     assert np.array_equal(resumed.residuals, whole.residuals)
-
-
-def alter(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
-    """Change the state and the arrays of a checkpoint; its checksums fit, its digest does not."""
-    with np.load(path) as members:
-        arrays = {name: members[name] for name in members.files}
-    header = json.loads(arrays["header"].tobytes())
-    change(header["state"], arrays)
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
-        file.write(bytes(32))
-
-
-@pytest.mark.parametrize("case", ["lanczos", "filter", "jd"])
-def test_an_altered_checkpoint_is_refused_and_left(case: str, tmp_path: Path) -> None:
-    A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES[case]
-    killed(A, path, 2, **options)
-    whole = path.read_bytes()
-    with np.load(path) as members:
-        names = [name for name in members.files if name.startswith("state/")]
-        state = json.loads(members["header"].tobytes())["state"]
-    changes: list[Callable[[dict[str, Any], dict[str, Any]], object]] = [
-        lambda state, arrays: None,
-        *(lambda state, arrays, name=name: state.pop(name) for name in state),  # type: ignore[misc]
-        *(lambda state, arrays, name=name: arrays.pop(name) for name in names),  # type: ignore[misc]
-        *(lambda state, arrays, name=name: arrays.update({name: 2 * arrays[name]}) for name in names),  # type: ignore[misc]
-    ]
-    for change in changes:
-        path.write_bytes(whole)
-        alter(path, change)
-        changed = path.read_bytes()
-        with pytest.raises(FormatError, match="broken or no checkpoint"):
-            solve(A, checkpoint=path, **options)
-        assert path.read_bytes() == changed
