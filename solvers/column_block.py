@@ -85,13 +85,6 @@ class ColumnBlock:
         Copied unless it is column-major.
     layout : RowLayout, optional
         The split of the rows over processes; the array has those of this process.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> V = ColumnBlock(np.asfortranarray(np.eye(3, 2)))
-    >>> V.gram().tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
     """
 
     __slots__ = ("array", "dtype", "layout", "shape")
@@ -109,17 +102,9 @@ class ColumnBlock:
         return cls(np.array(block.array, order="F"), block.layout)
 
     @classmethod
-    def random(
-        cls,
-        n_rows: int,
-        n_cols: int,
-        dtype: Any = np.float64,
-        *,
-        rng: Any = None,
-        layout: RowLayout | None = None,
-    ) -> ColumnBlock:
+    def random(cls, n_rows: int, n_cols: int, dtype: Any = np.float64, **options: Any) -> ColumnBlock:
         """Create a block of the random numbers that a `BlockVector` of this shape has."""
-        return cls.of(BlockVector.random(n_rows, n_cols, dtype, rng=rng, layout=layout))
+        return cls.of(BlockVector.random(n_rows, n_cols, dtype, **options))
 
     @property
     def n_global(self) -> int:

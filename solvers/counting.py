@@ -208,13 +208,11 @@ def estimate(
 
 def _counted(sketch: Sketch, low: float, high: float, vectors: int) -> tuple[float, float, float]:
     """Return the mean over the vectors, its standard error, and the error by nodes next to the ends."""
-    shares = _share_below(sketch, high) - _share_below(sketch, low)
-    weights = vectors * sketch.counts
-    values = np.bincount(sketch.vectors, weights * shares, vectors)
-    doubts = [
-        np.bincount(sketch.vectors, weights * share * (1 - share), vectors)
-        for share in (_share_below(sketch, low), _share_below(sketch, high))
-    ]
+    below = [_share_below(sketch, end) for end in (low, high)]
+    values, *doubts = (
+        np.bincount(sketch.vectors, vectors * sketch.counts * shares, vectors)
+        for shares in (below[1] - below[0], *(share * (1 - share) for share in below))
+    )
     spread = float(values.std(ddof=1)) / math.sqrt(vectors)
     return float(values.mean()), spread, float(np.hypot(*doubts).mean())
 

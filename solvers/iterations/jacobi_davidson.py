@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from ..blocks import Block, RealArray, SystemOperator, pick, round_up, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
-from ..runtime.checkpoint import restored
-from .base import MIN_SEARCH, NORM_SLACK, Iteration, IterationResult
+from .base import MIN_SEARCH, Iteration, IterationResult
 from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
 from .jd_options import JacobiDavidsonOptions, least_basis
@@ -157,21 +156,8 @@ class JacobiDavidson(Iteration):
         super().resume(saved)
         self.space.resume(saved)
         self.corrector.resume(saved, self.start)
-        corrections, columns = self.best_at
-        self.best_at = restored(0, corrections, "best_at"), restored(0, columns, "best_at")
-
-    def _check_resumed(self) -> None:
-        super()._check_resumed()
-        k, spent = self.problem.k, self._spent()
-        if self.best_at[0] > spent[0] or self.best_at[1] > spent[1]:
-            raise ValueError(f"its best state was after {self.best_at} corrections and columns of {spent}")
-        if self.attempts.min() < 0 or self.n_converged > k:
-            raise ValueError(f"its attempts are {self.attempts}, {self.n_converged} of them successful")
-        rows, columns = self.previous.shape
-        if rows > self.space.m or columns != min(k, rows) or np.abs(self.previous).max(initial=0) > 2:
-            raise ValueError(f"its previous vectors are {self.previous}")
-        if not abs(self.followed) <= NORM_SLACK * self._norm():
-            raise ValueError(f"its preconditioner followed {self.followed:.1e}")
+        corrections, columns = saved["best_at"]
+        self.best_at = corrections, columns
 
     def _resumed(self) -> bool:
         """Restore the state of the checkpoint and the preconditioner, if there is one."""
@@ -210,15 +196,6 @@ class JacobiDavidson(Iteration):
         return self.preconditioner is None and is_cheap(self.operator, self.options.ncv)
 
     # --- one outer iteration --------------------------------------------------------------------
-
-    def _orthonormal(self) -> list[Block]:
-        return [self.space.basis, *([] if self.target is None else [self.space.image])]
-
-    def _defect(self) -> tuple[float, float]:
-        return self.space.defect()
-
-    def _norms(self) -> tuple[float, ...]:
-        return (self.space.norm,)
 
     def _norm(self) -> float:
         return self.space.norm if self.problem.norm is None else self.problem.norm

@@ -31,7 +31,7 @@ from ..orthogonalization.queued_step import (
 )
 from ..runtime.processes import everywhere
 from .counts import Counts
-from .krylov_space import KrylovSpace, Ritz, restored_scale
+from .krylov_space import KrylovSpace, Ritz
 from .partial import LEAST_LOSS, PartialRecurrence
 from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
 
@@ -418,14 +418,6 @@ class BlockKrylov(KrylovSpace):
             self._partial.defect = defect
         super().truncate(count)
 
-    def defect(self) -> tuple[float, float]:
-        """Compute the larger defect of the decomposition and of the copy of Q, and a norm of A."""
-        error, scale = super().defect()
-        if self._next is not None:
-            difference = self._next.copy().axpy(-1, self.columns(self.m, self.m + self.w))
-            error = max(error, float(to_host(scale * difference.norms()).max()))
-        return error, scale
-
     def snapshot(self) -> dict[str, Any]:
         """Return the decomposition and the state that the next step depends on, on the host."""
         saved = super().snapshot()
@@ -436,9 +428,9 @@ class BlockKrylov(KrylovSpace):
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         super().resume(saved)
-        self.most, defect = (restored_scale(saved, name) for name in ("most", "defect"))
+        self.most = saved["most"]
         if self._partial is not None:
-            self._partial.defect = defect
+            self._partial.defect = saved["defect"]
         self._next = None
         if "next" in saved:
             self._next = self._scratch[0] if self.w == self.block_size else self.buffer.like(self.w)

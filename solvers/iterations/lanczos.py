@@ -129,15 +129,6 @@ class ThickRestart(Iteration):
         super().resume(saved)
         self.krylov.resume(saved)
 
-    def _check_resumed(self) -> None:
-        super()._check_resumed()
-        k, last = self.problem.k, self.history[-1]
-        for values, reported in ((self.theta, last.eigenvalues), (self.estimates, last.residuals)):
-            if len(values) != len(self.theta) or not np.array_equal(values[:k], reported):
-                raise ValueError(f"its Ritz values or their residuals are {values}, and {reported}")
-        if not (self._is_rotated() or self.krylov.can_expand()):
-            raise ValueError(f"it has {len(self.theta)} Ritz values for {self.krylov.m} vectors")
-
     def _is_rotated(self) -> bool:
         """Check whether the basis consists of the vectors of `theta`."""
         return len(self.theta) == self.krylov.m > 0
@@ -256,15 +247,6 @@ class ThickRestart(Iteration):
         keep = k + int(KEEP * (full - k))
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
-
-    def _orthonormal(self) -> list[Block]:
-        return [self.krylov.basis[:, self._zeros :]]
-
-    def _defect(self) -> tuple[float, float]:
-        return self.krylov.defect()
-
-    def _norms(self) -> tuple[float, ...]:
-        return (self.norm,) if self.krylov.degree > 1 else (self.norm, self.krylov.norm)
 
     def _norm(self) -> float:
         return self.norm if self.problem.norm is None else self.problem.norm

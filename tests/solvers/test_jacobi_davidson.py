@@ -165,7 +165,6 @@ def test_a_search_space_keeps_its_relations(
     space._H[: space.m, : space.m] *= np.outer(D, D)
     space.reorthonormalize()
     relations()
-    assert space.defect()[0] <= 1e-13
     space.refresh()
     assert space.m == 10
     relations()

@@ -29,7 +29,7 @@ CHECKPOINT = """
 """
 # Of this tree: format, fingerprint, state.
 NAMES = """
-blockvec checkpoint 2
+blockvec checkpoint 3
 block_size blockvec columns of orthogonal_to columns of v0 convergence correction degree dtype extraction
 initial_shift initial_shift_iterations inner_base inner_steps inner_stop inner_together k look_ahead method
 min_basis n ncv norm preconditioner retained rng rounding sigma start start_basis tol unit verify which
