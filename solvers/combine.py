@@ -23,7 +23,7 @@ from .blocks import (
 )
 from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
 from .orthogonalization import orthogonalize
-from .orthogonalization.host_step import cholesky_factor
+from .orthogonalization.factors import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult, SolveInfo
 from .runtime.processes import delivered

@@ -18,8 +18,8 @@ from blockvec.errors import BreakdownError
 from ..blocks import Array, Block, LinearMap, assign, ceil_div, round_up, to_host, width_padding
 from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalization import orthogonalize
-from ..orthogonalization.factors import PLAIN_GROWTH
-from ..orthogonalization.host_step import host_step, square
+from ..orthogonalization.factors import PLAIN_GROWTH, square
+from ..orthogonalization.host_step import host_step
 from ..orthogonalization.queued_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,

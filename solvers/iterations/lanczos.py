@@ -20,7 +20,7 @@ from ..blocks import (
     width_padding,
 )
 from ..costs import steps_of_a_look
-from ..orthogonalization.host_step import cholesky_factor
+from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .krylov import BlockKrylov
