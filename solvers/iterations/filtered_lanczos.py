@@ -47,7 +47,7 @@ from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
 from ..transform.fold import FoldedOperator
 from .base import IterationResult
-from .chebyshev import ChebyshevOperator, steps_within_leak
+from .chebyshev import ChebyshevOperator, recorder_for, steps_within_leak
 from .filter import (
     LEAST_DEGREE,
     LEAST_GROWTH,
@@ -65,7 +65,6 @@ from .krylov_space import Ritz
 from .lanczos import ThickRestart
 from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
-from .recorded_step import recorder_for
 
 if TYPE_CHECKING:
     from .spectrum import Sketch
