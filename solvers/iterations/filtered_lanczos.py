@@ -92,7 +92,6 @@ SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
 LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
 SURPLUS = 2.0  # damping of rounding errors beyond what their residuals need
 UNFORESEEN = 10.0  # ratio of the spread to the planned one above which the sketch was wrong
-KEPT_SHARE = 0.4  # share of the basis kept by a restart: more would leave no room for steps
 PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 BROKEN_PROMISE = 2.0  # safety factor after a prediction that was too small
 MAX_DOUBT = 1e6
@@ -111,6 +110,7 @@ class FilteredRestart(ThickRestart):
         *("promised", "doubt", "looked", "is_mixed", "mixes", "refined"),
     )
 
+    KERNELS = "filter"
     filter: Filter | None = None
     mixes = True  # whether filters may still be in single precision
     is_mixed = False  # whether the current one is
@@ -124,12 +124,6 @@ class FilteredRestart(ThickRestart):
     is_refined = False  # whether the pending columns are refined vectors without values and residuals
     promised = np.inf  # predicted largest residual after a cycle, relative to its limit
     looked = True  # whether values and residual estimates were computed with A
-
-    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        _, operator, dtype, sizes = super()._kind()
-        krylov, b = self.krylov, self.options.block_size
-        keep = krylov.padded(self._keep_filtered(krylov.capacity - b, b))
-        return "filter", operator, dtype, sizes | {"keep": keep}
 
     def _begin(self) -> None:
         if self.random_start and not self._waits_for_need:
@@ -209,39 +203,24 @@ class FilteredRestart(ThickRestart):
             self.counts.single_columns += self.counts.operator_columns - columns
         return reason
 
-    def _seems_done(self) -> bool:
-        """Check whether the residuals of the filter predict convergence for A: the cycle may end early."""
-        if self.filter is None:
-            return super()._seems_done()
-        krylov = self.krylov
-        if krylov.m < self.next_look or not krylov.can_expand():
-            return False
-        steps = self._steps_of_a_look()
-        self.seen = krylov.ritz(krylov.expand_ahead(steps))
-        is_promising, m = self._promises(self.seen), len(self.seen.theta)
-        self.next_look = m + steps * max(1, min(self.block_size, krylov.w))  # a start may have been narrower
-        if is_promising:
-            krylov.withdraw(m)
-        return is_promising
-
-    def _promises(self, ritz: Ritz) -> bool:
-        """Predict from the residuals of the filter whether those of A are within their limits.
+    def _excess(self, ritz: Ritz) -> float:
+        """Predict from the residuals of the filter the largest one of A, relative to its limit.
 
         A residual r of the filter at the value phi is an error of r/phi in the vector, and of up to
         2 r/phi ||A|| in the residual of A. In practice a quarter of that is still an upper bound.
         """
-        assert self.filter is not None
+        if self.filter is None:
+            return super()._excess(ritz)
         best = select(ritz.theta, "LA")[: self.problem.k]
         amplified = ritz.theta[best]
         if len(best) < self.problem.k or amplified[-1] <= 1:
             self.promised = math.inf
-            return False
+            return math.inf
         limits = self._limits(self.filter.value(amplified))
         if self.is_mixed:
             limits = np.maximum(limits, REACH * self._norm())
-        promised = PROMISE * self._norm() * ritz.residuals[best] / amplified / limits
-        self.promised = float(promised.max())
-        return self.doubt * self.promised <= 1
+        self.promised = float((PROMISE * self._norm() * ritz.residuals[best] / amplified / limits).max())
+        return self.doubt * self.promised
 
     def _rayleigh_ritz(self) -> IterationState:
         """Restart; if convergence is predicted, and periodically, compute values and residuals with A."""
@@ -257,7 +236,7 @@ class FilteredRestart(ThickRestart):
         ritz = self._ritz()
         kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
         krylov.restart(ritz, kept)
-        promising = self._promises(ritz) or which == "LM"  # values may have either sign
+        promising = self._excess(ritz) <= 1 or which == "LM"  # values may have either sign
         self.looked = promising or self.counts.restarts % CYCLES_BETWEEN_LOOKS == 0
         if self.looked:
             self._look()
@@ -421,16 +400,6 @@ class FilteredRestart(ThickRestart):
         # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
         # block that is narrower than these has mixtures of them beside fewer copies of each.
         return self.which != "LM" or self.degree == 1
-
-    def _keep(self, m: int, w: int) -> int:
-        return super()._keep(m, w) if self.filter is None else self._keep_filtered(m, w)
-
-    def _keep_filtered(self, m: int, w: int) -> int:
-        k, b = self.problem.k, self.block_size
-        full = self.krylov.capacity - w
-        keep = max(k + b, int(KEPT_SHARE * full))
-        keep = full - max(1, (full - keep) // b) * b
-        return int(min(max(keep, k), m))
 
     def _repair(self, state: IterationState) -> None:
         if self.filter is None:
