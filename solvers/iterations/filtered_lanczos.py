@@ -3,8 +3,8 @@
 A Chebyshev polynomial F = T_d of A has A's eigenvectors; it maps the unwanted part of the spectrum to [-1, 1]
 and separates the values of the wanted end. A Lanczos step with F corresponds to d steps with A and needs only
 one orthogonalisation: this is faster if applying A costs less than orthogonalising the result, as on
-memory-bound machines. A Rayleigh-Ritz step with A on the kept vectors gives values and true residuals, after
-some cycles and always before the end.
+memory-bound machines. After each cycle a Rayleigh-Ritz step with A on the kept vectors gives values and true
+residuals.
 
 The first cycle is one of plain Lanczos steps, if the method may be chosen: where these are predicted to
 converge soon, no filter is designed.
@@ -21,7 +21,7 @@ References
 Zhou, Saad, Tiago, Chelikowsky, J. Comput. Phys. 219 (2006) 172 (Chebyshev-filtered subspaces); Li, Xi,
 Vecharynski, Yang, Saad, SIAM J. Sci. Comput. 38 (2016) A2512 (thick-restart Lanczos on a filter). Deviations:
 (1) blocks; (2) the interval is approximate, chosen for the number of values outside it; (3) Rayleigh-Ritz
-with A on all kept vectors if the filter's residuals predict convergence, which is defined by true residuals.
+with A on all kept vectors after each cycle.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ from ..column_block import by_rows
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
 from ..transform.fold import FoldedOperator
-from .base import IterationResult
 from .chebyshev import ChebyshevOperator, recorder_for, steps_within_leak
 from .filter import (
     LEAST_DEGREE,
@@ -98,7 +97,6 @@ MAX_DOUBT = 1e6
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
 LEAK = 1e-3  # relative size of components along locked eigenvectors at which they are projected out again
-CYCLES_BETWEEN_LOOKS = 4  # cycles per Rayleigh-Ritz step with A, which costs a third of a cycle
 WIDE_START = 4  # a Krylov space may start from 1/WIDE_START of the basis size
 
 
@@ -107,10 +105,10 @@ class FilteredRestart(ThickRestart):
 
     PROGRESS = (
         *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
-        *("promised", "doubt", "looked", "is_mixed", "mixes", "refined"),
+        *("promised", "doubt", "is_mixed", "mixes", "refined"),
     )
-
     KERNELS = "filter"
+
     filter: Filter | None = None
     mixes = True  # whether filters may still be in single precision
     is_mixed = False  # whether the current one is
@@ -123,7 +121,6 @@ class FilteredRestart(ThickRestart):
     refined = np.inf  # largest residual, relative to its limit, that was refined last
     is_refined = False  # whether the pending columns are refined vectors without values and residuals
     promised = np.inf  # predicted largest residual after a cycle, relative to its limit
-    looked = True  # whether values and residual estimates were computed with A
 
     def _begin(self) -> None:
         if self.random_start and not self._waits_for_need:
@@ -169,16 +166,12 @@ class FilteredRestart(ThickRestart):
         if krylov.buffer.layout is None:  # recordings are found by addresses, which differ between processes
             recorder = recorder_for(self.operator, krylov.buffer[:, :size])
         operator = ChebyshevOperator(
-            self._single() if self.is_mixed else self.operator,
-            filter,
-            self.locked,
-            recorder,
-            self.operator,
-            self._steps_between_projections(filter),
+            *(self._single() if self.is_mixed else self.operator, filter, self.locked, recorder),
+            matrix=self.operator,
+            project_every=self._steps_between_projections(filter),
         )
-        return BlockKrylov(
-            operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
-        )
+        operands = krylov.buffer, krylov.n_locked, size, self.rng, self.counts
+        return BlockKrylov(operator, *operands, filter.degree)
 
     def _steps_between_projections(self, filter: Filter) -> int:
         """Return the steps in which components along locked eigenvectors, initially their errors, stay small.
@@ -223,28 +216,15 @@ class FilteredRestart(ThickRestart):
         return self.doubt * self.promised
 
     def _rayleigh_ritz(self) -> IterationState:
-        """Restart; if convergence is predicted, and periodically, compute values and residuals with A."""
-        filter = self.filter
-        if filter is None:
-            self.looked = True
+        """Restart, and compute values and residuals with A."""
+        if self.filter is None:
             return super()._rayleigh_ritz()
-        krylov, which = self.krylov, self.which
-        if self.is_refined:
-            self.is_refined, self.looked = False, True
-            self._look()
-            return self._current_state()
-        ritz = self._ritz()
-        kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
-        krylov.restart(ritz, kept)
-        promising = self._excess(ritz) <= 1 or which == "LM"  # values may have either sign
-        self.looked = promising or self.counts.restarts % CYCLES_BETWEEN_LOOKS == 0
-        if self.looked:
-            self._look()
-        else:
-            amplified = ritz.theta[kept]
-            self.theta = filter.value(amplified) * (-1 if which == "SA" else 1)
-            errors = ritz.residuals[kept] / np.maximum(amplified, 1.0)
-            self.estimates = PROMISE * self.doubt * self._norm() * errors
+        if not self.is_refined:
+            ritz = self._ritz()
+            self._excess(ritz)
+            self.krylov.restart(ritz, select(ritz.theta, "LA")[: self._keep(len(ritz.theta), self.krylov.w)])
+        self.is_refined = False
+        self._look()
         return self._current_state()
 
     def _look(self) -> None:
@@ -323,24 +303,19 @@ class FilteredRestart(ThickRestart):
     def _crowding(self, sketch: Sketch) -> float:
         return sketch.crowd(self._placed(sketch)[-1], self.which) / self._outside()
 
-    def _draw_sketch(self) -> Sketch:
-        """Estimate the bounds of the spectrum and its density, with more steps where it is crowded."""
+    def _sketch(self) -> None:
+        """Design the filter for a sketch of the spectrum, of more steps where it is crowded."""
         from .spectrum import sketch_spectrum
 
+        counts = self.counts
         sketch = sketch_spectrum(
             *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
             most=MAX_SKETCH_STEPS,
             resolved=lambda sketch: self._crowding(sketch) <= CROWDED,
         )
-        counts = self.counts
         counts.operator_columns += sketch.columns
         counts.block_applications += sketch.applications
         counts.reductions += sketch.reductions
-        return sketch
-
-    def _sketch(self) -> None:
-        """Design the filter for the spectrum of a sketch."""
-        sketch = self._draw_sketch()
         self.norm = max(self.norm, sketch.norm)
         self.least = min(self.least, sketch.least(self.which))
         self._design((*self._placed(sketch), self.least), self._crowding(sketch))
@@ -388,13 +363,6 @@ class FilteredRestart(ThickRestart):
         return self._copy
 
     # --- the end ------------
-
-    def _result(self, state: IterationState, reason: str) -> IterationResult:
-        if not self.looked:
-            self._look()
-            self.residuals = None
-            state = self._current_state()
-        return super()._result(state, reason)
 
     def _converges_in_order(self) -> bool:
         # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
