@@ -37,10 +37,9 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..problem import Verification
-from .chebyshev import Recurrence, steps_within, steps_within_leak
+from .chebyshev import Recurrence, recorder_for, steps_within, steps_within_leak
 from .counts import Counts
 from .rayleigh_ritz import ranking_key
-from .recorded_step import recorder_for
 from .search_interval import DECISIVE, MARGIN, Found, choose_interval, decisive_growth
 
 LEAK = 0.1  # relative size of components along computed vectors at which they are projected out again
