@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import SuperLU, splu
 
-from blockvec import Operator, array_namespace, as_operator
+from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
@@ -36,6 +36,7 @@ class Factor:
     solve_adjoint: Solve | None = None  # C^-H of blocks
     why: str = ""  # how it is applied, if not as a matrix
     transformed: Callable[[Any], Operator] | None = None  # C^-1 A C^-H for a sparse A, where C is square
+    blocks: type[BlockVector] = BlockVector  # of vectors that C^H leaves as they are, in its inner product
 
     @classmethod
     def of(cls, C: Any, **inverse: Any) -> Factor:
