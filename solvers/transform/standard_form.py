@@ -50,7 +50,7 @@ from ..arguments import check_shape, is_explicit
 from ..blocks import Array, to_host
 from ..column_block import ColumnBlock
 from ..costs import DENSE_SHARE
-from ..factorization.gram import Factor, gram_factor, rows_of_semidefinite
+from ..factorization.gram import Factor, gram_factor, must_be, rows_of_semidefinite
 from ..factorization.root import root_factor
 from ..factorization.shifted import ShiftedInverse, Solve, checked_inverse, shifted_inverse
 from ..result import SingularError
@@ -153,26 +153,12 @@ def standard_form(
         on_vectors = _is_iterated(M, k) if may_iterate else not is_on_host and mode != "distance"
     if on_vectors and mass is not None:
         mass = as_operator(_explicit("M", M), device=operator.device)
-    by_stiffness = mode in ("buckling", "reciprocal")
-    factor: Factor | None = None
-    if on_vectors and (by_stiffness or mass is not None):
-        metric = ("A", A, operator, " in buckling mode") if by_stiffness else ("M", M, cast(Operator, mass))
-        factor = _factor_on_vectors(is_shifted, *metric)
-    elif by_stiffness:
-        factor = gram_factor("A", _host_matrix("A", A, dtype), "in buckling mode")
-    elif mass is not None:
-        factor = gram_factor("M", M) if is_explicit(M) else root_factor(mass, _inverse_of_mass(Minv, mass))
-    map = SpectralMap(sigma, mode)
+    gram = ("A", A, operator) if mode in ("buckling", "reciprocal") else ("M", M, mass)
+    factor, map = _factor(*gram, is_shifted, on_vectors, dtype, Minv), SpectralMap(sigma, mode)
     if not is_shifted:
         singular = SINGULAR.get(mode) or SINGULAR.get(method) or SINGULAR["no shift"]
         return _without_shift(operator, A, mass, factor, map, np.dtype(dtype), singular)
-    assert sigma is not None
-    if OPinv is None:
-        if mass is not None:
-            _explicit("M", M)
-        inverse = shifted_inverse(_explicit("A", A), M, float(sigma), device=operator.device, factors=factors)
-    else:
-        inverse = checked_inverse(given_inverse(OPinv, operator), operator, mass, float(sigma))
+    inverse = _inverse(operator, A, M, mass, cast(float, sigma), OPinv, factors)
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
 
 
@@ -210,8 +196,14 @@ def given_inverse(OPinv: Any, A: Operator) -> Operator:
     return inverse
 
 
-def _inverse_of_mass(Minv: Any, mass: Operator) -> Operator | None:
-    return None if Minv is None else as_operator(Minv, shape=mass.shape, dtype=mass.dtype)
+def _inverse(
+    operator: Operator, A: Any, M: Any, mass: Operator | None, sigma: float, OPinv: Any, factors: Any
+) -> ShiftedInverse:
+    """Factorise A - sigma M, or check a given inverse."""
+    if OPinv is not None:
+        return checked_inverse(given_inverse(OPinv, operator), operator, mass, float(sigma))
+    M = None if M is None else _explicit("M", M)
+    return shifted_inverse(_explicit("A", A), M, float(sigma), device=operator.device, factors=factors)
 
 
 def _same(X: Array) -> Array:
@@ -219,9 +211,27 @@ def _same(X: Array) -> Array:
     return X
 
 
-def _factor_on_vectors(
-    is_shifted: bool, name: str, matrix: Any, operator: Operator, purpose: str = ""
-) -> Factor:
+def _factor(
+    name: str,
+    matrix: Any,
+    operator: Operator | None,
+    is_shifted: bool,
+    on_vectors: bool,
+    dtype: Any,
+    Minv: Any,
+) -> Factor | None:
+    """Factorise the matrix of the inner product; None for the identity."""
+    if operator is None:
+        return None
+    if on_vectors:
+        return _factor_on_vectors(name, matrix, operator, is_shifted)
+    if name == "A" or is_explicit(matrix):
+        return gram_factor(name, _host_matrix(name, matrix, dtype))
+    inverse = None if Minv is None else as_operator(Minv, shape=operator.shape, dtype=operator.dtype)
+    return root_factor(operator, inverse)
+
+
+def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: bool) -> Factor:
     """Form a matrix in the place of its factor C, and I in that of C^H, for blocks in its inner product.
 
     With a shift both are restricted to the rows of a semidefinite matrix that are not zero. Refuses a matrix
@@ -229,27 +239,23 @@ def _factor_on_vectors(
     """
     operator.check_hermitian(0, name=name)
     diagonal: Array = to_host(matrix.diagonal()).real.astype(np.float64)
-    n, solve, restrict, extend = len(diagonal), _same, _same, _same
+    restrict, extend, solve = _same, _same, None
     if not (diagonal > 0).all():  # otherwise without a copy of a matrix of a GPU
         on_host = operator.to_host() if hasattr(operator, "to_host") else matrix  # a dense one as it is
-        rows = rows_of_semidefinite(name, on_host, diagonal, purpose)
-        if is_shifted and len(rows) < n:
+        rows = rows_of_semidefinite(name, on_host, diagonal)
+        if is_shifted and len(rows) < len(diagonal):
             diagonal = diagonal[rows]
             operator, restrict, extend = _restricted(on_host, operator, rows)
     if not is_shifted:
         factors = factorize(matrix, device=operator.device)
-        if factors.is_singular:
-            return Factor(n, _same, _same)
-        if factors.inertia:
-            raise OptionError(f"{name} is indefinite; it must be positive definite{purpose}.")
-
-        def solve(Y: Array) -> Array:
-            return factors.solve(BlockVector(Y)).array
-
-    on_its_device = ColumnBlock if operator.device == "cpu" else BlockVector
+        if not factors.is_singular:
+            if factors.inertia:
+                raise OptionError(f"{name} is indefinite; {must_be(name)}.")
+            solve = lambda Y: factors.solve(BlockVector(Y)).array  # noqa: E731
+    home = ColumnBlock if operator.device == "cpu" else BlockVector
     return Factor(
         len(diagonal),
-        lambda Y: extend(applied(operator, on_its_device(Y)).array),
+        lambda Y: extend(applied(operator, home(Y)).array),
         restrict,
         solve,
         _same,
