@@ -158,7 +158,7 @@ def count_eigenvalues(
     if method != "estimate" and place_of(A, device_of(A, device)) == "cpu":
         A, M, device = on_host(A), on_host(M), "cpu"
         penalties = Penalties.of(A, M)
-        if penalties is not None and penalties.are_below(*filter(math.isfinite, (low, high))):
+        if penalties is not None and penalties.are_below(low, high):
             A, M = penalties.A, penalties.M
         elif (text := lost_digits(A, (low, high), LOST)) is not None:
             raise OptionError(f"count_eigenvalues: {text}, or give method='estimate'.")

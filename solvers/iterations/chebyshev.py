@@ -96,7 +96,8 @@ class Recurrence:
         recorder: Recorder | None = None,
         project_every: int = 1,
     ) -> None:
-        self._doubled, self._bind = doubled, getattr(doubled, "prepare", None)
+        self._doubled: Any = doubled
+        self._bind: Any = getattr(doubled, "prepare", None)
         self._project, self._project_every = project, project_every
         self.current, self.previous, self.taken = X, out, 0
         self._groups: dict[int, Callable[[], object]] = {}  # by their numbers of steps

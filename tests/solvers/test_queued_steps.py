@@ -22,7 +22,7 @@ from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.steps import QueuedSteps
 from solvers.orthogonalization import factors, queued_step
 from solvers.orthogonalization.queued_step import queue_step
-from solvers.transform.standard_form import in_inner_product
+from solvers.transform.standard_form import standard_form
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
@@ -194,7 +194,7 @@ def test_products_with_matrices_and_functions_are_queued_but_no_solves() -> None
     assert steps.is_queued(matrix, on_device)  # type: ignore[arg-type]
     assert steps.is_queued(function, on_device)  # type: ignore[arg-type]
     inverse = np.linalg.inv(A.toarray() - 0.5 * np.eye(30))
-    solving = in_inner_product(matrix, None, None, 0.5, OPinv=inverse).operator
+    solving = standard_form(matrix, None, None, 0.5, OPinv=inverse).operator
     assert not steps.is_queued(solving, on_device)  # type: ignore[arg-type]
     assert not steps.is_queued(matrix, BlockVector.zeros(30, 2))
 
