@@ -37,6 +37,7 @@ from .settle import doubt, is_complete
 NAME = "blockvec-eigs"
 UNCONVERGED, UNVERIFIED = 1, 3  # exit codes
 EIGSH = signature(eigsh).parameters.keys()
+SAVED = ("eigenvalues", "eigenvectors", "residuals", "converged")  # arrays of --save
 
 EPILOG = """\
 MATRIX and --mass FILE are models, or files of Matrix Market (.mtx, .mtx.gz), SciPy (scipy.sparse.save_npz) or
@@ -55,29 +56,14 @@ models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:.
 OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
     ("--matrix-free", bool, None, "store no matrix; for the models of many particles, xxz and hubbard"),
     ("-k K", int, None, "wanted eigenpairs (default 6; with --interval at most so many)"),
-    (
-        "--which",
-        (*WHICH, "BE"),
-        None,
-        "smallest or largest values, magnitudes, both ends (default SA, with --sigma LM: nearest to it)",
-    ),
+    ("--which", (*WHICH, "BE"), None, "ends SA, LA, both BE, magnitudes LM (default SA, with --sigma LM)"),
     ("--sigma S", float, None, "eigenvalues near this number"),
     ("--interval A B", float, None, "all eigenvalues from A to B; -inf and inf for no end"),
     ("--mass FILE", str, None, "mass matrix M of a generalised problem A x = lambda M x"),
     ("--tol T", float, 1e-8, "tolerance of --convergence"),
-    (
-        "--convergence",
-        CHOICES["convergence"],
-        "norm",
-        "limit on a residual: T |theta|, T (||A|| + |theta|), or T",
-    ),
+    ("--convergence", CHOICES["convergence"], "norm", "residuals up to T |theta|, T (||A|| + |theta|), or T"),
     ("--method", CHOICES["method"], "auto", "iteration, or dense LAPACK"),
-    (
-        "--precision",
-        CHOICES["precision"],
-        "auto",
-        "of filters: in single precision within a solve in double, or all in double",
-    ),
+    ("--precision", CHOICES["precision"], "auto", "of filters: single within a solve in double, or double"),
     ("--block-size B", int, None, "columns the matrix is applied to at once"),
     ("--ncv N", int, None, "basis vectors between restarts"),
     ("--maxiter N", int, None, "restarts at most"),
@@ -85,13 +71,7 @@ OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
     ("--checkpoint FILE", str, None, "save the state here every minute; if the file exists, resume from it"),
     ("--verify", CHOICES["verify"], "auto", "look for missed copies"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --mass or --comm"),
-    (
-        "--comm",
-        ("mpi",),
-        None,
-        "split the rows over processes: mpiexec -n 4 blockvec-eigs MATRIX ... --comm mpi; each takes a GPU "
-        "of its own with --device gpu",
-    ),
+    ("--comm", ("mpi",), None, "split the rows over processes: mpiexec -n 4 blockvec-eigs ... --comm mpi"),
     ("--rng SEED", int, 0, "seed of everything random"),
     ("--plot PNG", str, None, "draw the convergence history into this file"),
     ("--save NPZ", str, None, "write eigenvalues, eigenvectors and residuals to this file"),
@@ -231,13 +211,7 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 def _save(result: EigenResult, path: str) -> None:
     with replaced(path) as stream:
-        np.savez(
-            stream,
-            eigenvalues=to_host(result.eigenvalues),
-            eigenvectors=to_host(result.eigenvectors),
-            residuals=result.residuals,
-            converged=result.converged,
-        )
+        np.savez(stream, **{name: to_host(getattr(result, name)) for name in SAVED})
 
 
 def _plot(result: EigenResult, path: str) -> None:

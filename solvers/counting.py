@@ -46,8 +46,9 @@ from .transform.penalties import LOST, Penalties, lost_digits
 from .transform.scaling import measured
 from .transform.standard_form import standard_form
 
-VECTORS = 16
-STEPS, MAX_STEPS = 50, 800
+VECTORS = 16  # random vectors of an estimate
+STEPS = 50  # Lanczos steps of a first sketch
+MAX_STEPS = 800  # steps at most, while nodes next to an end matter
 METHODS = ("auto", "inertia", "estimate")
 
 
@@ -63,14 +64,6 @@ class EigenvalueCount:
         Standard error of an estimate; 0 for an exact number.
     why : str
         How it was counted.
-
-    Examples
-    --------
-    >>> from blockvec.models import model
-    >>> from solvers import count_eigenvalues
-    >>> count = count_eigenvalues(model("laplace2d:n=30"), 1.0, 2.0)
-    >>> int(count), count.is_exact
-    (91, True)
     """
 
     value: int
