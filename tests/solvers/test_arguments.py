@@ -93,8 +93,8 @@ def test_every_way_to_write_k_takes_the_same_path_beside_a_mass_matrix(
     forms = []
 
     def described(self: Prepared) -> None:
-        assert self.form is not None
-        forms.append((self.problem.k, self.form.is_direct))
+        assert self.task.form is not None
+        forms.append((self.task.problem.k, self.task.form.is_direct))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Prepared, "solve", described)
