@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from .blocks import (
     small_matrix,
     to_host,
 )
-from .iterations.counts import Counts
 from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
 from .orthogonalization import orthogonalize
 from .orthogonalization.factors import cholesky_factor
@@ -47,28 +46,6 @@ def staged(problem: Problem, name: str) -> Problem:
     """Give a part of a solve a checkpoint of its own."""
     checkpoint = problem.checkpoint
     return problem if checkpoint is None else replace(problem, checkpoint=checkpoint.stage(name))
-
-
-def described(problem: Problem, counts: Counts, **entries: Any) -> SolveInfo:
-    """Describe the solve of a problem: `entries` are those of the method, or in the place of others."""
-    info: Any = {
-        **dict.fromkeys(("method", "why", "stopped", "verification")),
-        "n": problem.n,
-        "k": problem.k,
-        "which": problem.which,
-        "sigma": problem.target,
-        "interval": None,
-        "counted": None,
-        "count_error": None,
-        "tol": problem.tolerance.tol,
-        "convergence": problem.tolerance.convergence,
-        "dtype": problem.operator.dtype.name,
-        "device": problem.operator.device,
-        **asdict(counts),
-        "time_s": time.perf_counter() - problem.begin_s,
-    }
-    info.update(entries)
-    return cast(SolveInfo, info)
 
 
 def totals(first: EigenResult, second: EigenResult) -> dict[str, Any]:

@@ -57,8 +57,7 @@ from .filter import (
     filter_width,
     separating_degree,
 )
-from .krylov import BlockKrylov
-from .krylov_space import Ritz
+from .krylov import BlockKrylov, Ritz
 from .lanczos import ThickRestart
 from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies

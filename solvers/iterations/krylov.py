@@ -1,4 +1,17 @@
-"""Growth of a block Krylov decomposition: the operator is applied to pending columns, and the basis grows."""
+"""Block Krylov decomposition with thick restart.
+
+The decomposition of the operator A on the complement of locked columns is
+
+    A V = V T + Q B,    V^H V = I,  Q^H Q = I,  V^H Q = 0,
+
+with T Hermitian, V of m columns that A has been applied to, and Q of w *pending* columns that A has not yet
+been applied to. A step applies A to the next b pending columns, moves them to V, and appends b new ones.
+w need not equal b: a start of many columns, a missed copy of a multiple eigenvalue, or a correction of
+rounding drift is appended to Q with its rows of B, and the decomposition remains exact.
+
+V and Q share one buffer ``[locked | V | Q]``. The matrix H = [V Q]^H A V is stored; its upper part
+is T and its lower part is B.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +21,89 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Array, Block, LinearMap, ceil_div, round_up, width_padding
+from blockvec import Profile
+from blockvec.system.frozen import frozen
+
+from ..blocks import (
+    Array,
+    Block,
+    LinearMap,
+    RealArray,
+    assign,
+    bordered,
+    padded_width,
+    round_up,
+    small_matrix,
+    to_host,
+    width_padding,
+)
 from ..column_block import ColumnBlock, ColumnOperator
-from ..orthogonalization.factors import square
+from ..orthogonalization import Orthogonalized, orthogonalize
+from ..orthogonalization.factors import gram_root
 from .counts import Counts
-from .krylov_space import KrylovSpace, Ritz
 from .partial import LEAST_LOSS, PartialRecurrence
+from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
 from .steps import ColumnSteps, QueuedSteps, Steps, is_queued
 
+# On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
+NARROW, WIDE_UNIT = 256, 64
+COUPLED = 100.0  # coupling of Ritz vectors that rounding errors of A do not explain, relative to these
 
-class BlockKrylov(KrylovSpace):
-    """A decomposition A V = V T + Q B that grows by steps of a number of columns.
+
+@frozen
+class Ritz:
+    """Ritz pairs of a decomposition: A (V y) = theta (V y) + Q (B y)."""
+
+    theta: RealArray  # shape (m,), ascending, on the host
+    Y: Array  # shape (m, m)
+    B: Array  # shape (w, m): coupling B Y of each Ritz vector to the pending columns
+
+    @property
+    def residuals(self) -> RealArray:
+        """||B y||: the residual norms, up to rounding; shape (m,)."""
+        return np.abs(self.B[0]) if len(self.B) == 1 else np.asarray(np.linalg.norm(self.B, axis=0))
+
+
+class BlockKrylov:
+    """The decomposition A V = V T + Q B on the complement of locked columns, which grows by steps.
 
     Parameters
     ----------
-    operator, buffer, n_locked, rng, counts, M, rank
-        As for `KrylovSpace`.
+    operator : LinearMap
+        A, or a polynomial of A.
+    buffer : BlockVector, shape (n, c + capacity)
+        The first c = `n_locked` columns are the locked ones, orthonormal or zero; the others are workspace
+        for V and Q.
     block_size : int
         Columns per step.
+    rng : numpy.random.Generator
+        Source of random directions that replace lost ones.
     degree : int
         Applications of A per application of `operator`.
+    M : Operator, optional
+        Matrix of the inner product x^H M y, in which the operator is Hermitian; default: the identity.
+    rank : int, optional
+        Rank of M, the most columns that are orthonormal; default: the number of rows.
 
     Attributes
     ----------
-    loss : float
-        Loss of orthogonality that single columns may have.
+    m, w : int
+        Number of columns of V and of Q.
+    norm : float
+        Lower bound of ||A||, the scale of rounding errors; callers may raise it.
     most : float
         Largest norm of A x so far, until `norm` is known.
+    loss : float
+        Loss of orthogonality that single columns may have.
+    full_until : int
+        While m is below this, A maps the next columns to all of V.
 
     References
     ----------
-    As for `KrylovSpace`. Deviation: T is computed by projection against the whole basis, so that T = V^H A V
-    regardless of rounding errors in the three-term recurrence; steps of single columns do so where they have
-    lost orthogonality.
+    Stewart, SIAM J. Matrix Anal. Appl. 23 (2002) 601 (Krylov decompositions); Wu, Simon, ibid. 22 (2000)
+    602 (thick restart). Deviations: blocks, and a number of pending columns independent of the block size;
+    T is computed by projection against the whole basis, so that T = V^H A V regardless of rounding errors in
+    the three-term recurrence; steps of single columns do so where they have lost orthogonality.
     """
 
     def __init__(
@@ -55,25 +118,78 @@ class BlockKrylov(KrylovSpace):
         M: LinearMap | None = None,
         rank: int | None = None,
     ) -> None:
-        super().__init__(operator, buffer, n_locked, rng, counts, M, rank)
-        self.degree, self.block_size = degree, block_size
-        self.loss = self.most = 0.0
-        self._scratch = [buffer.like(block_size), buffer.like(block_size)]
-        if width_padding(buffer) > 1:
-            self._unit = block_size
+        self.operator, self.M, self.buffer, self.n_locked = operator, M, buffer, n_locked
+        self.block_size, self.degree, self.rng, self.counts = block_size, degree, rng, counts
+        self.m = self.w = self.full_until = 0
+        self.norm = self.most = self.loss = 0.0
+        self.capacity = buffer.shape[1] - n_locked
+        self.H = self._zeros()
+        self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
+        self._rank = buffer.n_global if rank is None else rank
+        self._views: dict[tuple[int, int], Block] = {}  # by their columns
+        self._is_clear = False  # whether zeros follow [V Q] where products read them
         self._partial: PartialRecurrence | None = None
         self._steps = Steps()
         if isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD":
-            has_inner_product = getattr(buffer, "image", None) is not None
-            if (
-                isinstance(operator, ColumnOperator)
-                and block_size == 1
-                and not (n_locked or has_inner_product)
-            ):
+            is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "image", None) is None
+            if is_single and isinstance(operator, ColumnOperator):
                 self._partial = PartialRecurrence(operator.add_vector, buffer)
             self._steps = ColumnSteps(buffer, self._partial)
         elif M is None and is_queued(operator, buffer):
             self._steps = QueuedSteps(operator, buffer, block_size)
+
+    def _zeros(self) -> Array:
+        dtype = np.complex128 if self.buffer.dtype.kind == "c" else np.float64
+        return np.zeros((self.capacity, self.capacity), dtype)
+
+    @property
+    def room(self) -> int:
+        """Dimension of the complement of [locked V Q]."""
+        return self._rank - self.n_locked - self.m - self.w
+
+    @property
+    def complete(self) -> bool:
+        """Whether V is invariant: no columns are pending."""
+        return self.w == 0
+
+    def columns(self, begin: int, end: int) -> Block:
+        """Return a view of columns of [V Q]."""
+        return self._view(self.n_locked + begin, self.n_locked + end)
+
+    def _view(self, begin: int, end: int) -> Block:
+        """Return a view of columns of the buffer, which is kept: to make one takes longer than a launch."""
+        try:
+            return self._views[begin, end]
+        except KeyError:
+            view = self._views[begin, end] = self.buffer[:, begin:end]
+            return view
+
+    @property
+    def basis(self) -> Block:
+        """View of all orthonormal columns: [locked V Q]."""
+        return self._view(0, self.n_locked + self.m + self.w)
+
+    def filled(self, count: int) -> int:
+        """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
+        is_wide = self.unit > 1 and count > NARROW
+        return min(round_up(count, round_up(WIDE_UNIT, self.unit) if is_wide else self.unit), self.capacity)
+
+    @property
+    def _is_ragged(self) -> bool:
+        """Whether products read columns behind [V Q]."""
+        return self.filled(self.m + self.w) > self.m + self.w
+
+    def filled_basis(self) -> Block:
+        """Return a view of [locked V Q] and of zero columns that fill up the last block."""
+        if self._is_ragged and not self._is_clear:
+            self.free[:, :] = 0
+            self._is_clear = True
+        return self._view(0, self.n_locked + self.filled(self.m + self.w))
+
+    @property
+    def free(self) -> Block:
+        """View of the columns behind [V Q]."""
+        return self.columns(self.m + self.w, self.capacity)
 
     @property
     def takes_launches(self) -> bool:
@@ -159,69 +275,194 @@ class BlockKrylov(KrylovSpace):
         self.H[known : known + count, begin:known] = R
         self.full_until = self.m + self.w
 
-    def operands(self) -> tuple[Block, Block, Block]:
-        """Return a copy of the next pending columns, a block for their product, and columns for new ones."""
-        step, known = min(self.block_size, self.w), self.m + self.w
-        X, W = self._scratch if step == self.block_size else (self.buffer.like(step), self.buffer.like(step))
-        X[:, :] = self.columns(self.m, self.m + step)
-        return X, W, self.columns(known, known + min(step, self.room))
-
-    def window(self) -> list[tuple[int, int]]:
-        """Column ranges in which the product with the next pending block can have components, by symmetry.
-
-        These are the locked columns, the block that the pending one was computed from, and all later columns.
-        Other components are rounding errors, removed by the second pass. After a restart all columns couple.
-        """
-        if self.m < self.full_until:
-            return [(0, self.n_locked + self.filled(self.m + self.w))]
-        end = self.n_locked + min(round_up(self.m + self.w, self._unit), self.capacity)
-        begin = self.m - ceil_div(self.w, self.block_size) * self.block_size
-        return [(0, self.n_locked), (self.n_locked + begin // self._unit * self._unit, end)]
-
-    def note(self, m: int, known: int, S: Array, R: Array, reductions: int) -> None:
-        """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""
-        self.counts.reductions += reductions
-        new, step = R.shape
-        if self.norm == 0:
-            # The norm of all columns together is at most that of the longest one times sqrt(b).
-            self.most = max(self.most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
-        self.H[:known, m : m + step] = S[self.n_locked : self.n_locked + known]
-        self.H[known : known + new, m : m + step] = R
-
-    def advance(self, step: int) -> None:
-        """Move columns that A has been applied to from Q to V; new ones follow Q."""
-        new = min(step, self.room)
-        self.counts.apply(step, self.degree)
-        self.m += step
-        self.w += new - step
-        if new < step:
-            self.full_until = self.capacity
-
-    # --- changes other than steps ------------------------------------------------------------------
-
     def _changed(self, full_until: int) -> None:
-        super()._changed(full_until)
+        """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V."""
+        self.full_until, self._is_clear = full_until, False
         if self._partial is not None:
             self._partial.stop()
 
+    # --- growth ---------------------------------------------------------------------------------
+
+    def append(
+        self, block: Block, *, keep_random: bool = False, scale: float | None = None
+    ) -> tuple[Array, Array, int]:
+        """Orthogonalise a block against [locked V Q] and append it to Q; the block is overwritten.
+
+        Random replacements of lost directions are appended only with `keep_random`; without it this waits for
+        the device to determine their number. `scale` is the norm of the operator, if the block was computed
+        by it. Returns S, R and the number of columns appended: block = [V Q] S + Q_new R.
+        """
+        self.settle()
+        width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
+        end = self.m + self.w
+        first: Any = None if self.n_locked + end else ()  # a start is a step of its own
+        result = self.orthogonalize_into(self.columns(end, end + width), block, scale, first)
+        count = width
+        if not keep_random and width:
+            count -= int(result.lost.sum())
+        self.w += count
+        self._changed(max(self.full_until, self.m + self.w))
+        return result.S[self.n_locked : self.n_locked + end], result.R[:count], count
+
+    def orthogonalize_into(
+        self, into: Block, block: Block, scale: float | None, first: Any
+    ) -> Orthogonalized:
+        """Orthogonalise a block against the basis and write it to columns behind [V Q]."""
+        basis = self.filled_basis()
+        behind = None if self._is_ragged else into  # which are zeros of the basis until then
+        new = into.shape[1]
+        result = orthogonalize(
+            block, basis, M=self.M, scale=scale, first=first, max_rank=new, into=behind, rng=self.rng
+        )
+        if behind is None:
+            into[:, :] = block[:, :new]
+        self.counts.reductions += result.reductions
+        return result
+
+    def append_random(self, width: int) -> int:
+        """Append random directions to Q, not coupled to V; return the number appended."""
+        return self.append(self.buffer.random_like(width, self.rng), keep_random=True)[2]
+
+    def couple(self, column: int, S: Array, R: Array, count: int) -> None:
+        """Add components of A V from a column on: S in [V Q] and R in the last `count` pending columns."""
+        end = self.m + self.w
+        columns = slice(column, column + S.shape[1])
+        self.H[: end - count, columns] += S
+        self.H[end - count : end, columns] = R
+        self.H[columns, : self.m] = self.H[: self.m, columns].conj().T
+        self._changed(end)
+
+    # --- Rayleigh-Ritz and restart -----------------------------------------------------------------
+
+    @Profile.timed("Rayleigh-Ritz")
+    def ritz(self, until: int | None = None) -> Ritz:
+        """Compute the Ritz pairs of V, or those of fewer first columns while steps append others."""
+        self.settle(until)
+        m = self.m if until is None else min(until, self.m)
+        H = self.H[: m + self.w, :m]
+        theta, Y = ritz_pairs(H[:m])
+        if self.is_oblique:
+            Y, coupling = oblique(H[:m], theta, Y)
+            rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
+            if coupling > COUPLED * max(rounding, self.truncation):
+                self.reorthonormalize()  # which makes T Hermitian
+                theta, Y = ritz_pairs(H[:m])
+        B = H[m:] @ Y
+        if len(theta):
+            self.norm = max(self.norm, float(np.abs(theta).max()))
+            width = SAME_RITZ_VALUE * float(np.finfo(self.buffer.dtype).eps) * self.norm
+            if (theta[1:] - theta[:-1] <= width).any():
+                theta, U = separate_copies(theta, B.conj().T @ B, width)
+                Y, B = Y @ U, B @ U
+        return Ritz(theta, Y, B)
+
+    @Profile.timed("Rayleigh-Ritz")
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
-        """Replace V by Ritz vectors; see the base class."""
-        super().restart(ritz, kept)
+        """Replace V by the Ritz vectors with indices `kept`, in this order; keep Q."""
+        m, w, keep = self.m, self.w, len(kept)
+        C = np.zeros((self.padded(m + w), self.padded(keep + w)), ritz.Y.dtype)
+        C[:m, :keep] = ritz.Y[:, kept]
+        C[m : m + w, keep : keep + w] = np.eye(w)
+        used = self.columns(0, len(C))
+        used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
+        H = self._zeros()
+        H[:keep, :keep] = np.diag(ritz.theta[kept])
+        H[keep : keep + w, :keep] = ritz.B[:, kept]
+        self.H = H
+        self.m = keep
+        self._changed(keep + w)
         self._steps.forget()
+
+    def combined(self, C: Array) -> Block:
+        """Return [V Q] C for the first columns of [V Q]."""
+        used = self.columns(0, self.padded(len(C)))
+        filled = np.zeros((used.shape[1], C.shape[1]), C.dtype)
+        filled[: len(C)] = C
+        return used.combine(small_matrix(filled, used))
+
+    def padded(self, count: int) -> int:
+        """Return the columns to be read or replaced instead of `count`: those behind [V Q] are finite."""
+        return min(padded_width(count, self.buffer), self.capacity)
+
+    def images(self, count: int) -> Block:
+        """Compute A V of the first columns of V, by the decomposition."""
+        self.settle()
+        return self.combined(self.H[: self.m + self.w, :count])
 
     def truncate(self, count: int, defect: float = 0.0) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""
+        H = self._zeros()
+        H[:count, :count] = self.H[:count, :count]
+        self.H = H
+        self.m, self.w = count, 0
         if self._partial is not None:
             self._partial.defect = defect
-        super().truncate(count)
+        self._changed(count)
+
+    def rotate(self, U: Array) -> None:
+        """Replace V by V U for a unitary U and transform the decomposition; Q by Q U where V is empty."""
+        m, end = self.m, self.m + self.w
+        V = self.columns(0, self.padded(m or end))
+        V.combine(small_matrix(bordered(U, V.shape[1], V.shape[1]), V), out=V)
+        self._changed(self.full_until)
+        if m == 0:
+            return
+        self.H[:end, :m] = self.H[:end, :m] @ U
+        self.H[:m, :m] = U.conj().T @ self.H[:m, :m]
+
+    def transform_first(self, U: Array, inverse: Array, theta: RealArray) -> Block:
+        """Replace the first columns of V by V U, where A has the Ritz values theta; return these columns.
+
+        `inverse` is that of U.
+        """
+        k, end = len(U), self.m + self.w
+        V = self.columns(0, k)
+        V.combine(small_matrix(U, V), out=V)
+        self.H[k:end, :k] = self.H[k:end, :k] @ U
+        self.H[:k, k : self.m] = inverse @ self.H[:k, k : self.m]
+        self.H[:k, :k] = np.diag(theta)
+        self._changed(self.full_until)
+        return V
+
+    @Profile.timed("orthogonalisation")
+    def reorthonormalize(self) -> None:
+        """Reorthonormalise [V Q] by Cholesky QR and transform the decomposition.
+
+        Each restart multiplies V by a rotation, whose rounding errors accumulate: after some hundred restarts
+        the loss of orthogonality would exceed the accuracy required of a result.
+        """
+        m, end = self.m, self.m + self.w
+        used = self.columns(0, self.padded(end))
+        G = to_host(used.gram())[:end, :end].astype(self.H.dtype)
+        self.counts.reductions += 1
+        R, inverse = gram_root(G)
+        used.combine(small_matrix(bordered(inverse, used.shape[1], used.shape[1]), used), out=used)
+        # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
+        self.H[:end, :m] = R @ self.H[:end, :m] @ inverse[:m, :m]
+        self._changed(end)
+
+    # --- checks and checkpoints --------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the decomposition and the state that the next step depends on, on the host."""
-        return super().snapshot() | {"most": self.most, "defect": self.truncation}
+        """Return V, Q, H and what the next step depends on, on the host."""
+        self.settle()
+        end = self.m + self.w
+        return {
+            "basis": to_host(self.columns(0, end).array),
+            "H": self.H[:end, : self.m],
+            "m": self.m,
+            "w": self.w,
+            "krylov_norm": self.norm,
+            "most": self.most,
+            "defect": self.truncation,
+        }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        super().resume(saved)
-        self.most = saved["most"]
+        self.m, self.w = saved["m"], saved["w"]
+        self.norm, self.most = saved["krylov_norm"], saved["most"]
         if self._partial is not None:
             self._partial.defect = saved["defect"]
+        end = self.full_until = self.m + self.w
+        assign(self.columns(0, end), saved["basis"])
+        self.H[:end, : self.m] = saved["H"]

@@ -23,8 +23,7 @@ from ..costs import steps_of_a_look
 from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
-from .krylov import BlockKrylov
-from .krylov_space import Ritz
+from .krylov import BlockKrylov, Ritz
 from .partial import MOST_LOSS
 from .rayleigh_ritz import ranking_key, ritz_pairs, select
 from .search_interval import Found

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, cast
 from blockvec import Profile
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block, LinearMap, ceil_div
+from ..blocks import Array, Block, LinearMap, ceil_div, round_up
 from ..column_block import ColumnBlock
 from ..orthogonalization import orthogonalize
-from ..orthogonalization.factors import PLAIN_GROWTH
+from ..orthogonalization.factors import PLAIN_GROWTH, square
 from ..orthogonalization.host_step import host_step
 from ..orthogonalization.queued_step import (
     QUEUED_ENOUGH,
@@ -49,6 +49,7 @@ class Steps:
     """Careful steps, for which nothing is assumed."""
 
     takes_launches = False  # whether few calls queue several steps, in less time than a look at them
+    _scratch: tuple[Block, Block] | None = None
 
     def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
         """Take a step; where they are cheap more, until V has `until` columns or `stop` says so."""
@@ -56,12 +57,52 @@ class Steps:
 
     def _take_carefully(self, space: BlockKrylov) -> Array:
         """Take a careful step; return the factor of its new block."""
-        X, W, into = space.operands()
+        X, W, into = self._operands(space)
         W = space.operator.apply(X, out=W)
-        result = space.orthogonalize_into(into, W, space.scale, space.window())
-        space.note(space.m, space.m + space.w, result.S, result.R, 0)
-        space.advance(X.shape[1])
+        result = space.orthogonalize_into(into, W, space.scale, self._window(space))
+        self._note(space, space.m, space.m + space.w, result.S, result.R, 0)
+        self._advance(space, X.shape[1])
         return result.R
+
+    def _operands(self, space: BlockKrylov) -> tuple[Block, Block, Block]:
+        """Return a copy of the next pending columns, a block for their product, and columns for new ones."""
+        step, known = min(space.block_size, space.w), space.m + space.w
+        if self._scratch is None or self._scratch[0].shape[1] != step:
+            self._scratch = space.buffer.like(step), space.buffer.like(step)
+        X, W = self._scratch
+        X[:, :] = space.columns(space.m, space.m + step)
+        return X, W, space.columns(known, known + min(step, space.room))
+
+    def _window(self, space: BlockKrylov) -> list[tuple[int, int]]:
+        """Column ranges in which the product with the next pending block can have components, by symmetry.
+
+        These are the locked columns, the block that the pending one was computed from, and all later columns.
+        Other components are rounding errors, removed by the second pass. After a restart all columns couple.
+        """
+        if space.m < space.full_until:
+            return [(0, space.n_locked + space.filled(space.m + space.w))]
+        end = space.n_locked + min(round_up(space.m + space.w, space.unit), space.capacity)
+        begin = space.m - ceil_div(space.w, space.block_size) * space.block_size
+        return [(0, space.n_locked), (space.n_locked + begin // space.unit * space.unit, end)]
+
+    def _note(self, space: BlockKrylov, m: int, known: int, S: Array, R: Array, reductions: int) -> None:
+        """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""
+        space.counts.reductions += reductions
+        new, step = R.shape
+        if space.norm == 0:
+            # The norm of all columns together is at most that of the longest one times sqrt(b).
+            space.most = max(space.most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
+        space.H[:known, m : m + step] = S[space.n_locked : space.n_locked + known]
+        space.H[known : known + new, m : m + step] = R
+
+    def _advance(self, space: BlockKrylov, step: int) -> None:
+        """Move columns that A has been applied to from Q to V; new ones follow Q."""
+        new = min(step, space.room)
+        space.counts.apply(step, space.degree)
+        space.m += step
+        space.w += new - step
+        if new < step:
+            space.full_until = space.capacity
 
     def settle(self, space: BlockKrylov, until: int | None = None) -> bool:
         """Wait for queued steps, or those of the first columns of V up to a number.
@@ -88,16 +129,15 @@ class ColumnSteps(Steps):
         """Take a step in place, or several of single columns."""
         if space.room < min(space.block_size, space.w):
             self._take_carefully(space)
-        elif (
-            self._partial is None or space.w != 1 or not self._take_singly(space, self._partial, until, stop)
-        ):
+        elif not self._take_singly(space, until, stop):
             self._take_in_place(space)
 
     @Profile.timed("orthogonalisation")
-    def _take_singly(
-        self, space: BlockKrylov, partial: PartialRecurrence, until: int, stop: Callable[[], object]
-    ) -> bool:
+    def _take_singly(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> bool:
         """Take steps of the recurrence of single vectors, where that is enough."""
+        partial = self._partial
+        if partial is None or space.w != 1:
+            return False
         begin, end = space.m, min(max(until, space.m + 1), space.capacity - 1, space.m + space.room)
         H, loss, counts = space.H, space.loss, space.counts
         while space.m < end:
@@ -132,13 +172,13 @@ class ColumnSteps(Steps):
         X, W = (type(buffer)(buffer.array[:, i : i + step], buffer.layout) for i in (begin, end))
         space.operator.apply(X, out=W)
         S, R, length, reductions = host_step(
-            W, buffer.array[:, :end], space.window(), space.scale, self._inner
+            W, buffer.array[:, :end], self._window(space), space.scale, self._inner
         )
         if R is None:
             result = orthogonalize(W, space.basis, scale=length, rng=space.rng)
             S, R, reductions = S + result.S, result.R, reductions + result.reductions
-        space.note(space.m, space.m + space.w, S, R, reductions)
-        space.advance(step)
+        self._note(space, space.m, space.m + space.w, S, R, reductions)
+        self._advance(space, step)
         if self._partial is not None and space.w == 1:
             self._partial.began(space.H, space.m)
 
@@ -173,11 +213,11 @@ class QueuedSteps(Steps):
         return not self._waits and min(space.w, space.room) >= space.block_size
 
     def _queue(self, space: BlockKrylov) -> None:
-        X, W, into = space.operands()
-        step = queue_step(space.operator.apply(X, out=W), space.filled_basis(), space.window(), into)
+        X, W, into = self._operands(space)
+        step = queue_step(space.operator.apply(X, out=W), space.filled_basis(), self._window(space), into)
         columns = space.n_locked + space.filled(space.m + space.w)
         self._reports.append((space.m, space.m + space.w, StepReport(step, columns)))
-        space.advance(space.block_size)
+        self._advance(space, space.block_size)
         self._bound(space)
 
     def _launch(self, space: BlockKrylov, until: int) -> None:
@@ -188,7 +228,7 @@ class QueuedSteps(Steps):
         # In a launch, a step takes the columns that the one before has made.
         takes_several = launches.takes_several and space.w == b
         count = max(1, min(ceil_div(until - m, b), room // b)) if takes_several else 1
-        X, W, _ = space.operands()
+        X, W, _ = self._operands(space)
         if not launches.multiplies and space.operator.apply(X, out=W) is X:
             X, W = W, X
         columns = (space.n_locked + size for size in (m, end, space.full_until))
@@ -196,7 +236,7 @@ class QueuedSteps(Steps):
         for step in range(count):
             report = ReportOfSeveral(wait, step, space.buffer.dtype)
             self._reports.append((space.m, space.m + space.w, report))
-            space.advance(b)
+            self._advance(space, b)
         if not takes_several:
             self._bound(space)
 
@@ -217,7 +257,7 @@ class QueuedSteps(Steps):
         m, known, report = self._reports.pop(0)
         S, R = report.wait(space.scale)
         if R is not None:
-            space.note(m, known, S, R, REDUCTIONS)
+            self._note(space, m, known, S, R, REDUCTIONS)
             return True
         self._reports.clear()
         space.withdraw_to(m, known - m)

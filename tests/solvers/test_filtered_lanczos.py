@@ -19,7 +19,7 @@ from solvers.iterations import filter, lanczos
 from solvers.iterations.chebyshev import ChebyshevOperator, steps_within_leak
 from solvers.iterations.filter import LEAST_DEGREE, PAYING_DEGREE, Filter, choose_degree, design_filter
 from solvers.iterations.filtered_lanczos import FilteredRestart
-from solvers.iterations.krylov_space import KrylovSpace
+from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.rayleigh_ritz import separate_copies
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
 from tests.benchmarks.drawn_problems import matrix
@@ -466,13 +466,13 @@ def test_on_a_gpu_values_with_wide_gaps_need_no_filter() -> None:
 def test_on_a_gpu_filters_look_for_convergence_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     A = models.model("laplace2d:n=60")
     options: dict[str, Any] = {"which": "SA", "tol": 1e-8, "method": "filter", "rng": 0, "device": "gpu"}
-    looks, true_ritz = [], KrylovSpace.ritz
+    looks, true_ritz = [], BlockKrylov.ritz
 
-    def counted(space: KrylovSpace, until: int | None = None) -> Any:
+    def counted(space: BlockKrylov, until: int | None = None) -> Any:
         looks.append(space.m)
         return true_ritz(space, until)
 
-    monkeypatch.setattr(KrylovSpace, "ritz", counted)
+    monkeypatch.setattr(BlockKrylov, "ritz", counted)
     with pretended_gpu():
         rare = eigsh(A, 60, return_info=True, **options)
         few = len(looks)
