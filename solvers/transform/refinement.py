@@ -66,7 +66,8 @@ def _coefficients(T: NDArray[Any], G: NDArray[Any], theta: RealArray) -> NDArray
     gaps = theta[None, :] - theta[:, None]
     R = T - np.diag(T.diagonal()) - theta * (G - np.diag(G.diagonal()))
     is_apart = np.abs(R) < np.abs(gaps)
-    return np.where(is_apart, R / np.where(is_apart, gaps, 1.0), (np.eye(len(G)) - G) / 2)
+    E: NDArray[Any] = np.where(is_apart, R / np.where(is_apart, gaps, 1.0), (np.eye(len(G)) - G) / 2)
+    return E
 
 
 def _mixed(T: NDArray[Any], G: NDArray[Any], theta: RealArray) -> list[NDArray[np.intp]]:

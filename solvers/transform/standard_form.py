@@ -239,7 +239,9 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
     """
     operator.check_hermitian(0, name=name)
     diagonal: Array = to_host(matrix.diagonal()).real.astype(np.float64)
-    restrict, extend, solve = _same, _same, None
+    restrict: Solve = _same
+    extend: Solve = _same
+    solve: Solve | None = None
     if not (diagonal > 0).all():  # otherwise without a copy of a matrix of a GPU
         on_host = operator.to_host() if hasattr(operator, "to_host") else matrix  # a dense one as it is
         rows = rows_of_semidefinite(name, on_host, diagonal)
