@@ -99,7 +99,7 @@ def one_after_other(
 def concatenated(parts: Sequence[EigenResult], told: EigenResult) -> EigenResult:
     """Concatenate the pairs of several parts; `told` describes the result."""
     xp = array_namespace(parts[0].eigenvectors)
-    numbers = {
+    numbers: Any = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("residuals", "limits", "converged")
     }

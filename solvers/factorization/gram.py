@@ -65,13 +65,8 @@ def rows_of_semidefinite(name: str, matrix: Any, diagonal: Array) -> NDArray[np.
     """Find the rows of a Hermitian positive semidefinite matrix that are not zero.
 
     These have a positive diagonal element, since abs(m_ij)^2 <= m_ii m_jj. The matrix is a sparse one of the
-    host or a dense one of any device, `diagonal` an array of the host.
-
-    Raises
-    ------
-    OptionError
-        If the matrix is zero, or plainly indefinite: a diagonal element is negative, or zero in a row of
-        other elements.
+    host or a dense one of any device, `diagonal` an array of the host. A matrix that is zero or plainly
+    indefinite is refused.
     """
     kind = np.promote_types(matrix.dtype, np.float32)  # of integers, too
     negligible = ROUNDING * float(np.finfo(kind).eps) * float(diagonal.max(initial=0.0))

@@ -30,13 +30,8 @@ INVERSE = 1e-3  # relative residual of a random vector above which Minv is no in
 def root_factor(M: Operator, Minv: Operator | None = None) -> Factor:
     """Form M^(1/2) as the factor of a Hermitian positive definite operator.
 
-    The spectrum's lower bound is that of M by Lanczos, or 1 / ||Minv||.
-
-    Raises
-    ------
-    OptionError
-        If M is indefinite, or so ill-conditioned that the polynomial would have a high degree; if Minv is not
-        the inverse of M.
+    The spectrum's lower bound is that of M by Lanczos, or 1 / ||Minv||. Refuses an M that is indefinite or
+    ill-conditioned, and a Minv that is not its inverse.
     """
     low, high = _bounds(M, Minv)
     unit = float(np.finfo(M.dtype).eps) / 2

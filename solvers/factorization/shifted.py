@@ -82,12 +82,7 @@ def shifted_inverse(
 def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: float) -> ShiftedInverse:
     """Check a given inverse of A - sigma M by solves for two random vectors, and refine one that is inexact.
 
-    Raises
-    ------
-    OptionError
-        If it is no inverse.
-    BreakdownError
-        If it returns NaN or Inf.
+    What is no inverse, or returns NaN or Inf, is refused.
     """
 
     def residual(B: BlockVector, X: BlockVector) -> BlockVector:

@@ -41,26 +41,15 @@ LEAST_CORE, CORE_DEGREE = 0.4, 4.0
 
 @frozen
 class FactorWork:
-    """Predicted work of the factors of a matrix.
+    """Predicted work of the factors of a matrix."""
 
-    Attributes
-    ----------
-    n, nnz : int
-        Rows and stored elements of the matrix.
-    entries, flops : float
-        Elements of the factor L, and operations.
-    dtype : str
-        Element type of the matrix, which the library on the host depends on.
-    levels : int
-        Levels of the graph, as many products with the matrix as carry a number from one end to the other; 0
-        where there was no search.
-    """
-
-    n: int
-    nnz: int
-    entries: float
+    n: int  # rows
+    nnz: int  # stored elements of the matrix
+    entries: float  # of the factor L
     flops: float
-    dtype: str = "float64"
+    dtype: str = "float64"  # of the matrix, on which the library on the host depends
+    # Levels of the graph, as many products with the matrix as carry a number from one end to the other; 0
+    # where there was no search.
     levels: int = 0
 
     @property

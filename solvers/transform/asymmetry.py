@@ -41,12 +41,8 @@ def judged(
     """Judge the defect that `Operator.hermitian_defect` has found.
 
     `matrix` is what the operator applies, `eps` that of the element type in which it was given, `tol` the
-    accuracy that is asked for, relative to ||A||, and `dtype` the type that the problem is solved in.
-
-    Raises
-    ------
-    OptionError
-        If it is neither rounding nor below what was asked for.
+    accuracy that is asked for, relative to ||A||, and `dtype` the type that the problem is solved in. What is
+    neither rounding nor below what was asked for is refused.
     """
     working = float(np.finfo(dtype).eps)
     eps, is_matrix = max(eps, working), is_explicit(matrix)

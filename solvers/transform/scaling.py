@@ -151,13 +151,7 @@ class Scaling:
             raise
 
     def result(self, result: EigenResult, sigma: float | None, tol: float) -> EigenResult:
-        """Return the result for A and M, with the shift and the tolerance as they were given.
-
-        Raises
-        ------
-        BreakdownError
-            If an eigenvalue exceeds the range of its type.
-        """
+        """Return the result for A and M, with the shift and the tolerance as they were given."""
         result = result.with_info(
             operator_columns=result.info["operator_columns"] + self.columns,
             block_applications=result.info["block_applications"] + self.applications,
@@ -219,13 +213,6 @@ def measured(
     The products of the check give the norm of A. If that is not ordinary, one column with a fixed seed is
     multiplied: a resumed run must choose the same exponents. Without the check the norm is that given or that
     of the largest entry, and unknown for a function.
-
-    Raises
-    ------
-    BreakdownError
-        If A returns NaN or Inf.
-    OptionError
-        If A is not Hermitian, or far smaller than its shift.
     """
     columns = applications = 0
     is_known = check or norm is not None or is_explicit(A)
@@ -300,14 +287,6 @@ def product_rounding(A: Any, dtype: Any) -> float:
 
     A row is a sum of as many products as it has entries. Their rounding errors can all have one sign, like
     those of a hub that adds the equal numbers of all other nodes.
-
-    Examples
-    --------
-    >>> import numpy as np, scipy.sparse as sp
-    >>> star = np.diag(np.r_[999.0, np.ones(999)])
-    >>> star[0, 1:] = star[1:, 0] = -1
-    >>> product_rounding(sp.csr_array(star), np.float64) * 2.0**53 / (999**2 + 999) ** 0.5
-    1000.0
     """
     if getattr(A, "format", "") not in ("csr", "csc") or not isinstance(A.indptr, np.ndarray):
         return 0.0

@@ -415,10 +415,10 @@ def _refined(
             values = 1 / values
     wanted = select((problem.seen or form.map.transformed)(values), problem.which)[: len(inner.eigenvalues)]
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
-    why = f"{inner.info['why']}; {form.why}"
-    told = whole.with_info(**totals(inner, whole), k=problem.k, which=problem.which, norm=norms.A, why=why)
+    entries = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
+    told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)
     result = _measured(form, values[wanted], X[:, wanted], problem, norms, told)
-    return result.part(np.arange(len(wanted)))
+    return result.part(np.arange(len(wanted)))  # rows one after the other
 
 
 def _measured(

@@ -35,14 +35,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from blockvec import (
-    BlockVector,
-    Factorization,
-    Operator,
-    array_namespace,
-    as_operator,
-    factorize,
-)
+from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
 from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
@@ -166,24 +159,19 @@ def _is_iterated(M: Any, k: int) -> bool:
     """Check whether a problem of the host is solved in the inner product of M, without a factor of M.
 
     That takes less time than products with a factor, unless M is diagonal, and has no dense form. The space
-    must have more dimensions than a basis has columns.
+    must have more dimensions than a basis has columns. If D M D has a diagonal of ones, its eigenvalues have
+    the sum n, and their squares that of all squared elements: by Cauchy and Schwarz, n^2 over the latter is
+    at most the rank.
     """
-    n, massive = M.shape[0], int(np.count_nonzero(M.diagonal()))
+    n, diagonal = M.shape[0], M.diagonal().real
+    massive = np.count_nonzero(diagonal)
     is_diagonal = M.nnz <= n and bool((M.indices == np.repeat(np.arange(n), np.diff(M.indptr))).all())
-    return not is_diagonal and massive > FACTOR_ROWS and _least_rank(M) >= DENSE_SHARE * (k + BASIS)
-
-
-def _least_rank(M: Any) -> float:
-    """Bound the rank of a Hermitian positive semidefinite matrix from below.
-
-    With a diagonal of ones, its eigenvalues have the sum n, and their squares that of all squared elements:
-    by Cauchy and Schwarz, n^2 over the latter is at most the rank.
-    """
-    diagonal = M.diagonal().real
-    weights = np.divide(1.0, diagonal, out=np.zeros(len(diagonal)), where=diagonal > 0)
+    if is_diagonal or massive <= FACTOR_ROWS:
+        return False
+    weights = np.divide(1.0, diagonal, out=np.zeros(n), where=diagonal > 0)
     squares = sp.csr_array((abs(M.data) ** 2, M.indices, M.indptr), shape=M.shape)
-    total = float(weights @ (squares @ weights))
-    return np.count_nonzero(weights) ** 2 / total if total else 0.0
+    least_rank = np.count_nonzero(weights) ** 2 / max(float(weights @ (squares @ weights)), 1.0)
+    return least_rank >= DENSE_SHARE * (k + BASIS)
 
 
 def given_inverse(OPinv: Any, A: Operator) -> Operator:
@@ -239,7 +227,9 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
     """
     operator.check_hermitian(0, name=name)
     diagonal: Array = to_host(matrix.diagonal()).real.astype(np.float64)
-    restrict, extend, solve = _same, _same, None
+    restrict: Solve = _same
+    extend: Solve = _same
+    solve: Solve | None = None
     if not (diagonal > 0).all():  # otherwise without a copy of a matrix of a GPU
         on_host = operator.to_host() if hasattr(operator, "to_host") else matrix  # a dense one as it is
         rows = rows_of_semidefinite(name, on_host, diagonal)
