@@ -175,6 +175,7 @@ class GraphRecorder(Protocol):
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
         """Record operations without running them; return a function that repeats them."""
+        return operations
 
 
 class KrylovLauncher(Protocol):
@@ -252,6 +253,7 @@ class Backend(Protocol):
 
         See `blockvec.operators.sparse.SparseOperator.krylov_steps`.
         """
+        return None
 
     def recurrence(
         self, matrix: Any, X: Array, Y: Array, alpha: complex, beta: complex, shift: complex, turns: int
@@ -260,6 +262,7 @@ class Backend(Protocol):
 
         None where there is no kernel, or one launch per product takes no more time.
         """
+        return None
 
     def lanczos_recurrence(
         self, matrix: Any, X: Array, norms: Callable[[], Array]
@@ -268,6 +271,7 @@ class Backend(Protocol):
 
         See `blockvec.operators.sparse.SparseOperator.lanczos_recurrence`. None as `recurrence`.
         """
+        return None
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Compute T = R^-1 for G = R^H R, and a report; see `blockvec.inverse_factor`.

@@ -49,7 +49,8 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
             stream.seek(header.body_offset)
             yield stream
 
-    return read_body(file, header, opened)
+    matrix: scipy.sparse.coo_array | NDArray[Any] = read_body(file, header, opened)
+    return matrix
 
 
 def read_body(
@@ -79,7 +80,8 @@ def read_body(
         f"{file}:{header.size_line}: {header.n_rows} rows with {own.n_lines} of {header.n_lines} elements",
         own.needed_bytes * (1 if len(counts) == 1 else 2),  # they are sent to others
     )
-    matrix, reason = None, ""
+    matrix: Any = None
+    reason = ""
     try:
         with opened() as stream:
             matrix = mmread(cast(IO[bytes], Body(stream, own)), spmatrix=False)

@@ -14,9 +14,9 @@ from ..errors import BreakdownError, OptionError, ShapeError
 MOST = 1e4  # difference of the two products in units of eps; rounding errors were below 1.3
 
 
-def check(A: Any, rng: Any, name: str, into: Array | None) -> float:
+def check(A: Any, rng: Any, name: str) -> float:
     """Raise unless an operator A is Hermitian to rounding; see `Operator.check_hermitian`."""
-    norm, difference = measure(A, rng, name, into)
+    norm, difference = measure(A, rng, name)
     if difference > MOST * np.finfo(A.dtype).eps:
         raise OptionError(
             f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
@@ -25,7 +25,7 @@ def check(A: Any, rng: Any, name: str, into: Array | None) -> float:
     return norm
 
 
-def measure(A: Any, rng: Any, name: str, into: Array | None) -> tuple[float, float]:
+def measure(A: Any, rng: Any, name: str) -> tuple[float, float]:
     """Return a lower bound of ||A|| and how far it is from Hermitian; see `Operator.hermitian_defect`."""
     n_rows, n_cols = A.shape
     if n_rows != n_cols:
@@ -34,16 +34,14 @@ def measure(A: Any, rng: Any, name: str, into: Array | None) -> tuple[float, flo
         return 0.0, 0.0
     is_own = not isinstance(rng, np.random.Generator)  # one of a caller must not depend on the layout
     rng = np.random.default_rng(rng)
-    if A.device == "cpu" and A.layout is None and (into is not None or is_own):
-        products = _by_columns(A, rng, into)
+    if A.device == "cpu" and A.layout is None and is_own:
+        products = _by_columns(A, rng)
     else:
         like = BlockVector.empty(n_cols, 0, A.dtype, device=A.device, layout=A.layout)
         Z = like.like(4)  # two vectors and their products
-        Z[:, :2] = X = like.random_like(2, rng) if into is None else _own_rows(A, rng)
+        Z[:, :2] = X = like.random_like(2, rng)
         A.apply(X, out=Z[:, 2:])
         products = A.backend.to_host(Z.gram())
-        if into is not None:
-            into[...] = Z.array
     G = products.tolist()  # a few numbers: NumPy takes longer
     *norms, image, other = (math.sqrt(max(G[j][j].real, 0.0)) for j in range(4))
     images = (image, other)
@@ -59,9 +57,9 @@ def measure(A: Any, rng: Any, name: str, into: Array | None) -> tuple[float, flo
     return max(image / norms[0], other / norms[1]), difference
 
 
-def _by_columns(A: Any, rng: np.random.Generator, into: Array | None) -> Array:
+def _by_columns(A: Any, rng: np.random.Generator) -> Array:
     """Compute the Gram matrix of two random vectors and their products, by column-major arrays."""
-    Z = np.empty((A.shape[0], 4), A.dtype, order="F") if into is None else into
+    Z = np.empty((A.shape[0], 4), A.dtype, order="F")
     numbers = Z.T[:2].view(Z.real.dtype)
     rng.random(dtype=numbers.dtype, out=numbers)
     numbers *= 2
@@ -70,11 +68,3 @@ def _by_columns(A: Any, rng: np.random.Generator, into: Array | None) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         G: Array = Z.T.conj() @ Z
     return G
-
-
-def _own_rows(A: Any, rng: np.random.Generator) -> BlockVector:
-    """Draw the two random vectors of `_by_columns`, and keep the rows of this process."""
-    unit = np.zeros(0, A.dtype).real.dtype
-    numbers = rng.random((2, A.shape[0] * (A.dtype.itemsize // unit.itemsize)), dtype=unit)
-    rows = (2 * numbers - 1).view(A.dtype).T[A.layout.rows]
-    return BlockVector(np.ascontiguousarray(rows), layout=A.layout)

@@ -16,12 +16,7 @@ from ..system.frozen import frozen
 class StepReport:
     """The small matrices of a step: W = A X, then W - V (first + second), then W T.
 
-    Attributes
-    ----------
-    first, second : array, shape (end, b)
-        What two projections took out of W, for `end` columns of V.
-    factor : FactorReport
-        Of what was left of W.
+    `first` and `second`, of shape (end, b), are what two projections took out of W, for `end` columns of V.
     """
 
     first: Array

@@ -365,12 +365,12 @@ class Operator(ABC):
         """Describe a product with the sparse matrix; return it and the prepared matrix, or two Nones."""
         return None, None
 
-    def check_hermitian(self, rng: Any = 0, *, name: str = "A", into: Array | None = None) -> float:
-        """Raise unless the operator is Hermitian to rounding.
+    def check_hermitian(self, rng: Any = 0, *, name: str = "A") -> float:
+        """Raise unless the operator is Hermitian to rounding; return a lower bound of ||A||.
 
         Compares u^H (A w) with (w^H A u)^* for two random vectors: one application to both, and memory for
         two more. A difference above 1e4 u ||u|| ||A w|| is not due to rounding; an A that is not Hermitian
-        has a smaller one with a probability of about 1e-10.
+        has a smaller one with a probability of about 1e-10. The bound is the largest ||A x|| / ||x|| of them.
 
         Parameters
         ----------
@@ -378,14 +378,6 @@ class Operator(ABC):
             As in ``numpy.random.default_rng``.
         name : str
             Name of the operator in error messages.
-        into : array, shape (n, 4), optional
-            Column-major memory of the host that receives u, w, A u and A w, for a solver that begins with
-            them; of split rows those of this process. Not for operators of a GPU.
-
-        Returns
-        -------
-        float
-            The largest ||A x|| / ||x|| of these vectors, a lower bound of ||A||.
 
         Raises
         ------
@@ -396,36 +388,16 @@ class Operator(ABC):
         BreakdownError
             If the operator returns NaN or Inf, or numbers whose squares overflow.
         """
-        return hermitian.check(self, rng, name, into)
+        return hermitian.check(self, rng, name)
 
-    def hermitian_defect(
-        self, rng: Any = 0, *, name: str = "A", into: Array | None = None
-    ) -> tuple[float, float]:
+    def hermitian_defect(self, rng: Any = 0, *, name: str = "A") -> tuple[float, float]:
         """Measure how far the operator is from Hermitian, by the products of `check_hermitian`.
 
-        The arguments are those of `check_hermitian`.
-
-        Returns
-        -------
-        norm : float
-            A lower bound of ||A||.
-        defect : float
-            The difference of u^H (A w) and (w^H A u)^*, relative to ||u|| ||A w||: of random u and w about
-            ||A - A^H||_F / (sqrt(n) ||A||_F). Rounding errors of symmetric matrices are below 1.3 eps.
-
-        Raises
-        ------
-        ShapeError, BreakdownError
-            As `check_hermitian`.
-
-        Examples
-        --------
-        >>> from blockvec import as_operator, models
-        >>> norm, defect = as_operator(models.laplace1d(n=50)).hermitian_defect()
-        >>> 1 < norm < 4, defect < 1e-15
-        (True, True)
+        Arguments and errors are those of `check_hermitian`. Returns a lower bound of ||A||, and the
+        difference of u^H (A w) and (w^H A u)^* relative to ||u|| ||A w||: of random u and w about ||A -
+        A^H||_F / (sqrt(n) ||A||_F). Rounding errors of symmetric matrices are below 1.3 eps.
         """
-        return hermitian.measure(self, rng, name, into)
+        return hermitian.measure(self, rng, name)
 
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, products.FactorKind]:
         """Check a block and a shift; return the shift, on the operator's device, and its kind."""
@@ -516,29 +488,14 @@ class AffineOperator(Operator):
         if hasattr(operator, "nnz"):  # the cost of a product
             self.nnz: int = operator.nnz
 
-    def apply(  # type: ignore[override]
-        self,
-        X: BlockLike,
-        out: BlockLike | None = None,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        **fused: Any,
-    ) -> BlockVector | Applied:
+    def apply(
+        self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0, **fused: Any
+    ) -> Any:
         inner_shift = shift / self._alpha + self._shift
-        Y: BlockVector | Applied = self._operator.apply(
-            X, out, alpha * self._alpha, beta, inner_shift, **fused
-        )
-        return Y
+        return self._operator.apply(X, out, alpha * self._alpha, beta, inner_shift, **fused)
 
     def prepare(
-        self,
-        X: BlockVector,
-        out: BlockVector,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        repeat: int = 1,
+        self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
     ) -> PreparedProduct:
         inner_shift = shift / self._alpha + self._shift
         return self._operator.prepare(X, out, alpha * self._alpha, beta, inner_shift, repeat)

@@ -87,13 +87,7 @@ class SparseOperator(Operator):
         dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
 
     def prepare(
-        self,
-        X: BlockVector,
-        out: BlockVector,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        repeat: int = 1,
+        self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
     ) -> PreparedProduct:
         general = super().prepare(X, out, alpha, beta, shift, repeat)
         if not self._is_plain or (repeat > 1 and self.shape[0] != self.shape[1]):
@@ -212,30 +206,22 @@ class SparseOperator(Operator):
 
         None where no kernel takes such steps: on the host, for large or wide bases, in single precision.
         """
-        memory, is_own = V.memory, type(self) is SparseOperator and self.shape[0] == self.shape[1]
-        if not is_own or memory.backend is not self.backend:
+        is_own = type(self) is SparseOperator and self.shape[0] == self.shape[1]
+        if not is_own or V.backend is not self.backend:
             return None
-        queue = self.backend.krylov_steps(self.prepared, memory.array, b)
+        queue = self.backend.krylov_steps(self.prepared, V.array, b)
         if queue is None:
             return None
         from .krylov_steps import KrylovSteps
 
         if queue.multiplies:
             return KrylovSteps(queue, b)
-        block = memory._replace(n_cols=b, ld=b, align=MAX_ALIGNMENT)
-        problem = self._problem(block, b, MAX_ALIGNMENT, (1, 0, 0))
-
-        bound: dict[int, tuple[Array, Callable[[], object]]] = {}  # for blocks X that take turns
+        known: dict[int, tuple[Array, PreparedProduct]] = {}  # for blocks X that take turns, which it keeps
 
         def product(X: Array, Y: Array) -> None:
-            known = bound.get(id(X))  # which the product refers to
-            if known is not None and known[0] is Y:
-                known[1]()
-                return
-            operands = self.prepared, X, Y, 1, 0, 0
-            dispatch.run(problem, self.backend, *operands)
-            if active_profile.get() is None:
-                bound[id(X)] = Y, dispatch.bind(problem, self.backend, *operands)
+            if id(X) not in known or known[id(X)][0] is not Y:
+                known[id(X)] = Y, self.prepare(BlockVector(X), BlockVector(Y))
+            known[id(X)][1]()
 
         return KrylovSteps(queue, b, product=product)
 

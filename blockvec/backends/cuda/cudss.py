@@ -8,10 +8,12 @@ solves for one column at a time, and needs the factors on the device.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
+import importlib.util
 import threading
 import weakref
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,12 @@ def _property(cudss: Any, part: int) -> int:
 
 @functools.cache
 def is_available() -> bool:
-    """Check whether cuDSS can be used."""
+    """Check whether cuDSS can be used, by its package where there is one: nvmath-python is slow to import."""
+    if importlib.util.find_spec("nvmath") is None:
+        return False
+    for package in ("nvidia-cudss-cu12", "nvidia-cudss-cu13"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package).startswith("0.8.")
     try:
         bindings()
     except DeviceError:

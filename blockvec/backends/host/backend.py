@@ -125,15 +125,6 @@ class HostBackend(Backend):
         copies = [np.array(array, order="C") for array in arrays]
         return lambda: copies
 
-    def krylov_steps(self, *_: Any) -> None:
-        """Return None: on the host a step is a few calls of NumPy."""
-
-    def recurrence(self, *_: Any) -> None:
-        """Return None, as `krylov_steps`."""
-
-    def lanczos_recurrence(self, *_: Any) -> None:
-        """Return None, as `krylov_steps`."""
-
     inverse_factor = staticmethod(small_matrices.inverse_factor)
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
@@ -178,9 +169,6 @@ class HostBackend(Backend):
 
 class HostGraphs(GraphRecorder):
     """Repeats operations by calling them; there are no streams."""
-
-    def record(self, operations: Callable[[], object]) -> Callable[[], object]:
-        return operations
 
 
 def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:

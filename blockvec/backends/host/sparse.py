@@ -61,10 +61,6 @@ class RowBlocks:
             self._cuts[width] = np.unique(np.searchsorted(work, targets)).tolist()
         return self._cuts[width]
 
-    def entries(self, begin: int, end: int) -> int:
-        """Count the entries of rows [begin, end)."""
-        return int(self.indptr[end] - self.indptr[begin])
-
     update_columns = sparse_kernel.update_columns
 
     def vector_adder(self) -> Callable[[Array, Array], object] | None:
@@ -89,10 +85,10 @@ class RowBlocks:
             Y += rows
         return "csr_columns"
 
-    def adder(self, X: Array, alpha: complex = 1) -> Callable[[int, int, Array], None]:
-        """Make a function that adds alpha times rows [begin, end) of the matrix times X to an array.
+    def adder(self, X: Array) -> Callable[[int, int, Array], None]:
+        """Make a function that adds rows [begin, end) of the matrix times X to a one-dimensional array.
 
-        That array, its third argument, is one-dimensional; X is contiguous, and both are of one type.
+        X is contiguous, and both are of one type.
         """
         indptr, indices, data = self.indptr, self.indices, self.data
         x, width = X.reshape(-1), X.shape[1]
@@ -105,11 +101,11 @@ class RowBlocks:
 
         def converted(begin: int, end: int, rows: Array) -> None:
             first, last = indptr[begin], indptr[end]
-            values = np.multiply(data[first:last], alpha, dtype=x.dtype)
+            values = data[first:last].astype(x.dtype)
             pointers = indptr[begin : end + 1] - first
             kernel(end - begin, *extents, pointers, indices[first:last], values, x, rows)
 
-        return stored if alpha == 1 and data.dtype == x.dtype else converted
+        return stored if data.dtype == x.dtype else converted
 
 
 def _in_order(array: Array) -> Array:
@@ -200,25 +196,17 @@ def _adder(
     operand = np.ascontiguousarray(X, Y.dtype)
     if by_parts:
         operand = real_view(operand)
-    mixes_parts = by_parts and complex(alpha).imag != 0
-    if by_parts and not mixes_parts:
-        alpha = complex(alpha).real
-    width = operand.shape[1]
-    product_of = S.adder(operand)
-    into_y = product_of if alpha == 1 or mixes_parts else S.adder(operand, alpha)
+    width, add = operand.shape[1], S.adder(operand)
     flat = (real_view(Y) if by_parts else Y).reshape(-1) if Y.flags.c_contiguous else None
 
     def work(begin: int, end: int) -> None:
-        rows = Y[begin:end]
-        # Either the entries are multiplied by alpha, or their product with X, in three passes over it.
-        scales_product = mixes_parts or (alpha != 1 and S.entries(begin, end) > 2 * rows.size)
-        if flat is not None and not scales_product:
-            into_y(begin, end, flat[begin * width : end * width])
+        if flat is not None and alpha == 1:
+            add(begin, end, flat[begin * width : end * width])
             return
+        rows = Y[begin:end]
         product = np.zeros(rows.shape, rows.dtype)
-        target = (real_view(product) if by_parts else product).reshape(-1)
-        (product_of if scales_product else into_y)(begin, end, target)
-        if scales_product:
+        add(begin, end, (real_view(product) if by_parts else product).reshape(-1))
+        if alpha != 1:
             product *= alpha
         np.add(rows, product, out=rows)
 
