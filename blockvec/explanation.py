@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import products
-from .arrays import as_array
-from .blockvector import BlockVector
-from .dispatch import choose
+from .blocks.blockvector import BlockVector
 from .errors import OptionError
 from .kernels.problem import Problem
 from .kernels.roofline import flops, gather_time, time_limit, traffic
-from .operators import Operator
-from .profile import ceilings
+from .operations import products
+from .operations.arrays import as_array
+from .operations.dispatch import choose
+from .operations.profile import ceilings
+from .operators.operator import Operator
 from .system.frozen import frozen
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blockvec import BlockVector
+from blockvec import BlockVector, array_namespace
 
 from .blocks import (
     Block,
@@ -23,7 +23,7 @@ from .blocks import (
 )
 from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
 from .orthogonalization import orthogonalize
-from .orthogonalization.host_step import cholesky_factor
+from .orthogonalization.factors import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult, SolveInfo
 from .runtime.processes import delivered
@@ -94,6 +94,21 @@ def one_after_other(
         costs["why"] = f"{first.info['why']}; a later stage had lost pairs"
         result = first
     return result.with_info(**costs, history=history)
+
+
+def concatenated(parts: Sequence[EigenResult], told: EigenResult) -> EigenResult:
+    """Concatenate the pairs of several parts; `told` describes the result."""
+    xp = array_namespace(parts[0].eigenvectors)
+    numbers = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("residuals", "limits", "converged")
+    }
+    return replace(
+        told,
+        eigenvalues=xp.concatenate([part.eigenvalues for part in parts]),
+        eigenvectors=xp.ascontiguousarray(xp.concatenate([part.eigenvectors for part in parts], axis=1)),
+        **numbers,
+    )
 
 
 def lacks(later: EigenResult, first: EigenResult, which: Selection, map: SpectralMap | None = None) -> bool:

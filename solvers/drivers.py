@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -23,7 +22,7 @@ from .iterations.counts import Counts
 from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.lanczos import ThickRestart
 from .problem import Chosen, IterationOptions, Problem, Verification
-from .result import EigenResult, SolveInfo
+from .result import EigenResult, described
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
@@ -233,40 +232,22 @@ def _residuals(problem: Problem, theta: Any, X: Any) -> Any:
 
 def _result(problem: Problem, options: IterationOptions, outcome: IterationResult) -> EigenResult:
     """Sort the pairs of an outcome, and describe the run: the problem, the method and the costs."""
-    iterates, counts = options.method != "dense", outcome.counts
-    method, why = options.method, options.why
+    iterates, method, why = options.method != "dense", options.method, options.why
     if method == "filter" and problem.method == "auto" and outcome.degree == 1:
         method, why = "lanczos", "it was predicted to converge before a filter would pay"
-    info: SolveInfo = {
-        "method": method,
-        "why": why,
-        "stopped": outcome.reason,
-        "verification": outcome.verification_text,
-        "n": problem.n,
-        "k": problem.k,
-        "which": problem.which,
-        "sigma": problem.target,
-        "interval": None,
-        "counted": None,
-        "count_error": None,
-        "tol": problem.tolerance.tol,
-        "convergence": problem.tolerance.convergence,
-        "dtype": problem.operator.dtype.name,
-        "device": problem.operator.device,
-        "norm": outcome.norm,
-        "block_size": options.block_size if iterates else None,
-        "ncv": options.ncv if iterates else None,
-        "degree": outcome.degree,
-        "operator_columns": counts.operator_columns,
-        "single_columns": counts.single_columns,
-        "block_applications": counts.block_applications,
-        "preconditioner_columns": counts.preconditioner_columns,
-        "verification_columns": counts.verification_columns,
-        "missing": outcome.missing,
-        "restarts": counts.restarts,
-        "reductions": counts.reductions,
-        "time_s": time.perf_counter() - problem.begin_s,
-    }
+    info = described(
+        problem,
+        outcome.counts,
+        method=method,
+        why=why,
+        stopped=outcome.reason,
+        verification=outcome.verification_text,
+        norm=outcome.norm,
+        block_size=options.block_size if iterates else None,
+        ncv=options.ncv if iterates else None,
+        degree=outcome.degree,
+        missing=outcome.missing,
+    )
     order = np.argsort(outcome.theta, kind="stable")
     theta, residuals, limits = (
         values[order] for values in (outcome.theta, outcome.residuals, outcome.limits)

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import products
-from ..adapters import as_operator
 from ..backends import Array, Backend, backend_for
-from ..blockvector import BlockVector
-from ..dispatch import accepts, choose
+from ..blocks.blockvector import BlockVector
 from ..errors import OptionError
 from ..kernels.limits import round_up
 from ..kernels.problem import Problem, StreamProblem, itemsize
-from ..matrices import open_matrix
+from ..models.catalogue import open_matrix
+from ..operations import products
+from ..operations.dispatch import accepts, choose
+from ..operators.adapters import as_operator
 from ..system.frozen import frozen
 from ..system.memory import available_memory
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import options
+from ..system.config import options
 from ..system.frozen import frozen
 from .device import DeviceInfo
 from .families import CONFIGURED, config_from, is_valid

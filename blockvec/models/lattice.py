@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import OptionError
-from .catalogue import physics_model
-from .rows import Entry, Mask, RowGenerator, Rows, check_seed, uniform
+from ..operators.row_generator import Entry, Mask, RowGenerator, Rows, check_seed, uniform
+from .definition import physics_model
 
 
 class _Lattice:

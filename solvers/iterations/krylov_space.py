@@ -9,7 +9,7 @@ been applied to. A step applies A to the next b pending columns, moves them to V
 w need not equal b: a start of many columns, a missed copy of a multiple eigenvalue, or a correction of
 rounding drift is appended to Q with its rows of B, and the decomposition remains exact.
 
-V and Q share one row-major buffer ``[locked | V | Q]``. The matrix H = [V Q]^H A V is stored; its upper part
+V and Q share one buffer ``[locked | V | Q]``. The matrix H = [V Q]^H A V is stored; its upper part
 is T and its lower part is B.
 """
 
@@ -31,29 +31,18 @@ from ..blocks import (
     assign,
     bordered,
     padded_width,
-    project_out,
     round_up,
     small_matrix,
     to_host,
 )
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import gram_root
-from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
 NARROW, WIDE_UNIT = 256, 64
 COUPLED = 100.0  # coupling of Ritz vectors that rounding errors of A do not explain, relative to these
-LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not overflow
-
-
-def restored_scale(saved: dict[str, Any], name: str) -> float:
-    """Return a norm of a state from a file, if one can compute with it."""
-    scale: float = restored(0.0, saved[name], name)
-    if not 0 <= scale < LARGEST_SCALE:
-        raise ValueError(f"its {name} is {scale:.1e}")
-    return scale
 
 
 @frozen
@@ -121,8 +110,8 @@ class KrylovSpace:
         self.m = self.w = 0
         self.capacity = buffer.shape[1] - n_locked
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
-        self._H = np.zeros((self.capacity, self.capacity), dtype)
-        self._full_until = 0  # while m is below this, A maps the next columns to all of V
+        self.H = np.zeros((self.capacity, self.capacity), dtype)
+        self.full_until = 0  # while m is below this, A maps the next columns to all of V
         self._unit = 1  # columns of whose multiples products read the basis
         self._is_clear = False  # whether zeros follow [V Q] where products read them
 
@@ -153,7 +142,7 @@ class KrylovSpace:
         """View of all orthonormal columns: [locked V Q]."""
         return self._view(0, self.n_locked + self.m + self.w)
 
-    def _filled(self, count: int) -> int:
+    def filled(self, count: int) -> int:
         """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
         is_wide = self._unit > 1 and count > NARROW
         return min(round_up(count, round_up(WIDE_UNIT, self._unit) if is_wide else self._unit), self.capacity)
@@ -161,14 +150,14 @@ class KrylovSpace:
     @property
     def _is_ragged(self) -> bool:
         """Whether products read columns behind [V Q]."""
-        return self._filled(self.m + self.w) > self.m + self.w
+        return self.filled(self.m + self.w) > self.m + self.w
 
-    def _filled_basis(self) -> Block:
+    def filled_basis(self) -> Block:
         """Return a view of [locked V Q] and of zero columns that fill up the last block."""
         if self._is_ragged and not self._is_clear:
             self.free[:, :] = 0
             self._is_clear = True
-        return self._view(0, self.n_locked + self._filled(self.m + self.w))
+        return self._view(0, self.n_locked + self.filled(self.m + self.w))
 
     @property
     def free(self) -> Block:
@@ -192,12 +181,9 @@ class KrylovSpace:
         """
         return True
 
-    def _changed(self, full_until: int, *, keeps_pending: bool = False) -> None:
-        """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V.
-
-        `keeps_pending` says that Q was not.
-        """
-        self._full_until, self._is_clear = full_until, False
+    def _changed(self, full_until: int) -> None:
+        """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V."""
+        self.full_until, self._is_clear = full_until, False
 
     # --- growth ---------------------------------------------------------------------------------
 
@@ -213,20 +199,20 @@ class KrylovSpace:
         self.settle()
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
-        basis = self._filled_basis()
-        first: Any = None if basis.shape[1] else ()  # a start is a step of its own
-        result = self._orthogonalize(block, basis, self.columns(end, end + width), scale, first)
+        first: Any = None if self.n_locked + end else ()  # a start is a step of its own
+        result = self.orthogonalize_into(self.columns(end, end + width), block, scale, first)
         count = width
         if not keep_random and width:
             count -= int(result.lost.sum())
         self.w += count
-        self._changed(max(self._full_until, self.m + self.w))
+        self._changed(max(self.full_until, self.m + self.w))
         return result.S[self.n_locked : self.n_locked + end], result.R[:count], count
 
-    def _orthogonalize(
-        self, block: Block, basis: Block, into: Block, scale: float | None, first: Any
+    def orthogonalize_into(
+        self, into: Block, block: Block, scale: float | None, first: Any
     ) -> Orthogonalized:
-        """Orthogonalise a block against the basis and write it behind [V Q]."""
+        """Orthogonalise a block against the basis and write it to columns behind [V Q]."""
+        basis = self.filled_basis()
         behind = None if self._is_ragged else into  # which are zeros of the basis until then
         new = into.shape[1]
         result = orthogonalize(
@@ -241,23 +227,13 @@ class KrylovSpace:
         """Append random directions to Q, not coupled to V; return the number appended."""
         return self.append(self.buffer.random_like(width, self.rng), keep_random=True)[2]
 
-    def promote(self, count: int) -> None:
-        """Move the last `count` pending columns to the front: the operator is applied to them next."""
-        begin, end = self.m, self.m + self.w
-        order = np.r_[end - count : end, begin : end - count]
-        pending = self.columns(begin, end)
-        permutation = np.eye(self.w)[:, order - begin]
-        pending[:, :] = pending.combine(small_matrix(permutation, pending))
-        self._H[begin:end, :begin] = self._H[order, :begin]
-        self._changed(end)
-
     def couple(self, column: int, S: Array, R: Array, count: int) -> None:
         """Add components of A V from a column on: S in [V Q] and R in the last `count` pending columns."""
         end = self.m + self.w
         columns = slice(column, column + S.shape[1])
-        self._H[: end - count, columns] += S
-        self._H[end - count : end, columns] = R
-        self._H[columns, : self.m] = self._H[: self.m, columns].conj().T
+        self.H[: end - count, columns] += S
+        self.H[end - count : end, columns] = R
+        self.H[columns, : self.m] = self.H[: self.m, columns].conj().T
         self._changed(end)
 
     # --- Rayleigh-Ritz and restart -----------------------------------------------------------------
@@ -267,7 +243,7 @@ class KrylovSpace:
         """Compute the Ritz pairs of V, or those of fewer first columns while steps append others."""
         self.settle(until)
         m = self.m if until is None else min(until, self.m)
-        H = self._H[: m + self.w, :m]
+        H = self.H[: m + self.w, :m]
         theta, Y = ritz_pairs(H[:m])
         if self.is_oblique:
             Y, coupling = oblique(H[:m], theta, Y)
@@ -293,12 +269,12 @@ class KrylovSpace:
         C[m : m + w, keep : keep + w] = np.eye(w)
         used = self.columns(0, len(C))
         used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
-        H = np.zeros(self._H.shape, self._H.dtype)
+        H = np.zeros(self.H.shape, self.H.dtype)
         H[:keep, :keep] = np.diag(ritz.theta[kept])
         H[keep : keep + w, :keep] = ritz.B[:, kept]
-        self._H = H
+        self.H = H
         self.m = keep
-        self._changed(keep + w, keeps_pending=True)
+        self._changed(keep + w)
 
     def combined(self, C: Array) -> Block:
         """Return [V Q] C for the first columns of [V Q]."""
@@ -314,13 +290,13 @@ class KrylovSpace:
     def images(self, count: int) -> Block:
         """Compute A V of the first columns of V, by the decomposition."""
         self.settle()
-        return self.combined(self._H[: self.m + self.w, :count])
+        return self.combined(self.H[: self.m + self.w, :count])
 
     def truncate(self, count: int) -> None:
         """Drop Q and all but the first `count` columns of V, which are invariant."""
-        H = np.zeros(self._H.shape, self._H.dtype)
-        H[:count, :count] = self._H[:count, :count]
-        self._H = H
+        H = np.zeros(self.H.shape, self.H.dtype)
+        H[:count, :count] = self.H[:count, :count]
+        self.H = H
         self.m, self.w = count, 0
         self._changed(count)
 
@@ -329,11 +305,11 @@ class KrylovSpace:
         m, end = self.m, self.m + self.w
         V = self.columns(0, self.padded(m or end))
         V.combine(small_matrix(bordered(U, V.shape[1], V.shape[1]), V), out=V)
-        self._changed(self._full_until, keeps_pending=m > 0)
+        self._changed(self.full_until)
         if m == 0:
             return
-        self._H[:end, :m] = self._H[:end, :m] @ U
-        self._H[:m, :m] = U.conj().T @ self._H[:m, :m]
+        self.H[:end, :m] = self.H[:end, :m] @ U
+        self.H[:m, :m] = U.conj().T @ self.H[:m, :m]
 
     def transform_first(self, U: Array, inverse: Array, theta: RealArray) -> Block:
         """Replace the first columns of V by V U, where A has the Ritz values theta; return these columns.
@@ -343,10 +319,10 @@ class KrylovSpace:
         k, end = len(U), self.m + self.w
         V = self.columns(0, k)
         V.combine(small_matrix(U, V), out=V)
-        self._H[k:end, :k] = self._H[k:end, :k] @ U
-        self._H[:k, k : self.m] = inverse @ self._H[:k, k : self.m]
-        self._H[:k, :k] = np.diag(theta)
-        self._changed(self._full_until)
+        self.H[k:end, :k] = self.H[k:end, :k] @ U
+        self.H[:k, k : self.m] = inverse @ self.H[:k, k : self.m]
+        self.H[:k, :k] = np.diag(theta)
+        self._changed(self.full_until)
         return V
 
     @Profile.timed("orthogonalisation")
@@ -358,30 +334,15 @@ class KrylovSpace:
         """
         m, end = self.m, self.m + self.w
         used = self.columns(0, self.padded(end))
-        G = to_host(used.gram())[:end, :end].astype(self._H.dtype)
+        G = to_host(used.gram())[:end, :end].astype(self.H.dtype)
         self.counts.reductions += 1
         R, inverse = gram_root(G)
         used.combine(small_matrix(bordered(inverse, used.shape[1], used.shape[1]), used), out=used)
         # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
-        self._H[:end, :m] = R @ self._H[:end, :m] @ inverse[:m, :m]
+        self.H[:end, :m] = R @ self.H[:end, :m] @ inverse[:m, :m]
         self._changed(end)
 
     # --- checks and checkpoints --------------------------------------------------------------------
-
-    def defect(self) -> tuple[float, float]:
-        """Compute ||A x - [V Q] H y|| for a random x = V y of norm 1, and a norm of A."""
-        m, end = self.m, self.m + self.w
-        y = np.random.default_rng(0).standard_normal((m, 1))
-        y /= np.linalg.norm(y) or 1.0
-        X = self.buffer.random_like(2, 0)
-        X[:, :1] = self.columns(0, m).combine(small_matrix(y, X))
-        image = self.operator.apply(X)
-        scale = float(to_host(image.norms()).max())
-        locked = self.buffer[:, : self.n_locked] if self.n_locked else None
-        rest = project_out(locked, image[:, :1].copy())
-        product = small_matrix(self._H[:end, :m] @ y, rest)
-        rest = self.columns(0, end).combine(product, out=rest, alpha=-1, beta=1)
-        return float(to_host(rest.norms()).max()), scale
 
     def snapshot(self) -> dict[str, Any]:
         """Return V, Q, H and a norm of A, on the host."""
@@ -389,7 +350,7 @@ class KrylovSpace:
         end = self.m + self.w
         return {
             "basis": to_host(self.columns(0, end).array),
-            "H": self._H[:end, : self.m],
+            "H": self.H[:end, : self.m],
             "m": self.m,
             "w": self.w,
             "krylov_norm": self.norm,
@@ -397,10 +358,7 @@ class KrylovSpace:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        self.m, self.w = (restored(0, saved[name], name) for name in ("m", "w"))
-        self.norm = restored_scale(saved, "krylov_norm")
-        end = self._full_until = self.m + self.w
-        if end > self.capacity:
-            raise ValueError(f"it has {self.m} + {self.w} columns")
+        self.m, self.w, self.norm = saved["m"], saved["w"], saved["krylov_norm"]
+        end = self.full_until = self.m + self.w
         assign(self.columns(0, end), saved["basis"])
-        self._H[:end, : self.m] = restored(self._H[:end, : self.m], saved["H"], "H")
+        self.H[:end, : self.m] = saved["H"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from blockvec.arrays import memory_of
 from blockvec.backends.cuda.cusparse import SPMM_CSR_ALG2
 from blockvec.backends.cuda.device_csr import DeviceCsr
 from blockvec.bench.cases import Call, turns
-from blockvec.blockvector import BlockVector
+from blockvec.blocks.blockvector import BlockVector
 from blockvec.kernels.problem import TYPES
-from blockvec.sparse_operator import SparseOperator
+from blockvec.operations.arrays import memory_of
+from blockvec.operators.sparse import SparseOperator
 
 # Values of cusparseSpMMAlg_t that CuPy's binding lacks.
 SPMM_CSR_ALG1, SPMM_CSR_ALG3 = 4, 12

@@ -13,7 +13,7 @@ import blockvec
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends.cuda import sparse
 from blockvec.kernels.families import CSR, SPARSE_FAMILIES
-from blockvec.sparse_operator import SparseOperator
+from blockvec.operators.sparse import SparseOperator
 from tests.blocks import draw
 
 pytestmark = pytest.mark.gpu

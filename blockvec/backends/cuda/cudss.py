@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ...config import options
 from ...errors import CapacityError, DeviceError, OptionError
 from ...kernels.problem import TYPES
+from ...system.config import options
 from ...system.installation import install_command
 from ...system.memory import available_memory
 from ..base import DeviceArray as Array

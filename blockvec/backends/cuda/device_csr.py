@@ -20,8 +20,8 @@ from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
 from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan
 from ...kernels.sparse.structure import Structure, structure_of
-from .. import is_cupy
 from ..base import DeviceArray as Array
+from ..base import is_cupy
 from .device import Gpu
 from .elementwise import weighted_sum
 

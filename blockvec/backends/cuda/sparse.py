@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ...config import options
 from ...errors import LayoutError
 from ...kernels.build import build, machine_code
 from ...kernels.launch import GRID_HEADER_BYTES
 from ...kernels.problem import SpmmvProblem
 from ...kernels.selection import choose
 from ...kernels.sparse.family import SparseFamily
+from ...system.config import options
 from ..base import Candidate, Fused
 from ..base import DeviceArray as Array
 from .device import Gpu

@@ -45,6 +45,7 @@ class RowBlocks:
         self.longest = int(np.diff(self.indptr).max(initial=0))
         self.index_bytes = int(matrix.indices.dtype.itemsize)
         self._cuts: dict[int, list[int]] = {}
+        self.parts: dict[Any, list[sparse_kernel._Part]] = {}  # compiled kernels, by product
 
     def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
@@ -74,8 +75,6 @@ class RowBlocks:
 
     def add_columns(self, X: Array, Y: Array) -> str:
         """Add A X to Y, column-major arrays of the matrix's type; return the name of the kernel that did."""
-        if self.update_columns(X, Y, 1, 1, 0):
-            return "csr_compiled"
         extents, width = self.shape, X.shape[1]
         stored = self.indptr, self.indices, self.data
         if width < ROW_MAJOR_COLUMNS:
@@ -145,6 +144,12 @@ def spmmv(
     """
     n_columns = problem.width * (2 if Y.dtype.kind == "c" else 1)
     cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns)
+    is_plain = problem.alpha == "one" and problem.beta == "zero" and problem.shift == "none" and fused is None
+    is_plain = is_plain and X.flags.c_contiguous and Y.flags.c_contiguous
+    if is_plain and problem.stored and len(cuts) == 2 and problem.dtype_matrix == problem.dtype_x:
+        Y.fill(0)
+        S.adder(X)(0, len(Y), Y.reshape(-1))
+        return
     steps = [_start(problem, X, Y, alpha, beta, shift), _adder(problem, S, X, Y, alpha)]
     sums: list[tuple[Callable[[int, int], list[Array]], list[Any], Array]] = []
     if fused is not None:

@@ -13,9 +13,9 @@ import pytest
 
 from blockvec.backends.cuda import sparse
 from blockvec.backends.cuda.device import Gpu
-from blockvec.config import option_context, options
 from blockvec.kernels.device import H200
 from blockvec.kernels.problem import SpmmvProblem
+from blockvec.system.config import option_context, options
 
 WAITS = 3
 GPU = Gpu(0, H200)

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Self
 
-from .backends import backend_for
-from .parallel.communicator import Communicator, MpiCommunicator
+from ..backends import backend_for
+from ..parallel.communicator import Communicator, MpiCommunicator
 
 
 class Recorder:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import Array, array_namespace
+from ..errors import DTypeError, LayoutError, ShapeError
+from ..kernels.problem import StreamProblem
 from . import dispatch
 from .arrays import Kind, Memory, check_writable, overlaps
-from .backends import Array, array_namespace
-from .errors import DTypeError, LayoutError, ShapeError
-from .kernels.problem import StreamProblem
 from .products import PYTHON_NUMBERS, FactorKind, check_same_backend, factor_kind, promote_factors
 
 

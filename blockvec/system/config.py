@@ -18,9 +18,9 @@ from typing import Any
 
 import platformdirs
 
-from .errors import OptionError
-from .system.frozen import frozen
-from .system.scalars import plain
+from ..errors import OptionError
+from .frozen import frozen
+from .scalars import plain
 
 TUNE_MODES = ("cached", "model")
 JIT_MODES = ("auto", "always", "never")

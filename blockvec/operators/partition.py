@@ -9,12 +9,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..backends import backend_for
-from ..blockvector import BlockVector
+from ..blocks.blockvector import BlockVector
 from ..errors import OptionError
-from .agreement import agreed
-from .communicator import exchange_slices
-from .halo import Halo
-from .layout import RowLayout
+from ..parallel.agreement import agreed
+from ..parallel.communicator import exchange_slices
+from ..parallel.halo import Halo
+from ..parallel.layout import RowLayout
 
 
 class Partition:

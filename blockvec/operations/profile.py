@@ -15,14 +15,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
-from .backends import backend_for
-from .backends.base import Backend
-from .config import options
-from .kernels.measure import Stopwatch, measure_ceilings
-from .kernels.problem import Problem, SpmmvProblem, StreamProblem
-from .kernels.records import load, store
-from .kernels.roofline import Ceilings, time_limit, traffic
-from .traffic import Traffic, current_traffic, recorded_traffic
+from ..backends import backend_for
+from ..backends.base import Backend
+from ..kernels.measure import Stopwatch, measure_ceilings
+from ..kernels.problem import Problem, SpmmvProblem, StreamProblem
+from ..kernels.records import load, store
+from ..kernels.roofline import Ceilings, time_limit, traffic
+from ..parallel.traffic import Traffic, current_traffic, recorded_traffic
+from ..system.config import options
 
 MAX_PENDING = 4096  # intervals not read yet; reading waits for the work, which for the oldest is complete
 

@@ -13,28 +13,20 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike
 from scipy.sparse.linalg import LinearOperator
 
-from . import arrays, elementwise, products
-from .arrays import Memory, memory_of, overlaps
-from .backends import (
-    Array,
-    Backend,
-    array_namespace,
-    backend_for,
-    backend_of,
-    is_cupy,
-    single_threaded_blas,
-)
-from .errors import DTypeError, OptionError, ShapeError
-from .interchange import ArrayKind, is_function, native
-from .models import RowGenerator
-from .operators import Operator
-from .parallel import RowLayout, agreed, choose_gpu, require_same
-from .parallel.petsc_matrix import is_petsc, petsc_rows
-from .profile import Profile
-from .sparse_operator import SparseOperator
+from ..backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy, single_threaded_blas
+from ..errors import DTypeError, OptionError, ShapeError
+from ..interchange import ArrayKind, is_function, native
+from ..operations import arrays, elementwise, products
+from ..operations.arrays import Memory, memory_of, overlaps
+from ..operations.profile import Profile
+from ..parallel import RowLayout, agreed, choose_gpu, require_same
+from ..parallel.petsc_matrix import is_petsc, petsc_rows
+from .operator import Operator
+from .row_generator import RowGenerator
+from .sparse import SparseOperator
 
 if TYPE_CHECKING:
-    from .blockvector import BlockVector
+    from ..blocks.blockvector import BlockVector
     from .krylov_steps import KrylovSteps
 
 FEW_COLUMNS = 3  # of which a product with a dense matrix takes less time one by one: 1.3 to 2.5 times
@@ -106,15 +98,14 @@ class FunctionOperator(Operator):
         return KrylovSteps(queue, b, product=product, takes_several=False)
 
     @Profile.timed("products")
-    def add_product(self, X: Array, Y: Array) -> None:
-        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
+    def _add_columns(self, X: Array, Y: Array) -> None:
         product = (
             None if self._writes else self._function(X if self._takes_columns else np.ascontiguousarray(X))
         )
         if getattr(product, "shape", None) == Y.shape:
             Y += product
         else:
-            super().add_product(X, Y)
+            super()._add_columns(X, Y)
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
         AX = self._product(X.array, Y.array, beta)
@@ -262,7 +253,7 @@ def _distributed(
             f"{(n_local, n)}."
         )
     assert layout.comm is not None
-    from .parallel.operator import DistributedOperator
+    from .distributed import DistributedOperator
 
     is_whole = sp.issparse(A) and given[0] == n != n_local
     require_same(layout.comm, layout=str(layout.cuts), A=_checksum(A) if is_whole else None)

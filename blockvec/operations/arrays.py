@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .backends import Array, Backend, backend_of, is_cupy
-from .errors import DeviceError, DTypeError, LayoutError, ShapeError
-from .kernels.problem import MAX_ALIGNMENT
+from ..backends import Array, Backend, backend_of, is_cupy
+from ..errors import DeviceError, DTypeError, LayoutError, ShapeError
+from ..kernels.problem import MAX_ALIGNMENT
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 REAL_TYPES = dict(zip(DTYPES, ("float32", "float64") * 2, strict=True))  # of an element's parts

@@ -8,11 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from . import dispatch
-from .arrays import DTYPE_NAMES, Kind, Memory, check_writable, dtype_name, memory_of
-from .backends import Array, Backend, array_namespace, backend_of
-from .errors import DeviceError, DTypeError, LayoutError, ShapeError
-from .kernels.problem import (
+from ..backends import Array, Backend, array_namespace, backend_of
+from ..errors import DeviceError, DTypeError, LayoutError, ShapeError
+from ..kernels.problem import (
     BetaClass,
     ScalarClass,
     SweepOperation,
@@ -22,7 +20,9 @@ from .kernels.problem import (
     is_complex,
     promote,
 )
-from .parallel import RowLayout
+from ..parallel import RowLayout
+from . import dispatch
+from .arrays import DTYPE_NAMES, Kind, Memory, check_writable, dtype_name, memory_of
 
 
 def result_type(*operands: Any) -> np.dtype[Any]:

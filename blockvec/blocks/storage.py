@@ -10,12 +10,13 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import arrays, elementwise, io
-from .arrays import Memory, as_range, as_rows, dtype_name, is_range, memory_of
-from .backends import Array, Backend, DeviceArray, backend_for, backend_of, is_cupy
-from .backends.base import leading_dimension
-from .errors import DTypeError, OptionError, ShapeError
-from .parallel import Communicator, RowLayout, agreed
+from .. import io
+from ..backends import Array, Backend, DeviceArray, backend_for, backend_of, is_cupy
+from ..backends.base import leading_dimension
+from ..errors import DTypeError, OptionError, ShapeError
+from ..operations import arrays, elementwise
+from ..operations.arrays import Memory, as_range, as_rows, dtype_name, is_range, memory_of
+from ..parallel import Communicator, RowLayout, agreed
 
 FROM_FUNCTION_ROWS = 1 << 16  # rows per evaluation of a function, which bounds the size of its index arrays
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .backends import Array
-from .blockvector import BlockVector
-from .errors import BreakdownError, OptionError, ShapeError
+from ..backends import Array
+from ..blocks.blockvector import BlockVector
+from ..errors import BreakdownError, OptionError, ShapeError
 
 MOST = 1e4  # difference of the two products in units of eps; rounding errors were below 1.3
 
@@ -66,8 +66,7 @@ def _by_columns(A: Any, rng: np.random.Generator, into: Array | None) -> Array:
     rng.random(dtype=numbers.dtype, out=numbers)
     numbers *= 2
     numbers -= 1
-    Z[:, 2:] = 0
-    A.add_product(Z[:, :2], Z[:, 2:])
+    A.apply_columns(Z[:, :2], Z[:, 2:])
     with np.errstate(over="ignore", invalid="ignore"):
         G: Array = Z.T.conj() @ Z
     return G

@@ -10,19 +10,19 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
-from . import arrays, dispatch, products
-from .arrays import Memory, check_writable
-from .backends import Array, Backend
-from .backends.base import CsrMatrix
-from .blockvector import BlockVector
-from .errors import DeviceError, DTypeError
-from .kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
-from .operators import PER_COLUMN, Operator, in_turns
-from .profile import active_profile
+from ..backends import Array, Backend
+from ..backends.base import CsrMatrix
+from ..blocks.blockvector import BlockVector
+from ..errors import DeviceError, DTypeError
+from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
+from ..operations import arrays, dispatch, products
+from ..operations.arrays import Memory, check_writable
+from ..operations.profile import active_profile
+from .operator import PER_COLUMN, Operator, PreparedProduct
 
 if TYPE_CHECKING:
+    from ..kernels.sparse.chain_plan import Chain
     from .fused import Extras, Sums
-    from .kernels.sparse.chain_plan import Chain
     from .krylov_steps import KrylovSteps
 
 MAX_PROBLEMS = 256  # problem descriptions cached per operator
@@ -40,7 +40,7 @@ class SparseOperator(Operator):
         self.nnz = int(matrix.nnz)
         self.prepared = backend.prepare_sparse(matrix)
         # Products of column-major arrays; on the host only.
-        self._add_columns = getattr(self.prepared, "add_columns", None)
+        self._kernel_of_columns = getattr(self.prepared, "add_columns", None)
         self._update_columns = getattr(self.prepared, "update_columns", None)
         # A chain has none; on a GPU, a converted copy may replace it.
         self._matrix: Any = matrix if backend.name == "cpu" and sp.issparse(matrix) else None
@@ -53,7 +53,6 @@ class SparseOperator(Operator):
 
     @property
     def is_recordable(self) -> bool:
-        """Whether `Recorder` can record `apply`: not inside a `profile`, which times each call."""
         return active_profile.get() is None
 
     def _problem(
@@ -87,56 +86,49 @@ class SparseOperator(Operator):
         problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift))
         dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
 
-    def _bound(
-        self, X: BlockVector, out: BlockVector, alpha: complex, beta: complex, shift: Any, turns: int
-    ) -> Callable[[], object] | None:
-        if not self._is_plain or (turns > 1 and self.shape[0] != self.shape[1]):
-            return None
+    def prepare(
+        self,
+        X: BlockVector,
+        out: BlockVector,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: Any = 0,
+        repeat: int = 1,
+    ) -> PreparedProduct:
+        general = super().prepare(X, out, alpha, beta, shift, repeat)
+        if not self._is_plain or (repeat > 1 and self.shape[0] != self.shape[1]):
+            return general
         shift, kind = self._check_operand(X, shift)
         kinds = products.factor_kind("alpha", alpha), kind, products.factor_kind("beta", beta)
-        dtype, _ = products.promote_factors((self.dtype.name, X.memory.dtype), kinds)
+        dtype, _ = products.promote_factors((self._dtype_name, X.memory.dtype), kinds)
         if not X.dtype == out.dtype == self.dtype == dtype or kind[0] == PER_COLUMN:
-            return None
-        ends = [(X, out), (out, X)] if turns > 1 else [(X, out)]
+            return general
+        ends = [(X, out), (out, X)] if repeat > 1 else [(X, out)]
         for source, target in ends:
             self._check_out(target, source, dtype)
         factors = alpha, beta, shift
-        if turns > 1:
-            at_once = self.backend.recurrence(self.prepared, X.array, out.array, *factors, turns)
+        if repeat > 1:
+            at_once = self.backend.recurrence(self.prepared, X.array, out.array, *factors, repeat)
             if at_once is not None:
-                return at_once
+                return PreparedProduct(at_once, at_once, 1, is_one_launch=True)
         bound = []
         for x, y in ((source.memory, target.memory) for source, target in ends):
             operands = self.prepared, x.array, y.array, *factors
             bound.append(dispatch.bind(self._problem(x, y.ld, y.align, factors), self.backend, *operands))
-        return in_turns(bound[0], bound[-1], turns)
+        return PreparedProduct(bound[0], bound[-1], repeat)
 
     @property
     def _is_plain(self) -> bool:
         """Whether products are those of this class, and in no profile."""
         return type(self) is SparseOperator and active_profile.get() is None
 
-    def takes_turns_at_once(self, X: BlockVector) -> bool:
-        """Check whether all turns of a `bound_product` are one launch; see `Operator.takes_turns_at_once`."""
-        is_own = self._is_plain and X.dtype == self.dtype and X.backend is self.backend
-        return is_own and self.backend.recurrence(self.prepared, X.array, X.array, 1, 1, 0, 2) is not None
-
     def lanczos_recurrence(self, V: BlockVector) -> Callable[[int], Array] | None:
-        """Prepare the Lanczos recurrences from each column of a block, many steps per launch.
+        """Prepare the Lanczos recurrences from the columns of a block, which is overwritten.
 
-        Vectors are not orthogonalised: the coefficients are for estimates of the spectrum.
-
-        Parameters
-        ----------
-        V : BlockVector, shape (n, b)
-            The initial vectors, of any norm; overwritten.
-
-        Returns
-        -------
-        callable or None
-            ``take(steps)`` continues the recurrences and returns their coefficients on the device, shape
-            (2 steps, b): alpha and the next beta of each step. None where no kernel takes such steps: on the
-            host, for large matrices and those with long rows.
+        ``take(steps)`` continues the recurrences and returns their coefficients on the device, shape (2
+        steps, b): alpha and the next beta of each step. Vectors are not orthogonalised: these are for
+        estimates of the spectrum. None where no kernel takes such steps: on the host, for large matrices and
+        those with long rows.
         """
         is_own = self._is_plain and self.shape[0] == self.shape[1] == V.n_rows and V.dtype == self.dtype
         if not is_own or V.backend is not self.backend:
@@ -144,17 +136,15 @@ class SparseOperator(Operator):
         check_writable("lanczos_recurrence", "V", V.array)
         return self.backend.lanczos_recurrence(self.prepared, V.array, V.norms)
 
-    def add_product(self, X: Array, Y: Array) -> None:
-        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
-        if self._add_columns is None:
-            super().add_product(X, Y)
+    def _add_columns(self, X: Array, Y: Array) -> None:
+        if self._kernel_of_columns is None:
+            super()._add_columns(X, Y)
             return
         watch = self.backend.stopwatch()
-        kernel = self._add_columns(X, Y)
+        kernel = self._kernel_of_columns(X, Y)
         self._record_columns(kernel, watch, X.shape[1], "one", 0)
 
     def vector_adder(self) -> Callable[[Array, Array], object]:
-        """Return a function that adds A x to y; see `Operator.vector_adder`."""
         direct = getattr(self.prepared, "vector_adder", None)  # on the host, without a compiled kernel
         is_watched = active_profile.get() is not None
         return super().vector_adder() if is_watched or direct is None else direct() or super().vector_adder()
@@ -162,7 +152,6 @@ class SparseOperator(Operator):
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
     ) -> None:
-        """Set Y = ``alpha (A - shift I) X + beta Y`` for column-major arrays; see the base class."""
         watch = self.backend.stopwatch()
         if self._update_columns is not None and self._update_columns(X, Y, alpha, beta, shift):
             self._record_columns("csr_compiled", watch, X.shape[1], beta_class(beta), shift)
@@ -177,7 +166,6 @@ class SparseOperator(Operator):
             profile.record(self.backend, problem, kernel, watch)
 
     def sparse_product(self) -> tuple[SpmmvProblem, Any]:
-        """Describe the product with one column; return it and the prepared matrix."""
         dtype, S = self.dtype.name, self.prepared
         fields = (*self.shape, self.nnz, 1, dtype, dtype, 1, 1, S.index_bytes)
         return SpmmvProblem(*fields, pattern=S.pattern, longest=S.longest, coded=S.coded), S
@@ -211,10 +199,7 @@ class SparseOperator(Operator):
     def to_host(self) -> Any:
         """Copy the matrix from its device, as SciPy's ``csr_array``; on the host nothing is copied.
 
-        Raises
-        ------
-        DeviceError
-            For a chain, whose entries are not stored.
+        A chain, whose entries are not stored, raises a `DeviceError`.
         """
         if self._matrix is not None:
             return self._matrix
@@ -223,19 +208,9 @@ class SparseOperator(Operator):
         return self.prepared.to_host()
 
     def krylov_steps(self, V: BlockVector, b: int) -> KrylovSteps | None:
-        """Prepare steps of block Lanczos, several of which are queued by one call; on a GPU.
+        """Prepare steps of block Lanczos of `b` columns on a basis V, several of which one call queues.
 
-        Parameters
-        ----------
-        V : BlockVector, shape (n, c)
-            The basis, whose first columns are orthonormal.
-        b : int
-            Columns of a block.
-
-        Returns
-        -------
-        KrylovSteps or None
-            None where no kernel takes such steps: on the host, for large or wide bases, in single precision.
+        None where no kernel takes such steps: on the host, for large or wide bases, in single precision.
         """
         memory, is_own = V.memory, type(self) is SparseOperator and self.shape[0] == self.shape[1]
         if not is_own or memory.backend is not self.backend:
@@ -265,23 +240,11 @@ class SparseOperator(Operator):
         return KrylovSteps(queue, b, product=product)
 
     def converted(self, dtype: DTypeLike, factor: float = 1) -> SparseOperator:
-        """Make ``factor A`` with entries of another type an operator of its own.
+        """Make ``factor A`` with entries of another of the four types an operator of its own.
 
-        The entries are multiplied first, then converted. Both operators share the row pointers and columns.
+        The entries are multiplied first, then converted. Both operators share the row pointers and columns. A
+        real type for a complex matrix raises a `DTypeError`.
 
-        Parameters
-        ----------
-        dtype : dtype
-            float32, float64, complex64 or complex128.
-        factor : float
-
-        Raises
-        ------
-        DTypeError
-            For another type, or a real one for a complex matrix.
-
-        Examples
-        --------
         >>> from blockvec import as_operator, models
         >>> as_operator(models.laplace1d(n=5)).converted("float32")
         SparseOperator(5x5, float32, cpu)
@@ -294,5 +257,4 @@ class SparseOperator(Operator):
         return type(self)(self.backend.scaled_csr(self.prepared, factor, wanted), self.backend)
 
     def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
-        """Describe the problem that ``apply(X)`` dispatches."""
         return self._problem(X.memory, X.n_cols, MAX_ALIGNMENT, (1, 0, 0)), self.backend

@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import arrays, elementwise, products
-from .arrays import REAL_TYPES, Memory, as_rows, memory_of
-from .backends import Array
-from .block_storage import BlockStorage
-from .errors import DTypeError, LayoutError, OptionError, ShapeError
-from .kernels.problem import promote
-from .rows import RowFunction
+from ..backends import Array
+from ..errors import DTypeError, LayoutError, OptionError, ShapeError
+from ..kernels.problem import promote
+from ..operations import arrays, elementwise, products
+from ..operations.arrays import REAL_TYPES, Memory, as_rows, memory_of
+from ..operations.rows import RowFunction
+from .storage import BlockStorage
 
 
 def _roots(xp: Any, squares: Any) -> tuple[Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .backends import Array, backend_of
-from .errors import ShapeError
+from ..backends import Array, backend_of
+from ..errors import ShapeError
 
 
 class RowFunction:

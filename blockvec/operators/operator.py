@@ -11,18 +11,15 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import arrays, elementwise, hermitian, products
-from .arrays import Memory, check_writable, overlaps
-from .backends import Array, Backend
-from .blockvector import BlockVector
-from .errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from ..backends import Array, Backend
+from ..blocks.blockvector import BlockVector
+from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from ..kernels.problem import Problem, SpmmvProblem, promote
+from ..operations import arrays, elementwise, products
+from ..operations.arrays import Memory, check_writable, overlaps
+from ..parallel import RowLayout
+from . import hermitian
 from .fused import Applied, Extras, Sums
-from .kernels.problem import (
-    Problem,
-    SpmmvProblem,
-    promote,
-)
-from .parallel import RowLayout
 
 PER_COLUMN = 3  # kind of shifts that are one per column
 
@@ -157,16 +154,17 @@ class Operator(ABC):
         factors: tuple[products.FactorKind, ...] = (products.factor_kind("alpha", alpha), shift_kind)
         if out is not None:
             factors = (*factors, products.factor_kind("beta", beta))
-        dtype_x = block.memory.dtype
-        dtype, name = products.promote_factors((self._dtype_name, dtype_x), factors)
-        if promote(self._dtype_name, dtype_x) != name:
+        memory = block._memory or block.memory
+        dtype, name = products.promote_factors((self._dtype_name, memory.dtype), factors)
+        if promote(self._dtype_name, memory.dtype) != name:
             block = BlockVector(block, dtype=dtype)
+            memory = block.memory
         if shift_kind[0] == PER_COLUMN:  # alpha shift must have at least the precision of the result
             shift = shift.astype(products.result_type(shift, dtype.type(0).real), copy=False)
         if out is None:
             if beta != 0:
                 raise OptionError(f"apply: beta={beta!r} needs out=, the block that it multiplies.")
-            Y = self.backend.empty((self.local_shape[0], block.n_cols), dtype.name)
+            Y = self.backend.empty((self.local_shape[0], memory.n_cols), name)
             if block.layout is not None:
                 block.layout.check(len(Y))
             result = BlockVector._of(Y, block.layout, self.backend)
@@ -174,25 +172,25 @@ class Operator(ABC):
             result = out if isinstance(out, BlockVector) else BlockVector(out, layout=block.layout)
             self._check_out(result, block, dtype)
         if z is None and not (dots or gram):
-            self._run(block.memory, result.memory, alpha, beta, shift)
+            self._run(memory, result.memory, alpha, beta, shift)
             return result
         extras = Extras.of(block, result, z, delta, eta, dots, gram)
-        column_dots, grams = self._run_fused(block.memory, result.memory, alpha, beta, shift, extras)
+        column_dots, grams = self._run_fused(memory, result.memory, alpha, beta, shift, extras)
         if not (dots or gram):
             return result
         sums = iter(products.sum_each_over(block.layout, [*column_dots.values(), *grams.values()]))
         summed = [{name: next(sums) for name in which} for which in (column_dots, grams)]
         return extras.applied(result, *summed)
 
-    def bound_product(
+    def prepare(
         self,
         X: BlockVector,
         out: BlockVector,
         alpha: complex = 1,
         beta: complex = 0,
         shift: Any = 0,
-        turns: int = 1,
-    ) -> Callable[[], object]:
+        repeat: int = 1,
+    ) -> PreparedProduct:
         """Return a function that repeats ``apply(X, out, alpha, beta, shift)``.
 
         A recurrence between two blocks has the same products again and again. On a GPU the function takes a
@@ -205,14 +203,14 @@ class Operator(ABC):
         X, out : BlockVector
         alpha, beta, shift : scalar
             As for `apply`.
-        turns : int
+        repeat : int
             Products per call, in which X and `out` take turns: the second one is
             ``apply(out, X, alpha, beta, shift)``. Those of a small matrix on a GPU are one launch.
 
         Raises
         ------
         OptionError
-            For ``turns < 1``, and as `apply`, here or when the function is called.
+            For ``repeat < 1``, and as `apply`, here or when the function is called.
         ShapeError, DTypeError, DeviceError, LayoutError
             As `apply`, here or when the function is called.
 
@@ -223,74 +221,23 @@ class Operator(ABC):
         >>> import numpy as np
         >>> from blockvec import BlockVector, as_operator
         >>> X, Y = BlockVector(np.ones((2, 1))), BlockVector(np.array([[2.0], [3.0]]))
-        >>> as_operator(np.diag([2.0, 3.0])).bound_product(Y, X, alpha=2, beta=-1, turns=2)()
+        >>> as_operator(np.diag([2.0, 3.0])).prepare(Y, X, alpha=2, beta=-1, repeat=2)()
         >>> X.array.ravel().tolist(), Y.array.ravel().tolist()
         ([7.0, 17.0], [26.0, 99.0])
         """
-        if turns < 1:
-            raise OptionError(f"bound_product: got turns={turns!r}; give a number of products, at least 1.")
-        bound = self._bound(X, out, alpha, beta, shift, turns)
-        if bound is not None:
-            return bound
+        if repeat < 1:
+            raise OptionError(f"prepare: got repeat={repeat!r}; give a number of products, at least 1.")
         forth, back = (
-            functools.partial(self.apply, *blocks, alpha, beta, shift) for blocks in ((X, out), (out, X))
+            functools.partial(self.apply, *ends, alpha, beta, shift) for ends in ((X, out), (out, X))
         )
-        return in_turns(forth, back, turns)
-
-    def _bound(
-        self, X: BlockVector, out: BlockVector, alpha: complex, beta: complex, shift: Any, turns: int
-    ) -> Callable[[], object] | None:
-        """Bind products to their operands where that takes less time than calls of `apply`; else None."""
-        return None
-
-    def takes_turns_at_once(self, X: BlockVector) -> bool:
-        """Check whether all turns of a `bound_product` of two blocks like X are one launch; load its kernel.
-
-        Nothing is gained by recording such products.
-        """
-        return False
-
-    def add_product(self, X: Array, Y: Array) -> None:
-        """Set Y = Y + A X for column-major NumPy arrays; the shortest way to a few columns on the host.
-
-        Parameters
-        ----------
-        X : array, shape (n_cols, M)
-            Column-major, of the operator's type. Not checked.
-        Y : array, shape (n_rows, M)
-            Column-major, of the same type, not sharing memory with X. Not checked.
-
-        Examples
-        --------
-        >>> from blockvec import as_operator, models
-        >>> import numpy as np
-        >>> X, Y = np.eye(3, 1, order="F"), np.ones((3, 1), order="F")
-        >>> as_operator(models.laplace1d(n=3)).add_product(X, Y)
-        >>> Y[:, 0].tolist()
-        [3.0, 0.0, 1.0]
-        """
-        Y += self.apply(np.ascontiguousarray(X)).array
-
-    def vector_adder(self) -> Callable[[Array, Array], object]:
-        """Return a function ``add(x, y)`` that adds A x to y for contiguous vectors; see `add_product`.
-
-        For solvers that multiply many short vectors: what can be decided before the first one is.
-
-        Examples
-        --------
-        >>> from blockvec import as_operator, models
-        >>> import numpy as np
-        >>> add, y = as_operator(models.laplace1d(n=3)).vector_adder(), np.ones(3)
-        >>> add(np.eye(3)[0], y)
-        >>> y.tolist()
-        [3.0, 0.0, 1.0]
-        """
-        return lambda x, y: self.add_product(x[:, None], y[:, None])
+        return PreparedProduct(forth, back, repeat)
 
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
     ) -> None:
-        """Set Y = ``alpha (A - shift I) X + beta Y`` for column-major NumPy arrays; see `add_product`.
+        """Set Y = ``alpha (A - shift I) X + beta Y`` for column-major NumPy arrays.
+
+        This is the shortest way to a few columns on the host.
 
         Parameters
         ----------
@@ -310,13 +257,13 @@ class Operator(ABC):
         >>> Y[:, 0].tolist()
         [2.0, -3.0, -1.0]
         """
-        is_shifted = np.ndim(shift) or shift != 0
         if alpha != 1:
-            product = np.zeros_like(Y)
-            self.apply_columns(X, product, shift=shift)
+            product = np.empty_like(Y)
+            Operator.apply_columns(self, X, product, shift=shift)
             product *= alpha
             Y[...] = product if beta == 0 else product + beta * Y
             return
+        is_shifted = np.ndim(shift) or shift != 0
         if beta != 0:
             if beta != 1:
                 Y *= beta
@@ -326,7 +273,27 @@ class Operator(ABC):
             np.multiply(X, -shift, out=Y)
         else:
             Y.fill(0)
-        self.add_product(X, Y)
+        self._add_columns(X, Y)
+
+    def _add_columns(self, X: Array, Y: Array) -> None:
+        """Set Y = Y + A X for column-major arrays."""
+        Y += self.apply(np.ascontiguousarray(X)).array
+
+    def vector_adder(self) -> Callable[[Array, Array], object]:
+        """Return a function ``add(x, y)`` that adds A x to y, for contiguous vectors of the operator's type.
+
+        For solvers that multiply many short vectors: what can be decided before the first one is.
+
+        Examples
+        --------
+        >>> from blockvec import as_operator, models
+        >>> import numpy as np
+        >>> add, y = as_operator(models.laplace1d(n=3)).vector_adder(), np.ones(3)
+        >>> add(np.eye(3)[0], y)
+        >>> y.tolist()
+        [3.0, 0.0, 1.0]
+        """
+        return lambda x, y: self.apply_columns(x[:, None], y[:, None], beta=1)
 
     def __matmul__(self, X: Any) -> BlockVector:
         if not isinstance(X, BlockVector) and not hasattr(X, "ndim"):
@@ -462,12 +429,13 @@ class Operator(ABC):
 
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, products.FactorKind]:
         """Check a block and a shift; return the shift, on the operator's device, and its kind."""
+        memory = X._memory or X.memory
         if X.backend is not self.backend and X.device != self.device:
             raise DeviceError(
                 f"apply: A is on {self.device} but X is on {X.device}; move one of them "
                 "(X.to_host(), X.to_device())."
             )
-        if X.n_rows != self.local_shape[1]:
+        if memory.n_rows != self.local_shape[1]:
             raise ShapeError(f"apply: A is {self.shape[0]} x {self.shape[1]} but X has {X.n_rows} rows.")
         if type(shift) in products.PYTHON_NUMBERS or elementwise.is_scalar(shift):
             kind = products.factor_kind("shift", shift)
@@ -501,16 +469,29 @@ class Operator(ABC):
         return f"{type(self).__name__}({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, {self.device})"
 
 
-def in_turns(forth: Callable[[], object], back: Callable[[], object], turns: int) -> Callable[[], object]:
-    """Return a function that calls two others in turns, so many times in all."""
-    if turns == 1:
-        return forth
+class PreparedProduct:
+    """A product bound to its operands, or several in which two blocks take turns; see `Operator.prepare`.
 
-    def alternate() -> None:
-        for turn in range(turns):
-            (back if turn % 2 else forth)()
+    `is_one_launch` tells that all of several products are one, so that nothing is gained by recording them.
+    """
 
-    return alternate
+    def __init__(
+        self,
+        forth: Callable[[], object],
+        back: Callable[[], object],
+        repeat: int,
+        *,
+        is_one_launch: bool = False,
+    ) -> None:
+        self._turns, self.is_one_launch = (
+            [back if turn % 2 else forth for turn in range(repeat)],
+            is_one_launch,
+        )
+
+    def __call__(self) -> None:
+        """Compute the products."""
+        for turn in self._turns:
+            turn()
 
 
 def _extents(shape: Any) -> tuple[int, int]:
@@ -544,25 +525,25 @@ class AffineOperator(Operator):
         shift: Any = 0,
         **fused: Any,
     ) -> BlockVector | Applied:
-        """Compute Y = ``alpha (self - shift I) X + beta out``; see `Operator.apply`."""
         inner_shift = shift / self._alpha + self._shift
         Y: BlockVector | Applied = self._operator.apply(
             X, out, alpha * self._alpha, beta, inner_shift, **fused
         )
         return Y
 
-    def _bound(
-        self, X: BlockVector, out: BlockVector, alpha: complex, beta: complex, shift: Any, turns: int
-    ) -> Callable[[], object]:
+    def prepare(
+        self,
+        X: BlockVector,
+        out: BlockVector,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: Any = 0,
+        repeat: int = 1,
+    ) -> PreparedProduct:
         inner_shift = shift / self._alpha + self._shift
-        return self._operator.bound_product(X, out, alpha * self._alpha, beta, inner_shift, turns)
-
-    def takes_turns_at_once(self, X: BlockVector) -> bool:
-        """Check whether all turns of a `bound_product` are one launch."""
-        return self._operator.takes_turns_at_once(X)
+        return self._operator.prepare(X, out, alpha * self._alpha, beta, inner_shift, repeat)
 
     def vector_adder(self) -> Callable[[Array, Array], object]:
-        """Return a function that adds the product with x to y; see `Operator.vector_adder`."""
         if self.dtype != self._operator.dtype:
             return super().vector_adder()
         add, alpha, shift = self._operator.vector_adder(), self._alpha, self._shift
@@ -576,7 +557,6 @@ class AffineOperator(Operator):
         return add_multiple
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        """Describe a product with the matrix of the inner operator."""
         return self._operator.sparse_product()
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:

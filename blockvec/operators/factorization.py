@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import Array, Backend, backend_for, single_threaded_blas
+from ..backends.base import is_nearly_full, is_small
+from ..blocks.blockvector import BlockVector
+from ..errors import BreakdownError, OptionError, ShapeError
+from ..operations.profile import Profile
 from .adapters import as_operator
-from .backends import Array, Backend, backend_for, single_threaded_blas
-from .backends.base import is_nearly_full, is_small
-from .blockvector import BlockVector
-from .errors import BreakdownError, OptionError, ShapeError
-from .operators import BlockLike, Operator
-from .profile import Profile
+from .operator import BlockLike, Operator
 
 ACCURATE = 16.0  # a solution whose residual is below so many u of | |S| |x| + |b| | is as good as any
 REFINEMENTS = 3  # steps of refinement in which a usable factorisation reaches that
@@ -343,8 +343,8 @@ class Factorization:
         That is an error of u (||A|| + abs(sigma) ||M||) ||x||.
         """
         if self._is_on_host:
-            R = np.zeros_like(B)
-            self._products[0].add_product(X, R)
+            R = np.empty_like(B)
+            self._products[0].apply_columns(X, R)
             return np.subtract(B, R, out=R)
         A, M = self._products
         R = B.copy()
@@ -410,8 +410,8 @@ class Factorization:
             scale = float(xp.vdot(size, magnitudes @ size))
             self.is_singular = bool(1 / length <= SINGULAR * self._unit * scale)
         if self._is_on_host:
-            image = np.zeros_like(numbers)
-            self._products[0].add_product(numbers, image)
+            image = np.empty_like(numbers)
+            self._products[0].apply_columns(numbers, image)
             self._probe = numbers[:, 0], image[:, 0].conj()  # the numbers are real: r^H S = (S r)^H
         return bool(is_accurate)
 

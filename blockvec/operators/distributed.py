@@ -9,19 +9,19 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from ..arrays import Memory, memory_of
 from ..backends import Array, Backend
-from ..blockvector import BlockVector
+from ..blocks.blockvector import BlockVector
 from ..errors import ShapeError
-from ..fused import Extras, Sums
 from ..kernels.problem import SpmmvProblem
-from ..operators import Operator
-from ..products import FactorKind
-from ..sparse_operator import SHORT_ROWS, SparseOperator
-from ..traffic import current_traffic
-from .communicator import share
-from .halo import Halo
-from .layout import RowLayout
+from ..operations.arrays import Memory, memory_of
+from ..operations.products import FactorKind
+from ..parallel.communicator import share
+from ..parallel.halo import Halo
+from ..parallel.layout import RowLayout
+from ..parallel.traffic import current_traffic
+from .fused import Extras, Sums
+from .operator import Operator
+from .sparse import SHORT_ROWS, SparseOperator
 
 EMPTY_ROWS = 1 << 14  # a product passes over so many rows without entries in the time of another call
 
@@ -109,7 +109,6 @@ class DistributedOperator(Operator):
         return sum(part.nnz for part in parts) if len(parts) == 1 + len(self._coupling) else None
 
     def apply(self, *operands: Any, **options: Any) -> Any:
-        """Compute a product, and count it; see `Operator.apply`."""
         with current_traffic().product():
             return super().apply(*operands, **options)
 
@@ -132,15 +131,14 @@ class DistributedOperator(Operator):
         if halo is not None:
             self._couple(memory_of(halo()), Y, alpha)
 
-    def add_product(self, X: Array, Y: Array) -> None:
-        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
+    def _add_columns(self, X: Array, Y: Array) -> None:
         with current_traffic().product():
             halo = None if self._halo is None else self._halo.start(X, by_columns=True)
-            self._own.add_product(X, Y)
+            self._own.apply_columns(X, Y, beta=1)
             if halo is not None:
                 wanted = halo()
                 for begin, part in self._coupling:
-                    part.add_product(wanted, Y[begin : begin + part.shape[0]])
+                    part.apply_columns(wanted, Y[begin : begin + part.shape[0]], beta=1)
 
     def _couple(self, halo: Memory, Y: Memory, alpha: complex) -> None:
         """Add the coupling to Y."""
@@ -150,7 +148,6 @@ class DistributedOperator(Operator):
     def _run_fused(
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
-        """Do the work of `_run` and of `extras`; all processes return the same sums in the same order."""
         linear, squares = extras.by_degree() if self._coupling else (extras, None)
         if linear is None:
             dots, gram = super()._run_fused(X, Y, alpha, beta, shift, extras)
@@ -180,7 +177,6 @@ class DistributedOperator(Operator):
         return dots, gram
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        """Describe a product with the entries in own columns."""
         return self._own.sparse_product()
 
     def _converted(self, dtype: DTypeLike, factor: float = 1) -> DistributedOperator:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from ..backends import Array, backend_of
+from ..errors import ShapeError
+from ..system.frozen import frozen
 from .arrays import as_array, check_dtype
-from .backends import Array, backend_of
-from .errors import ShapeError
-from .system.frozen import frozen
 
 
 @frozen

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
-from . import elementwise, products
-from .arrays import REAL_TYPES, Memory, check_writable, memory_of, overlaps
-from .backends import Array, Backend
-from .backends.base import Fused
-from .blockvector import BlockVector
-from .errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from .kernels.problem import DOTS, GRAMS, beta_class
-from .system.frozen import frozen
+from ..backends import Array, Backend
+from ..backends.base import Fused
+from ..blocks.blockvector import BlockVector
+from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from ..kernels.problem import DOTS, GRAMS, beta_class
+from ..operations import elementwise, products
+from ..operations.arrays import REAL_TYPES, Memory, check_writable, memory_of, overlaps
+from ..system.frozen import frozen
 
 Sums: TypeAlias = dict[str, Array]
 """Small arrays by name, on the operator's device."""

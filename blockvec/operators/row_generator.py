@@ -29,17 +29,7 @@ _PANEL_ROWS = 8192
 
 
 class Entry(NamedTuple):
-    """At most one matrix element per row of a range.
-
-    Attributes
-    ----------
-    columns : array, shape (rows,)
-        Column indices; elements of one row with the same column are summed.
-    values : array, shape (rows,), or scalar
-        Matrix elements.
-    mask : array of bool, shape (rows,), or None
-        Rows that have this entry; None for all.
-    """
+    """At most one matrix element per row of a range; those of one row with the same column are summed."""
 
     columns: Rows
     values: Any
@@ -210,12 +200,10 @@ class AssembledRows(RowGenerator):
         return self.matrix()
 
     def matrix(self) -> scipy.sparse.csr_array:
-        """Return the whole matrix; see :meth:`RowGenerator.matrix`."""
         self._check_memory(self.n_rows, 0)
         return self._assemble()
 
     def rows(self, start: int, stop: int) -> scipy.sparse.csr_array:
-        """Return the rows [start, stop); see :meth:`RowGenerator.rows`."""
         self._check_range(start, stop)
         return self._whole[start:stop]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .backends import Array
-from .blockvector import BlockVector
-from .kernels.limits import ceil_div
-from .small_matrices import FactorReport, start_copy
-from .system.frozen import frozen
+from ..backends import Array
+from ..blocks.blockvector import BlockVector
+from ..kernels.limits import ceil_div
+from ..operations.small_matrices import FactorReport, start_copy
+from ..system.frozen import frozen
 
 
 @frozen

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .backends.base import Backend, Candidate
-from .config import Options, options
-from .errors import OptionError
-from .kernels.problem import Problem
+from ..backends.base import Backend, Candidate
+from ..errors import OptionError
+from ..kernels.problem import Problem
+from ..system.config import Options, options
 from .profile import active_profile
 
 
