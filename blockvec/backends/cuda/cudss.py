@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import CapacityError, DeviceError, OptionError
+from ...kernels.problem import TYPES
 from ...system.config import options
 from ...system.installation import install_command
 from ...system.memory import available_memory
@@ -27,7 +28,6 @@ from ..base import DeviceArray as Array
 from ..base import Factors
 from ..host.superlu import HostFactors
 from .device import Gpu
-from .device_csr import CUDA_TYPES
 
 INDEX_32, INDEX_64 = 10, 24  # cudaDataType_t
 SLACK = 1.02  # of the estimate of memory, for allocations in whole pages
@@ -214,7 +214,7 @@ class _System:
         self._matrix = cudss.matrix_create_csr(
             *(self.n, self.n, int(self._values.size)),
             *(self._indptr.data.ptr, 0, self._indices.data.ptr, self._values.data.ptr),
-            *(index, index, CUDA_TYPES[self.dtype.name]),
+            *(index, index, TYPES[self.dtype.name].cuda),
             cudss.MatrixType.GENERAL if self.is_general else kind,
             cudss.MatrixViewType.FULL if self.is_general else cudss.MatrixViewType.UPPER,
             cudss.IndexBase.ZERO,
@@ -268,7 +268,7 @@ class _System:
     def _dense(self, array: Array) -> int:
         """Describe the columns of a block, which are the rows of an array."""
         m, n = array.shape
-        return int(bindings().matrix_create_dn(n, m, n, array.data.ptr, CUDA_TYPES[self.dtype.name], 0))
+        return int(bindings().matrix_create_dn(n, m, n, array.data.ptr, TYPES[self.dtype.name].cuda, 0))
 
     def get(self, name: str, into: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Query a result of cuDSS; waits for the device."""

@@ -14,7 +14,7 @@ import scipy.sparse
 
 from ...kernels.build import build
 from ...kernels.device import DeviceInfo
-from ...kernels.problem import SpmmvProblem
+from ...kernels.problem import TYPES, SpmmvProblem
 from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
@@ -29,7 +29,6 @@ from .elementwise import weighted_sum
 # lane, for which all other lanes would wait.
 INDEX_BYTES, LONG = 4, 32
 CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
-CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
 
 
 class CsrArrays(NamedTuple):
@@ -140,7 +139,7 @@ class DeviceCsr:
             pointers = (self.indptr.data.ptr, self.indices.data.ptr, values.data.ptr)
             descriptor = cusparse.createCsr(
                 *(*self.shape, self.nnz, *pointers, index_type, index_type),
-                *(cusparse.CUSPARSE_INDEX_BASE_ZERO, CUDA_TYPES[dtype]),
+                *(cusparse.CUSPARSE_INDEX_BASE_ZERO, TYPES[dtype].cuda),
             )
             weakref.finalize(self, cusparse.destroySpMat, descriptor).atexit = False
             self._descriptors[dtype] = descriptor, values

@@ -18,10 +18,9 @@ from ...kernels.elementwise import (
     PhiloxKernel,
     Tiling,
     WithinKernel,
-    real_type,
 )
 from ...kernels.limits import ceil_div
-from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_type
 from ...kernels.rows import trace
 from ..base import DeviceArray as Array
 from ..base import is_cupy, leading_dimension

@@ -121,7 +121,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     Config = CsrConfig
 
     def alike(self, problem: SpmmvProblem) -> SpmmvProblem:
-        """Return the problem that stands for all with the same choice, whatever their longest rows."""
         return replace(super().alike(problem), longest=0)
 
     def choose_in_order(self, problem: SpmmvProblem, device: DeviceInfo) -> CsrConfig:
@@ -133,7 +132,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return self.has_configuration(problem, device, _is_in_order)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        """Explain why no configuration can run a problem, whatever its resources; None if one may."""
         if device.kind != "cuda" or architecture_of(device) < 80:
             return f"{device.name} has no asynchronous copies to shared memory"
         if min(problem.n_rows, problem.width) < 1:
@@ -150,11 +148,9 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return None
 
     def refuse(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
         return refuse(problem, config, device)
 
     def refuse_sums(self, problem: SpmmvProblem, config: CsrConfig) -> str | None:
-        """Explain why a configuration cannot make a problem's sums in the same pass; None if it can."""
         if (problem.dots or problem.gram) and problem.longest > config.long_row:
             return f"rows of {problem.longest} entries are made apart from the others, and sums take all rows"
         return None
@@ -169,7 +165,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         )
 
     def chain_length(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions that makes an element of Y, for error bounds."""
         parts = 2 if is_complex(problem.dtype_matrix) and is_complex(problem.dtype_x) else 1
         chain = ceil_div(min(config.long_row, max(1, problem.nnz)), config.split)
         chain += config.split.bit_length() - 1
@@ -181,7 +176,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return parts * chain + 3
 
     def carveout(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
-        """Compute the percentage of shared memory that the blocks need; the rest is L1 for gathers."""
         needed = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
         return min(100, ceil_div(100 * needed, device.shared_bytes_per_multiprocessor))
 
@@ -191,7 +185,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return _parts(problem, units.tasks is not None, units.sums is not None)
 
     def sources(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> list[str]:
-        """Generate all sources that products may need, to compile them before the first product."""
         if self.refuse_sums(problem, config) is not None:
             problem = replace(problem, dots=(), gram=())
         has_long = problem.longest > config.long_row
@@ -199,7 +192,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return [self.source(problem, config, device, part) for part in parts]
 
     def source(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, part: str = "rows") -> str:
-        """Generate the CUDA source of one of the `parts`; see `SparseFamily.source`."""
         name = self.kernel_name(problem, part)
         if part == "totals":
             return totals_source(problem, name)
@@ -215,7 +207,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     def workspace_bytes(
         self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan
     ) -> int:
-        """Compute the workspace of a product in bytes, aligned to 16 bytes; most need none."""
         slots = _units(config, plan).slots * problem.width * itemsize(problem.dtype)
         return slots or _walk(problem, config, device, plan).blocks * partial_bytes(problem)
 

@@ -136,7 +136,6 @@ class SpmmvCsrModel(Model[SpmmvProblem, CsrConfig, Recipe]):
     spare = SPARE
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> CsrConfig | None:
-        """Make the configuration of a recipe for a problem; None if they do not fit."""
         average, on_planes = row_entries(problem), problem.pattern == "planes"
         if bool(problem.gram) != bool(recipe.lanes):
             return None

@@ -24,7 +24,7 @@ from ..family import Model
 from ..limits import WARP, ceil_div, excess_registers, excess_threads
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
-from ..source import SHORT_NAMES, c_type, constants_of, render
+from ..source import c_type, constants_of, render, short_names
 from . import pieces
 from .arrays import Array, Load, address, namespace, to_host
 from .csr import LEAST_LONG_ROW, SpmmvCsr
@@ -118,19 +118,15 @@ class SpmmvSell(SparseFamily[SellConfig]):
         self._csr = csr
 
     def converts_after(self, problem: SpmmvProblem) -> int:
-        """Choose the number of products after which the matrix is converted."""
         return max(_LEAST_PRODUCTS, round(_PAYING_BYTES / traffic(problem).total_bytes))
 
     def before_conversion(self, problem: SpmmvProblem, device: DeviceInfo) -> tuple[SpmmvCsr, Any]:
-        """Choose the family and configuration that run until the matrix is converted, with the same bits."""
         return self._csr, self._csr.choose_in_order(problem, device)
 
     def chain_length(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions that makes an element of Y, for error bounds."""
         return self._csr.chain_length(problem, self._csr.choose_in_order(problem, device), device)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        """Explain why no configuration can run a problem, whatever its resources; None if one may."""
         if (reason := self._csr.supports(problem, device)) is not None:
             return reason
         if problem.dots or problem.gram:
@@ -148,7 +144,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return None
 
     def refuse(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
         if config.vectors * config.vector != problem.width or pack_bytes(problem, config.vector)[0] > 16:
             return f"{config.vectors} packs of {config.vector} are not rows of {problem.width} columns"
         threads = WARP * config.warps
@@ -167,7 +162,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return narrow and traffic(problem).total_bytes >= LEAST_BYTES
 
     def conversion(self, problem: SpmmvProblem, config: SellConfig) -> str:
-        """Describe the form of the matrix that a configuration takes, when it is made, and its cost."""
         n_bytes = problem.nnz * entry_bytes(problem)
         return (
             f"after {self.converts_after(problem)} products the matrix is kept a second time, with its rows "
@@ -178,12 +172,10 @@ class SpmmvSell(SparseFamily[SellConfig]):
     def source(
         self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, part: str = "rows"
     ) -> str:
-        """Generate the CUDA source; see `SparseFamily.source`."""
         values = constants(problem, config) | constants_of(config, "unroll", "warps", "blocks")
         return render(self.kernel_name(problem), "sparse/spmmv_sell.cu", values, types_of(problem))
 
     def sources(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> list[str]:
-        """Generate all sources that products may need, before and after the matrix is converted."""
         in_order = self._csr.choose_in_order(problem, device)
         own = [self.source(problem, config, device), fill_source(problem)]
         return own + self._csr.sources(problem, in_order, device)
@@ -236,7 +228,7 @@ def registers(problem: SpmmvProblem, config: SellConfig) -> int:
 
 
 def _fill_name(problem: SpmmvProblem) -> str:
-    return f"spmmv_sell_fill_{SHORT_NAMES[problem.dtype_matrix]}"
+    return f"spmmv_sell_fill_{short_names(problem.dtype_matrix)}"
 
 
 def fill_source(problem: SpmmvProblem) -> str:

@@ -48,7 +48,6 @@ class SpmmvSellModel(Model[SpmmvProblem, SellConfig, Recipe]):
     spare = SPARE
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> SellConfig:
-        """Make the configuration of a recipe for a problem."""
         vector = widest_pack(problem)
         aligned_x, aligned_y = are_aligned(problem, vector)
         return SellConfig(
