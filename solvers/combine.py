@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blockvec import BlockVector
+from blockvec import BlockVector, array_namespace
 
 from .blocks import (
     Block,
@@ -21,10 +21,9 @@ from .blocks import (
     small_matrix,
     to_host,
 )
-from .iterations.counts import Counts
 from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
 from .orthogonalization import orthogonalize
-from .orthogonalization.host_step import cholesky_factor
+from .orthogonalization.factors import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult, SolveInfo
 from .runtime.processes import delivered
@@ -47,28 +46,6 @@ def staged(problem: Problem, name: str) -> Problem:
     """Give a part of a solve a checkpoint of its own."""
     checkpoint = problem.checkpoint
     return problem if checkpoint is None else replace(problem, checkpoint=checkpoint.stage(name))
-
-
-def described(problem: Problem, counts: Counts, **entries: Any) -> SolveInfo:
-    """Describe the solve of a problem: `entries` are those of the method, or in the place of others."""
-    info: Any = {
-        **dict.fromkeys(("method", "why", "stopped", "verification")),
-        "n": problem.n,
-        "k": problem.k,
-        "which": problem.which,
-        "sigma": problem.target,
-        "interval": None,
-        "counted": None,
-        "count_error": None,
-        "tol": problem.tolerance.tol,
-        "convergence": problem.tolerance.convergence,
-        "dtype": problem.operator.dtype.name,
-        "device": problem.operator.device,
-        **asdict(counts),
-        "time_s": time.perf_counter() - problem.begin_s,
-    }
-    info.update(entries)
-    return cast(SolveInfo, info)
 
 
 def totals(first: EigenResult, second: EigenResult) -> dict[str, Any]:
@@ -117,6 +94,21 @@ def one_after_other(
         costs["why"] = f"{first.info['why']}; a later stage had lost pairs"
         result = first
     return result.with_info(**costs, history=history)
+
+
+def concatenated(parts: Sequence[EigenResult], told: EigenResult) -> EigenResult:
+    """Concatenate the pairs of several parts; `told` describes the result."""
+    xp = array_namespace(parts[0].eigenvectors)
+    numbers: Any = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("residuals", "limits", "converged")
+    }
+    return replace(
+        told,
+        eigenvalues=xp.concatenate([part.eigenvalues for part in parts]),
+        eigenvectors=xp.ascontiguousarray(xp.concatenate([part.eigenvectors for part in parts], axis=1)),
+        **numbers,
+    )
 
 
 def lacks(later: EigenResult, first: EigenResult, which: Selection, map: SpectralMap | None = None) -> bool:

@@ -14,7 +14,7 @@ from blockvec.errors import BreakdownError, OptionError
 from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, ceil_div, column_factors, columns_of, needs_threads, project_out, to_host
 from .column_block import ColumnBlock, ColumnOperator
-from .combine import both_ends, described
+from .combine import both_ends
 from .costs import FEW_ROWS, is_dense
 from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
 from .iterations.base import Iteration, IterationResult
@@ -22,7 +22,7 @@ from .iterations.counts import Counts
 from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.lanczos import ThickRestart
 from .problem import Chosen, IterationOptions, Problem, Verification
-from .result import EigenResult
+from .result import EigenResult, described
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory

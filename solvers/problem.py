@@ -18,7 +18,7 @@ from blockvec.system.scalars import plain
 from .blocks import Block, Operator, RealArray, times
 from .iterations.mixed_precision import Precision
 from .iterations.rayleigh_ritz import Selection, Tolerance
-from .runtime.checkpoint import Checkpoint, restored
+from .runtime.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from .iterations.jd_options import JacobiDavidsonOptions
@@ -102,14 +102,8 @@ class IterationState:
     @classmethod
     def restored(cls, saved: dict[str, Any]) -> IterationState:
         """Make a state from a dictionary of its fields, with lists for arrays."""
-        restart, columns = (restored(0, saved[name], name) for name in ("restart", "operator_columns"))
-        values = np.array([saved[name] for name in ("eigenvalues", "residuals", "limits")])
-        is_table = values.dtype == np.float64 and values.ndim == 2 and np.isfinite(values).all()
-        if not (is_table and values[1:].min(initial=0.0) >= 0):
-            raise ValueError(f"restart {restart} of its history has values that are no norms")
-        eigenvalues, residuals, limits = values
-        time_s = restored(0.0, saved["time_s"], "time_s")
-        return cls(restart, eigenvalues, residuals, limits, columns, time_s)
+        fields: Any = {name: np.array(x) if isinstance(x, list) else x for name, x in saved.items()}
+        return cls(**fields)
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""

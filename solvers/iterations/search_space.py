@@ -37,7 +37,6 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..orthogonalization.factors import gram_root
-from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
 
@@ -266,28 +265,12 @@ class SearchSpace:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        m = self.m = restored(1, saved["m"], "m")
-        if m > self.capacity:
-            raise ValueError(f"it has {m} columns")
+        m = self.m = saved["m"]
         assign(self.columns(0, m), saved["basis"])
         assign(self.image, saved["images"])
         for name, matrix in (("H", self._H), ("R", self._R)):
-            matrix[:m, :m] = restored(matrix[:m, :m], saved[name], name)
-        self.norm = restored(0.0, saved["norm"], "norm")
-
-    def defect(self) -> tuple[float, float]:
-        """Compute ||(A - tau) x - W R y|| and the error of H y for a random x = V y, and a norm of A."""
-        m = self.m
-        y = np.random.default_rng(0).standard_normal((m, 1))
-        y /= np.linalg.norm(y)
-        X = self.buffer.random_like(2, 0)
-        X[:, :1] = self.columns(0, m).combine(self.small(y))
-        image = self.operator.apply(X, shift=self.tau)
-        scale = float(to_host(image.norms()).max())
-        D = project_out(self.locked, image[:, :1].copy())
-        projected = to_host(self.columns(0, m).dot(D)) - self._H[:m, :m] @ y
-        self.image.combine(self.small(self._R[:m, :m] @ y), out=D, alpha=-1, beta=1)
-        return max(float(to_host(D.norms())[0]), float(np.linalg.norm(projected))), scale
+            matrix[:m, :m] = saved[name]
+        self.norm = saved["norm"]
 
     def images(self, count: int) -> Block:
         """Return a copy of the last `count` columns of W."""

@@ -102,21 +102,22 @@ class Progress:
 
 
 class Projection:
-    """The projector I - Q Q^H for an orthonormal Q, and a preconditioner K^-1 on its range.
+    """The projector I - Q Q^H for an orthonormal Q, and a preconditioner K^-1 on its range."""
 
-    K^-1 Q is computed if it is not given.
-    """
-
-    def __init__(
-        self, Q: Block | None, preconditioner: Preconditioner | None = None, KQ: Block | None = None
-    ) -> None:
+    def __init__(self, Q: Block | None, preconditioner: Preconditioner | None = None) -> None:
         self.Q = Q if Q is not None and Q.shape[1] else None
         self.preconditioner = preconditioner
-        self.preconditioned = self.reductions = 0
+        self.columns = self.reductions = 0  # that K^-1 was applied to, and reductions
         if preconditioner is not None and self.Q is not None:
-            self.KQ = self._apply(self.Q.copy()) if KQ is None else KQ
+            self.KQ = self._apply(self.Q.copy())
             self.inverse = np.linalg.pinv(_finite(to_host(self.Q.dot(self.KQ))))
             self.reductions += 1
+
+    def spent(self) -> tuple[int, int]:
+        """Return the columns that K^-1 was applied to and the reductions since the last call."""
+        spent = self.columns, self.reductions
+        self.columns = self.reductions = 0
+        return spent
 
     def project(self, X: Block) -> Block:
         """Set X = X - Q Q^H X and return it."""
@@ -140,7 +141,7 @@ class Projection:
     def _apply(self, R: Block) -> Block:
         assert self.preconditioner is not None
         Z = self.preconditioner(R)
-        self.preconditioned += R.shape[1]
+        self.columns += R.shape[1]
         if getattr(Z, "shape", None) != R.shape:
             raise ShapeError(
                 f"preconditioner: returned shape {getattr(Z, 'shape', None)} for a block of shape {R.shape}; "
@@ -160,7 +161,6 @@ class LinearSystems:
         self.n, self.b = B.n_global, B.shape[1]
         self.unit = float(np.finfo(B.dtype).eps) / 2
         self.columns = self.applications = self.reductions = 0
-        self._before = (projection.preconditioned, projection.reductions)
         Q = projection.Q
         if self.operator.shape != (self.n, self.n):
             raise ShapeError(f"A has shape {self.operator.shape} but B has {self.n} rows; A must be square.")
@@ -231,13 +231,8 @@ class LinearSystems:
 
     def costs(self) -> tuple[int, int, int, int]:
         """Return operator columns, block applications, preconditioner columns and reductions."""
-        preconditioned, reductions = self._before
-        return (
-            self.columns,
-            self.applications,
-            self.projection.preconditioned - preconditioned,
-            self.projection.reductions - reductions + self.reductions,
-        )
+        preconditioned, reductions = self.projection.spent()
+        return self.columns, self.applications, preconditioned, reductions + self.reductions
 
 
 class Columns:

@@ -301,14 +301,15 @@ def test_a_stop_while_pairs_are_polished_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch, stopped: str
 ) -> None:
     K, M = chain(5)
-    pairs = solution._pairs
+    measured = solution._measured
 
     def inaccurate(*arguments: Any) -> Any:
-        X, residuals, limits = pairs(*arguments)
-        return X, residuals + 1e3 * limits, limits
+        result = measured(*arguments)
+        residuals = result.residuals + 1e3 * result.limits
+        return replace(result, residuals=residuals, converged=residuals <= result.limits)
 
     monkeypatch.setattr(solution, "_polished", lambda inner, inside: inner.with_info(stopped=stopped))
-    monkeypatch.setattr(solution, "_pairs", inaccurate)
+    monkeypatch.setattr(solution, "_measured", inaccurate)
     monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
     options: dict[str, Any] = {"sigma": 0.0, "method": "lanczos", "rng": 0, "return_info": True}
     if stopped == "interrupted":

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blockvec.backends.host.backend import HOST
-from blockvec.blockvector import INVERSES, ROOTS
+from blockvec.blocks.blockvector import INVERSES, ROOTS
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.elementwise import FillKernel, WithinKernel
 from blockvec.kernels.rows import RowKernel, trace
