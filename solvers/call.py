@@ -132,17 +132,7 @@ class Call:
         if placement.transforms and self.sigma is not None and is_usual and not is_formed:
             self.placement = placement = replace(placement, unfactored=True)
         self.problem = self._problem(op, self.sigma if placement.unfactored else None)
-        return plan_of(
-            self.problem,
-            given.A,
-            given.M,
-            placement,
-            sigma=self.sigma,
-            mode=self.mode,
-            interval=self.interval,
-            is_given=given.OPinv is not None,
-            may_be_end=self.predicted_s is not None,
-        )
+        return plan_of(self, self.problem, placement)
 
     def _problem(self, op: Operator, target: float | None) -> Problem:
         """Form the problem of an operator before it is scaled."""
