@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
+CHOSEN = ("mode", "method", "convergence", "on_unconverged", "verify", "precision")
+TOGETHER = ("method", "mode", "Minv", "OPinv", "preconditioner", "jd_options")
 SIZES = ("block_size", "ncv", "maxiter")
 # Options that a problem has as they are given.
 PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
@@ -203,19 +205,13 @@ def called(
 
 def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
     """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
-
-    def named(*names: str) -> dict[str, Any]:
-        return {name: options[name] for name in names}
-
-    choices = named("mode", "method", "convergence", "on_unconverged", "verify", "precision")
-    check_choices(options["callback"], which=which, **choices)
-    together = {"which": which, "sigma": sigma} | named("method", "mode", "Minv", "OPinv")
-    together |= named("preconditioner", "jd_options")
+    check_choices(options["callback"], which=which, **{name: options[name] for name in CHOSEN})
+    together = {"which": which, "sigma": sigma, **{name: options[name] for name in TOGETHER}}
     if options["interval"] is not None:
         from .interval import check_with_interval
 
-        check_with_interval(**together, **named("v0", "ncv", "maxiter", "orthogonal_to"))
-        ends(options["interval"])
+        sizes = ("v0", "ncv", "maxiter", "orthogonal_to")
+        check_with_interval(**together, **{name: options[name] for name in sizes})
     check_combination(M=M, **together)
 
 

@@ -47,13 +47,11 @@ def solve(problem: Problem) -> EigenResult:
 
 def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
     """Check k, orthonormalise the locked columns, and choose method and sizes."""
-    op = problem.operator
-    given = problem.locked
+    op, given = problem.operator, problem.locked
     locked = None if given is None else orthonormal_block("orthogonal_to", given, op, problem.blocks)
     k = integer("k", problem.k, 1, problem.n - (0 if locked is None else locked.n_cols))
-    asked = problem if k is problem.k else replace(problem, k=k)
-    problem = asked if locked is given else replace(asked, locked=locked)
-    return problem, choose_options(problem, asked)
+    problem = replace(problem, k=k, locked=locked)
+    return problem, choose_options(problem)
 
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
@@ -130,15 +128,8 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     from .iterations.jd_options import JacobiDavidsonOptions
 
     return {
-        "n": problem.n,
-        "method": options.method,
-        "k": problem.k,
-        "which": problem.which,
-        "block_size": options.block_size,
-        "ncv": options.ncv,
-        "norm": problem.norm,
-        "verify": problem.verify,
-        "degree": options.degree,
+        **{name: getattr(problem, name) for name in ("n", "k", "which", "norm", "verify")},
+        **{name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")},
         "sigma": problem.target,
         **asdict(problem.tolerance),
         "columns of v0": 0 if problem.start is None else problem.start.shape[1],

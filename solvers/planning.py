@@ -259,7 +259,7 @@ def _interval_stages(problem: Problem, A: Any, M: Any) -> list[Stage]:
 
 def _iterations(problem: Problem) -> list[Stage]:
     """List the stages of a problem as it is: an iteration, or dense LAPACK."""
-    options = choose_options(problem, problem)
+    options = choose_options(problem)
     if options.method == "dense":
         return [_dense_stage(problem, options.why)]
     first = Stage(

@@ -48,11 +48,11 @@ SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls d
 WINDOW_BASIS, WINDOW_BYTES = 256, 1 << 30
 
 
-def choose_options(problem: Problem, asked: Problem) -> IterationOptions:
-    """Choose method and sizes; `asked` has its locked columns as given: zero ones count for the method."""
+def choose_options(problem: Problem) -> IterationOptions:
+    """Choose method and sizes."""
     b = _block_size(problem)
     ncv = _basis_size(problem, b)
-    method, degree, why = choose_method(asked, b, ncv)
+    method, degree, why = choose_method(problem, b, ncv)
     logger.debug("method %s: %s; block size %d, ncv %d, degree %d", method, why, b, ncv, degree)
     maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
     if problem.maxiter is not None:
@@ -136,16 +136,12 @@ def _block_size(problem: Problem) -> int:
 def _width_of_steps(problem: Problem) -> int:
     """Choose the block size of Lanczos steps.
 
-    Four columns at a time halve the cost per column against one (basis and matrix are read once for all),
-    and cost a tenth more columns as long as a restart leaves room for a dozen steps. Eight are a little
-    cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
-    where many pairs are wanted and a column is known to be cheap. Fewer pairs on the host would be done a
-    fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
-    need a search for further copies that can take longer than the solve. Single short columns on the host
-    need two thirds of those of blocks, and hardly any orthogonalisation: mostly half to nine tenths of the
-    time, twice as much for 100 pairs of lattices with values of multiplicity six. Solves with SuperLU's
-    factors take as long for each column of two as of four, and blocks of two need two thirds of the columns
-    of blocks of four up to 20 pairs, nine tenths for 50.
+    Four columns at a time halve the cost per column against one, and cost a tenth more columns as long as a
+    restart leaves room for a dozen steps. Eight are cheaper still, on a GPU by half, and leave no copies of
+    lattices' values of multiplicity six to search for. Single short columns on the host need two thirds of
+    those of blocks, and hardly any orthogonalisation: mostly half to nine tenths of the time. Solves with
+    SuperLU's factors take as long for each column of two as of four, and blocks of two need two thirds of the
+    columns of blocks of four up to 20 pairs, nine tenths for 50.
     """
     op, k = problem.operator, problem.k
     filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
@@ -336,7 +332,7 @@ def memory_needed(
         block_size=block_size,
         ncv=ncv,
     )
-    options = choose_options(problem, problem)
+    options = choose_options(problem)
     rows = ceil_div(n, integer("processes", processes, 1))
     if options.method == "dense":
         return dense_bytes(op)

@@ -45,6 +45,7 @@ FAILURES = {
     "maxiter": "did not converge",
     "converged": "did not reach the limit that rounding sets",
 }
+OF_ITERATIONS = "start", "checkpoint", "block_size", "ncv", "maxiter", "preconditioner", "jd_options"
 UNDECIDED = "did not find out whether copies are missing"  # with all pairs
 
 
@@ -329,17 +330,8 @@ def _densely(task: Task) -> EigenResult:
     from .transform.standard_form import standard_form
 
     form, sigma, A, M = task.form, task.shift, task.A, task.M
-    dense = replace(
-        task.problem,
-        method="dense",
-        start=None,
-        checkpoint=None,
-        block_size=None,
-        ncv=None,
-        maxiter=None,
-        preconditioner=None,
-        jd_options=None,
-    )
+    none: dict[str, Any] = dict.fromkeys(OF_ITERATIONS)
+    dense = replace(task.problem, method="dense", **none)
     if task.interval is not None:
         return _iterate(replace(task, problem=dense), None)
     if form is not None and sigma is not None:

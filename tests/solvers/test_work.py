@@ -140,6 +140,19 @@ def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
     assert result.info["operator_columns"] < 6000
 
 
+def test_values_far_out_that_converge_from_a_shift_are_left_out_there() -> None:
+    rng, n = np.random.default_rng(0), 70
+    scale = sp.diags_array(np.exp(2 * rng.standard_normal(n * n)))
+    far = sp.diags_array(np.r_[-1e3, -2e3, -3e3, np.zeros(n * n - 3)])
+    A = sp.csr_array(scale @ model(f"laplace2d:n={n}") @ scale + far)
+    result = eigsh(A, 8, which="SA", rng=0, return_info=True)
+    assert "once 3 values further out were computed" in result.info["why"]
+    assert "proved by inertia" in result.info["verification"]
+    assert result.info["operator_columns"] < 3000
+    X = result.eigenvectors
+    assert np.abs(X.T @ X - np.eye(8)).max() < 1e-12
+
+
 @pytest.mark.parametrize(
     ("inner", "count"),
     [
