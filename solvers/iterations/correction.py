@@ -22,8 +22,8 @@ from blockvec.errors import BreakdownError, ShapeError
 from ..blocks import Block, RealArray, SystemOperator, to_host
 from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
-from ..linear.recordings import Recordings
-from ..linear.systems import Preconditioner, Progress, Projection
+from ..linear.steps import Recordings
+from ..linear.systems import CountedOperator, Preconditioner, Progress, Projection
 from .counts import Counts
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions
 
@@ -34,19 +34,6 @@ END_GAIN = 0.1  # ratio of residuals of a pair that ends a correction at an end;
 INSIDE_GAIN = 0.3  # the same inside a spectrum
 BELOW_LIMIT = 1 / 1.8  # ratio of the expected residual to its limit that ends a correction
 PATIENCE = 40  # corrections per pair by K^-1 r, at most; good ones took 6 to 24, Jacobi's 48 to 114 (theory)
-
-
-class _Counted:
-    """An operator that counts the blocks and columns it is applied to; `count` adds others."""
-
-    def __init__(self, operator: SystemOperator, counts: Counts) -> None:
-        self.counted = operator
-        self.shape, self.device = operator.shape, operator.device
-        self.count = counts.apply
-
-    def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
-        self.count(X.shape[1])
-        return self.counted.apply(X, *arguments, **options)
 
 
 class AdaptiveStop:
@@ -109,7 +96,7 @@ class Corrector:
         is_inside: bool,
         counts: Counts,
     ) -> None:
-        self.operator, self.counts = _Counted(operator, counts), counts
+        self.operator, self.counts = CountedOperator(operator, counts.apply), counts
         self.preconditioner = preconditioner
         self.minres_steps = how.inner_steps or (INSIDE_STEPS if is_inside else END_STEPS)
         self.gmres_steps = how.inner_steps or GMRES_STEPS

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec import BlockVector, RowLayout
+from blockvec import BlockVector
 from blockvec.errors import BreakdownError, OptionError
 from solvers.orthogonalization import (
     Adaptive,
@@ -24,7 +24,6 @@ from solvers.orthogonalization import (
 )
 from tests.benchmarks import orthogonality
 from tests.benchmarks.orthogonalize import columns_moved
-from tests.contract.blocks import ThreadComm, in_parallel
 from tests.policies import name
 
 N, M, B = 1500, 24, 4
@@ -63,22 +62,6 @@ def blocks(kind: str, dtype: str) -> np.ndarray:
 
 
 # --- what they promise ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_ranked_factorisation_takes_anything(kind: str, dtype: str, block_type: Any) -> None:
-    W = blocks(kind, dtype)
-    block = block_type(W.copy())
-    result = orthogonalize(block, policy=RankedCholQR())
-    Q, unit = block.array, np.finfo(dtype).eps / 2
-    assert np.linalg.norm(Q.conj().T @ Q - np.eye(B)) <= 100 * unit
-    lengths = np.linalg.norm(W.astype("complex128"), axis=0)
-    assert np.all(np.linalg.norm(W - Q @ result.R, axis=0) <= 100 * unit * lengths)
-    ranks = {"rank two": 2, "zero": 0}
-    if kind != "nearly parallel" or unit < 1e-10:
-        assert B - result.lost.sum() == ranks.get(kind, B)
-    assert not result.R[result.lost].any()
 
 
 def any_problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -128,16 +111,6 @@ def test_the_loss_of_orthogonality_stays_within_the_bound(policy: Any, matrix: s
         if entry["residual"] is not None:
             growth = entry["kappa"] if isinstance(policy, CholQR2) else 1
             assert entry["residual"] <= 100 * orthogonality.UNIT * growth
-
-
-@pytest.mark.parametrize("policy", WITHIN, ids=name)
-def test_every_policy_within_a_block_serves_against_a_basis(policy: Any, block_type: Any) -> None:
-    W, V = problem()
-    block = block_type(W.copy())
-    result = orthogonalize(block, block_type(V), policy=Adaptive(policy))
-    Q = block.array
-    assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
-    assert np.linalg.norm(W - V @ result.S - Q @ result.R) <= 1e-14 * np.linalg.norm(W)
 
 
 def test_what_decides_no_rank_says_what_does(block_type: Any) -> None:
@@ -330,25 +303,6 @@ def test_m_is_applied_once_for_each_reduction(plain: Any) -> None:
         operator = plain.PlainOperator(sp.eye_array(N, format="csr"))
         result = orthogonalize(plain.PlainBlock(W.copy()), plain.PlainBlock(V), policy=policy, M=operator)
         assert operator.columns == B * result.reductions
-
-
-@pytest.mark.parametrize("policy", AGAINST, ids=name)
-def test_rows_may_be_split_over_processes(policy: Any) -> None:
-    W, V = problem()
-    cuts = [0, 600, 600, N]  # one of the parts is empty
-
-    def work(comm: ThreadComm) -> Any:
-        layout = RowLayout(cuts, comm)
-        block, basis = (BlockVector(whole[layout.rows], copy=True, layout=layout) for whole in (W, V))
-        result = orthogonalize(block, basis, policy=policy)
-        return block.array, result.S, result.R
-
-    parts = in_parallel(3, work)
-    Q = np.vstack([part[0] for part in parts])
-    _, S, R = parts[0]
-    assert all(np.array_equal(R, other) for _, _, other in parts)
-    assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
-    assert np.linalg.norm(W - V @ S - Q @ R) <= 1e-14 * np.linalg.norm(W)
 
 
 FACTORS: dict[str, Callable[[np.ndarray, np.ndarray, float], factors.Step]] = {
