@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -41,9 +41,6 @@ from .problem import Problem, asks_for_corrections
 from .runtime.processes import processes_of, same_generator, split
 from .transform.penalties import Penalties
 
-if TYPE_CHECKING:
-    from .runtime.checkpoint import Checkpoint
-
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
@@ -56,7 +53,7 @@ PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
 HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Call:
     """The checked arguments of a call of `eigsh`, and what is chosen for them before anything is applied."""
 
@@ -69,11 +66,7 @@ class Call:
     sigma: float | None
     which: str
     own: dict[str, Any]  # entries of `info` that are the caller's
-    tol: float
-    rng: np.random.Generator
-    checkpoint: Checkpoint | None
     processes: Communicator | None
-    rows: Any  # the operator as it was split over these
     home: str | None = None  # device of a result that the host computes
     penalties: Penalties | None = None
     op: Operator | None = None
@@ -132,31 +125,23 @@ class Call:
         if placement.transforms and self.sigma is not None and is_usual and not is_formed:
             self.placement = placement = replace(placement, unfactored=True)
         self.problem = self._problem(op, self.sigma if placement.unfactored else None)
-        return plan_of(
-            self.problem,
-            given.A,
-            given.M,
-            placement,
-            sigma=self.sigma,
-            mode=self.mode,
-            interval=self.interval,
-            is_given=given.OPinv is not None,
-            may_be_end=self.predicted_s is not None,
-        )
+        return plan_of(self, self.problem, placement)
 
     def _problem(self, op: Operator, target: float | None) -> Problem:
         """Form the problem of an operator before it is scaled."""
         options, method = self.options, self.options["method"]
+        tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
+        seed = 0 if options["rng"] is None and self.given.start is not None else options["rng"]
         return Problem(
             operator=op,
             k=self.pairs,
             which=cast(Selection, self.which),
-            tolerance=Tolerance(self.tol, options["convergence"], float(np.finfo(op.dtype).eps) / 2),
-            rng=self.rng,
+            tolerance=Tolerance(tol, options["convergence"], float(np.finfo(op.dtype).eps) / 2),
+            rng=same_generator(generator(seed), self.processes),
             target=target,
             norm=positive("norm", options["norm"]),
             **self.given.blocks(op),
-            checkpoint=self.checkpoint,
+            checkpoint=checkpoint_for(options["checkpoint"], options["checkpoint_interval"], self.processes),
             time_limit=positive("time_limit", options["time_limit"]),
             begin_s=self.begin_s,
             may_be_dense=(
@@ -180,27 +165,10 @@ def called(
     interval = None if options["interval"] is None else ends(options["interval"])
     given = Operands.of(A, M, options)
     processes = given.split(options, interval)
-    seed = 0 if options["rng"] is None and given.start is not None else options["rng"]
-    checkpoint = checkpoint_for(options["checkpoint"], options["checkpoint_interval"], processes)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})
     mode, sigma, which = _by_largest(options["mode"], sigma, which)
-    return Call(
-        given=given,
-        options=options,
-        begin_s=begin_s,
-        k=k,
-        interval=interval,
-        mode=mode,
-        sigma=sigma,
-        which=which,
-        own=own,
-        tol=real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf),
-        rng=same_generator(generator(seed), processes),
-        checkpoint=checkpoint,
-        processes=processes,
-        rows=given.A,
-    )
+    return Call(given, options, begin_s, k, interval, mode, sigma, which, own, processes)
 
 
 def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import math
 import textwrap
 import time
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from .dense import dense_bytes
 from .placement import Placement, can_factorise, is_factorable
 from .problem import IterationOptions, Problem
 from .sizes import DescribedOperator, basis_bytes, choose_options
+
+if TYPE_CHECKING:
+    from .call import Call
 
 StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
 FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
@@ -149,47 +152,33 @@ def plan(
     return called(A, plain(k), M, plain(sigma), plain(which), named, time.perf_counter()).planned()
 
 
-def plan_of(
-    problem: Problem,
-    A: Any,
-    M: Any,
-    placement: Placement,
-    *,
-    sigma: float | None,
-    mode: str,
-    interval: tuple[float, float] | None,
-    is_given: bool,
-    may_be_end: bool,
-) -> Plan:
-    """Plan the solve of a problem whose operator may be described only, with matrices A and M.
-
-    `is_given`: (A - sigma M)^-1 is. `may_be_end`: values around sigma are those of an end of the spectrum if
-    no others are seen.
-    """
-    n, op = problem.n, problem.operator
+def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
+    """Plan the solve of a problem whose operator may be described only, at its place."""
+    n, op, sigma = problem.n, problem.operator, call.sigma
+    A, M, is_given = call.given.A, call.given.M, call.given.OPinv is not None
     if problem.n_locked >= n:
         raise ShapeError(f"orthogonal_to has {problem.n_locked} columns for {n} rows; give fewer.")
-    if interval is None:
-        integer("k", problem.k, 1, n - problem.n_locked)
     form = "without a transformation"
-    if interval is not None:
+    if call.interval is not None:
         stages = _interval_stages(problem, A, M)
         form = "by counts of eigenvalues" if stages[0].name == "slices" else form
-    elif placement.transforms:
-        form = _transformation(sigma, mode, M is not None)
-        is_shifted = sigma is not None and not placement.unfactored and mode != "distance"
-        stages = _transformed_stages(problem, A, M, is_shifted=is_shifted, is_given=is_given)
     else:
-        form = form if sigma is None else f"around {sigma:g} without factors"
-        stages = _plain_stages(problem, A)
-    if may_be_end:
+        integer("k", problem.k, 1, n - problem.n_locked)
+        if placement.transforms:
+            form = _transformation(sigma, call.mode, M is not None)
+            is_shifted = sigma is not None and not placement.unfactored and call.mode != "distance"
+            stages = _transformed_stages(problem, A, M, is_shifted=is_shifted, is_given=is_given)
+        else:
+            form = form if sigma is None else f"around {sigma:g} without factors"
+            stages = _plain_stages(problem, A)
+    if call.predicted_s is not None:
         seen = "16 steps see values on one side of sigma only"
         first = Stage("end", "lanczos", "the nearest values are those of an end", seen)
         when = "it takes longer than factors, or there are values on both sides"
         stages = [first, replace(stages[0], when=when), *stages[1:]]
     if problem.may_be_dense and stages[0].method != "dense":
         stages.append(_dense_stage(problem, f"n = {n} is few", "that fails, or takes longer"))
-    k = problem.k if interval is None else None
+    k = problem.k if call.interval is None else None
     device = "cpu" if placement.is_on_host else op.device
     return Plan(n, k, device, placement.home, form, tuple(stages))
 

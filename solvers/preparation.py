@@ -69,12 +69,12 @@ class Prepared:
             if self.single is not None:
                 result = _rounded(result, scaled, task.M, self.single)
             examined = scaling.examined(result, cast(Operator, problem.operator), task.A)
-            result = examined.result(result, call.sigma, call.tol)
+            result = examined.result(result, call.sigma, problem.tolerance.tol)
             if call.penalties is not None:
                 result = call.penalties.result(result)
         result = result.with_info(**call.own, plan=task.plan)
         if processes is not None:
-            result = result.with_info(processes=shares(call.rows))
+            result = result.with_info(processes=shares(call.given.A))
         if call.home is not None:
             result = result.moved(call.home)
         if problem.checkpoint is not None and result.info["stopped"] == "converged":
@@ -142,7 +142,7 @@ def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Req
     if (text := lost_digits(given.A, wanted, LOST if penalties is None else 0.0)) is not None:
         if request.interval is not None and lost_digits(given.A, wanted, LOST):
             raise OptionError(f"interval: {text}.")
-        warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=5)
+        warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=6)
     return None, [request]
 
 
@@ -166,12 +166,12 @@ def _prepared(call: Call, plan: Plan) -> Prepared:
         given.A = given.A.astype(DOUBLE[single.char])
         op = as_operator(given.A)
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
-    is_checked, accuracy = options["check_hermitian"], (call.tol, options["convergence"] == "absolute")
+    problem, is_checked = cast(Problem, call.problem), options["check_hermitian"]
+    accuracy = problem.tolerance.tol, options["convergence"] == "absolute"
     scaling = measured(op, given.A, given.M, far, mode, norm, is_checked, given.spacings, accuracy)
     with scaling.noted():
         op, A, M, OPinv = scaling.operands(op, given.A, given.M, given.OPinv, given.device, is_checked)
     unfactored, shift = placement.unfactored, None if sigma is None else scaling.value(sigma)
-    problem = cast(Problem, call.problem)
     problem = replace(
         problem,
         operator=op,
