@@ -292,16 +292,13 @@ class Slicing(Run):
         return krylov
 
     def _parts(self, chosen: np.ndarray) -> list[np.ndarray]:
-        """Split indices of Ritz pairs into parts of few different widths, which are powers of two."""
-        if self._group == 1:
-            return [chosen] if len(chosen) else []
-        parts, width = [], self._group
-        while len(chosen):
-            while width > len(chosen):
-                width //= 2
-            part, chosen = np.split(chosen, [width])
-            parts.append(part)
-        return parts
+        """Split indices of Ritz pairs, on a GPU into parts of few different widths, powers of two."""
+        count = len(chosen)
+        if self._group == 1 or not count:
+            return [chosen][:count]
+        powers = (1 << bit for bit in reversed(range(GROUP.bit_length() - 1)))
+        widths = [GROUP] * (count // GROUP) + [width for width in powers if count & width]
+        return np.split(chosen, np.cumsum(widths[:-1]))
 
     def _tolerance(self, sigma: float) -> TransformedTolerance:
         asked, norms = self.problem.tolerance, self.pencil.norms
