@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .backends import Backend, backend_for
-from .config import options
-from .dispatch import preferred
 from .kernels.problem import (
     MAX_ALIGNMENT,
     SpmmvProblem,
@@ -29,6 +27,8 @@ from .kernels.problem import (
     itemsize,
     promote,
 )
+from .operations.dispatch import preferred
+from .system.config import options
 
 if TYPE_CHECKING:
     from .kernels.elementwise import Kernel

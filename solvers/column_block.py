@@ -8,6 +8,7 @@ call. Solvers use `ColumnBlock` as any other block (`solvers.blocks.Block`).
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -211,7 +212,8 @@ class ColumnOperator:
         matrix = getattr(operator, "matrix", None)
         if matrix is not None and matrix.dtype.char == "d" and matrix.flags.forc:
             self._triangle = matrix if matrix.flags.f_contiguous else matrix.T
-        self.add = operator.add_product if self._triangle is None else self._add_symmetric
+        add = functools.partial(operator.apply_columns, beta=1)
+        self.add = add if self._triangle is None else self._add_symmetric
         self.add_vector = operator.vector_adder() if self._triangle is None else self._add_symmetric_vector
         self._set = operator.apply_columns
         if has_threads:
@@ -224,7 +226,7 @@ class ColumnOperator:
 
     def _add_symmetric(self, X: Array, Y: Array) -> None:
         if X.shape[1] > SYMMETRIC_COLUMNS:
-            self.operator.add_product(X, Y)
+            self.operator.apply_columns(X, Y, beta=1)
             return
         for j in range(X.shape[1]):
             self._add_symmetric_vector(X[:, j], Y[:, j])

@@ -31,7 +31,6 @@ from .arguments import (
     farthest,
     generator,
     integer,
-    is_explicit,
     natively,
     on_host,
     spacing,
@@ -40,7 +39,7 @@ from .arguments import (
 from .blocks import Operator, RealArray
 from .factorization.pencil import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
-from .placement import is_affordable, place_of, require_factors
+from .placement import can_factorise, place_of, require_factors
 from .runtime.processes import split
 from .transform.penalties import LOST, Penalties, lost_digits
 from .transform.scaling import measured
@@ -151,7 +150,7 @@ def count_eigenvalues(
     if method != "estimate" and place_of(A, device_of(A, device)) == "cpu":
         A, M, device = on_host(A), on_host(M), "cpu"
         penalties = Penalties.of(A, M)
-        if penalties is not None and penalties.are_below(*filter(math.isfinite, (low, high))):
+        if penalties is not None and penalties.are_below(low, high):
             A, M = penalties.A, penalties.M
         elif (text := lost_digits(A, (low, high), LOST)) is not None:
             raise OptionError(f"count_eigenvalues: {text}, or give method='estimate'.")
@@ -170,15 +169,6 @@ def count_eigenvalues(
             return EigenvalueCount(value, 0.0, f"by inertia at {left.sigma:.12g} and {right.sigma:.12g}")
         operator = op if M is None else standard_form(op, A, M, None, method="estimate").operator
         return estimate(operator, low, high, generated, width)[0]
-
-
-def can_factorise(op: Operator, A: Any, M: Any) -> bool:
-    """Check whether A and M are matrices whose factors take seconds."""
-    if not is_explicit(A) or not (M is None or is_explicit(M)):
-        return False
-    if op.device != "cpu":
-        return place_of(A, op.device) == op.device
-    return is_affordable(A, M)
 
 
 def estimate(

@@ -14,9 +14,9 @@ from blockvec.errors import BreakdownError, OptionError
 from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, ceil_div, column_factors, columns_of, needs_threads, project_out, to_host
 from .column_block import ColumnBlock, ColumnOperator
-from .combine import both_ends, one_after_other, staged
+from .combine import both_ends
 from .costs import FEW_ROWS, is_dense
-from .dense import IDENTITY_COLUMNS, dense_eigenpairs
+from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
 from .iterations.base import Iteration, IterationResult
 from .iterations.counts import Counts
 from .iterations.filtered_lanczos import FilteredRestart
@@ -27,21 +27,15 @@ from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .runtime.processes import delivered, largest
-from .sizes import choose_options, dense_bytes, has_short_columns, may_mix, require_basis
+from .sizes import choose_options, has_short_columns, may_mix, require_basis
 from .transform.inner_product import InnerProductOperator, inner_product_columns
 
 
 def solve(problem: Problem) -> EigenResult:
     """Solve a standard problem by the given method, or by one selected from its size and costs."""
-    return run(*prepare(problem))
-
-
-def run(problem: Problem, options: IterationOptions) -> EigenResult:
-    """Solve a problem with options, both from `prepare`."""
+    problem, options = prepare(problem)
     if options.method == "dense":
-        return solve_dense(problem, options)
-    if problem.is_around_target and not problem.asks_for_corrections:
-        return _solve_around(problem, options)
+        return _solve_densely(problem, options)
     if options.method == "filter" and problem.target is not None:
         from .interior_filter import solve_window
 
@@ -53,13 +47,11 @@ def run(problem: Problem, options: IterationOptions) -> EigenResult:
 
 def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
     """Check k, orthonormalise the locked columns, and choose method and sizes."""
-    op = problem.operator
-    given = problem.locked
+    op, given = problem.operator, problem.locked
     locked = None if given is None else orthonormal_block("orthogonal_to", given, op, problem.blocks)
     k = integer("k", problem.k, 1, problem.n - (0 if locked is None else locked.n_cols))
-    asked = problem if k is problem.k else replace(problem, k=k)
-    problem = asked if locked is given else replace(asked, locked=locked)
-    return problem, choose_options(problem, asked)
+    problem = replace(problem, k=k, locked=locked)
+    return problem, choose_options(problem)
 
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
@@ -136,15 +128,8 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     from .iterations.jd_options import JacobiDavidsonOptions
 
     return {
-        "n": problem.n,
-        "method": options.method,
-        "k": problem.k,
-        "which": problem.which,
-        "block_size": options.block_size,
-        "ncv": options.ncv,
-        "norm": problem.norm,
-        "verify": problem.verify,
-        "degree": options.degree,
+        **{name: getattr(problem, name) for name in ("n", "k", "which", "norm", "verify")},
+        **{name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")},
         "sigma": problem.target,
         **asdict(problem.tolerance),
         "columns of v0": 0 if problem.start is None else problem.start.shape[1],
@@ -159,29 +144,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     }
 
 
-def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
-    """Solve around a target by Jacobi-Davidson, and by a filter if that stagnates in a dense spectrum."""
-    first = solve_iteratively(problem, options)
-    if first.info["stopped"] != "stagnated" or problem.may_be_dense:
-        return first
-    from .interior_filter import solve_window
-    from .transform.spectral_map import SpectralMap
-
-    part = replace(
-        staged(problem, "window"),
-        start=BlockVector(first.eigenvectors),
-        method="filter",
-        block_size=None,
-        ncv=None,
-        maxiter=None,
-    )
-    why = f"{options.why}; corrections stagnated, since eigenvalues are dense there"
-    sizes = replace(choose_options(part, part), why=why)
-    result = solve_window(part, sizes, solve_iteratively)
-    return one_after_other(first, result, problem.which, SpectralMap(problem.target))
-
-
-def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
+def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by dense LAPACK."""
     from .transform.spectral_map import SpectralMap
 

@@ -23,10 +23,10 @@ from .arguments import blas_threads
 from .blocks import RealArray, pick, to_host
 from .combine import one_after_other, staged
 from .costs import dense_is_faster
-from .counting import can_factorise, estimate
+from .counting import estimate
 from .drivers import solve
 from .factorization.pencil import Pencil, eigenvalue_rounding
-from .placement import require_factors
+from .placement import can_factorise, require_factors
 from .problem import Problem, Verification
 from .result import EigenResult, SingularError, described, refuse_more
 from .runtime.interrupts import deferred_interrupt

@@ -20,9 +20,10 @@ from blockvec.system.scalars import plain
 
 from .arguments import Options, integer, is_explicit
 from .costs import dense_is_faster, is_full, product_s, rates, recurrence_s, step_s
-from .placement import Placement, is_affordable, is_factorable, is_factorable_pair, place_of
+from .dense import dense_bytes
+from .placement import Placement, can_factorise, is_factorable
 from .problem import IterationOptions, Problem
-from .sizes import DescribedOperator, basis_bytes, choose_options, dense_bytes
+from .sizes import DescribedOperator, basis_bytes, choose_options
 
 StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
 FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
@@ -194,9 +195,10 @@ def plan_of(
 
 
 def _may_factorise(problem: Problem, A: Any, M: Any) -> bool:
-    """Check whether factors that nobody asked for may take over."""
+    """Check whether factors that nobody asked for may take over; locked columns need not be invariant."""
     are_explicit = is_explicit(A) and (M is None or is_explicit(M))
-    return problem.method == "auto" and not problem.asks_for_corrections and are_explicit
+    is_free = problem.method == "auto" and problem.locked is None and not problem.asks_for_corrections
+    return is_free and are_explicit
 
 
 def _plain_stages(problem: Problem, A: Any) -> list[Stage]:
@@ -205,8 +207,8 @@ def _plain_stages(problem: Problem, A: Any) -> list[Stage]:
     ends = ("SA", "LA") if problem.which == "BE" else (problem.which,)
     iterates = stages[0].method in ("lanczos", "filter") and problem.target is None
     by_lapack = problem.may_be_dense and is_full(op)  # eigenvalues take as long as some shifts
-    may_factorise = iterates and not by_lapack and _may_factorise(problem, A, None)
-    if may_factorise and any(is_factorable(op, end) for end in ends):
+    may_help = iterates and not by_lapack and any(is_factorable(op, end) for end in ends)
+    if may_help and _may_factorise(problem, A, None):
         when = "it is predicted to take longer than factors of a matrix that is shifted beyond the end"
         stages.append(Stage("shift-invert", "shift-invert", CLOSE, when))
     return stages
@@ -217,18 +219,14 @@ def _transformed_stages(problem: Problem, A: Any, M: Any, *, is_shifted: bool, i
     op = problem.operator
     dtype = np.dtype(np.promote_types(op.dtype, getattr(M, "dtype", None) or op.dtype))
     described: Any = DescribedOperator(problem.n, None, dtype, op.device)
-    inside = replace(
-        problem,
-        operator=described,
-        has_costly_steps=is_shifted,
-        solve_width=FACTOR_WIDTH if is_shifted and not is_given else 0,
-    )
-    stages = _iterations(inside)
+    width = FACTOR_WIDTH if is_shifted and not is_given else 0
+    stages = _iterations(replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width))
     if is_shifted:
         why = "each step is a solve" if is_given else "each step solves by factors"
         return [replace(stages[0], why=why) if stages[0].method == "lanczos" else stages[0]]
-    is_free = problem.locked is None and stages[0].method != "dense" and _may_factorise(problem, A, M)
-    if M is None or not (is_free and is_factorable_pair(op, A, M, problem.which)):
+    may_help = M is not None and stages[0].method != "dense" and _may_factorise(problem, A, M)
+    may_help = may_help and is_factorable(op, "SA" if problem.which == "BE" else problem.which)
+    if not (may_help and can_factorise(op, A, M, elsewhere=True)):  # iterations tell little about their time
         return stages
     stages.append(Stage("shift-invert", "shift-invert", CLOSE, "it converges slowly"))
     if problem.which not in ("SA", "BE"):
@@ -254,15 +252,14 @@ def _interval_stages(problem: Problem, A: Any, M: Any) -> list[Stage]:
     why = dense_is_faster(problem.n, 0, op.device, "interval") if M is None else None
     if problem.method == "dense" or (problem.method == "auto" and why is not None):
         return [_dense_stage(problem, why or problem.method_why)]
-    factorises = is_explicit(A) and (M is None or is_explicit(M)) and problem.method == "auto"
-    if factorises and (place_of(A, op.device) == op.device if op.device != "cpu" else is_affordable(A, M)):
+    if problem.method == "auto" and can_factorise(op, A, M):
         return [Stage("slices", "shift-invert", "factors at several shifts count all values")]
     return [Stage("iterate", "filter", "nothing is factorised")]
 
 
 def _iterations(problem: Problem) -> list[Stage]:
     """List the stages of a problem as it is: an iteration, or dense LAPACK."""
-    options = choose_options(problem, problem)
+    options = choose_options(problem)
     if options.method == "dense":
         return [_dense_stage(problem, options.why)]
     first = Stage(

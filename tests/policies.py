@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from solvers.orthogonalization import BCGSIPlus
+from solvers.orthogonalization import Adaptive, RankedCholQR
 
 
 def name(policy: Any) -> str:
-    return type(policy).__name__ + (f"-{name(policy.intra)}" if isinstance(policy, BCGSIPlus) else "")
+    is_plain = not isinstance(policy, Adaptive) or policy.intra == RankedCholQR()
+    return type(policy).__name__ + ("" if is_plain else f"-{name(policy.intra)}")

@@ -15,8 +15,8 @@ import scipy.sparse as sp
 
 import blockvec.backends as backends
 import blockvec.backends.cuda.backend as cuda
-from blockvec import dispatch, precompile
-from blockvec.backends import Candidate
+from blockvec import precompile
+from blockvec.backends import Candidate, base
 from blockvec.backends.cuda import device_csr, elementwise, small_matrices, sparse
 from blockvec.backends.cuda.device import Gpu
 from blockvec.backends.host.backend import HOST
@@ -26,6 +26,7 @@ from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.sparse.chain_plan import Chain
 from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.operations import dispatch
 from tests.pretended_cupy import Array, CuPy, bare, compiled
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]
@@ -253,7 +254,7 @@ def pretended_gpu(
 def _forget() -> None:
     """Forget which backend arrays belong to, and what was chosen for them."""
     backends._on_gpu.cache_clear()
-    backends._of_cupy.clear()
+    base._of_cupy.clear()
     dispatch.forget()
 
 

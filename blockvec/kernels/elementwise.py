@@ -9,14 +9,13 @@ from typing import Protocol
 
 from ..system.frozen import frozen
 from .limits import ceil_div, round_up
-from .problem import is_complex, itemsize, promote
+from .problem import TYPES, is_complex, itemsize, promote
 from .source import c_type, constants_of, render
 
 VECTOR_BYTES = 16  # the widest load of a thread
 # Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
 AXPBY_BLOCKS = 12
 COLUMN_DOT_BLOCKS = 8
-_SHORT = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 
 class Kernel(Protocol):
@@ -31,11 +30,6 @@ class Kernel(Protocol):
 
     def source(self) -> str:
         """Generate the CUDA source."""
-
-
-def real_type(dtype: str) -> str:
-    """Translate an element type to that of its real and imaginary parts."""
-    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
 
 def vector_length(*dtypes: str) -> int:
@@ -53,7 +47,7 @@ class Factor:
     @property
     def code(self) -> str:
         """Part of a kernel's name."""
-        return ("z" if self.is_complex else "d") + (f"c{_SHORT[self.columns]}" if self.columns else "")
+        return ("z" if self.is_complex else "d") + (f"c{TYPES[self.columns].letter}" if self.columns else "")
 
 
 @frozen
@@ -105,9 +99,9 @@ class AxpbyKernel:
     @property
     def name(self) -> str:
         """Name of the function."""
-        y = f"{_SHORT[self.dtype_y]}_{self.beta.code}" if self.dtype_y else "none"
+        y = f"{TYPES[self.dtype_y].letter}_{self.beta.code}" if self.dtype_y else "none"
         layout = ("flat" if self.flat else "rows") + ("" if self.aligned else "_unaligned")
-        blocks = f"{_SHORT[self.dtype_x]}_{self.alpha.code}_{y}_{_SHORT[self.dtype_out]}"
+        blocks = f"{TYPES[self.dtype_x].letter}_{self.alpha.code}_{y}_{TYPES[self.dtype_out].letter}"
         return f"axpby_{blocks}_{layout}"
 
     def source(self) -> str:
@@ -208,9 +202,9 @@ class ColumnDotKernel:
     @property
     def name(self) -> str:
         """Name of the function."""
-        other = "same" if self.same else _SHORT[self.dtype_y]
+        other = "same" if self.same else TYPES[self.dtype_y].letter
         suffix = ("" if self.conj else "_plain") + ("" if self.aligned else "_unaligned")
-        return f"column_dot_{_SHORT[self.dtype_x]}_{other}{suffix}"
+        return f"column_dot_{TYPES[self.dtype_x].letter}_{other}{suffix}"
 
     def source(self) -> str:
         """Generate the CUDA source."""
@@ -261,7 +255,7 @@ class FoldKernel:
         """Name of the function."""
         flags = {"left": self.left_complex, "conj": self.conj, "hermitian": self.hermitian}
         words = [word for word, is_set in flags.items() if is_set] + ([] if self.beta_zero else ["beta"])
-        types = _SHORT[self.dtype_partial] + "_" + _SHORT[self.dtype_out]
+        types = TYPES[self.dtype_partial].letter + "_" + TYPES[self.dtype_out].letter
         return "_".join(["fold", types, str(self.lanes), *words])
 
     def source(self) -> str:
@@ -286,7 +280,7 @@ class PhiloxKernel:
     @property
     def name(self) -> str:
         """Name of the function."""
-        return f"philox_{_SHORT[self.dtype]}"
+        return f"philox_{TYPES[self.dtype].letter}"
 
     def source(self) -> str:
         """Generate the CUDA source."""
@@ -329,7 +323,7 @@ class FillKernel(_InTurn):
     @property
     def name(self) -> str:
         """Name of the function."""
-        return f"fill_{_SHORT[self.dtype]}"
+        return f"fill_{TYPES[self.dtype].letter}"
 
     def source(self) -> str:
         """Generate the CUDA source."""

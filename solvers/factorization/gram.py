@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import SuperLU, splu
 
-from blockvec import Operator, array_namespace, as_operator
+from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
@@ -36,6 +36,7 @@ class Factor:
     solve_adjoint: Solve | None = None  # C^-H of blocks
     why: str = ""  # how it is applied, if not as a matrix
     transformed: Callable[[Any], Operator] | None = None  # C^-1 A C^-H for a sparse A, where C is square
+    blocks: type[BlockVector] = BlockVector  # of vectors that C^H leaves as they are, in its inner product
 
     @classmethod
     def of(cls, C: Any, **inverse: Any) -> Factor:
@@ -48,92 +49,76 @@ def _product(C: Any) -> Solve:
     operator = as_operator(C, check_indices=False)
 
     def product(Y: Array) -> Array:
-        result = np.zeros((C.shape[0], Y.shape[1]), C.dtype, order="F")
-        operator.add_product(np.asfortranarray(Y, C.dtype), result)
+        result = np.empty((C.shape[0], Y.shape[1]), C.dtype, order="F")
+        operator.apply_columns(np.asfortranarray(Y, C.dtype), result)
         return result
 
     return product
 
 
-def rows_of_semidefinite(name: str, matrix: Any, diagonal: Array, purpose: str = "") -> NDArray[np.intp]:
+def must_be(name: str) -> str:
+    """Say what the matrix of an inner product must be."""
+    return f"it must be positive definite{' in buckling mode' if name == 'A' else ''}"
+
+
+def rows_of_semidefinite(name: str, matrix: Any, diagonal: Array) -> NDArray[np.intp]:
     """Find the rows of a Hermitian positive semidefinite matrix that are not zero.
 
     These have a positive diagonal element, since abs(m_ij)^2 <= m_ii m_jj. The matrix is a sparse one of the
-    host or a dense one of any device, `diagonal` an array of the host.
-
-    Raises
-    ------
-    OptionError
-        If the matrix is zero, or plainly indefinite: a diagonal element is negative, or zero in a row of
-        other elements.
+    host or a dense one of any device, `diagonal` an array of the host. A matrix that is zero or plainly
+    indefinite is refused.
     """
-    must_be = f"it must be positive definite{purpose}"
     kind = np.promote_types(matrix.dtype, np.float32)  # of integers, too
     negligible = ROUNDING * float(np.finfo(kind).eps) * float(diagonal.max(initial=0.0))
     rest = np.flatnonzero(diagonal <= 0)
     if len(rest):
         if float(diagonal.min()) < -negligible:
-            raise OptionError(f"{name} is indefinite; {must_be}.")
+            raise OptionError(f"{name} is indefinite; {must_be(name)}.")
         rows = matrix[rest if sp.issparse(matrix) else array_namespace(matrix).asarray(rest)]
         largest = float(abs(rows).max()) if rows.shape[1] else 0.0
         if largest > negligible:
             raise OptionError(
-                f"{name} is indefinite; {must_be}. A row with a zero on the diagonal has elements up to "
-                f"{largest:.1e}, but must be zero."
+                f"{name} is indefinite; {must_be(name)}. A row with a zero on the diagonal has elements up "
+                f"to {largest:.1e}, but must be zero."
             )
     if len(rest) == len(diagonal):
-        raise OptionError(f"{name} is zero; {must_be}. Check its entries.")
+        raise OptionError(f"{name} is zero; {must_be(name)}. Check its entries.")
     return np.flatnonzero(diagonal > 0)
 
 
-def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
+def gram_factor(name: str, matrix: Any) -> Factor:
     """Factorise a Hermitian positive semidefinite matrix, in compressed row form, as C C^H.
 
     Rows of zeros are zero in C. A matrix that is singular in another way is made dense. One that is not
     Hermitian, zero, indefinite, or too large to be made dense, is refused.
     """
     as_operator(matrix, check_indices=False).check_hermitian(0, name=name)
-    where = f" {purpose}" if purpose else ""
-    indefinite = f"{name} is indefinite; it must be positive definite{where}."
     n, dtype = matrix.shape[0], matrix.dtype
-    rounding = ROUNDING * float(np.finfo(dtype).eps)
-    live = rows_of_semidefinite(name, matrix, matrix.diagonal().real, where)
+    live = rows_of_semidefinite(name, matrix, matrix.diagonal().real)
     # Rounding errors of the entries in single precision need not be joined by those of a factorisation.
-    matrix = matrix.astype(np.promote_types(dtype, np.float64), copy=False)
-    # The columns of a Hermitian matrix are its rows, conjugated.
-    inner = (matrix if len(live) == n else matrix[live][:, live]).conj().T
+    inner = matrix.astype(np.promote_types(dtype, np.float64), copy=False)
+    inner = inner if len(live) == n else inner[live][:, live]
     is_diagonal = bool((inner.indices == np.repeat(np.arange(len(live)), np.diff(inner.indptr))).all())
-    if is_diagonal:
-        place, pivots = np.arange(len(live)), inner.diagonal()
-        lower: Any = sp.eye_array(len(live), dtype=matrix.dtype, format="csc")
-        negligible = 0.0  # without eliminations there is no rounding
-    else:
-        lu = _pivots_on_diagonal(inner)
-        # Rows are exchanged for a pivot that is zero; a small one may be zero except for rounding.
-        if lu is None or not np.array_equal(lu.perm_r, lu.perm_c) or _is_unsure(lu.U.diagonal().real):
-            if len(live) > DENSE_ROWS:
-                raise OptionError(
-                    f"{name} is singular or indefinite; it must be positive definite{where}, but for rows of "
-                    "zeros."
-                )
-            C = _dense_factor(inner.toarray(), rounding, indefinite).astype(dtype)
-            return Factor.of(_scatter(C, live, n))
-        place, pivots, lower = lu.perm_r, lu.U.diagonal(), lu.L
+    if is_diagonal:  # without eliminations there is no rounding
+        eye: Any = sp.eye_array(len(live), dtype=inner.dtype, format="csc")
+        lower, pivots, place, negligible = eye, inner.diagonal().real, np.arange(len(live)), 0.0
+    elif (lu := _pivots_on_diagonal(inner)) is not None:
+        lower, pivots, place = lu.L, lu.U.diagonal().real, lu.perm_r
         negligible = NEGLIGIBLE * float(np.abs(pivots).max())
-    if pivots.real.min() < -negligible:
-        raise OptionError(indefinite)
-    kept = np.flatnonzero(pivots.real > negligible)
-    roots = np.sqrt(np.maximum(pivots.real, 0))
-    triangle = sp.csc_array(
-        (lower.data * np.repeat(roots, np.diff(lower.indptr)), lower.indices, lower.indptr), shape=lower.shape
-    )
-    triangle = triangle.astype(dtype, copy=False)
-    if len(kept) < len(live):
-        triangle = triangle[:, kept]
+    elif len(live) <= DENSE_ROWS:
+        rounding = ROUNDING * float(np.finfo(dtype).eps)
+        C = _dense_factor(inner.toarray(), rounding, f"{name} is indefinite; {must_be(name)}.")
+        return Factor.of(_scatter(sp.csr_array(C.astype(dtype)), live, n))
+    else:
+        raise OptionError(f"{name} is singular or indefinite; {must_be(name)}, but for rows of zeros.")
+    if pivots.min() < -negligible:
+        raise OptionError(f"{name} is indefinite; {must_be(name)}.")
+    kept, roots = np.flatnonzero(pivots > negligible), np.sqrt(np.maximum(pivots, 0))
+    data = lower.data * np.repeat(roots, np.diff(lower.indptr))
+    triangle = sp.csc_array((data, lower.indices, lower.indptr), shape=lower.shape).astype(dtype, copy=False)
     order = np.argsort(place)
-    C = _scatter(triangle, live[order], n)
     if len(kept) < n:
-        return Factor.of(C)
+        return Factor.of(_scatter(triangle[:, kept], live[order], n))
 
     @functools.cache
     def solver() -> Any:  # which forms with a shift do not need
@@ -150,7 +135,7 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
         )
 
     return Factor.of(
-        C,
+        _scatter(triangle, live[order], n),
         solve=lambda X: solver().solve(np.ascontiguousarray(X[order])),
         solve_adjoint=lambda Y: solver().solve(np.ascontiguousarray(Y), "H")[place],
         transformed=transformed,
@@ -158,18 +143,18 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
 
 
 def _pivots_on_diagonal(matrix: Any) -> SuperLU | None:
-    """Compute a sparse LU factorisation with the pivots on the diagonal; None if one of them is zero."""
+    """Compute a sparse LU factorisation with the pivots on the diagonal; None if one may be zero.
+
+    SuperLU exchanges rows for a pivot that is zero; a small one may be zero except for rounding.
+    """
+    columns = matrix.conj().T  # those of a Hermitian matrix are its rows, conjugated
     try:
-        return splu(
-            matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
-        )
+        lu = splu(columns, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
     except RuntimeError:
         return None
-
-
-def _is_unsure(pivots: NDArray[Any]) -> bool:
-    """Check whether the smallest pivot may be rounding."""
-    return float(pivots.min() / np.abs(pivots).max()) < UNSURE
+    pivots = lu.U.diagonal().real
+    is_sure = float(pivots.min() / np.abs(pivots).max()) >= UNSURE
+    return lu if is_sure and np.array_equal(lu.perm_r, lu.perm_c) else None
 
 
 def pivoted_factor(A: NDArray[Any], rounding: float) -> tuple[NDArray[Any], NDArray[np.intp]]:
@@ -187,12 +172,12 @@ def pivoted_factor(A: NDArray[Any], rounding: float) -> tuple[NDArray[Any], NDAr
     return C, order - 1
 
 
-def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> Any:
+def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> NDArray[Any]:
     """Form the factor of a dense matrix, and refuse one that is not semidefinite."""
     C, _ = pivoted_factor(A, rounding)
     if np.abs(A - C @ C.conj().T).max() > rounding * len(A) * float(np.abs(A.diagonal()).max()):
         raise OptionError(indefinite)
-    return sp.csr_array(C)
+    return C
 
 
 def _scatter(columns: Any, rows: NDArray[Any], n: int) -> Any:

@@ -29,15 +29,7 @@ GAPS = 0.01, 0.1, 0.5
 
 
 def count_below(factors: Factorization, mu: float) -> int | None:
-    """Count the eigenvalues below mu by factorising A - mu M; None if the count is not certain.
-
-    Examples
-    --------
-    >>> import blockvec
-    >>> import scipy.sparse as sp
-    >>> count_below(blockvec.Factorization(sp.diags_array([1.0, 2.0, 2.0, 5.0])), 3.0)
-    3
-    """
+    """Count the eigenvalues below mu by factorising A - mu M; None if the count is not certain."""
     if factors.sigma != mu:
         factors.refactorize(mu, only_counts=True)
     return factors.inertia
@@ -65,25 +57,29 @@ def shift_outside(
     the wanted ones if the shift is to lie between both.
     """
     known = np.zeros(0) if deflated is None else deflated
-    below = which == "SA"
-    outermost, first = outer_end(theta, norm, which)
-    further_out = int(np.count_nonzero((known < outermost) == below))
-    may_be_zero &= (outermost > 0) == below and np.count_nonzero((known < 0) == below) == further_out
-    if may_be_zero and _is_outside(factors, 0.0, below, further_out):
+    below, (outermost, first) = which == "SA", outer_end(theta, norm, which)
+    further_out = _beyond(known, outermost, below)
+
+    def is_outside(sigma: float) -> bool:
+        count = count_below(factors, sigma)
+        return count == (further_out if below else factors.shape[0] - further_out)
+
+    may_be_zero &= (outermost > 0) == below and _beyond(known, 0.0, below) == further_out
+    if may_be_zero and is_outside(0.0):
         return 0.0  # of a definite matrix, whose end may be far closer to zero than `theta` tells
     for attempt in range(TRIES):
         distance = first * OUTWARDS**attempt
         sigma = outermost - distance if below else outermost + distance
-        if np.count_nonzero((known < sigma) == below) != further_out:
+        if _beyond(known, sigma, below) != further_out:
             return None
-        if _is_outside(factors, sigma, below, further_out):
+        if is_outside(sigma):
             return sigma
     return None
 
 
-def _is_outside(factors: Factorization, sigma: float, below: bool, further_out: int) -> bool:
-    """Check that just so many eigenvalues lie below, or above, a shift."""
-    return count_below(factors, sigma) == (further_out if below else factors.shape[0] - further_out)
+def _beyond(values: RealArray, end: float, below: bool) -> int:
+    """Count the values below an end, or above it."""
+    return int(np.count_nonzero(values < end if below else values > end))
 
 
 def proof(
@@ -102,13 +98,12 @@ def proof(
     The first count is as far from the last value as that may be wrong: what is missing beyond displaces it by
     no more.
     """
-    below = which == "SA"
+    below, found = which == "SA", -1
     known = theta if deflated is None else np.concatenate([theta, deflated])
-    found = -1
     for attempt in range(COUNTS):  # a shift too near to an eigenvalue has no certain count
         distance = FURTHER**attempt
         last = float(theta[-1] - distance * errors[-1]) if below else float(theta[0] + distance * errors[0])
-        here = int(np.count_nonzero(known < last) if below else np.count_nonzero(known > last))
+        here = _beyond(known, last, below)
         if attempt and here != found:
             break
         found, count = here, count_below(factors, last)
@@ -117,10 +112,14 @@ def proof(
         beyond = count if below else factors.shape[0] - count
         if beyond < found:  # a value that was found is on the other side, within its error
             break
-        side = "below" if below else "above"
-        text = f"proved by inertia: {beyond} eigenvalues lie {side} {last:.8g}, {found} of them were found"
-        return text, beyond - found
+        return _proved(beyond, f"{'below' if below else 'above'} {last:.8g}", found)
     return "not proved: no factorisation beyond the last value counts", None
+
+
+def _proved(counted: int, where: str, found: int) -> tuple[str, int]:
+    """Describe a count, and return how many of the eigenvalues were not found."""
+    text = f"proved by inertia: {counted} eigenvalues lie {where}, {found} of them were found"
+    return text, counted - found
 
 
 def proof_around(
@@ -137,20 +136,15 @@ def proof_around(
     if furthest <= error:
         return "not needed: all values found are equal to sigma within their limits", 0
     gap = furthest - float(distances.max(where=distances < furthest - error, initial=0.0))
-    ends, counts = [], []
+    counted: list[tuple[float, int]] = []
     for side in (-1.0, 1.0):
-        for share in GAPS:
-            end = sigma + side * (furthest - max(share * gap, error))
-            count = count_below(factors, end)
-            if count is not None:
-                ends.append(end)
-                counts.append(count)
-                break
-    if len(counts) < 2:
-        return "not proved: no factorisation near the furthest value counts", None
-    inside, found = counts[1] - counts[0], int(np.count_nonzero((ends[0] < theta) & (theta < ends[1])))
+        ends = (sigma + side * (furthest - max(share * gap, error)) for share in GAPS)
+        counts = ((end, count_below(factors, end)) for end in ends)
+        if (certain := next(((end, count) for end, count in counts if count is not None), None)) is None:
+            return "not proved: no factorisation near the furthest value counts", None
+        counted.append(certain)
+    (low, below), (high, up_to) = counted
+    inside, found = up_to - below, int(np.count_nonzero((low < theta) & (theta < high)))
     if inside < found:
         return "not proved: values found are next to the end of what was counted", None
-    between = f"between {ends[0]:.12g} and {ends[1]:.12g}"
-    text = f"proved by inertia: {inside} eigenvalues lie {between}, {found} of them were found"
-    return text, inside - found
+    return _proved(inside, f"between {low:.12g} and {high:.12g}", found)

@@ -9,14 +9,14 @@ import numpy as np
 import scipy.linalg as sl
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Factorization, as_operator
+from blockvec import Factorization, as_operator
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, on_host
 from ..blocks import Block, Operator
 from ..iterations.rayleigh_ritz import FLOOR
-from ..iterations.spectrum import sketch_spectrum
+from ..iterations.spectrum import sketch_of
 from ..transform.spectral_map import Norms
 from .gram import gram_factor
 
@@ -63,7 +63,8 @@ class Pencil:
             A = A.astype(dtype)
             operator = as_operator(A, device=operator.device)
         factors = Factorization(A, M, device=operator.device)
-        size, mass_size = (_norm(operator) if norm is None else norm), 1.0 if mass is None else _norm(mass)
+        size = sketch_of(operator, NORM_STEPS).norm if norm is None else norm
+        mass_size = 1.0 if mass is None else sketch_of(mass, NORM_STEPS).norm
         return cls(operator, mass, (A, M), factors, Norms(size, mass_size, mass_size), rank)
 
     def apply(self, X: Block, out: Block | None = None) -> Block:
@@ -143,9 +144,3 @@ def uncertain(sigma: float) -> BreakdownError:
         f"interval: no factorisation of A - s M with s near {sigma:.12g} counts the eigenvalues below s; "
         "move the ends a little, or use method='filter'."
     )
-
-
-def _norm(operator: Operator) -> float:
-    """Estimate the norm of an operator."""
-    like = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
-    return sketch_spectrum(operator, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm

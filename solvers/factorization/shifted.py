@@ -32,28 +32,14 @@ class SingularError(OptionError):
 
 @dataclass
 class ShiftedInverse:
-    """Solves with A - sigma M.
-
-    Attributes
-    ----------
-    sigma : float
-        The shift, moved if A - sigma M was singular.
-    why : str
-        The factorisation, in words.
-    tolerance : float
-        Residuals of at most tolerance ||x|| need no refinement.
-    factors : Factorization or None
-        None for a given inverse.
-    error : float
-        Residual of solves with a given inverse, relative to the right-hand side; 0 if rounding explains it.
-    """
+    """Solves with A - sigma M."""
 
     solver: Callable[[Array, float], Array]
-    sigma: float
-    why: str
-    tolerance: float = 0.0
-    factors: Factorization | None = None
-    error: float = 0.0
+    sigma: float  # moved if A - sigma M was singular
+    why: str  # the factorisation, in words
+    tolerance: float = 0.0  # residuals of at most tolerance ||x|| need no refinement
+    factors: Factorization | None = None  # None for a given inverse
+    error: float = 0.0  # residual of solves with a given inverse, relative to B; 0 if rounding explains it
 
     def solve(self, B: Array) -> Array:
         """Solve for a block; on the host also for a column-major one."""
@@ -68,11 +54,9 @@ def shifted_inverse(
     If sigma is an eigenvalue to working precision, it is lowered by a few rounding errors of A: below a
     semidefinite matrix the order of magnitudes remains the same.
     """
-    if factors is None:
-        factors = factorize(A, M, sigma, device=device)
-    elif factors.sigma != sigma:
-        factors.refactorize(sigma)
-    solves = factors
+    solves = factorize(A, M, sigma, device=device) if factors is None else factors
+    if solves.sigma != sigma:
+        solves.refactorize(sigma)
     for move in range(MOVES):
         if not solves.is_singular:
             break
@@ -98,12 +82,7 @@ def shifted_inverse(
 def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: float) -> ShiftedInverse:
     """Check a given inverse of A - sigma M by solves for two random vectors, and refine one that is inexact.
 
-    Raises
-    ------
-    OptionError
-        If it is no inverse.
-    BreakdownError
-        If it returns NaN or Inf.
+    What is no inverse, or returns NaN or Inf, is refused.
     """
 
     def residual(B: BlockVector, X: BlockVector) -> BlockVector:
@@ -114,13 +93,13 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
     def lengths(X: BlockVector) -> Array:
         return to_host(X.norms())
 
-    refinements = 0
+    errors: list[float] = []  # of refined solutions
 
     @single_threaded_blas.lifted()
     def solver(array: Array, tolerance: float) -> Array:
         B = BlockVector(array_namespace(array).ascontiguousarray(array))
         X = given.apply(B)
-        for _ in range(refinements):
+        for _ in errors[1:]:
             R = residual(B, X)
             if (lengths(R) <= tolerance * lengths(X)).all():
                 break
@@ -131,27 +110,25 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
     B = BlockVector.random(A.shape[0], 2, dtype, rng=0, device=A.device)
     X, length = given.apply(B), lengths(B)
     size = lengths(A.apply(B)) + abs(sigma) * (length if M is None else lengths(M.apply(B)))
-    errors: list[float] = []
-    while True:
+    for step in range(REFINEMENTS + 1):
         R = residual(B, X)
         error = float((lengths(R) / length).max())
         rounding = float(np.finfo(A.dtype).eps) / 2 * float(1 + (size * lengths(X) / length**2).max())
         if not np.isfinite(error):
             raise BreakdownError("OPinv returned NaN or Inf for a finite block.")
-        if not errors and error > max(INVERSE, EXPLAINED * rounding):
+        if step == 0 and error > max(INVERSE, EXPLAINED * rounding):
             raise OptionError(
                 f"OPinv: is not the inverse of A - sigma M for sigma = {sigma:g}; (A - sigma M) OPinv x "
                 f"differs from x by {error:.1e} ||x|| for a random x, of which {INVERSE:g} is permitted."
             )
-        if errors and error > FASTER * errors[-1]:
+        if step and error > FASTER * errors[-1]:
             break
         errors.append(error)
-        if error <= ACCURATE * rounding or len(errors) > REFINEMENTS:
+        if error <= ACCURATE * rounding:
             break
         X += given.apply(R)
-    refinements = len(errors) - 1
     is_exact, why = errors[-1] <= ACCURATE * rounding, f"with OPinv for sigma = {sigma:g}"
-    if refinements:
+    if len(errors) > 1:
         why += f", whose residuals of {errors[0]:.1e} are refined to {errors[-1]:.1e}"
     elif not is_exact:
         why += f", accurate to {errors[-1]:.1e}"

@@ -33,8 +33,6 @@ BYTES_PER_ENTRY = 24
 # Of a solve: factors for some shifts and the last count, and solves with blocks of eight columns.
 SHIFTS, SOLVES = 4, 60
 SETUP_S = 0.1  # of all that does not depend on the matrix
-
-
 PEELED = 64  # rounds in which leaves of a graph are removed
 # Of random graphs, a dense block of this share of the rows is left, which falls with the mean degree d as
 # 1 - CORE_DEGREE / d: 0.57 to 0.61 were measured for d = 12, 0.3 to 0.4 for d = 3 and for power laws.
@@ -43,26 +41,15 @@ LEAST_CORE, CORE_DEGREE = 0.4, 4.0
 
 @frozen
 class FactorWork:
-    """Predicted work of the factors of a matrix.
+    """Predicted work of the factors of a matrix."""
 
-    Attributes
-    ----------
-    n, nnz : int
-        Rows and stored elements of the matrix.
-    entries, flops : float
-        Elements of the factor L, and operations.
-    dtype : str
-        Element type of the matrix, which the library on the host depends on.
-    levels : int
-        Levels of the graph, as many products with the matrix as carry a number from one end to the other; 0
-        where there was no search.
-    """
-
-    n: int
-    nnz: int
-    entries: float
+    n: int  # rows
+    nnz: int  # stored elements of the matrix
+    entries: float  # of the factor L
     flops: float
-    dtype: str = "float64"
+    dtype: str = "float64"  # of the matrix, on which the library on the host depends
+    # Levels of the graph, as many products with the matrix as carry a number from one end to the other; 0
+    # where there was no search.
     levels: int = 0
 
     @property
@@ -72,21 +59,11 @@ class FactorWork:
 
     @classmethod
     def of(cls, A: Any, M: Any = None) -> FactorWork:
-        """Predict the work for A - sigma M from the patterns of explicit matrices.
-
-        Examples
-        --------
-        >>> from blockvec.models import model
-        >>> plane, cube = (FactorWork.of(model(f"laplace{d}d:n={n}")) for d, n in ((2, 64), (3, 16)))
-        >>> plane.n == cube.n, cube.flops > 5 * plane.flops
-        (True, True)
-        """
-        pattern, name = _pattern(A), _type(A, M)
-        if pattern is not None and M is not None:
-            mass = _pattern(M)
-            pattern = None if mass is None else sp.csr_array(pattern + mass)
-        if pattern is None:
+        """Predict the work for A - sigma M from the patterns of explicit matrices."""
+        patterns = [_pattern(matrix) for matrix in (A, M) if matrix is not None]
+        if any(pattern is None for pattern in patterns):
             return cls.dense(A, M)
+        pattern = patterns[0] if M is None else sp.csr_array(patterns[0] + patterns[1])
         n, nnz = pattern.shape[0], int(pattern.nnz)
         core = _core(pattern) * max(LEAST_CORE, 1 - CORE_DEGREE * n / max(nnz, 1))
         widths = _levels(pattern)
@@ -94,7 +71,7 @@ class FactorWork:
         middle = int(widths[np.searchsorted(reached, reached[-1] / 2)])
         predicted = _dissection(n, middle), (core**2 / 2, core**3 / 3)
         entries, flops = (min(values) for values in zip(*predicted, strict=True))
-        return cls(n, nnz, entries + nnz / 2, flops + nnz, name, len(widths))
+        return cls(n, nnz, entries + nnz / 2, flops + nnz, _type(A, M), len(widths))
 
     @classmethod
     def dense(cls, A: Any, M: Any = None) -> FactorWork:
@@ -104,23 +81,16 @@ class FactorWork:
 
     @classmethod
     def of_band(cls, A: Any) -> FactorWork:
-        """Bound the work for A - sigma I by that of a band matrix with rows in their order: without a search.
-
-        Examples
-        --------
-        >>> from blockvec.models import model
-        >>> FactorWork.of_band(model("laplace1d:n=100")).entries
-        200
-        """
+        """Bound the work for A - sigma I by that of a band matrix with its rows in order: no search."""
         pattern = _pattern(A)
         if pattern is None:
             return cls.of(A)
-        name, n = _type(A), pattern.shape[0]
+        n = pattern.shape[0]
         rows = np.flatnonzero(np.diff(pattern.indptr))
         begins = pattern.indptr[rows]
         first, last = (end.reduceat(pattern.indices, begins) for end in (np.minimum, np.maximum))
         width = 1 + int(np.maximum(rows - first, last - rows).max(initial=0))
-        return cls(n, int(pattern.nnz), n * width, n * width**2, name)
+        return cls(n, int(pattern.nnz), n * width, n * width**2, _type(A))
 
     def factor_s(self, device: str) -> float:
         """Predict the seconds of a first factorisation."""
@@ -176,16 +146,11 @@ def _core(pattern: Any) -> int:
 
 
 def _levels(pattern: Any) -> Any:
-    """Count the rows of each level of a search from a row at the rim of the graph."""
-    start = int(np.argmax(np.diff(pattern.indptr)))
-    order, _ = _search(pattern, start)
-    return _search(pattern, int(order[-1]))[1]
-
-
-def _search(pattern: Any, start: int) -> tuple[Any, Any]:
-    """Return the rows that a breadth-first search reaches, in its order, and the sizes of its levels."""
+    """Count the rows of each level of a breadth-first search from a row at the rim of the graph."""
     from scipy.sparse.csgraph import breadth_first_order  # which takes a while to import
 
+    start = int(np.argmax(np.diff(pattern.indptr)))
+    start = int(breadth_first_order(pattern, start)[0][-1])
     order, before = breadth_first_order(pattern, start)
     place = np.empty(pattern.shape[0], np.int64)
     place[order] = np.arange(len(order))
@@ -193,7 +158,7 @@ def _search(pattern: Any, start: int) -> tuple[Any, Any]:
     ends = [0, 1]
     while ends[-1] < len(order):  # a level ends where the parents begin to belong to it
         ends.append(1 + int(np.searchsorted(parents, ends[-1])))
-    return order, np.diff(ends)
+    return np.diff(ends)
 
 
 def _dissection(n: int, width: int) -> tuple[float, float]:

@@ -257,7 +257,9 @@ class Iteration(Run, ABC):
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
         found, budget = self._found(state), self._search_budget()
-        if not self.random_start:
+        # Squared distances from a target are too close to each other for a search up to the last value: it
+        # covers what its degree separates from that, and says how far.
+        if not (self.random_start and (target is not None or self._converges_in_order())):
             found = replace(found, block_size=0)
         probed = self._probed(found, budget)
         verdict = probed

@@ -27,17 +27,20 @@ from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array, Block
-from .host_step import host_step, is_on_host
+from ..column_block import ColumnBlock
+from .host_step import host_step
 
 if TYPE_CHECKING:
     from .decomposition import Decomposition
-    from .policies import Adaptive, BCGSIPlus, CholQR2, PIPPlus, RankedCholQR
+    from .policies import Adaptive, CholQR2, RankedCholQR
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
-        {"policies": "Adaptive BCGSIPlus CholQR2 PIPPlus RankedCholQR"},
+        {"policies": "Adaptive CholQR2 RankedCholQR"},
         removed={
-            "PIP": "PIPPlus()",
+            "BCGSIPlus": "Adaptive()",
+            "PIP": "Adaptive()",
+            "PIPPlus": "Adaptive()",
             "RandomizedCholQR": "RankedCholQR()",
             "SVQB": "RankedCholQR()",
             "ShiftedCholQR3": "RankedCholQR()",
@@ -47,10 +50,8 @@ else:
 
 __all__ = [
     "Adaptive",
-    "BCGSIPlus",
     "CholQR2",
     "Orthogonalized",
-    "PIPPlus",
     "Policy",
     "RankedCholQR",
     "orthogonalize",
@@ -136,8 +137,7 @@ def orthogonalize(
         If W holds NaN, Inf, or numbers whose squares overflow, M is not positive definite, or a policy
         without rank detection cannot factorise the block.
     OptionError, ShapeError
-        For a policy within a block together with V, `first` with a policy that does not support it, and more
-        columns than the space has dimensions.
+        For a policy within a block together with V, and more columns than the space has dimensions.
 
     Examples
     --------
@@ -152,10 +152,10 @@ def orthogonalize(
     """
     key = int(np.random.default_rng(rng).bit_generator.random_raw()) >> 1  # a faster call than `integers`
     before, reductions = None, 0
-    # A step of a recurrence, which is usually well conditioned.
     rows, width, taken = W.n_global, W.shape[1], 0 if V is None else V.shape[1]
     is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
-    if first is not None and is_usual and is_on_host(W):
+    # A step of a recurrence; blocks in the inner product of M are of a derived class.
+    if is_usual and first is not None and type(W) is ColumnBlock and W.dtype.char in "dD":
         basis = W.array[:, :0] if V is None else V.array
         before, R, length, reductions = host_step(W, basis, first, scale or 0.0)
         if R is not None:
@@ -164,9 +164,10 @@ def orthogonalize(
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
     from .decomposition import Decomposition
-    from .policies import Adaptive, check_policy, clean
+    from .policies import Adaptive, clean, refuse_basis
 
-    check_policy(policy, taken, first)
+    if taken:
+        refuse_basis(policy)
     _check_room(W, taken, max_rank)
     policy = policy or Adaptive()
     d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)

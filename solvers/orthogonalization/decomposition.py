@@ -18,7 +18,7 @@ from blockvec import inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, column_factors, small_matrix
-from .factors import NOISE, PLAIN_GROWTH, Step, is_accurate
+from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, Step
 
 
 class Coefficients:
@@ -132,30 +132,32 @@ class Decomposition:
         self._judge(G)
         return np.asarray((G + G.conj().T) / 2)
 
-    def factorize(self, otherwise: Callable[[Array], Step], *, last: bool = False) -> None:
+    def factorize(self, otherwise: Callable[[Array], Step]) -> None:
         """Divide X by the Cholesky factor of X^H M X; raises as `gram` does.
 
-        The factor is computed on the device. If no product can be fused with the division, as with `last`,
-        the division is queued before the host has seen the factor, so that the device does not wait for the
-        host. The device skips the division for an ill-conditioned block, for which `otherwise` computes the
-        step from the Gram matrix; a factor that mixes noise into accurate columns is undone by the next step.
+        The factor is computed on the device. If no product can be fused with the division, the division is
+        queued before the host has seen the factor, so that the device does not wait for the host. The device
+        skips the division for an ill-conditioned block, for which `otherwise` computes the step from the Gram
+        matrix; a factor that mixes noise into accurate columns is undone by the next step.
         """
-        at_once = self._divides_at_once or last
         factor = inverse_factor(self._gram(), PLAIN_GROWTH)
-        if at_once:
+        if self._divides_at_once:
             self.X.combine(factor.T, out=self.X)
             self._changed()
         self._add_up()
         found = factor.wait()
         self._judge(found.G)
-        plain = found.growth < PLAIN_GROWTH and is_accurate(found.G, self.noise)
-        if plain:
+        is_accurate = (self.noise**2 < PLAIN_NOISE**2 * np.diagonal(found.G).real).all()
+        if found.growth < PLAIN_GROWTH and is_accurate:
             self.apply(Step(found.T, found.R, np.zeros(len(found.R), bool), found.growth))
-            self._sent = found.T, factor.T
-        else:
-            self.apply(otherwise(found.G))
-        if at_once:
-            self._transform = None if plain else found.R @ self._transform
+            if self._divides_at_once:
+                self._transform = None
+            else:
+                self._sent = found.T, factor.T
+            return
+        self.apply(otherwise(found.G))
+        if self._divides_at_once:
+            self._transform = found.R @ self._transform
 
     def _gram(self) -> Array:
         """Return X^H M X on the device."""
@@ -171,7 +173,11 @@ class Decomposition:
         return G
 
     def _judge(self, G: Array) -> None:
-        """Set noise levels from a Gram matrix of X, or raise `BreakdownError` if it is invalid."""
+        """Set noise levels from a Gram matrix of X, or raise `BreakdownError` if it is invalid.
+
+        Lengths before a projection follow from the orthonormality of V: ||w||^2 = ||s||^2 + ||x||^2. Later
+        steps transform the levels.
+        """
         lengths = np.diagonal(G).real
         if not np.isfinite(G).all():
             raise BreakdownError(
@@ -183,23 +189,15 @@ class Decomposition:
                 f"orthogonalize: x^H M x = {lengths.min():.3g} for a column of the block; M must be positive "
                 "definite."
             )
-        self._learn_rounding(np.maximum(lengths, 0))
-
-    def _learn_rounding(self, squares: Array) -> None:
-        """Set noise levels from the squared lengths of X's columns, after a projection or initially.
-
-        Lengths before a projection follow from the orthonormality of V: ||w||^2 = ||s||^2 + ||x||^2. Later
-        steps transform the levels.
-        """
-        self._add_up()
+        squares = np.maximum(lengths, 0)
         if self._unjudged:
             self.error = self.unit * np.sqrt(squares + self._last_taken)
             self._unjudged = False
         if not self._seen:
-            lengths = np.sqrt(squares + self._taken)
+            before = np.sqrt(squares + self._taken)
             if self._scale is not None:
-                lengths = np.full(self.width, lengths.max(initial=self._scale))
-            self.noise = NOISE * self.unit * lengths
+                before = np.full(self.width, before.max(initial=self._scale))
+            self.noise = NOISE * self.unit * before
             self._seen = True
 
     # --- changes ------------------------------------------------------------------------------------
@@ -217,12 +215,8 @@ class Decomposition:
         """Set X = X T and R = R_step R for a step X = (X T) R_step."""
         if self._transform is None:
             self._flush()
-            self._transform = step.T
-        else:
-            self._transform = self._transform @ step.T
-        self.R = step.R @ self.R
-        self.growth = step.growth
-        self.lost = step.lost
+        self._transform = step.T if self._transform is None else self._transform @ step.T
+        self.R, self.growth, self.lost = step.R @ self.R, step.growth, step.lost
         weights = (np.abs(step.T) ** 2).T  # contributions are independent
         self.noise = np.sqrt(weights @ self.noise**2)
         self.error = np.sqrt(weights @ self.error**2)
@@ -240,9 +234,8 @@ class Decomposition:
         """Replace lost columns of X by random ones of about unit length; their rows of R stay zero."""
         self._flush()
         columns = self.X.shape[1]
-        variance = (
-            2 if self.X.dtype.kind == "c" else 1
-        ) / 3  # of an element: uniform on [-1, 1) in each part
+        # The variance of an element: uniform on [-1, 1) in each part.
+        variance = (2 if self.X.dtype.kind == "c" else 1) / 3
         factors = self.lost / (variance * max(self.X.n_global, 1)) ** 0.5
         self.X.axpy(column_factors(factors, self.X), self.X.random_like(columns, key))
         self._changed()
@@ -252,11 +245,10 @@ class Decomposition:
         """Execute pending changes, copy X to `into`, and return S."""
         if into is not None and self._transform is not None:
             self.X.combine(self._small(self._transform), out=into)
-            self._flush()
-        else:
-            self._flush()
-            if into is not None:
-                into[:, :] = self.X
+            into = None
+        self._flush()
+        if into is not None:
+            into[:, :] = self.X
         self._add_up()
         return self.S
 

@@ -28,21 +28,11 @@ LOOSEST = 0.5  # power of the working precision's eps: no looser tolerance makes
 
 @frozen
 class Asymmetry:
-    """The asymmetry ||(A - A^H) z|| / ||A z|| of one matrix for a random z, an estimate for a function.
+    """The asymmetry ||(A - A^H) z|| / ||A z|| of one matrix for a random z, an estimate for a function."""
 
-    Attributes
-    ----------
-    size : float
-        Zero where the working precision explains it.
-    is_removed : bool
-        Whether the Hermitian part takes the place of the matrix.
-    is_own_rounding : bool
-        Whether rounding errors of the caller's element type explain it.
-    """
-
-    size: float = 0.0
-    is_removed: bool = False
-    is_own_rounding: bool = True
+    size: float = 0.0  # zero where the working precision explains it
+    is_removed: bool = False  # whether the Hermitian part takes the place of the matrix
+    is_own_rounding: bool = True  # whether rounding errors of the caller's element type explain it
 
 
 def judged(
@@ -51,33 +41,24 @@ def judged(
     """Judge the defect that `Operator.hermitian_defect` has found.
 
     `matrix` is what the operator applies, `eps` that of the element type in which it was given, `tol` the
-    accuracy that is asked for, relative to ||A||, and `dtype` the type that the problem is solved in.
-
-    Raises
-    ------
-    OptionError
-        If it is neither rounding nor below what was asked for.
+    accuracy that is asked for, relative to ||A||, and `dtype` the type that the problem is solved in. What is
+    neither rounding nor below what was asked for is refused.
     """
     working = float(np.finfo(dtype).eps)
-    eps = max(eps, working)
-    size = math.sqrt(op.shape[0]) * defect
+    eps, is_matrix = max(eps, working), is_explicit(matrix)
+    size, own = math.sqrt(op.shape[0]) * defect, ROUNDING * eps
+    if is_matrix and size > ROUNDING * working:
+        size = measured_size(op, matrix)
     if size <= ROUNDING * working:
         return Asymmetry()
-    is_matrix = is_explicit(matrix)
-    if is_matrix:
-        size = measured_size(op, matrix)
-        if size <= ROUNDING * working:
-            return Asymmetry()
-    own = ROUNDING * eps
-    if is_matrix and size <= max(own, min(tol, working**LOOSEST)):
-        return Asymmetry(size, is_removed=True, is_own_rounding=size <= own)
-    if defect > MOST * eps:
+    is_removed = is_matrix and size <= max(own, min(tol, working**LOOSEST))
+    if defect > MOST * eps and not is_removed:
         raise OptionError(
             f"{name} is not Hermitian: {name} z and {name}^H z differ by {'' if is_matrix else 'about '}"
             f"{size:.1e} of |{name} z| for a random z; pass ({name} + {name}.conj().T) / 2 if the difference "
             "is noise."
         )
-    return Asymmetry(size, is_own_rounding=size <= own)
+    return Asymmetry(size, is_removed, is_own_rounding=size <= own)
 
 
 def measured_size(op: Operator, matrix: Any) -> float:

@@ -8,15 +8,13 @@ the operator then, in whose range the others have the digits that a shift furthe
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator, as_operator
 
 from ..blocks import Array, to_host
-from ..combine import continued, totals
+from ..combine import concatenated, one_after_other
 from ..drivers import solve
 from ..problem import Problem
 from ..result import EigenResult
@@ -34,20 +32,25 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
     if not _has_values_at_the_shift(form, inside):
         return solve(inside)
     at_shift: list[EigenResult] = []
-    costs, near, rest, asked, least = None, None, inside, FEW, 0.0
+    done, near, rest, asked, least = None, None, inside, FEW, 0.0
     while True:
         asked, is_last = min(asked, rest.k), asked >= rest.k
         part = solve(rest if is_last else replace(rest, k=asked, callback=None, verify="never"))
-        if costs is not None:
-            part = part.with_info(**totals(costs, part), history=continued(costs, part))
-        costs, stopped, theta = part, part.info["stopped"], np.abs(to_host(part.eigenvalues))
+        part = done = part if done is None else one_after_other(done, part)
+        stopped, theta = part.info["stopped"], np.abs(to_host(part.eigenvalues))
         if near is None and form.factors is not None:
             least = max(least, float(theta.max()) * form.factors.nearest / NEAR)
-        is_near = is_exact(part, inside) & (theta > least) & (stopped == "converged")
+        # As accurate as A and M ask for, whatever the norm of the operator is.
+        limits = inside.tolerance.limits(to_host(part.eigenvalues).astype(np.float64), 0.0)
+        is_near = (part.residuals <= limits) & (theta > least) & (stopped == "converged")
         found = int(is_near.sum())
         is_over = stopped == "interrupted" or (stopped == "costly" and inside.may_be_dense)
         if is_over or (is_last and found in (0, asked)):
-            return part if near is None else _joined(inside, at_shift, near, part)
+            if near is None:
+                return part
+            joined = concatenated([*at_shift, part], part.with_info(k=inside.k))
+            vectors = np.ascontiguousarray(np.concatenate([near, part.eigenvectors], axis=1))
+            return replace(joined, eigenvectors=vectors)  # those at the shift as they were projected out
         asked = asked * MORE if found == asked else inside.k
         if found:
             at_shift.append(part.part(np.flatnonzero(is_near)))
@@ -55,25 +58,6 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
             Y = rest.operator.apply(BlockVector(at_shift[-1].eigenvectors)).array
             near = np.linalg.qr(Y if near is None else np.concatenate([near, Y], axis=1))[0]
             rest = replace(inside, operator=_without(form.operator, near), k=inside.k - near.shape[1])
-
-
-def _joined(inside: Problem, at_shift: list[EigenResult], near: Array, rest: EigenResult) -> EigenResult:
-    """Join pairs at a shift, with their vectors as they were deflated, and the others."""
-    parts = [*at_shift, rest]
-    theta = np.concatenate([to_host(part.eigenvalues) for part in parts])
-    residuals, limits = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("residuals", "limits")
-    )
-    info: Any = rest.info | {"k": inside.k}
-    vectors = np.ascontiguousarray(np.concatenate([near, rest.eigenvectors], axis=1))
-    return EigenResult.from_pairs(theta, vectors, residuals, limits, rest.verification, info, rest.history)
-
-
-def is_exact(result: EigenResult, inside: Problem) -> NDArray[np.bool_]:
-    """Find the pairs that are as accurate as A and M ask for, whatever the norm of the operator is."""
-    limits = inside.tolerance.limits(to_host(result.eigenvalues).astype(np.float64), 0.0)
-    exact: NDArray[np.bool_] = result.residuals <= limits
-    return exact
 
 
 def _has_values_at_the_shift(form: StandardForm, inside: Problem) -> bool:
@@ -91,8 +75,8 @@ def _without(operator: Operator, Y: Array) -> Operator:
 
     def apply(X: Array) -> Array:
         X = np.asfortranarray(X - Y @ (adjoint @ X))
-        Z = np.zeros_like(X)
-        operator.add_product(X, Z)
+        Z = np.empty_like(X)
+        operator.apply_columns(X, Z)
         Z -= Y @ (adjoint @ Z)
         return Z
 

@@ -41,14 +41,6 @@ def inner_product_blocks(M: Operator, diagonal: Array | None = None) -> type[Blo
     """Make a type of blocks whose inner products are x^H M y, for a Hermitian positive semidefinite M.
 
     With the diagonal of M, an array of the host, random blocks have alike components along all vectors.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from blockvec import as_operator
-    >>> blocks = inner_product_blocks(as_operator(np.diag([1.0, 4.0])))
-    >>> blocks(np.eye(2)).norms().tolist()
-    [1.0, 2.0]
     """
     weights: Array | None = None
     if diagonal is not None and diagonal.size and diagonal.max() > EVEN * max(diagonal.min(), 0.0):

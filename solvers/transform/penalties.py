@@ -25,7 +25,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -104,10 +104,9 @@ class Penalties:
     def requests(self, request: Request) -> list[Request] | None:
         """Divide a request into those for values of one group, ascending; None where that cannot be done."""
         if request.interval is not None:
-            return self._inside(request)
+            return self._inside(request, *request.interval)
         assert request.k is not None
-        n, k, which = len(self.factors), request.k, request.which
-        free = n - self.low - self.high
+        free, k, which = len(self.factors) - self.low - self.high, request.k, request.which
         if request.sigma is not None or which == "LM":
             is_possible = self.are_far(request) or (k <= free and self.are_below(request.sigma))
             return [request] if is_possible else None
@@ -130,25 +129,24 @@ class Penalties:
         parts = Request(below, "SA"), *inside, Request(above, "LA")
         return [part for part in parts if part.k] or [request]
 
-    def _inside(self, request: Request) -> list[Request] | None:
-        """Divide the request for an interval, of which an infinite end includes all penalties of its sign."""
-        assert request.interval is not None
-        low, high = request.interval
+    def _inside(self, request: Request, low: float, high: float) -> list[Request] | None:
+        """Divide a request for an interval, of which an infinite end includes all penalties of its sign."""
         below = [Request(self.low, "SA")] if math.isinf(low) and self.low else []
         above = [Request(self.high, "LA")] if math.isinf(high) and self.high else []
         first = self.shift_beyond("SA") if below else low
         last = self.shift_beyond("LA") if above else high
-        if first is None or last is None or not self.are_below(*filter(math.isfinite, (first, last))):
+        if first is None or last is None or not self.are_below(first, last):
             return None
-        if not below and not above:
-            return [request]
         inside = [Request(None, "LM", interval=(first, last))] if first <= last else []
-        return [*below, *inside, *above]
+        return [*below, *inside, *above] if below or above else [request]
 
     def are_below(self, *values: float | None) -> bool:
-        """Check that values are far below all penalties; None, for the largest magnitude, is not."""
+        """Check that finite values are far below all penalties; None, for the largest magnitude, is not."""
         mass = float(abs(self.M).max())
-        return all(value is not None and NEAR * abs(value) * mass <= self.least for value in values)
+        return all(
+            value is not None and (math.isinf(value) or NEAR * abs(value) * mass <= self.least)
+            for value in values
+        )
 
     def are_far(self, request: Request) -> bool:
         """Check that only eigenvalues of about the size of the penalties are wanted."""
@@ -172,23 +170,17 @@ class Penalties:
 
         from ..factorization.inertia import count_below
 
-        double = np.promote_types(self.A.dtype, np.float64)
-        factors, below = Factorization(self.A.astype(double), self.M), end == "SA"
+        factors = Factorization(self.A.astype(np.promote_types(self.A.dtype, np.float64)), self.M)
         step = float(np.asarray(abs(self.A) @ np.ones(len(self.factors))).max() / abs(self.M).max())
-        outwards = -step if below else step
-        count = self.low if below else len(self.factors) - self.high
+        count, outwards = (self.low, -step) if end == "SA" else (len(self.factors) - self.high, step)
 
         def is_beyond(sigma: float) -> bool:
             return count_below(factors, sigma) == count
 
-        if is_beyond(0.0):
-            return 0.0
-        inside, trials = 0.0, [outwards * FURTHER**trial for trial in range(TRIALS)]
-        outside = next((sigma for sigma in trials if is_beyond(sigma)), None)
-        if outside is None:
-            return None
-        for _ in range(BISECTIONS):
-            middle = (inside + outside) / 2
+        trials = (0.0, *(outwards * FURTHER**trial for trial in range(TRIALS)))
+        inside, outside = 0.0, next(filter(is_beyond, trials), None)
+        for _ in range(BISECTIONS if outside else 0):
+            middle = (inside + cast(float, outside)) / 2
             inside, outside = (inside, middle) if is_beyond(middle) else (middle, outside)
         return outside
 
@@ -268,23 +260,13 @@ def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
 
 def _above(low: EigenResult, high: EigenResult) -> EigenResult:
     """Join the results for two groups; values of the lower one that reach the other may be the same ones."""
-    from ..combine import are_apart, both_described, continued
+    from ..combine import are_apart, both_described, concatenated, continued
 
-    def joined(name: str, **axis: int) -> Any:
-        parts = getattr(low, name), getattr(high, name)
-        return array_namespace(parts[0]).concatenate(parts, **axis)
-
-    info = both_described(high, low)
+    info, verification = both_described(high, low), low.verification.joined(high.verification)
     info["k"] = low.info["k"] + high.info["k"]
     info["missing"] += len(low.eigenvalues) > 0 and not are_apart(low, high)
-    arrays = ("eigenvalues", "residuals", "limits", "converged")
-    return EigenResult(
-        **{name: joined(name) for name in arrays},
-        eigenvectors=joined("eigenvectors", axis=1),
-        verification=low.verification.joined(high.verification),
-        info=info,
-        history=continued(low, high),
-    )
+    told = replace(low, verification=verification, info=info, history=continued(low, high))
+    return concatenated((low, high), told)
 
 
 def lost_digits(A: Any, wanted: tuple[float, ...], share: float) -> str | None:

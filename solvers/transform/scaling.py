@@ -74,9 +74,10 @@ class Scaling:
 
         Hermitian parts take the places of matrices whose asymmetry is noise.
         """
-        if self._removes("M"):
+        removed = {name for name, asymmetry in self.asymmetries.items() if asymmetry.is_removed}
+        if "M" in removed:
             M = hermitian_part(M)
-        if self._removes("A"):
+        if "A" in removed:
             A = hermitian_part(A)
             op = as_operator(A, device=device)
         if self.a:
@@ -94,25 +95,19 @@ class Scaling:
                 judged("A", op, None, defect, self.spacing, 0.0, op.dtype)
         return op, A, M * 2.0**-self.m if self.m else M, OPinv
 
-    def _removes(self, name: str) -> bool:
-        return name in self.asymmetries and self.asymmetries[name].is_removed
-
     def problem(self, problem: Problem) -> Problem:
         """Scale the numbers and functions of a problem whose operator is A' already."""
         if not self:
             return problem
-        tolerance, how, norm = problem.tolerance, problem.jd_options, problem.norm
+        tolerance, norm = problem.tolerance, problem.norm
         if tolerance.convergence == "absolute":
             largest = np.finfo(np.float64).max
             tolerance = replace(tolerance, tol=min(float(times(tolerance.tol, -self.a)), largest))
-        if how is not None and how.initial_shift is not None:
-            how = replace(how, initial_shift=self.value(how.initial_shift))
         return replace(
             problem,
             tolerance=tolerance,
             norm=None if norm is None else float(times(norm, -self.a)),
             preconditioner=self._preconditioner(problem),
-            jd_options=how,
             exponent=self.a - self.m,
         )
 
@@ -121,20 +116,18 @@ class Scaling:
         given = problem.preconditioner
         if given is None:
             return None
-        from ..linear.preconditioners import following
+        from ..linear.preconditioners import FollowingPreconditioner
 
-        function, op = given, problem.operator
-        exponent = _even(_magnitude(function, op, "the preconditioner"), op.dtype)
-        half = 2.0 ** (-exponent // 2)
+        op = problem.operator
+        half = 2.0 ** (-_even(_magnitude(given, op, "the preconditioner"), op.dtype) // 2)
         update = getattr(given, "update", None)
 
         def scaled(R: Any) -> Any:
-            return function(R.copy().scale(half)).scale(half)
+            return given(R.copy().scale(half)).scale(half)
 
         if update is None:
             return scaled
-        inverse = replace(self, a=-self.a, m=-self.m)
-        return following(scaled, _Updated(lambda theta: update(inverse.value(theta))))
+        return FollowingPreconditioner(scaled, lambda theta: update(float(times(theta, self.a - self.m))))
 
     # --- back to the problem of the user --------------------------------------------------------------
 
@@ -158,13 +151,7 @@ class Scaling:
             raise
 
     def result(self, result: EigenResult, sigma: float | None, tol: float) -> EigenResult:
-        """Return the result for A and M, with the shift and the tolerance as they were given.
-
-        Raises
-        ------
-        BreakdownError
-            If an eigenvalue exceeds the range of its type.
-        """
+        """Return the result for A and M, with the shift and the tolerance as they were given."""
         result = result.with_info(
             operator_columns=result.info["operator_columns"] + self.columns,
             block_applications=result.info["block_applications"] + self.applications,
@@ -207,13 +194,6 @@ class Scaling:
         )
 
 
-@frozen
-class _Updated:
-    """The part of a preconditioner that follows Ritz values."""
-
-    update: Callable[[float], object]
-
-
 def measured(
     op: Operator,
     A: Any,
@@ -233,28 +213,21 @@ def measured(
     The products of the check give the norm of A. If that is not ordinary, one column with a fixed seed is
     multiplied: a resumed run must choose the same exponents. Without the check the norm is that given or that
     of the largest entry, and unknown for a function.
-
-    Raises
-    ------
-    BreakdownError
-        If A returns NaN or Inf.
-    OptionError
-        If A is not Hermitian, or far smaller than its shift.
     """
     columns = applications = 0
     is_known = check or norm is not None or is_explicit(A)
     asymmetries: dict[str, Asymmetry] = {}
     if check:
         (norm, defect), columns, applications = _checked("A", op), CHECK_COLUMNS, 1
-        tol, is_absolute = accuracy
-        tol = tol / (norm or 1.0) if is_absolute else tol
+        tol = accuracy[0] / (norm or 1.0) if accuracy[1] else accuracy[0]
         has_mass = is_explicit(M) and M.shape == op.shape
         dtype = np.promote_types(op.dtype, M.dtype) if has_mass else op.dtype
-        _note(asymmetries, "A", op, A, defect, spacings[0], tol, dtype)
+        asymmetries["A"] = judged("A", op, A, defect, spacings[0], tol, dtype)
         if has_mass:
             mass_op = as_operator(M if M.dtype == dtype else M.astype(dtype), device=op.device)
             defect = _checked("M", mass_op)[1]
-            _note(asymmetries, "M", mass_op, M, defect, spacings[1], tol, dtype)
+            asymmetries["M"] = judged("M", mass_op, M, defect, spacings[1], tol, dtype)
+        asymmetries = {name: asymmetry for name, asymmetry in asymmetries.items() if asymmetry.size}
         if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
             norm, columns, applications = _magnitude(op.apply, op, "A"), columns + 1, applications + 1
     elif norm is None:
@@ -271,13 +244,6 @@ def measured(
     a = 0 if is_ordinary(largest, op.dtype) else _even(largest, op.dtype)
     inner = a if mode == "buckling" else m
     return Scaling(a, m, inner, columns, applications, is_known, asymmetries, spacings[0])
-
-
-def _note(asymmetries: dict[str, Asymmetry], name: str, op: Operator, *judgement: Any) -> None:
-    """Judge the asymmetry of a matrix, and note it if there is one."""
-    asymmetry = judged(name, op, *judgement)
-    if asymmetry.size:
-        asymmetries[name] = asymmetry
 
 
 def _scaled_operator(op: Operator, exponent: int) -> Operator:
@@ -309,9 +275,8 @@ def _entries(matrix: Any, op: Operator) -> tuple[float, Any]:
     """
     if not is_explicit(matrix) or matrix.dtype.kind not in "iubfc":
         return 1.0, op.dtype
-    if not hasattr(matrix, "format"):
-        entries = np.asarray(matrix) if isinstance(matrix, np.ndarray) else matrix
-    else:
+    entries = np.asarray(matrix) if isinstance(matrix, np.ndarray) else matrix
+    if hasattr(matrix, "format"):
         entries = (matrix if matrix.format in ("csr", "csc", "coo") else matrix.tocsr()).data
     largest = _largest(entries)
     return largest if 0 < largest < math.inf else 1.0, np.promote_types(op.dtype, entries.dtype)
@@ -322,14 +287,6 @@ def product_rounding(A: Any, dtype: Any) -> float:
 
     A row is a sum of as many products as it has entries. Their rounding errors can all have one sign, like
     those of a hub that adds the equal numbers of all other nodes.
-
-    Examples
-    --------
-    >>> import numpy as np, scipy.sparse as sp
-    >>> star = np.diag(np.r_[999.0, np.ones(999)])
-    >>> star[0, 1:] = star[1:, 0] = -1
-    >>> product_rounding(sp.csr_array(star), np.float64) * 2.0**53 / (999**2 + 999) ** 0.5
-    1000.0
     """
     if getattr(A, "format", "") not in ("csr", "csc") or not isinstance(A.indptr, np.ndarray):
         return 0.0

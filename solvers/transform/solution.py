@@ -18,6 +18,7 @@ from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_b
 from ..column_block import ColumnBlock
 from ..combine import (
     COUNTED,
+    concatenated,
     continued,
     described_ends,
     errors_allowed,
@@ -78,73 +79,6 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     return result
 
 
-def _accurate(
-    form: StandardForm, inner: EigenResult, inside: Problem, problem: Problem, norms: Norms
-) -> EigenResult:
-    """Transform pairs back; improve them where rounding errors keep them from their limits."""
-    with blas_threads(form.A):
-        result = _transformed_back(form, inner, problem, norms)
-    form.solve_within(0.0)
-    if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
-        return result
-    is_dense = inner.info["method"] == "dense"
-    if is_dense and not form.is_shifted and form.A.device == "cpu":
-        result = _refined(form, inner, inside, problem, norms)
-    elif form.inverse is not None and form.inverse.error:
-        result = result.with_info(stopped="inexact")
-    elif not is_dense or _dominant(to_host(inner.eigenvalues)).any():
-        again = _transformed_back(form, _polished(inner, inside), problem, norms)
-        costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
-        if (stopped := again.info["stopped"]) in STOPPED:
-            result = result.with_info(stopped=stopped)
-        is_better = _excess(again) < _excess(result) and not lacks(again, result, problem.which, form.map)
-        result = (again if is_better else result).with_info(**costs, history=again.history)
-    return as_rounding_allows(result, problem, norms)
-
-
-def joined_ends(form: StandardForm, problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
-    """Join both ends of a pair: the vectors of the high one are made orthogonal to those of the low one.
-
-    That is accurate, as values far out are many times as large, and so the errors of their vectors.
-    """
-    with blas_threads(form.A):
-        norms = _norms(form, problem.norm)
-        values = np.concatenate([to_host(part.eigenvalues).astype(np.float64) for part in (low, high)])
-        X = side_by_side(*(BlockVector(part.eigenvectors) for part in (low, high)))
-        X, residuals, limits = _pairs(form, values, X.array, problem.tolerance, norms)
-    order = np.argsort(values, kind="stable")
-    values, residuals, limits = (part[order] for part in (values, residuals, limits))
-    info, history = described_ends(problem, high, low), continued(high, low)
-    pairs = values, columns_of(X.array, order), residuals, limits
-    result = EigenResult.from_pairs(*pairs, high.verification.joined(low.verification), info, history)
-    return as_rounding_allows(result, problem, norms)
-
-
-def _refuse_indefinite(form: StandardForm) -> None:
-    """Look for negative eigenvalues of the matrix of an inner product that has no factor.
-
-    An iteration in such a product may converge, to pairs that do not belong to the problem that was meant.
-    """
-    if form.blocks is BlockVector or form.inner is None:
-        return
-    negligible = NEGLIGIBLE * float(np.finfo(form.inner.dtype).eps)
-    if is_dominated_by_its_diagonal(form.inner, negligible):
-        return
-    sketch = sketch_of(form.inner, INDEFINITE_STEPS)
-    if sketch.theta.min() < -negligible * sketch.norm:
-        raise OptionError(f"{_inner_name(form)} is indefinite; it must be positive definite.")
-
-
-def is_dominated_by_its_diagonal(operator: Any, negligible: float) -> bool:
-    """Check whether Gershgorin's discs of a matrix on the host leave out negative values, as of many M."""
-    if (matrix := matrix_on_host(operator)) is None:
-        return False
-    lengths = sp.csr_array((abs(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
-    radii, diagonal = lengths @ np.ones(matrix.shape[1]), matrix.diagonal().real
-    largest = radii.max(initial=0)
-    return bool(np.isfinite(largest) and (2 * diagonal - radii >= -negligible * largest).all())
-
-
 def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
     """Solve a problem around a shift, and prove by two more factorisations that no nearer value is missing.
 
@@ -171,27 +105,22 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
     return result.with_info(time_s=time.perf_counter() - problem.begin_s)
 
 
-def _solve_tolerance(form: StandardForm, tolerance: Tolerance, norms: Norms) -> float:
-    """Choose the residuals of solves, per ||x||, that leave those of pairs near the shift below their limits.
+def joined_ends(form: StandardForm, problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
+    """Join both ends of a pair: the vectors of the high one are made orthogonal to those of the low one.
 
-    A pair whose vectors are x = theta^-1 (A - sigma M)^-1 x has the residual of that solve.
+    That is accurate, as values far out are many times as large, and so the errors of their vectors.
     """
-    if form.inverse is None or (sigma := form.map.sigma) is None:
-        return 0.0
-    masses = 1.0 if form.M is None else 0.0  # at least, per ||x||
-    return float(SHARE * pair_limits(tolerance, np.array([sigma]), norms, 1.0, masses)[0])
+    told = replace(low, verification=high.verification.joined(low.verification))
+    told = told.with_info(**described_ends(problem, high, low), history=continued(high, low))
+    both = concatenated((low, high), told)
+    values = to_host(both.eigenvalues).astype(np.float64)
+    with blas_threads(form.A):
+        norms = _norms(form, problem.norm)
+        result = _measured(form, values, both.eigenvectors, problem, norms, told)
+    return as_rounding_allows(result.part(np.argsort(values, kind="stable")), problem, norms)
 
 
-def _excess(result: EigenResult) -> tuple[int, float]:
-    """Count the pairs that have not converged, and compute the largest ratio of residual and limit."""
-    return int((~result.converged).sum()), float((result.residuals / result.limits).max())
-
-
-def as_rounding_allows(
-    result: EigenResult,
-    problem: Problem,
-    norms: Norms,
-) -> EigenResult:
+def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
     """Accept residuals a little above the rounding floor, which errors of solves can cause."""
     values = to_host(result.eigenvalues).astype(np.float64)
     lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)
@@ -207,6 +136,9 @@ def as_rounding_allows(
     return accepted.with_info(why=why, stopped=stopped if stopped in STOPPED else "converged")
 
 
+# --- the problem in its standard form -----------------------------------------------------------------
+
+
 def _norms(form: StandardForm, norm: float | None) -> Norms:
     """Estimate the norms of a form's matrices, that of A unless it is given."""
 
@@ -218,77 +150,105 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
     return Norms(A, M, A if form.inner is form.A else M, shift)
 
 
+def _solve_tolerance(form: StandardForm, tolerance: Tolerance, norms: Norms) -> float:
+    """Choose the residuals of solves, per ||x||, that leave those of pairs near the shift below their limits.
+
+    A pair whose vectors are x = theta^-1 (A - sigma M)^-1 x has the residual of that solve.
+    """
+    if form.inverse is None or (sigma := form.map.sigma) is None:
+        return 0.0
+    masses = 1.0 if form.M is None else 0.0  # at least, per ||x||
+    return float(SHARE * pair_limits(tolerance, np.array([sigma]), norms, 1.0, masses)[0])
+
+
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     """Transform a problem: its blocks, its preconditioner, and its tolerance."""
-    S, asked, preconditioner = form.operator, problem.tolerance, problem.preconditioner
-    _refuse_more_than_rank(form, problem.k)
-    unit = float(np.finfo(S.dtype).eps) / 2
-    tolerance: Tolerance
-    if problem.begins_with_corrections and asked.tol:
-        tolerance = Tolerance(SHARE * asked.tol, asked.convergence, unit)
-    elif form.is_shifted or form.blocks is not BlockVector:
-        error = form.inverse.error if form.inverse is not None else 0.0
-        given = asked.tol, asked.convergence, unit, asked.rounding
-        tolerance = TransformedTolerance(*given, form.map, norms, error)
-    else:  # the solve that transforms the vectors back is one more step of inverse iteration
-        tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
-    if preconditioner is not None:
-        apply, out_of = preconditioner, form.out_of
-        assert out_of is not None
-
-        def precondition(R: Block) -> Block:  # C^H K^-1 C
-            X = BlockVector(np.ascontiguousarray(out_of(R.array)))
-            return BlockVector(form.into(apply(X).array), copy=True, dtype=S.dtype)
-
-        preconditioner = following(precondition, preconditioner)
+    S, seen, on_vectors = form.operator, problem.seen, form.blocks is not BlockVector
+    rank, name = S.shape[0], form.inner_name
+    if rank < form.A.shape[0] and problem.k > rank:
+        kind = "finite" if name == "M" else "nonzero"
+        raise OptionError(
+            f"k: got {problem.k}; {name} has rank {rank}, and the problem no more {kind} eigenvalues than "
+            f"that: give an integer from 1 to {rank}."
+        )
     start, locked = (
         None if block is None else tall_block(name, form.into(block.array), S)
         for name, block in (("v0", problem.start), ("orthogonal_to", problem.locked))
     )
-    if start is not None and problem.start is not None and to_host(problem.start.norms()).any():
-        _refuse_null_vectors(form, start)
-    seen = problem.seen
+    if start is not None and not to_host(form.blocks(start.array).norms()).any():
+        assert problem.start is not None
+        if to_host(problem.start.norms()).any():  # otherwise it is refused as zero
+            raise OptionError(
+                f"v0 lies in the null space of {name}: {name} v0 is zero, and so is its part along every "
+                "wanted vector; give a start with a component outside of it, or leave it out."
+            )
     return replace(
         problem,
         operator=S,
         seen=None if seen is None else lambda theta: seen(form.map.values(theta)),
         start=start,
         locked=locked,
-        preconditioner=preconditioner,
-        tolerance=tolerance,
+        preconditioner=_preconditioner(form, problem),
+        tolerance=_tolerance(form, problem, norms),
         norm=None,
         exponent=form.map.degree * problem.exponent,
         has_costly_steps=form.is_shifted,
         solve_width=form.solve_width,
         blocks=form.blocks,
-        method=problem.method if form.blocks is BlockVector or problem.method == "filter" else "lanczos",
+        method="lanczos" if on_vectors and problem.method != "filter" else problem.method,
     )
 
 
-def _inner_name(form: StandardForm) -> str:
-    """Name the matrix of the inner product."""
-    return "A" if form.inner is form.A else "M"
+def _tolerance(form: StandardForm, problem: Problem, norms: Norms) -> Tolerance:
+    """Transform a tolerance."""
+    asked, unit = problem.tolerance, float(np.finfo(form.operator.dtype).eps) / 2
+    if problem.begins_with_corrections and asked.tol:
+        return Tolerance(SHARE * asked.tol, asked.convergence, unit)
+    if form.is_shifted or form.blocks is not BlockVector:
+        error = form.inverse.error if form.inverse is not None else 0.0
+        given = asked.tol, asked.convergence, unit, asked.rounding
+        return TransformedTolerance(*given, form.map, norms, error)
+    # The solve that transforms the vectors back is one more step of inverse iteration.
+    return Tolerance(float(asked.unit**DIGITS), "value", unit)
 
 
-def _refuse_more_than_rank(form: StandardForm, k: Any) -> None:
-    """Refuse to look for more pairs than the matrix of the inner product leaves."""
-    rank, name = form.operator.shape[0], _inner_name(form)
-    if rank < form.A.shape[0] and isinstance(k, int | np.integer) and k > rank:
-        kind = "finite" if name == "M" else "nonzero"
-        raise OptionError(
-            f"k: got {k}; {name} has rank {rank}, and the problem no more {kind} eigenvalues than that: give "
-            f"an integer from 1 to {rank}."
-        )
+def _preconditioner(form: StandardForm, problem: Problem) -> Any:
+    """Transform a preconditioner K^-1 to C^H K^-1 C."""
+    apply, out_of = problem.preconditioner, form.out_of
+    if apply is None:
+        return None
+    assert out_of is not None
+
+    def precondition(R: Block) -> Block:
+        X = BlockVector(np.ascontiguousarray(out_of(R.array)))
+        return BlockVector(form.into(apply(X).array), copy=True, dtype=form.operator.dtype)
+
+    return following(precondition, apply)
 
 
-def _refuse_null_vectors(form: StandardForm, start: BlockVector) -> None:
-    """Refuse start vectors whose norms in the inner product are zero."""
-    if not to_host(form.blocks(start.array).norms()).any():
-        name = _inner_name(form)
-        raise OptionError(
-            f"v0 lies in the null space of {name}: {name} v0 is zero, and so is its part along every wanted "
-            "vector; give a start with a component outside of it, or leave it out."
-        )
+def _refuse_indefinite(form: StandardForm) -> None:
+    """Look for negative eigenvalues of the matrix of an inner product that has no factor.
+
+    An iteration in such a product may converge, to pairs that do not belong to the problem that was meant.
+    """
+    if form.blocks is BlockVector or form.inner is None:
+        return
+    negligible = NEGLIGIBLE * float(np.finfo(form.inner.dtype).eps)
+    if is_dominated_by_its_diagonal(form.inner, negligible):
+        return
+    sketch = sketch_of(form.inner, INDEFINITE_STEPS)
+    if sketch.theta.min() < -negligible * sketch.norm:
+        raise OptionError(f"{form.inner_name} is indefinite; it must be positive definite.")
+
+
+def is_dominated_by_its_diagonal(operator: Any, negligible: float) -> bool:
+    """Check whether Gershgorin's discs of a matrix on the host leave out negative values, as of many M."""
+    if (matrix := matrix_on_host(operator)) is None:
+        return False
+    lengths = sp.csr_array((abs(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
+    radii, diagonal = lengths @ np.ones(matrix.shape[1]), matrix.diagonal().real
+    largest = radii.max(initial=0)
+    return bool(np.isfinite(largest) and (2 * diagonal - radii >= -negligible * largest).all())
 
 
 def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
@@ -310,11 +270,19 @@ def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
         )
 
 
-def _dominant(theta: RealArray) -> NDArray[np.bool_]:
+# --- pairs beside dominant ones -----------------------------------------------------------------------
+
+
+def _are_dominant(theta: RealArray) -> NDArray[np.bool_]:
     """Find the values whose rounding errors limit the accuracy of others."""
     size = np.abs(theta)
     dominant: NDArray[np.bool_] = size > DOMINANT * size.min()
     return dominant
+
+
+def _with_costs(told: EigenResult, part: EigenResult) -> EigenResult:
+    """Add the costs of a part to a result, which ends for the same reason."""
+    return told.with_info(**totals(told, part), stopped=part.info["stopped"], history=continued(told, part))
 
 
 def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
@@ -327,84 +295,88 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         maxiter=inside.maxiter if corrects else POLISHING,
         method="lanczos" if inner.info["method"] == "dense" else inside.method,
     )
-    inner, others, unknown = _other_end(inner, inside)
-    theta, V = to_host(inner.eigenvalues), inner.eigenvectors
-    k, size = len(theta), np.abs(theta)
-    near = np.flatnonzero(_dominant(theta))
-    if corrects or (len(near) == 0 and others is None):
-        rest = solve(replace(staged(inside, "polished"), start=tall_block("v0", V, S)))
-        told = {**inner.info, **totals(inner, rest), "stopped": rest.info["stopped"]}
-        rest = replace(rest, verification=inner.verification)
-        return rest.with_info(**told, history=continued(inner, rest))
-    far = np.setdiff1d(np.arange(k), near)
+    told, others, unknown = _other_end(inner, inside)
+    theta = to_host(inner.eigenvalues)
+    is_near = _are_dominant(theta) & (not corrects)
+    parts = [*others, inner.part(np.flatnonzero(is_near))]
+    far, is_alone = np.flatnonzero(~is_near), not others and not is_near.any()
     sides: dict[Selection, NDArray[np.intp]] = {inside.which: far}
-    if inside.which == "BE":  # of both ends only one can be solved for in the complement of others
-        middle = int((far < k // 2).sum())
+    if inside.which == "BE" and not is_alone:  # only one end can be solved for in the complement of others
+        middle = int((far < len(theta) // 2).sum())
         sides = {"SA": far[:middle], "LA": far[middle:]}
-    locked = None if inside.locked is None else BlockVector(inside.locked.array, copy=True)
-    Y: Block = BlockVector(columns_of(V, near))
-    if others is not None:
-        Y = side_by_side(BlockVector(others.eigenvectors), Y)
-    costs, may_go_on = inner, inner.info["stopped"] in AT_THE_LIMIT
-    theta, residuals, limits = theta.copy(), inner.residuals.copy(), inner.limits.copy()
     for which, columns in sides.items():
-        X = BlockVector(columns_of(V, columns))
-        if len(columns) and may_go_on:
-            once = replace(
-                staged(inside, f"polished {which}"),
-                k=len(columns),
-                which=which,
-                start=tall_block("v0", X.array, S),
-                locked=tall_block("orthogonal_to", side_by_side(Y, locked), S),
-                norm=max(float(size[columns].max()), unknown),  # of the operator in the complement
-            )
-            rest = solve(once)
-            X, stopped = BlockVector(rest.eigenvectors), rest.info["stopped"]
-            theta[columns] = to_host(rest.eigenvalues)
-            residuals[columns], limits[columns] = rest.residuals, rest.limits
-            costs = costs.with_info(**totals(costs, rest), stopped=stopped, history=continued(costs, rest))
-            may_go_on = stopped in AT_THE_LIMIT
-        Y = side_by_side(Y, X)
-    order = np.concatenate([near, *sides.values()])
-    theta, residuals, limits = theta[order], residuals[order], limits[order]
-    if others is not None:
-        theta = np.concatenate([to_host(others.eigenvalues), theta])
-        residuals = np.concatenate([others.residuals, residuals])
-        limits = np.concatenate([others.limits, limits])
-    pairs = theta, Y.array, residuals, limits
-    return EigenResult.from_pairs(*pairs, costs.verification, costs.info, costs.history)
+        part = inner.part(columns)
+        if len(columns) and told.info["stopped"] in AT_THE_LIMIT:
+            start = tall_block("v0", part.eigenvectors, S)
+            once = replace(staged(inside, f"polished {which}"), k=len(columns), which=which, start=start)
+            if not is_alone:  # S is that in the complement
+                locked = side_by_side(*(BlockVector(each.eigenvectors) for each in parts), inside.locked)
+                norm = max(float(np.abs(theta[columns]).max()), unknown)
+                once = replace(once, locked=tall_block("orthogonal_to", locked, S), norm=norm)
+            part = solve(once)
+            told = _with_costs(told, part)
+        parts.append(part)
+    return concatenated(parts, told)
 
 
-def _other_end(inner: EigenResult, inside: Problem) -> tuple[EigenResult, EigenResult | None, float]:
+def _other_end(told: EigenResult, inside: Problem) -> tuple[EigenResult, list[EigenResult], float]:
     """Compute pairs at the end of a spectrum that is not wanted, where they limit the accuracy of the others.
 
-    Returns the result with their costs, these pairs, and the largest magnitude left at that end; None and
+    Returns the result with their costs, these pairs, and the largest magnitude left at that end; none and
     zero where they do no harm.
     """
-    n, size = inside.operator.shape[0], np.abs(to_host(inner.eigenvalues))
+    n, size = inside.operator.shape[0], np.abs(to_host(told.eigenvalues))
     other, least = OTHER_END.get(inside.which), DOMINANT * float(size.min())
-    if other is None or inside.begins_with_corrections or inner.info["norm"] <= max(least, size.max()):
-        return inner, None, 0.0
-    found, dominant = None, 0
+    if other is None or inside.begins_with_corrections or told.info["norm"] <= max(least, size.max()):
+        return told, [], 0.0
+    others: list[EigenResult] = []
+    unknown = 0.0
     for count in OTHERS:
         k = min(count, (n - len(size)) // 4)
-        if k < 1 or inner.info["stopped"] not in AT_THE_LIMIT:
+        if k < 1 or told.info["stopped"] not in AT_THE_LIMIT:
             break
         part = staged(inside, f"{count} of the other end")
         found = solve(replace(part, which=other, k=k, start=None, seen=None))
-        stopped, history = found.info["stopped"], continued(inner, found)
-        inner = inner.with_info(**totals(inner, found), stopped=stopped, history=history)
-        dominant = int((np.abs(to_host(found.eigenvalues)) > least).sum())
-        if dominant < k:
+        told = _with_costs(told, found)
+        sizes = np.abs(to_host(found.eigenvalues))
+        is_dominant = sizes > least
+        others = [found.part(np.flatnonzero(is_dominant))] if is_dominant.any() else []
+        unknown = float(sizes[~is_dominant].max(initial=0.0)) if not is_dominant.all() else least
+        if not is_dominant.all():
             break
-    if found is None or dominant == 0:
-        return inner, None, 0.0
-    begin = len(found.eigenvalues) - dominant
-    ends = slice(dominant), slice(dominant, None)
-    if other == "LA":
-        ends = slice(begin, None), slice(begin)
-    others, rest = map(found.part, ends)
-    return inner, others, float(np.abs(to_host(rest.eigenvalues)).max(initial=0.0 if begin else least))
+    return told, others, unknown if others else 0.0
+
+
+# --- the way back -------------------------------------------------------------------------------------
+
+
+def _accurate(
+    form: StandardForm, inner: EigenResult, inside: Problem, problem: Problem, norms: Norms
+) -> EigenResult:
+    """Transform pairs back; improve them where rounding errors keep them from their limits."""
+    with blas_threads(form.A):
+        result = _transformed_back(form, inner, problem, norms)
+    form.solve_within(0.0)
+    if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
+        return result
+    is_dense = inner.info["method"] == "dense"
+    if is_dense and not form.is_shifted and form.A.device == "cpu":
+        result = _refined(form, inner, inside, problem, norms)
+    elif form.inverse is not None and form.inverse.error:
+        result = result.with_info(stopped="inexact")
+    elif not is_dense or _are_dominant(to_host(inner.eigenvalues)).any():
+        again = _transformed_back(form, _polished(inner, inside), problem, norms)
+        costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
+        if (stopped := again.info["stopped"]) in STOPPED:
+            result = result.with_info(stopped=stopped)
+        is_better = _excess(again) < _excess(result) and not lacks(again, result, problem.which, form.map)
+        result = (again if is_better else result).with_info(**costs, history=again.history)
+    return as_rounding_allows(result, problem, norms)
+
+
+def _excess(result: EigenResult) -> tuple[int, float]:
+    """Count the pairs that have not converged, and compute the largest ratio of residual and limit."""
+    return int((~result.converged).sum()), float((result.residuals / result.limits).max())
 
 
 def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
@@ -415,23 +387,19 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     order = np.argsort(-np.abs(theta), kind="stable")
     values = form.map.values(theta[order])
     Y = columns_of(result.eigenvectors, order)
+    told = result.with_info(norm=norms.A, why=f"{result.info['why']}; {form.why}")
     # For a given tolerance Y may be accurate enough, without the solve of another step of inverse iteration.
     may_end = form.is_direct and problem.tolerance.tol > 0
     for vectors in (lambda V: V, form.vectors) if may_end else (form.vectors,):
-        X, residuals, limits = _pairs(form, values, vectors(Y), problem.tolerance, norms)
-        if (residuals <= SHARE * limits).all():
+        found = _measured(form, values, vectors(Y), problem, norms, told)
+        if (found.residuals <= SHARE * found.limits).all():
             break
     ascending = np.argsort(values, kind="stable")
     if len(theta) > problem.k:  # pairs of the other end, which the wanted ones have been cleaned of, too
         ranks = np.argsort(np.argsort(theta[order], kind="stable"))
         is_wanted = ranks < problem.k if problem.which == "SA" else ranks >= len(theta) - problem.k
         ascending = ascending[is_wanted[ascending]]
-    info = result.info.copy()
-    info["norm"], info["why"] = norms.A, f"{info['why']}; {form.why}"
-    vectors_of = columns_of(X.array, ascending)
-    values, residuals, limits = (part[ascending] for part in (values, residuals, limits))
-    pairs = values, vectors_of, residuals, limits
-    return EigenResult.from_pairs(*pairs, result.verification, info, result.history)
+    return found.part(ascending)
 
 
 def _refined(
@@ -439,41 +407,37 @@ def _refined(
 ) -> EigenResult:
     """Improve pairs of dense LAPACK, which are those of an unshifted form, in the space of all vectors."""
     whole = solve(replace(inside, k=inside.n - inside.n_locked, which="SA", seen=None))
-    X, is_swapped = form.vectors(whole.eigenvectors), form.inner is form.A
+    is_swapped = form.inner is form.A
     A, M = (form.M, form.A) if is_swapped else (form.A, form.M)
-    values, X = refined_pairs(A, M, X)
+    values, X = refined_pairs(A, M, form.vectors(whole.eigenvectors))
     if is_swapped:
         with np.errstate(divide="ignore"):
             values = 1 / values
-    seen = (problem.seen or form.map.transformed)(values)
-    wanted = select(seen, problem.which)[: len(inner.eigenvalues)]
+    wanted = select((problem.seen or form.map.transformed)(values), problem.which)[: len(inner.eigenvalues)]
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
-    values = values[wanted]
-    block, residuals, limits = _pairs(form, values, X[:, wanted], problem.tolerance, norms)
-    info = whole.info.copy()
-    info.update(totals(inner, whole))  # type: ignore[typeddict-item]
-    info["k"], info["which"], info["norm"] = problem.k, problem.which, norms.A
-    info["why"] = f"{inner.info['why']}; {form.why}"
-    vectors = columns_of(block.array, np.arange(len(wanted)))
-    return EigenResult.from_pairs(values, vectors, residuals, limits, whole.verification, info)
+    entries = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
+    told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)
+    result = _measured(form, values[wanted], X[:, wanted], problem, norms, told)
+    return result.part(np.arange(len(wanted)))  # rows one after the other
 
 
-def _pairs(
-    form: StandardForm, values: RealArray, vectors: Array, tolerance: Tolerance, norms: Norms
-) -> tuple[Block, RealArray, RealArray]:
+def _measured(
+    form: StandardForm, values: RealArray, vectors: Array, problem: Problem, norms: Norms, told: EigenResult
+) -> EigenResult:
     """Orthonormalise vectors, and compute their residuals with A and M, and the limits of these.
 
     The tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
-    abs(lambda).
+    abs(lambda). `told` describes the result.
     """
-    is_on_host = form.A.device == "cpu"
-    X: Block = ColumnBlock(vectors) if is_on_host else BlockVector(vectors, copy=True)
+    X: Block = ColumnBlock(vectors) if form.A.device == "cpu" else BlockVector(vectors, copy=True)
     X.scale(column_factors(1 / to_host(X.norms()), X))
     X = _orthonormal(X, form.inner)
     MX = applied(form.M, X)
     R = applied(form.A, X).axpy(column_factors(-values, X), MX)
     residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
-    return X, residuals, pair_limits(tolerance, values, norms, lengths, masses)
+    limits = pair_limits(problem.tolerance, values, norms, lengths, masses)
+    pairs = values, X.array, residuals, limits
+    return EigenResult.from_pairs(*pairs, told.verification, told.info, told.history)
 
 
 def _orthonormal(X: Block, inner: Operator | None) -> Block:
@@ -488,16 +452,11 @@ def _orthonormal(X: Block, inner: Operator | None) -> Block:
         try:
             inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
         except np.linalg.LinAlgError:
-            return _orthonormal_by_rank(X, inner)
+            Q = BlockVector(X.array, copy=True)
+            R = orthogonalize(Q, M=inner).R  # its order is that of pivots
+            Q = Q.combine(small_matrix(np.linalg.qr(R)[0], Q))
+            return ColumnBlock.of(Q) if isinstance(X, ColumnBlock) else Q
         X = X.combine(small_matrix(inverse, X))
         if np.abs(G - np.eye(len(G))).max() < NEARLY_ORTHONORMAL / len(G):
             break
     return X
-
-
-def _orthonormal_by_rank(X: Block, inner: Operator | None) -> Block:
-    """Orthonormalise columns, which may be dependent, in their order."""
-    Q = BlockVector(X.array, copy=True)
-    R = orthogonalize(Q, M=inner).R  # its order is that of pivots
-    Q = Q.combine(small_matrix(np.linalg.qr(R)[0], Q))
-    return ColumnBlock.of(Q) if isinstance(X, ColumnBlock) else Q

@@ -39,19 +39,23 @@ class SpectralMap:
     @property
     def _coefficients(self) -> tuple[float, float, float, float]:
         """The a, b, c, d of theta = (a lambda + b) / (c lambda + d)."""
-        if self.sigma is None:
+        sigma = self.sigma
+        if sigma is None:
             return 1, 0, 0, 1
-        match self.mode:
-            case "normal":
-                return 0, 1, 1, -self.sigma
-            case "cayley":
-                return 1, self.sigma, 1, -self.sigma
-            case "buckling":
-                return 1, 0, 1, -self.sigma
-            case "distance":
-                return 1, -self.sigma, 0, 1
-            case _:
-                return -1 / self.sigma, 1, 1, 0
+        if self.mode == "reciprocal":
+            return -1 / sigma, 1, 1, 0
+        return {
+            "normal": (0, 1, 1, -sigma),
+            "cayley": (1, sigma, 1, -sigma),
+            "buckling": (1, 0, 1, -sigma),
+            "distance": (1, -sigma, 0, 1),
+        }[self.mode]
+
+    @property
+    def at_infinity(self) -> float | None:
+        """The theta of an infinite lambda, one in buckling mode; None where that is infinite, too."""
+        a, _, c, _ = self._coefficients
+        return a / c if c else None
 
     def transformed(self, values: RealArray) -> RealArray:
         """Compute theta.
@@ -67,27 +71,8 @@ class SpectralMap:
             theta: RealArray = (a * values + b) / (c * values + d)
         return theta if self.at_infinity is None else np.where(np.isinf(values), self.at_infinity, theta)
 
-    @property
-    def at_infinity(self) -> float | None:
-        """The theta of an infinite lambda; None where that is infinite, too.
-
-        Examples
-        --------
-        >>> SpectralMap(3.0, "buckling").at_infinity
-        1.0
-        """
-        a, _, c, _ = self._coefficients
-        return a / c if c else None
-
     def values(self, theta: RealArray) -> RealArray:
-        """Compute lambda.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> SpectralMap(3.0, "normal").values(np.array([0.5, -1.0])).tolist()
-        [5.0, 2.0]
-        """
+        """Compute lambda."""
         a, b, c, d = self._coefficients
         with np.errstate(divide="ignore", over="ignore"):
             values: RealArray = (b - d * theta) / (c * theta - a)
@@ -119,19 +104,12 @@ class TransformedTolerance(Tolerance):
 
     A residual s of a pair (theta, y), y of norm one, becomes one of ||C|| s times the slope of the
     transformation for an x with C^H x of norm one, so that the length of x is at least 1 / ||C||, where C C^H
-    is the matrix of the inner product.
-
-    Attributes
-    ----------
-    tol, convergence, unit
-        Of A and M.
-    solve_error : float
-        Relative residual of solves, where it is above rounding errors.
+    is the matrix of the inner product. `tol`, `convergence` and `unit` are those of A and M.
     """
 
     map: SpectralMap = SpectralMap()
     norms: Norms = Norms(1.0, 1.0, 1.0)
-    solve_error: float = 0.0
+    solve_error: float = 0.0  # relative residual of solves, where it is above rounding errors
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         """Compute the residual limit per value of the transformed operator, of the given norm."""

@@ -35,14 +35,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from blockvec import (
-    BlockVector,
-    Factorization,
-    Operator,
-    array_namespace,
-    as_operator,
-    factorize,
-)
+from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
 from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
@@ -50,7 +43,7 @@ from ..arguments import check_shape, is_explicit
 from ..blocks import Array, to_host
 from ..column_block import ColumnBlock
 from ..costs import DENSE_SHARE
-from ..factorization.gram import Factor, gram_factor, rows_of_semidefinite
+from ..factorization.gram import Factor, gram_factor, must_be, rows_of_semidefinite
 from ..factorization.root import root_factor
 from ..factorization.shifted import ShiftedInverse, Solve, checked_inverse, shifted_inverse
 from ..result import SingularError
@@ -66,6 +59,7 @@ SINGULAR = {  # remedies for a singular M, by modes and methods that do not take
     "preconditioner, jd_options), and give sigma with A as a matrix, or with OPinv.",
     "interval": "filters and dense LAPACK need a positive definite one: leave out the method, and give A and "
     "M as matrices.",
+    "reciprocal": "it must be positive definite in buckling mode.",
     "estimate": "an estimate needs a positive definite one: give method='inertia', with A and M as matrices.",
 }
 
@@ -98,6 +92,11 @@ class StandardForm:
         factors = None if self.inverse is None else self.inverse.factors
         return 0 if factors is None else factors.solve_width
 
+    @property
+    def inner_name(self) -> str:
+        """The name of the matrix of the inner product."""
+        return "A" if self.inner is self.A else "M"
+
     def solve_within(self, tolerance: float) -> None:
         """Let solves with A - sigma M have residuals of tolerance ||x||."""
         if self.inverse is not None:
@@ -120,57 +119,39 @@ def standard_form(
     Minv: Any = None,
     k: int = 1,
     method: str = "auto",
+    on_vectors: bool | None = None,
 ) -> StandardForm:
     """Transform A x = lambda M x, with or without a shift; the arguments are those of `eigsh`.
 
     `operator` applies A, which need not be explicit if nothing is factorised. `factors` of A - sigma M, for
-    any sigma, are reused. `k` pairs are wanted, by a `method`.
+    any sigma, are reused. `k` pairs are wanted, by a `method`. The iteration runs `on_vectors` x themselves
+    or on y = C^H x, by default on whichever takes less time.
 
     Refuses an M of the wrong definiteness, a shift that is an eigenvalue, and a matrix that is not explicit
     where a factorisation needs it.
     """
+    if sigma is None and M is None:
+        raise OptionError("standard_form: got neither M nor sigma; a standard problem needs no other form.")
+    if sigma == 0 and mode not in ("normal", "distance"):
+        raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
     mass = None if M is None else _mass(M, operator)
     dtype = operator.dtype if mass is None else np.promote_types(operator.dtype, mass.dtype)
-    if sigma is None and mass is None:
-        raise OptionError("standard_form: got neither M nor sigma; a standard problem needs no other form.")
-    if operator.device != "cpu" and mode != "distance":
-        return in_inner_product(operator, A, M, sigma, OPinv, mode, factors)
-    mass_matrix = _host_matrix("M", M, dtype) if is_explicit(M) else None
-    is_shifted = sigma is not None and mode in ("normal", "cayley") and OPinv is None
-    may_iterate = is_shifted and mass_matrix is not None and method != "dense"
-    if may_iterate and _is_iterated(mass_matrix, k):
-        return in_inner_product(operator, A, mass_matrix, sigma, mode=mode, factors=factors)
-
-    def mass_factor() -> Factor:
-        if mass_matrix is not None:
-            return gram_factor("M", mass_matrix)
-        assert mass is not None
-        inverse = None if Minv is None else as_operator(Minv, shape=mass.shape, dtype=mass.dtype)
-        return root_factor(mass, inverse)
-
-    map = SpectralMap(sigma, mode)
-    if sigma is None or mode == "distance":
-        if mass is None:
-            return _without_inverse(operator, map, sigma or 0.0)
+    is_shifted = sigma is not None and mode not in ("distance", "reciprocal")
+    is_on_host = operator.device == "cpu"
+    if is_on_host and is_explicit(M):
+        M = _host_matrix("M", M, dtype)
+    if on_vectors is None:
+        may_iterate = is_shifted and mode != "buckling" and OPinv is None and method != "dense"
+        may_iterate &= is_on_host and is_explicit(M)
+        on_vectors = _is_iterated(M, k) if may_iterate else not is_on_host and mode != "distance"
+    if on_vectors and mass is not None:
+        mass = as_operator(_explicit("M", M), device=operator.device)
+    gram = ("A", A, operator) if mode in ("buckling", "reciprocal") else ("M", M, mass)
+    factor, map = _factor(*gram, is_shifted, on_vectors, dtype, Minv), SpectralMap(sigma, mode)
+    if not is_shifted:
         singular = SINGULAR.get(mode) or SINGULAR.get(method) or SINGULAR["no shift"]
-        matrix = _host_matrix("A", A, dtype) if is_explicit(A) and hasattr(A, "nnz") else None
-        return _without_shift(operator, mass, mass_factor(), "M", map, sigma or 0.0, dtype, singular, matrix)
-    if sigma == 0 and mode != "normal":
-        raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
-    factor = None
-    if mode in ("buckling", "reciprocal"):
-        factor = gram_factor("A", _host_matrix("A", A, dtype), "in buckling mode")
-        if mode == "reciprocal":
-            singular = "it must be positive definite in buckling mode."
-            return _without_shift(operator, mass, factor, "A", map, 1 / sigma, dtype, singular)
-    elif mass is not None:
-        factor = mass_factor()
-    if OPinv is None:
-        if mass is not None:
-            _explicit("M", M)
-        inverse = shifted_inverse(_explicit("A", A), mass_matrix, float(sigma), factors=factors)
-    else:
-        inverse = checked_inverse(given_inverse(OPinv, operator), operator, mass, float(sigma))
+        return _without_shift(operator, A, mass, factor, map, np.dtype(dtype), singular)
+    inverse = _inverse(operator, A, M, mass, cast(float, sigma), OPinv, factors)
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
 
 
@@ -178,24 +159,19 @@ def _is_iterated(M: Any, k: int) -> bool:
     """Check whether a problem of the host is solved in the inner product of M, without a factor of M.
 
     That takes less time than products with a factor, unless M is diagonal, and has no dense form. The space
-    must have more dimensions than a basis has columns.
+    must have more dimensions than a basis has columns. If D M D has a diagonal of ones, its eigenvalues have
+    the sum n, and their squares that of all squared elements: by Cauchy and Schwarz, n^2 over the latter is
+    at most the rank.
     """
-    n, massive = M.shape[0], int(np.count_nonzero(M.diagonal()))
+    n, diagonal = M.shape[0], M.diagonal().real
+    massive = np.count_nonzero(diagonal)
     is_diagonal = M.nnz <= n and bool((M.indices == np.repeat(np.arange(n), np.diff(M.indptr))).all())
-    return not is_diagonal and massive > FACTOR_ROWS and _least_rank(M) >= DENSE_SHARE * (k + BASIS)
-
-
-def _least_rank(M: Any) -> float:
-    """Bound the rank of a Hermitian positive semidefinite matrix from below.
-
-    With a diagonal of ones, its eigenvalues have the sum n, and their squares that of all squared elements:
-    by Cauchy and Schwarz, n^2 over the latter is at most the rank.
-    """
-    diagonal = M.diagonal().real
-    weights = np.divide(1.0, diagonal, out=np.zeros(len(diagonal)), where=diagonal > 0)
+    if is_diagonal or massive <= FACTOR_ROWS:
+        return False
+    weights = np.divide(1.0, diagonal, out=np.zeros(n), where=diagonal > 0)
     squares = sp.csr_array((abs(M.data) ** 2, M.indices, M.indptr), shape=M.shape)
-    total = float(weights @ (squares @ weights))
-    return np.count_nonzero(weights) ** 2 / total if total else 0.0
+    least_rank = np.count_nonzero(weights) ** 2 / max(float(weights @ (squares @ weights)), 1.0)
+    return least_rank >= DENSE_SHARE * (k + BASIS)
 
 
 def given_inverse(OPinv: Any, A: Operator) -> Operator:
@@ -208,137 +184,14 @@ def given_inverse(OPinv: Any, A: Operator) -> Operator:
     return inverse
 
 
-def _without_inverse(A: Operator, map: SpectralMap, offset: float) -> StandardForm:
-    """Form A - offset I."""
-    return StandardForm(
-        operator=as_operator(
-            lambda Y: A.apply(BlockVector(Y), shift=offset).array,
-            shape=A.shape,
-            dtype=A.dtype,
-            device=A.device,
-        ),
-        A=A,
-        M=None,
-        inner=None,
-        into=_same,
-        vectors=_same,
-        map=map,
-        why="the values furthest from sigma need no factorisation",
-        out_of=_same,
-    )
-
-
-def in_inner_product(
-    A: Operator,
-    matrix: Any,
-    M: Any,
-    sigma: float | None,
-    OPinv: Any = None,
-    mode: str = "normal",
-    factors: Factorization | None = None,
-) -> StandardForm:
-    """Form the operator of a shift, or M^-1 A, on blocks in the inner product of M (of A for buckling).
-
-    The arguments are those of `standard_form`, `A` applies `matrix`.
-    """
-    if sigma == 0 and mode != "normal":
-        raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
-    mass = None if M is None else as_operator(_explicit("M", M), device=A.device)
-    diagonal: Any = None  # of the matrix of the inner product
-    massive: Any = None  # its rows that are not zero
-    if mass is not None and mode == "buckling":
-        mass.check_hermitian(0, name="M")
-    elif mass is not None:
-        diagonal, massive = _checked_diagonal("M", M, mass)
-    if mode == "buckling":
-        diagonal, _ = _checked_diagonal("A", matrix, A, " in buckling mode")
-    inner = metric = A if mode == "buckling" else mass
-    restrict: Solve = _same
-    extend: Solve = _same
-    dtype = A.dtype if mass is None else np.promote_types(A.dtype, mass.dtype)
-    if sigma is None:
-        factored = factorize(M, device=A.device)
-        if factored.is_singular:
-            raise SingularError("M is singular; give sigma, with which infinite eigenvalues do no harm.")
-        if factored.inertia:
-            raise OptionError("M is indefinite; it must be positive definite.")
-
-        why, shifted = "M is factorised", None
-        vectors: Solve = _same
-
-        def apply(Y: Array) -> Array:
-            return factored.solve(A.apply(BlockVector(Y))).array
-
-    else:
-        if OPinv is None:
-            inverse = shifted_inverse(matrix, M, float(sigma), device=A.device, factors=factors)
-        else:
-            inverse = checked_inverse(given_inverse(OPinv, A), A, mass, float(sigma))
-        sigma, why = inverse.sigma, inverse.why
-        if mass is not None and mode != "buckling":
-            metric, restrict, extend = _restricted(M, mass, massive)
-            diagonal = diagonal[massive]
-        shifted, vectors = inverse, inverse.solve if metric is None else _after(inverse.solve, metric, extend)
-        twice = 2 * sigma
-
-        def apply(Y: Array) -> Array:
-            product = restrict(vectors(Y))
-            return Y + twice * product if mode == "cayley" else product
-
-    shape = A.shape if metric is None else metric.shape
-    order = "C" if sigma is None else "A"
-    function: Any = as_operator(apply, shape=shape, dtype=dtype, device=A.device, order=order)
-    function.can_fail = True
-    blocks = BlockVector if metric is None else inner_product_blocks(metric, diagonal)
-    return StandardForm(
-        operator=function if inner is None else cast(Operator, InnerProductOperator(function, blocks)),
-        A=A,
-        M=mass,
-        inner=inner,
-        into=restrict,
-        vectors=vectors,
-        map=SpectralMap(sigma, mode),
-        why=why,
-        out_of=_same if sigma is None else None,
-        blocks=blocks,
-        is_direct=restrict is _same,
-        inverse=shifted,
-    )
-
-
-def _restricted(M: Any, mass: Operator, rows: NDArray[np.intp]) -> tuple[Operator, Solve, Solve]:
-    """Restrict a positive semidefinite M to the rows that are not zero.
-
-    Returns its operator, and functions that take these rows out of a block, and put them into one that is
-    zero otherwise.
-    """
-    n = mass.shape[0]
-    if len(rows) == n:
-        return mass, _same, _same
-    matrix = _rows_on_host(M, mass)
-    among = rows if sp.issparse(matrix) else array_namespace(matrix).asarray(rows)
-    restricted = as_operator(matrix[among][:, among], device=mass.device)
-    order = "F" if mass.device == "cpu" else "C"
-    xp = mass.backend.xp
-    indices = xp.asarray(rows)
-
-    def extend(Y: Array) -> Array:
-        X: Array = xp.zeros((n, Y.shape[1]), Y.dtype, order=order)
-        X[indices] = Y
-        return X
-
-    return restricted, lambda X: X[indices], extend
-
-
-def _rows_on_host(matrix: Any, operator: Operator) -> Any:
-    """Copy a sparse matrix to the host, in compressed row form; return a dense one of any device as it is."""
-    return operator.to_host() if hasattr(operator, "to_host") else matrix
-
-
-def _after(solve: Solve, metric: Operator, extend: Solve) -> Solve:
-    """Compose a product, zeros in the other rows, and a solve."""
-    blocks = ColumnBlock if metric.device == "cpu" else BlockVector
-    return lambda Y: solve(extend(applied(metric, blocks(Y)).array))
+def _inverse(
+    operator: Operator, A: Any, M: Any, mass: Operator | None, sigma: float, OPinv: Any, factors: Any
+) -> ShiftedInverse:
+    """Factorise A - sigma M, or check a given inverse."""
+    if OPinv is not None:
+        return checked_inverse(given_inverse(OPinv, operator), operator, mass, float(sigma))
+    M = None if M is None else _explicit("M", M)
+    return shifted_inverse(_explicit("A", A), M, float(sigma), device=operator.device, factors=factors)
 
 
 def _same(X: Array) -> Array:
@@ -346,56 +199,130 @@ def _same(X: Array) -> Array:
     return X
 
 
-def _checked_diagonal(
-    name: str, matrix: Any, operator: Operator, purpose: str = ""
-) -> tuple[Array, NDArray[np.intp]]:
-    """Refuse a matrix that is not Hermitian, or plainly indefinite; an iteration sees the other ones.
+def _factor(
+    name: str,
+    matrix: Any,
+    operator: Operator | None,
+    is_shifted: bool,
+    on_vectors: bool,
+    dtype: Any,
+    Minv: Any,
+) -> Factor | None:
+    """Factorise the matrix of the inner product; None for the identity."""
+    if operator is None:
+        return None
+    if on_vectors:
+        return _factor_on_vectors(name, matrix, operator, is_shifted)
+    if name == "A" or is_explicit(matrix):
+        return gram_factor(name, _host_matrix(name, matrix, dtype))
+    inverse = None if Minv is None else as_operator(Minv, shape=operator.shape, dtype=operator.dtype)
+    return root_factor(operator, inverse)
 
-    Returns its diagonal, on the host, and its rows that are not zero.
+
+def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: bool) -> Factor:
+    """Form a matrix in the place of its factor C, and I in that of C^H, for blocks in its inner product.
+
+    With a shift both are restricted to the rows of a semidefinite matrix that are not zero. Refuses a matrix
+    that is not Hermitian, or plainly indefinite; an iteration sees the other ones.
     """
     operator.check_hermitian(0, name=name)
     diagonal: Array = to_host(matrix.diagonal()).real.astype(np.float64)
-    if (diagonal > 0).all():  # without a copy of a matrix of a GPU
-        return diagonal, np.arange(len(diagonal))
-    return diagonal, rows_of_semidefinite(name, _rows_on_host(matrix, operator), diagonal, purpose)
+    restrict: Solve = _same
+    extend: Solve = _same
+    solve: Solve | None = None
+    if not (diagonal > 0).all():  # otherwise without a copy of a matrix of a GPU
+        on_host = operator.to_host() if hasattr(operator, "to_host") else matrix  # a dense one as it is
+        rows = rows_of_semidefinite(name, on_host, diagonal)
+        if is_shifted and len(rows) < len(diagonal):
+            diagonal = diagonal[rows]
+            operator, restrict, extend = _restricted(on_host, operator, rows)
+    if not is_shifted:
+        factors = factorize(matrix, device=operator.device)
+        if not factors.is_singular:
+            if factors.inertia:
+                raise OptionError(f"{name} is indefinite; {must_be(name)}.")
+            solve = lambda Y: factors.solve(BlockVector(Y)).array  # noqa: E731
+    home = ColumnBlock if operator.device == "cpu" else BlockVector
+    return Factor(
+        len(diagonal),
+        lambda Y: extend(applied(operator, home(Y)).array),
+        restrict,
+        solve,
+        _same,
+        blocks=inner_product_blocks(operator, diagonal),
+    )
+
+
+def _restricted(matrix: Any, operator: Operator, rows: NDArray[np.intp]) -> tuple[Operator, Solve, Solve]:
+    """Restrict a matrix to some rows.
+
+    Returns its operator, and functions that take these rows out of a block, and put them into one that is
+    zero otherwise.
+    """
+    n, xp = operator.shape[0], operator.backend.xp
+    among = rows if sp.issparse(matrix) else array_namespace(matrix).asarray(rows)
+    indices, order = xp.asarray(rows), "F" if operator.device == "cpu" else "C"
+
+    def extend(Y: Array) -> Array:
+        X: Array = xp.zeros((n, Y.shape[1]), Y.dtype, order=order)
+        X[indices] = Y
+        return X
+
+    return as_operator(matrix[among][:, among], device=operator.device), lambda X: X[indices], extend
 
 
 def _without_shift(
     A: Operator,
+    matrix: Any,
     M: Operator | None,
-    factor: Factor,
-    name: str,
+    factor: Factor | None,
     map: SpectralMap,
-    offset: float,
     dtype: Any,
     singular: str,
-    matrix: Any = None,
 ) -> StandardForm:
     """Form C^-1 B C^-H - offset I, with B = A for the factor C C^H of M, or B = M for that of A.
 
-    `singular` tells what to do if that has no inverse. The sparse `matrix` of A, if given, is transformed.
+    `singular` tells what to do if that has no inverse. A sparse `matrix` of A of the host may be transformed.
     """
+    name = "A" if map.mode == "reciprocal" else "M"
+    why = f"{name} is factorised"
+    if factor is None:
+        factor, why = (
+            Factor(A.shape[0], *4 * (_same,)),
+            "the values furthest from sigma need no factorisation",
+        )
     if factor.solve is None or factor.solve_adjoint is None:
         raise SingularError(f"{name} is singular; {singular}")
-    back, forth = factor.solve_adjoint, factor.solve
+    back, forth, blocks = factor.solve_adjoint, factor.solve, factor.blocks
     inner, middle = (M, A) if name == "M" else (A, M)
+    offset = 0.0 if map.sigma is None else map.sigma if name == "M" else 1 / map.sigma
 
     def apply(Y: Array) -> Array:
-        X = np.ascontiguousarray(back(Y))
+        X = array_namespace(Y).ascontiguousarray(back(Y))
         product = forth(BlockVector(X).array if middle is None else middle.apply(BlockVector(X)).array)
         return product - offset * Y if offset else product
 
-    explicit = None if matrix is None or offset or factor.transformed is None else factor.transformed(matrix)
+    if (
+        factor.transformed is not None
+        and name == "M"
+        and not offset
+        and hasattr(matrix, "nnz")
+        and is_explicit(matrix)
+    ):
+        operator = factor.transformed(_host_matrix("A", matrix, dtype))
+    else:
+        operator = _operator(apply, A.shape[0], dtype, A, blocks, "C")
     return StandardForm(
-        operator=as_operator(apply, shape=A.shape, dtype=dtype) if explicit is None else explicit,
+        operator=operator,
         A=A,
         M=M,
         inner=inner,
         into=factor.adjoint,
         vectors=back,
         map=map,
-        why=factor.why or f"{name} is factorised",
+        why=factor.why or why,
         out_of=factor.apply,
+        blocks=blocks,
     )
 
 
@@ -403,8 +330,10 @@ def _with_shift(
     A: Operator, M: Operator | None, factor: Factor | None, inverse: ShiftedInverse, mode: str, dtype: Any
 ) -> StandardForm:
     """Form the operator of a shift, by solves with A - sigma M."""
-    sigma, size = inverse.sigma, A.shape[0] if factor is None else factor.rank
-    out_of, into = (_same, _same) if factor is None else (factor.apply, factor.adjoint)
+    sigma = inverse.sigma
+    if factor is None:
+        factor = Factor(A.shape[0], _same, _same)
+    out_of, into = factor.apply, factor.adjoint
 
     def vectors(Y: Array) -> Array:
         return inverse.solve(out_of(Y))
@@ -414,7 +343,7 @@ def _with_shift(
         return Y + 2 * sigma * product if mode == "cayley" else product
 
     return StandardForm(
-        operator=as_operator(apply, shape=(size, size), dtype=dtype, device=A.device, order="A"),
+        operator=_operator(apply, factor.rank, dtype, A, factor.blocks, "A"),
         A=A,
         M=M,
         inner=A if mode == "buckling" else M,
@@ -422,9 +351,19 @@ def _with_shift(
         vectors=vectors,
         map=SpectralMap(sigma, mode),
         why=inverse.why,
-        is_direct=factor is None,
+        is_direct=into is _same,
         inverse=inverse,
+        blocks=factor.blocks,
     )
+
+
+def _operator(
+    apply: Solve, size: int, dtype: Any, A: Operator, blocks: type[BlockVector], order: Any
+) -> Operator:
+    """Make a function of arrays an operator on blocks of a type."""
+    function: Any = as_operator(apply, shape=(size, size), dtype=dtype, device=A.device, order=order)
+    function.can_fail = True
+    return function if blocks is BlockVector else cast(Operator, InnerProductOperator(function, blocks))
 
 
 def _mass(M: Any, A: Operator) -> Operator:

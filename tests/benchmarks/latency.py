@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, products
+from blockvec import BlockVector
 from blockvec.backends import Array, Backend, backend_for
-from blockvec.config import options
-from blockvec.dispatch import choose
 from blockvec.kernels.problem import TsmttsmProblem, is_complex
 from blockvec.kernels.roofline import Ceilings, fraction
-from blockvec.profile import ceilings
+from blockvec.operations import products
+from blockvec.operations.dispatch import choose
+from blockvec.operations.profile import ceilings
+from blockvec.system.config import options
 from tests.benchmarks import records as results
 from tests.benchmarks.contest import faults_ahead
 

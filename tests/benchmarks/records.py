@@ -18,7 +18,6 @@ from typing import Any
 
 from blockvec.backends import Backend
 from blockvec.bench.info import cuda_runtime, nvrtc_version
-from blockvec.config import named_commit
 from blockvec.errors import FormatError
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import (
@@ -37,6 +36,7 @@ from blockvec.kernels.roofline import (
     padding_cap,
     sector_traffic,
 )
+from blockvec.system.config import named_commit
 from blockvec.system.files import replaced
 
 Record = dict[str, Any]

@@ -9,20 +9,12 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator
-from solvers.orthogonalization import (
-    Adaptive,
-    BCGSIPlus,
-    CholQR2,
-    PIPPlus,
-    RankedCholQR,
-    orthogonalize,
-)
+from solvers.orthogonalization import Adaptive, CholQR2, RankedCholQR, orthogonalize
 from tests.contract.blocks import DTYPES, host, on, values
 from tests.policies import name
 
 K, M, N = 3001, 20, 4
-POLICIES = [Adaptive(), BCGSIPlus(), BCGSIPlus(CholQR2()), PIPPlus()]
-STRONG = [Adaptive(), BCGSIPlus()]
+POLICIES = [Adaptive(), Adaptive(CholQR2())]
 
 
 def wide(A: np.ndarray) -> np.ndarray:
@@ -56,21 +48,19 @@ def test_a_block_becomes_orthonormal_and_orthogonal_to_the_basis(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("policy", STRONG, ids=name)
-def test_lost_directions_are_replaced(device: str, dtype: str, policy: Any) -> None:
+def test_lost_directions_are_replaced(device: str, dtype: str) -> None:
     V, rng = basis(dtype), np.random.default_rng(3)
     W = values(rng, (K, N), dtype)
     W[:, 1] = V @ values(rng, (M,), dtype)  # inside of the basis
     W[:, 2] = 0
     W[:, 3] = W[:, 0]
-    assert check(device, W, V, policy).lost.tolist() == [False, True, True, True]
+    assert check(device, W, V, Adaptive()).lost.tolist() == [False, True, True, True]
 
 
-@pytest.mark.parametrize("policy", STRONG, ids=name)
-def test_an_ill_conditioned_block_is_no_special_case(device: str, policy: Any) -> None:
+def test_an_ill_conditioned_block_is_no_special_case(device: str) -> None:
     V, rng = basis("float64"), np.random.default_rng(4)
     U, X = np.linalg.qr(rng.standard_normal((K, N)))[0], np.linalg.qr(rng.standard_normal((N, N)))[0]
-    assert not check(device, U * np.logspace(0, -12, N) @ X, V, policy).lost.any()
+    assert not check(device, U * np.logspace(0, -12, N) @ X, V, Adaptive()).lost.any()
 
 
 @pytest.mark.parametrize("policy", [RankedCholQR(), CholQR2()], ids=name)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec import BlockVector, RowLayout, products, profile
+from blockvec import BlockVector, RowLayout, profile
 from blockvec.errors import DeviceError, DTypeError, LayoutError, ShapeError
+from blockvec.operations import products
 from tests.contract.blocks import (
     DTYPES,
     PLAIN,

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 import blockvec
-from blockvec import BlockVector, as_operator, config, models
+from blockvec import BlockVector, as_operator, models
 from blockvec.__main__ import main as blockvec_main
 from blockvec.errors import BlockvecError
 from blockvec.io import load_block
@@ -32,7 +32,8 @@ from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
 from blockvec.kernels.selection import Selection, choose, record_measured
 from blockvec.kernels.selection import measured as measured_kernel
-from blockvec.profile import ceilings, known_ceilings
+from blockvec.operations.profile import ceilings, known_ceilings
+from blockvec.system import config
 from solvers import eigsh
 from solvers.__main__ import main as eigs_main
 from tests.fuzz.damage import TEXTS, altered, altered_array, damaged, odd_value, packed

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, as_operator, models
-from blockvec.arrays import memory_of
 from blockvec.errors import OptionError
 from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
@@ -24,6 +23,7 @@ from blockvec.kernels.sparse import codes
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig
 from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.operations.arrays import memory_of
 from tests.benchmarks.drawn_problems import is_drawn
 from tests.benchmarks.drawn_problems import matrix as drawn
 from tests.blocks import draw

@@ -118,7 +118,7 @@ def test_steps_keep_the_decomposition_and_wait_for_a_few_small_matrices(
         assert device.waits <= WAITS_A_STEP + (WAITS_OF_A_LOSS if name != "a band" else 0)
     m, w = krylov.m, krylov.w
     VQ = krylov.basis.array
-    H = krylov._H[: m + w, :m]
+    H = krylov.H[: m + w, :m]
     norm = np.linalg.norm(matrix.toarray(), 2)
     assert np.linalg.norm(VQ.T @ VQ - np.eye(m + w)) < 1e-13
     assert np.linalg.norm(matrix @ VQ[:, :m] - VQ @ H) < 1e-13 * norm

@@ -20,7 +20,7 @@ from tests.drawn.judge import attempt, is_accepted, judge, judge_count
 from tests.drawn.pool import run
 from tests.drawn.problems import KINDS, Draw, build
 
-SAMPLE = {"doubled": 70, "generalised": 40, "sizeable": 10, "single": 20, "penalty": 10}
+SAMPLE = {"doubled": 70, "generalised": 80, "sizeable": 10, "single": 20, "penalty": 10}
 SMALL = 250  # rows of the sample
 MANY = {"doubled": 2000, "generalised": 5000, "sizeable": 2000, "single": 2000, "penalty": 300}
 CHUNK = 500

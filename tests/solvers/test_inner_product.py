@@ -16,7 +16,7 @@ from solvers.orthogonalization import orthogonalize
 from solvers.transform import solution
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from solvers.transform.solution import is_dominated_by_its_diagonal
-from solvers.transform.standard_form import in_inner_product, standard_form
+from solvers.transform.standard_form import standard_form
 
 N = 700  # more rows than dense LAPACK is taken for at once
 
@@ -24,7 +24,7 @@ N = 700  # more rows than dense LAPACK is taken for at once
 @pytest.fixture(autouse=True, params=["rows", "columns"])
 def _as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     def form(operator: Any, A: Any, M: Any, *shift_and_mode: Any, **others: Any) -> Any:
-        return in_inner_product(operator, A, M, *shift_and_mode)
+        return standard_form(operator, A, M, *shift_and_mode, on_vectors=True)
 
     if request.param == "columns" and "without_a_shift" in request.node.name:
         pytest.skip("forms without a shift have row-major blocks")

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
 from blockvec import as_operator, models
-from blockvec.errors import BreakdownError, OptionError
+from blockvec.errors import OptionError
 from solvers import NoConvergence, eigsh
 from solvers.transform.refinement import refined_pairs
 
@@ -95,57 +95,6 @@ def test_values_at_equal_distances_from_a_moved_shift_do_not_hide_the_nearest() 
     assert np.abs(found - 1).min() < 1e-12
 
 
-# --- drawn problems ---------------------------------------------------------------------------------------
-
-
-def drawn_pair(rng: np.random.Generator) -> Any2:
-    """Draw chains, free or held, and dense matrices, with masses over up to four decades, real or complex."""
-    n = int(rng.integers(5, 40))
-    d = 10 ** rng.uniform(0, rng.choice([0, 2, 4]), n)
-    if rng.random() < 0.6:
-        c = 10 ** rng.uniform(0, rng.choice([0, 2]), n + 1)
-        c[[0, -1]] *= rng.integers(2)
-        K, M = chain(c, d)
-    else:
-        B, C = rng.standard_normal((n, n)), rng.standard_normal((n, 2 * n))
-        K, M = sp.csr_array(B + B.T), sp.csr_array(C @ C.T / n * np.sqrt(d[:, None] * d))
-    if rng.random() < 0.3:
-        phases = sp.diags_array(np.exp(1j * rng.uniform(0, 6, n)))
-        K, M = (sp.csr_array(phases @ matrix @ phases.conj()) for matrix in (K, M))
-    return (K, M) if rng.random() < 0.5 else (K.toarray(), M.toarray())
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_drawn_pairs_have_the_values_of_dense_lapack(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    K, M = drawn_pair(rng)
-    dense, mass = (matrix.toarray() if sp.issparse(matrix) else matrix for matrix in (K, M))
-    d = 1 / np.sqrt(mass.diagonal().real)
-    A, B = (matrix * d[:, None] * d for matrix in (dense, mass))
-    values, cond = sl.eigh(A, B, eigvals_only=True), np.linalg.cond(B)
-    n, spread = len(values), values[-1] - values[0]
-    near = float(values[rng.integers(n)])
-    sigma = [None, values[0] - 0.1 * spread, near, near * (1 + 1e-9), rng.uniform(values[0], values[-1]), 0.0]
-    shift = sigma[rng.integers(6)]
-    which = "LM" if shift is not None else str(rng.choice(["LM", "SM", "LA", "SA", "BE"]))
-    k = int(rng.choice([2, min(6, n - 1), n - 1, n]))
-    result = eigsh(K, k, M=M, sigma=shift, which=which, rng=seed, return_info=True)  # type: ignore[call-overload]
-    distances = np.abs(values - (shift or 0.0))
-    keys = {"LM": -distances if shift is None else distances, "SM": distances, "LA": -values, "SA": values}
-    if which == "BE":
-        wanted = np.r_[values[: k // 2], values[n - (k - k // 2) :]]
-    else:
-        wanted = np.sort(values[np.argsort(keys[which], kind="stable")[:k]])
-    least = np.linalg.eigvalsh(mass)[0]
-    bound = 100 * np.finfo(float).eps * cond * np.abs(values).max() + result.limits.max() / np.sqrt(least)
-    found = result.eigenvalues
-    if which in ("LM", "SM"):  # of equally far values any may be returned
-        found, wanted = (np.sort(np.abs(part - (shift or 0.0))) for part in (found, wanted))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=bound)
-    X = result.eigenvectors
-    np.testing.assert_allclose(X.conj().T @ (M @ X), np.eye(k), atol=1e-10)
-
-
 # --- given inverses ---------------------------------------------------------------------------------------
 
 
@@ -206,9 +155,3 @@ def test_an_opinv_whose_errors_remain_ends_soon_and_is_named() -> None:
     np.testing.assert_allclose(caught.value.result.eigenvalues, nearest, atol=1e-6)
     loose = eigsh(A, 3, M=M, sigma=sigma, OPinv=erratic, tol=1e-5, rng=0, return_info=True)
     assert loose.converged.all()
-
-
-def test_an_opinv_that_returns_nan_is_named() -> None:
-    A, M, sigma, _ = shifted_problem()
-    with pytest.raises(BreakdownError, match=r"OPinv.* returned NaN or Inf"):
-        eigsh(A, 3, M=M, sigma=sigma, OPinv=lambda X: X * np.nan, rng=0)

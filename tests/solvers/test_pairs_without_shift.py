@@ -11,7 +11,6 @@ import scipy.sparse as sp
 
 from blockvec.models import model
 from solvers import eigsh
-from solvers.factorization.gram import gram_factor
 
 FEW_COLUMNS = 150  # of an iteration with K at the low end ten times as many are needed
 
@@ -101,18 +100,3 @@ def test_complex_pairs_have_both_ends() -> None:
     K, M = membrane()
     phases = sp.diags_array(np.exp(1j * np.arange(K.shape[0])))
     check(sp.csr_array(phases @ K @ phases.conj()), sp.csr_array(phases @ M @ phases.conj()), 6, "BE")
-
-
-@pytest.mark.parametrize("kind", ["diagonal", "sparse", "complex"])
-def test_a_factor_transforms_a_sparse_matrix_by_congruence(kind: str) -> None:
-    K, M = membrane(5, 6)
-    if kind == "diagonal":
-        M = sp.diags_array(M.diagonal(), format="csr")
-    elif kind == "complex":
-        phases = sp.diags_array(np.exp(1j * np.arange(30)))
-        K, M = (sp.csr_array(phases @ A @ phases.conj()) for A in (K, M))
-    factor = gram_factor("M", M)
-    assert factor.transformed is not None
-    Y = np.random.default_rng(0).standard_normal((30, 3)).astype(M.dtype)
-    image = factor.transformed(K).apply(np.ascontiguousarray(factor.adjoint(Y))).array
-    np.testing.assert_allclose(factor.apply(image), K @ Y, atol=1e-13)

@@ -21,7 +21,7 @@ WIDE = 16  # real columns from which a pass along the rows is faster than one st
 
 
 def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> None:
-    """Set out = alpha X + beta Y, or alpha X if Y is None; see `blockvec.elementwise.axpby`."""
+    """Set out = alpha X + beta Y, or alpha X if Y is None; see `blockvec.operations.elementwise.axpby`."""
     spread_rows(problem, axpby_rows(X, Y, out, alpha, beta), problem.K)
 
 

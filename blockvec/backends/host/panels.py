@@ -22,9 +22,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ...config import options
 from ...kernels.problem import Problem, TsmmProblem, TsmttsmProblem, is_complex
 from ...kernels.roofline import traffic
+from ...system.config import options
 from ..base import Array
 from .threads import map_rows
 

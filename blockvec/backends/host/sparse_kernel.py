@@ -10,13 +10,13 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...config import options
 from ...errors import OptionError
 from ...kernels.problem import SpmmvProblem, is_complex
+from ...system.config import options
 from ..base import Array, Fused
 from . import llvm
 from .panels import REAL_TYPES, quiet_arithmetic
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LEAST_WORK = 3 << 20
 PASS_WORK = 4  # per element
 COLUMNS = range(1, 5)  # of column-major products; each takes another pointer
+MAX_PLANS = 256  # per matrix: kernels with their factors
 SHORT_ROWS = 8  # mean entries per row up to which rows of a view are read where they are
 
 
@@ -69,6 +70,17 @@ def _function(kernel: RowKernel) -> Callable[..., None]:
     return llvm.load(source(kernel), types)
 
 
+class _Part(NamedTuple):
+    """The kernel for some columns of a block, and the numbers that it reads beside matrix and blocks."""
+
+    begin: int
+    kernel: RowKernel
+    function: Callable[..., None]
+    matrix: list[int]  # addresses of row pointers, columns and values
+    factors: list[int]  # addresses of factors and shifts
+    numbers: tuple[Array, Array]  # which are at these addresses
+
+
 def spmmv(
     problem: SpmmvProblem,
     S: RowBlocks,
@@ -83,35 +95,30 @@ def spmmv(
 
     Y must not overlap X. Blocks X of another type than Y are converted first; so are views of long rows.
     """
-    with quiet_arithmetic():
-        X = _operand(X, Y.dtype, S)
-    width, real = problem.width, REAL_TYPES[problem.dtype]
+    X = _operand(X, Y.dtype, S)
     Z, delta, eta = (Y, 0, 1) if fused is None or fused.Z is None else (fused.Z, fused.delta, fused.eta)
     dots = {} if fused is None else fused.dots
-    whole, factors, shifts = _kernel(S, Y, (alpha, beta, delta, eta), shift)
-    if problem.chain in ("none", "zero"):
-        whole = replace(whole, delta=problem.chain)
-    whole = replace(whole, dots=tuple(dots))
-    cuts = [0, len(Y)] if Y.size == 0 else S.cuts(whole.lanes)
-    most = (64 if llvm.has_long_registers() else 32) * 8 // real.itemsize // whole.parts
-    calls: list[tuple[Callable[..., None], tuple[int, ...], int, int]] = []
-    sums: list[tuple[RowKernel, Array, Array]] = []  # with what the calls hold addresses of
-    for begin in range(0, width, most):
-        kernel = replace(whole, width=min(most, width - begin))
-        shifted = np.ascontiguousarray(shifts[:, whole.parts * begin :][:, : kernel.lanes])
-        total = np.zeros((len(cuts) - 1, len(kernel.sums), kernel.lanes))
-        places = [number for block in (X, Y, Z) for number in _place(block, begin)]
-        arguments = (*_addresses(S.indptr, S.indices, S.data), *places, *_addresses(factors, shifted))
-        calls.append((_function(kernel), arguments, _addresses(total)[0], total[:1].nbytes))
-        sums.append((kernel, shifted, total))
+    parts = _parts(S, Y, (alpha, beta, delta, eta), shift, problem.chain, tuple(dots))
+    cuts = [0, len(Y)] if Y.size == 0 else S.cuts(problem.width * (2 if Y.dtype.kind == "c" else 1))
+    x, y = _place(X), _place(Y)
+    places = x, y, y if Z is Y else _place(Z)
+    calls: list[tuple[Callable[..., None], list[int], int, int]] = []
+    totals: list[Array] = []  # per part and block: sums, the last ones of complex numbers of x with i y
+    for part in parts:
+        blocks = [number for at, ld, size in places for number in (at + part.begin * size, ld)]
+        total, step = 0, 0
+        if dots:
+            totals.append(np.zeros((len(cuts) - 1, len(part.kernel.sums), part.kernel.lanes)))
+            total, step = _addresses(totals[-1])[0], totals[-1][:1].nbytes
+        calls.append((part.function, [*part.matrix, *blocks, *part.factors], total, step))
 
     def work(block: int) -> None:
-        for function, arguments, total, size in calls:
-            function(cuts[block], cuts[block + 1], *arguments, total + block * size)
+        for function, arguments, total, step in calls:
+            function(cuts[block], cuts[block + 1], *arguments, total + block * step)
 
     run_in_threads(work, len(cuts) - 1)
     for name, out in dots.items():
-        found = [_dot(kernel, total, name, out.dtype) for kernel, _, total in sums]
+        found = [_dot(part.kernel, total, name, out.dtype) for part, total in zip(parts, totals, strict=True)]
         out[...] = np.concatenate(found) if found else 0
 
 
@@ -125,18 +132,44 @@ def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: compl
     passes = int(not is_plain and (np.ndim(shift) > 0 or shift != 0)) + (beta not in (0, 1))
     if width not in COLUMNS or _refusal(S.shape[0], S.nnz, parts * width, passes):
         return False
-    kernel, factors, shifts = _kernel(S, Y, (alpha, beta, 0, 1), shift)
-    function = _function(replace(kernel, delta="none", by_columns=True))
+    (part,) = _parts(S, Y, (alpha, beta, 0, 1), shift, "none", by_columns=True)
     columns = [(*_addresses(block), block.strides[1] * parts // block.itemsize) for block in (X, Y)]
-    places = [number for place in columns for number in place]
-    arguments = (*_addresses(S.indptr, S.indices, S.data), *places, 0, 0, *_addresses(factors, shifts), 0)
-    cuts = S.cuts(kernel.lanes)
-    run_in_threads(lambda block: function(cuts[block], cuts[block + 1], *arguments), len(cuts) - 1)
+    arguments = *part.matrix, *columns[0], *columns[1], 0, 0, *part.factors, 0
+    cuts = S.cuts(parts * width)
+    run_in_threads(lambda block: part.function(cuts[block], cuts[block + 1], *arguments), len(cuts) - 1)
     return True
 
 
-def _kernel(S: RowBlocks, Y: Array, factors: Sequence[complex], shift: Any) -> tuple[RowKernel, Array, Array]:
-    """Describe the kernel of a product; return it, and the factors and shifts that it reads.
+def _parts(
+    S: RowBlocks,
+    Y: Array,
+    factors: Sequence[complex],
+    shift: Any,
+    chain: str,
+    dots: tuple[str, ...] = (),
+    by_columns: bool = False,
+) -> list[_Part]:
+    """Describe and compile the kernels of a product, once for the same factors."""
+    if type(shift) not in (int, float, complex) and np.ndim(shift):
+        return _compiled(S, Y, factors, shift, chain, dots, by_columns)
+    key = *map(complex, (*factors, shift)), Y.dtype, Y.shape[1], chain, dots, by_columns
+    if key not in S.parts:
+        if len(S.parts) >= MAX_PLANS:
+            S.parts.clear()
+        S.parts[key] = _compiled(S, Y, factors, shift, chain, dots, by_columns)
+    return S.parts[key]
+
+
+def _compiled(
+    S: RowBlocks,
+    Y: Array,
+    factors: Sequence[complex],
+    shift: Any,
+    chain: str,
+    dots: tuple[str, ...],
+    by_columns: bool,
+) -> list[_Part]:
+    """Compile the kernels of a product, one for as many columns as registers hold.
 
     Shifts are two rows, real and imaginary parts, repeated for the parts of each column.
     """
@@ -149,17 +182,26 @@ def _kernel(S: RowBlocks, Y: Array, factors: Sequence[complex], shift: Any) -> t
     with quiet_arithmetic():
         values = np.array(factors, np.complex128).view(np.float64).astype(real)
         both = np.stack([shifts.real, shifts.imag]).astype(real).repeat(parts, axis=1)
-    kernel = RowKernel(
+    whole = RowKernel(
         width,
         *(Y.dtype.name, S.data.dtype.name, S.indptr.itemsize, S.indices.itemsize),
         alpha="real" if alpha == "zero" else alpha,
         beta=beta,
         shift="complex" if shifts.imag.any() else shift_kind,
-        delta=delta,
+        delta="none" if chain == "none" else "zero" if chain == "zero" else delta,
         eta="real" if eta == "zero" else eta,
+        dots=dots,
         lines=min(max(round(S.nnz * S.data.itemsize / (LINE_BYTES * max(S.shape[0], 1))), 1), 8),
+        by_columns=by_columns,
     )
-    return kernel, values, both
+    matrix = _addresses(S.indptr, S.indices, S.data)
+    most = width if by_columns else (64 if llvm.has_long_registers() else 32) * 8 // real.itemsize // parts
+    found = []
+    for begin in range(0, width, max(most, 1)):
+        kernel = replace(whole, width=min(most, width - begin))
+        numbers = values, np.ascontiguousarray(both[:, parts * begin :][:, : kernel.lanes])
+        found.append(_Part(begin, kernel, _function(kernel), matrix, _addresses(*numbers), numbers))
+    return found
 
 
 def _class(factor: complex) -> Factor:
@@ -173,7 +215,8 @@ def _operand(X: Array, dtype: np.dtype[Any], S: RowBlocks) -> Array:
     if X.dtype == dtype and (X.flags.c_contiguous or S.nnz <= SHORT_ROWS * len(X)):
         return X
     copy = np.empty(X.shape, dtype)
-    map_rows(lambda begin, end: np.copyto(copy[begin:end], X[begin:end]), len(X))
+    with quiet_arithmetic():
+        map_rows(lambda begin, end: np.copyto(copy[begin:end], X[begin:end]), len(X))
     return copy
 
 
@@ -181,10 +224,11 @@ def _addresses(*arrays: Array) -> list[int]:
     return [int(array.__array_interface__["data"][0]) for array in arrays]
 
 
-def _place(block: Array, column: int) -> tuple[int, int]:
-    """Determine the address of a column, and the distance between rows in real numbers."""
-    real = block.itemsize // (2 if block.dtype.kind == "c" else 1)
-    return _addresses(block)[0] + column * block.itemsize, block.strides[0] // real
+def _place(block: Array) -> tuple[int, int, int]:
+    """Determine the address of a block, the distance between rows in real numbers, and an element's bytes."""
+    size = block.itemsize
+    real = size // 2 if block.dtype.kind == "c" else size
+    return block.__array_interface__["data"][0], block.strides[0] // real, size
 
 
 def _dot(kernel: RowKernel, total: Array, name: str, dtype: np.dtype[Any]) -> Array:

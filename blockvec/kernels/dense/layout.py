@@ -13,7 +13,7 @@ from typing import TypeVar
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, LINE_BYTES, WARP, ceil_div, round_up
-from ..problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ..problem import TsmmProblem, TsmttsmProblem, itemsize, parts_of
 from ..source import Constant, constants_of
 
 Product = TypeVar("Product", TsmttsmProblem, TsmmProblem)
@@ -75,11 +75,6 @@ def prefetches_ends(problem: TsmmProblem) -> bool:
     """
     row_bytes = problem.N * itemsize(problem.dtype)
     return shares_sectors(problem) and problem.N > problem.M and row_bytes >= LINE_BYTES
-
-
-def parts_of(dtype: str) -> int:
-    """Count the real numbers of an element."""
-    return 2 if is_complex(dtype) else 1
 
 
 def widest(*multiples: int) -> int:
@@ -234,7 +229,6 @@ def make_slab(
     count: int,
     lanes: Callable[[Slab, int], Iterable[int]],
     *,
-    is_padded: bool = False,
     is_stored: bool = False,
 ) -> tuple[Slab, int, int]:
     """Lay out a slab so that reading it causes few bank conflicts.
@@ -249,8 +243,6 @@ def make_slab(
         Consecutive rows per thread, contiguous where a thread takes all columns.
     lanes : callable
         Offsets at which the lanes of a warp start, given the slab and the bytes of their accesses.
-    is_padded : bool
-        Whether contiguous rows are nevertheless staged one by one.
     is_stored : bool
         Whether the slab is copied back to memory, in whole pieces.
 
@@ -263,21 +255,20 @@ def make_slab(
         Cycles in which shared memory serves one access of a warp.
     """
     row_bytes = operand.row_bytes
-    is_linear = operand.is_linear and not is_padded
-    if is_linear:
+    if operand.is_linear:
         piece = widest(operand.align, rows * row_bytes)
         period = BANK_ROW_BYTES // math.gcd(BANK_ROW_BYTES, row_bytes)  # rows after which the banks repeat
         pad_rows = math.lcm(period, count)
         choices = [Slab(rows, row_bytes, True, piece, row_bytes, pad_rows, pad) for pad in _PADS]
     else:
-        # The alignment of contiguous rows is that of their first one.
-        align = widest(operand.align, row_bytes) if operand.is_linear else operand.align
         whole = widest(row_bytes) if is_stored else 1 << (row_bytes.bit_length() - 1)
         pitch = round_up(row_bytes, 16)
-        choices = [Slab(rows, row_bytes, False, min(align, whole, 16), pitch + pad, rows, 0) for pad in _PADS]
+        choices = [
+            Slab(rows, row_bytes, False, min(operand.align, whole, 16), pitch + pad, rows, 0) for pad in _PADS
+        ]
     best, best_vector, least = choices[0], 0, 1 << 30
     for slab in choices:
-        vector = operand.staged_vector(slab.pitch, count, is_linear)
+        vector = operand.staged_vector(slab.pitch, count, operand.is_linear)
         cycles = load_cycles(lanes(slab, vector), vector)
         if cycles < least:
             best, best_vector, least = slab, vector, cycles

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blockvec import products
 from blockvec.backends.host import sweeps as panel_sweeps
-from blockvec.config import option_context
 from blockvec.kernels.problem import SweepProblem
+from blockvec.operations import products
+from blockvec.system.config import option_context
 from tests.contract.blocks import DTYPES, Guarded, Layout, exact_values
 
 

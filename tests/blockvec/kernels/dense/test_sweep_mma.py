@@ -59,7 +59,6 @@ def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
         (Config(24, 3, 8, 4), "no multiple of 32"),
         (Config(16, 1, 8, 8), "at least two"),
         (Config(32, 9, 8, 4), "shared memory"),
-        (Config(32, 4, 8, 4, blocks=2), "do not fit"),
         (Config(32, 2, 16, 8), "registers"),
     ],
 )

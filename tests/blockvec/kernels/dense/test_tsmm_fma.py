@@ -26,18 +26,15 @@ family = FAMILIES["tsmm_fma"]
     [
         (Config(3, 11, 2), "3 threads a row"),
         (Config(4, 7, 2), "4 threads a row of 7 columns for 31"),
-        (Config(1, 32, 2, interleaved=False), "1 threads a row of 32"),
+        (Config(1, 32, 2), "1 threads a row of 32"),
         (Config(8, 8, 1), "8 threads a row of 8 columns for 31"),
         (Config(4, 8, 3, count=2), "in sets of 2"),
         (Config(4, 8, 2, kt=32), "32 columns at a time"),
         (Config(4, 8, 2, coefficients="registers"), "unrolled"),
-        (Config(1, 31, 1, interleaved=True), "interleave"),
-        (Config(4, 8, 2, staged_out=True), "0 stages"),
-        (Config(4, 8, 2, padded=True), "padded"),
-        (Config(1, 31, 8, interleaved=False), "registers"),
-        (Config(4, 8, 4, stages=8, staged_out=True), "shared memory"),
+        (Config(4, 8, 2, stages=1), "1 stage"),
+        (Config(1, 31, 8), "registers"),
+        (Config(4, 8, 4, stages=8), "shared memory"),
         (Config(4, 8, 2, teams=64), "threads on a multiprocessor"),
-        (Config(4, 8, 1, warps=2, teams=16), "barriers"),
     ],
 )
 def test_the_validity_rule_says_what_is_wrong(config: Config, reason: str) -> None:
@@ -58,10 +55,9 @@ def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> No
 
 def test_chunks_are_dealt_out_to_single_warps_where_memory_decides() -> None:
     staged = family.choose(problem(16), H200)
-    assert (staged.warps, staged.stages > 0) == (1, True)
+    assert staged.stages > 0
     assert settings.uses_queue(problem(16), staged)
-    assert not settings.uses_queue(problem(16), replace(staged, warps=2))
-    assert not settings.uses_queue(problem(16), replace(staged, stages=0, staged_out=False))
+    assert not settings.uses_queue(problem(16), replace(staged, stages=0))
     for dtype, dealt, by_products in (("float32", 34, 35), ("complex64", 17, 18), ("complex128", 17, 18)):
         assert settings.uses_queue(problem(dealt, dtype=dtype), staged)
         assert not settings.uses_queue(problem(by_products, dtype=dtype), staged)
@@ -91,8 +87,8 @@ def emulate(
     assert not queue.any()  # as the next launch needs it
 
 
-PAIRED = {"count": 2, "interleaved": False}
-STAGED = {"stages": 2, "staged_out": True, "teams": 2}
+PAIRED = {"count": 2}
+STAGED = {"stages": 2, "teams": 2}
 ASKS = {"asks": True}
 # (M, N), dtypes, K, configuration, other properties
 HOST_CASES = [
@@ -101,13 +97,13 @@ HOST_CASES = [
     ((7, 5), "float64", 333, Config(1, 5, 2, kt=7, **PAIRED, **STAGED), {"alpha": 2, "beta": -3}),
     # chunks beyond those that each warp begins with
     ((7, 5), "float64", 3333, Config(1, 5, 2, kt=7, **PAIRED, **STAGED), ASKS | {"alpha": 2, "beta": -3}),
-    ((3, 9), "complex64", 2003, Config(2, 5, 2, kt=3, stages=3, staged_out=True, teams=3), ASKS),
+    ((3, 9), "complex64", 2003, Config(2, 5, 2, kt=3, stages=3, teams=3), ASKS),
     ((40, 3), "float32", 803, Config(4, 1, 1, kt=4, stages=2, teams=2), ASKS),
-    ((40, 5), "float32", 1403, Config(4, 2, 1, kt=4, stages=6, staged_out=True, teams=2), ASKS),
-    # several threads a row, blocked and interleaved, C through the cache, more than a warp
-    ((20, 13), "float64", 333, Config(4, 4, 2, kt=2, coefficients="cache", interleaved=False, teams=2), {}),
+    ((40, 5), "float32", 1403, Config(4, 2, 1, kt=4, stages=6, teams=2), ASKS),
+    # several threads a row
+    ((20, 13), "float64", 333, Config(4, 4, 2, kt=2, teams=2), {}),
     ((20, 20), "float64", 333, Config(4, 5, 4, kt=2, **STAGED), {"alpha": 2}),
-    ((33, 63), "float32", 233, Config(16, 4, 4, kt=4, padded=True, warps=2, **STAGED), {}),
+    ((33, 63), "float32", 233, Config(16, 4, 4, kt=4, **STAGED), {}),
     ((9, 10), "complex64", 333, Config(2, 5, 2, kt=2, unroll_k=2, **STAGED), {"alpha": 1 - 2j, "beta": 3}),
     # a real and a complex operand, two precisions
     ((5, 3), "complex128 float64", 333, Config(2, 2, 2, kt=3, **STAGED), {}),

@@ -27,11 +27,9 @@ family = FAMILIES["tsmttsm_fma"]
         (Config(32, 4), "tiles of 32 x 4"),
         (Config(1, 1), "961 tiles a row"),
         (Config(16, 16), "registers"),
-        (Config(8, 8, sums="double"), "sums 'double'"),
+        (Config(8, 8, sums="shared"), "sums 'shared'"),
         (Config(8, 8, stages=1), "1 stages"),
         (Config(8, 8, stages=2, steps=3, unroll=2), "unrolled"),
-        (Config(8, 8, stages=2, leapfrog=True), "load ahead"),
-        (Config(8, 8, padded=True), "padded"),
         (Config(8, 8, teams=64), "threads on a multiprocessor"),
         (Config(8, 8, stages=8, steps=40), "shared memory"),
         (Config(4, 4, stages=2, warps=2, teams=16), "barriers"),
@@ -39,11 +37,6 @@ family = FAMILIES["tsmttsm_fma"]
 )
 def test_the_validity_rule_says_what_is_wrong(config: Config, reason: str) -> None:
     assert reason in str(family.refuse(problem(31), config, H200))
-
-
-def test_atomic_additions_of_threads_need_sums_of_threads() -> None:
-    config = Config(8, 8, sums="shared", reduction="threads")
-    assert "cannot be added up" in str(family.refuse(problem(31, dtype="float32"), config, H200))
 
 
 def test_one_tile_has_nothing_to_interleave() -> None:
@@ -70,8 +63,6 @@ def test_the_workspace_holds_a_partial_result_of_every_block() -> None:
     config = family.choose(p, H200)
     partials = settings.grid_of(p, config, H200) * 16 * 16 * 8
     assert family.workspace_bytes(p, config, H200) == GRID_HEADER_BYTES + 2 * partials  # with flags
-    atomic = replace(config, reduction="blocks")
-    assert family.workspace_bytes(p, atomic, H200) == GRID_HEADER_BYTES + 16 * 16 * 16
 
 
 def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> None:
@@ -106,30 +97,21 @@ HOST_CASES = [
     ((1, 1), "float64", 0, Config(1, 1, count=2, stages=2, steps=2, teams=2), {"beta": "general"}),
     ((7, 5), "float64", 533, Config(7, 5, count=2, teams=2), {"alpha": "general", "beta": "general"}),
     ((5, 5), "complex128", 333, Config(5, 5, stages=2, steps=2, teams=2), {"same": True}),
-    # tiles with guards: blocked, interleaved, leap-frogging, unrolled, more than a warp
-    (
-        (20, 13),
-        "float64",
-        333,
-        Config(10, 4, stages=2, steps=4, unroll=2, leapfrog=True, interleaved=True),
-        {},
-    ),
-    ((9, 8), "complex128", 333, Config(4, 3, leapfrog=True, interleaved=True, teams=2), {"alpha": "general"}),
+    # tiles with guards: blocked, interleaved, unrolled, more than a warp
+    ((20, 13), "float64", 333, Config(10, 4, stages=2, steps=4, unroll=2, interleaved=True), {}),
+    ((9, 8), "complex128", 333, Config(4, 3, interleaved=True, teams=2), {"alpha": "general"}),
     ((33, 17), "float64", 233, Config(4, 3, steps=2, warps=2, teams=2, stages=2), {}),
     ((20, 20), "float64", 333, Config(7, 7, stages=2, steps=2, teams=2), {"same": True}),
-    # single precision: chains into double precision registers and shared memory; aligned rows of an odd width
-    ((13, 8), "float32", 733, Config(4, 4, steps=2, teams=2, sums="registers", leapfrog=True), {}),
-    ((31, 31), "float32", 333, Config(8, 8, steps=4, stages=2, teams=2, padded=True, sums="shared"), {}),
+    # single precision: chains into double precision registers and shared memory
+    ((13, 8), "float32", 733, Config(4, 4, steps=2, teams=2, sums="registers"), {}),
+    ((31, 31), "float32", 333, Config(8, 8, steps=4, stages=2, teams=2, sums="shared"), {}),
     ((6, 5), "complex64", 2733, Config(6, 5, steps=8, stages=2, teams=2, sums="shared"), {}),
     # a real and a complex operand, two precisions
     ((9, 8), "complex128 float64", 333, Config(4, 3, teams=2), {}),
     ((3, 4), "float32 complex128", 333, Config(3, 4, steps=2, stages=2, teams=2), {}),
     # views at odd places
     ((13, 8), "float64", 233, Config(4, 4, steps=2, stages=2, teams=2), {"lda": 61, "ldb": 64, "offset": 1}),
-    ((5, 4), "complex64", 233, Config(5, 2, teams=2, sums="double"), {"lda": 9, "ldb": 7, "offset": 1}),
-    # atomic additions
-    ((13, 8), "float64", 733, Config(4, 4, steps=2, stages=2, teams=2, reduction="blocks"), {"beta": "one"}),
-    ((3, 3), "float32", 733, Config(3, 3, teams=2, reduction="threads", sums="registers"), {}),
+    ((5, 4), "complex64", 233, Config(5, 2, teams=2, sums="registers"), {"lda": 9, "ldb": 7, "offset": 1}),
 ]
 
 

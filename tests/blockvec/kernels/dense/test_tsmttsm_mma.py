@@ -131,7 +131,7 @@ HOST_CASES = [
     # real: odd and even numbers of groups and shares, more rows a product, folding, tiles, gaps, conflicts
     (problem(8, K=333), Config(32, 3, 1, 1, 4), 3),
     (problem(7, 5, K=211), Config(48, 2, 1, 1, 2, kstep=2), 3),
-    (problem(16, 8, K=333), Config(36, 3, 1, 1, 4, gapless=True), 3),
+    (problem(16, 8, K=333), Config(36, 3, 1, 1, 4), 3),
     (problem(4, K=333), Config(36, 3, 1, 1, 4, producers=1), 3),
     (problem(1, K=1001), Config(64, 2, 1, 1, 4, fold=8), 3),
     (problem(3, 2, K=301, alpha="general", beta="general"), Config(56, 2, 1, 1, 3, fold=2), 2),
