@@ -270,19 +270,22 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
     """Convert a preconditioner to a function of blocks that returns new ones."""
     from .linear.preconditioners import following
 
+    update = getattr(value, "update", None)
     if not hasattr(value, "shape"):
         if not callable(value):
             raise OptionError(f"preconditioner: got {value!r}; give a matrix, an operator or a function.")
-        return following(
-            lambda R: BlockVector(value(R.array), copy=True, dtype=op.dtype, layout=op.layout), value
-        )
+
+        def applied(R: BlockVector) -> BlockVector:
+            return BlockVector(value(R.array), copy=True, dtype=op.dtype, layout=op.layout)
+
+        return following(applied, update)
     on_device = isinstance(value, blockvec.Operator) or type(value).__module__.startswith("cupy")
     wanted = as_operator(value, device=None if on_device else op.device, layout=op.layout)
     if wanted.shape != op.shape:
         raise ShapeError(f"preconditioner has shape {wanted.shape} but A has {op.shape}.")
     if wanted.device != op.device:
         raise DeviceError(f"preconditioner is on {wanted.device} but A is on {op.device}; move one of them.")
-    return following(wanted.apply, value)
+    return following(wanted.apply, update)
 
 
 def checkpoint_for(value: Any, interval: Any, comm: Communicator | None) -> Checkpoint | None:

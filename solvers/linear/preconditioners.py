@@ -203,9 +203,8 @@ def _host_matrix(name: str, A: Any) -> Any:
     return matrix.astype(np.result_type(matrix.dtype, np.float32))
 
 
-def following(function: Callable[[Any], Any], source: Any) -> Callable[[Any], Any]:
-    """Return `function`, with the `update` method of `source` if it has one."""
-    update = getattr(source, "update", None)
+def following(function: Callable[[Any], Any], update: Any) -> Callable[[Any], Any]:
+    """Return `function` with a method `update`, which a preconditioner that follows Ritz values has, or None."""
     if not callable(update):
         return function
     follower: Any = functools.partial(function)

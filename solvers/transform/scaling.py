@@ -116,7 +116,7 @@ class Scaling:
         given = problem.preconditioner
         if given is None:
             return None
-        from ..linear.preconditioners import FollowingPreconditioner
+        from ..linear.preconditioners import following
 
         op = problem.operator
         half = 2.0 ** (-_even(_magnitude(given, op, "the preconditioner"), op.dtype) // 2)
@@ -127,7 +127,7 @@ class Scaling:
 
         if update is None:
             return scaled
-        return FollowingPreconditioner(scaled, lambda theta: update(float(times(theta, self.a - self.m))))
+        return following(scaled, lambda theta: update(float(times(theta, self.a - self.m))))
 
     # --- back to the problem of the user --------------------------------------------------------------
 
