@@ -402,7 +402,7 @@ class ThickRestart(Iteration):
         )
 
     def _add_missed(self, missed: Block) -> None:
-        """Append missed vectors to the pending columns."""
+        """Append missed vectors to the pending columns; the operator is applied to them next."""
         krylov, k = self.krylov, self.problem.k
         self.repairs, self.residuals = 0, None
         if krylov.takes_single_columns:
@@ -414,7 +414,8 @@ class ThickRestart(Iteration):
             return
         # The next search finds those again for which there is no room.
         room = self._room_for(self.missing)
-        krylov.append(missed[:, : min(room, self.missing)])
+        _, _, count = krylov.append(missed[:, : min(room, self.missing)])
+        krylov.promote(count)
 
     def _room_for(self, columns: int) -> int:
         """Count the columns that may be appended so that a step still fits; if too few, drop all others.
