@@ -257,7 +257,7 @@ class ThickRestart(Iteration):
         if krylov.takes_single_columns:
             entries = getattr(self.operator, "nnz", None) or n * n
             return max(1, min(ceil_div(LOOK_WORK, entries + STEP_VECTORS * n), MOST_PUT_OFF))
-        launches = krylov.takes_launches and krylov.degree == 1
+        launches = krylov.steps.takes_launches and krylov.degree == 1
         cost = steps_of_a_look(self.operator, n, b, krylov.degree, krylov.capacity, in_launches=launches)
         return b * max(1, math.ceil(cost))
 
