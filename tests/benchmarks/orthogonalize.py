@@ -50,7 +50,7 @@ def columns_moved(policy: Policy, M: int, N: int) -> tuple[int, int]:
         case Adaptive() | RankedCholQR() if M == 0:
             return 2 * N, N
         case Adaptive():
-            return 4 * M + 4 * N, 3 * N
+            return 4 * M + 5 * N, 3 * N
         case _:
             return 4 * N, 2 * N
 
