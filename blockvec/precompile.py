@@ -200,17 +200,12 @@ class Blocks:
     def project(self, M: int, N: int, ldw: int) -> None:
         """Add the coefficients of a block in a basis, and what is left of it with its Gram matrix."""
         self.dot(M, N, ldw)
-        self.sweep("update_gram", M, N, ldw)
-
-    def sweep(self, operation: Any, M: int, N: int, ldw: int) -> None:
-        """Add a sweep, or the products that take its place in single precision."""
         if self.is_single:
-            if operation == "update_gram":
-                self.subtract(M, N, ldw)
+            self.subtract(M, N, ldw)
             return
         types = self.dtype, self.dtype, self.dtype
         layout = self._columns("w", M, ldw, 0) | self._columns("v", N, 0, 0)
-        self._add(SweepProblem(operation, self.n, M, N, *types, **layout), M, N)
+        self._add(SweepProblem("update_gram", self.n, M, N, *types, **layout), M, N)
 
     def apply(self, width: int, ldx: int = 0, ldy: int = 0, at_y: int = 0, **classes: Any) -> None:
         """Add products with the matrix."""
@@ -355,7 +350,6 @@ def _jd(s: Blocks) -> None:
     for M in range(p, s.capacity + 1, p or 1):
         s.project(M, s.width, basis)
         s.combine(M, s.ahead, basis)
-        s.sweep("combine_dot", M, b, basis)
         s.project(M, b, basis)
         s.combine(M, k, basis)
     s.rotate(s.vectors, s.after, basis)
