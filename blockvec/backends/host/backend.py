@@ -15,7 +15,6 @@ from ...kernels.problem import (
     Problem,
     SpmmvProblem,
     StreamProblem,
-    SweepProblem,
     TsmmProblem,
     TsmttsmProblem,
     is_complex,
@@ -23,7 +22,7 @@ from ...kernels.problem import (
 from ...kernels.roofline import traffic
 from ...system.config import options
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
-from . import elementwise, llvm, panels, small_matrices, sparse_kernel, sweeps
+from . import elementwise, llvm, panels, small_matrices, sparse_kernel
 from .sparse import RowBlocks, spmmv
 from .threads import map_rows
 
@@ -61,8 +60,6 @@ class HostBackend(Backend):
                     Candidate("panels", panels.tsmm, _panel_refusal(problem)),
                     Candidate("blas", _blas_tsmm, vendor=True),
                 )
-            case SweepProblem():
-                return (Candidate("panels", sweeps.sweep, sweeps.refusal(problem)),)
             case SpmmvProblem():
                 # In the same pass, sums with a product saved 4 to 6 per cent of a solve by MINRES.
                 refusal = "sums and other updates are passes of their own" if problem.fused else None
