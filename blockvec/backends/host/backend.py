@@ -169,7 +169,7 @@ class HostGraphs(GraphRecorder):
 
 
 def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:
-    if traffic(problem).total_bytes < SMALL_BYTES and not getattr(problem, "inplace", False):
+    if traffic(problem).total_bytes < SMALL_BYTES:
         return f"operands under {SMALL_BYTES >> 10} KiB: one NumPy call is faster"
     vector = isinstance(problem, TsmttsmProblem) and min(problem.M, problem.N) == 1
     if vector and not is_complex(problem.dtype):
