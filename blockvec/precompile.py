@@ -169,33 +169,30 @@ class Blocks:
         if min(widths) > 0:
             self.found[request] = None
 
-    def dot(self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0) -> None:
+    def dot(self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0, **how: Any) -> None:
         """Add A^H B."""
-        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b)
+        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b) | how
         types = self.dtype, self.dtype
         self._add(TsmttsmProblem(self.n, M, N, *types, conj=is_complex(self.dtype), **layout), M, N)
 
     def gram(self, M: int, ld: int = 0, at: int = 0) -> None:
         """Add A^H A."""
-        layout = self._columns("a", M, ld, at) | self._columns("b", M, ld, at)
-        conj = is_complex(self.dtype)
-        self._add(TsmttsmProblem(self.n, M, M, self.dtype, self.dtype, conj=conj, same=True, **layout), M)
+        self.dot(M, M, ld, at, ld, at, same=True)
 
-    def combine(self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0) -> None:
+    def combine(
+        self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0, **how: Any
+    ) -> None:
         """Add B = A C."""
-        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b)
+        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b) | how
         self._add(TsmmProblem(self.n, M, N, self.dtype, self.dtype, **layout), M, N)
 
     def subtract(self, M: int, N: int, lda: int = 0, at: int = 0) -> None:
         """Add B -= A C."""
-        layout = self._columns("a", M, lda, at) | self._columns("b", N, 0, 0)
-        types = self.dtype, self.dtype
-        self._add(TsmmProblem(self.n, M, N, *types, alpha="general", beta="one", **layout), M, N)
+        self.combine(M, N, lda, at, alpha="general", beta="one")
 
     def rotate(self, M: int, N: int, ld: int = 0) -> None:
         """Add A[:, :N] = A C."""
-        layout = self._columns("a", M, ld, 0) | self._columns("b", N, max(ld, M), 0)
-        self._add(TsmmProblem(self.n, M, N, self.dtype, self.dtype, inplace=True, **layout), M, N)
+        self.combine(M, N, ld, ldb=max(ld, M), inplace=True)
 
     def project(self, M: int, N: int, ldw: int) -> None:
         """Add the coefficients of a block in a basis, and what is left of it with its Gram matrix."""
