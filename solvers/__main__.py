@@ -211,7 +211,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 def _save(result: EigenResult, path: str) -> None:
     with replaced(path) as stream:
-        np.savez(stream, **{name: to_host(getattr(result, name)) for name in SAVED})
+        arrays: Any = {name: to_host(getattr(result, name)) for name in SAVED}
+        np.savez(stream, **arrays)
 
 
 def _plot(result: EigenResult, path: str) -> None:

@@ -29,7 +29,6 @@ from .factorization.pencil import Pencil, eigenvalue_rounding
 from .placement import can_factorise, require_factors
 from .problem import Problem, Verification
 from .result import EigenResult, SingularError, described, refuse_more
-from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .slicing import PER_SHIFT, Slicing, basis_columns
@@ -79,9 +78,9 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     left, is_late = pencil.cut(low, -1), problem.is_late()
     right = left if is_late else pencil.cut(high, 1)
     count, n = right.below - left.below, problem.n
-    problem, checkpoint = replace(problem, operator=pencil.A), problem.checkpoint
+    problem = replace(problem, operator=pencil.A)
     why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
-    if why is not None and checkpoint is None:
+    if why is not None and problem.checkpoint is None:
         return _densely(problem, A, M, low, high, most, why)
     refuse_more(count, most)
     size = n * (2 * count + basis_columns(min(count, PER_SHIFT))) * problem.operator.dtype.itemsize
@@ -89,11 +88,6 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
     with blas_threads(problem.operator), deferred_interrupt() as interrupted:
         slices = Slicing(problem, pencil, left, right, interrupted)
-        if checkpoint is not None:
-            checkpoint.problem = slices.fingerprint()
-            checkpoint.image = probe(pencil.A, slices.X, None)
-            if (saved := checkpoint.load()) is not None:
-                slices.resume(saved)
         stopped = "time_limit" if is_late else slices.run()
         stopped = "interrupted" if interrupted() else stopped
     result = _collected(slices, low, high, stopped)

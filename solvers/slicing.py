@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -32,10 +31,11 @@ from blockvec.errors import BreakdownError
 
 from .blocks import Block, RealArray, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
 from .factorization.pencil import Cut, Pencil, uncertain
-from .iterations.counts import Counts
 from .iterations.krylov import BlockKrylov
+from .iterations.run import Run
 from .orthogonalization.factors import gram_root
-from .problem import IterationState, Problem, stops
+from .problem import IterationState, Problem
+from .runtime.checkpoint import probe
 from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
 
 PER_SHIFT = 64  # values that one shift looks for: more make the basis costly, fewer the factorisations
@@ -61,23 +61,20 @@ NUDGES = 6  # places that are tried for a shift whose factors do not count
 NUDGE = 0.031  # distance of such places, in shares of the range
 
 
-PROGRESS = ("theta", "residuals", "limits", "shifts", "fruitless", "halvings")  # attributes in checkpoints
+class Slicing(Run):
+    """The eigenpairs found so far between the first and the last of a list of cuts; a shift is a restart."""
 
-
-class Slicing:
-    """The eigenpairs found so far between the first and the last of a list of cuts."""
+    PROGRESS = ("theta", "residuals", "limits", "fruitless", "halvings")
 
     def __init__(
         self, problem: Problem, pencil: Pencil, low: Cut, high: Cut, interrupted: Callable[[], bool]
     ) -> None:
-        self.problem, self.pencil, self.interrupted = problem, pencil, interrupted
+        super().__init__(problem, interrupted)
+        self.pencil = pencil
         self.block_size = problem.block_size or (4 if problem.operator.device == "cpu" else 8)
         self.wanted = high.below - low.below
         self._unit = float(np.finfo(pencil.A.dtype).eps) / 2
         self.cuts = [low, high]
-        self.counts = Counts()
-        self.history: list[IterationState] = []
-        self.shifts = 0  # at which pairs were looked for
         self.fruitless = 0  # shifts in succession that found nothing
         self.halvings = 0  # cuts in succession from which nothing was looked for
         like = BlockVector.empty(problem.n, 0, problem.operator.dtype, device=problem.operator.device)
@@ -87,12 +84,11 @@ class Slicing:
         if self._group > 1:
             self.X[:, :] = 0
         self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
-        self.earlier_s = 0.0
 
     @property
     def factorisations(self) -> int:
         """Number of shifts for which A - sigma M was factorised, about: some next to a cut leave none."""
-        return max(self.shifts + 2, len(self.cuts))
+        return max(self.counts.restarts + 2, len(self.cuts))
 
     @property
     def found(self) -> int:
@@ -101,22 +97,18 @@ class Slicing:
 
     def run(self) -> str:
         """Collect until as many pairs are found as were counted; return that or another reason to stop."""
-        checkpoint = self.problem.checkpoint
+        if self.problem.checkpoint is not None:
+            self.problem.checkpoint.problem = self._fingerprint()
+            self.problem.checkpoint.image = probe(self.pencil.A, self.X, None)
+            self._resumed()
         while True:
             gap = next((gap for gap in itertools.pairwise(self.cuts) if self._missing(*gap) > 0), None)
             if gap is None:
                 return "converged"
             reason = self._stopped() or ("stagnated" if self.fruitless >= FRUITLESS else self._slice(*gap))
-            if checkpoint is not None:
-                checkpoint.save(self.snapshot, now=bool(reason))
+            self._save(reason)
             if reason:
                 return reason
-
-    def _stopped(self) -> str:
-        """Return the reason to stop immediately, or an empty string."""
-        if self.interrupted():
-            return "interrupted"
-        return "time_limit" if self.problem.is_late() else ""
 
     def _between(self, low: float, high: float) -> int:
         """Count the values found in a range."""
@@ -141,12 +133,12 @@ class Slicing:
             return reason
         if cut is not None:
             self._insert(replace(cut, first=sigma - reach, last=sigma + reach))
-        self.shifts += 1
-        self.counts.restarts += 1
         self.fruitless = 0 if self.found > before else self.fruitless + 1
         for gap in itertools.pairwise(self.cuts):
             self._compare_count(*gap)
-        return self._report()
+        reason = self._report(self._all_values(), "")
+        self.counts.restarts += 1
+        return reason
 
     def _insert(self, cut: Cut) -> None:
         """Insert a cut in order, in place of the one at the same shift if there is one."""
@@ -300,16 +292,13 @@ class Slicing:
         return krylov
 
     def _parts(self, chosen: np.ndarray) -> list[np.ndarray]:
-        """Split indices of Ritz pairs into parts of few different widths, which are powers of two."""
-        if self._group == 1:
-            return [chosen] if len(chosen) else []
-        parts, width = [], self._group
-        while len(chosen):
-            while width > len(chosen):
-                width //= 2
-            part, chosen = np.split(chosen, [width])
-            parts.append(part)
-        return parts
+        """Split indices of Ritz pairs, on a GPU into parts of few different widths, powers of two."""
+        count = len(chosen)
+        if self._group == 1 or not count:
+            return [chosen][:count]
+        powers = (1 << bit for bit in reversed(range(GROUP.bit_length() - 1)))
+        widths = [GROUP] * (count // GROUP) + [width for width in powers if count & width]
+        return np.split(chosen, np.cumsum(widths[:-1]))
 
     def _tolerance(self, sigma: float) -> TransformedTolerance:
         asked, norms = self.problem.tolerance, self.pencil.norms
@@ -383,27 +372,15 @@ class Slicing:
 
     # --- state --------------------------------------------------------------------------------------
 
-    def _report(self) -> str:
-        """Append the state to the history, and call the callback; return a reason to stop, if any.
-
-        Values that have not been found are represented by an end of the interval, with the residual ||A||.
-        """
+    def _all_values(self) -> IterationState:
+        """Describe the state: values that have not been found are at an end, with the residual ||A||."""
         end = next((cut.sigma for cut in self.cuts if math.isfinite(cut.sigma)), 0.0)
         unknown, norm = np.full(self.wanted - self.found, end), self.pencil.norms.A
-        limits = self.problem.tolerance.limits(unknown, norm)
-        state = IterationState(
-            restart=self.shifts - 1,
-            eigenvalues=np.append(self.theta, unknown),
-            residuals=np.append(self.residuals, np.full(len(unknown), norm)),
-            limits=np.append(self.limits, limits),
-            operator_columns=self.counts.operator_columns,
-            time_s=self.earlier_s + time.perf_counter() - self.problem.begin_s,
-        )
-        self.history.append(state)
-        is_over = stops(self.problem.callback, state.times(self.problem.exponent))
-        return "callback" if is_over else ""
+        limits = np.append(self.limits, self.problem.tolerance.limits(unknown, norm))
+        residuals = np.append(self.residuals, np.full(len(unknown), norm))
+        return self._state(np.append(self.theta, unknown), residuals, limits)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def _fingerprint(self) -> dict[str, Any]:
         """Collect everything that determines the result, except the matrices themselves."""
         problem, ends = self.problem, [self.cuts[0], self.cuts[-1]]
         return {
@@ -419,27 +396,17 @@ class Slicing:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state between two shifts: host arrays, numbers, and lists and dictionaries of these."""
-        return {
+        return super().snapshot() | {
             "X": to_host(self.X[:, : self.found].array),
-            **{name: getattr(self, name) for name in PROGRESS},
             "cuts": [list(asdict(cut).values()) for cut in self.cuts],
-            "rng": self.problem.rng.bit_generator.state,
-            "counts": asdict(self.counts),
-            "history": [asdict(state) for state in self.history],
-            "elapsed_s": self.earlier_s + time.perf_counter() - self.problem.begin_s,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        for name in PROGRESS:
-            setattr(self, name, saved[name])
+        super().resume(saved)
         if self.found:
             assign(self.X[:, : self.found], saved["X"])
         self.cuts[:] = [Cut(*cut) for cut in saved["cuts"]]
-        self.problem.rng.bit_generator.state = saved["rng"]
-        self.counts = Counts(**saved["counts"])
-        self.earlier_s = saved["elapsed_s"]
-        self.history[:] = [IterationState.restored(state) for state in saved["history"]]
 
 
 def basis_columns(missing: int, block_size: int = 8) -> int:

@@ -114,26 +114,20 @@ def make_cases(
     for name, matrix in opened.items():
         if isinstance(matrix, np.ndarray):
             raise OptionError(f"{name}: apply is measured on sparse matrices.")
-    return _cases(operations, dtypes, shapes, backend_for(device), sizes or Sizes(), opened)
+    backend, sizes = backend_for(device), sizes or Sizes()
 
+    def cases() -> Iterator[Case]:
+        for dtype in dtypes if {*operations} - {"apply"} else ():
+            memory = _memory(dtype, shapes, sizes, backend)
+            for operation, (M, N) in itertools.product(operations, shapes):
+                if operation != "apply" and (M == N or operation in RECTANGULAR):
+                    rows = sizes.rows_for(max(M, N), dtype, backend)
+                    yield _dense_case(operation, _Blocks(memory, backend, dtype, rows, M, N, sizes.ld))
+        for name, matrix in opened.items():
+            for dtype, width in itertools.product(dtypes, dict.fromkeys(M for M, _ in shapes)):
+                yield _sparse_case(name, matrix.astype(dtype), width, dtype, backend)
 
-def _cases(
-    operations: Sequence[str],
-    dtypes: Sequence[str],
-    shapes: Sequence[tuple[int, int]],
-    backend: Backend,
-    sizes: Sizes,
-    matrices: dict[str, Any],
-) -> Iterator[Case]:
-    for dtype in dtypes if {*operations} - {"apply"} else ():
-        memory = _memory(dtype, shapes, sizes, backend)
-        for operation, (M, N) in itertools.product(operations, shapes):
-            if operation != "apply" and (M == N or operation in RECTANGULAR):
-                rows = sizes.rows_for(max(M, N), dtype, backend)
-                yield _dense_case(operation, _Blocks(memory, backend, dtype, rows, M, N, sizes.ld))
-    for name, matrix in matrices.items():
-        for dtype, width in itertools.product(dtypes, dict.fromkeys(M for M, _ in shapes)):
-            yield _sparse_case(name, matrix.astype(dtype), width, dtype, backend)
+    return cases()
 
 
 def _memory(

@@ -5,7 +5,7 @@ A kernel is a frozen record with its source and its launch geometry; the backend
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ..system.frozen import frozen
 from .limits import ceil_div, round_up
@@ -270,62 +270,43 @@ class FoldKernel:
 
 
 @frozen
-class PhiloxKernel:
-    """Uniform numbers of a real type; see cuda/elementwise/philox.cu."""
+class _OfType:
+    """A kernel of one type of numbers, which threads take in turn; see cuda/elementwise for the `body`."""
 
     dtype: str
 
-    threads = 256
-
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-        return f"philox_{TYPES[self.dtype].letter}"
-
-    def source(self) -> str:
-        """Generate the CUDA source."""
-        types = {"Real": c_type(self.dtype)}
-        return render(self.name, "elementwise/philox.cu", {"THREADS": self.threads}, types)
-
-
-@frozen
-class _InTurn:
-    """A kernel whose threads take the numbers of an array, of type `dtype`, in turn."""
-
-    dtype: str
-
+    body: ClassVar[str]
     threads = 256
 
     def blocks(self, count: int, multiprocessors: int) -> int:
         """Compute the number of blocks of a launch for `count` numbers."""
         return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
 
-
-@frozen
-class WithinKernel(_InTurn):
-    """A check of the indices of a matrix, int32 or int64; see cuda/elementwise/within.cu."""
-
     @property
     def name(self) -> str:
         """Name of the function."""
-        return f"within_{self.dtype}"
+        return f"{self.body}_{TYPES[self.dtype].letter if self.dtype in TYPES else self.dtype}"
 
     def source(self) -> str:
         """Generate the CUDA source."""
-        types = {"Index": {"int32": "int", "int64": "long long"}[self.dtype]}
-        return render(self.name, "elementwise/within.cu", {"THREADS": self.threads}, types)
+        index = {"int32": "int", "int64": "long long"}.get(self.dtype)
+        types = {"Index": index} if index else {"Real": c_type(self.dtype)}
+        return render(self.name, f"elementwise/{self.body}.cu", {"THREADS": self.threads}, types)
 
 
-@frozen
-class FillKernel(_InTurn):
-    """A block of one value, with parts of a real type; see cuda/elementwise/fill.cu."""
+class PhiloxKernel(_OfType):
+    """Uniform numbers of a real type."""
 
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-        return f"fill_{TYPES[self.dtype].letter}"
+    body = "philox"
 
-    def source(self) -> str:
-        """Generate the CUDA source."""
-        types = {"Real": c_type(self.dtype)}
-        return render(self.name, "elementwise/fill.cu", {"THREADS": self.threads}, types)
+
+class FillKernel(_OfType):
+    """A block of one value, with parts of a real type."""
+
+    body = "fill"
+
+
+class WithinKernel(_OfType):
+    """A check of the indices of a matrix, int32 or int64."""
+
+    body = "within"

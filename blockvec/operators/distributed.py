@@ -19,7 +19,6 @@ from ..parallel.communicator import share
 from ..parallel.halo import Halo
 from ..parallel.layout import RowLayout
 from ..parallel.traffic import current_traffic
-from .fused import Extras, Sums
 from .operator import Operator
 from .sparse import SHORT_ROWS, SparseOperator
 
@@ -33,10 +32,6 @@ class DistributedOperator(Operator):
     to rows of other processes. A product applies the former while the operand of the latter, the halo, is
     exchanged; between GPUs the exchange comes first, since NCCL's kernels and a product that fills the GPU
     delay each other. Then the coupling is added to the rows that have one; all others are written once.
-
-    Sums and updates that are requested with a product are computed in the pass of the former, too, and the
-    coupling's share in them is added, except for the squares of Y: these are summed when Y is complete,
-    because they may be much smaller than those of its two parts.
 
     Parameters
     ----------
@@ -144,37 +139,6 @@ class DistributedOperator(Operator):
         """Add the coupling to Y."""
         for begin, part in self._coupling:
             part._run(halo, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
-
-    def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
-    ) -> tuple[Sums, Sums]:
-        linear, squares = extras.by_degree() if self._coupling else (extras, None)
-        if linear is None:
-            dots, gram = super()._run_fused(X, Y, alpha, beta, shift, extras)
-        else:
-            dots, gram = self._run_linear(X, Y, alpha, beta, shift, linear)
-            if squares is not None:
-                for sums, more in zip((dots, gram), squares.separately(X, Y), strict=True):
-                    sums.update(more)
-        return {name: dots[name] for name in extras.summed}, {name: gram[name] for name in extras.gram}
-
-    def _run_linear(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, linear: Extras
-    ) -> tuple[Sums, Sums]:
-        """Do the work of `_run` and of extras that are linear in Y, to which the coupling adds its share."""
-        halo = None if self._halo is None else self._halo.start(X.array)
-        dots, gram = self._own._run_fused(X, Y, alpha, beta, shift, linear)
-        if halo is not None:
-            wanted = memory_of(halo())
-            for begin, part in self._coupling:
-                rows = slice(begin, begin + part.shape[0])
-                x, y = memory_of(X.array[rows]), memory_of(Y.array[rows])
-                added = memory_of(self.backend.empty((y.n_rows, y.n_cols), y.dtype))
-                part._run_fused(wanted, added, alpha, 0, 0, Extras(y.array, 1, 1, (), ()))  # y += added
-                for sums, more in zip((dots, gram), linear.increment(rows).separately(x, added), strict=True):
-                    for name, value in more.items():
-                        sums[name] = sums[name] + value
-        return dots, gram
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
         return self._own.sparse_product()

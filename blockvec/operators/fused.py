@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ..backends import Array, Backend
@@ -83,31 +82,6 @@ class Extras:
         where = memory_of(self.Z)
         return {**sums, "chain": beta_class(self.delta), "ldz": where.ld, "align_z": where.align}
 
-    def fusible(self) -> Iterator[Extras]:
-        """Yield the requests to try a fused kernel for: this one first, then parts of it."""
-        yield self
-        if self.gram and (self.Z is not None or self.dots):
-            yield replace(self, gram=())
-        if self.Z is not None and (self.gram or self.dots):
-            yield replace(self, dots=(), gram=())
-
-    def without(self, part: Extras) -> Extras:
-        """Remove a part, one of `fusible`, that has been computed."""
-        dots, gram = () if part.dots else self.dots, () if part.gram else self.gram
-        return replace(self, Z=None, dots=dots, gram=gram)
-
-    def by_degree(self) -> tuple[Extras | None, Extras | None]:
-        """Divide the request into results linear in Y and squares of Y; None where there are none."""
-        squares = replace(self, Z=None, dots=_only("yy", self.summed), gram=_only("yy", self.gram))
-        linear = replace(self, dots=_without("yy", self.summed), gram=_without("yy", self.gram))
-        has_linear = linear.Z is not None or linear.dots or linear.gram
-        return linear if has_linear else None, squares if squares.dots or squares.gram else None
-
-    def increment(self, rows: slice) -> Extras:
-        """Form the request for what an increment of some rows of Y adds to the results linear in it."""
-        Z = None if self.Z is None else self.Z[rows]
-        return replace(self, Z=Z, delta=1, dots=_only("xy", self.dots), gram=_only("xy", self.gram))
-
     def applied(self, Y: BlockVector, dots: Sums, gram: Sums) -> Applied:
         """Assemble the result of `Operator.apply` from the computed sums."""
         for name in self.dots:
@@ -135,14 +109,6 @@ class Extras:
         }
         gram = {name: products.dot(blocks[name[0]], blocks[name[1]]) for name in self.gram}
         return dots, gram
-
-
-def _only(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return (name,) if name in names else ()
-
-
-def _without(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(other for other in names if other != name)
 
 
 def _dot_type(name: str, X: Memory, Y: Memory) -> str:

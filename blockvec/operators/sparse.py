@@ -167,17 +167,12 @@ class SparseOperator(Operator):
     def _run_fused(
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
-        for part in extras.fusible():
-            problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift), part)
-            if dispatch.accepts(problem, self.backend):
-                fused = part.outputs(X, Y, self.backend)
-                operands = (self.prepared, X.array, Y.array, alpha, beta, shift, fused)
-                dispatch.run(problem, self.backend, *operands)
-                if part is extras:
-                    return dict(fused.dots), dict(fused.gram)
-                dots, gram = extras.without(part).separately(X, Y)
-                return {**fused.dots, **dots}, {**fused.gram, **gram}
-        return super()._run_fused(X, Y, alpha, beta, shift, extras)
+        problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift), extras)
+        if not dispatch.accepts(problem, self.backend):
+            return super()._run_fused(X, Y, alpha, beta, shift, extras)
+        fused = extras.outputs(X, Y, self.backend)
+        dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift, fused)
+        return dict(fused.dots), dict(fused.gram)
 
     def _affine(self, alpha: complex, shift: complex) -> Operator:
         n = self.shape[0]

@@ -99,24 +99,32 @@ def gram_factor(name: str, matrix: Any) -> Factor:
     inner = matrix.astype(np.promote_types(dtype, np.float64), copy=False)
     inner = inner if len(live) == n else inner[live][:, live]
     is_diagonal = bool((inner.indices == np.repeat(np.arange(len(live)), np.diff(inner.indptr))).all())
+    scale, place = np.ones(len(live)), np.arange(len(live))
     if is_diagonal:  # without eliminations there is no rounding
         eye: Any = sp.eye_array(len(live), dtype=inner.dtype, format="csc")
-        lower, pivots, place, negligible = eye, inner.diagonal().real, np.arange(len(live)), 0.0
-    elif (lu := _pivots_on_diagonal(inner)) is not None:
+        lower, pivots, negligible = eye, inner.diagonal().real, 0.0
+    else:
+        # Tiny masses are not zero: powers of two make all diagonal elements about one.
+        scale = np.exp2(np.rint(np.log2(inner.diagonal().real) / 2))
+        inner = sp.csr_array(sp.diags_array(1 / scale) @ inner @ sp.diags_array(1 / scale))
+        lu = _pivots_on_diagonal(inner)
+        if lu is None and len(live) > DENSE_ROWS:
+            raise OptionError(f"{name} is singular or indefinite; {must_be(name)}, but for rows of zeros.")
+        if lu is None:
+            rounding = ROUNDING * float(np.finfo(dtype).eps)
+            C = _dense_factor(inner.toarray(), rounding, f"{name} is indefinite; {must_be(name)}.")
+            return Factor.of(_scatter(sp.csr_array((scale[:, None] * C).astype(dtype)), live, n))
         lower, pivots, place = lu.L, lu.U.diagonal().real, lu.perm_r
         negligible = NEGLIGIBLE * float(np.abs(pivots).max())
-    elif len(live) <= DENSE_ROWS:
-        rounding = ROUNDING * float(np.finfo(dtype).eps)
-        C = _dense_factor(inner.toarray(), rounding, f"{name} is indefinite; {must_be(name)}.")
-        return Factor.of(_scatter(sp.csr_array(C.astype(dtype)), live, n))
-    else:
-        raise OptionError(f"{name} is singular or indefinite; {must_be(name)}, but for rows of zeros.")
     if pivots.min() < -negligible:
         raise OptionError(f"{name} is indefinite; {must_be(name)}.")
-    kept, roots = np.flatnonzero(pivots > negligible), np.sqrt(np.maximum(pivots, 0))
-    data = lower.data * np.repeat(roots, np.diff(lower.indptr))
+    kept, roots, order = (
+        np.flatnonzero(pivots > negligible),
+        np.sqrt(np.maximum(pivots, 0)),
+        np.argsort(place),
+    )
+    data = lower.data * np.repeat(roots, np.diff(lower.indptr)) * scale[order][lower.indices]
     triangle = sp.csc_array((data, lower.indices, lower.indptr), shape=lower.shape).astype(dtype, copy=False)
-    order = np.argsort(place)
     if len(kept) < n:
         return Factor.of(_scatter(triangle[:, kept], live[order], n))
 
@@ -126,8 +134,8 @@ def gram_factor(name: str, matrix: Any) -> Factor:
 
     def transformed(A: Any) -> Operator:
         if is_diagonal:
-            scale = sp.diags_array(1 / roots)
-            return as_operator(sp.csr_array(scale @ A @ scale), check_indices=False)
+            inverse = sp.diags_array(1 / roots)
+            return as_operator(sp.csr_array(inverse @ A @ inverse), check_indices=False)
         # In the order of the pivots, steps of an iteration move no rows.
         product, solve = _product(A[order][:, order]), solver().solve
         return as_operator(

@@ -57,7 +57,7 @@ class Pencil:
             check_shape("M", M, operator)
             dtype = np.promote_types(dtype, M.dtype)
             M = sp.csr_array(on_host(M)).astype(dtype)
-            rank = gram_factor("M", _with_unit_diagonal(M)).rank
+            rank = gram_factor("M", M).rank
             mass = as_operator(M, device=operator.device)
         if dtype != operator.dtype:
             A = A.astype(dtype)
@@ -123,14 +123,6 @@ class Pencil:
                 "interval: M is singular, and A is not positive definite in its null space, so that the "
                 "eigenvalues up to an infinite end cannot be counted; give finite ends."
             )
-
-
-def _with_unit_diagonal(M: Any) -> Any:
-    """Scale a matrix by powers of two, which keeps its rank: tiny masses are none of zero."""
-    masses = M.diagonal().real.astype(np.float64)
-    has_mass = masses > 0
-    D = sp.diags_array(np.exp2(-np.rint(np.log2(masses, where=has_mass, out=np.zeros_like(masses)) / 2)))
-    return sp.csr_array(D @ M @ D).astype(M.dtype)
 
 
 def eigenvalue_rounding(dtype: Any, norm: float, value: float) -> float:

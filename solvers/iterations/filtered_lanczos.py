@@ -280,9 +280,6 @@ class FilteredRestart(ThickRestart):
         first, last = (sketch.beyond(count, self.which) for count in (0, self.problem.k))
         return first, last, sketch.beyond(self._outside(), self.which, below=last)
 
-    def _crowding(self, sketch: Sketch) -> float:
-        return sketch.crowd(self._placed(sketch)[-1], self.which) / self._outside()
-
     def _sketch(self) -> None:
         """Design the filter for a sketch of the spectrum, of more steps where it is crowded."""
         from .spectrum import sketch_spectrum
@@ -291,28 +288,29 @@ class FilteredRestart(ThickRestart):
         sketch = sketch_spectrum(
             *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
             most=MAX_SKETCH_STEPS,
-            resolved=lambda sketch: self._crowding(sketch) <= CROWDED,
+            resolved=lambda seen: seen.crowd(self._placed(seen)[-1], self.which) <= CROWDED * self._outside(),
         )
         counts.operator_columns += sketch.columns
         counts.block_applications += sketch.applications
         counts.reductions += sketch.reductions
         self.norm = max(self.norm, sketch.norm)
         self.least = min(self.least, sketch.least(self.which))
-        self._design((*self._placed(sketch), self.least), self._crowding(sketch))
+        self._design((*self._placed(sketch), self.least))
 
-    def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
+    def _design(self, values: tuple[float, float, float, float]) -> None:
+        """Choose a filter for ranking keys of the first and last wanted value, the edge and the far end."""
         self.designs += 1
         limit = float(self._limits(np.full(1, abs(values[1]))).max())
         asked = self.problem.precision == "mixed"
         is_mixed = self.mixes and self.options.mixes and (asked or limit >= LEAST_LIMIT * self._norm())
-        filter = self._designed(values, crowding, limit, is_mixed)
+        filter = self._designed(values, limit, is_mixed)
         if is_mixed and not asked:
-            double = self._designed(values, crowding, limit, False)
+            double = self._designed(values, limit, False)
             if degree_of(filter) < LEAST_MIXED * degree_of(double):
                 filter, is_mixed = double, False
                 self.mixes, self._copy = False, None
         self.filter = filter
-        separating = separating_degree(values, self.which, self._norm(), crowding)
+        separating = separating_degree(values, self.which, self._norm())
         self.expected_calls = 0.0 if self.filter is None else CALLS_PER_DEGREE * separating
         if self.designs > MAX_DESIGNS:
             self.filter = None
@@ -323,7 +321,7 @@ class FilteredRestart(ThickRestart):
             self.degree = max(self.degree, self.filter.degree)
 
     def _designed(
-        self, values: tuple[float, float, float, float], crowding: float, limit: float, is_mixed: bool
+        self, values: tuple[float, float, float, float], limit: float, is_mixed: bool
     ) -> Filter | None:
         """Design a filter for matrices in single or double precision."""
         degree, unit = self.options.degree, self.problem.tolerance.unit
@@ -334,7 +332,7 @@ class FilteredRestart(ThickRestart):
         rounding = unit * self._norm()
         spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
         least = PAYING_DEGREE if self._may_choose else LEAST_DEGREE
-        return design_filter(values, self.which, self._norm(), degree, spread, crowding, least)
+        return design_filter(values, self.which, self._norm(), degree, spread, least)
 
     def _single(self) -> SingleCopy:
         """Return the matrix in single precision; it is converted once."""

@@ -57,15 +57,8 @@ class JacobiDavidson(Iteration):
 
     PROGRESS = (
         *Iteration.PROGRESS,
-        "attempts",
-        "shrunk",
-        "best",
-        "best_at",
-        "refreshed",
-        "n_converged",
-        "previous",
-        "updated_for",
-        "followed",
+        *("attempts", "shrunk", "best", "best_at", "refreshed"),
+        *("n_converged", "previous", "updated_for", "followed"),
     )
 
     def __init__(
@@ -77,16 +70,8 @@ class JacobiDavidson(Iteration):
         how.check(k, options.ncv, b)
         self.target, self.preconditioner = problem.target, problem.preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
-        self.space = SearchSpace(
-            problem.operator,
-            start,
-            capacity,
-            problem.locked,
-            self.which,
-            self.target,
-            self.rng,
-            self.counts,
-        )
+        what = problem.locked, self.which, self.target
+        self.space = SearchSpace(problem.operator, start, capacity, *what, self.rng, self.counts)
         self.kept = how.min_basis or least_basis(k, capacity, b)
         operator = cast(SystemOperator, problem.operator)  # MINRES takes dots from its products
         is_inside = self.target is not None
@@ -111,17 +96,13 @@ class JacobiDavidson(Iteration):
         width = min(self.options.block_size, ahead)
         sizes = {
             "p": space.padding,
-            "inside": int(self.target is not None),
-            "locked": space.n_locked,
             "capacity": space.buffer.shape[1],
             "basis": space.padded(space.capacity),
             "vectors": space.capacity,
-            "kept": self.kept,
             "after": min(self.kept + self.options.block_size, space.capacity),
             "ahead": ahead,
             "width": width,  # of a block of corrections, and of what is left of it as columns finish
             "half": width // 2,
-            "quarter": width // 4,
         }
         return "jd", self.operator, space.buffer.dtype, sizes
 
@@ -225,14 +206,9 @@ class JacobiDavidson(Iteration):
         """Update the smallest ranking key of all Ritz values: the far end of a search for missed values."""
         values = self.extracted.theta if self.target is None else self.space.ritz_values()
         self.space.norm = max(self.space.norm, float(np.abs(values).max(initial=0)))
-        least = float(self._wanted(values).min())
+        keys = ranking_key(values, self.which) if self.target is None else -((values - self.target) ** 2)
+        least = float(np.min(keys))
         self.least = least if not self.history else min(self.least, least)
-
-    def _wanted(self, theta: RealArray) -> RealArray:
-        """Compute ranking keys; with a target those of the folded operator."""
-        target = self.target
-        values = ranking_key(theta, self.which) if target is None else -((theta - target) ** 2)
-        return np.asarray(values)
 
     def _grow(self, state: IterationState) -> None:
         """Compute corrections to the first unconverged pairs and add them to the space."""

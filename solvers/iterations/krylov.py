@@ -97,6 +97,8 @@ class BlockKrylov:
         Loss of orthogonality that single columns may have.
     full_until : int
         While m is below this, A maps the next columns to all of V.
+    steps : Steps
+        The kind of its steps.
 
     References
     ----------
@@ -129,14 +131,14 @@ class BlockKrylov:
         self._views: dict[tuple[int, int], Block] = {}  # by their columns
         self._is_clear = False  # whether zeros follow [V Q] where products read them
         self._partial: PartialRecurrence | None = None
-        self._steps = Steps()
+        self.steps = Steps()
         if isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD":
             is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "image", None) is None
             if is_single and isinstance(operator, ColumnOperator):
                 self._partial = PartialRecurrence(operator.add_vector, buffer)
-            self._steps = ColumnSteps(buffer, self._partial)
+            self.steps = ColumnSteps(buffer, self._partial)
         elif M is None and is_queued(operator, buffer):
-            self._steps = QueuedSteps(operator, buffer, block_size)
+            self.steps = QueuedSteps(operator, buffer, block_size)
 
     def _zeros(self) -> Array:
         dtype = np.complex128 if self.buffer.dtype.kind == "c" else np.float64
@@ -158,11 +160,9 @@ class BlockKrylov:
 
     def _view(self, begin: int, end: int) -> Block:
         """Return a view of columns of the buffer, which is kept: to make one takes longer than a launch."""
-        try:
-            return self._views[begin, end]
-        except KeyError:
-            view = self._views[begin, end] = self.buffer[:, begin:end]
-            return view
+        if (begin, end) not in self._views:
+            self._views[begin, end] = self.buffer[:, begin:end]
+        return self._views[begin, end]
 
     @property
     def basis(self) -> Block:
@@ -192,24 +192,9 @@ class BlockKrylov:
         return self.columns(self.m + self.w, self.capacity)
 
     @property
-    def takes_launches(self) -> bool:
-        """Whether few calls queue several steps, which then take less time than a look at them."""
-        return self._steps.takes_launches
-
-    @property
     def takes_single_columns(self) -> bool:
         """Whether steps are those of a recurrence of single vectors."""
         return self._partial is not None
-
-    @property
-    def is_oblique(self) -> bool:
-        """Whether steps of single columns may have lost orthogonality."""
-        return self._partial is not None and self.loss >= LEAST_LOSS
-
-    @property
-    def truncation(self) -> float:
-        """Largest residual of invariant vectors that the decomposition leaves out."""
-        return 0.0 if self._partial is None else self._partial.defect
 
     @property
     def scale(self) -> float:
@@ -237,7 +222,7 @@ class BlockKrylov:
         more until V has `until` columns; those of single vectors end sooner if `stop`, called after each,
         returns a true value.
         """
-        self._steps.take(self, until, stop)
+        self.steps.take(self, until, stop)
 
     def expand_ahead(self, steps: int) -> int:
         """Queue steps that a look at V as it is need not wait for, where launches take them.
@@ -245,13 +230,13 @@ class BlockKrylov:
         Returns the columns of V, for `ritz`, and for `withdraw` if these steps are not wanted.
         """
         m = self.m
-        self._steps.begin_ahead(self, steps)
+        self.steps.begin_ahead(self, steps)
         return m
 
     def withdraw(self, m: int) -> None:
         """Drop columns that queued steps append behind the first m of V."""
         if m < self.m:
-            self._steps.forget()
+            self.steps.forget()
             self.withdraw_to(m, self.w)
 
     def withdraw_to(self, m: int, w: int) -> None:
@@ -260,7 +245,7 @@ class BlockKrylov:
 
     def settle(self, until: int | None = None) -> bool:
         """Wait for queued steps; repeat with all care the first one that was not enough, and return False."""
-        return self._steps.settle(self, until)
+        return self.steps.settle(self, until)
 
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once; append no random directions. For starts."""
@@ -323,6 +308,15 @@ class BlockKrylov:
         """Append random directions to Q, not coupled to V; return the number appended."""
         return self.append(self.buffer.random_like(width, self.rng), keep_random=True)[2]
 
+    def promote(self, count: int) -> None:
+        """Move the last `count` pending columns to the front: the operator is applied to them next."""
+        begin, end = self.m, self.m + self.w
+        order = np.r_[end - count : end, begin : end - count]
+        pending = self.columns(begin, end)
+        pending[:, :] = pending.combine(small_matrix(np.eye(self.w)[:, order - begin], pending))
+        self.H[begin:end, :begin] = self.H[order, :begin]
+        self._changed(end)
+
     def couple(self, column: int, S: Array, R: Array, count: int) -> None:
         """Add components of A V from a column on: S in [V Q] and R in the last `count` pending columns."""
         end = self.m + self.w
@@ -341,10 +335,11 @@ class BlockKrylov:
         m = self.m if until is None else min(until, self.m)
         H = self.H[: m + self.w, :m]
         theta, Y = ritz_pairs(H[:m])
-        if self.is_oblique:
+        partial = self._partial
+        if partial is not None and self.loss >= LEAST_LOSS:
             Y, coupling = oblique(H[:m], theta, Y)
             rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
-            if coupling > COUPLED * max(rounding, self.truncation):
+            if coupling > COUPLED * max(rounding, partial.defect):
                 self.reorthonormalize()  # which makes T Hermitian
                 theta, Y = ritz_pairs(H[:m])
         B = H[m:] @ Y
@@ -371,7 +366,7 @@ class BlockKrylov:
         self.H = H
         self.m = keep
         self._changed(keep + w)
-        self._steps.forget()
+        self.steps.forget()
 
     def combined(self, C: Array) -> Block:
         """Return [V Q] C for the first columns of [V Q]."""
@@ -454,7 +449,7 @@ class BlockKrylov:
             "w": self.w,
             "krylov_norm": self.norm,
             "most": self.most,
-            "defect": self.truncation,
+            "defect": 0.0 if self._partial is None else self._partial.defect,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:

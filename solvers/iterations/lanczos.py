@@ -248,7 +248,7 @@ class ThickRestart(Iteration):
         if krylov.takes_single_columns:
             entries = getattr(self.operator, "nnz", None) or n * n
             return max(1, min(ceil_div(LOOK_WORK, entries + STEP_VECTORS * n), MOST_PUT_OFF))
-        launches = krylov.takes_launches and krylov.degree == 1
+        launches = krylov.steps.takes_launches and krylov.degree == 1
         cost = steps_of_a_look(self.operator, n, b, krylov.degree, krylov.capacity, in_launches=launches)
         return b * max(1, math.ceil(cost))
 
@@ -384,7 +384,7 @@ class ThickRestart(Iteration):
         )
 
     def _add_missed(self, missed: Block) -> None:
-        """Append missed vectors to the pending columns."""
+        """Append missed vectors to the pending columns; the operator is applied to them next."""
         krylov, k = self.krylov, self.problem.k
         self.repairs, self.residuals = 0, None
         if krylov.takes_single_columns:
@@ -396,7 +396,8 @@ class ThickRestart(Iteration):
             return
         # The next search finds those again for which there is no room.
         room = self._room_for(self.missing)
-        krylov.append(missed[:, : min(room, self.missing)])
+        _, _, count = krylov.append(missed[:, : min(room, self.missing)])
+        krylov.promote(count)
 
     def _room_for(self, columns: int) -> int:
         """Count the columns that may be appended so that a step still fits; if too few, drop all others.

@@ -121,11 +121,8 @@ class _Gmres(LinearSystems):
 
     def _cycle(self, R: Block, steps: int) -> int:
         """Take up to `steps` steps from the residual block R and update X; return the number of steps."""
-        b = self.b
+        b, begin = self.b, np.where(self.active, self.residuals, 0.0)
         H = np.zeros((b, steps + 1, steps), self.dtype)
-        G = np.zeros((b, steps + 1), self.dtype)
-        rotations: list[tuple[Array, Array]] = []
-        G[:, 0] = np.where(self.active, self.residuals, 0.0)
         taken = np.zeros(b, np.intp)
         scale = np.zeros(b)
         V, P = self._scaled(R, self.residuals), self.B.like()
@@ -135,17 +132,17 @@ class _Gmres(LinearSystems):
             h, length = self._orthogonalize(P, i + 1)
             H[:, : i + 1, i], H[:, i + 1, i] = h.T, length
             scale = np.maximum(scale, np.sqrt(np.sum(np.abs(H[:, : i + 2, i]) ** 2, axis=1)))
-            _rotate(H, G, rotations, i)
-            self.finish(np.abs(H[:, i, i]) <= SINGULAR * self.unit * scale, "singular")
+            Q, T = np.linalg.qr(H[:, : i + 2, : i + 1], mode="complete")
+            self.finish(np.abs(T[:, i, i]) <= SINGULAR * self.unit * scale, "singular")
             taken += self.active
-            self.residuals = np.where(self.active, np.abs(G[:, i + 1]), self.residuals)
+            self.residuals = np.where(self.active, np.abs(Q[:, 0, i + 1]) * begin, self.residuals)
             self.iterations += self.active
             self.finish_converged()
             self.finish(length <= EXHAUSTED * self.unit * scale, "converged")
             if self.ended(self.with_first):
                 break
             V, P = self._scaled(P, length), V
-        self._update(H, G, taken)
+        self._update(H, begin, taken)
         return i + 1
 
     def _orthogonalize(self, P: Block, count: int) -> tuple[Array, RealArray]:
@@ -161,31 +158,16 @@ class _Gmres(LinearSystems):
             total += h
         return total, self.norms(P)
 
-    def _update(self, H: Array, G: Array, taken: NDArray[np.intp]) -> None:
+    def _update(self, H: Array, begin: RealArray, taken: NDArray[np.intp]) -> None:
         """Add K^-1 V y to X, where y minimises each column's residual over its own steps."""
         y = np.zeros((int(taken.max()), self.b), self.dtype)
         for j, count in enumerate(taken):
-            y[:count, j] = np.linalg.solve(H[j, :count, :count], G[j, :count])
+            Q, T = np.linalg.qr(H[j, : count + 1, :count])
+            y[:count, j] = np.linalg.solve(T, Q[0].conj() * begin[j])
         if len(y):
             V = self.buffer[:, : y.size]
             step = V.combine(small_matrix(_apart(y), V))
             self.X.axpy(1, self.projection.precondition(step))
-
-
-def _rotate(H: Array, G: Array, rotations: list[tuple[Array, Array]], i: int) -> None:
-    """Apply the known Givens rotations to column i of every Hessenberg matrix, and append a new one."""
-    for k, (c, s) in enumerate(rotations):
-        upper, lower = H[:, k, i].copy(), H[:, k + 1, i].copy()
-        H[:, k, i], H[:, k + 1, i] = c * upper + s * lower, -s.conj() * upper + c * lower
-    upper, lower = H[:, i, i], H[:, i + 1, i]  # `lower` is real
-    length = np.sqrt(np.abs(upper) ** 2 + np.abs(lower) ** 2)
-    size = np.abs(upper)
-    phase = np.where(size > 0, upper / np.where(size > 0, size, 1), 1)
-    safe = np.where(length > 0, length, 1)
-    c, s = np.where(length > 0, size / safe, 1), phase * lower.conj() / safe
-    rotations.append((c, s))
-    H[:, i, i], H[:, i + 1, i] = phase * length, 0
-    G[:, i], G[:, i + 1] = c * G[:, i], -s.conj() * G[:, i]
 
 
 def _apart(h: Array) -> Array:

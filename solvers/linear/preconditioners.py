@@ -204,7 +204,7 @@ def _host_matrix(name: str, A: Any) -> Any:
 
 
 def following(function: Callable[[Any], Any], update: Any) -> Callable[[Any], Any]:
-    """Return `function` with a method `update`, which a preconditioner that follows Ritz values has, or None."""
+    """Return `function` with a method `update` of Ritz values, unless that is None."""
     if not callable(update):
         return function
     follower: Any = functools.partial(function)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from blockvec import Profile
-from blockvec.errors import ShapeError
+from blockvec.errors import OptionError, ShapeError
 from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
@@ -32,13 +32,14 @@ from .host_step import host_step
 
 if TYPE_CHECKING:
     from .decomposition import Decomposition
-    from .policies import Adaptive, CholQR2, RankedCholQR
+    from .policies import Adaptive, RankedCholQR
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
-        {"policies": "Adaptive CholQR2 RankedCholQR"},
+        {"policies": "Adaptive RankedCholQR"},
         removed={
             "BCGSIPlus": "Adaptive()",
+            "CholQR2": "RankedCholQR(), and numpy.linalg.qr of its R",
             "PIP": "Adaptive()",
             "PIPPlus": "Adaptive()",
             "RandomizedCholQR": "RankedCholQR()",
@@ -50,7 +51,6 @@ else:
 
 __all__ = [
     "Adaptive",
-    "CholQR2",
     "Orthogonalized",
     "Policy",
     "RankedCholQR",
@@ -109,8 +109,7 @@ def orthogonalize(
     V : BlockVector, shape (K, m), optional
         Orthonormal columns.
     policy : Policy, optional
-        Algorithm; the default, `Adaptive`, is suitable for every block. Policies within a block require
-        that there is no V.
+        Algorithm; the default, `Adaptive`, is suitable for every block.
     M : Operator, optional
         Hermitian positive definite matrix of the inner product x^H M y, also that in which V is orthonormal.
         It is applied once per reduction.
@@ -134,10 +133,9 @@ def orthogonalize(
     Raises
     ------
     BreakdownError
-        If W holds NaN, Inf, or numbers whose squares overflow, M is not positive definite, or a policy
-        without rank detection cannot factorise the block.
+        If W holds NaN, Inf, or numbers whose squares overflow, or M is not positive definite.
     OptionError, ShapeError
-        For a policy within a block together with V, and more columns than the space has dimensions.
+        For `RankedCholQR` together with V, and more columns than the space has dimensions.
 
     Examples
     --------
@@ -164,10 +162,12 @@ def orthogonalize(
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
     from .decomposition import Decomposition
-    from .policies import Adaptive, clean, refuse_basis
+    from .policies import Adaptive, RankedCholQR, clean
 
-    if taken:
-        refuse_basis(policy)
+    if taken and isinstance(policy, RankedCholQR):
+        raise OptionError(
+            "orthogonalize: RankedCholQR works within a block, and a basis is given; leave policy out."
+        )
     _check_room(W, taken, max_rank)
     policy = policy or Adaptive()
     d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)

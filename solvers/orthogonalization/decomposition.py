@@ -1,9 +1,9 @@
 """The decomposition W = V S + X R that orthogonalisation policies transform.
 
 Policies (`policies`) are written in terms of products, projections and triangular factors.
-`Decomposition` executes these operations lazily: a change of X is fused with the next product if
-`BlockVector.update_gram` or `combine_dot` computes both in one pass. Copies of small matrices to the host are
-started before they are needed, and a final division by R is queued before R is known on the host.
+`Decomposition` executes these operations lazily: a projection is fused with the Gram matrix that follows
+(`BlockVector.update_gram`). Copies of small matrices to the host are started before they are needed, and a
+division by R is queued before R is known on the host.
 """
 
 from __future__ import annotations
@@ -94,9 +94,6 @@ class Decomposition:
         self._transform: Array | None = None  # to be multiplied to X; at most one of the two is pending
         self._image: Block | None = None  # M X
         self._reduced = False  # whether a product of this state of X has been counted
-        self._sent: tuple[Array, Array] | tuple[()] = ()  # a small matrix on the host and on X's device
-        # Whether no product that could be fused with a division of X by R follows.
-        self._divides_at_once = self.V is None or first is not None
 
     # --- products ---------------------------------------------------------------------------------
 
@@ -105,16 +102,10 @@ class Decomposition:
         ranges, self.first = self.first, None
         if self.V is None:
             return Coefficients([], (0, self.width), self.dtype)
-        T = self._transform
-        if ranges is None and self.M is None and T is not None and T.shape == (self.X.shape[1],) * 2:
-            whole = self.X.combine_dot(self._small(T), self.V)
-            self._changed()
-            parts = [(0, self.V.shape[1], whole)]
-        else:
-            self._flush()
-            ranges = [(0, self.V.shape[1])] if ranges is None else ranges
-            image = self._apply_m()
-            parts = [(i, j, self.V[:, i:j].dot(image)) for i, j in ranges if i < j]
+        self._flush()
+        ranges = [(0, self.V.shape[1])] if ranges is None else ranges
+        image = self._apply_m()
+        parts = [(i, j, self.V[:, i:j].dot(image)) for i, j in ranges if i < j]
         self._count()
         return Coefficients(parts, (self.V.shape[1], self.X.shape[1]), self.dtype)
 
@@ -135,28 +126,22 @@ class Decomposition:
     def factorize(self, otherwise: Callable[[Array], Step]) -> None:
         """Divide X by the Cholesky factor of X^H M X; raises as `gram` does.
 
-        The factor is computed on the device. If no product can be fused with the division, the division is
-        queued before the host has seen the factor, so that the device does not wait for the host. The device
-        skips the division for an ill-conditioned block, for which `otherwise` computes the step from the Gram
+        The device computes the factor and divides before the host has seen it, and so does not wait. It skips
+        the division for an ill-conditioned block, for which `otherwise` computes the step from the Gram
         matrix; a factor that mixes noise into accurate columns is undone by the next step.
         """
         factor = inverse_factor(self._gram(), PLAIN_GROWTH)
-        if self._divides_at_once:
-            self.X.combine(factor.T, out=self.X)
-            self._changed()
+        self.X.combine(factor.T, out=self.X)
+        self._changed()
         self._add_up()
         found = factor.wait()
         self._judge(found.G)
         is_accurate = (self.noise**2 < PLAIN_NOISE**2 * np.diagonal(found.G).real).all()
         if found.growth < PLAIN_GROWTH and is_accurate:
             self.apply(Step(found.T, found.R, np.zeros(len(found.R), bool), found.growth))
-            if self._divides_at_once:
-                self._transform = None
-            else:
-                self._sent = found.T, factor.T
-            return
-        self.apply(otherwise(found.G))
-        if self._divides_at_once:
+            self._transform = None  # it is done
+        else:
+            self.apply(otherwise(found.G))
             self._transform = found.R @ self._transform
 
     def _gram(self) -> Array:
@@ -244,7 +229,7 @@ class Decomposition:
     def finish(self, into: Block | None) -> Array:
         """Execute pending changes, copy X to `into`, and return S."""
         if into is not None and self._transform is not None:
-            self.X.combine(self._small(self._transform), out=into)
+            self.X.combine(small_matrix(self._transform, self.X), out=into)
             into = None
         self._flush()
         if into is not None:
@@ -261,7 +246,7 @@ class Decomposition:
             self._changed()
         if self._transform is not None:
             out = self.X[:, : self._transform.shape[1]]
-            self.X.combine(self._small(self._transform), out=out)
+            self.X.combine(small_matrix(self._transform, self.X), out=out)
             self.X = out
             self._changed()
 
@@ -288,14 +273,6 @@ class Decomposition:
 
     def _apply_m(self) -> Block:
         """Return M X, recomputed for every state of X: a transformed image has other rounding errors."""
-        if self.M is None:
-            return self.X
         if self._image is None:
-            self._image = self.M.apply(self.X)
+            self._image = self.X if self.M is None else self.M.apply(self.X)
         return self._image
-
-    def _small(self, C: Array) -> Array:
-        """Copy a small matrix to X's type and device, unless it is there already."""
-        if self._sent and C is self._sent[0]:
-            return self._sent[1]
-        return small_matrix(C, self.X)

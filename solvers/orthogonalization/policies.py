@@ -1,24 +1,22 @@
 """Policies of orthogonalisation: block Gram-Schmidt against a basis, and Cholesky QR within a block.
 
-==============  ==========  =============================  ==================================================
-policy          reductions  orthonormal to O(u) for        use
-==============  ==========  =============================  ==================================================
-`Adaptive`      2 to 4      any block                      default
-`RankedCholQR`  1 to 3      any block, without V           default without V
-`CholQR2`       2           kappa(W) < u^(-1/2), no V      if R must be triangular, without rank decisions
-==============  ==========  =============================  ==================================================
+================  ==========  ==============================================
+policy            reductions  use
+================  ==========  ==============================================
+`Adaptive`        2 to 4      default
+`RankedCholQR`    1 to 3      within a block; what the default is without V
+================  ==========  ==============================================
 
-With `Adaptive`, an ill-conditioned block adds one or two reductions and a loss of rank adds two.
+Both make any block orthonormal to O(u). With `Adaptive`, an ill-conditioned block adds one or two reductions
+and a loss of rank adds two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array
@@ -61,35 +59,6 @@ class RankedCholQR:
             d.factorize(otherwise)
             if d.growth <= self.enough * len(d.lost):
                 break
-
-
-@frozen
-class CholQR2:
-    """Cholesky QR, twice: R is triangular, two reductions.
-
-    Use it if the block is known to be well conditioned (kappa below 1e7 in double, 1e3 in single precision),
-    for example after an earlier orthogonalisation. It does not detect the rank: other blocks raise an error.
-
-    References
-    ----------
-    Yamamoto, Nakatsukasa, Yanagisawa, Fukaya, ETNA 44 (2015) 306: O(u) orthogonality for kappa < u^(-1/2).
-    """
-
-    def __call__(self, d: Decomposition) -> None:
-        """Raise `BreakdownError` if X^H X is not positive definite."""
-
-        def definite(G: Array) -> Step:
-            try:
-                return cholesky(G)
-            except np.linalg.LinAlgError as error:
-                raise BreakdownError(
-                    f"CholQR2: the Gram matrix of {len(G)} columns is not positive definite: the block is "
-                    f"rank deficient, or its condition number is above {d.unit**-0.5:.0e}. Adaptive(), the "
-                    "default, works for every block."
-                ) from error
-
-        for _ in range(2):
-            d.factorize(definite)
 
 
 @frozen
@@ -142,12 +111,3 @@ def clean(d: Decomposition) -> None:
         d.apply(step)
         if np.diagonal(step.R).real.min(initial=1) >= NORM_DROP:
             return
-
-
-def refuse_basis(policy: Any) -> None:
-    """Raise `OptionError` for a policy that would ignore the basis."""
-    if isinstance(policy, RankedCholQR | CholQR2):
-        name = type(policy).__name__
-        raise OptionError(
-            f"orthogonalize: {name} works within a block, and a basis is given; use Adaptive({name}())."
-        )

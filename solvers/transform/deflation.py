@@ -8,19 +8,25 @@ the operator then, in whose range the others have the digits that a shift furthe
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from blockvec import BlockVector, Operator, as_operator
+from blockvec import BlockVector, Operator
 
 from ..blocks import Array, to_host
+from ..column_block import ColumnBlock
 from ..combine import concatenated, one_after_other
 from ..drivers import solve
 from ..problem import Problem
 from ..result import EigenResult
-from .standard_form import StandardForm
+from .inner_product import applied, orthonormal
+from .spectral_map import TransformedTolerance
+from .standard_form import StandardForm, operator_on
 
-NEAR = 1e-6  # distance of an eigenvalue from sigma, relative to ||A - sigma M||: closer ones are deflated
+NEAR = 1e-6  # distance from sigma, relative to ||A|| / ||M|| + abs(sigma): closer values are deflated
+APART = 100.0  # ratio of their transforms to those of others, below which they do no harm
 FEW, MORE = 4, 4  # pairs that are computed first, and times as many while all of them are at the shift
 
 
@@ -31,53 +37,78 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
     """
     if not _has_values_at_the_shift(form, inside):
         return solve(inside)
-    at_shift: list[EigenResult] = []
-    done, near, rest, asked, least = None, None, inside, FEW, 0.0
+    are_nearest, at_shift, done = inside.which == "LM", list[EigenResult](), None
+    near, rest = np.zeros((inside.n, 0), inside.operator.dtype), inside
+    asked, has_others, metric = FEW, False, getattr(form.blocks, "inner", None)
     while True:
-        asked, is_last = min(asked, rest.k), asked >= rest.k
-        part = solve(rest if is_last else replace(rest, k=asked, callback=None, verify="never"))
+        is_last = has_others or asked >= (rest.k if are_nearest else rest.n - near.shape[1])
+        part = solve(rest if is_last else replace(rest, which="LM", k=asked, callback=None, verify="never"))
         part = done = part if done is None else one_after_other(done, part)
-        stopped, theta = part.info["stopped"], np.abs(to_host(part.eigenvalues))
-        if near is None and form.factors is not None:
-            least = max(least, float(theta.max()) * form.factors.nearest / NEAR)
-        # As accurate as A and M ask for, whatever the norm of the operator is.
-        limits = inside.tolerance.limits(to_host(part.eigenvalues).astype(np.float64), 0.0)
-        is_near = (part.residuals <= limits) & (theta > least) & (stopped == "converged")
-        found = int(is_near.sum())
+        is_near, has_others = _at_the_shift(form, part, inside)
+        found, stopped = int(is_near.sum()), part.info["stopped"]
         is_over = stopped == "interrupted" or (stopped == "costly" and inside.may_be_dense)
-        if is_over or (is_last and found in (0, asked)):
-            if near is None:
-                return part
-            joined = concatenated([*at_shift, part], part.with_info(k=inside.k))
-            vectors = np.ascontiguousarray(np.concatenate([near, part.eigenvectors], axis=1))
-            return replace(joined, eigenvectors=vectors)  # those at the shift as they were projected out
-        asked = asked * MORE if found == asked else inside.k
+        if is_over or (is_last and (found == 0 or not are_nearest)):
+            return _joined(inside, at_shift, near, part)
+        asked *= MORE
         if found:
             at_shift.append(part.part(np.flatnonzero(is_near)))
             # One more step of inverse iteration: errors of their vectors would be amplified as they are.
             Y = rest.operator.apply(BlockVector(at_shift[-1].eigenvectors)).array
-            near = np.linalg.qr(Y if near is None else np.concatenate([near, Y], axis=1))[0]
-            rest = replace(inside, operator=_without(form.operator, near), k=inside.k - near.shape[1])
+            both = np.concatenate([near, Y / np.linalg.norm(Y, axis=0)], axis=1)
+            near = orthonormal(ColumnBlock(np.asfortranarray(both)), metric).array
+            k = inside.k - near.shape[1] if are_nearest else min(inside.k, inside.n - near.shape[1])
+            rest = replace(inside, operator=_without(form, near, metric), k=k)
+
+
+def _at_the_shift(form: StandardForm, part: EigenResult, inside: Problem) -> tuple[NDArray[np.bool_], bool]:
+    """Find the values of a part that are at the shift, beside others; check whether there are others.
+
+    They are as accurate as A and M ask for, whatever the norm of the operator is.
+    """
+    tolerance, theta = inside.tolerance, to_host(part.eigenvalues).astype(np.float64)
+    assert isinstance(tolerance, TransformedTolerance)
+    norms, sigma = tolerance.norms, cast(float, form.map.sigma)
+    is_close = np.abs(form.map.values(theta) - sigma) <= NEAR * (norms.A / norms.M + abs(sigma))
+    is_near = is_close & (np.abs(theta) > APART * np.abs(theta).min())
+    is_near &= (part.residuals <= tolerance.limits(theta, 0.0)) & (part.info["stopped"] == "converged")
+    return is_near, bool(is_near.any() or not is_close.all())
+
+
+def _joined(inside: Problem, at_shift: list[EigenResult], near: Array, part: EigenResult) -> EigenResult:
+    """Join the pairs at a shift, with their vectors as they were projected out, and those of a part."""
+    if not at_shift:
+        return part
+    vectors = np.ascontiguousarray(np.concatenate([near, part.eigenvectors], axis=1))
+    return replace(concatenated([*at_shift, part], part.with_info(k=inside.k)), eigenvectors=vectors)
+
+
+def _nearest(form: StandardForm) -> float:
+    """Return the distance of the nearest eigenvalue, relative to ||A - sigma M||; infinite if not known."""
+    factors = None if form.inverse is None else form.inverse.factors
+    return np.inf if factors is None else factors.nearest
 
 
 def _has_values_at_the_shift(form: StandardForm, inside: Problem) -> bool:
     """Check whether an eigenvalue is near enough to the shift to spoil others that are wanted."""
-    if form.factors is None or form.factors.nearest > NEAR or form.A.device != "cpu":
+    if _nearest(form) > NEAR or form.A.device != "cpu":
         return False
     is_free = inside.start is None and inside.locked is None and inside.checkpoint is None
-    is_usual = inside.which == "LM" and inside.blocks is BlockVector and not inside.asks_for_corrections
-    return is_free and is_usual and inside.k > 1 and inside.method in ("auto", "lanczos")
+    is_alone = inside.k == 1 and inside.which == "LM"
+    is_usual = inside.method in ("auto", "lanczos") and not inside.asks_for_corrections
+    return is_free and is_usual and not is_alone
 
 
-def _without(operator: Operator, Y: Array) -> Operator:
-    """Project orthonormal columns out of an operator, whose other eigenpairs stay as they are."""
-    adjoint = Y.conj().T
+def _without(form: StandardForm, Y: Array, metric: Operator | None) -> Operator:
+    """Project vectors out of an operator that are orthonormal in its inner product: other pairs stay."""
+    operator: Any = form.operator
+    function = operator if metric is None else operator.operator
+    adjoint = applied(metric, ColumnBlock(Y)).array.conj().T
 
     def apply(X: Array) -> Array:
         X = np.asfortranarray(X - Y @ (adjoint @ X))
         Z = np.empty_like(X)
-        operator.apply_columns(X, Z)
+        function.apply_columns(X, Z)
         Z -= Y @ (adjoint @ Z)
         return Z
 
-    return as_operator(apply, shape=operator.shape, dtype=operator.dtype, order="A")
+    return operator_on(apply, len(Y), operator.dtype, form.A, form.blocks, "A")

@@ -23,8 +23,9 @@ import numpy as np
 
 from blockvec import BlockVector, Operator, RowFunction, array_namespace
 
-from ..blocks import Array
+from ..blocks import Array, Block, small_matrix, to_host
 from ..column_block import ColumnBlock, ColumnOperator
+from ..orthogonalization import orthogonalize
 
 AnyType = TypeVar("AnyType", BlockVector, ColumnBlock)
 
@@ -34,6 +35,7 @@ def _lengths(xp: Any, squares: Any) -> tuple[Any]:
 
 
 LENGTHS = RowFunction(_lengths)
+NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
 EVEN = 16.0  # ratio of diagonal elements up to which random vectors are left as they are
 
 
@@ -67,6 +69,28 @@ def applied(M: Operator | None, X: Any) -> Any:
     return M.apply(X)
 
 
+def orthonormal(X: Block, inner: Operator | None) -> Block:
+    """Orthonormalise columns in their order: each changes by parts along those before it only.
+
+    Rough vectors can be dependent to rounding: a solve amplifies what they share of the pairs nearest to the
+    shift. Their own parts are then resolved by repeated passes, or replaced by random directions, whose
+    residuals tell that they have not converged.
+    """
+    for _ in range(2):  # once is not enough for a basis far from orthonormal in M
+        G = to_host(X.dot(applied(inner, X)))
+        try:
+            inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
+        except np.linalg.LinAlgError:
+            Q = BlockVector(X.array, copy=True)
+            R = orthogonalize(Q, M=inner).R  # its order is that of pivots
+            Q = Q.combine(small_matrix(np.linalg.qr(R)[0], Q))
+            return ColumnBlock.of(Q) if isinstance(X, ColumnBlock) else Q
+        X = X.combine(small_matrix(inverse, X))
+        if np.abs(G - np.eye(len(G))).max() < NEARLY_ORTHONORMAL / len(G):
+            break
+    return X
+
+
 def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None) -> type[AnyType]:
     """Derive a type of blocks whose inner products are x^H M y; rows of random ones have these factors."""
 
@@ -89,18 +113,8 @@ def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None)
             product: Array = super().dot(applied(M, W), **options)
             return product
 
-        def gram(self) -> Array:
-            G = self.dot(self)
-            return (G + G.conj().T) / 2
-
-        def combine_dot(self, C: Any, W: Any) -> Array:
-            self.combine(C, out=self)
-            product: Array = W.dot(self)
-            return product
-
-        def update_gram(self, W: Any, C: Any) -> Array:
-            W.combine(C, out=self, alpha=-1, beta=1)
-            return self.gram()
+        # In terms of `dot` and `combine`, of any block.
+        gram, combine_dot, update_gram = ColumnBlock.gram, ColumnBlock.combine_dot, ColumnBlock.update_gram
 
         def column_dot(self, W: Any) -> Array:
             product: Array = super().column_dot(applied(M, W))

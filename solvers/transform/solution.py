@@ -14,7 +14,7 @@ from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, matrix_on_host, tall_block
-from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
+from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, to_host
 from ..column_block import ColumnBlock
 from ..combine import (
     COUNTED,
@@ -32,11 +32,10 @@ from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
-from ..orthogonalization import orthogonalize
 from ..problem import STOPPED, Problem, Verification
 from ..result import EigenResult, InfiniteError
 from .deflation import solve_around
-from .inner_product import applied
+from .inner_product import applied, orthonormal
 from .refinement import refined_pairs
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
 from .standard_form import StandardForm
@@ -45,7 +44,6 @@ DIGITS = 0.7  # share of the digits of the first solve: the way back adds the ot
 SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals, or for its errors
 DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
-NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
 NOISE = 100.0  # rounding errors of a transformed operator within which its values are alike
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 # Values of the end that is not wanted that are computed where they are dominant: at first, and at most.
@@ -327,6 +325,8 @@ def _other_end(told: EigenResult, inside: Problem) -> tuple[EigenResult, list[Ei
     """
     n, size = inside.operator.shape[0], np.abs(to_host(told.eigenvalues))
     other, least = OTHER_END.get(inside.which), DOMINANT * float(size.min())
+    if len(size) > inside.k:  # they are among these
+        return told, [], least
     if other is None or inside.begins_with_corrections or told.info["norm"] <= max(least, size.max()):
         return told, [], 0.0
     others: list[EigenResult] = []
@@ -395,10 +395,9 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
         if (found.residuals <= SHARE * found.limits).all():
             break
     ascending = np.argsort(values, kind="stable")
-    if len(theta) > problem.k:  # pairs of the other end, which the wanted ones have been cleaned of, too
-        ranks = np.argsort(np.argsort(theta[order], kind="stable"))
-        is_wanted = ranks < problem.k if problem.which == "SA" else ranks >= len(theta) - problem.k
-        ascending = ascending[is_wanted[ascending]]
+    if len(theta) > problem.k:  # others than the wanted ones, which these have been cleaned of
+        wanted = select(theta[order], problem.which)[: problem.k]
+        ascending = ascending[np.isin(ascending, wanted)]
     return found.part(ascending)
 
 
@@ -431,32 +430,10 @@ def _measured(
     """
     X: Block = ColumnBlock(vectors) if form.A.device == "cpu" else BlockVector(vectors, copy=True)
     X.scale(column_factors(1 / to_host(X.norms()), X))
-    X = _orthonormal(X, form.inner)
+    X = orthonormal(X, form.inner)
     MX = applied(form.M, X)
     R = applied(form.A, X).axpy(column_factors(-values, X), MX)
     residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
     limits = pair_limits(problem.tolerance, values, norms, lengths, masses)
     pairs = values, X.array, residuals, limits
     return EigenResult.from_pairs(*pairs, told.verification, told.info, told.history)
-
-
-def _orthonormal(X: Block, inner: Operator | None) -> Block:
-    """Orthonormalise columns in their order: each changes by parts along those before it only.
-
-    Rough vectors can be dependent to rounding: a solve amplifies what they share of the pairs nearest to the
-    shift. Their own parts are then resolved by repeated passes, or replaced by random directions, whose
-    residuals tell that they have not converged.
-    """
-    for _ in range(2):  # once is not enough for a basis far from orthonormal in M
-        G = to_host(X.dot(applied(inner, X)))
-        try:
-            inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
-        except np.linalg.LinAlgError:
-            Q = BlockVector(X.array, copy=True)
-            R = orthogonalize(Q, M=inner).R  # its order is that of pivots
-            Q = Q.combine(small_matrix(np.linalg.qr(R)[0], Q))
-            return ColumnBlock.of(Q) if isinstance(X, ColumnBlock) else Q
-        X = X.combine(small_matrix(inverse, X))
-        if np.abs(G - np.eye(len(G))).max() < NEARLY_ORTHONORMAL / len(G):
-            break
-    return X

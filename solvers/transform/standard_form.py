@@ -311,7 +311,7 @@ def _without_shift(
     ):
         operator = factor.transformed(_host_matrix("A", matrix, dtype))
     else:
-        operator = _operator(apply, A.shape[0], dtype, A, blocks, "C")
+        operator = operator_on(apply, A.shape[0], dtype, A, blocks, "C")
     return StandardForm(
         operator=operator,
         A=A,
@@ -343,7 +343,7 @@ def _with_shift(
         return Y + 2 * sigma * product if mode == "cayley" else product
 
     return StandardForm(
-        operator=_operator(apply, factor.rank, dtype, A, factor.blocks, "A"),
+        operator=operator_on(apply, factor.rank, dtype, A, factor.blocks, "A"),
         A=A,
         M=M,
         inner=A if mode == "buckling" else M,
@@ -357,7 +357,7 @@ def _with_shift(
     )
 
 
-def _operator(
+def operator_on(
     apply: Solve, size: int, dtype: Any, A: Operator, blocks: type[BlockVector], order: Any
 ) -> Operator:
     """Make a function of arrays an operator on blocks of a type."""

@@ -74,7 +74,7 @@ def bare(points: int, dtype: str, b: int, columns: int) -> dict[str, Any]:
         for _ in range(REPEATS):
             basis = krylov.BlockKrylov(A, buffer, 0, b, np.random.default_rng(1), Counts())
             if name == "products_s":
-                basis._steps._launches = None
+                basis.steps._launches = None
             basis.append_random(b)
             wait()
             begin = time.perf_counter()

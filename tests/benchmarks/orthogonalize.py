@@ -24,7 +24,7 @@ from blockvec import BlockVector, array_namespace
 from blockvec.backends import Backend, backend_for
 from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
 from blockvec.operations.profile import ceilings
-from solvers.orthogonalization import Adaptive, CholQR2, Policy, RankedCholQR, orthogonalize
+from solvers.orthogonalization import Adaptive, Policy, orthogonalize
 from tests.benchmarks import records as results
 
 RUNS = 9
@@ -32,7 +32,6 @@ COMPILE_ROWS = 200_000  # enough for the kernels of many
 ENOUGH_S = 0.5  # of one call
 BASES = (16, 32, 64, 128)
 WIDTHS = (4, 8)
-WITHIN = (Adaptive(), CholQR2())
 
 
 def columns_moved(policy: Policy, M: int, N: int) -> tuple[int, int]:
@@ -46,13 +45,7 @@ def columns_moved(policy: Policy, M: int, N: int) -> tuple[int, int]:
         Zero for none.
     N : int
     """
-    match policy:
-        case Adaptive() | RankedCholQR() if M == 0:
-            return 2 * N, N
-        case Adaptive():
-            return 4 * M + 4 * N, 3 * N
-        case _:
-            return 4 * N, 2 * N
+    return (4 * M + 5 * N, 3 * N) if M else (2 * N, N)
 
 
 def model_time(policy: Policy, K: int, M: int, N: int, itemsize: int, limits: Ceilings) -> float:
@@ -81,7 +74,7 @@ def tasks(K: int) -> Iterator[Task]:
         for N in WIDTHS:
             yield Task(Adaptive(), K, M, N)
     for N in WIDTHS:
-        yield from (Task(policy, K, 0, N) for policy in WITHIN)
+        yield Task(Adaptive(), K, 0, N)
 
 
 def operands(backend: Backend, dtype: str, K: int, M: int, N: int) -> tuple[BlockVector | None, BlockVector]:

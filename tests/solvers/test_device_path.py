@@ -23,7 +23,7 @@ from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.spectrum import sketch_spectrum
-from solvers.orthogonalization import Adaptive, CholQR2, RankedCholQR, orthogonalize
+from solvers.orthogonalization import Adaptive, RankedCholQR, orthogonalize
 from solvers.problem import IterationOptions, Problem
 from tests import policies
 
@@ -138,7 +138,7 @@ def test_queued_steps_are_waited_for_once_a_cycle(
     assert device.waits == 1
 
 
-@pytest.mark.parametrize("policy", [Adaptive(), CholQR2(), RankedCholQR()], ids=policies.name)
+@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=policies.name)
 def test_within_a_block_the_device_goes_on_before_anybody_waits(
     policy: Any, device: DeviceNamespace, plain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -607,19 +607,48 @@ def test_a_run_whose_search_for_copies_was_cut_short_is_not_taken_for_complete(
 
 
 @pytest.mark.parametrize("place", [60, 100, 200])
-def test_all_copies_of_an_eigenvalue_at_the_shift_are_on_one_side_of_it(
-    place: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_copies_of_an_eigenvalue_at_the_shift_are_on_one_side_of_it(place: int) -> None:
     A = models.model("laplace2d:n=23")
     values = np.linalg.eigvalsh(A.toarray())
     below = values[values < values[place] - 1e-9]
-    for others in (solution.OTHERS, ()):
-        monkeypatch.setattr(solution, "OTHERS", others)
-        result = eigsh(A, 8, sigma=float(values[place]), which="SA", rng=0, return_info=True)
-        assert np.allclose(result.eigenvalues, below[-8:], rtol=0, atol=1e-12)
-    assert (
-        result.info["method"] == "dense"
-    )  # the huge values of these copies limit the accuracy of the others
+    result = eigsh(A, 8, sigma=float(values[place]), which="SA", rng=0, return_info=True)
+    assert np.allclose(result.eigenvalues, below[-8:], rtol=0, atol=1e-12)
+    assert result.info["method"] == "lanczos"
+
+
+@pytest.mark.parametrize(("mode", "which"), [("cayley", "LM"), ("buckling", "LA"), ("buckling", "BE")])
+@pytest.mark.parametrize("distance", [0.0, 1e-12, -1e-9])
+def test_values_at_a_shift_spoil_no_others_in_any_mode(
+    mode: str, which: str, distance: float, torus_pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On vectors in the inner product of M, and on those of a factor of A."""
+    monkeypatch.setattr("solvers.stages.FEW_ROWS", 0)  # no dense LAPACK
+    A, M, values = torus_pair(34)
+    A, values = sp.csr_array(A + M), values + 1
+    sigma = float(values[400]) * (1 + distance)
+    result = eigsh(A, 20, M=M, sigma=sigma, mode=mode, which=which, rng=0, return_info=True)
+    far = np.abs(values - sigma) > 1e-6
+    theta = values[far] / (values[far] - sigma)
+    found = result.eigenvalues[np.abs(result.eigenvalues - sigma) > 1e-6]
+    count = {"LM": (0, 0), "LA": (0, len(found)), "BE": (int((found < sigma).sum()), 0)}[which]
+    wanted = np.sort(values[far][np.argsort(-np.abs(theta))[: len(found)]]) if which == "LM" else found
+    if which == "LA":
+        wanted = np.sort(values[far][np.argsort(-theta)[: count[1]]])
+    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+    assert (result.residuals <= result.limits).all()
+
+
+@pytest.mark.parametrize("light", [2.0**-56, 2.0**-30])
+@pytest.mark.parametrize(("k", "tol"), [(2, 0.0), (5, 1e-4), (9, 1e-4), (17, 0.0)])
+@pytest.mark.parametrize("sigma", [-0.01, None])
+def test_a_light_part_has_the_values_of_a_heavy_one(
+    light: float, k: int, tol: float, sigma: float | None, torus_pair: Any
+) -> None:
+    A, M, values = torus_pair(21)  # few rows: M has a factor
+    A, M = (sp.csr_array(sp.block_diag([B, light * B])) for B in (A, M))
+    options = {"which": "SA"} if sigma is None else {"sigma": sigma}
+    w = eigsh(A, k, M=M, tol=tol, block_size=1, method="lanczos", rng=0, return_eigenvectors=False, **options)
+    assert np.abs(w - np.sort(np.r_[values, values])[:k]).max() < max(1e-9, 10 * tol)
 
 
 def test_blocks_are_as_narrow_as_solves_allow() -> None:

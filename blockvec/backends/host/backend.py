@@ -15,7 +15,6 @@ from ...kernels.problem import (
     Problem,
     SpmmvProblem,
     StreamProblem,
-    SweepProblem,
     TsmmProblem,
     TsmttsmProblem,
     is_complex,
@@ -23,7 +22,7 @@ from ...kernels.problem import (
 from ...kernels.roofline import traffic
 from ...system.config import options
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
-from . import elementwise, llvm, panels, small_matrices, sparse_kernel, sweeps
+from . import elementwise, llvm, panels, small_matrices, sparse_kernel
 from .sparse import RowBlocks, spmmv
 from .threads import map_rows
 
@@ -61,11 +60,9 @@ class HostBackend(Backend):
                     Candidate("panels", panels.tsmm, _panel_refusal(problem)),
                     Candidate("blas", _blas_tsmm, vendor=True),
                 )
-            case SweepProblem():
-                return (Candidate("panels", sweeps.sweep, sweeps.refusal(problem)),)
             case SpmmvProblem():
-                # Gram matrices of short row blocks take longer than reading the whole blocks again.
-                refusal = "Gram matrices are faster on their own" if problem.gram else None
+                # In the same pass, sums with a product saved 4 to 6 per cent of a solve by MINRES.
+                refusal = "sums and other updates are passes of their own" if problem.fused else None
                 if not problem.stored:
                     return (Candidate("chain_blocks", spmmv, refusal),)
                 compiled = Candidate(
@@ -172,7 +169,7 @@ class HostGraphs(GraphRecorder):
 
 
 def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:
-    if traffic(problem).total_bytes < SMALL_BYTES and not getattr(problem, "inplace", False):
+    if traffic(problem).total_bytes < SMALL_BYTES:
         return f"operands under {SMALL_BYTES >> 10} KiB: one NumPy call is faster"
     vector = isinstance(problem, TsmttsmProblem) and min(problem.M, problem.N) == 1
     if vector and not is_complex(problem.dtype):

@@ -2,8 +2,8 @@
 
 SciPy's own product is single-threaded, returns a new array, and has neither shift nor update. Its kernel adds
 A X to a given array and releases the interpreter lock. Here it runs on several row blocks at a time, directly
-into Y if Y is contiguous; fused results are computed from a row block while it is in cache. Row blocks depend
-on matrix and width only, so results do not depend on the number of threads.
+into Y if Y is contiguous. Row blocks depend on matrix and width only, so results do not depend on the number
+of threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array ca
 
 from ...kernels.limits import ceil_div
 from ...kernels.problem import Pattern, SpmmvProblem, is_complex
-from ..base import Array, CsrMatrix, Fused
+from ..base import Array, CsrMatrix
 from . import elementwise, sparse_kernel
 from .panels import quiet_arithmetic, real_view
 from .threads import run_in_threads
@@ -131,7 +131,6 @@ def spmmv(
     alpha: complex,
     beta: complex,
     shift: Any,
-    fused: Fused | None = None,
 ) -> None:
     """Set Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value per column.
 
@@ -140,34 +139,20 @@ def spmmv(
     """
     n_columns = problem.width * (2 if Y.dtype.kind == "c" else 1)
     cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns)
-    is_plain = problem.alpha == "one" and problem.beta == "zero" and problem.shift == "none" and fused is None
+    is_plain = problem.alpha == "one" and problem.beta == "zero" and problem.shift == "none"
     is_plain = is_plain and X.flags.c_contiguous and Y.flags.c_contiguous
     if is_plain and problem.stored and len(cuts) == 2 and problem.dtype_matrix == problem.dtype_x:
         Y.fill(0)
         S.adder(X)(0, len(Y), Y.reshape(-1))
         return
-    steps = [_start(problem, X, Y, alpha, beta, shift), _adder(problem, S, X, Y, alpha)]
-    sums: list[tuple[Callable[[int, int], list[Array]], list[Any], Array]] = []
-    if fused is not None:
-        if fused.Z is not None:
-            old = None if problem.chain == "zero" else fused.Z
-            steps.append(elementwise.axpby_rows(Y, old, fused.Z, fused.eta, fused.delta))
-        blocks = {"x": X, "y": Y}
-        for name, out in fused.dots.items():
-            dots_of = elementwise.column_dot_rows(blocks[name[0]], blocks[name[1]])
-            sums.append((dots_of, [None] * (len(cuts) - 1), out))
+    start, add = _start(problem, X, Y, alpha, beta, shift), _adder(problem, S, X, Y, alpha)
 
     def work(block: int) -> None:
-        begin, end = cuts[block], cuts[block + 1]
-        for step in steps:
-            step(begin, end)
-        for dots_of, parts, _ in sums:
-            parts[block] = dots_of(begin, end)
+        start(cuts[block], cuts[block + 1])
+        add(cuts[block], cuts[block + 1])
 
     with quiet_arithmetic():
         run_in_threads(work, len(cuts) - 1)
-        for _, parts, out in sums:  # added up in the order of the blocks
-            elementwise.store_dots(parts, out)
 
 
 def _start(

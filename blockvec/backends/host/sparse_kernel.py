@@ -1,6 +1,6 @@
-"""SpMMV on the host by compiled kernels: all updates and sums in one pass over the rows.
+"""SpMMV on the host by compiled kernels: shift, factors and update in one pass over the rows.
 
-The kernels run on the row blocks of `sparse.py`, on all cores; rows of Y and sums over a row block do not
+The kernels run on the row blocks of `sparse.py`, on all cores; rows of Y do not
 depend on the number of threads. Blocks wider than the registers are processed by groups of columns.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import OptionError
 from ...kernels.problem import SpmmvProblem, is_complex
 from ...system.config import options
-from ..base import Array, Fused
+from ..base import Array
 from . import llvm
 from .panels import REAL_TYPES, quiet_arithmetic
 from .threads import map_rows, run_in_threads
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .sparse import RowBlocks
     from .sparse_source import Factor, RowKernel
 
-# Rows plus entries, times real columns plus 4, plus the elements of further passes for factors and sums: in
+# Rows plus entries, times real columns plus 4, plus the elements of further passes for factors: in
 # units of 0.27 ns of SciPy's kernel and NumPy. From here on, about a hundred products outweigh loading the
 # compiler and compiling.
 LEAST_WORK = 3 << 20
@@ -38,9 +38,10 @@ SHORT_ROWS = 8  # mean entries per row up to which rows of a view are read where
 
 def refusal(problem: SpmmvProblem) -> str:
     """Return the reason why a product should not be compiled; empty if it should."""
-    passes = (problem.shift != "none") + (problem.beta == "general") + 2 * (problem.chain != "none")
-    lanes = problem.width * (2 if is_complex(problem.dtype) else 1)
-    return _refusal(problem.n_rows, problem.nnz, lanes, passes + len(problem.dots))
+    passes = (problem.shift != "none") + (problem.beta == "general")
+    return _refusal(
+        problem.n_rows, problem.nnz, problem.width * (2 if is_complex(problem.dtype) else 1), passes
+    )
 
 
 def refusal_of_vectors(S: RowBlocks) -> str:
@@ -82,44 +83,25 @@ class _Part(NamedTuple):
 
 
 def spmmv(
-    problem: SpmmvProblem,
-    S: RowBlocks,
-    X: Array,
-    Y: Array,
-    alpha: complex,
-    beta: complex,
-    shift: Any,
-    fused: Fused | None = None,
+    problem: SpmmvProblem, S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any
 ) -> None:
     """Set Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value per column.
 
     Y must not overlap X. Blocks X of another type than Y are converted first; so are views of long rows.
     """
     X = _operand(X, Y.dtype, S)
-    Z, delta, eta = (Y, 0, 1) if fused is None or fused.Z is None else (fused.Z, fused.delta, fused.eta)
-    dots = {} if fused is None else fused.dots
-    parts = _parts(S, Y, (alpha, beta, delta, eta), shift, problem.chain, tuple(dots))
     cuts = [0, len(Y)] if Y.size == 0 else S.cuts(problem.width * (2 if Y.dtype.kind == "c" else 1))
-    x, y = _place(X), _place(Y)
-    places = x, y, y if Z is Y else _place(Z)
-    calls: list[tuple[Callable[..., None], list[int], int, int]] = []
-    totals: list[Array] = []  # per part and block: sums, the last ones of complex numbers of x with i y
+    places, calls = (_place(X), _place(Y)), []
+    parts = _parts(S, Y, alpha, beta, shift)  # referred to until the end: the calls have addresses only
     for part in parts:
         blocks = [number for at, ld, size in places for number in (at + part.begin * size, ld)]
-        total, step = 0, 0
-        if dots:
-            totals.append(np.zeros((len(cuts) - 1, len(part.kernel.sums), part.kernel.lanes)))
-            total, step = _addresses(totals[-1])[0], totals[-1][:1].nbytes
-        calls.append((part.function, [*part.matrix, *blocks, *part.factors], total, step))
+        calls.append((part.function, [*part.matrix, *blocks, *part.factors]))
 
     def work(block: int) -> None:
-        for function, arguments, total, step in calls:
-            function(cuts[block], cuts[block + 1], *arguments, total + block * step)
+        for function, arguments in calls:
+            function(cuts[block], cuts[block + 1], *arguments)
 
     run_in_threads(work, len(cuts) - 1)
-    for name, out in dots.items():
-        found = [_dot(part.kernel, total, name, out.dtype) for part, total in zip(parts, totals, strict=True)]
-        out[...] = np.concatenate(found) if found else 0
 
 
 def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> bool:
@@ -132,42 +114,30 @@ def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: compl
     passes = int(not is_plain and (np.ndim(shift) > 0 or shift != 0)) + (beta not in (0, 1))
     if width not in COLUMNS or _refusal(S.shape[0], S.nnz, parts * width, passes):
         return False
-    (part,) = _parts(S, Y, (alpha, beta, 0, 1), shift, "none", by_columns=True)
+    (part,) = _parts(S, Y, alpha, beta, shift, by_columns=True)
     columns = [(*_addresses(block), block.strides[1] * parts // block.itemsize) for block in (X, Y)]
-    arguments = *part.matrix, *columns[0], *columns[1], 0, 0, *part.factors, 0
+    arguments = *part.matrix, *columns[0], *columns[1], *part.factors
     cuts = S.cuts(parts * width)
     run_in_threads(lambda block: part.function(cuts[block], cuts[block + 1], *arguments), len(cuts) - 1)
     return True
 
 
 def _parts(
-    S: RowBlocks,
-    Y: Array,
-    factors: Sequence[complex],
-    shift: Any,
-    chain: str,
-    dots: tuple[str, ...] = (),
-    by_columns: bool = False,
+    S: RowBlocks, Y: Array, alpha: complex, beta: complex, shift: Any, by_columns: bool = False
 ) -> list[_Part]:
     """Describe and compile the kernels of a product, once for the same factors."""
     if type(shift) not in (int, float, complex) and np.ndim(shift):
-        return _compiled(S, Y, factors, shift, chain, dots, by_columns)
-    key = *map(complex, (*factors, shift)), Y.dtype, Y.shape[1], chain, dots, by_columns
+        return _compiled(S, Y, (alpha, beta), shift, by_columns)
+    key = complex(alpha), complex(beta), complex(shift), Y.dtype, Y.shape[1], by_columns
     if key not in S.parts:
         if len(S.parts) >= MAX_PLANS:
             S.parts.clear()
-        S.parts[key] = _compiled(S, Y, factors, shift, chain, dots, by_columns)
+        S.parts[key] = _compiled(S, Y, (alpha, beta), shift, by_columns)
     return S.parts[key]
 
 
 def _compiled(
-    S: RowBlocks,
-    Y: Array,
-    factors: Sequence[complex],
-    shift: Any,
-    chain: str,
-    dots: tuple[str, ...],
-    by_columns: bool,
+    S: RowBlocks, Y: Array, factors: tuple[complex, complex], shift: Any, by_columns: bool
 ) -> list[_Part]:
     """Compile the kernels of a product, one for as many columns as registers hold.
 
@@ -176,7 +146,7 @@ def _compiled(
     from .sparse_source import LINE_BYTES, RowKernel
 
     width, parts, real = Y.shape[1], 2 if Y.dtype.kind == "c" else 1, REAL_TYPES[Y.dtype.name]
-    alpha, beta, delta, eta = map(_class, factors)
+    alpha, beta = map(_class, factors)
     shifts = np.broadcast_to(np.asarray(shift), (width,))
     shift_kind: Factor = "none" if np.ndim(shift) == 0 and shift == 0 else "real"
     with quiet_arithmetic():
@@ -188,9 +158,6 @@ def _compiled(
         alpha="real" if alpha == "zero" else alpha,
         beta=beta,
         shift="complex" if shifts.imag.any() else shift_kind,
-        delta="none" if chain == "none" else "zero" if chain == "zero" else delta,
-        eta="real" if eta == "zero" else eta,
-        dots=dots,
         lines=min(max(round(S.nnz * S.data.itemsize / (LINE_BYTES * max(S.shape[0], 1))), 1), 8),
         by_columns=by_columns,
     )
@@ -229,16 +196,3 @@ def _place(block: Array) -> tuple[int, int, int]:
     size = block.itemsize
     real = size // 2 if block.dtype.kind == "c" else size
     return block.__array_interface__["data"][0], block.strides[0] // real, size
-
-
-def _dot(kernel: RowKernel, total: Array, name: str, dtype: np.dtype[Any]) -> Array:
-    """Add up a column dot over the row blocks, in their order, and over the parts of complex numbers."""
-
-    def summed(which: str) -> Array:
-        lanes = total[:, kernel.sums.index(which)].sum(axis=0)
-        columns: Array = lanes.reshape(-1, kernel.parts).sum(axis=1)
-        return columns
-
-    if dtype.kind != "c":
-        return summed(name)
-    return summed("xy") - 1j * summed("xiy")

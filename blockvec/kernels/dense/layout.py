@@ -33,25 +33,6 @@ def refuse_widths(problem: TsmttsmProblem | TsmmProblem, device: DeviceInfo) -> 
     return None
 
 
-class Teams:
-    """The threads of a configuration with `warps` per team and `teams` per block."""
-
-    __slots__ = ()
-
-    warps: int
-    teams: int
-
-    @property
-    def lanes(self) -> int:
-        """Threads of a team."""
-        return WARP * self.warps
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.lanes * self.teams
-
-
 def shape_of(problem: Product) -> Product:
     """Reduce a problem to what source and layout depend on: neither K nor the length of a pitch."""
     lda = problem.M if problem.lda == problem.M else problem.M + 1
@@ -196,12 +177,12 @@ def operand_constants(
     operands: tuple[Operand, Operand],
     slabs: tuple[Slab, Slab],
     vectors: tuple[int, int],
-    is_staged: tuple[bool, bool],
+    is_staged: bool,
 ) -> dict[str, Constant]:
     """Collect the kernels' constants of both tall operands."""
     constants: dict[str, Constant] = {}
-    for name, operand, slab, vector, staged in zip("AB", operands, slabs, vectors, is_staged, strict=True):
-        constants[f"{name}_LINEAR"] = slab.is_linear if staged else operand.is_linear
+    for name, operand, slab, vector in zip("AB", operands, slabs, vectors, strict=True):
+        constants[f"{name}_LINEAR"] = slab.is_linear if is_staged else operand.is_linear
         constants[f"{name}_VECTOR"] = vector
         fields = constants_of(slab, "piece", "pitch", "pad_rows", "pad")
         constants |= {f"{name}_{field}": value for field, value in fields.items()}

@@ -251,8 +251,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
             "DEALS": uses_queue(problem, config),
             "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
         }
-        is_staged = (config.stages > 0,) * 2
-        constants |= operand_constants((plan.a, plan.b), plan.slabs, plan.vectors, is_staged)
+        constants |= operand_constants((plan.a, plan.b), plan.slabs, plan.vectors, config.stages > 0)
         constants |= constants_of(plan, "c_vector", "b_offset", "stage_bytes", "c_offset")
         return render(self.kernel_name(problem), "dense/tsmm_fma.cu", constants, types)
 

@@ -15,7 +15,7 @@ from typing import Literal
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import pack_product, partials_bytes, partials_chain
-from ..limits import architecture_of, ceil_div, excess, round_up
+from ..limits import WARP, architecture_of, ceil_div, excess, round_up
 from ..problem import TsmttsmProblem, is_complex, parts_of
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
@@ -23,7 +23,6 @@ from .layout import (
     NAMED_BARRIERS,
     Operand,
     Slab,
-    Teams,
     make_slab,
     operand_constants,
     refuse_widths,
@@ -41,7 +40,7 @@ Sums = Literal["plain", "registers", "shared"]
 
 
 @frozen
-class TsmttsmFmaConfig(Teams):
+class TsmttsmFmaConfig:
     """One way to run the kernel.
 
     Attributes
@@ -80,6 +79,16 @@ class TsmttsmFmaConfig(Teams):
     interleaved: bool = False
     unroll: int = 1
     sums: Sums = "plain"
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a team."""
+        return WARP * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.teams
 
 
 @frozen
@@ -309,8 +318,7 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         }
         constants |= constants_of(config, omit=("sums",))
         constants |= {"TRIANGLE": plan.triangle, "CHAIN": plan.chain, "WIDE": config.sums == "registers"}
-        is_staged = (config.stages > 0,) * 2
-        constants |= operand_constants(plan.operands, plan.slabs, plan.vectors, is_staged)
+        constants |= operand_constants(plan.operands, plan.slabs, plan.vectors, config.stages > 0)
         constants |= constants_of(plan, "b_offset", "stage_bytes", "product_offset", "scratch_offset")
         constants["PASS"] = plan.passed
         return render(self.kernel_name(problem), "dense/tsmttsm_fma.cu", constants, types)

@@ -162,7 +162,17 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         return "Gram matrices are made on their own" if problem.gram else None
 
     def refuse(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> str | None:
-        return refuse(problem, config, device)
+        if not 1 <= config.low <= MOST_BITS or config.warps < _LEAST_WARPS:
+            limits = f"1 to {MOST_BITS} and {_LEAST_WARPS} or more are possible"
+            return f"{config.low} lower bits and {config.warps} warps; {limits}"
+        if config.lanes > WARP or problem.width % config.vector or pack_bytes(problem, config.vector)[0] > 16:
+            return f"packs of {config.vector} do not make up rows of {problem.width} columns"
+        if config.tile - config.lanes * config.vector >= problem.width and config.vectors > 1:
+            return f"{config.vectors} packs per lane for {problem.width} columns"
+        shared = shared_bytes(problem, config) + _STATIC_SHARED_BYTES
+        return refuse_alignment(problem, config) or excess(
+            WARP * config.warps, config.blocks, registers(problem, config), shared, device
+        )
 
     def conversion(self, problem: SpmmvProblem, config: ChainConfig) -> str:
         """Describe the tables."""
@@ -232,22 +242,6 @@ def shared_bytes(problem: SpmmvProblem, config: ChainConfig) -> int:
     groups = config.warps * (WARP // config.lanes)
     dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
     return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)
-
-
-def refuse(problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> str | None:
-    """Explain why a configuration is invalid for a problem; None if it is valid."""
-    if not 1 <= config.low <= MOST_BITS or config.warps < _LEAST_WARPS:
-        return (
-            f"{config.low} lower bits and {config.warps} warps; 1 to {MOST_BITS} and 3 or more are possible"
-        )
-    if config.lanes > WARP or problem.width % config.vector or pack_bytes(problem, config.vector)[0] > 16:
-        return f"packs of {config.vector} do not make up rows of {problem.width} columns"
-    if config.tile - config.lanes * config.vector >= problem.width and config.vectors > 1:
-        return f"{config.vectors} packs per lane for {problem.width} columns"
-    shared = shared_bytes(problem, config) + _STATIC_SHARED_BYTES
-    return refuse_alignment(problem, config) or excess(
-        WARP * config.warps, config.blocks, registers(problem, config), shared, device
-    )
 
 
 def registers(problem: SpmmvProblem, config: ChainConfig) -> int:

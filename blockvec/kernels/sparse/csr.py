@@ -148,7 +148,16 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return None
 
     def refuse(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
-        return refuse(problem, config, device)
+        threads = WARP * config.warps
+        return (
+            _refuse_mapping(problem, config)
+            or refuse_alignment(problem, config)
+            or _refuse_gram(problem, config)
+            or _refuse_units(config)
+            or excess_threads(threads, config.blocks, device)
+            or excess_registers(registers(problem, config), threads, config.blocks, device)
+            or _excess_shared(block_bytes(problem, config), config.blocks, device)
+        )
 
     def refuse_sums(self, problem: SpmmvProblem, config: CsrConfig) -> str | None:
         if (problem.dots or problem.gram) and problem.longest > config.long_row:
@@ -260,20 +269,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
 def _is_in_order(config: CsrConfig) -> bool:
     """Check whether a row is summed in the order of its entries, unless it is long."""
     return config.split == 1 and not config.flat
-
-
-def refuse(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
-    """Explain why a configuration is invalid for a problem; None if it is valid."""
-    threads = WARP * config.warps
-    return (
-        _refuse_mapping(problem, config)
-        or refuse_alignment(problem, config)
-        or _refuse_gram(problem, config)
-        or _refuse_units(config)
-        or excess_threads(threads, config.blocks, device)
-        or excess_registers(registers(problem, config), threads, config.blocks, device)
-        or _excess_shared(block_bytes(problem, config), config.blocks, device)
-    )
 
 
 def _refuse_mapping(problem: SpmmvProblem, config: CsrConfig) -> str | None:
