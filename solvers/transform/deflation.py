@@ -17,7 +17,7 @@ from blockvec import BlockVector, Operator
 
 from ..blocks import Array, to_host
 from ..column_block import ColumnBlock
-from ..combine import concatenated, one_after_other
+from ..combine import concatenated, one_after_other, staged
 from ..drivers import solve
 from ..problem import Problem
 from ..result import EigenResult
@@ -39,10 +39,12 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
         return solve(inside)
     are_nearest, at_shift, done = inside.which == "LM", list[EigenResult](), None
     near, rest = np.zeros((inside.n, 0), inside.operator.dtype), inside
-    asked, has_others, metric = FEW, False, getattr(form.blocks, "inner", None)
+    asked, has_others, metric, turn = FEW, False, getattr(form.blocks, "inner", None), 0
     while True:
+        turn += 1
         is_last = has_others or asked >= (rest.k if are_nearest else rest.n - near.shape[1])
-        part = solve(rest if is_last else replace(rest, which="LM", k=asked, callback=None, verify="never"))
+        asks = rest if is_last else replace(rest, which="LM", k=asked, callback=None, verify="never")
+        part = solve(staged(asks, f"around{turn}"))
         part = done = part if done is None else one_after_other(done, part)
         is_near, has_others = _at_the_shift(form, part, inside)
         found, stopped = int(is_near.sum()), part.info["stopped"]
@@ -92,7 +94,7 @@ def _has_values_at_the_shift(form: StandardForm, inside: Problem) -> bool:
     """Check whether an eigenvalue is near enough to the shift to spoil others that are wanted."""
     if _nearest(form) > NEAR or form.A.device != "cpu":
         return False
-    is_free = inside.start is None and inside.locked is None and inside.checkpoint is None
+    is_free = inside.start is None and inside.locked is None
     is_alone = inside.k == 1 and inside.which == "LM"
     is_usual = inside.method in ("auto", "lanczos") and not inside.asks_for_corrections
     return is_free and is_usual and not is_alone
