@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blockvec.errors import OptionError
+
 from ..blocks import Array, Block
 from .arrays import takes_arrays
 from .steps import Recordings, State, Steps
@@ -70,8 +72,8 @@ def block_minres(
 
     Raises
     ------
-    ShapeError
-        For blocks, shifts or tolerances that do not fit.
+    ShapeError, OptionError
+        For blocks, shifts or tolerances that do not fit, and complex shifts.
     BreakdownError
         If the operator or the preconditioner returns NaN or Inf.
 
@@ -110,6 +112,8 @@ class _Minres(LinearSystems):
         self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection, stop: Stop | None
     ) -> None:
         super().__init__(A, B, shift, tol, projection)
+        if not self.is_real:
+            raise OptionError("shift: got complex numbers; MINRES takes real ones, block_gmres these, too.")
         operator = self.operator
         self.bare = operator.counted if isinstance(operator, CountedOperator) else operator
         self.U = projection.project(B.copy())

@@ -184,6 +184,8 @@ class LinearSystems:
     residuals, initial : array, shape (b,)
         Residual norms, and those of the right-hand sides; see `Linear`.
     active : array of bool, shape (b,)
+    is_real : bool
+        Whether shifts are real.
     """
 
     def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
@@ -197,7 +199,10 @@ class LinearSystems:
         self.unit = float(np.finfo(B.dtype).eps) / 2
         self.tol = self._per_column("tol", tol).real.astype(np.float64)
         shift = self._per_column("shift", shift)
-        self._shift = shift.astype(B.dtype if np.iscomplexobj(shift) else B.array.real.dtype)
+        self.is_real = not np.imag(shift).any()
+        if not self.is_real and B.dtype.kind != "c":
+            raise OptionError(f"shift: got complex numbers and B of type {B.dtype}; give a complex B.")
+        self._shift = shift.real.astype(B.array.real.dtype) if self.is_real else shift.astype(B.dtype)
         self._namespace = array_namespace(B.array)
         self.columns = self.applications = self.reductions = 0
         self.X = B.copy().scale(0)

@@ -25,7 +25,6 @@ from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.spectrum import sketch_spectrum
 from solvers.orthogonalization import Adaptive, RankedCholQR, orthogonalize
 from solvers.problem import IterationOptions, Problem
-from tests import policies
 
 WAITS_A_STEP = 1  # for a Gram matrix, and nobody else needs the device meanwhile ...
 WAITS_OF_A_LOSS = 2  # ... and for those of a second look at the rank and of a pass over random directions
@@ -138,7 +137,7 @@ def test_queued_steps_are_waited_for_once_a_cycle(
     assert device.waits == 1
 
 
-@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=policies.name)
+@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=repr)
 def test_within_a_block_the_device_goes_on_before_anybody_waits(
     policy: Any, device: DeviceNamespace, plain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,6 @@ from solvers.orthogonalization import (
 )
 from tests.benchmarks import orthogonality
 from tests.benchmarks.orthogonalize import columns_moved
-from tests.policies import name
 
 N, M, B = 1500, 24, 4
 
@@ -97,7 +96,7 @@ def test_the_identities_hold_for_any_block(seed: int) -> None:
 
 
 @pytest.mark.parametrize("matrix", orthogonality.MATRICES)
-@pytest.mark.parametrize("policy", orthogonality.AGAINST + orthogonality.WITHIN, ids=name)
+@pytest.mark.parametrize("policy", orthogonality.AGAINST + orthogonality.WITHIN, ids=repr)
 def test_the_loss_of_orthogonality_stays_within_the_bound(policy: Any, matrix: str) -> None:
     width = orthogonality.WIDTH if policy in orthogonality.AGAINST else orthogonality.COLUMNS
     for exponent in (0.5, 4, 7, 10, 15):
@@ -109,7 +108,7 @@ def test_the_loss_of_orthogonality_stays_within_the_bound(policy: Any, matrix: s
             assert entry["residual"] <= 100 * orthogonality.UNIT
 
 
-@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=name)
+@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=repr)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_no_policy_takes_nan_for_a_rank_decision(policy: Any, bad: float, block_type: Any) -> None:
     W = blocks("random", "float64")
@@ -239,7 +238,7 @@ def test_tall_data_passes_as_often_as_the_model_says_against_a_basis(meter: Mete
     assert result.reductions == 4
 
 
-@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=name)
+@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=repr)
 def test_tall_data_passes_as_often_as_the_model_says_within_a_block(
     policy: Any, meter: Meter, plain: Any
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from ...errors import DeviceError
 from ...kernels.device import DeviceInfo, cuda_device
 from ...kernels.elementwise import Kernel
 from ...kernels.families import families_of, sparse_families_of
-from ...kernels.measure import CeilingProbe
 from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from ...kernels.selection import measured
 from ...kernels.sparse.chain_plan import Chain
@@ -57,6 +57,15 @@ def _recorded_event() -> Any:
     event = cupy.cuda.Event()
     event.record()
     return event
+
+
+def _on_device(module: ModuleType, name: str) -> Callable[..., Any]:
+    """Make a method of a module's function that takes the GPU first and runs on it."""
+
+    def method(self: CudaBackend, *arguments: Any) -> Any:
+        return self._gpu.on_device(getattr(module, name))(self._gpu, *arguments)
+
+    return method
 
 
 class CudaBackend:
@@ -187,48 +196,23 @@ class CudaBackend:
         """Prepare several steps a launch, where a kernel takes them."""
         return krylov_steps.krylov_steps(self._gpu, matrix, V, b)
 
-    def recurrence(self, matrix: Any, X: Array, Y: Array, *numbers: Any) -> Callable[[], None] | None:
-        make = self._gpu.on_device(recurrence.recurrence)
-        return make(self._gpu, matrix, X, Y, *numbers)  # type: ignore[no-any-return]
-
-    def lanczos_recurrence(
-        self, matrix: Any, X: Array, norms: Callable[[], Array]
-    ) -> Callable[[int], Array] | None:
-        make = self._gpu.on_device(recurrence.lanczos_recurrence)
-        return make(self._gpu, matrix, X, norms)  # type: ignore[no-any-return]
-
-    def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
-        return self._gpu.on_device(small_matrices.inverse_factor)(self._gpu, G, limit)  # type: ignore[no-any-return]
-
-    def fill_random(self, out: Array, key: int, offset: int) -> None:
-        self._gpu.on_device(elementwise.fill_random)(self._gpu, out, key, offset)
+    lanczos_recurrence = _on_device(recurrence, "lanczos_recurrence")
+    recurrence = _on_device(recurrence, "recurrence")
+    inverse_factor = _on_device(small_matrices, "inverse_factor")
+    fill_random = _on_device(elementwise, "fill_random")
+    copy = _on_device(elementwise, "copy")
+    contiguous = _on_device(elementwise, "contiguous")
+    fill = _on_device(elementwise, "fill")
+    are_within = _on_device(elementwise, "are_within")
+    evaluate = _on_device(elementwise, "evaluate")
+    block_stream = _on_device(probes, "block_stream")
+    ceiling_probes = _on_device(probes, "ceiling_probes")
 
     def load_kernel(self, kernel: Kernel) -> None:
         self._gpu.on_device(self._gpu.load)(kernel)
 
-    def copy(self, source: Array, target: Array) -> None:
-        self._gpu.on_device(elementwise.copy)(self._gpu, source, target)
-
-    def contiguous(self, array: Array) -> Array:
-        return self._gpu.on_device(elementwise.contiguous)(self._gpu, array)
-
-    def fill(self, out: Array, value: complex) -> None:
-        self._gpu.on_device(elementwise.fill)(self._gpu, out, value)
-
-    def are_within(self, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
-        return self._gpu.on_device(elementwise.are_within)(self._gpu, ranges)  # type: ignore[no-any-return]
-
-    def evaluate(self, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:
-        self._gpu.on_device(elementwise.evaluate)(self._gpu, function, rows, out)
-
     def stopwatch(self) -> CudaStopwatch:
         return CudaStopwatch(self._gpu)
-
-    def block_stream(self) -> None:
-        self._gpu.on_device(probes.block_stream)(self._gpu)
-
-    def ceiling_probes(self) -> Sequence[CeilingProbe]:
-        return self._gpu.on_device(probes.ceiling_probes)(self._gpu)  # type: ignore[no-any-return]
 
     def graphs(self) -> Graphs:
         return Graphs(self._gpu.id)
