@@ -19,51 +19,58 @@ from .system import startup  # noqa: F401  before libraries, whose import takes 
 
 from typing import TYPE_CHECKING
 
-from .profile import Profile, profile  # at once: their module has the name of one
 from .system.exports import on_first_use
 
 if TYPE_CHECKING:
     from . import errors, models, solvers
-    from .adapters import as_operator
     from .backends import array_namespace, run_in_threads, single_threaded_blas
-    from .blockvector import BlockVector
-    from .config import Options, option_context, options, set_default_options
+    from .blocks.blockvector import BlockVector
     from .explanation import explain
-    from .factorization import Factorization, factorize
-    from .fused import Applied
-    from .graphs import Recorder
     from .io import read_matrix
-    from .matrices import open_matrix
-    from .operators import Operator
+    from .models.catalogue import open_matrix
+    from .operations.graphs import Recorder
+    from .operations.profile import Profile, profile
+    from .operations.rows import RowFunction
+    from .operations.small_matrices import (
+        FactorReport,
+        InverseFactor,
+        inverse_factor,
+        start_copies,
+        start_copy,
+    )
+    from .operators.adapters import as_operator
+    from .operators.distributed import DistributedOperator
+    from .operators.factorization import Factorization, factorize
+    from .operators.fused import Applied
+    from .operators.operator import Operator
+    from .operators.partition import Partition
     from .parallel import RowLayout
-    from .parallel.operator import DistributedOperator
-    from .parallel.partition import Partition
     from .precompile import precompiled
-    from .rows import RowFunction
-    from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copies, start_copy
     from .solvers import count_eigenvalues, eigsh, orthogonalize, plan
+    from .system.config import Options, option_context, options, set_default_options
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
         {
-            "adapters": "as_operator",
             "backends": "array_namespace run_in_threads single_threaded_blas",
-            "blockvector": "BlockVector",
-            "config": "Options option_context options set_default_options",
+            "blocks.blockvector": "BlockVector",
             "explanation": "explain",
-            "factorization": "Factorization factorize",
-            "fused": "Applied",
-            "graphs": "Recorder",
             "io": "read_matrix",
-            "matrices": "open_matrix",
-            "operators": "Operator",
+            "models.catalogue": "open_matrix",
+            "operations.graphs": "Recorder",
+            "operations.profile": "Profile profile",
+            "operations.rows": "RowFunction",
+            "operations.small_matrices": "FactorReport InverseFactor inverse_factor start_copies start_copy",
+            "operators.adapters": "as_operator",
+            "operators.distributed": "DistributedOperator",
+            "operators.factorization": "Factorization factorize",
+            "operators.fused": "Applied",
+            "operators.operator": "Operator",
+            "operators.partition": "Partition",
             "parallel": "RowLayout",
-            "parallel.operator": "DistributedOperator",
-            "parallel.partition": "Partition",
             "precompile": "precompiled",
-            "rows": "RowFunction",
-            "small_matrices": "FactorReport InverseFactor inverse_factor start_copies start_copy",
             "solvers": "count_eigenvalues eigsh orthogonalize plan",
+            "system.config": "Options option_context options set_default_options",
         },
     )
 

@@ -18,8 +18,8 @@ from . import BlockVector, __version__, as_operator, bench, explain
 from .backends import array_namespace, backend_for
 from .bench import info
 from .errors import OptionError
-from .matrices import open_matrix
-from .profile import ceilings
+from .models.catalogue import open_matrix
+from .operations.profile import ceilings
 from .system.commands import DONE, Parser, guarded
 
 EPILOG = """\

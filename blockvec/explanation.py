@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import products
-from .arrays import as_array
-from .backends import Backend
-from .blockvector import BlockVector
-from .dispatch import choose
+from .blocks.blockvector import BlockVector
 from .errors import OptionError
 from .kernels.problem import Problem
 from .kernels.roofline import flops, gather_time, time_limit, traffic
-from .operators import Operator
-from .profile import ceilings
+from .operations import products
+from .operations.arrays import as_array
+from .operations.dispatch import choose
+from .operations.profile import ceilings
+from .operators.operator import Operator
 from .system.frozen import frozen
 
 
@@ -102,21 +101,18 @@ def explain(operation: str, left: BlockVector | Operator, right: Any) -> Explana
         known = left.explain(BlockVector(right))
         if known is None:
             raise OptionError("explain: the operator is a user's function; there is no kernel to choose.")
-        return _explain_problem(*known)
-    if not isinstance(left, BlockVector) or operation not in ("dot", "combine"):
+        problem, backend = known
+    elif not isinstance(left, BlockVector) or operation not in ("dot", "combine"):
         raise OptionError(
             f"explain: got {operation!r} on a {type(left).__name__}; give 'dot' or 'combine' on a "
             "BlockVector, or 'apply' on an Operator."
         )
-    if operation == "dot":
-        problem = products.tsmttsm_problem(left.array, BlockVector(right).array, True)
-        return _explain_problem(problem, left.backend)
-    C = as_array(right)
-    out = left.like(C.shape[1], products.result_type(left.array, C)).array
-    return _explain_problem(products.tsmm_problem(left.array, C, out), left.backend)
-
-
-def _explain_problem(problem: Problem, backend: Backend) -> Explanation:
+    elif operation == "dot":
+        problem, backend = products.tsmttsm_problem(left.array, BlockVector(right).array, True), left.backend
+    else:
+        C = as_array(right)
+        out = left.like(C.shape[1], products.result_type(left.array, C)).array
+        problem, backend = products.tsmm_problem(left.array, C, out), left.backend
     chosen, limits = choose(problem, backend), ceilings(backend)
     return Explanation(
         problem=problem,

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from .arrays import as_array, check_dtype, device_of, element_type
 from .backends import Array, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
+from .operations.arrays import as_array, check_dtype, device_of, element_type
 from .parallel.petsc_matrix import is_petsc, petsc_rows
 from .system.frozen import frozen
 
@@ -42,20 +42,8 @@ def native(obj: Any) -> Any:
     """View an array or sparse matrix of torch or JAX as one of NumPy, CuPy or SciPy; return others unchanged.
 
     Values are not copied; indices are where they fit a shorter type. A matrix of petsc4py, all of whose rows
-    are in this process, is copied.
-
-    Raises
-    ------
-    DTypeError, DeviceError, ShapeError
-        For element types, devices and layouts that blockvec has no operations for.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from blockvec.interchange import native
-    >>> A = np.eye(2)
-    >>> native(A) is A
-    True
+    are in this process, is copied. What blockvec has no operations for raises a `DTypeError`, `DeviceError`
+    or `ShapeError`.
     """
     if obj is None:
         return None
@@ -112,19 +100,7 @@ def in_element_type(obj: Any) -> Any:
     """Convert an array or a sparse matrix of NumPy, CuPy or SciPy to an element type of blocks.
 
     Integers, half precision and extended precision become double precision, and another byte order the native
-    one. Other objects are returned unchanged, as are matrices of these types.
-
-    Raises
-    ------
-    DTypeError
-        For arrays that hold no numbers.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from blockvec.interchange import in_element_type
-    >>> in_element_type(np.ones(2, ">f4")).dtype.isnative, in_element_type(np.ones(2, int)).dtype.name
-    (True, 'float64')
+    one. Other objects are returned unchanged; arrays that hold no numbers raise a `DTypeError`.
     """
     is_sparse = sp.issparse(obj) or (
         type(obj).__module__.startswith("cupyx.scipy.sparse.") and hasattr(obj, "tocsr")
@@ -154,15 +130,7 @@ class ArrayKind:
 
     @classmethod
     def of(cls, like: Any) -> ArrayKind:
-        """Form the kind that a name, a module or an example stands for; import its library.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from blockvec.interchange import ArrayKind
-        >>> ArrayKind.of(np.zeros(0, "float32"))
-        ArrayKind(library='numpy', device='cpu', dtype='float32')
-        """
+        """Form the kind that a name, a module or an example stands for; import its library."""
         is_name = isinstance(like, str | ModuleType)
         name = like.__name__ if isinstance(like, ModuleType) else like
         if is_name:  # also jax.numpy, and array_api_compat.torch
@@ -186,13 +154,7 @@ class ArrayKind:
         return cls(library) if library in FOREIGN else None
 
     def share(self, array: Array) -> Any:
-        """View an array of NumPy or CuPy as one of this kind; copy it only to another device.
-
-        Raises
-        ------
-        DTypeError, DeviceError
-            If the library has no such arrays.
-        """
+        """View an array of NumPy or CuPy as one of this kind; copy it only to another device."""
         here = backend_of(array)
         if self.device not in (None, here.name) and not (self.device == "gpu" and is_cupy(array)):
             array = backend_for(self.device).from_host(here.to_host(array))

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .backends import Backend, backend_for
-from .config import options
-from .dispatch import preferred
 from .kernels.problem import (
     MAX_ALIGNMENT,
     SpmmvProblem,
@@ -29,6 +27,8 @@ from .kernels.problem import (
     itemsize,
     promote,
 )
+from .operations.dispatch import preferred
+from .system.config import options
 
 if TYPE_CHECKING:
     from .kernels.elementwise import Kernel
@@ -169,48 +169,40 @@ class Blocks:
         if min(widths) > 0:
             self.found[request] = None
 
-    def dot(self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0) -> None:
+    def dot(self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0, **how: Any) -> None:
         """Add A^H B."""
-        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b)
+        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b) | how
         types = self.dtype, self.dtype
         self._add(TsmttsmProblem(self.n, M, N, *types, conj=is_complex(self.dtype), **layout), M, N)
 
     def gram(self, M: int, ld: int = 0, at: int = 0) -> None:
         """Add A^H A."""
-        layout = self._columns("a", M, ld, at) | self._columns("b", M, ld, at)
-        conj = is_complex(self.dtype)
-        self._add(TsmttsmProblem(self.n, M, M, self.dtype, self.dtype, conj=conj, same=True, **layout), M)
+        self.dot(M, M, ld, at, ld, at, same=True)
 
-    def combine(self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0) -> None:
+    def combine(
+        self, M: int, N: int, lda: int = 0, at: int = 0, ldb: int = 0, at_b: int = 0, **how: Any
+    ) -> None:
         """Add B = A C."""
-        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b)
+        layout = self._columns("a", M, lda, at) | self._columns("b", N, ldb, at_b) | how
         self._add(TsmmProblem(self.n, M, N, self.dtype, self.dtype, **layout), M, N)
 
     def subtract(self, M: int, N: int, lda: int = 0, at: int = 0) -> None:
         """Add B -= A C."""
-        layout = self._columns("a", M, lda, at) | self._columns("b", N, 0, 0)
-        types = self.dtype, self.dtype
-        self._add(TsmmProblem(self.n, M, N, *types, alpha="general", beta="one", **layout), M, N)
+        self.combine(M, N, lda, at, alpha="general", beta="one")
 
     def rotate(self, M: int, N: int, ld: int = 0) -> None:
         """Add A[:, :N] = A C."""
-        layout = self._columns("a", M, ld, 0) | self._columns("b", N, max(ld, M), 0)
-        self._add(TsmmProblem(self.n, M, N, self.dtype, self.dtype, inplace=True, **layout), M, N)
+        self.combine(M, N, ld, ldb=max(ld, M), inplace=True)
 
     def project(self, M: int, N: int, ldw: int) -> None:
         """Add the coefficients of a block in a basis, and what is left of it with its Gram matrix."""
         self.dot(M, N, ldw)
-        self.sweep("update_gram", M, N, ldw)
-
-    def sweep(self, operation: Any, M: int, N: int, ldw: int) -> None:
-        """Add a sweep, or the products that take its place in single precision."""
         if self.is_single:
-            if operation == "update_gram":
-                self.subtract(M, N, ldw)
+            self.subtract(M, N, ldw)
             return
         types = self.dtype, self.dtype, self.dtype
         layout = self._columns("w", M, ldw, 0) | self._columns("v", N, 0, 0)
-        self._add(SweepProblem(operation, self.n, M, N, *types, **layout), M, N)
+        self._add(SweepProblem("update_gram", self.n, M, N, *types, **layout), M, N)
 
     def apply(self, width: int, ldx: int = 0, ldy: int = 0, at_y: int = 0, **classes: Any) -> None:
         """Add products with the matrix."""
@@ -355,7 +347,6 @@ def _jd(s: Blocks) -> None:
     for M in range(p, s.capacity + 1, p or 1):
         s.project(M, s.width, basis)
         s.combine(M, s.ahead, basis)
-        s.sweep("combine_dot", M, b, basis)
         s.project(M, b, basis)
         s.combine(M, k, basis)
     s.rotate(s.vectors, s.after, basis)

@@ -10,11 +10,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .system.exports import renamed
 
 if TYPE_CHECKING:
     from solvers import *  # noqa: F403
@@ -31,32 +30,13 @@ def _is_found() -> bool:
     return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == _PACKAGE
 
 
-class _SameModules(MetaPathFinder, Loader):
-    """Imports each module of the package once, as the same object under both names."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        is_ours = name.startswith(f"{__name__}.")
-        return ModuleSpec(name, self) if is_ours and importlib.util.find_spec(_real(name)) else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(_real(spec.name))  # whole, for threads that import it meanwhile
-        spec.loader_state = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None  # that of the other name, which Python has set
-        module.__spec__ = module.__spec__.loader_state
-
-
-def _real(name: str) -> str:
-    return name.removeprefix("blockvec.")
-
-
 if _is_found():
     sys.modules[__name__] = importlib.import_module("solvers")
-    for _name in [name for name in sys.modules if name.startswith("solvers.")]:
-        sys.modules[f"blockvec.{_name}"] = sys.modules[_name]
-    sys.meta_path.insert(0, _SameModules())
+    for _file in _PACKAGE.parent.rglob("*.py"):  # no module is imported twice
+        _module = ".".join(("solvers", *_file.relative_to(_PACKAGE.parent).with_suffix("").parts))
+        _module = _module.removesuffix(".__init__")
+        if _module != "solvers":
+            renamed(f"blockvec.{_module}", _module)
 else:
     _spec = importlib.util.spec_from_file_location(__name__, _PACKAGE)
     assert _spec is not None

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ from .blocks import to_host
 from .costs import dense_rows
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
-from .planning import Plan, plan
+from .planning import plan
 from .result import ConvergenceWarning, EigenResult, Interrupted, ProcessInfo
 from .settle import doubt, is_complete
 
 NAME = "blockvec-eigs"
 UNCONVERGED, UNVERIFIED = 1, 3  # exit codes
+EIGSH = signature(eigsh).parameters.keys()
+SAVED = ("eigenvalues", "eigenvectors", "residuals", "converged")  # arrays of --save
 
 EPILOG = """\
 MATRIX and --mass FILE are models, or files of Matrix Market (.mtx, .mtx.gz), SciPy (scipy.sparse.save_npz) or
@@ -49,6 +52,35 @@ models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:.
 """
 
 
+# Name with those of its values; type, choices, or bool for a flag; default; help. `eigsh` has the same names.
+OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
+    ("--matrix-free", bool, None, "store no matrix; for the models of many particles, xxz and hubbard"),
+    ("-k K", int, None, "wanted eigenpairs (default 6; with --interval at most so many)"),
+    ("--which", (*WHICH, "BE"), None, "ends SA, LA, both BE, magnitudes LM (default SA, with --sigma LM)"),
+    ("--sigma S", float, None, "eigenvalues near this number"),
+    ("--interval A B", float, None, "all eigenvalues from A to B; -inf and inf for no end"),
+    ("--mass FILE", str, None, "mass matrix M of a generalised problem A x = lambda M x"),
+    ("--tol T", float, 1e-8, "tolerance of --convergence"),
+    ("--convergence", CHOICES["convergence"], "norm", "residuals up to T |theta|, T (||A|| + |theta|), or T"),
+    ("--method", CHOICES["method"], "auto", "iteration, or dense LAPACK"),
+    ("--precision", CHOICES["precision"], "auto", "of filters: single within a solve in double, or double"),
+    ("--block-size B", int, None, "columns the matrix is applied to at once"),
+    ("--ncv N", int, None, "basis vectors between restarts"),
+    ("--maxiter N", int, None, "restarts at most"),
+    ("--time-limit S", float, None, "seconds after which to stop"),
+    ("--checkpoint FILE", str, None, "save the state here every minute; if the file exists, resume from it"),
+    ("--verify", CHOICES["verify"], "auto", "look for missed copies"),
+    ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --mass or --comm"),
+    ("--comm", ("mpi",), None, "split the rows over processes: mpiexec -n 4 blockvec-eigs ... --comm mpi"),
+    ("--rng SEED", int, 0, "seed of everything random"),
+    ("--plot PNG", str, None, "draw the convergence history into this file"),
+    ("--save NPZ", str, None, "write eigenvalues, eigenvectors and residuals to this file"),
+    ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too"),
+    ("--plan", bool, None, "print what would be done, and stop"),
+    ("--json", bool, None, "print one JSON document instead of tables"),
+)
+
+
 def parser() -> argparse.ArgumentParser:
     """Create the parser of the command line."""
     root = Parser(
@@ -57,116 +89,34 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = root.add_argument
-    add("matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)")
-    add(
-        "--matrix-free",
-        action="store_true",
-        help="store no matrix; for the models of many particles, xxz and hubbard",
+    root._negative_number_matcher = re.compile(r"-\.?\d|-inf")  # to argparse, -1e-3 and -inf are options
+    root.add_argument(
+        "matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)"
     )
-    add("-k", type=int, metavar="K", help="wanted eigenpairs (default 6; with --interval at most so many)")
-    add(
-        "--which",
-        choices=(*WHICH, "BE"),
-        help="smallest or largest values, magnitudes, both ends (default SA, with --sigma LM: nearest to it)",
-    )
-    add(
-        "--sigma",
-        type=float,
-        metavar="S",
-        help="eigenvalues near this number (a negative one: --sigma=-1e-3)",
-    )
-    add(
-        "--interval",
-        type=float,
-        nargs=2,
-        metavar=("A", "B"),
-        help="all eigenvalues from A to B; -inf and inf for no end",
-    )
-    add(
-        "--mass",
-        metavar="FILE",
-        help="mass matrix M of a generalised problem A x = lambda M x",
-    )
-    add("--tol", type=float, default=1e-8, metavar="T", help="tolerance of --convergence (default 1e-8)")
-    add(
-        "--convergence",
-        default="norm",
-        choices=CHOICES["convergence"],
-        help="limit on a residual: T |theta|, T (||A|| + |theta|), or T (default norm)",
-    )
-    add("--method", default="auto", choices=CHOICES["method"], help="default auto")
-    add(
-        "--precision",
-        default="auto",
-        choices=CHOICES["precision"],
-        help="of filters: in single precision within a solve in double, or all in double (default auto)",
-    )
-    add("--block-size", type=int, metavar="B", help="columns the matrix is applied to at once")
-    add("--ncv", type=int, metavar="N", help="basis vectors between restarts")
-    add("--maxiter", type=int, metavar="N", help="restarts at most")
-    add("--time-limit", type=float, metavar="S", help="seconds after which to stop")
-    add(
-        "--checkpoint",
-        metavar="FILE",
-        help="save the state to this file every minute, and resume from it if it exists",
-    )
-    add("--verify", default="auto", choices=CHOICES["verify"], help="look for missed copies")
-    add(
-        "--device",
-        default="auto",
-        choices=("auto", "cpu", "gpu"),
-        help="default auto: a GPU if there is one, the CPU with --mass or --comm",
-    )
-    add(
-        "--comm",
-        choices=("mpi",),
-        help="split the rows over processes: mpiexec -n 4 blockvec-eigs MATRIX ... --comm mpi; each takes "
-        "a GPU of its own with --device gpu",
-    )
-    add("--rng", type=_seed, default=0, metavar="SEED", help="seed of everything random (default 0)")
-    add("--plot", metavar="PNG", help="draw the convergence history into this file")
-    add("--save", metavar="NPZ", help="write eigenvalues, eigenvectors and residuals to this file")
-    add(
-        "--profile",
-        action="store_true",
-        help="print calls, time and fraction of the roofline per kernel, too",
-    )
-    add("--plan", action="store_true", help="print what would be done, and stop")
-    add("--json", action="store_true", help="print one JSON document instead of tables")
-    add("--version", action="version", version=f"blockvec {blockvec.__version__}")
+    for usage, values, default, text in OPTIONS:
+        name, *metavars = usage.split()
+        how: dict[str, Any] = {"help": text if default is None else f"{text} (default {default})"}
+        if values is bool:
+            how |= {"action": "store_true"}
+        elif isinstance(values, tuple):
+            how |= {"choices": values, "default": default}
+        else:
+            several = {"nargs": len(metavars)} if len(metavars) > 1 else {}
+            how |= {"type": values, "default": default, "metavar": tuple(metavars), **several}
+        root.add_argument(name, **how)
+    root.add_argument("--version", action="version", version=f"blockvec {blockvec.__version__}")
     return root
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 0")
-    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     with _speaking_once():
-        arguments = _parsed(_shielded(sys.argv[1:] if argv is None else argv))
+        root = parser()
+        arguments, unknown = root.parse_known_args(argv)
+        if unknown:
+            hint = "" if unknown[0].startswith("-") else "; a mass matrix is given by --mass"
+            root.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return guarded(NAME, lambda: _run(arguments))
-
-
-def _parsed(argv: Sequence[str]) -> argparse.Namespace:
-    root = parser()
-    arguments, unknown = root.parse_known_args(argv)
-    if unknown:
-        hint = "" if unknown[0].startswith("-") else "; a mass matrix is given by --mass"
-        root.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    return arguments
-
-
-def _shielded(argv: Sequence[str]) -> list[str]:
-    """Put a space before negative ends of an interval, which argparse would take for options."""
-    shielded = list(argv)
-    for i, option in enumerate(argv):
-        if option == "--interval":
-            shielded[i + 1 : i + 3] = [re.sub(r"^-(?=[\d.]|inf)", " -", end) for end in argv[i + 1 : i + 3]]
-    return shielded
 
 
 @contextmanager
@@ -194,8 +144,8 @@ def _communicator(arguments: argparse.Namespace) -> Communicator | None:
                 f"{size} processes were started; add --comm mpi to split the rows over them, or start one."
             )
         return None
-    for name in ("mass", "interval"):
-        if getattr(arguments, name) is not None:
+    for name in ("mass", "interval", "matrix-free"):
+        if getattr(arguments, name.replace("-", "_")) not in (None, False):
             raise OptionError(f"--{name}: not available with --comm; leave out one of them.")
     if arguments.matrix == "-":
         raise OptionError("-: every process reads the matrix, and one has the standard input; give a file.")
@@ -208,23 +158,25 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         _check_outputs(arguments)
     device = _device(arguments)
     A: Any
-    if arguments.matrix_free:
-        if comm is not None:
-            raise OptionError("--matrix-free: one process computes without a matrix; leave out --comm.")
+    if comm is not None:
+        A = _opened_together(arguments.matrix, device, comm)
+    elif arguments.matrix_free:
         A = blockvec.models.operator(arguments.matrix, device=device)
     else:
-        A = _opened(arguments.matrix) if comm is None else _opened_together(arguments.matrix, device, comm)
+        A = _opened(arguments.matrix)
     M = None if arguments.mass is None else _opened(arguments.mass)
     if arguments.plan:
-        return _print_plan(plan(**_call(A, M, device, arguments)), arguments)
-    interrupted = False
+        planned = plan(**_call(A, M, device, arguments))
+        text = json.dumps(planned.to_dict(), allow_nan=False) if arguments.json else str(planned)
+        write_all({"standard output": lambda: print(text, flush=True)})
+        return DONE
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # printed below
                 result = _solve(A, M, device, arguments)
         except Interrupted as stop:
-            result, interrupted = stop.result, True
+            result = stop.result
     if comm is not None and arguments.save:
         result = replace(result, eigenvectors=result.eigenvectors.gather().array)
     outputs: dict[str, Callable[[], None]]
@@ -235,7 +187,7 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         outputs["--plot"] = lambda: _plot(result, arguments.plot)
     if is_first:
         write_all(outputs)
-    if interrupted:
+    if result.info["stopped"] == "interrupted":
         return INTERRUPTED
     if message := doubt(result, arguments.verify):
         print(f"{NAME}: {message}", file=sys.stderr)
@@ -259,13 +211,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 def _save(result: EigenResult, path: str) -> None:
     with replaced(path) as stream:
-        np.savez(
-            stream,
-            eigenvalues=to_host(result.eigenvalues),
-            eigenvectors=to_host(result.eigenvectors),
-            residuals=result.residuals,
-            converged=result.converged,
-        )
+        arrays: Any = {name: to_host(getattr(result, name)) for name in SAVED}
+        np.savez(stream, **arrays)
 
 
 def _plot(result: EigenResult, path: str) -> None:
@@ -277,14 +224,15 @@ def _plot(result: EigenResult, path: str) -> None:
 
 
 def _device(arguments: argparse.Namespace) -> str:
-    chosen: str = arguments.device
-    if chosen != "auto" or arguments.comm is not None:
-        return "cpu" if chosen == "auto" else chosen
+    if arguments.device != "auto":
+        return str(arguments.device)
+    if arguments.comm is not None or arguments.mass is not None:
+        return "cpu"
     try:
         blockvec.BlockVector.zeros(1, 1, device="gpu")
     except DeviceError:
         return "cpu"
-    return "gpu" if arguments.mass is None else "cpu"
+    return "gpu"
 
 
 def _opened(name: str) -> Any:
@@ -307,30 +255,23 @@ def _opened(name: str) -> Any:
 
 def _opened_together(name: str, device: str, comm: Communicator) -> blockvec.Operator:
     """Open this process's rows of a model or of a file."""
-    model = name.partition(":")[0].strip().lower()
-    is_model = not Path(name).exists() and model in blockvec.models.available()
     rows: Any
-    if is_model:
+    if Path(name).exists():
+        rows = read_rows(name, comm)
+    elif name.partition(":")[0].strip().lower() in blockvec.models.available():
         rows = blockvec.models.generator(name)
     else:
-        rows = read_rows(name, comm) if Path(name).exists() else blockvec.open_matrix(name)
+        rows = blockvec.open_matrix(name)  # refuses the name
     layout = blockvec.RowLayout.equal(rows.shape[1], comm)
     return blockvec.as_operator(rows, device=device, layout=layout)
-
-
-# Options of the command that `eigsh` has under the same names.
-SAME = (
-    *("k", "sigma", "ncv", "maxiter", "tol", "rng", "method", "block_size", "convergence", "interval"),
-    *("time_limit", "verify", "precision", "checkpoint"),
-)
 
 
 def _call(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Form the arguments of `eigsh`."""
     is_end = arguments.sigma is None and arguments.interval is None
     which = arguments.which or ("SA" if is_end else "LM")
-    same = {name: getattr(arguments, name) for name in SAME}
-    return {"A": A, "M": M, "which": which, "device": device, **same}
+    same = {name: value for name, value in vars(arguments).items() if name in EIGSH}
+    return same | {"A": A, "M": M, "which": which, "device": device, "comm": None}
 
 
 def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenResult:
@@ -343,12 +284,6 @@ def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenR
     return result
 
 
-def _print_plan(planned: Plan, arguments: argparse.Namespace) -> int:
-    text = json.dumps(planned.to_dict(), allow_nan=False) if arguments.json else str(planned)
-    write_all({"standard output": lambda: print(text, flush=True)})
-    return DONE
-
-
 def _print(
     arguments: argparse.Namespace, A: Any, result: EigenResult, profile: blockvec.Profile | None
 ) -> None:
@@ -357,11 +292,9 @@ def _print(
         kernels = {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
         print(json.dumps({**inputs, **result.to_dict(), **kernels}, allow_nan=False), flush=True)
         return
-    entries = getattr(A, "nnz", A.shape[0] * A.shape[1])
+    info, layout = result.info, getattr(A, "layout", None)
+    size = f"{info['n']} x {info['n']}, {getattr(A, 'nnz', A.shape[0] * A.shape[1])} entries"
     mass = "" if arguments.mass is None else f" with mass {arguments.mass}"
-    info = result.info
-    size = f"{info['n']} x {info['n']}, {entries} entries"
-    layout = getattr(A, "layout", None)
     processes = "" if layout is None else f", in {layout.size} processes"
     if layout is not None and info["device"] != "cpu":
         processes += f" ({info['processes'][0]['transport']})"
@@ -370,7 +303,7 @@ def _print(
     if "processes" in info:
         tables.append(_process_table(info["processes"]))
     print(result, *(f"\n{table}" for table in tables), sep="\n", flush=True)
-    if result.info["stopped"] == "interrupted":
+    if info["stopped"] == "interrupted":
         print("interrupted: the table shows what was reached", flush=True)
 
 

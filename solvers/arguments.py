@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator as python_operator
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -84,7 +84,7 @@ def check_choices(callback: Any, **choices: Any) -> None:
     """Refuse unknown values of options with a few known ones, and a callback that cannot be called."""
     for name, value in choices.items():
         check_choice(name, value, CHOICES[name])
-    if not (callback is None or callable(callback)):
+    if callback is not None and not callable(callback):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
 
 
@@ -173,8 +173,7 @@ def whole(name: str, value: Any) -> int:
     """Convert to an integer. Whole numbers of type float count, such as SciPy's 1e7."""
     number = plain(value)
     try:
-        is_whole = isinstance(number, float) and number.is_integer()
-        return int(number) if is_whole else python_operator.index(number)
+        return int(number) if isinstance(number, float) and number.is_integer() else index(number)
     except TypeError:
         raise OptionError(f"{name}: got {value!r}; give an integer.") from None
 
@@ -246,12 +245,9 @@ def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
 
 def spacing(*matrices: Any) -> float:
     """Return the largest eps of the element types that matrices are given in, at least that of float64."""
-    eps = float(np.finfo(np.float64).eps)
-    for matrix in matrices:
-        name = str(getattr(matrix, "dtype", "")).rpartition(".")[2]  # of torch with its module
-        if name in SHORT_TYPES:
-            eps = max(eps, float(np.finfo(name).eps))
-    return eps
+    # torch's types have its name.
+    names = [str(getattr(matrix, "dtype", "")).rpartition(".")[2] for matrix in matrices]
+    return float(max(np.finfo(name if name in SHORT_TYPES else "f8").eps for name in names))
 
 
 def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:
@@ -274,19 +270,22 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
     """Convert a preconditioner to a function of blocks that returns new ones."""
     from .linear.preconditioners import following
 
+    update = getattr(value, "update", None)
     if not hasattr(value, "shape"):
         if not callable(value):
             raise OptionError(f"preconditioner: got {value!r}; give a matrix, an operator or a function.")
-        return following(
-            lambda R: BlockVector(value(R.array), copy=True, dtype=op.dtype, layout=op.layout), value
-        )
+
+        def applied(R: BlockVector) -> BlockVector:
+            return BlockVector(value(R.array), copy=True, dtype=op.dtype, layout=op.layout)
+
+        return following(applied, update)
     on_device = isinstance(value, blockvec.Operator) or type(value).__module__.startswith("cupy")
     wanted = as_operator(value, device=None if on_device else op.device, layout=op.layout)
     if wanted.shape != op.shape:
         raise ShapeError(f"preconditioner has shape {wanted.shape} but A has {op.shape}.")
     if wanted.device != op.device:
         raise DeviceError(f"preconditioner is on {wanted.device} but A is on {op.device}; move one of them.")
-    return following(wanted.apply, value)
+    return following(wanted.apply, update)
 
 
 def checkpoint_for(value: Any, interval: Any, comm: Communicator | None) -> Checkpoint | None:

@@ -69,10 +69,7 @@ class AffineOperator(Protocol):
 
 
 class CostedOperator(Protocol):
-    """What the cost of an application depends on.
-
-    An attribute ``nnz`` (stored elements, or None) is optional.
-    """
+    """What the cost of an application depends on; ``nnz`` (stored elements, or None) is optional."""
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -119,7 +116,7 @@ class SystemOperator(Protocol):
     ) -> Applied: ...
 
 
-PADDING = 16  # widths of blocks on a GPU are multiples of it: every width needs a compiled kernel
+PADDING = 16  # columns: widths of blocks on a GPU are multiples, since every width needs a compiled kernel
 ORDINARY = 1 / 6  # share of the exponents of a type that ordinary numbers have
 
 AnyBlock = TypeVar("AnyBlock", bound=Block)
@@ -151,13 +148,7 @@ def padded_width(width: int, like: Block) -> int:
 
 
 def bordered(C: Array, rows: int, columns: int) -> Array:
-    """Add rows and columns to a matrix, those of the identity.
-
-    Examples
-    --------
-    >>> bordered(np.full((1, 1), 2.0), 2, 3).tolist()
-    [[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
-    """
+    """Add rows and columns to a matrix, those of the identity."""
     larger = np.eye(rows, columns, dtype=C.dtype)
     larger[: C.shape[0]] = larger[:, : C.shape[1]] = 0
     larger[: C.shape[0], : C.shape[1]] = C
@@ -165,16 +156,8 @@ def bordered(C: Array, rows: int, columns: int) -> Array:
 
 
 def whole_ranges(count: int, width: int, like: Block) -> list[tuple[int, int]]:
-    """Divide columns into ranges of a width: the last one is narrower, or on a GPU begins earlier.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from blockvec import BlockVector
-    >>> whole_ranges(10, 4, BlockVector(np.ones((2, 1))))
-    [(0, 4), (4, 8), (8, 10)]
-    """
-    most = count if width_padding(like) == 1 else max(count - width, 0)
+    """Divide columns into ranges of a width: the last one is narrower, or on a GPU begins earlier."""
+    most = count if like.device == "cpu" else max(count - width, 0)
     return [(min(begin, most), min(begin + width, count)) for begin in range(0, count, width)]
 
 
@@ -188,15 +171,7 @@ def apply_in_ranges(operator: LinearMap, X: AnyBlock, out: AnyBlock, width: int)
 
 
 def pick(block: AnyBlock, indices: NDArray[np.intp]) -> AnyBlock:
-    """Return a copy of some columns of a block.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from blockvec import BlockVector
-    >>> pick(BlockVector(np.array([[1.0, 2.0, 3.0]])), np.array([2, 0])).array.tolist()
-    [[3.0, 1.0]]
-    """
+    """Return a copy of some columns of a block."""
     picked = block.like(len(indices))
     ends = np.flatnonzero(np.diff(indices) != 1) + 1
     for begin, end in pairwise([0, *ends.tolist(), len(indices)]):
@@ -206,14 +181,7 @@ def pick(block: AnyBlock, indices: NDArray[np.intp]) -> AnyBlock:
 
 
 def columns_of(array: Array, indices: NDArray[np.intp]) -> Array:
-    """Return a contiguous copy of some columns of an array of the host or a device.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> columns_of(np.array([[1.0, 2.0, 3.0]]), np.array([2, 0])).tolist()
-    [[3.0, 1.0]]
-    """
+    """Return a contiguous copy of some columns of an array of the host or a device."""
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(array[:, indices])
     return pick(BlockVector(array), indices).array
@@ -231,15 +199,7 @@ def side_by_side(*blocks: Block | None) -> Block:
 
 
 def in_precision(block: AnyBlock, dtype: Any) -> AnyBlock:
-    """Copy a block with elements of another type.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from blockvec import BlockVector
-    >>> in_precision(BlockVector(np.ones((2, 1))), np.float32)
-    BlockVector(2x1, float32, ld=1, cpu)
-    """
+    """Copy a block with elements of another type."""
     copied = block.like(dtype=dtype)
     copied[:, :] = block
     return copied

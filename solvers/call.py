@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,28 +32,28 @@ from .arguments import (
     tall_block,
     whole,
 )
-from .costs import dense_is_faster, is_full
+from .costs import dense_is_faster, fits_dense, is_full
+from .dense import matrix_of
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
 from .planning import Plan, plan_of
 from .problem import Problem, asks_for_corrections
 from .runtime.processes import processes_of, same_generator, split
-from .stages import fits_dense, matrix_of
 from .transform.penalties import Penalties
-
-if TYPE_CHECKING:
-    from .auto_end import Attempt, Beside
-    from .runtime.checkpoint import Checkpoint
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
+CHOSEN = ("mode", "method", "convergence", "on_unconverged", "verify", "precision")
+TOGETHER = ("method", "mode", "Minv", "OPinv", "preconditioner", "jd_options")
 SIZES = ("block_size", "ncv", "maxiter")
 # Options that a problem has as they are given.
 PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
+# Options that say how values around a number are computed.
+HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Call:
     """The checked arguments of a call of `eigsh`, and what is chosen for them before anything is applied."""
 
@@ -66,19 +66,13 @@ class Call:
     sigma: float | None
     which: str
     own: dict[str, Any]  # entries of `info` that are the caller's
-    tol: float
-    rng: np.random.Generator
-    checkpoint: Checkpoint | None
     processes: Communicator | None
-    rows: Any  # the operator as it was split over these
-    op: Operator | None = None
-    home: str | None = None  # device of a matrix whose penalties the host scales
+    home: str | None = None  # device of a result that the host computes
     penalties: Penalties | None = None
+    op: Operator | None = None
     placement: Placement | None = None
+    problem: Problem | None = None
     predicted_s: tuple[float, float] | None = None  # of an iteration at an end, and of factors
-    beside: Beside | None = None
-    attempt: Attempt | None = None
-    is_small: bool = False  # dense LAPACK takes less time than factors
 
     @property
     def pairs(self) -> int:
@@ -91,66 +85,63 @@ class Call:
         how = self.options["method"], self.given.preconditioner, self.options["jd_options"]
         return asks_for_corrections(*how)
 
+    @property
     def asks_for_nearest(self) -> bool:
-        """Check whether the values are those nearest to sigma, by whichever method."""
-        if self.penalties is not None or self.sigma is None:
+        """Whether the values are those nearest to sigma, by whichever method."""
+        if self.penalties is not None or self.sigma is None or self.given.M is not None:
             return False
-        from .auto_end import asks_for_nearest
+        options = self.options
+        is_free = options["method"] == "auto" and all(options[name] is None for name in HOW)
+        promises = options["verify"] == "always" or options["precision"] == "mixed"  # which hold for a method
+        return (self.which, self.mode) == ("LM", "normal") and is_free and not promises
 
-        return asks_for_nearest(self.which, self.mode, self.given.M, self.options)
+    def planned(self) -> Plan:
+        """Plan the solve: nothing is applied."""
+        given, method = self.given, "jd" if self.corrects else self.options["method"]
+        if self.asks_for_nearest:
+            from .auto_end import may_be_quick
 
-    def place(self) -> Placement:
-        """Place the problem on a device."""
-        given, method = self.given, self.options["method"]
-        return Placement.of(
+            self.op = given.operator()
+            if _is_small_matrix(given.A, self.op, self.pairs, self.options):
+                method = "dense"
+            else:
+                self.predicted_s = may_be_quick(given.A, self.op, self.pairs)
+        self.placement = placement = Placement.of(
             *(given.A, given.M, device_of(given.A, given.device), self.sigma),
             k=self.pairs,
-            method="jd" if self.corrects else "dense" if self.is_small else method,
+            method=method,
             mode=self.mode,
             is_given=given.OPinv is not None,
             needs_host=given.Minv is not None,
             has_interval=self.interval is not None,
         )
-
-    def planned(self) -> Plan:
-        """Plan the solve: nothing is applied."""
-        A = self.given.A
-        if self.asks_for_nearest():
-            from .auto_end import may_be_quick
-
-            self.op = self.given.operator()
-            self.is_small = _is_small_matrix(A, self.op, self.pairs, self.options)
-            self.predicted_s = None if self.is_small else may_be_quick(A, self.op, self.pairs)
-        self.placement = placement = self.place()
+        if placement.is_on_host:
+            given.move_to_host(placement.home)
         if placement.home is not None:  # its entries are read there
             self.home, self.op = placement.home, None
-            self.given.move_to_host(placement.home)
-        op = self.op = self.given.operator() if self.op is None else self.op
-        return plan_of(
-            self.problem(op, self.sigma if placement.unfactored else None),
-            self.given.A,
-            self.given.M,
-            placement,
-            sigma=self.sigma,
-            mode=self.mode,
-            interval=self.interval,
-            is_given=self.given.OPinv is not None,
-            may_be_end=self.predicted_s is not None,
-        )
+        op = self.op = given.operator() if self.op is None else self.op
+        is_formed = given.are_explicit or (op.device == "cpu" and fits_dense(op))
+        is_usual = given.OPinv is None and (method, self.mode, self.which) == ("auto", "normal", "LM")
+        if placement.transforms and self.sigma is not None and is_usual and not is_formed:
+            self.placement = placement = replace(placement, unfactored=True)
+        self.problem = self._problem(op, self.sigma if placement.unfactored else None)
+        return plan_of(self, self.problem, placement)
 
-    def problem(self, op: Operator, target: float | None, **entries: Any) -> Problem:
-        """Form the problem of an operator; `entries` are those that are only known once A is scaled."""
+    def _problem(self, op: Operator, target: float | None) -> Problem:
+        """Form the problem of an operator before it is scaled."""
         options, method = self.options, self.options["method"]
-        tolerance = Tolerance(self.tol, options["convergence"], float(np.finfo(op.dtype).eps) / 2)
+        tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
+        seed = 0 if options["rng"] is None and self.given.start is not None else options["rng"]
         return Problem(
             operator=op,
             k=self.pairs,
             which=cast(Selection, self.which),
-            rng=self.rng,
+            tolerance=Tolerance(tol, options["convergence"], float(np.finfo(op.dtype).eps) / 2),
+            rng=same_generator(generator(seed), self.processes),
             target=target,
             norm=positive("norm", options["norm"]),
             **self.given.blocks(op),
-            checkpoint=self.checkpoint,
+            checkpoint=checkpoint_for(options["checkpoint"], options["checkpoint_interval"], self.processes),
             time_limit=positive("time_limit", options["time_limit"]),
             begin_s=self.begin_s,
             may_be_dense=(
@@ -160,7 +151,6 @@ class Call:
                 and fits_dense(op)
             ),
             **{name: options[name] for name in PASSED_ON},
-            **({"tolerance": tolerance} | entries),
         )
 
 
@@ -175,44 +165,21 @@ def called(
     interval = None if options["interval"] is None else ends(options["interval"])
     given = Operands.of(A, M, options)
     processes = given.split(options, interval)
-    seed = 0 if options["rng"] is None and given.start is not None else options["rng"]
-    checkpoint = checkpoint_for(options["checkpoint"], options["checkpoint_interval"], processes)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})
     mode, sigma, which = _by_largest(options["mode"], sigma, which)
-    return Call(
-        given=given,
-        options=options,
-        begin_s=begin_s,
-        k=k,
-        interval=interval,
-        mode=mode,
-        sigma=sigma,
-        which=which,
-        own=own,
-        tol=real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf),
-        rng=same_generator(generator(seed), processes),
-        checkpoint=checkpoint,
-        processes=processes,
-        rows=given.A,
-    )
+    return Call(given, options, begin_s, k, interval, mode, sigma, which, own, processes)
 
 
 def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
     """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
-
-    def named(*names: str) -> dict[str, Any]:
-        return {name: options[name] for name in names}
-
-    choices = named("mode", "method", "convergence", "on_unconverged", "verify", "precision")
-    check_choices(options["callback"], which=which, **choices)
-    together = {"which": which, "sigma": sigma} | named("method", "mode", "Minv", "OPinv")
-    together |= named("preconditioner", "jd_options")
+    check_choices(options["callback"], which=which, **{name: options[name] for name in CHOSEN})
+    together = {"which": which, "sigma": sigma, **{name: options[name] for name in TOGETHER}}
     if options["interval"] is not None:
         from .interval import check_with_interval
 
-        check_with_interval(**together, **named("v0", "ncv", "maxiter", "orthogonal_to"))
-        ends(options["interval"])
+        sizes = ("v0", "ncv", "maxiter", "orthogonal_to")
+        check_with_interval(**together, **{name: options[name] for name in sizes})
     check_combination(M=M, **together)
 
 

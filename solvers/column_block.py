@@ -8,6 +8,7 @@ call. Solvers use `ColumnBlock` as any other block (`solvers.blocks.Block`).
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -84,13 +85,6 @@ class ColumnBlock:
         Copied unless it is column-major.
     layout : RowLayout, optional
         The split of the rows over processes; the array has those of this process.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> V = ColumnBlock(np.asfortranarray(np.eye(3, 2)))
-    >>> V.gram().tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
     """
 
     __slots__ = ("array", "dtype", "layout", "shape")
@@ -108,17 +102,9 @@ class ColumnBlock:
         return cls(np.array(block.array, order="F"), block.layout)
 
     @classmethod
-    def random(
-        cls,
-        n_rows: int,
-        n_cols: int,
-        dtype: Any = np.float64,
-        *,
-        rng: Any = None,
-        layout: RowLayout | None = None,
-    ) -> ColumnBlock:
+    def random(cls, n_rows: int, n_cols: int, dtype: Any = np.float64, **options: Any) -> ColumnBlock:
         """Create a block of the random numbers that a `BlockVector` of this shape has."""
-        return cls.of(BlockVector.random(n_rows, n_cols, dtype, rng=rng, layout=layout))
+        return cls.of(BlockVector.random(n_rows, n_cols, dtype, **options))
 
     @property
     def n_global(self) -> int:
@@ -226,7 +212,8 @@ class ColumnOperator:
         matrix = getattr(operator, "matrix", None)
         if matrix is not None and matrix.dtype.char == "d" and matrix.flags.forc:
             self._triangle = matrix if matrix.flags.f_contiguous else matrix.T
-        self.add = operator.add_product if self._triangle is None else self._add_symmetric
+        add = functools.partial(operator.apply_columns, beta=1)
+        self.add = add if self._triangle is None else self._add_symmetric
         self.add_vector = operator.vector_adder() if self._triangle is None else self._add_symmetric_vector
         self._set = operator.apply_columns
         if has_threads:
@@ -239,7 +226,7 @@ class ColumnOperator:
 
     def _add_symmetric(self, X: Array, Y: Array) -> None:
         if X.shape[1] > SYMMETRIC_COLUMNS:
-            self.operator.add_product(X, Y)
+            self.operator.apply_columns(X, Y, beta=1)
             return
         for j in range(X.shape[1]):
             self._add_symmetric_vector(X[:, j], Y[:, j])

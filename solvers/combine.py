@@ -23,7 +23,7 @@ from .blocks import (
 )
 from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
 from .orthogonalization import orthogonalize
-from .orthogonalization.host_step import cholesky_factor
+from .orthogonalization.factors import cholesky_factor
 from .problem import IterationState, Problem
 from .result import EigenResult, SolveInfo
 from .runtime.processes import delivered
@@ -177,7 +177,7 @@ def both_ends(
     end only that is returned. Stopped by a time limit or callback there, the solve for the low end stops as
     soon as it has as many vectors as pairs are wanted.
     """
-    k_low, join = problem.k // 2, _joined if join is None else join
+    k_low, join = problem.k // 2, join_ends if join is None else join
     high = replace(staged(problem, "LA"), which="LA", k=problem.k - k_low)
     if problem.start is not None:
         high = replace(high, start=problem.start.copy())
@@ -206,50 +206,6 @@ def are_apart(low: EigenResult, high: EigenResult) -> bool:
     return float(to_host(low.eigenvalues).max()) + errors < float(to_host(high.eigenvalues).min())
 
 
-def after_outliers(
-    problem: Problem,
-    first: EigenResult,
-    count: int,
-    solve: Callable[[Problem, EigenResult], EigenResult | None],
-) -> EigenResult | None:
-    """Continue a solve that has computed so many values far out, in the complement of their vectors.
-
-    ``solve(rest, others)`` continues with the other pairs of `first`; its costs and history include theirs.
-    Returns None where `solve` does, and where the values further out cannot have been all of them.
-    """
-    k, size, ends = problem.k, len(first.eigenvalues), (slice(count), slice(count, None))
-    if problem.which == "LA":
-        ends = slice(size - count, None), slice(size - count)
-    done, others = map(first.part, ends)
-    # In single precision, products would hide the others behind those far out.
-    rest = replace(problem, k=k - count, start=None, precision="double")
-    if problem.locked is None or len(problem.deflated):
-        values = to_host(done.eigenvalues).astype(np.float64)
-        rest = replace(rest, deflated=np.concatenate([problem.deflated, values]))
-    X = problem.blocks(done.eigenvectors)
-    second = solve(replace(rest, locked=side_by_side(X, problem.locked)), others)
-    if second is None:
-        return None
-    if second.info["stopped"] == "converged" and not _is_further_out(done, second, problem.which):
-        return None
-    done = done.with_info(**dict.fromkeys(COUNTED, 0), history=())
-    joined = _joined(problem, *((done, second) if problem.which == "LA" else (second, done)))
-    info: dict[str, Any] = {**second.info}
-    told = ("method", "degree", "block_size", "ncv", "stopped", "verification")
-    why = f"{info['why']}, once {count} values further out were computed"
-    joined = replace(joined, verification=second.verification)
-    return joined.with_info(which=problem.which, why=why, **{name: info[name] for name in told})
-
-
-def _is_further_out(done: EigenResult, others: EigenResult, which: str) -> bool:
-    """Check that no value of `done` is further in than all others, which may hide copies of wanted ones."""
-    errors = float(others.limits.max())
-    found, further = to_host(done.eigenvalues), to_host(others.eigenvalues)
-    if which == "SA":
-        return bool(found.max() <= further.max() + errors)
-    return bool(found.min() >= further.min() - errors)
-
-
 def computed_outwards(first: EigenResult, which: str) -> int:
     """Count the values, from the outermost on, whose residuals are well within their limits."""
     done = first.residuals <= COMPUTED * first.limits
@@ -268,7 +224,7 @@ def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
     return theta, to_host(R.norms()).astype(np.float64), R
 
 
-def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
+def join_ends(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
     """Join both ends into one result, after a Rayleigh-Ritz step that separates them to rounding.
 
     Solves of a shifted problem lose some orthogonality to locked columns.

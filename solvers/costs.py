@@ -163,6 +163,11 @@ def dense_is_faster(n: int, k: int, device: str, rival: Rival) -> str | None:
     return None
 
 
+def fits_dense(operator: CostedOperator) -> bool:
+    """Check whether dense LAPACK takes seconds."""
+    return operator.shape[0] <= FEW_ROWS
+
+
 def is_dense(operator: CostedOperator) -> bool:
     """Check whether an operator multiplies by a dense matrix."""
     return getattr(operator, "matrix", None) is not None

@@ -31,7 +31,6 @@ from .arguments import (
     farthest,
     generator,
     integer,
-    is_explicit,
     natively,
     on_host,
     spacing,
@@ -40,14 +39,15 @@ from .arguments import (
 from .blocks import Operator, RealArray
 from .factorization.pencil import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
-from .placement import is_affordable, place_of, require_factors
+from .placement import can_factorise, place_of, require_factors
 from .runtime.processes import split
 from .transform.penalties import LOST, Penalties, lost_digits
 from .transform.scaling import measured
 from .transform.standard_form import standard_form
 
-VECTORS = 16
-STEPS, MAX_STEPS = 50, 800
+VECTORS = 16  # random vectors of an estimate
+STEPS = 50  # Lanczos steps of a first sketch
+MAX_STEPS = 800  # steps at most, while nodes next to an end matter
 METHODS = ("auto", "inertia", "estimate")
 
 
@@ -63,14 +63,6 @@ class EigenvalueCount:
         Standard error of an estimate; 0 for an exact number.
     why : str
         How it was counted.
-
-    Examples
-    --------
-    >>> from blockvec.models import model
-    >>> from solvers import count_eigenvalues
-    >>> count = count_eigenvalues(model("laplace2d:n=30"), 1.0, 2.0)
-    >>> int(count), count.is_exact
-    (91, True)
     """
 
     value: int
@@ -179,15 +171,6 @@ def count_eigenvalues(
         return estimate(operator, low, high, generated, width)[0]
 
 
-def can_factorise(op: Operator, A: Any, M: Any) -> bool:
-    """Check whether A and M are matrices whose factors take seconds."""
-    if not is_explicit(A) or not (M is None or is_explicit(M)):
-        return False
-    if op.device != "cpu":
-        return place_of(A, op.device) == op.device
-    return is_affordable(A, M)
-
-
 def estimate(
     operator: Operator, low: float, high: float, rng: Any, vectors: int = VECTORS
 ) -> tuple[EigenvalueCount, Sketch]:
@@ -208,13 +191,11 @@ def estimate(
 
 def _counted(sketch: Sketch, low: float, high: float, vectors: int) -> tuple[float, float, float]:
     """Return the mean over the vectors, its standard error, and the error by nodes next to the ends."""
-    shares = _share_below(sketch, high) - _share_below(sketch, low)
-    weights = vectors * sketch.counts
-    values = np.bincount(sketch.vectors, weights * shares, vectors)
-    doubts = [
-        np.bincount(sketch.vectors, weights * share * (1 - share), vectors)
-        for share in (_share_below(sketch, low), _share_below(sketch, high))
-    ]
+    below = [_share_below(sketch, end) for end in (low, high)]
+    values, *doubts = (
+        np.bincount(sketch.vectors, vectors * sketch.counts * shares, vectors)
+        for shares in (below[1] - below[0], *(share * (1 - share) for share in below))
+    )
     spread = float(values.std(ddof=1)) / math.sqrt(vectors)
     return float(values.mean()), spread, float(np.hypot(*doubts).mean())
 

@@ -10,12 +10,16 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from blockvec import array_namespace, single_threaded_blas
+from blockvec import BlockVector, array_namespace, as_operator, single_threaded_blas
+from blockvec import Operator as ArrayOperator
 from blockvec.errors import BreakdownError
 from blockvec.parallel import share
 
+from .arguments import is_explicit
 from .blocks import Block, Operator, RealArray, to_host
+from .costs import fits_dense
 from .iterations.rayleigh_ritz import Selection, select
+from .runtime.memory import require_memory
 
 IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
 # Rows, and rows per pair, from which on selected vectors of a tridiagonal matrix take less time than all:
@@ -42,6 +46,29 @@ def dense_matrix(operator: Operator, like: Block) -> Any:
             columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)[rows]
             A[:, begin:end] = _whole(operator.apply(columns))
     return (A + A.conj().T) / 2
+
+
+def dense_bytes(op: Operator) -> int:
+    """Compute the memory that dense LAPACK needs."""
+    n: int = op.shape[0]
+    return 5 * n * n * op.dtype.itemsize
+
+
+def matrix_of(name: str, A: Any, like: ArrayOperator) -> Any:
+    """Form the dense matrix of an operator of the host that must be factorised; keep matrices.
+
+    Only operators of few rows are formed; others are kept, too. `like` has the shape and
+    the type of a function.
+    """
+    if is_explicit(A) or not (hasattr(A, "shape") or callable(A)):
+        return A
+    op = as_operator(A, shape=like.shape, dtype=like.dtype)
+    if op.device != "cpu" or op.shape != like.shape or not fits_dense(op):
+        return A
+    require_memory(op, dense_bytes(op), f"the dense matrix of {name}", f"give {name} as a sparse matrix")
+    if op is not like:  # which has been checked
+        op.check_hermitian(0, name=name)
+    return dense_matrix(op, BlockVector.empty(op.shape[0], 0, op.dtype))
 
 
 def dense_eigenpairs(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -15,34 +14,28 @@ from blockvec.errors import BreakdownError, OptionError
 from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, ceil_div, column_factors, columns_of, needs_threads, project_out, to_host
 from .column_block import ColumnBlock, ColumnOperator
-from .combine import both_ends, one_after_other, staged
+from .combine import both_ends
 from .costs import FEW_ROWS, is_dense
-from .dense import IDENTITY_COLUMNS, dense_eigenpairs
+from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
 from .iterations.base import Iteration, IterationResult
 from .iterations.counts import Counts
 from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.lanczos import ThickRestart
 from .problem import Chosen, IterationOptions, Problem, Verification
-from .result import EigenResult, SolveInfo
+from .result import EigenResult, described
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .runtime.processes import delivered, largest
-from .sizes import choose_options, dense_bytes, has_short_columns, may_mix, require_basis
+from .sizes import choose_options, has_short_columns, may_mix, require_basis
 from .transform.inner_product import InnerProductOperator, inner_product_columns
 
 
 def solve(problem: Problem) -> EigenResult:
     """Solve a standard problem by the given method, or by one selected from its size and costs."""
-    return run(*prepare(problem))
-
-
-def run(problem: Problem, options: IterationOptions) -> EigenResult:
-    """Solve a problem with options, both from `prepare`."""
+    problem, options = prepare(problem)
     if options.method == "dense":
-        return solve_dense(problem, options)
-    if problem.is_around_target and not problem.asks_for_corrections:
-        return _solve_around(problem, options)
+        return _solve_densely(problem, options)
     if options.method == "filter" and problem.target is not None:
         from .interior_filter import solve_window
 
@@ -54,13 +47,11 @@ def run(problem: Problem, options: IterationOptions) -> EigenResult:
 
 def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
     """Check k, orthonormalise the locked columns, and choose method and sizes."""
-    op = problem.operator
-    given = problem.locked
+    op, given = problem.operator, problem.locked
     locked = None if given is None else orthonormal_block("orthogonal_to", given, op, problem.blocks)
     k = integer("k", problem.k, 1, problem.n - (0 if locked is None else locked.n_cols))
-    asked = problem if k is problem.k else replace(problem, k=k)
-    problem = asked if locked is given else replace(asked, locked=locked)
-    return problem, choose_options(problem, asked)
+    problem = replace(problem, k=k, locked=locked)
+    return problem, choose_options(problem)
 
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
@@ -137,15 +128,8 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     from .iterations.jd_options import JacobiDavidsonOptions
 
     return {
-        "n": problem.n,
-        "method": options.method,
-        "k": problem.k,
-        "which": problem.which,
-        "block_size": options.block_size,
-        "ncv": options.ncv,
-        "norm": problem.norm,
-        "verify": problem.verify,
-        "degree": options.degree,
+        **{name: getattr(problem, name) for name in ("n", "k", "which", "norm", "verify")},
+        **{name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")},
         "sigma": problem.target,
         **asdict(problem.tolerance),
         "columns of v0": 0 if problem.start is None else problem.start.shape[1],
@@ -160,29 +144,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     }
 
 
-def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
-    """Solve around a target by Jacobi-Davidson, and by a filter if that stagnates in a dense spectrum."""
-    first = solve_iteratively(problem, options)
-    if first.info["stopped"] != "stagnated" or problem.may_be_dense:
-        return first
-    from .interior_filter import solve_window
-    from .transform.spectral_map import SpectralMap
-
-    part = replace(
-        staged(problem, "window"),
-        start=BlockVector(first.eigenvectors),
-        method="filter",
-        block_size=None,
-        ncv=None,
-        maxiter=None,
-    )
-    why = f"{options.why}; corrections stagnated, since eigenvalues are dense there"
-    sizes = replace(choose_options(part, part), why=why)
-    result = solve_window(part, sizes, solve_iteratively)
-    return one_after_other(first, result, problem.which, SpectralMap(problem.target))
-
-
-def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
+def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by dense LAPACK."""
     from .transform.spectral_map import SpectralMap
 
@@ -233,40 +195,22 @@ def _residuals(problem: Problem, theta: Any, X: Any) -> Any:
 
 def _result(problem: Problem, options: IterationOptions, outcome: IterationResult) -> EigenResult:
     """Sort the pairs of an outcome, and describe the run: the problem, the method and the costs."""
-    iterates, counts = options.method != "dense", outcome.counts
-    method, why = options.method, options.why
+    iterates, method, why = options.method != "dense", options.method, options.why
     if method == "filter" and problem.method == "auto" and outcome.degree == 1:
         method, why = "lanczos", "it was predicted to converge before a filter would pay"
-    info: SolveInfo = {
-        "method": method,
-        "why": why,
-        "stopped": outcome.reason,
-        "verification": outcome.verification_text,
-        "n": problem.n,
-        "k": problem.k,
-        "which": problem.which,
-        "sigma": problem.target,
-        "interval": None,
-        "counted": None,
-        "count_error": None,
-        "tol": problem.tolerance.tol,
-        "convergence": problem.tolerance.convergence,
-        "dtype": problem.operator.dtype.name,
-        "device": problem.operator.device,
-        "norm": outcome.norm,
-        "block_size": options.block_size if iterates else None,
-        "ncv": options.ncv if iterates else None,
-        "degree": outcome.degree,
-        "operator_columns": counts.operator_columns,
-        "single_columns": counts.single_columns,
-        "block_applications": counts.block_applications,
-        "preconditioner_columns": counts.preconditioner_columns,
-        "verification_columns": counts.verification_columns,
-        "missing": outcome.missing,
-        "restarts": counts.restarts,
-        "reductions": counts.reductions,
-        "time_s": time.perf_counter() - problem.begin_s,
-    }
+    info = described(
+        problem,
+        outcome.counts,
+        method=method,
+        why=why,
+        stopped=outcome.reason,
+        verification=outcome.verification_text,
+        norm=outcome.norm,
+        block_size=options.block_size if iterates else None,
+        ncv=options.ncv if iterates else None,
+        degree=outcome.degree,
+        missing=outcome.missing,
+    )
     order = np.argsort(outcome.theta, kind="stable")
     theta, residuals, limits = (
         values[order] for values in (outcome.theta, outcome.residuals, outcome.limits)

@@ -108,33 +108,28 @@ def eigsh(
     """Compute k eigenpairs of a real symmetric or complex Hermitian matrix.
 
     A replacement for `scipy.sparse.linalg.eigsh` that finds all copies of multiple eigenvalues, returns
-    orthonormal vectors also in clusters and for complex matrices, and accepts matrices on a GPU.
+    orthonormal vectors also in clusters and for complex matrices, and accepts matrices on a GPU. The guide
+    describes methods, default sizes and devices; `plan` prints what is chosen for given arguments.
 
     Parameters
     ----------
     A : sparse matrix or array, dense array, LinearOperator, callable, or Operator, shape (n, n)
         The matrix A, of SciPy, CuPy, torch or JAX; see `blockvec.as_operator`. Integers are promoted to
-        float64. Where factorisations are possible, an operator of a sparse matrix on the host is as good as
-        the matrix. A callable maps a row-major array of shape (n, b) to an array of the same shape, and needs
+        float64. A callable maps a row-major array of shape (n, b) to an array of the same shape, and needs
         `shape`, and `like` unless its arrays are NumPy's or CuPy's.
     k : int, optional
         Number of eigenpairs, 1 to n; default 6. With `interval`, the largest number that is accepted.
     M : sparse matrix, dense array, LinearOperator or callable, shape (n, n), optional
-        Matrix of the generalised problem A x = lambda M x. It is factorised (on a GPU without `sigma` only);
-        an operator with at most 3000 rows is first applied to the identity, as is A if it must be factorised.
-        Of a larger operator the inverse square root is applied as a Chebyshev polynomial, to rounding errors,
-        on the host; M must then be positive definite and well-conditioned. M must be Hermitian positive
-        definite; with `sigma` (but not Jacobi-Davidson, or "SM") it may be semidefinite, and only finite
-        eigenvalues are returned; in buckling mode it may be indefinite, and A must be definite.
+        Matrix of the generalised problem A x = lambda M x, Hermitian positive definite. With `sigma` (but not
+        Jacobi-Davidson, or "SM") it may be semidefinite, and only finite eigenvalues are returned; in
+        buckling mode it may be indefinite, and A must be definite. It is factorised (on a GPU without `sigma`
+        only); of an operator with more than 3000 rows the inverse square root is applied as a Chebyshev
+        polynomial, on the host.
     sigma : float, optional
         Compute the eigenvalues near sigma by shift-invert. A - sigma M is factorised unless `OPinv` is given:
-        on the host by SuperLU (PARDISO with the extra ``mkl``), on a GPU by cuDSS. Problems of a GPU with up
-        to 20 000 rows are solved on the host; without cuDSS those whose factors take seconds there, too.
-        With ``method="jd"`` or ``method="filter"``, compute the
-        eigenvalues nearest to sigma without a factorisation. ``method="auto"`` first tries the end of the
-        spectrum beside sigma, if all values seem to lie on one side of it and factors would take longer, and
-        selects Jacobi-Davidson if A cannot be factorised, or that is predicted to take many minutes.
-        The history of a filter contains the residuals of (A - sigma I)^2.
+        on the host by SuperLU (PARDISO with the extra ``mkl``), on a GPU by cuDSS. With ``method="jd"`` or
+        ``method="filter"``, or where A cannot be factorised, eigenvalues nearest to sigma are computed
+        without a factorisation; the history of a filter contains the residuals of (A - sigma I)^2.
     which : {"LM", "LA", "SA", "BE", "SM"}
         Eigenvalues of largest magnitude, largest or smallest (algebraic) values, both ends (half of k from
         each, for odd k one more from the high end), or smallest magnitude (``sigma=0``). With
@@ -143,10 +138,8 @@ def eigsh(
     v0 : array or BlockVector, shape (n,) or (n, s), optional
         Initial vector, or a block of initial vectors. Default: random.
     ncv : int, optional
-        Number of basis vectors before a restart, at least ``k + block_size``. The default is
-        ``k + max(k, 14 block_size)``, with 8 instead of 14 for block sizes above 4 and 32 for one, rounded
-        up to whole blocks; with functions of a GPU 28, 21 and 16 for blocks of 2, 4 and 8. A smaller basis
-        needs less memory, a larger one fewer applications of A.
+        Number of basis vectors before a restart, at least ``k + block_size``. A smaller basis needs less
+        memory, a larger one fewer applications of A.
     maxiter : int, optional
         Maximum number of restarts (default 5000), or of outer iterations of Jacobi-Davidson (default
         100 000).
@@ -160,53 +153,33 @@ def eigsh(
         is given: as in SciPy, calls with the same `v0` then return the same results.
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
-        "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a
-        function or for a matrix that cannot be factorised on its GPU. Otherwise it selects dense LAPACK if n
-        is at most 150 + 5 k and 3000, or 500 on a GPU and with `interval`, or k is more than a third of n,
-        and with `sigma` for functions (on a GPU up to n = 1500) and dense arrays with few zeros up to n =
-        3000, unless an option that only iterations support is given (`v0`, `block_size`, `orthogonal_to`).
-        In all other cases it compares
-        the cost of applying A, which is known for sparse matrices, with the cost of orthogonalisation, and
-        allows the filter if that is cheaper. It begins with Lanczos steps, and designs a filter only if
-        these are predicted to take long. ``info["why"]`` contains the reason.
-        If one end of the spectrum of an explicit matrix is predicted to take longer by iteration than by a
-        factorisation, as for a stiffness matrix, or has taken as long, the run continues by shift-invert with
-        a shift just outside the spectrum, and an inertia count proves that no eigenvalue is missing (unless
-        `maxiter` is given; on a GPU with cuDSS). The work of a factorisation is predicted from the graph of
-        the matrix. With M, a low end above zero is solved for by shift-invert at once on the host, and others
-        after some restarts, where factors take seconds.
-        Up to n = 3000 dense LAPACK takes over from every iteration that fails or, unless
-        `maxiter` is given, takes as many applications of A as dense LAPACK takes time for. Other methods
-        end with `NoConvergence` after several times that number.
+        "auto" selects by sizes, patterns and options: dense LAPACK for few rows, Jacobi-Davidson if
+        `preconditioner` or `jd_options` is given, otherwise Lanczos, with a filter where that pays. Where one
+        end of the spectrum of an explicit matrix takes longer than a factorisation, the run continues by
+        shift-invert just outside the spectrum, with a proof by inertia (unless `maxiter` is given), and up to
+        n = 3000 dense LAPACK takes over from every iteration that fails. ``info["why"]`` contains the reason.
+        Other methods end with `NoConvergence` after several times the applications of A that dense LAPACK
+        takes time for.
     precision : {"auto", "double", "mixed"}
-        Precision of filters of a sparse matrix A in float64 or complex128. With "mixed" they are filters of a
-        copy of A in float32 or complex64, which take about half of the time. Orthogonalisation, values,
-        residuals and the last application of a filter stay in double precision: results are as accurate as
-        with "double". "auto" mixes if the limits of residuals are at least 3e-9 ||A||, A is so large that it
-        saves time, and no wanted value lies so far out that rounding errors would leave only filters of low
-        degrees. "mixed" mixes in any case; with tighter limits a run begins mixed and ends in double
-        precision. It is an error where no filter can be mixed: for functions, `M`, `sigma`, `interval` and
-        other methods. ``info["single_columns"]`` counts columns in single precision.
+        Precision of filters of a sparse matrix A in float64 or complex128. "mixed" filters use a copy of A in
+        single precision, which takes about half of the time; results are as accurate as with "double". "auto"
+        mixes where the limits of residuals are loose enough and A is large. "mixed" is an error where no
+        filter can be mixed: for functions, `M`, `sigma`, `interval` and other methods.
     block_size : int, optional
-        Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on
-        a GPU, 4 for other k >= 4, and 2 for k < 4. On the host, for up to 131,072 rows of double precision,
-        it is 1 up to k = 128 (2 up to k = 10 with `orthogonal_to`; not if `method` is "filter"), and 4 for
-        more; by shift-invert 2 up to k = 50 (4 with PARDISO; up to k = 5 with `OPinv`). For
-        Jacobi-Davidson it is 8 for k >= 4 and up to 2048 k rows,
-        and 4 or 2 for more rows.
+        Number of columns per application of the operator.
+    preconditioner : matrix, LinearOperator, Operator or callable, optional
+        Preconditioner of Jacobi-Davidson: a Hermitian approximation of (A - sigma M)^-1, or without `sigma`
+        of (A - s M)^-1 with a shift s beyond the wanted end of the spectrum. A callable maps a row-major
+        array of shape (n, b) to an array of the same shape.
     orthogonal_to : array or BlockVector, shape (n, c), optional
         Compute eigenpairs of P A P in the orthogonal complement of these columns, where P is the projector on
         it. They are eigenpairs of A if the columns span an invariant subspace.
     convergence : {"value", "norm", "absolute"}
         Limit for the true residual ||A x - theta x|| of a converged pair: tol abs(theta),
         tol (||A|| + abs(theta)), or tol. In addition, residuals up to 100 u (||A|| + abs(theta)) always count
-        as converged, where u is the unit roundoff.
-        Rows of a matrix whose diagonal elements exceed everything else 1e5 times, as penalties do, are
-        divided by powers of two for values below them, if factors take seconds and `method` is "auto" or
-        "lanczos"; ||A|| is then that of the scaled rows, and residuals remain those of A and M. Values of
-        about the size of the penalties are computed apart from the others, with the norm of all rows. Where
-        such rows remain, or others leave few digits, a warning says so, or an error with `interval` if they
-        leave none.
+        as converged, where u is the unit roundoff. Rows of penalties, whose diagonal elements exceed
+        everything else 1e5 times, are scaled for values below them; ||A|| is then that of the scaled rows.
+        Where largest rows leave few digits, a warning says so, or an error with `interval`.
     norm : float, optional
         ||A||_2 for these limits; default: an estimate from the iteration.
     callback : callable, optional
@@ -233,11 +206,10 @@ def eigsh(
         or a function of theirs, otherwise NumPy or CuPy, as the device. Gradients are not recorded.
     interval : (float, float), optional
         Compute all eigenpairs with eigenvalues in this closed interval; one or both ends may be infinite.
-        Values that rounding errors cannot tell from an end are inside. Where A (and M, also semidefinite) are
-        matrices whose factors are affordable, inertia counts the eigenvalues, shift-invert from several
-        shifts collects them, and the result is complete if as many are found. Otherwise, and with
-        ``method="filter"``, an iteration computes the eigenpairs until one lies outside, and the number is
-        an estimate. ``info["counted"]`` and ``info["count_error"]`` are this number and its standard error.
+        Values that rounding errors cannot tell from an end are inside. Where A (and M) are matrices whose
+        factors are affordable, inertia counts the eigenvalues, and shift-invert from several shifts collects
+        them. Otherwise, and with ``method="filter"``, an iteration computes the eigenpairs until one lies
+        outside, and the number is an estimate, ``info["counted"]`` with ``info["count_error"]``.
     verify : {"auto", "always", "never"}
         Whether to search for missed copies of multiple eigenvalues before the end. "auto" does so if an
         eigenvalue may have more copies than the block has columns, and in Jacobi-Davidson with "LM" or
@@ -256,19 +228,14 @@ def eigsh(
     mode : {"normal", "buckling", "cayley"}
         Transformation of an eigenvalue by `sigma`: 1/(lambda - sigma), lambda/(lambda - sigma), or (lambda +
         sigma)/(lambda - sigma). In buckling mode vectors are orthonormal in the inner product of A.
-    preconditioner : matrix, LinearOperator, Operator or callable, optional
-        Preconditioner of Jacobi-Davidson: a Hermitian approximation of (A - sigma M)^-1, or without `sigma`
-        of (A - s M)^-1 with a shift s beyond the wanted end of the spectrum. A callable maps a row-major
-        array of shape (n, b) to an array of the same shape.
     jd_options : JacobiDavidsonOptions, optional
         Options of Jacobi-Davidson: corrections, start, restarts.
     checkpoint : path-like, optional
         File for the state of the iteration, replaced atomically between restarts. If it exists, the run
         resumes from it, with results that are bit-identical to those of an uninterrupted run. A file that is
         damaged or belongs to another matrix or other options raises an error. `maxiter`, `time_limit`,
-        `callback` and `v0` may change (`maxiter` includes the restarts before the interruption). If the file
-        cannot be written, a warning is issued. It contains about ``ncv`` vectors and is deleted when all
-        pairs have converged. The stages of a solve have files ``<checkpoint>.<stage>``.
+        `callback` and `v0` may change (`maxiter` includes the restarts before the interruption). The file is
+        deleted when all pairs have converged. The stages of a solve have files ``<checkpoint>.<stage>``.
     checkpoint_interval : float
         Seconds between two writes of the file (default 60), longer if writing takes more than a twentieth of
         the time. The file is also written when the run stops because of `maxiter`, `time_limit`, a callback
@@ -277,10 +244,8 @@ def eigsh(
         Processes that all call this function and share the rows in equal ranges, on hosts or, with
         ``device="gpu"``, on one GPU per process. A is a matrix that all of them have, this process's rows of
         it with shape (n_local, n), a `blockvec.models.RowGenerator`, or a function of this process's rows
-        (with `shape`). An operator with a `RowLayout` needs no `comm`. `v0`, `orthogonal_to` and arrays of
-        callables are this process's rows. Factorisations, and with them `M` and `OPinv`, are not available.
-        Start vectors do not depend on the number of processes, and a checkpoint can be resumed by any number
-        of them; process 0 writes and reads it. With one process, or None, this has no effect.
+        (with `shape`). `v0`, `orthogonal_to` and arrays of callables are this process's rows. Factorisations,
+        and with them `M` and `OPinv`, are not available.
     Minv : matrix, LinearOperator, Operator or callable, optional
         Inverse of M, without `sigma`. M is not factorised then, but used as an operator, and the norm of Minv
         gives the lower bound of its spectrum.
@@ -291,8 +256,7 @@ def eigsh(
         Eigenvalues, ascending, on the device of A; `like` selects the kind of array.
     V : array, shape (n, k)
         Orthonormal eigenvectors; with several processes a `BlockVector` with this process's rows. With
-        ``return_eigenvectors=False`` only w is returned, with
-        ``return_info=True`` an `EigenResult`.
+        ``return_eigenvectors=False`` only w is returned, with ``return_info=True`` an `EigenResult`.
 
     Raises
     ------

@@ -23,6 +23,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +41,8 @@ from .transform.fold import FoldedOperator
 from .transform.spectral_map import SpectralMap
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
-MIXED = 0.03  # a residual above this share of the distance from sigma belongs to a mixture
-SHARE = 0.3  # of the residual that the estimate allows the square
+MIXED = 0.03  # share of the distance from sigma above which a residual belongs to a mixture
+SHARE = 0.3  # limit on residuals of the square, in those that the estimate allows
 TIGHTER = 0.1  # factor of that share per further round
 ROUNDS = 3
 
@@ -79,11 +80,9 @@ def solve_window(
     Callbacks and the history see eigenvalues and residuals of (A - sigma I)^2.
     """
     assert problem.target is not None
-    room = problem.n - problem.n_locked
-    asked = problem.tolerance
-    tolerance = SquaredTolerance(
-        asked.tol, asked.convergence, asked.unit, asked.rounding, problem.target, norm=problem.norm
-    )
+    room, b, asked = problem.n - problem.n_locked, options.block_size, problem.tolerance
+    limits = asked.tol, asked.convergence, asked.unit, asked.rounding
+    tolerance = SquaredTolerance(*limits, problem.target, norm=problem.norm)
     folded = replace(
         problem,
         operator=FoldedOperator(problem.operator, problem.target, problem.locked),
@@ -94,13 +93,9 @@ def solve_window(
     )
     extra, result = SPARE, None
     for turn in range(ROUNDS):
-        part = replace(
-            staged(folded, f"window {turn}"),
-            k=min(problem.k + extra, room),
-            tolerance=tolerance,
-        )
-        b = options.block_size
-        ncv = min(round_up(max(options.ncv, part.k + b) + extra, b), room)  # whole blocks, as in `choice`
+        k = min(problem.k + extra, room)
+        part = replace(staged(folded, f"window {turn}"), k=k, tolerance=tolerance)
+        ncv = min(round_up(max(options.ncv, k + b) + extra, b), room)  # whole blocks, as elsewhere
         square = solve(part, replace(options, ncv=ncv, degree=max(2, options.degree // 2)))
         found = _unfolded(problem, square)
         if result is not None:
@@ -110,10 +105,9 @@ def solve_window(
         result = found
         if result.converged.all() or square.info["stopped"] != "converged":
             break
-        extra += options.block_size  # rounding hurts less where the furthest value is not at sigma
+        extra += b  # rounding hurts less where the furthest value is not at sigma
         tolerance = replace(tolerance, share=TIGHTER * tolerance.share)
-        start = BlockVector(square.eigenvectors)
-        folded = replace(folded, start=start, verify="never")
+        folded = replace(folded, start=BlockVector(square.eigenvectors), verify="never")
     assert result is not None
     return result
 
@@ -140,15 +134,20 @@ def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
         distance = np.hypot(theta - sigma, residuals)
     nearest = np.sort(np.argsort(distance, kind="stable")[: problem.k])
     theta, residuals = theta[nearest], residuals[nearest]
-    info = square.info.copy()
-    info["k"], info["which"], info["sigma"], info["norm"] = problem.k, "LM", sigma, norm
-    info["tol"], info["convergence"] = problem.tolerance.tol, problem.tolerance.convergence
-    # Each application of the square is two of A.
-    info["operator_columns"] = 2 * info["operator_columns"] + columns
-    info["block_applications"] = 2 * info["block_applications"] + blocks
-    info["degree"] *= 2
-    info["time_s"] = time.perf_counter() - problem.begin_s
+    costs, tolerance = square.info, problem.tolerance
+    info: Any = costs | {
+        "k": problem.k,
+        "which": "LM",
+        "sigma": sigma,
+        "norm": norm,
+        "tol": tolerance.tol,
+        "convergence": tolerance.convergence,
+        # Each application of the square is two of A.
+        "operator_columns": 2 * costs["operator_columns"] + columns,
+        "block_applications": 2 * costs["block_applications"] + blocks,
+        "degree": 2 * costs["degree"],
+        "time_s": time.perf_counter() - problem.begin_s,
+    }
     vectors = delivered(columns_of(X.array, nearest), problem.operator.layout)
-    limits = problem.tolerance.limits(theta, norm)
-    pairs = theta, vectors, residuals, limits
+    pairs = theta, vectors, residuals, tolerance.limits(theta, norm)
     return EigenResult.from_pairs(*pairs, square.verification, info, square.history)

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from blockvec import BlockVector, Operator, array_namespace
+from blockvec import BlockVector, Operator
 from blockvec.errors import OptionError
 
 from .arguments import blas_threads
-from .blocks import columns_of, pick, to_host
+from .blocks import RealArray, pick, to_host
 from .combine import one_after_other, staged
 from .costs import dense_is_faster
-from .counting import can_factorise, estimate
+from .counting import estimate
 from .drivers import solve
 from .factorization.pencil import Pencil, eigenvalue_rounding
-from .placement import require_factors
+from .placement import can_factorise, require_factors
 from .problem import Problem, Verification
-from .result import EigenResult, SingularError, SolveInfo, refuse_more
-from .runtime.checkpoint import probe
+from .result import EigenResult, SingularError, described, refuse_more
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .slicing import PER_SHIFT, Slicing, basis_columns
@@ -71,93 +71,71 @@ def solve_interval(
     return _by_iteration(problem, A, M, low, high, most)
 
 
-# --- spectrum slicing -------------------------------------------------------------------------------
-
-
 def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
     """Count by inertia and collect by shift-invert."""
     require_factors(A, M, problem.operator, "use method='filter'")
     pencil = Pencil.of(problem.operator, A, M, problem.norm)
-    left = pencil.cut(low, -1)
-    is_late = problem.is_late()
+    left, is_late = pencil.cut(low, -1), problem.is_late()
     right = left if is_late else pencil.cut(high, 1)
-    count = right.below - left.below
+    count, n = right.below - left.below, problem.n
     problem = replace(problem, operator=pencil.A)
-    why = dense_is_faster(problem.n, count, problem.operator.device, "interval") if M is None else None
+    why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
     if why is not None and problem.checkpoint is None:
         return _densely(problem, A, M, low, high, most, why)
     refuse_more(count, most)
-    columns = 2 * count + basis_columns(min(count, PER_SHIFT))
-    purpose = f"{count} eigenvectors of {problem.n} rows"
-    size = problem.n * columns * problem.operator.dtype.itemsize
+    size = n * (2 * count + basis_columns(min(count, PER_SHIFT))) * problem.operator.dtype.itemsize
+    purpose = f"{count} eigenvectors of {n} rows"
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
-    checkpoint = problem.checkpoint
     with blas_threads(problem.operator), deferred_interrupt() as interrupted:
         slices = Slicing(problem, pencil, left, right, interrupted)
-        if checkpoint is not None:
-            checkpoint.problem = slices.fingerprint()
-            checkpoint.image = probe(pencil.A, slices.X, None)
-            if (saved := checkpoint.load()) is not None:
-                with checkpoint.restoring():
-                    slices.resume(saved)
         stopped = "time_limit" if is_late else slices.run()
         stopped = "interrupted" if interrupted() else stopped
-    inside = _inside(slices.theta, low, high, pencil.rounding)
-    found, dropped = len(inside), slices.found - len(inside)
-    beyond = f", {dropped} of them outside of the interval" if dropped else ""
+    result = _collected(slices, low, high, stopped)
+    if not is_late:
+        return result if result.info["missing"] else as_rounding_allows(result, problem, pencil.norms)
+    text = "skipped: the time limit had passed before the eigenvalues were counted"
+    return replace(result.with_info(verification=text, missing=1), verification=Verification.SKIPPED)
+
+
+def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenResult:
+    """Form a result of the pairs in an interval, of those that slices have."""
+    left, right, count = slices.cuts[0], slices.cuts[-1], slices.wanted
+    inside, near = _inside(slices.theta, low, high, slices.pencil.rounding)
+    missing, dropped = count - slices.found, slices.found - len(inside)
     text = (
-        f"{'proved' if slices.found == count else 'counted'} by inertia: {count} eigenvalues lie between "
-        f"{left.sigma:.12g} and {right.sigma:.12g}, {slices.found} of them were found{beyond}"
+        f"{'counted' if missing else 'proved'} by inertia: {count} eigenvalues lie between "
+        f"{left.sigma:.12g} and {right.sigma:.12g}, {slices.found} of them were found"
     )
-    distances = [
-        abs(slices.theta[inside] - end) / pencil.rounding(end) for end in (low, high) if math.isfinite(end)
-    ]
-    if near := int((np.min([np.full(found, np.inf), *distances], axis=0) <= 1).sum()):
-        text += f"; {near} on an end, as far as rounding errors tell"
-    if is_late:
-        text = "skipped: the time limit had passed before the eigenvalues were counted"
-    counts = asdict(slices.counts)
-    info: SolveInfo = {
-        "method": "shift-invert",
-        "why": f"A - sigma M is factorised for {slices.factorisations} shifts",
-        "stopped": stopped,
-        "verification": text,
-        "n": problem.n,
-        "k": found + count - slices.found,
-        "which": "interval",
-        "sigma": None,
-        "interval": None,
-        "counted": count - dropped,
-        "count_error": 0.0,
-        "tol": problem.tolerance.tol,
-        "convergence": problem.tolerance.convergence,
-        "dtype": problem.operator.dtype.name,
-        "device": problem.operator.device,
-        "norm": pencil.norms.A,
-        "block_size": slices.block_size,
-        "ncv": basis_columns(count),
-        "degree": 1,
-        "missing": count - slices.found + is_late,
-        "time_s": time.perf_counter() - problem.begin_s,
-        **counts,  # type: ignore[typeddict-item]
-    }
+    text += f", {dropped} of them outside of the interval" if dropped else ""
+    text += f"; {near} on an end, as far as rounding errors tell" if near else ""
+    info = described(
+        slices.problem,
+        slices.counts,
+        method="shift-invert",
+        why=f"A - sigma M is factorised for {slices.factorisations} shifts",
+        stopped=stopped,
+        verification=text,
+        k=len(inside) + missing,
+        which="interval",
+        counted=count - dropped,
+        count_error=0.0,
+        norm=slices.pencil.norms.A,
+        block_size=slices.block_size,
+        ncv=basis_columns(count),
+        degree=1,
+        missing=missing,
+    )
     theta, residuals, limits = (part[inside] for part in (slices.theta, slices.residuals, slices.limits))
-    X = pick(slices.X, inside)
-    pairs = theta, X.array, residuals, limits
-    verification = Verification.SKIPPED if is_late else Verification.PROVED
-    result = EigenResult.from_pairs(*pairs, verification, info, slices.history)
-    return result if info["missing"] else as_rounding_allows(result, problem, pencil.norms)
+    pairs = theta, pick(slices.X, inside).array, residuals, limits
+    return EigenResult.from_pairs(*pairs, Verification.PROVED, info, slices.history)
 
 
-def _inside(theta: np.ndarray, low: float, high: float, rounding: Any) -> np.ndarray:
-    """Return the indices of the values in an interval widened by rounding errors, in ascending order."""
-    first = low if math.isinf(low) else low - rounding(low)
-    last = high if math.isinf(high) else high + rounding(high)
+def _inside(theta: RealArray, low: float, high: float, rounding: Any) -> tuple[NDArray[np.intp], int]:
+    """Find values in an interval widened by rounding errors: their indices, and how many are on an end."""
+    first, last = (0.0 if math.isinf(end) else rounding(end) for end in (low, high))
     order = np.argsort(theta, kind="stable")
-    return order[(theta[order] >= first) & (theta[order] <= last)]
-
-
-# --- dense LAPACK and iterations ----------------------------------------------------------------------
+    inside = order[(theta[order] >= low - first) & (theta[order] <= high + last)]
+    return inside, int(((theta[inside] <= low + first) | (theta[inside] >= high - last)).sum())
 
 
 def _densely(
@@ -166,14 +144,14 @@ def _densely(
     """Compute the whole spectrum by dense LAPACK and select."""
     form = _form(problem, A, M)
     n = problem.n if form is None else form.operator.shape[0]
-    whole = replace(problem, method="dense", k=n, which="SA", block_size=None)
-    result = solve(whole) if form is None else solve_transformed(form, whole)
+    result = _solved(form, replace(problem, method="dense", k=n, which="SA", block_size=None))
     result = _selected(result, low, high, most)
-    return result.with_info(
-        why=why if problem.method == "auto" else result.info["why"],
-        counted=float(result.info["k"]),
-        count_error=0.0,
-    )
+    why = why if problem.method == "auto" else result.info["why"]
+    return result.with_info(why=why, counted=float(result.info["k"]), count_error=0.0)
+
+
+def _solved(form: StandardForm | None, problem: Problem) -> EigenResult:
+    return solve(problem) if form is None else solve_transformed(form, problem)
 
 
 def _form(problem: Problem, A: Any, M: Any) -> StandardForm | None:
@@ -196,17 +174,9 @@ def _form(problem: Problem, A: Any, M: Any) -> StandardForm | None:
 def _selected(result: EigenResult, low: float, high: float, most: int | None) -> EigenResult:
     """Select the pairs in an interval."""
     info, theta = result.info, to_host(result.eigenvalues).astype(np.float64)
-    rounding = partial(eigenvalue_rounding, info["dtype"], info["norm"])
-    inside = _inside(theta, low, high, rounding)
+    inside, _ = _inside(theta, low, high, partial(eigenvalue_rounding, info["dtype"], info["norm"]))
     refuse_more(len(inside), most)
-    return replace(
-        result.with_info(k=len(inside), which="interval", sigma=None),
-        eigenvalues=array_namespace(result.eigenvalues).asarray(to_host(result.eigenvalues)[inside]),
-        eigenvectors=columns_of(result.eigenvectors, inside),
-        residuals=result.residuals[inside],
-        limits=result.limits[inside],
-        converged=result.converged[inside],
-    )
+    return result.part(inside).with_info(k=len(inside), which="interval", sigma=None)
 
 
 def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
@@ -228,37 +198,34 @@ def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, mos
     wanted = math.ceil(count.value + SURE / 2 * count.error) + SPARE
     for turn in range(ROUNDS):
         k = min(wanted, n)
-        once = replace(staged(part, f"round {turn}"), k=k)
-        latest = solve(once) if form is None else solve_transformed(form, once)
+        latest = _solved(form, replace(staged(part, f"round {turn}"), k=k))
         if result is not None:
             latest = one_after_other(result, latest, part.which, SpectralMap(target))
         result = latest
-        theta = to_host(result.eigenvalues).astype(np.float64)
-        if k == n or result.info["stopped"] != "converged" or _reaches_beyond(theta, low, high, part):
+        is_complete = k == n or _reaches_beyond(result, low, high, part)
+        if is_complete or result.info["stopped"] != "converged":
             break
         wanted = math.ceil(GROWTH * k)
         if form is None:
             part = replace(part, start=BlockVector(result.eigenvectors))
     assert result is not None
-    is_complete = k == n or _reaches_beyond(theta, low, high, part)
     result = _selected(result, low, high, most)
-    found = result.info["k"]
-    text = f"{result.info['verification']}; about {count} were expected in the interval, {found} were found"
-    if not is_complete:
-        text += ", none of which lies beyond its ends"
+    info, found = result.info, result.info["k"]
+    text = f"{info['verification']}; about {count} were expected in the interval, {found} were found"
     return result.with_info(
-        verification=text,
-        missing=result.info["missing"] + (0 if is_complete else 1),
+        verification=text if is_complete else f"{text}, none of which lies beyond its ends",
+        missing=info["missing"] + (not is_complete),
         counted=float(count.value),
         count_error=count.error,
-        operator_columns=result.info["operator_columns"] + sketch.columns,
-        block_applications=result.info["block_applications"] + sketch.applications,
+        operator_columns=info["operator_columns"] + sketch.columns,
+        block_applications=info["block_applications"] + sketch.applications,
         time_s=time.perf_counter() - problem.begin_s,
     )
 
 
-def _reaches_beyond(theta: np.ndarray, low: float, high: float, part: Problem) -> bool:
+def _reaches_beyond(result: EigenResult, low: float, high: float, part: Problem) -> bool:
     """Check whether one of the values, the most wanted ones of a part, lies outside of the interval."""
+    theta = to_host(result.eigenvalues).astype(np.float64)
     if part.target is None:
         return bool(theta[-1] > high if part.which == "SA" else theta[0] < low)
     return bool((theta < low).any() or (theta > high).any())

@@ -16,43 +16,34 @@ from .costs import dense_is_faster
 from .runtime.memory import require_memory
 
 UNASKED_ENTRIES = 100_000_000  # stored entries: of a matrix that is factorised unasked, at most
-AFFORDABLE_S = 20.0  # of a factorisation on the host that nobody asked for
-MOST_BYTES = 8 << 30  # predicted bytes of the same: half of the memory of a small computer
+AFFORDABLE_S = 20.0  # s, predicted: a factorisation on the host that nobody asked for
+MOST_BYTES = 8 << 30  # bytes, predicted: of the same, half of the memory of a small computer
 # Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
 # graphs, where this matters, the prediction is some five times too high.
 LONGEST_S = 600.0
-# The same on the host for a matrix of a GPU without a library of factors, where iterations can take their
-# place, and the most rows and entries that are copied for a prediction, which is up to three times too high.
-# Inside a spectrum iterations on a GPU took 3 to 60 times as long, at an end a fifth for a cube of 30^3.
-QUICK_S, MOST_ROWS, MOST_ENTRIES = 8.0, 300_000, 5_000_000
+# Predicted seconds of a factorisation on the host for a matrix of a GPU without a library of factors, where
+# iterations can take its place. Inside a spectrum iterations on a GPU took 3 to 60 times as long, at an end a
+# fifth for a cube of 30^3.
+QUICK_S = 8.0
+MOST_ROWS = 300_000  # rows of a matrix that is copied for this prediction, up to three times too high
+MOST_ENTRIES = 5_000_000  # entries of the same
 FOREST = 3  # elements per row of matrices without cycles in their graphs, at most
-# Real entries of a matrix and of STEP_VECTORS vectors, and wanted pairs, up to which steps on the host take
-# less time than the launches of their kernels on a GPU. For one or two pairs there are few steps, and other
-# calls of the GPU take longer: twice the work.
-HOST_WORK, HOST_PAIRS, STEP_VECTORS, FEW = 40_000, 20, 8, 2
+# Real entries of a matrix and of STEP_VECTORS vectors up to which steps on the host take less time than the
+# launches of their kernels on a GPU.
+HOST_WORK, STEP_VECTORS = 40_000, 8
+HOST_PAIRS = 20  # pairs: the same up to here
+FEW = 2  # pairs: for these there are few steps, and other calls of the GPU take longer: twice the work
 LAPACK_ROWS = 256  # up to here LAPACK on the host takes as long as a GPU's, which compiles kernels at first
 
 
 @frozen
 class Placement:
-    """Where a problem is solved.
+    """Where a problem is solved."""
 
-    Attributes
-    ----------
-    home : str or None
-        Device that the result is copied to from the host, which solves the problem in its place.
-    is_on_host : bool
-        Whether the matrices must be those of the host.
-    transforms : bool
-        Whether the problem is solved in another form, by a factorisation or operators in its place.
-    unfactored : bool
-        Whether a shift is a target of iterations without a factorisation.
-    """
-
-    home: str | None
-    is_on_host: bool
-    transforms: bool
-    unfactored: bool
+    home: str | None  # device that the result is copied to from the host, which solves in its place
+    is_on_host: bool  # whether the matrices must be those of the host
+    transforms: bool  # to another form, by a factorisation or operators in its place
+    unfactored: bool  # whether a shift is a target of iterations without a factorisation
 
     @classmethod
     def of(
@@ -85,32 +76,42 @@ class Placement:
             place = place_of(A, device, QUICK_S if is_plain else LONGEST_S, M)
         # A place on the host for a matrix of a GPU has been predicted to be quick.
         may_take_long = is_plain and sigma is not None and method == "auto" and place == device
-        if may_take_long and _takes_too_long(A, device):
-            place = None
-        corrects = method == "jd"
-        by_filter = method == "filter" or (method == "auto" and place is None)
-        unfactored = corrects or (is_plain and (by_filter or method == "dense"))
+        if may_take_long and not blockvec.Factorization.is_small(*_size(A)):
+            place = device if factor_s(A, device, LONGEST_S) <= LONGEST_S else None
+        by_products = method in ("filter", "dense") or (method == "auto" and place is None)
+        unfactored = method == "jd" or (is_plain and by_products)
         transforms = not has_interval and (M is not None or not (sigma is None or unfactored))
-        moves = has_interval and method == "auto" and place == "cpu"
-        ends = is_plain and sigma is None and method == "auto" and not has_interval and not needs_host
-        moves |= ends and is_short(A, k)
         needs_host |= method in ("jd", "dense") or mode in ("distance", "reciprocal")
-        is_factorised = (needs_host or not is_given) and (M is not None or mode != "distance")
-        if transforms and device != "cpu" and is_factorised:
-            if place is None and sigma is None and not needs_host:
-                place = place_of(M, device, 0.0)
-                place = device if place == "cpu" else place  # blocks are copied to small factors and back
-            if place is None or (place != "cpu" and needs_host):
-                raise DeviceError(without_factors(device))
-            moves = place == "cpu"
+        is_factorised = transforms and (needs_host or not is_given) and (M is not None or mode != "distance")
+        if is_factorised and device != "cpu":
+            moves = _is_on_host(M, device, place, sigma, needs_host)
+        elif has_interval:
+            moves = method == "auto" and place == "cpu"
+        else:
+            moves = is_plain and sigma is None and method == "auto" and not needs_host and is_short(A, k)
         home = device if moves and device != "cpu" else None
         return cls(home, device == "cpu" or home is not None, transforms, unfactored)
+
+
+def _is_on_host(M: Any, device: str, place: str | None, sigma: float | None, needs_host: bool) -> bool:
+    """Check whether a problem of a GPU moves to the host for its factors, of which A has them at `place`."""
+    if place is None and sigma is None and not needs_host and place_of(M, device, 0.0) is not None:
+        return False  # blocks are copied to small factors of M on the host and back
+    if place is None or (place != "cpu" and needs_host):
+        raise DeviceError(
+            f"A: is on {device}, where a factorisation of this size needs cuDSS: "
+            f"{install_command('cuda13')} (cuda12 for CUDA 12). Or give A as a matrix of the host, or OPinv."
+        )
+    return place == "cpu"
 
 
 def is_short(A: Any, k: int) -> bool:
     """Check whether A is a matrix that the host solves sooner: of few rows, or with steps of microseconds."""
     type_of = getattr(getattr(A, "dtype", None), "char", "")
-    if type_of not in tuple("fdFD") or not _is_stored(A):
+    is_stored = hasattr(A, "nnz") or is_explicit(A)
+    if isinstance(A, blockvec.Operator):
+        is_stored = hasattr(getattr(A, "prepared", None), "to_host")
+    if type_of not in tuple("fdFD") or not is_stored:
         return False
     if A.shape[0] <= LAPACK_ROWS:
         return True
@@ -118,18 +119,6 @@ def is_short(A: Any, k: int) -> bool:
         return False
     parts, most = (2 if type_of == "D" else 1), (2 if k <= FEW else 1) * HOST_WORK
     return hasattr(A, "nnz") and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= most)
-
-
-def _is_stored(A: Any) -> bool:
-    """Check whether the entries of A are at hand."""
-    if isinstance(A, blockvec.Operator):
-        return hasattr(getattr(A, "prepared", None), "to_host")
-    return hasattr(A, "nnz") or is_explicit(A)
-
-
-def _takes_too_long(A: Any, device: str) -> bool:
-    """Predict whether a factorisation asked for takes many minutes."""
-    return not blockvec.Factorization.is_small(*_size(A)) and factor_s(A, device, LONGEST_S) > LONGEST_S
 
 
 def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> str | None:
@@ -149,37 +138,32 @@ def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> st
     return "cpu" if is_quick else None
 
 
-def may_factorise(op: Operator) -> bool:
-    """Check by its size whether a matrix has a place for factors that nobody asked for, before a prediction.
-
-    On a GPU without a library of factors that takes too long for others than chains and trees.
-    """
-    n = op.shape[0]
-    entries = getattr(op, "nnz", n * n)
-    if op.device == "cpu" or blockvec.Factorization.is_small(n, entries):
-        return True
-    return blockvec.Factorization.is_available(op.device) or (n <= MOST_ROWS and entries <= FOREST * n)
-
-
 def is_factorable(A: Operator, which: str) -> bool:
-    """Check whether factors of A - sigma M may be affordable, and help at the wanted end.
+    """Check by its size whether factors of A - sigma M may be affordable, and help at the wanted end.
 
-    On a GPU, dense LAPACK takes less time where it is small enough for that.
+    On a GPU, dense LAPACK takes less time where it is small enough for that, and without a library of factors
+    there that takes too long for others than chains and trees.
     """
     n = A.shape[0]
     entries = getattr(A, "nnz", n * n)
     if which not in ("SA", "LA") or entries > UNASKED_ENTRIES:
         return False
-    return A.device == "cpu" or (dense_is_faster(n, 0, A.device, "factors") is None and may_factorise(A))
-
-
-def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
-    """Check the same for a pair, whose iteration tells little about the time that it will take."""
-    if not is_factorable(operator, "SA" if which == "BE" else which):
+    if A.device == "cpu":
+        return True
+    if dense_is_faster(n, 0, A.device, "factors") is not None:
         return False
-    if operator.device == "cpu":
+    has_library = blockvec.Factorization.is_small(n, entries) or blockvec.Factorization.is_available(A.device)
+    return has_library or (n <= MOST_ROWS and entries <= FOREST * n)
+
+
+def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> bool:
+    """Check whether A and M are matrices whose factors take seconds where A is, or also on the host."""
+    if not is_explicit(A) or not (M is None or is_explicit(M)):
+        return False
+    if op.device == "cpu":
         return is_affordable(A, M)
-    return place_of(A, operator.device) is not None
+    place = place_of(A, op.device)
+    return place == op.device or (elsewhere and place == "cpu")
 
 
 def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
@@ -236,11 +220,3 @@ def _size(A: Any) -> tuple[int, int]:
     """Count the rows and the stored elements of a square matrix."""
     n = int(A.shape[0])
     return n, int(getattr(A, "nnz", n * n))
-
-
-def without_factors(device: str) -> str:
-    """Form the message for a problem that nothing on this machine can factorise."""
-    return (
-        f"A: is on {device}, where a factorisation of this size needs cuDSS: "
-        f"{install_command('cuda13')} (cuda12 for CUDA 12). Or give A as a matrix of the host, or OPinv."
-    )

@@ -10,7 +10,7 @@ import math
 import textwrap
 import time
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -20,9 +20,13 @@ from blockvec.system.scalars import plain
 
 from .arguments import Options, integer, is_explicit
 from .costs import dense_is_faster, is_full, product_s, rates, recurrence_s, step_s
-from .placement import Placement, is_affordable, is_factorable, is_factorable_pair, place_of
+from .dense import dense_bytes
+from .placement import Placement, can_factorise, is_factorable
 from .problem import IterationOptions, Problem
-from .sizes import DescribedOperator, basis_bytes, choose_options, dense_bytes
+from .sizes import DescribedOperator, basis_bytes, choose_options
+
+if TYPE_CHECKING:
+    from .call import Call
 
 StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
 FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
@@ -148,55 +152,42 @@ def plan(
     return called(A, plain(k), M, plain(sigma), plain(which), named, time.perf_counter()).planned()
 
 
-def plan_of(
-    problem: Problem,
-    A: Any,
-    M: Any,
-    placement: Placement,
-    *,
-    sigma: float | None,
-    mode: str,
-    interval: tuple[float, float] | None,
-    is_given: bool,
-    may_be_end: bool,
-) -> Plan:
-    """Plan the solve of a problem whose operator may be described only, with matrices A and M.
-
-    `is_given`: (A - sigma M)^-1 is. `may_be_end`: values around sigma are those of an end of the spectrum if
-    no others are seen.
-    """
-    n, op = problem.n, problem.operator
+def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
+    """Plan the solve of a problem whose operator may be described only, at its place."""
+    n, op, sigma = problem.n, problem.operator, call.sigma
+    A, M, is_given = call.given.A, call.given.M, call.given.OPinv is not None
     if problem.n_locked >= n:
         raise ShapeError(f"orthogonal_to has {problem.n_locked} columns for {n} rows; give fewer.")
-    if interval is None:
-        integer("k", problem.k, 1, n - problem.n_locked)
     form = "without a transformation"
-    if interval is not None:
+    if call.interval is not None:
         stages = _interval_stages(problem, A, M)
         form = "by counts of eigenvalues" if stages[0].name == "slices" else form
-    elif placement.transforms:
-        form = _transformation(sigma, mode, M is not None)
-        is_shifted = sigma is not None and not placement.unfactored and mode != "distance"
-        stages = _transformed_stages(problem, A, M, is_shifted=is_shifted, is_given=is_given)
     else:
-        form = form if sigma is None else f"around {sigma:g} without factors"
-        stages = _plain_stages(problem, A)
-    if may_be_end:
+        integer("k", problem.k, 1, n - problem.n_locked)
+        if placement.transforms:
+            form = _transformation(sigma, call.mode, M is not None)
+            is_shifted = sigma is not None and not placement.unfactored and call.mode != "distance"
+            stages = _transformed_stages(problem, A, M, is_shifted=is_shifted, is_given=is_given)
+        else:
+            form = form if sigma is None else f"around {sigma:g} without factors"
+            stages = _plain_stages(problem, A)
+    if call.predicted_s is not None:
         seen = "16 steps see values on one side of sigma only"
         first = Stage("end", "lanczos", "the nearest values are those of an end", seen)
         when = "it takes longer than factors, or there are values on both sides"
         stages = [first, replace(stages[0], when=when), *stages[1:]]
     if problem.may_be_dense and stages[0].method != "dense":
         stages.append(_dense_stage(problem, f"n = {n} is few", "that fails, or takes longer"))
-    k = problem.k if interval is None else None
+    k = problem.k if call.interval is None else None
     device = "cpu" if placement.is_on_host else op.device
     return Plan(n, k, device, placement.home, form, tuple(stages))
 
 
 def _may_factorise(problem: Problem, A: Any, M: Any) -> bool:
-    """Check whether factors that nobody asked for may take over."""
+    """Check whether factors that nobody asked for may take over; locked columns need not be invariant."""
     are_explicit = is_explicit(A) and (M is None or is_explicit(M))
-    return problem.method == "auto" and not problem.asks_for_corrections and are_explicit
+    is_free = problem.method == "auto" and problem.locked is None and not problem.asks_for_corrections
+    return is_free and are_explicit
 
 
 def _plain_stages(problem: Problem, A: Any) -> list[Stage]:
@@ -205,8 +196,8 @@ def _plain_stages(problem: Problem, A: Any) -> list[Stage]:
     ends = ("SA", "LA") if problem.which == "BE" else (problem.which,)
     iterates = stages[0].method in ("lanczos", "filter") and problem.target is None
     by_lapack = problem.may_be_dense and is_full(op)  # eigenvalues take as long as some shifts
-    may_factorise = iterates and not by_lapack and _may_factorise(problem, A, None)
-    if may_factorise and any(is_factorable(op, end) for end in ends):
+    may_help = iterates and not by_lapack and any(is_factorable(op, end) for end in ends)
+    if may_help and _may_factorise(problem, A, None):
         when = "it is predicted to take longer than factors of a matrix that is shifted beyond the end"
         stages.append(Stage("shift-invert", "shift-invert", CLOSE, when))
     return stages
@@ -217,18 +208,14 @@ def _transformed_stages(problem: Problem, A: Any, M: Any, *, is_shifted: bool, i
     op = problem.operator
     dtype = np.dtype(np.promote_types(op.dtype, getattr(M, "dtype", None) or op.dtype))
     described: Any = DescribedOperator(problem.n, None, dtype, op.device)
-    inside = replace(
-        problem,
-        operator=described,
-        has_costly_steps=is_shifted,
-        solve_width=FACTOR_WIDTH if is_shifted and not is_given else 0,
-    )
-    stages = _iterations(inside)
+    width = FACTOR_WIDTH if is_shifted and not is_given else 0
+    stages = _iterations(replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width))
     if is_shifted:
         why = "each step is a solve" if is_given else "each step solves by factors"
         return [replace(stages[0], why=why) if stages[0].method == "lanczos" else stages[0]]
-    is_free = problem.locked is None and stages[0].method != "dense" and _may_factorise(problem, A, M)
-    if M is None or not (is_free and is_factorable_pair(op, A, M, problem.which)):
+    may_help = M is not None and stages[0].method != "dense" and _may_factorise(problem, A, M)
+    may_help = may_help and is_factorable(op, "SA" if problem.which == "BE" else problem.which)
+    if not (may_help and can_factorise(op, A, M, elsewhere=True)):  # iterations tell little about their time
         return stages
     stages.append(Stage("shift-invert", "shift-invert", CLOSE, "it converges slowly"))
     if problem.which not in ("SA", "BE"):
@@ -254,15 +241,14 @@ def _interval_stages(problem: Problem, A: Any, M: Any) -> list[Stage]:
     why = dense_is_faster(problem.n, 0, op.device, "interval") if M is None else None
     if problem.method == "dense" or (problem.method == "auto" and why is not None):
         return [_dense_stage(problem, why or problem.method_why)]
-    factorises = is_explicit(A) and (M is None or is_explicit(M)) and problem.method == "auto"
-    if factorises and (place_of(A, op.device) == op.device if op.device != "cpu" else is_affordable(A, M)):
+    if problem.method == "auto" and can_factorise(op, A, M):
         return [Stage("slices", "shift-invert", "factors at several shifts count all values")]
     return [Stage("iterate", "filter", "nothing is factorised")]
 
 
 def _iterations(problem: Problem) -> list[Stage]:
     """List the stages of a problem as it is: an iteration, or dense LAPACK."""
-    options = choose_options(problem, problem)
+    options = choose_options(problem)
     if options.method == "dense":
         return [_dense_stage(problem, options.why)]
     first = Stage(

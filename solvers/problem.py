@@ -18,7 +18,7 @@ from blockvec.system.scalars import plain
 from .blocks import Block, Operator, RealArray, times
 from .iterations.mixed_precision import Precision
 from .iterations.rayleigh_ritz import Selection, Tolerance
-from .runtime.checkpoint import Checkpoint, restored
+from .runtime.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from .iterations.jd_options import JacobiDavidsonOptions
@@ -102,14 +102,8 @@ class IterationState:
     @classmethod
     def restored(cls, saved: dict[str, Any]) -> IterationState:
         """Make a state from a dictionary of its fields, with lists for arrays."""
-        restart, columns = (restored(0, saved[name], name) for name in ("restart", "operator_columns"))
-        values = np.array([saved[name] for name in ("eigenvalues", "residuals", "limits")])
-        is_table = values.dtype == np.float64 and values.ndim == 2 and np.isfinite(values).all()
-        if not (is_table and values[1:].min(initial=0.0) >= 0):
-            raise ValueError(f"restart {restart} of its history has values that are no norms")
-        eigenvalues, residuals, limits = values
-        time_s = restored(0.0, saved["time_s"], "time_s")
-        return cls(restart, eigenvalues, residuals, limits, columns, time_s)
+        fields: Any = {name: np.array(x) if isinstance(x, list) else x for name, x in saved.items()}
+        return cls(**fields)
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""
@@ -126,6 +120,15 @@ class IterationState:
     def converged(self) -> int:
         """Number of wanted pairs whose estimated residual norm is within its limit."""
         return int(np.count_nonzero(self.residuals <= self.limits))
+
+
+@frozen
+class Successor:
+    """The method that takes over from an iteration which is predicted to take longer."""
+
+    seconds: Callable[[], float]  # predicted, when first asked for
+    share: float = 1.0  # of these seconds, that the iteration may take before
+    least_s: float = 0.0  # that it may take in any case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +173,7 @@ class Problem:
     blocks: type[BlockVector] = BlockVector  # whose inner product the operator is Hermitian in
     dtype: str | None = None  # of the matrix of the caller, where the operator has another one
     may_be_dense: bool = False  # dense LAPACK answers where an iteration fails or costs more
+    successor: Successor | None = None
 
     def is_late(self) -> bool:
         """Check whether the time limit of the call has passed."""

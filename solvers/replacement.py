@@ -44,20 +44,18 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
     """Replace `eigsh` in the modules of SciPy and CuPy by blockvec's until the context ends.
 
     This changes the attribute `eigsh` of `scipy.sparse.linalg`, and of `cupyx.scipy.sparse.linalg` if CuPy is
-    imported already. It is meant for programs that cannot be edited; programs of your own import
-    `blockvec.eigsh`. In SciPy's place the function also follows SciPy's order of results: without vectors,
-    values for "SA" and "SM" are descending, and of its limits: calls with k >= n are passed on to SciPy,
-    which computes all pairs of a dense matrix by LAPACK, with a warning, and raises TypeError for others. At
-    the end of the context, also after an exception, every attribute has its previous value. Contexts can be
-    nested.
+    imported already, for programs that cannot be edited; others import `blockvec.eigsh`. In SciPy's place the
+    function also follows SciPy's order of results (without vectors, values for "SA" and "SM" are descending)
+    and its limits: calls with k >= n are passed on to SciPy, which computes all pairs of a dense matrix by
+    LAPACK, with a warning, and raises TypeError for others. At the end of the context, also after an
+    exception, every attribute has its previous value. Contexts can be nested.
 
     Parameters
     ----------
     *modules : str or module
-        Further modules, given by their names or as objects, whose attribute `eigsh` is replaced. They are
-        needed for modules that were imported before the context and contain
-        ``from scipy.sparse.linalg import eigsh``: such a copy of the name is not reached through SciPy.
-        Conversely, a module whose first import is inside the context keeps blockvec's function afterwards.
+        Further modules, by name or as objects, whose attribute `eigsh` is replaced: those that were imported
+        before the context and contain ``from scipy.sparse.linalg import eigsh``. A module whose first import
+        is inside the context keeps blockvec's function afterwards.
 
     Raises
     ------
@@ -68,9 +66,9 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
 
     Notes
     -----
-    The modules of a process are shared by its threads: during the context, all threads call blockvec's
-    function. Enter and leave the context while no other thread computes eigenvalues or enters such a context.
-    The functions `svds` of SciPy and CuPy keep the solvers that they were written for.
+    During the context, all threads of the process call blockvec's function. Enter and leave it while no other
+    thread computes eigenvalues or enters such a context. The functions `svds` of SciPy and CuPy keep the
+    solvers that they were written for.
 
     Examples
     --------
@@ -83,7 +81,7 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
     [0.020523, 0.051201, 0.051201]
     """
     names = SCIPY + CUPY if "cupy" in sys.modules else SCIPY
-    places = [_imported(module) for module in (*names, *modules)]
+    places: list[Any] = [importlib.import_module(m) if isinstance(m, str) else m for m in (*names, *modules)]
     for place in places:
         if not hasattr(place, "eigsh"):
             raise OptionError(
@@ -96,7 +94,3 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
             is_scipys = place.eigsh in (scipy_eigsh, eigsh_in_scipy_order)
             place.eigsh = eigsh_in_scipy_order if is_scipys else eigsh
         yield
-
-
-def _imported(module: str | ModuleType) -> Any:
-    return importlib.import_module(module) if isinstance(module, str) else module

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
@@ -17,8 +18,9 @@ from blockvec.interchange import ArrayKind, native
 from blockvec.system.frozen import frozen
 
 from .blocks import RealArray, columns_of, to_host
+from .iterations.counts import Counts
 from .iterations.rayleigh_ritz import clusters
-from .problem import IterationState, Stop, Verification, excess
+from .problem import IterationState, Problem, Stop, Verification, excess
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,6 +99,26 @@ class SolveInfo(TypedDict):
     plan: NotRequired[Plan]  # made before the first product
 
 
+def described(problem: Problem, counts: Counts, **entries: Any) -> SolveInfo:
+    """Describe a solve: its problem, its costs, and further entries or other ones."""
+    info: Any = {
+        "n": problem.n,
+        "k": problem.k,
+        "which": problem.which,
+        "sigma": problem.target,
+        "interval": None,
+        "counted": None,
+        "count_error": None,
+        "tol": problem.tolerance.tol,
+        "convergence": problem.tolerance.convergence,
+        "dtype": problem.operator.dtype.name,
+        "device": problem.operator.device,
+        **asdict(counts),
+        "time_s": time.perf_counter() - problem.begin_s,
+    }
+    return info | entries  # type: ignore[no-any-return]
+
+
 @frozen
 class EigenResult:
     """Eigenpairs, their accuracy, and how they were computed.
@@ -116,12 +138,11 @@ class EigenResult:
     verification : Verification
         Whether copies of multiple eigenvalues may be missing; ``verification.is_decided`` is False if so.
     info : dict
-        Method and costs: ``method`` and ``why``, ``stopped``, ``verification``,
-        ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns`` and
-        ``single_columns``), ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and
-        the problem's ``n``,
+        Method and costs: ``method`` and ``why``, ``stopped``, ``verification``, ``block_size``, ``ncv``,
+        ``operator_columns`` (of which ``verification_columns`` and ``single_columns``),
+        ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
         ``k``, ``dtype`` and ``device``, ``which``, ``sigma`` and ``mode`` as they were given, of an interval
-        ``interval``, ``counted`` and ``count_error``; of several processes ``processes``. See `SolveInfo`.
+        ``interval``, ``counted`` and ``count_error``; of several processes ``processes``.
     history : sequence of IterationState
         One entry per restart.
     """
@@ -173,11 +194,11 @@ class EigenResult:
 
     def part(self, which: slice | NDArray[np.intp]) -> EigenResult:
         """Return some of the pairs."""
-        X = self.eigenvectors  # NumPy would take columns by their numbers into a column-major array
+        X, values = self.eigenvectors, self.eigenvalues
         vectors = X[:, which] if isinstance(which, slice) else columns_of(X, which)
-        pairs = {"eigenvalues": self.eigenvalues[which], "eigenvectors": vectors}
+        values = array_namespace(values).asarray(to_host(values)[which])
         accuracy = {name: getattr(self, name)[which] for name in ("residuals", "limits", "converged")}
-        return replace(self, **pairs, **accuracy)
+        return replace(self, eigenvalues=values, eigenvectors=vectors, **accuracy)
 
     def moved(self, device: str) -> EigenResult:
         """Copy the pairs of a solve on the host to the device of the matrix."""
@@ -199,16 +220,18 @@ class EigenResult:
 
         Values count as copies of one where they agree to what the tolerance resolves.
         """
-        values = to_host(native(self.eigenvalues))
-        return [(float(values[begin]), end - begin) for begin, end in self._groups(values)]
+        values, groups = self._groups()
+        return [(float(values[begin]), end - begin) for begin, end in groups]
 
-    def _groups(self, values: RealArray) -> list[tuple[int, int]]:
-        return clusters(values.astype(np.float64), SAME_VALUE * self.limits)
+    def _groups(self) -> tuple[RealArray, list[tuple[int, int]]]:
+        """Return the values on the host, and the ranges of the copies of each."""
+        values = to_host(native(self.eigenvalues))
+        return values, clusters(values.astype(np.float64), SAME_VALUE * self.limits)
 
     def _rows(self) -> Iterator[tuple[int, float, float, str]]:
         """Yield the number, value, residual and copy of each pair."""
-        values = to_host(native(self.eigenvalues))
-        for begin, end in self._groups(values):
+        values, groups = self._groups()
+        for begin, end in groups:
             for i in range(begin, end):
                 copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
                 yield i + 1, values[i], self.residuals[i], copies if self.converged[i] else "?  not converged"
@@ -224,11 +247,8 @@ class EigenResult:
     def summary(self) -> str:
         """Describe the outcome in a few sentences: convergence, multiplicities, and costs.
 
-        Returns
-        -------
-        str
-            As "All 4 converged (filter: ...). Multiplicities complete (passed: ...). 352 operator columns, 1
-            restart, 0.1 s."
+        As "All 4 converged (filter: ...). Multiplicities complete (passed: ...). 352 operator columns, 1
+        restart, 0.1 s."
         """
         info, count = self.info, int(self.converged.sum())
         of = f"All {count}" if count == info["k"] else f"{count} of {info['k']}"
@@ -236,13 +256,10 @@ class EigenResult:
             copies = f"At least {info['missing']} copies are missing"
         else:
             copies = f"Multiplicities {'complete' if self.verification.is_decided else 'not verified'}"
-        columns, restarts = (
-            counted(info["operator_columns"], "operator column"),
-            counted(info["restarts"], "restart"),
-        )
+        columns = counted(info["operator_columns"], "operator column")
         return (
             f"{of} converged ({info['method']}: {info['why']}). {copies} ({info['verification']}). "
-            f"{columns}, {restarts}, {info['time_s']:.3g} s."
+            f"{columns}, {counted(info['restarts'], 'restart')}, {info['time_s']:.3g} s."
         )
 
     def _repr_html_(self) -> str:
@@ -253,29 +270,23 @@ class EigenResult:
             f"<tr><td>{i}</td><td>{value:.14g}</td><td>{residual:.1e}</td><td>{copies}</td></tr>"
             for i, value, residual, copies in self._rows()
         )
-        names = ("", "eigenvalue", "residual", "copies")
-        head = "".join(f"<th>{name}</th>" for name in names)
+        head = "".join(f"<th>{name}</th>" for name in ("", "eigenvalue", "residual", "copies"))
         return f"<table><tr>{head}</tr>{rows}</table><p>{escape(self.summary())}</p>"
 
     def to_dict(self) -> dict[str, Any]:
         """Convert everything except the vectors to plain numbers, lists and text, ready for JSON."""
+        arrays = {name: getattr(self, name).tolist() for name in ("residuals", "limits", "converged")}
+        plan = self.info.get("plan")
+        costs, shown = ("restart", "operator_columns", "time_s", "converged"), ("eigenvalues", "residuals")
         return {
             "eigenvalues": to_host(native(self.eigenvalues)).tolist(),
-            "residuals": self.residuals.tolist(),
-            "limits": self.limits.tolist(),
-            "converged": self.converged.tolist(),
+            **arrays,
             "verification": self.verification.value,
             "multiplicities": [list(group) for group in self.multiplicities],
-            "info": {**self.info, **({"plan": plan.to_dict()} if (plan := self.info.get("plan")) else {})},
+            "info": self.info | ({} if plan is None else {"plan": plan.to_dict()}),
             "history": [
-                {
-                    "restart": state.restart,
-                    "operator_columns": state.operator_columns,
-                    "time_s": state.time_s,
-                    "converged": state.converged,
-                    "eigenvalues": state.eigenvalues.tolist(),
-                    "residuals": state.residuals.tolist(),
-                }
+                {name: getattr(state, name) for name in costs}
+                | {name: getattr(state, name).tolist() for name in shown}
                 for state in self.history
             ],
         }
@@ -293,9 +304,10 @@ class EigenResult:
         OptionError
             If there is no history, as after dense LAPACK.
         """
+        info = self.info
         if not self.history:
             raise OptionError(
-                f"plot: method {self.info['method']!r} does not iterate, there is no history to draw."
+                f"plot: method {info['method']!r} does not iterate, there is no history to draw."
             )
         if ax is None:
             import matplotlib.pyplot as plt
@@ -309,10 +321,8 @@ class EigenResult:
         ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
         ax.set_xlabel("operator columns")
         ax.set_ylabel("residual estimate / limit")
-        info = self.info
-        ax.set_title(
-            f"{info['k']} eigenvalues {info['which']}, n = {info['n']}, block size {info['block_size']}"
-        )
+        sizes = f"n = {info['n']}, block size {info['block_size']}"
+        ax.set_title(f"{info['k']} eigenvalues {info['which']}, {sizes}")
         return ax
 
 
@@ -357,12 +367,7 @@ class NoConvergence(BlockvecError, ArpackNoConvergence):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Error for Ctrl-C during a solve; `result` holds the pairs computed so far.
-
-    Attributes
-    ----------
-    result : EigenResult
-    """
+    """Error for Ctrl-C during a solve; `result`, an EigenResult, holds the pairs computed so far."""
 
     def __init__(self, message: str, result: EigenResult) -> None:
         super().__init__(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +16,9 @@ from blockvec.system.frozen import frozen
 from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
 from .column_block import SHORT_ROWS
-from .costs import INDEX_BYTES, Rival, dense_is_faster, most_calls
-from .iterations.filter import FEW_PAIRS, PAIR, choose_degree
+from .costs import INDEX_BYTES, Rival, dense_is_faster, most_calls, product_s, rates, step_s
+from .dense import dense_bytes
+from .iterations.filter import FEW_PAIRS, PAIR, choose_degree, filter_width
 from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
 from .iterations.rayleigh_ritz import Tolerance
 from .problem import Chosen, IterationOptions, Method, Problem
@@ -26,16 +29,18 @@ from .transform.inner_product import InnerProductOperator
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice as many, more save few
-# Up to so many wanted eigenpairs, single short columns take less time than blocks of four: half to nine
-# tenths for 50 to 100 pairs. With solves, where a search for copies takes long, narrow blocks up to fewer.
-# Calls of a given inverse may cost as much for one column as for four.
-SINGLE_PAIRS, FEW_COSTLY_PAIRS, FEW_INVERSE_PAIRS = 128, 50, 5
-# Steps between restarts, by block size, with a function of a GPU, up to so many pairs and bytes of the basis:
-# nine matrices of 3000 to 1.3 million rows took .4 to 1.0 of the time of half as many.
+SINGLE_PAIRS = 128  # pairs: for more, blocks of four find more copies; 50 to 100 took half to nine tenths
+FEW_COSTLY_PAIRS = 50  # pairs: narrow blocks of solves up to here; a search for copies of more takes long
+FEW_INVERSE_PAIRS = (
+    5  # the same with a given inverse, whose calls may cost as much for one column as for four
+)
+# Steps between restarts, by block size, with a function of a GPU: nine matrices of 3000 to 1.3 million rows
+# took .4 to 1.0 of the time of half as many.
 STEPS_OF_FUNCTIONS = {2: 28, 4: 21, 8: 16}
-FUNCTION_PAIRS, FUNCTION_BYTES = 64, 1 << 30
+FUNCTION_PAIRS = 64  # pairs: the most for so many steps
+FUNCTION_BYTES = 1 << 30  # bytes: of the largest basis for them
 MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
-MANY_PAIRS = 20
+MANY_PAIRS = 20  # pairs that pay for a block of four corrections
 LEAST_STEPS = 8  # steps of a large block for which a basis needs room
 SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
 # Upper bounds of the basis of a window, in vectors and bytes: in the middle of a spin chain's spectrum
@@ -43,17 +48,17 @@ SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls d
 WINDOW_BASIS, WINDOW_BYTES = 256, 1 << 30
 
 
-def choose_options(problem: Problem, asked: Problem) -> IterationOptions:
-    """Choose method and sizes; `asked` has its locked columns as given: zero ones count for the method."""
+def choose_options(problem: Problem) -> IterationOptions:
+    """Choose method and sizes."""
     b = _block_size(problem)
     ncv = _basis_size(problem, b)
-    method, degree, why = choose_method(asked, b, ncv)
+    method, degree, why = choose_method(problem, b, ncv)
     logger.debug("method %s: %s; block size %d, ncv %d, degree %d", method, why, b, ncv, degree)
     maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)
     options = IterationOptions(b, ncv, maxiter, degree, method, why)
-    return replace(options, most_calls=most_calls(problem, options))
+    return replace(options, most_calls=most_calls(problem, options), is_outpaced=outpaced(problem, options))
 
 
 def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, int, str]:
@@ -93,62 +98,87 @@ def why_dense(problem: Problem) -> str | None:
     return dense_is_faster(problem.n, problem.k, problem.operator.device, rival)
 
 
-def _block_size(problem: Problem) -> int:
-    """Choose the block size, or check the one given.
+def outpaced(problem: Problem, options: IterationOptions) -> Callable[[float, float], bool]:
+    """Return the check whether an iteration takes longer than its successor, both predicted."""
+    successor = problem.successor
+    if successor is None:
+        return lambda calls, expected: False
+    share, least_s, others_s = successor.share, successor.least_s, functools.cache(successor.seconds)
+    op, is_single = problem.operator, options.block_size == 1
+    b = filter_width(problem.k) if is_single and options.method == "filter" else options.block_size
+    rate, own_s = rates(op.device), step_s(op.device, problem.n, op.dtype.itemsize, b, options.ncv)
+    block_s = rate.call_s + product_s(op, b) + own_s / options.degree
+    each_s = rate.column_s + product_s(op, 1) if is_single else block_s
 
-    Four columns at a time halve the cost per column against one (basis and matrix are read once for all),
-    and cost a tenth more columns as long as a restart leaves room for a dozen steps. Eight are a little
-    cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
-    where many pairs are wanted and a column is known to be cheap. Fewer pairs on the host would be done a
-    fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
-    need a search for further copies that can take longer than the solve. For up to 128 pairs of short columns
-    on the host, single columns need two thirds of those of blocks of two or four, hardly any
-    orthogonalisation, and up to half as many again for the proof that no copy is missing: mostly half to nine
-    tenths of the time, twice as much for 100 pairs of lattices with values of multiplicity six. For more
-    pairs, blocks of four find more copies; eight columns need up to twice as many. Solves with SuperLU's
-    factors take as long for each column of two as of four, and blocks of two need two thirds of the columns
-    of blocks of four up to 20 pairs, nine tenths for 50.
-    """
-    op, n, k = problem.operator, problem.n, problem.k
-    is_sparse = getattr(op, "nnz", None) is not None
+    def is_outpaced(calls: float, expected: float) -> bool:
+        spent_s, whole_s = calls * each_s, expected * block_s
+        if max(spent_s, whole_s) <= least_s:
+            return False
+        return spent_s > share * others_s() or whole_s > others_s()
+
+    return is_outpaced
+
+
+def _block_size(problem: Problem) -> int:
+    """Choose the block size, or check the one given."""
+    n, k, ncv = problem.n, problem.k, problem.ncv
     if problem.block_size is not None:
         b = integer("block_size", problem.block_size, 1, n)
     elif problem.begins_with_corrections:
-        guided = problem.preconditioner is not None or (problem.target is not None and is_sparse)
-        b = _correction_block_size(op.device != "cpu" or n <= SHORT_COLUMN * k, k, problem.ncv, guided)
+        b = _width_of_corrections(problem)
     else:
-        wide = 0 if problem.start is None else problem.start.shape[1]
-        filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
-        is_plain = wide <= PAIR and not filters
-        b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
-        if problem.has_costly_steps:
-            few = FEW_COSTLY_PAIRS if problem.solve_width else FEW_INVERSE_PAIRS
-            if op.device == "cpu" and is_plain and k <= few:
-                b = min(k, problem.solve_width or PAIR)  # only copies of wanted values change the result
-        elif has_short_columns(problem):
-            if is_plain and problem.locked is None and k <= SINGLE_PAIRS:
-                b = 1
-            else:
-                b = min(k, PAIR) if is_plain and k <= FEW_PAIRS else min(b, 4)
-        if problem.ncv is not None:  # two steps between restarts
-            b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
+        b = _width_of_steps(problem)
+        if ncv is not None:  # two steps between restarts
+            b = min(b, max(1, (integer("ncv", ncv, 1) - k) // 2))
     return min(b, n - problem.n_locked)
 
 
-def _correction_block_size(is_short: bool, k: int, ncv: Any, guided: bool) -> int:
-    """Choose the block size of Jacobi-Davidson, for a basis of `ncv` vectors if given.
+def _width_of_steps(problem: Problem) -> int:
+    """Choose the block size of Lanczos steps.
 
-    Blocks take more columns and fewer calls. Calls decide about the time while columns are short
-    (`is_short`: on a GPU up to a million rows at least), the more the more pairs are wanted: on two cores ten
-    pairs of 900 to 14 000 rows took 0.43 to 0.74 of the time of blocks of two in blocks of eight, five pairs
-    0.4 to 0.6 on about 1000 rows, but 1.0 to 1.4 on 8000 to 14 000. For longer columns, many pairs pay for a
-    block of four, and few do where a preconditioner or a filter around a target guides them (`guided`).
+    Four columns at a time halve the cost per column against one, and cost a tenth more columns as long as a
+    restart leaves room for a dozen steps. Eight are cheaper still, on a GPU by half, and leave no copies of
+    lattices' values of multiplicity six to search for. Single short columns on the host need two thirds of
+    those of blocks, and hardly any orthogonalisation: mostly half to nine tenths of the time. Solves with
+    SuperLU's factors take as long for each column of two as of four, and blocks of two need two thirds of the
+    columns of blocks of four up to 20 pairs, nine tenths for 50.
     """
+    op, k = problem.operator, problem.k
+    filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
+    is_plain = _start_width(problem) <= PAIR and not filters
+    few = FEW_COSTLY_PAIRS if problem.solve_width else FEW_INVERSE_PAIRS
+    if problem.has_costly_steps and op.device == "cpu" and is_plain and k <= few:
+        return min(k, problem.solve_width or PAIR)  # only copies of wanted values change the result
+    is_cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
+    b = 8 if k >= 8 and is_cheap else 4 if k >= 4 else 2
+    if problem.has_costly_steps or not has_short_columns(problem):
+        return b
+    if is_plain and problem.locked is None and k <= SINGLE_PAIRS:
+        return 1
+    return min(k, PAIR) if is_plain and k <= FEW_PAIRS else min(b, 4)
+
+
+def _width_of_corrections(problem: Problem) -> int:
+    """Choose the block size of Jacobi-Davidson.
+
+    Blocks take more columns and fewer calls. Calls decide about the time while columns are short, on a GPU up
+    to a million rows at least, the more the more pairs are wanted: on two cores ten pairs of 900 to 14 000
+    rows took 0.43 to 0.74 of the time of blocks of two in blocks of eight, five pairs 0.4 to 0.6 on about
+    1000 rows, but 1.0 to 1.4 on 8000 to 14 000. For longer columns, many pairs pay for a block of four, and
+    few do where a preconditioner or a filter around a target guides them.
+    """
+    op, k, ncv = problem.operator, problem.k, problem.ncv
+    is_short = op.device != "cpu" or problem.n <= SHORT_COLUMN * k
     if k < 4:
         return 2
     if is_short and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
         return 8
-    return 4 if guided or k >= MANY_PAIRS else 2
+    is_filtered = problem.target is not None and getattr(op, "nnz", None) is not None
+    return 4 if problem.preconditioner is not None or is_filtered or k >= MANY_PAIRS else 2
+
+
+def _start_width(problem: Problem) -> int:
+    return 0 if problem.start is None else problem.start.shape[1]
 
 
 def _basis_size(problem: Problem, b: int) -> int:
@@ -158,7 +188,7 @@ def _basis_size(problem: Problem, b: int) -> int:
     applications and a fifth less of all other work.
     """
     k, room = problem.k, problem.n - problem.n_locked
-    wide = 0 if problem.start is None else problem.start.shape[1]
+    wide = _start_width(problem)
     if wide > room:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
     if problem.ncv is None:
@@ -302,19 +332,13 @@ def memory_needed(
         block_size=block_size,
         ncv=ncv,
     )
-    options = choose_options(problem, problem)
+    options = choose_options(problem)
     rows = ceil_div(n, integer("processes", processes, 1))
     if options.method == "dense":
         return dense_bytes(op)
     itemsize: int = op.dtype.itemsize
     basis = rows * _columns(problem, options) * itemsize
     return 2 * ceil_div(nnz, processes) * (itemsize + INDEX_BYTES) + basis
-
-
-def dense_bytes(op: Operator) -> int:
-    """Compute the memory that dense LAPACK needs."""
-    n: int = op.shape[0]
-    return 5 * n * n * op.dtype.itemsize
 
 
 def _local_rows(op: Operator) -> int:

@@ -4,10 +4,10 @@ The factors of A - sigma M count the eigenvalues below sigma (inertia). Two coun
 eigenvalues lie in between; a shift in between finds those around it by block Lanczos on (A - sigma M)^-1
 M, and its own count tells on which side others are missing. The next shift lies in the middle of what no
 shift has reached, or, where many values are missing there, so far from its end as a share of them
-reaches. If all of many are on one side of it, that side is halved, until a shift has some on both. Every
-value that was found between two shifts is locked, so that none is found twice, and the slices are
-orthogonal to each other. The result is complete if as many are found as were counted: orthonormal vectors
-with small residuals cannot be more than there are.
+reaches. If all of many are on one side of it, that side is halved first. Every value that was found between
+two shifts is locked, so that none is found twice, and the slices are orthogonal to each other. The result is
+complete if as many are found as were counted: orthonormal vectors with small residuals cannot be more than
+there are.
 
 References
 ----------
@@ -20,64 +20,63 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockvec import BlockVector, __version__
 from blockvec.errors import BreakdownError
 
-from .blocks import Block, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
+from .blocks import Block, RealArray, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
 from .factorization.pencil import Cut, Pencil, uncertain
-from .iterations.counts import Counts
 from .iterations.krylov import BlockKrylov
+from .iterations.run import Run
 from .orthogonalization.factors import gram_root
-from .problem import IterationState, Problem, stops
-from .runtime.checkpoint import restored
+from .problem import IterationState, Problem
+from .runtime.checkpoint import probe
 from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
 
 PER_SHIFT = 64  # values that one shift looks for: more make the basis costly, fewer the factorisations
-# Columns of a basis per value looked for, where there are more than that and where all are wanted (values at
-# the edge of the others converge last), and blocks beyond.
-COLUMNS, LAST_COLUMNS, SPARE_BLOCKS = 2.5, 4.0, 8
-FIRST_LOOK, LOOKS = 1.5, 1.15  # columns per wanted value at the first Rayleigh-Ritz step; ratio of more
-MAX_RESTARTS = 30  # of a basis in which nothing has converged
-FRUITLESS = 3  # shifts in succession that find nothing
+COLUMNS = 2.5  # columns of a basis per value looked for, where there are more than that
+LAST_COLUMNS = 4.0  # the same where all are wanted: values at the edge of the others converge last
+SPARE_BLOCKS = 8  # blocks of a basis beyond these columns
+FIRST_LOOK = 1.5  # columns per wanted value at the first Rayleigh-Ritz step
+LOOKS = 1.15  # ratio of the columns at further ones
+MAX_RESTARTS = 30  # restarts of a basis in which nothing has converged
+FRUITLESS = 3  # shifts in succession that find nothing, after which a run ends
 # Largest residuals of pairs that are kept, in their limits, and after a shift that found nothing; after two,
 # all are kept. Errors of those kept add up in others, which are orthogonal to them.
 KEPT = 0.5, 1.0
-# Place of a shift in a range: not the middle, where symmetric spectra have values.
-PLACE = 0.4877
+PLACE = 0.4877  # place of a shift in a range: not the middle, where symmetric spectra have values
 # Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
-# A range of ten times that has no room for a shift: in rounding errors of a value, NARROW u^(NEAREST - 1).
-NEAREST, NARROW = 0.75, 0.1
+NEAREST = 0.75
+NARROW = 0.1  # length of a range without room for a shift, in u^(NEAREST - 1) rounding errors of a value
 CLEAR = 1e-6  # share of a range next to its cuts where Ritz values are not compared with counts
 GROUP = 32  # vectors that are orthonormalised together on a GPU, at most
-# Missing values that rarely are all on one side of a shift amid them, and how often a range with an empty
-# side is halved before pairs are looked for: many copies of one value are on one side of every shift.
-MANY, HALVINGS = 8, 12
-NUDGES, NUDGE = 6, 0.031  # changes of a shift whose factors do not count, in shares of the range
+MANY = 8  # missing values that rarely are all on one side of a shift amid them
+HALVINGS = 12  # of a range with an empty side in succession: many copies are on one side of every shift
+NUDGES = 6  # places that are tried for a shift whose factors do not count
+NUDGE = 0.031  # distance of such places, in shares of the range
 
 
-class Slicing:
-    """The eigenpairs found so far between the first and the last of a list of cuts."""
+class Slicing(Run):
+    """The eigenpairs found so far between the first and the last of a list of cuts; a shift is a restart."""
+
+    PROGRESS = ("theta", "residuals", "limits", "fruitless", "halvings")
 
     def __init__(
         self, problem: Problem, pencil: Pencil, low: Cut, high: Cut, interrupted: Callable[[], bool]
     ) -> None:
-        self.problem, self.pencil, self.interrupted = problem, pencil, interrupted
+        super().__init__(problem, interrupted)
+        self.pencil = pencil
         self.block_size = problem.block_size or (4 if problem.operator.device == "cpu" else 8)
         self.wanted = high.below - low.below
         self._unit = float(np.finfo(pencil.A.dtype).eps) / 2
         self.cuts = [low, high]
-        self.counts = Counts()
-        self.history: list[IterationState] = []
-        self.shifts = 0  # at which pairs were looked for
-        self.fruitless = 0
+        self.fruitless = 0  # shifts in succession that found nothing
+        self.halvings = 0  # cuts in succession from which nothing was looked for
         like = BlockVector.empty(problem.n, 0, problem.operator.dtype, device=problem.operator.device)
         # On a GPU kernels belong to widths: only whole groups of vectors are taken, the last one with zeros.
         self._group = 1 if problem.operator.device == "cpu" else GROUP
@@ -85,12 +84,11 @@ class Slicing:
         if self._group > 1:
             self.X[:, :] = 0
         self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
-        self.earlier_s = 0.0
 
     @property
     def factorisations(self) -> int:
         """Number of shifts for which A - sigma M was factorised, about: some next to a cut leave none."""
-        return max(self.shifts + 2, len(self.cuts))
+        return max(self.counts.restarts + 2, len(self.cuts))
 
     @property
     def found(self) -> int:
@@ -99,26 +97,18 @@ class Slicing:
 
     def run(self) -> str:
         """Collect until as many pairs are found as were counted; return that or another reason to stop."""
-        checkpoint = self.problem.checkpoint
+        if self.problem.checkpoint is not None:
+            self.problem.checkpoint.problem = self._fingerprint()
+            self.problem.checkpoint.image = probe(self.pencil.A, self.X, None)
+            self._resumed()
         while True:
-            reason = self._stopped()
             gap = next((gap for gap in itertools.pairwise(self.cuts) if self._missing(*gap) > 0), None)
             if gap is None:
-                reason = "converged"
-            elif self.fruitless >= FRUITLESS:
-                reason = reason or "stagnated"
-            elif not reason:
-                reason = self._slice(*gap)
-            if checkpoint is not None and reason != "converged":
-                checkpoint.save(self.snapshot, now=bool(reason))
+                return "converged"
+            reason = self._stopped() or ("stagnated" if self.fruitless >= FRUITLESS else self._slice(*gap))
+            self._save(reason)
             if reason:
                 return reason
-
-    def _stopped(self) -> str:
-        """Return the reason to stop immediately, or an empty string."""
-        if self.interrupted():
-            return "interrupted"
-        return "time_limit" if self.problem.is_late() else ""
 
     def _between(self, low: float, high: float) -> int:
         """Count the values found in a range."""
@@ -131,59 +121,42 @@ class Slicing:
     # --- shifts -------------------------------------------------------------------------------------
 
     def _slice(self, left: Cut, right: Cut) -> str:
-        """Look for pairs between two cuts, from a new shift there if they are finite and not too close."""
+        """Look for pairs between two cuts from a new shift, or halve their range; return a reason to stop."""
         sigma, cut = self._placed(left, right)
-        for _ in range(HALVINGS):
-            if cut is None or not (side := self._empty_side(left, cut, right)):
-                break
+        if cut is not None and self.halvings < HALVINGS and self._has_empty_side(left, cut, right):
             self._insert(cut)
-            if reason := self._stopped():
-                return reason
-            left, right = (cut, right) if side < 0 else (left, cut)
-            width = right.first - left.last
-            sigma, cut = self._tried(left.last + PLACE * width, width, left, right)
-        before = self.found
+            self.halvings += 1
+            return ""
+        before, self.halvings = self.found, 0
         reason, reach = self._collect(sigma, left, right)
         if reason:
             return reason
         if cut is not None:
             self._insert(replace(cut, first=sigma - reach, last=sigma + reach))
-        self.shifts += 1
-        self.counts.restarts += 1
         self.fruitless = 0 if self.found > before else self.fruitless + 1
-        self._check_counts()
-        return self._report()
+        for gap in itertools.pairwise(self.cuts):
+            self._compare_count(*gap)
+        reason = self._report(self._all_values(), "")
+        self.counts.restarts += 1
+        return reason
 
     def _insert(self, cut: Cut) -> None:
         """Insert a cut in order, in place of the one at the same shift if there is one."""
         others = [each for each in self.cuts if each.sigma != cut.sigma]
         self.cuts[:] = sorted([*others, cut], key=lambda each: each.sigma)
 
-    def _check_counts(self) -> None:
-        """Refuse to go on if more values were found between two cuts than were counted."""
-        for left, right in itertools.pairwise(self.cuts):
-            found = self._between(left.sigma, right.sigma)
-            if found > right.below - left.below:
-                raise self._contradiction(found, right.below - left.below)
+    def _compare_count(self, left: Cut, right: Cut, ritz_values: RealArray | None = None) -> None:
+        """Refuse to go on if more values were found between two cuts than were counted.
 
-    def _check_ritz_values(self, krylov: BlockKrylov, sigma: float, left: Cut, right: Cut) -> None:
-        """Refuse to go on if Ritz values contradict the counts.
-
-        Between two cuts there are at least as many eigenvalues as Ritz values (Cauchy), converged or not.
+        There are at least as many eigenvalues as Ritz values (Cauchy), converged or not.
         """
-        values = SpectralMap(sigma).values(krylov.ritz().theta)
-        margin = CLEAR * (right.sigma - left.sigma) if math.isfinite(right.sigma - left.sigma) else 0.0
-        inside = int(((values > left.sigma + margin) & (values < right.sigma - margin)).sum())
-        found = inside + self._between(left.sigma, right.sigma)
+        found = self._between(left.sigma, right.sigma)
+        if ritz_values is not None:
+            width = right.sigma - left.sigma
+            margin = CLEAR * width if math.isfinite(width) else 0.0
+            found += int(((ritz_values > left.sigma + margin) & (ritz_values < right.sigma - margin)).sum())
         if found > right.below - left.below:
-            raise self._contradiction(found, right.below - left.below)
-
-    @staticmethod
-    def _contradiction(found: int, counted: int) -> BreakdownError:
-        return BreakdownError(
-            f"interval: {counted} eigenvalues were counted in a part of it, but {found} were found: the "
-            "pivots of the factorisations are too inaccurate; use method='filter'."
-        )
+            raise _contradiction(found, right.below - left.below)
 
     def _placed(self, left: Cut, right: Cut) -> tuple[float, Cut | None]:
         """Choose a shift and factorise for it; return the cut, if any, that has what the shift reaches."""
@@ -200,22 +173,20 @@ class Slicing:
             return self._tried(cut.sigma + 2 * side * reach, reach, left, right)
         if last - first < self._least_room(first):
             return self._outside(right, 1), None
-        parts = ceil_div(self._missing(left, right), PER_SHIFT)
-        width = (last - first) / parts
+        width = (last - first) / (1 if self.halvings else ceil_div(self._missing(left, right), PER_SHIFT))
         return self._tried(first + PLACE * width, width, left, right)
 
-    def _empty_side(self, left: Cut, cut: Cut, right: Cut) -> int:
-        """Return the side of a new cut, -1 or 1, on which no values are missing of many; 0 if on none.
+    def _has_empty_side(self, left: Cut, cut: Cut, right: Cut) -> bool:
+        """Check whether no values are missing on one side of a new cut, of many.
 
         All are then on the other side, and as a rule far away, where another cut is: it takes a factorisation
         to halve that range, and many steps to find values from here.
         """
         is_new = cut.sigma not in (left.sigma, right.sigma) and math.isfinite(right.sigma - left.sigma)
-        if not is_new or self._missing(left, right) < MANY:
-            return 0
-        if right.first - left.last < 2 * self._least_room(cut.sigma):
-            return 0
-        return -1 if self._missing(left, cut) == 0 else 1 if self._missing(cut, right) == 0 else 0
+        if not is_new or right.first - left.last < 2 * self._least_room(cut.sigma):
+            return False
+        sides = self._missing(left, cut), self._missing(cut, right)
+        return sum(sides) >= MANY and 0 in sides
 
     def _outside(self, cut: Cut, side: int) -> float:
         """Choose a shift next to a cut, outside of the range, and factorise for it."""
@@ -229,26 +200,18 @@ class Slicing:
     def _tried(self, sigma: float, width: float, left: Cut, right: Cut) -> tuple[float, Cut | None]:
         """Factorise for a shift, moved a little in the range of this width where its factors do not count.
 
-        Where none counts between two finite cuts, as near a value with many copies, one without a cut serves,
-        or one next to a cut, whose factors did count.
+        Where none counts between two finite cuts, as near a value with many copies, one next to a cut serves,
+        whose factors did count.
         """
-        uncounted = None
         for nudge in range(NUDGES):
             moved = sigma + NUDGE * width * (-1) ** nudge * ((nudge + 1) // 2)
-            if not left.sigma < moved < right.sigma:
-                continue
-            below = self.pencil.count(moved)
-            if self._is_comfortable():
-                if below is not None and left.below <= below <= right.below:
+            if left.sigma < moved < right.sigma:
+                below = self.pencil.count(moved)
+                if below is not None and left.below <= below <= right.below and self._is_comfortable():
                     return moved, Cut(moved, below, moved, moved)
-                uncounted = moved
         if math.isinf(right.sigma - left.sigma):
             raise uncertain(sigma)
-        if uncounted is None:
-            return self._outside(right, 1), None
-        if self.pencil.factors.sigma != uncounted:
-            self.pencil.factors.refactorize(uncounted)
-        return uncounted, None
+        return self._outside(right, 1), None
 
     def _least_room(self, value: float) -> float:
         """Compute the least length of a range near a value in which a shift is placed."""
@@ -270,9 +233,48 @@ class Slicing:
 
     def _collect(self, sigma: float, left: Cut, right: Cut) -> tuple[str, float]:
         """Add pairs around a shift, between two cuts; return a reason to stop, and how far all were found."""
-        b, pencil = self.block_size, self.pencil
+        krylov = self._basis(sigma, left, right)
+        tolerance = self._tolerance(sigma)
         wanted = min(self._missing(left, right), PER_SHIFT)
-        locked = self._locked(sigma, left, right)
+        look = int(FIRST_LOOK * wanted)
+        for _ in range(MAX_RESTARTS):
+            while krylov.can_expand():
+                krylov.expand()
+                if reason := self._stopped():
+                    return reason, 0.0
+                if krylov.m >= look and krylov.can_expand():
+                    look = int(LOOKS * krylov.m)
+                    if len(self._converged(krylov, tolerance, left, right)[0]) >= wanted:
+                        break
+            inside, unseen = self._converged(krylov, tolerance, left, right)
+            if len(inside) or krylov.complete:
+                break
+            ritz = krylov.ritz()
+            order = np.argsort(-np.abs(ritz.theta), kind="stable")
+            krylov.restart(ritz, order[: krylov.capacity // 2])
+        values = tolerance.map.values(krylov.ritz().theta)
+        self._compare_count(left, right, values)
+        for part in self._parts(inside):
+            unseen = min(unseen, self._accept(krylov, tolerance, part))
+        if krylov.complete and math.isinf(unseen):
+            return "", max(right.sigma - sigma, sigma - left.sigma)
+        # Copies of the first value that is missing may have been found: what is reached ends before these, so
+        # that the range of the next shift has them inside.
+        distances = np.abs(values - sigma)
+        nearer = distances < unseen - 2 * self._least_room(sigma)
+        return "", float(distances[nearer].max(initial=0.0))
+
+    def _basis(self, sigma: float, left: Cut, right: Cut) -> BlockKrylov:
+        """Begin a basis for pairs around a shift, orthogonal to those found between two cuts.
+
+        After a shift that found nothing it is to all as near as the cuts: these would fill the basis again.
+        """
+        b, pencil, rng = self.block_size, self.pencil, self.problem.rng
+        first, last = left.sigma, right.sigma
+        if self.fruitless:
+            furthest = max(last - sigma, sigma - first)
+            first, last = sigma - furthest, sigma + furthest
+        locked = np.flatnonzero((self.theta > first) & (self.theta < last))
         room = pencil.rank - len(locked)
         capacity = min(basis_columns(self._missing(left, right), b), room)
         width = len(locked)
@@ -283,62 +285,20 @@ class Slicing:
             buffer[:, : len(locked)] = pick(self.X, locked)
             buffer[:, len(locked) : width] = 0
         b = min(b, capacity)
-        rng, counts = self.problem.rng, self.counts
-        krylov = BlockKrylov(pencil, buffer, width, b, rng, counts, M=pencil.M, rank=pencil.rank)
+        krylov = BlockKrylov(pencil, buffer, width, b, rng, self.counts, M=pencil.M, rank=pencil.rank)
         # One application removes components in the null space of a semidefinite M.
-        krylov.append(pencil.apply(self.X.random_like(b, self.problem.rng)), keep_random=True)
+        krylov.append(pencil.apply(self.X.random_like(b, rng)), keep_random=True)
         self.counts.apply(b)
-        tolerance = self._tolerance(sigma)
-        look = int(FIRST_LOOK * wanted)
-        for _ in range(MAX_RESTARTS):
-            while krylov.can_expand():
-                krylov.expand()
-                if reason := self._stopped():
-                    return reason, 0.0
-                if krylov.m >= look and krylov.can_expand():
-                    look = int(LOOKS * krylov.m)
-                    inside, _ = self._converged(krylov, tolerance, left, right)
-                    if len(inside) >= wanted:
-                        break
-            inside, unseen = self._converged(krylov, tolerance, left, right)
-            if len(inside) or krylov.complete:
-                break
-            ritz = krylov.ritz()
-            order = np.argsort(-np.abs(ritz.theta), kind="stable")
-            krylov.restart(ritz, order[: krylov.capacity // 2])
-        self._check_ritz_values(krylov, sigma, left, right)
-        for part in self._parts(inside):
-            unseen = min(unseen, self._accept(krylov, sigma, part))
-        if krylov.complete and math.isinf(unseen):
-            return "", max(right.sigma - sigma, sigma - left.sigma)
-        # Copies of the first value that is missing may have been found: what is reached ends before these, so
-        # that the range of the next shift has them inside.
-        distances = np.abs(SpectralMap(sigma).values(krylov.ritz().theta) - sigma)
-        nearer = distances < unseen - 2 * self._least_room(sigma)
-        return "", float(distances[nearer].max(initial=0.0))
-
-    def _locked(self, sigma: float, left: Cut, right: Cut) -> NDArray[np.intp]:
-        """Choose the pairs found that a basis is orthogonal to: those between two cuts.
-
-        After a shift that found nothing they are all as near as the cuts: these would fill the basis again.
-        """
-        first, last = left.sigma, right.sigma
-        if self.fruitless:
-            furthest = max(last - sigma, sigma - first)
-            first, last = sigma - furthest, sigma + furthest
-        return np.flatnonzero((self.theta > first) & (self.theta < last))
+        return krylov
 
     def _parts(self, chosen: np.ndarray) -> list[np.ndarray]:
-        """Split indices of Ritz pairs into parts of few different widths, which are powers of two."""
-        if self._group == 1:
-            return [chosen] if len(chosen) else []
-        parts, width = [], self._group
-        while len(chosen):
-            while width > len(chosen):
-                width //= 2
-            part, chosen = np.split(chosen, [width])
-            parts.append(part)
-        return parts
+        """Split indices of Ritz pairs, on a GPU into parts of few different widths, powers of two."""
+        count = len(chosen)
+        if self._group == 1 or not count:
+            return [chosen][:count]
+        powers = (1 << bit for bit in reversed(range(GROUP.bit_length() - 1)))
+        widths = [GROUP] * (count // GROUP) + [width for width in powers if count & width]
+        return np.split(chosen, np.cumsum(widths[:-1]))
 
     def _tolerance(self, sigma: float) -> TransformedTolerance:
         asked, norms = self.problem.tolerance, self.pencil.norms
@@ -361,7 +321,7 @@ class Slicing:
         unseen = float(distances[~has_converged].min(initial=np.inf))
         return inside[np.argsort(distances[inside], kind="stable")], unseen
 
-    def _accept(self, krylov: BlockKrylov, sigma: float, chosen: np.ndarray) -> float:
+    def _accept(self, krylov: BlockKrylov, tolerance: TransformedTolerance, chosen: np.ndarray) -> float:
         """Add Ritz pairs to those found, orthonormal to all of them.
 
         The component in the pending columns is that of one more step of inverse iteration. Pairs that
@@ -373,22 +333,21 @@ class Slicing:
         C = np.vstack([ritz.Y[:, chosen], ritz.B[:, chosen] / theta])
         used = krylov.columns(0, krylov.m + krylov.w)
         X = used.combine(small_matrix(C, used))
-        values = SpectralMap(sigma).values(theta)
-        norms = self._tolerance(sigma).norms
+        values, sigma = tolerance.map.values(theta), tolerance.map.sigma or 0.0
         for inverse in (False, True):  # by a solve where errors of solves near the shift mixed the vectors
             X = self._orthonormal(pencil.apply(X) if inverse else X)
             MX, R = pencil.mass(X), pencil.A.apply(X)
             self.counts.apply(X.shape[1], 1 + inverse)
             R.axpy(column_factors(-values, X), MX)
             residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
-            limits = pair_limits(self.problem.tolerance, values, norms, lengths, masses)
+            limits = pair_limits(self.problem.tolerance, values, tolerance.norms, lengths, masses)
             is_good = (residuals <= KEPT[self.fruitless > 0] * limits) | (self.fruitless > 1)
             if is_good.all():
                 break
         good = np.flatnonzero(is_good)
         begin, end = self.found, self.found + len(good)
         if end > self.wanted:
-            raise self._contradiction(end, self.wanted)
+            raise _contradiction(end, self.wanted)
         self.X[:, begin:end] = pick(X, good)
         self.theta, self.residuals, self.limits = (
             np.append(old, new[good])
@@ -413,32 +372,15 @@ class Slicing:
 
     # --- state --------------------------------------------------------------------------------------
 
-    def _report(self) -> str:
-        """Append the state to the history, and call the callback; return a reason to stop, if any.
+    def _all_values(self) -> IterationState:
+        """Describe the state: values that have not been found are at an end, with the residual ||A||."""
+        end = next((cut.sigma for cut in self.cuts if math.isfinite(cut.sigma)), 0.0)
+        unknown, norm = np.full(self.wanted - self.found, end), self.pencil.norms.A
+        limits = np.append(self.limits, self.problem.tolerance.limits(unknown, norm))
+        residuals = np.append(self.residuals, np.full(len(unknown), norm))
+        return self._state(np.append(self.theta, unknown), residuals, limits)
 
-        Values that have not been found are represented by the end of their range, with the residual ||A||.
-        """
-        gaps = [(gap, self._missing(*gap)) for gap in itertools.pairwise(self.cuts)]
-        places = [
-            np.full(max(missing, 0), next((c.sigma for c in gap if math.isfinite(c.sigma)), 0.0))
-            for gap, missing in gaps
-        ]
-        unknown = np.concatenate(places)[: self.wanted - self.found]
-        norm = self.pencil.norms.A
-        limits = self.problem.tolerance.limits(unknown, norm)
-        state = IterationState(
-            restart=self.shifts - 1,
-            eigenvalues=np.append(self.theta, unknown),
-            residuals=np.append(self.residuals, np.full(len(unknown), norm)),
-            limits=np.append(self.limits, limits),
-            operator_columns=self.counts.operator_columns,
-            time_s=self.earlier_s + time.perf_counter() - self.problem.begin_s,
-        )
-        self.history.append(state)
-        is_over = stops(self.problem.callback, state.times(self.problem.exponent))
-        return "callback" if is_over else ""
-
-    def fingerprint(self) -> dict[str, Any]:
+    def _fingerprint(self) -> dict[str, Any]:
         """Collect everything that determines the result, except the matrices themselves."""
         problem, ends = self.problem, [self.cuts[0], self.cuts[-1]]
         return {
@@ -454,44 +396,27 @@ class Slicing:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state between two shifts: host arrays, numbers, and lists and dictionaries of these."""
-        return {
+        return super().snapshot() | {
             "X": to_host(self.X[:, : self.found].array),
-            **{name: getattr(self, name) for name in ("theta", "residuals", "limits", "shifts", "fruitless")},
             "cuts": [list(asdict(cut).values()) for cut in self.cuts],
-            "rng": self.problem.rng.bit_generator.state,
-            "counts": asdict(self.counts),
-            "history": [asdict(state) for state in self.history],
-            "elapsed_s": self.earlier_s + time.perf_counter() - self.problem.begin_s,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        pairs = [restored(np.zeros(0), saved[name], name) for name in ("theta", "residuals", "limits")]
-        cuts = [
-            Cut(*(restored(0 if i == 1 else 0.0, x, "cuts") for i, x in enumerate(cut)))
-            for cut in saved["cuts"]
-        ]
-        count = len(pairs[0])
-        if (
-            len({len(part) for part in pairs}) > 1
-            or count > self.wanted
-            or cuts[0] != self.cuts[0]
-            or cuts[-1] != self.cuts[-1]
-        ):
-            raise ValueError(f"{count} pairs of {self.wanted} between {cuts[0]} and {cuts[-1]}")
-        if count:
-            assign(self.X[:, :count], saved["X"])
-        self.theta, self.residuals, self.limits = pairs
-        self.cuts[:] = cuts
-        self.shifts, self.fruitless = (restored(0, saved[name], name) for name in ("shifts", "fruitless"))
-        self.problem.rng.bit_generator.state = saved["rng"]
-        for name, number in saved["counts"].items():
-            setattr(self.counts, name, restored(0, number, name))
-        self.earlier_s = restored(0.0, saved["elapsed_s"], "elapsed_s")
-        self.history[:] = [IterationState.restored(state) for state in saved["history"]]
+        super().resume(saved)
+        if self.found:
+            assign(self.X[:, : self.found], saved["X"])
+        self.cuts[:] = [Cut(*cut) for cut in saved["cuts"]]
 
 
 def basis_columns(missing: int, block_size: int = 8) -> int:
     """Choose the size of a basis, where so many values are missing."""
     columns = COLUMNS * PER_SHIFT if missing > PER_SHIFT else LAST_COLUMNS * missing
     return int(columns) + SPARE_BLOCKS * block_size
+
+
+def _contradiction(found: int, counted: int) -> BreakdownError:
+    return BreakdownError(
+        f"interval: {counted} eigenvalues were counted in a part of it, but {found} were found: the pivots "
+        "of the factorisations are too inaccurate; use method='filter'."
+    )

@@ -1,39 +1,43 @@
-"""The stages of a plan: iterations, shift-invert, and dense LAPACK where these fail or cost more."""
+"""The stages of a plan, run in turn: each takes over where those before have not settled the problem."""
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, as_operator
+from blockvec import Operator
 from blockvec.errors import BreakdownError
 
-from .arguments import is_explicit
+from .arguments import tall_block
 from .blocks import to_host
-from .combine import errors_allowed, one_after_other, staged
+from .combine import both_ends, errors_allowed, join_ends, one_after_other, staged
 from .costs import FEW_ROWS
-from .dense import dense_matrix
-from .drivers import solve
+from .drivers import prepare, solve, solve_iteratively
 from .iterations.rayleigh_ritz import FLOOR
-from .planning import Plan
-from .problem import Problem, Verification
+from .placement import shift_invert_s
+from .planning import Plan, StageName
+from .problem import IterationOptions, Problem, Successor, Verification
 from .result import EigenResult, InfiniteError, SingularError
-from .runtime.memory import require_memory
 from .settle import is_complete
-from .shift_invert import solve_or_factorise, solve_pair
-from .sizes import dense_bytes
+from .sizes import outpaced
 
 if TYPE_CHECKING:
     from .transform.standard_form import StandardForm
 
+LEAST_S = 0.05  # s: an iteration at an end may take so long in any case
+ELEMENT_S = 1e-7  # s per stored element, beside that: several times the time of a prediction
+# Restarts of a pair's iteration, which solves with M in each step, until the end of its spectrum is located.
+PAIR_RESTARTS = {"host": 40, "gpu": 2}
 # Distances of other shifts, in rounding errors, where a value is nearer than `SPOILING` ||A - sigma M||.
 FURTHER_MOVES, SPOILING = (3e5, 1e7), 1e-9
 EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
+ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which factors may succeed
 # What an iteration did that ended for each of these reasons without all pairs; others hold for every method.
 FAILURES = {
     "costly": "took as many applications of A as dense LAPACK takes time for",
@@ -41,43 +45,82 @@ FAILURES = {
     "maxiter": "did not converge",
     "converged": "did not reach the limit that rounding sets",
 }
+OF_ITERATIONS = "start", "checkpoint", "block_size", "ncv", "maxiter", "preconditioner", "jd_options"
 UNDECIDED = "did not find out whether copies are missing"  # with all pairs
 
 
-def fits_dense(op: Operator) -> bool:
-    """Check whether dense LAPACK takes seconds."""
-    return op.shape[0] <= FEW_ROWS
+@dataclass
+class Task:
+    """A scaled problem with its matrices, and the plan for it."""
+
+    problem: Problem
+    plan: Plan
+    A: Any
+    M: Any
+    mode: str
+    shift: float | None  # scaled, as the interval is
+    make_form: Callable[[], StandardForm] | None  # of a problem that is transformed, once
+    predicted_s: tuple[float, float] | None  # of an iteration at an end, and of factors
+    interval: tuple[float, float] | None
+    most: int | None  # pairs of an interval
+    options: IterationOptions | None = None  # of both ends
+
+    @property
+    def form(self) -> StandardForm | None:
+        """The standard form of a problem that is transformed."""
+        return None if self.make_form is None else self.make_form()
+
+    @property
+    def operator(self) -> Operator:
+        """The operator that applies A."""
+        return cast(Operator, self.problem.operator)
+
+    def solve(self, problem: Problem) -> EigenResult:
+        """Solve a part of the problem, in its standard form if it has one."""
+        if self.form is None:
+            return solve(problem)
+        from .transform.solution import solve_transformed
+
+        return solve_transformed(self.form, problem)
 
 
-def matrix_of(name: str, A: Any, like: Operator) -> Any:
-    """Form the dense matrix of an operator of the host that must be factorised; keep matrices.
+def run_stages(task: Task) -> EigenResult:
+    """Run the stages of a plan in turn."""
+    if not task.plan.has("end"):
+        return _run_or_densify(task)
+    from .auto_end import look
+    from .transform.spectral_map import SpectralMap
 
-    Only operators of few rows are formed; others are kept, too. `like` has the shape and
-    the type of a function.
-    """
-    if is_explicit(A) or not (hasattr(A, "shape") or callable(A)):
-        return A
-    op = as_operator(A, shape=like.shape, dtype=like.dtype)
-    if op.device != "cpu" or op.shape != like.shape or not fits_dense(op):
-        return A
-    require_memory(op, dense_bytes(op), f"the dense matrix of {name}", f"give {name} as a sparse matrix")
-    if op is not like:  # which has been checked
-        op.check_hermitian(0, name=name)
-    return dense_matrix(op, BlockVector.empty(op.shape[0], 0, op.dtype))
+    problem, sigma, first = task.problem, cast(float, task.shift), None
+    beside = look(task.operator, sigma, cast("tuple[float, float]", task.predicted_s))
+    if beside.end is not None:
+        attempt = staged(problem, "end")
+        first, is_settled = beside.solve(attempt)
+        if not is_settled and attempt.checkpoint is not None:
+            attempt.checkpoint.remove()
+    if first is None or not is_settled:
+        result = _run_or_densify(task)
+        if first is not None:
+            why = f"{result.info['why']}, after an attempt at the end of the spectrum beside sigma"
+            result = one_after_other(first, result.with_info(why=why), "LM", SpectralMap(sigma))
+        first = result
+    return first.with_info(
+        operator_columns=first.info["operator_columns"] + beside.columns,
+        block_applications=first.info["block_applications"] + beside.columns,
+    )
 
 
-def solve_or_densify(
-    problem: Problem, iterate: Callable[[], EigenResult], densely: Callable[[], EigenResult]
-) -> EigenResult:
-    """Solve by `iterate`, and by `densely` where that fails and the problem may be dense."""
+def _run_or_densify(task: Task) -> EigenResult:
+    """Run all other stages, and dense LAPACK where they fail and the problem may be dense."""
+    problem = task.problem
     if not problem.may_be_dense:
-        return iterate()
+        return _run_in_turn(task)
     try:
-        first = iterate()
+        first = _run_in_turn(task)
     except (BreakdownError, InfiniteError, np.linalg.LinAlgError) as error:
         cause = "rounding hid values" if isinstance(error, InfiniteError) else f"broke down ({error})"
         try:
-            return _explained(densely(), problem, f"the iteration {cause}")
+            return _explained(_densely(task), problem, f"the iteration {cause}")
         except (BreakdownError, InfiniteError):
             raise error from None  # of A itself
     stopped = first.info["stopped"]
@@ -85,7 +128,7 @@ def solve_or_densify(
     if is_complete(first, problem.verify) or is_asked_for or stopped not in FAILURES:
         return first
     failure = UNDECIDED if is_complete(first, "never") else FAILURES[stopped]
-    result = one_after_other(first, densely())
+    result = one_after_other(first, _densely(task))
     return _explained(result, problem, f"{first.info['method']} {failure}")
 
 
@@ -94,84 +137,152 @@ def _explained(result: EigenResult, problem: Problem, why: str) -> EigenResult:
     return result.with_info(why=why, time_s=time.perf_counter() - problem.begin_s)
 
 
-def solve_densely(
-    problem: Problem, form: StandardForm | None, sigma: float | None, mode: str, op: Operator, A: Any, M: Any
-) -> EigenResult:
-    """Solve a problem, given with its standard form if it has one, by dense LAPACK.
+def _run_in_turn(task: Task) -> EigenResult:
+    """Run the stages but dense LAPACK, at one end of the spectrum after the other where factors may help."""
+    problem, result = task.problem, None
+    if problem.which == "BE" and task.plan.has("shift-invert"):
+        return _both_ends(task)
+    for stage in task.plan.stages:
+        if result is not None and _takes_over(stage.name, task, result):
+            if problem.is_late():
+                return result.with_info(stopped="time_limit")
+            result = RUN[stage.name](task, result)
+        elif result is None and stage.name != "end":
+            result = RUN[stage.name](task, None)
+    assert result is not None
+    return result
 
-    Shifts then only select values, unless neither M nor A where M is singular has an inverse.
-    """
-    from .transform.solution import solve_transformed
+
+def _takes_over(name: StageName, task: Task, result: EigenResult) -> bool:
+    """Check whether a stage goes on, because those before it have not settled the problem."""
+    stopped, problem = result.info["stopped"], task.problem
+    if name == "window":
+        return stopped == "stagnated"
+    if name != "shift-invert" or problem.maxiter is not None:
+        return False
+    is_free = task.M is None or problem.locked is None
+    lacks_copies = task.M is not None and stopped == "converged" and not is_complete(result, problem.verify)
+    return is_free and (stopped in ENDED or lacks_copies) and not is_complete(result, problem.verify)
+
+
+def _both_ends(task: Task) -> EigenResult:
+    """Run the stages for both ends of a spectrum."""
+    form, problem, options, join = task.form, task.problem, None, join_ends
+    if form is None:
+        problem, options = prepare(_succeeded(task))
+    else:
+        from .transform.solution import joined_ends
+
+        join = functools.partial(joined_ends, form)
+    return both_ends(problem, lambda end: _run_in_turn(replace(task, problem=end, options=options)), join)
+
+
+def _succeeded(task: Task) -> Problem:
+    """Let an iteration on a matrix stop where shift-invert is predicted to take less time."""
+    problem, op = task.problem, task.operator
+    if problem.maxiter is not None:
+        return problem
+    least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
+    return replace(problem, successor=Successor(lambda: shift_invert_s(task.A, op), least_s=least_s))
+
+
+def _iterate(task: Task, first: EigenResult | None) -> EigenResult:
+    """Run an iteration, or dense LAPACK, for the problem as it is or in its standard form."""
+    problem, form = task.problem, task.form
+    if task.interval is not None:
+        from .interval import solve_interval
+
+        return solve_interval(problem, task.A, task.M, *task.interval, task.most)
+    if not task.plan.has("shift-invert") or (task.M is not None and problem.locked is not None):
+        return solve(problem) if form is None else _around_a_shift(task, form)
+    if form is not None:
+        soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
+        maxiter = soon if problem.maxiter is None else problem.maxiter
+        return task.solve(replace(staged(problem, "begun"), maxiter=maxiter))
+    if task.options is None:
+        task.problem, task.options = prepare(_succeeded(task))
+    return solve_iteratively(staged(task.problem, "begun"), task.options)
+
+
+def _above_zero(task: Task, first: EigenResult | None) -> EigenResult | None:
+    from .shift_invert import above_zero
+
+    return above_zero(cast("StandardForm", task.form), task.A, task.M, task.problem)
+
+
+def _window(task: Task, first: EigenResult | None) -> EigenResult:
+    """Go on by a filter around a target, after corrections."""
     from .transform.spectral_map import SpectralMap
-    from .transform.standard_form import standard_form
 
-    dense = replace(
-        problem,
-        method="dense",
-        start=None,
-        checkpoint=None,
+    problem, begun = task.problem, cast(EigenResult, first)
+    part = replace(
+        staged(problem, "window"),
+        start=tall_block("v0", begun.eigenvectors, problem.operator),
+        method="filter",
+        method_why=f"{begun.info['why']}; corrections stagnated, since eigenvalues are dense there",
         block_size=None,
         ncv=None,
         maxiter=None,
-        preconditioner=None,
-        jd_options=None,
     )
-    if form is not None and sigma is not None:
-        factors = form.factors
-        if factors is not None and form.map.sigma != sigma:  # moved: an eigenvalue there counts as above it
-            sigma -= FLOOR * factors.shift_rounding(sigma)
-        selecting = replace(dense, target=sigma, seen=SpectralMap(sigma, mode).transformed)
-        if M is None and form.inner is not form.A:
-            return solve(selecting)
-        if (unshifted := _without_shift(form, op, A, M)) is not None:
-            return solve_transformed(unshifted, selecting)
-        form = standard_form(op, A, M, sigma, mode=mode, factors=factors, method="dense")
-    return solve(dense) if form is None else solve_transformed(form, dense)
+    return one_after_other(begun, task.solve(part), problem.which, SpectralMap(problem.target))
 
 
-def _without_shift(form: StandardForm, op: Operator, A: Any, M: Any) -> StandardForm | None:
-    """Form a problem without the shift that another form of it has; None where that needs one."""
-    from .transform.condensation import condensed_form
-    from .transform.standard_form import standard_form
+def _shift_invert(task: Task, first: EigenResult | None) -> EigenResult:
+    """Go on by shift-invert from outside the spectrum; where no shift is found, iterate on."""
+    from .shift_invert import by_shift_invert
 
-    try:
-        if form.inner is form.A:
-            return standard_form(op, A, M, math.inf, None, "reciprocal")
-        return standard_form(op, A, M, None)
-    except SingularError:
-        return condensed_form(op, A, M) if op.device == "cpu" and form.inner is not form.A else None
+    problem, options, begun = task.problem, task.options, cast(EigenResult, first)
+    result = by_shift_invert(begun, task.A, task.M, staged(problem, "factorised"))
+    if result is not None:
+        return result
+    start = tall_block("v0", begun.eigenvectors, problem.operator)
+    rest = replace(staged(problem, "continued"), start=start, successor=None)
+    if options is None:  # those of a standard form are chosen within it
+        again = task.solve(rest)
+    else:
+        again = solve_iteratively(rest, replace(options, is_outpaced=outpaced(rest, options)))
+    return one_after_other(begun, again, problem.which)
 
 
-def iterate(
-    problem: Problem, plan: Plan, form: StandardForm | None, A: Any, M: Any, shift: float | None
-) -> EigenResult:
-    """Run the stages of a plan for a problem as it is or in its standard form, but dense LAPACK."""
-    may_factorise = plan.has("shift-invert")
-    if form is None:
-        return solve_or_factorise(problem, A) if may_factorise else solve(problem)
+RUN: dict[StageName, Callable[[Task, EigenResult | None], EigenResult | None]] = {
+    "above zero": _above_zero,
+    "iterate": _iterate,
+    "slices": _iterate,
+    "dense": _iterate,
+    "window": _window,
+    "shift-invert": _shift_invert,
+}
+
+
+# --- around a shift -----------------------------------------------------------------------------------
+
+
+def _around_a_shift(task: Task, form: StandardForm) -> EigenResult:
+    """Solve a problem in its standard form, for values around a shift at those nearest to the one given."""
     from .transform.solution import AT_THE_LIMIT, solve_proven, solve_transformed
     from .transform.spectral_map import SpectralMap
     from .transform.standard_form import standard_form
 
-    if may_factorise:
-        return solve_pair(form, A, M, problem)
+    problem, shift = task.problem, task.shift
     may_prove = problem.which == "LM" and problem.locked is None and form.factors is not None
     method = solve_proven if may_prove and problem.verify == "always" else solve_transformed
     result = method(form, problem)
+    if shift is None or form.factors is None:
+        return result
     for distance in FURTHER_MOVES:
         # A value so near the shift that rounding errors of its solves spoil the other pairs.
         is_over = result.converged.all() or result.info["stopped"] not in AT_THE_LIMIT
-        if is_over or problem.may_be_dense or problem.is_late():
-            break
-        if shift is None or form.factors is None or form.factors.nearest > SPOILING:
+        if is_over or problem.may_be_dense or problem.is_late() or form.factors.nearest > SPOILING:
             break
         sigma = shift - distance * form.factors.shift_rounding(shift)
-        form = standard_form(form.A, A, M, sigma, factors=form.factors, k=problem.k, method=problem.method)
+        form = standard_form(
+            form.A, task.A, task.M, sigma, factors=form.factors, k=problem.k, method=problem.method
+        )
         again = replace(staged(problem, f"moved by {distance:g}"), start=None)
         seen = SpectralMap(shift, form.map.mode)
         result = one_after_other(result, method(form, again), problem.which, seen)
         result = result.with_info(why=f"{result.info['why']}; {shift:g} is too near an eigenvalue")
-    if shift is None or form.factors is None or form.map.sigma == shift or problem.which != "LM":
+    if form.map.sigma == shift or problem.which != "LM":
         return result
     return _nearest(result, shift, form, problem, method)
 
@@ -204,3 +315,47 @@ def _nearest(
         more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most))
         result = one_after_other(result, solve_for(form, replace(more, start=None)), "LM", form.map)
         extra *= 2
+
+
+# --- dense LAPACK -------------------------------------------------------------------------------------
+
+
+def _densely(task: Task) -> EigenResult:
+    """Solve by dense LAPACK.
+
+    Shifts then only select values, unless neither M nor A where M is singular has an inverse.
+    """
+    from .transform.solution import solve_transformed
+    from .transform.spectral_map import SpectralMap
+    from .transform.standard_form import standard_form
+
+    form, sigma, A, M = task.form, task.shift, task.A, task.M
+    none: dict[str, Any] = dict.fromkeys(OF_ITERATIONS)
+    dense = replace(task.problem, method="dense", **none)
+    if task.interval is not None:
+        return _iterate(replace(task, problem=dense), None)
+    if form is not None and sigma is not None:
+        factors = form.factors
+        if factors is not None and form.map.sigma != sigma:  # moved: an eigenvalue there counts as above it
+            sigma -= FLOOR * factors.shift_rounding(sigma)
+        selecting = replace(dense, target=sigma, seen=SpectralMap(sigma, task.mode).transformed)
+        if M is None and form.inner is not form.A:
+            return solve(selecting)
+        if (unshifted := _without_shift(form, task.operator, A, M)) is not None:
+            return solve_transformed(unshifted, selecting)
+        form = standard_form(task.operator, A, M, sigma, mode=task.mode, factors=factors, method="dense")
+        return solve_transformed(form, dense)
+    return task.solve(dense)
+
+
+def _without_shift(form: StandardForm, op: Operator, A: Any, M: Any) -> StandardForm | None:
+    """Form a problem without the shift that another form of it has; None where that needs one."""
+    from .transform.condensation import condensed_form
+    from .transform.standard_form import standard_form
+
+    try:
+        if form.inner is form.A:
+            return standard_form(op, A, M, math.inf, None, "reciprocal")
+        return standard_form(op, A, M, None)
+    except SingularError:
+        return condensed_form(op, A, M) if op.device == "cpu" and form.inner is not form.A else None

@@ -191,7 +191,7 @@ def products_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
                 expected = 0.5 * (product - 3 * X) - (2 * (product - X * shifts) - Y)
                 assert is_close(half.array, expected[layout.rows], A.dtype)
                 x, y = (np.asfortranarray(whole[layout.rows].astype(A.dtype)) for whole in (X.real, Y.real))
-                op.add_product(x, y)  # column-major arrays
+                op.apply_columns(x, y, beta=1)  # column-major arrays
                 assert is_close(y, (A @ X.real + Y.real)[layout.rows], A.dtype)
 
 

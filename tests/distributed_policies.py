@@ -11,14 +11,7 @@ import pytest
 from blockvec import BlockVector, RowLayout
 from blockvec.errors import BreakdownError, ShapeError
 from blockvec.parallel import share
-from solvers.orthogonalization import (
-    Adaptive,
-    BCGSIPlus,
-    CholQR2,
-    PIPPlus,
-    RankedCholQR,
-    orthogonalize,
-)
+from solvers.orthogonalization import Adaptive, RankedCholQR, orthogonalize
 from tests.distributed import Work, layouts, listed_in
 
 WORKS: dict[str, Work] = {}
@@ -49,7 +42,7 @@ def check(W: Any, V: Any, layout: RowLayout, policy: Any) -> None:
     alone_in = BlockVector(np.array(W))
     alone = orthogonalize(alone_in, None if V is None else BlockVector(np.array(V)), policy=policy, rng=3)
     assert found.lost.sum() == alone.lost.sum()
-    assert found.reductions == alone.reductions or isinstance(policy, Adaptive | BCGSIPlus | type(None))
+    assert found.reductions == alone.reductions or isinstance(policy, Adaptive | type(None))
     whole, eps = Q.gather().array, np.finfo(W.dtype).eps
     scale = max(float(np.abs(W).max(initial=0.0)), 1e-30)
     assert np.abs(whole.conj().T @ whole - np.eye(W.shape[1])).max() <= 100 * eps
@@ -67,13 +60,10 @@ def every_policy_gives_the_identities(comm: Any, folder: Path) -> None:
         W = numbers(50, 3, dtype, 8)
         doubled = np.concatenate([W, W[:, :1], np.zeros((50, 1), dtype)], axis=1)
         for layout in layouts(50, comm):
-            for policy in (RankedCholQR(), CholQR2()):
-                check(W, None, layout, policy)
+            check(W, None, layout, RankedCholQR())
             check(doubled, None, layout, RankedCholQR())
-            for policy in (Adaptive(), BCGSIPlus(), PIPPlus()):
-                check(W, V, layout, policy)
-            for policy in (Adaptive(), BCGSIPlus()):
-                check(doubled, V, layout, policy)
+            check(W, V, layout, Adaptive())
+            check(doubled, V, layout, Adaptive())
 
 
 @work

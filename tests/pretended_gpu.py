@@ -15,17 +15,17 @@ import scipy.sparse as sp
 
 import blockvec.backends as backends
 import blockvec.backends.cuda.backend as cuda
-from blockvec import dispatch, precompile
-from blockvec.backends import Candidate
+from blockvec import precompile
+from blockvec.backends import Candidate, base
 from blockvec.backends.cuda import device_csr, elementwise, small_matrices, sparse
 from blockvec.backends.cuda.device import Gpu
 from blockvec.backends.host.backend import HOST
-from blockvec.backends.host.sweeps import sweep
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.sparse.chain_plan import Chain
 from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.operations import dispatch
 from tests.pretended_cupy import Array, CuPy, bare, compiled
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]
@@ -122,20 +122,27 @@ def _compute(problem: Any, *operands: Any) -> None:
     """Compute what a kernel of blockvec does."""
     operands = tuple(map(bare, operands))
     if isinstance(problem, SweepProblem):
-        sweep(problem, *operands)
+        W, V, C, S = operands
+        combines = problem.operation == "combine_dot"
+        V[...] = V @ C if combines else V - W @ C
+        S[...] = (W if combines else V).conj().T @ V
         return
     if not isinstance(problem, SpmmvProblem):
         _chosen(problem).run(problem, *operands)
         return
     S, X, Y, *rest = operands
+    plain = dataclasses.replace(problem, chain="none", dots=(), gram=())
+    _chosen(plain).run(plain, S.host, X, Y, *rest[:3])
     if problem.fused:
-        fused = rest.pop()
-        dots, gram = ({name: bare(out) for name, out in sums.items()} for sums in (fused.dots, fused.gram))
-        rest.append(dataclasses.replace(fused, Z=bare(fused.Z), dots=dots, gram={}))
-        for name, out in gram.items() if problem.gram else ():
-            _compute(dataclasses.replace(problem, gram=()), S, X, Y, *rest)
-            out[...] = (X if name == "xy" else Y).conj().T @ Y
-    _chosen(problem).run(problem, S.host, X, Y, *rest)
+        fused, blocks = rest[3], {"x": X, "y": Y}
+        if fused.Z is not None:
+            Z = bare(fused.Z)
+            Z[...] = fused.eta * Y + (fused.delta * Z if fused.delta else 0)
+        for name, out in fused.dots.items():
+            dots = np.vecdot(blocks[name[0]].T, blocks[name[1]].T)
+            bare(out)[...] = dots if name == "xy" else dots.real
+        for name, out in fused.gram.items():
+            bare(out)[...] = blocks[name[0]].conj().T @ Y
 
 
 def _chosen(problem: Any) -> Candidate:
@@ -253,7 +260,7 @@ def pretended_gpu(
 def _forget() -> None:
     """Forget which backend arrays belong to, and what was chosen for them."""
     backends._on_gpu.cache_clear()
-    backends._of_cupy.clear()
+    base._of_cupy.clear()
     dispatch.forget()
 
 

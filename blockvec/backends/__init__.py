@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError
-from .base import Array, Backend, Candidate, DeviceArray
+from .base import Array, Backend, Candidate, DeviceArray, is_cupy
 from .host.backend import HOST
 from .host.threads import run_in_threads, single_threaded_blas
 
@@ -25,17 +25,6 @@ __all__ = [
     "run_in_threads",
     "single_threaded_blas",
 ]
-
-
-def is_cupy(array: object) -> bool:
-    """Check whether an object is a CuPy array, without importing CuPy."""
-    kind = type(array)
-    if kind not in _of_cupy:
-        _of_cupy[kind] = kind.__module__.partition(".")[0] == "cupy"
-    return _of_cupy[kind]
-
-
-_of_cupy: dict[type, bool] = {}
 
 
 def backend_of(array: Array) -> Backend:

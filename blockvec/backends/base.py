@@ -28,6 +28,17 @@ DeviceArray: TypeAlias = Any
 """An `Array` in code that uses attributes of CuPy's arrays only, such as ``data.ptr`` and ``get``."""
 
 
+def is_cupy(array: object) -> bool:
+    """Check whether an object is a CuPy array, without importing CuPy."""
+    kind = type(array)
+    if kind not in _of_cupy:
+        _of_cupy[kind] = kind.__module__.partition(".")[0] == "cupy"
+    return _of_cupy[kind]
+
+
+_of_cupy: dict[type, bool] = {}
+
+
 def _prepare_nothing(problem: Problem, *operands: Any) -> None:
     """Prepare nothing."""
 
@@ -164,10 +175,11 @@ class GraphRecorder(Protocol):
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
         """Record operations without running them; return a function that repeats them."""
+        return operations
 
 
 class KrylovLauncher(Protocol):
-    """Queues Lanczos steps on one basis of up to `columns` columns; see `blockvec.krylov_steps`.
+    """Queues Lanczos steps on one basis of up to `columns` columns; see `blockvec.operators.krylov_steps`.
 
     Attributes
     ----------
@@ -239,8 +251,9 @@ class Backend(Protocol):
     def krylov_steps(self, matrix: Any, V: Array, b: int) -> KrylovLauncher | None:
         """Prepare Lanczos steps, one or several per launch, with a prepared matrix; None without a kernel.
 
-        See `blockvec.sparse_operator.SparseOperator.krylov_steps`.
+        See `blockvec.operators.sparse.SparseOperator.krylov_steps`.
         """
+        return None
 
     def recurrence(
         self, matrix: Any, X: Array, Y: Array, alpha: complex, beta: complex, shift: complex, turns: int
@@ -249,17 +262,19 @@ class Backend(Protocol):
 
         None where there is no kernel, or one launch per product takes no more time.
         """
+        return None
 
     def lanczos_recurrence(
         self, matrix: Any, X: Array, norms: Callable[[], Array]
     ) -> Callable[[int], Array] | None:
         """Prepare Lanczos recurrences from the columns of X, whose norms a function computes, in one launch.
 
-        See `blockvec.sparse_operator.SparseOperator.lanczos_recurrence`. None as `recurrence`.
+        See `blockvec.operators.sparse.SparseOperator.lanczos_recurrence`. None as `recurrence`.
         """
+        return None
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
-        """Compute T = R^-1 for G = R^H R, and a report; see `blockvec.small_matrices.inverse_factor`.
+        """Compute T = R^-1 for G = R^H R, and a report; see `blockvec.inverse_factor`.
 
         The report has 3 b + 1 rows of double-precision numbers: the Hermitian part of G, R, T, and a row that
         begins with the growth.

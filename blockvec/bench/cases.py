@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .. import products
-from ..adapters import as_operator
 from ..backends import Array, Backend, backend_for
-from ..blockvector import BlockVector
-from ..dispatch import accepts, choose
+from ..blocks.blockvector import BlockVector
 from ..errors import OptionError
 from ..kernels.limits import round_up
 from ..kernels.problem import Problem, StreamProblem, itemsize
-from ..matrices import open_matrix
+from ..models.catalogue import open_matrix
+from ..operations import products
+from ..operations.dispatch import accepts, choose
+from ..operators.adapters import as_operator
 from ..system.frozen import frozen
 from ..system.memory import available_memory
-
-OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby", "apply")
-RECTANGULAR = ("dot", "combine", "update", "combine_dot", "update_gram")
 
 HOST_ELEMENTS = 4_000_000  # elements per operand on a CPU: 32 MB in double precision
 GPU_OPERAND_BYTES = 2 << 30  # bytes per operand on a GPU
@@ -35,6 +33,7 @@ L2_FOOTPRINT = 8  # the same on a GPU, in multiples of its L2
 ALIGNMENT = 512  # bytes between the starts of blocks, as between GPU allocations
 
 Call = Callable[[], object]
+Function = Callable[..., object]
 
 
 @frozen
@@ -88,7 +87,7 @@ class Sizes:
         return 0 if self.quick else whole
 
 
-def turns(function: Callable[..., object], *operands: Sequence[Any]) -> Call:
+def turns(function: Function, *operands: Sequence[Any]) -> Call:
     """Bind the function to operands; each call uses the next set, and each list cycles at its own length."""
     sets = zip(*map(itertools.cycle, operands), strict=True)
     return lambda: function(*next(sets))
@@ -108,7 +107,6 @@ def make_cases(
     Widths M and N that differ are run only for dot, combine, update and sweeps, on a basis of M columns and a
     block of N; products with `matrices` with blocks of M columns. Unknown operations raise an `OptionError`.
     """
-    sizes = sizes or Sizes()
     for operation in operations:
         if operation not in OPERATIONS:
             raise OptionError(f"operation {operation!r} is not known; give some of {', '.join(OPERATIONS)}.")
@@ -116,26 +114,20 @@ def make_cases(
     for name, matrix in opened.items():
         if isinstance(matrix, np.ndarray):
             raise OptionError(f"{name}: apply is measured on sparse matrices.")
-    return _cases(operations, dtypes, shapes, backend_for(device), sizes, opened)
+    backend, sizes = backend_for(device), sizes or Sizes()
 
+    def cases() -> Iterator[Case]:
+        for dtype in dtypes if {*operations} - {"apply"} else ():
+            memory = _memory(dtype, shapes, sizes, backend)
+            for operation, (M, N) in itertools.product(operations, shapes):
+                if operation != "apply" and (M == N or operation in RECTANGULAR):
+                    rows = sizes.rows_for(max(M, N), dtype, backend)
+                    yield _dense_case(operation, _Blocks(memory, backend, dtype, rows, M, N, sizes.ld))
+        for name, matrix in opened.items():
+            for dtype, width in itertools.product(dtypes, dict.fromkeys(M for M, _ in shapes)):
+                yield _sparse_case(name, matrix.astype(dtype), width, dtype, backend)
 
-def _cases(
-    operations: Sequence[str],
-    dtypes: Sequence[str],
-    shapes: Sequence[tuple[int, int]],
-    backend: Backend,
-    sizes: Sizes,
-    matrices: dict[str, Any],
-) -> Iterator[Case]:
-    for dtype in dtypes if {*operations} - {"apply"} else ():
-        memory = _memory(dtype, shapes, sizes, backend)
-        for operation, (M, N) in itertools.product(operations, shapes):
-            if operation != "apply" and (M == N or operation in RECTANGULAR):
-                rows = sizes.rows_for(max(M, N), dtype, backend)
-                yield _dense_case(operation, _Blocks(memory, backend, dtype, rows, M, N, sizes.ld))
-    for name, matrix in matrices.items():
-        for dtype, width in itertools.product(dtypes, dict.fromkeys(M for M, _ in shapes)):
-            yield _sparse_case(name, matrix.astype(dtype), width, dtype, backend)
+    return cases()
 
 
 def _memory(
@@ -172,15 +164,11 @@ class _Blocks:
 
     def _cut(self, flat: Array, width: int) -> list[BlockVector]:
         """Cut memory into disjoint blocks."""
-        ld = self.ld or max(self.M, self.N)
-        size, step = self.rows * ld, ALIGNMENT // flat.itemsize
+        first, ld = (1, self.ld) if self.ld else (0, width)
+        size, step = self.rows * (self.ld or max(self.M, self.N)), ALIGNMENT // flat.itemsize
         starts = range(0, max(len(flat) - size, 0) + 1, round_up(size, step))
-        if self.ld:
-            views = (flat[start : start + size].reshape(self.rows, ld) for start in starts)
-            return [BlockVector(view[:, 1 : 1 + width]) for view in views]
-        return [
-            BlockVector(flat[start : start + self.rows * width].reshape(self.rows, width)) for start in starts
-        ]
+        wholes = (flat[start : start + self.rows * ld].reshape(self.rows, ld) for start in starts)
+        return [BlockVector(whole[:, first : first + width]) for whole in wholes]
 
     def inputs(self) -> tuple[list[BlockVector], list[BlockVector]]:
         """Create disjoint input blocks of M and of N columns."""
@@ -203,14 +191,99 @@ class _Blocks:
         return self.backend.from_host(Q.astype(self.dtype))
 
 
-Sets = tuple[Sequence[BlockVector], ...]
-Made = tuple[Problem, Sets, dict[str, Callable[..., object]], Callable[..., object]]
+def _product(A: Array, B: Array) -> Array:
+    return (A.conj() if A.dtype.kind == "c" else A).T @ B
+
+
+def _scaled(factor: float, Y: Array, X: Array) -> Array:
+    Y *= factor
+    Y += X
+    return Y
+
+
+def _set(Y: Array, X: Array) -> Array:
+    Y[...] = X
+    return Y
+
+
+Made = tuple[
+    Problem, tuple[Sequence[BlockVector], ...], dict[str, Callable[..., object]], Callable[..., object]
+]
 """A problem, the sets of its operands, blockvec's calls on blocks by name, and the usual one on arrays."""
+
+
+def _of_two(operation: str, s: _Blocks) -> Made:
+    """Make a product of two tall blocks."""
+    A, B = s.inputs()
+    if operation == "gram":
+        problem = products.tsmttsm_problem(A[0].array, A[0].array, True)
+        return problem, (A,), {"blockvec": BlockVector.gram}, lambda V: _product(V, V)
+    problem = products.tsmttsm_problem(A[0].array, B[0].array, True)
+    return problem, (A, B), {"blockvec": BlockVector.dot}, _product
+
+
+def _of_coefficients(operation: str, s: _Blocks) -> Made:
+    """Make a product of a block and a small matrix: B = A C, B = A C + B / 2, or A = A C."""
+    A, B, C, matmul = s.inputs()[0], s.outputs(), s.coefficients(), s.backend.xp.matmul
+    if operation == "inplace":
+        problem = products.tsmm_problem(A[0].array, C, A[0].array)
+        return problem, (A,), {"blockvec": lambda V: V.combine(C, out=V)}, lambda V: _set(V, V @ C)
+    if operation == "update":
+        problem = products.tsmm_problem(A[0].array, C, B[0].array, 1, 0.5)
+        ours = {"blockvec": lambda V, W: V.combine(C, beta=0.5, out=W)}
+        return problem, (A, B), ours, lambda V, W: _scaled(0.5, W, V @ C)
+    problem = products.tsmm_problem(A[0].array, C, B[0].array)
+    ours = {"blockvec": lambda V, W: V.combine(C, out=W)}
+    return problem, (A, B), ours, lambda V, W: matmul(V, C, out=W)
+
+
+def _sweep(operation: str, s: _Blocks) -> Made:
+    """Make two products in one sweep over a basis X and a block Y, beside the two calls."""
+    W, V = s.inputs()[0], s.outputs()
+    if operation == "combine_dot":
+        C = s.rotation()
+        calls: dict[str, Function] = {
+            "blockvec": lambda X, Y: Y.combine_dot(C, X),
+            "two calls": lambda X, Y: X.dot(Y.combine(C, out=Y)),
+        }
+        problem = products.sweep_problem("combine_dot", V[0].array, C, W[0].array)
+        return problem, (W, V), calls, lambda X, Y: _product(X, _set(Y, Y @ C))
+    C = s.coefficients()
+    calls = {
+        "blockvec": lambda X, Y: Y.update_gram(X, C),
+        "two calls": lambda X, Y: X.combine(C, alpha=-1, beta=1, out=Y).gram(),
+    }
+
+    def plain(X: Array, Y: Array) -> Array:
+        Y -= X @ C
+        return _product(Y, Y)
+
+    return products.sweep_problem("update_gram", V[0].array, C, W[0].array), (W, V), calls, plain
+
+
+def _axpby(operation: str, s: _Blocks) -> Made:
+    problem = StreamProblem("axpby", s.rows, s.M, s.dtype, 2, 1)
+    calls = {"blockvec": lambda V, W: W.axpby(0.5, V, 0.25)}
+    return problem, (s.inputs()[0], s.outputs()), calls, lambda X, Y: _scaled(0.25, Y, 0.5 * X)
+
+
+_MAKERS: dict[str, Callable[[str, _Blocks], Made]] = {
+    "dot": _of_two,
+    "gram": _of_two,
+    "combine": _of_coefficients,
+    "update": _of_coefficients,
+    "inplace": _of_coefficients,
+    "combine_dot": _sweep,
+    "update_gram": _sweep,
+    "axpby": _axpby,
+}
+OPERATIONS = (*_MAKERS, "apply")
+RECTANGULAR = ("dot", "combine", "update", "combine_dot", "update_gram")
 
 
 def _dense_case(operation: str, blocks: _Blocks) -> Case:
     """Make the case of a call on blocks, beside the usual expression and vendors' kernels on their arrays."""
-    problem, sets, ours, plain = _MAKERS[operation](blocks)
+    problem, sets, ours, plain = _MAKERS[operation](operation, blocks)
     calls = {name: turns(call, *sets) for name, call in ours.items()}
     arrays = [[block.array for block in each] for each in sets]
     calls["numpy" if blocks.backend.name == "cpu" else "cupy"] = turns(plain, *arrays)
@@ -227,116 +300,19 @@ def case(
     return Case(operation, problem, chosen.name, calls, chosen.configuration(), matrix)
 
 
-def _product(A: Array, B: Array) -> Array:
-    return (A.conj() if A.dtype.kind == "c" else A).T @ B
-
-
-def _dot(blocks: _Blocks) -> Made:
-    A, B = blocks.inputs()
-    problem = products.tsmttsm_problem(A[0].array, B[0].array, True)
-    return problem, (A, B), {"blockvec": BlockVector.dot}, _product
-
-
-def _gram(blocks: _Blocks) -> Made:
-    A, _ = blocks.inputs()
-    problem = products.tsmttsm_problem(A[0].array, A[0].array, True)
-    return problem, (A,), {"blockvec": BlockVector.gram}, lambda V: _product(V, V)
-
-
-def _combine(blocks: _Blocks) -> Made:
-    A, B, C = blocks.inputs()[0], blocks.outputs(), blocks.coefficients()
-    problem, matmul = products.tsmm_problem(A[0].array, C, B[0].array), blocks.backend.xp.matmul
-    ours = {"blockvec": lambda V, W: V.combine(C, out=W)}
-    return problem, (A, B), ours, lambda V, W: matmul(V, C, out=W)
-
-
-def _update(blocks: _Blocks) -> Made:
-    A, B, C = blocks.inputs()[0], blocks.outputs(), blocks.coefficients()
-
-    def plain(V: Array, W: Array) -> Array:
-        W *= 0.5
-        W += V @ C
-        return W
-
-    problem = products.tsmm_problem(A[0].array, C, B[0].array, 1, 0.5)
-    return problem, (A, B), {"blockvec": lambda V, W: V.combine(C, beta=0.5, out=W)}, plain
-
-
-def _inplace(blocks: _Blocks) -> Made:
-    A, C = blocks.inputs()[0], blocks.coefficients()
-
-    def plain(V: Array) -> Array:
-        V[...] = V @ C
-        return V
-
-    problem = products.tsmm_problem(A[0].array, C, A[0].array)
-    return problem, (A,), {"blockvec": lambda V: V.combine(C, out=V)}, plain
-
-
-def _combine_dot(blocks: _Blocks) -> Made:
-    W, V, C = blocks.inputs()[0], blocks.outputs(), blocks.rotation()
-
-    def plain(X: Array, Y: Array) -> Array:
-        Y[...] = Y @ C
-        return _product(X, Y)
-
-    calls = {
-        "blockvec": lambda X, Y: Y.combine_dot(C, X),
-        "two calls": lambda X, Y: X.dot(Y.combine(C, out=Y)),
-    }
-    return products.sweep_problem("combine_dot", V[0].array, C, W[0].array), (W, V), calls, plain
-
-
-def _update_gram(blocks: _Blocks) -> Made:
-    W, V, C = blocks.inputs()[0], blocks.outputs(), blocks.coefficients()
-
-    def plain(X: Array, Y: Array) -> Array:
-        Y -= X @ C
-        return _product(Y, Y)
-
-    calls = {
-        "blockvec": lambda X, Y: Y.update_gram(X, C),
-        "two calls": lambda X, Y: X.combine(C, alpha=-1, beta=1, out=Y).gram(),
-    }
-    return products.sweep_problem("update_gram", V[0].array, C, W[0].array), (W, V), calls, plain
-
-
-def _axpby(blocks: _Blocks) -> Made:
-    def plain(X: Array, Y: Array) -> None:
-        Y *= 0.25
-        Y += 0.5 * X
-
-    problem = StreamProblem("axpby", blocks.rows, blocks.M, blocks.dtype, 2, 1)
-    calls = {"blockvec": lambda V, W: W.axpby(0.5, V, 0.25)}
-    return problem, (blocks.inputs()[0], blocks.outputs()), calls, plain
-
-
-_MAKERS: dict[str, Callable[[_Blocks], Made]] = {
-    "dot": _dot,
-    "gram": _gram,
-    "combine": _combine,
-    "update": _update,
-    "inplace": _inplace,
-    "combine_dot": _combine_dot,
-    "update_gram": _update_gram,
-    "axpby": _axpby,
-}
-
-
 def _sparse_case(name: str, matrix: Any, width: int, dtype: str, backend: Backend) -> Case:
     """Make the case of Y = A X, beside SciPy or CuPy."""
     S = as_operator(matrix, device=backend.name)
     X = BlockVector.random(S.shape[1], width, dtype, device=backend.name, rng=1)
     Y = BlockVector.empty(S.shape[0], width, dtype, device=backend.name)
-    if backend.name == "cpu":
-        peer = "scipy"
-    else:
+    peer = "scipy"
+    if backend.name != "cpu":
         from cupyx.scipy.sparse import csr_matrix
 
         peer, matrix = "cupy", csr_matrix(matrix)
-    calls = {"blockvec": lambda: S.apply(X, out=Y), peer: lambda: matrix @ X.array}
+    calls: dict[str, Call] = {"blockvec": partial(S.apply, X, out=Y), peer: lambda: matrix @ X.array}
     for call in calls.values():
-        call()  # type: ignore[no-untyped-call]  # the first product divides or compiles
+        call()  # the first product divides or compiles
     known = S.explain(X)
     assert known is not None  # of a matrix
     return case("apply", known[0], backend, calls, name)

@@ -12,10 +12,10 @@ import threadpoolctl
 from .. import __version__
 from ..backends import Backend, backend_for
 from ..backends.host import llvm
-from ..config import options
 from ..errors import CompileError
 from ..kernels.build import compiler_version, kernel_package
-from ..profile import ceilings
+from ..operations.profile import ceilings
+from ..system.config import options
 
 OLD_FOLDERS = ("cubins", "choices", "tuned", "precompiled")  # of the cache of version 0.2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..backends import Backend
 from ..kernels.measure import Timing, measure_beside
-from ..kernels.problem import Problem, SpmmvProblem
+from ..kernels.problem import SpmmvProblem
 from ..kernels.roofline import Ceilings, fraction, gather_time, traffic
 from ..system.frozen import frozen
 from .cases import Case
@@ -15,48 +15,30 @@ BLAS_SPIN_S = 0.12
 
 @frozen
 class Measured:
-    """A case with its timings."""
+    """A case with the timings of blockvec and of its peers."""
 
     case: Case
-    timings: dict[str, Timing]
+    ours: Timing
+    peers: dict[str, Timing]
     ceilings: Ceilings
-
-    @property
-    def ours(self) -> Timing:
-        """Timing of blockvec."""
-        return self.timings["blockvec"]
-
-    @property
-    def peers(self) -> dict[str, Timing]:
-        """Timings of the peers."""
-        return {name: timing for name, timing in self.timings.items() if name != "blockvec"}
 
     def line(self) -> str:
         """Format the table row."""
         problem, ours_s = self.case.problem, self.ours.median_s
+        if isinstance(problem, SpmmvProblem):
+            rows, M, N = problem.n_rows, problem.width, problem.width
+        else:
+            rows, M, N = problem.K, problem.M, getattr(problem, "N", problem.M)
         rate = traffic(problem).total_bytes / ours_s * 1e-9
         name, best = min(self.peers.items(), key=lambda peer: peer[1].median_s)
         limit, theirs = (fraction(problem, time_s, self.ceilings) for time_s in (ours_s, best.median_s))
         gather_s = gather_time(problem, self.ceilings)
         gathered = "-" if gather_s is None else f"{gather_s / ours_s:.0%}"
         return (
-            f"{self.case.operation:11} {problem.dtype:10} {' '.join(f'{M:3d}' for M in widths(problem))} "
-            f"{rows(problem):10d}  {self.case.kernel:15} {self.ours.median_s * 1e3:9.3f} {rate:8.1f} "
-            f"{limit:6.0%} {gathered:>6}  {name:15} {best.median_s * 1e3:9.3f} {theirs:6.0%} "
-            f"{best.median_s / self.ours.median_s:8.2f}"
+            f"{self.case.operation:11} {problem.dtype:10} {M:3d} {N:3d} {rows:10d}  {self.case.kernel:15} "
+            f"{ours_s * 1e3:9.3f} {rate:8.1f} {limit:6.0%} {gathered:>6}  "
+            f"{name:15} {best.median_s * 1e3:9.3f} {theirs:6.0%} {best.median_s / ours_s:8.2f}"
         )
-
-
-def widths(problem: Problem) -> tuple[int, int]:
-    """Return the columns of both operands of a problem."""
-    if isinstance(problem, SpmmvProblem):
-        return problem.width, problem.width
-    return problem.M, getattr(problem, "N", problem.M)
-
-
-def rows(problem: Problem) -> int:
-    """Return the rows of a problem."""
-    return problem.n_rows if isinstance(problem, SpmmvProblem) else problem.K
 
 
 def heading(backend: Backend, ceilings: Ceilings) -> str:
@@ -84,4 +66,4 @@ def measure_case(case: Case, backend: Backend, ceilings: Ceilings, *, quick: boo
         pause_s=0.0 if on_gpu or quick else BLAS_SPIN_S,
         before_burst=backend.block_stream,
     )
-    return Measured(case, timings, ceilings)
+    return Measured(case, timings.pop("blockvec"), timings, ceilings)

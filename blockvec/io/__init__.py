@@ -91,23 +91,9 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
 
 def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
-    """Write a block to an .npy file atomically.
+    """Write an array of the host, of one of the four types, to an .npy file atomically.
 
     Rows are packed panel by panel, so that a view with a leading dimension needs no full copy in memory.
-
-    Parameters
-    ----------
-    path : str or path
-        The file; no suffix is added, and an existing file is replaced.
-    array : array, shape (n_rows, n_cols)
-        On the host, of type float32, float64, complex64 or complex128.
-
-    Raises
-    ------
-    ShapeError
-        If the array does not have two dimensions.
-    DTypeError
-        If its type is not float32, float64, complex64 or complex128.
     """
     array = np.asarray(array)
     _check_block(f"save_block: the array for {os.fspath(path)}", array.shape, array.dtype)
@@ -133,32 +119,10 @@ def save_panels(
 
 
 def load_block(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[Any]:
-    """Read a block from an .npy file.
+    """Read a row-major block from an .npy file, or map it read-only with `mmap`.
 
-    Parameters
-    ----------
-    path : str or path
-        A file that :func:`save_block` or ``numpy.save`` wrote.
-    mmap : bool, default False
-        Map the file instead of reading it: the array is read-only, and pages are read on first use.
-
-    Returns
-    -------
-    array, shape (n_rows, n_cols)
-        Row-major.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    FormatError
-        If it is not an .npy file, or truncated.
-    ShapeError
-        If the array does not have two dimensions.
-    DTypeError
-        If its type is not float32, float64, complex64 or complex128.
-    LayoutError
-        If ``mmap`` is True and the array is column-major.
+    A file that is broken or truncated raises a `FormatError`, an array of another kind than blocks a
+    `ShapeError` or `DTypeError`, and a column-major one with `mmap` a `LayoutError`.
     """
     file = existing(path)
     with file.open("rb") as stream:

@@ -13,7 +13,9 @@ import gzip
 import io
 import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -39,43 +41,70 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
 
     A broken file raises a `FormatError` with the line, the text found and the text expected.
     """
+    header = read_header(file)
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[IO[bytes]]:
+        with _opened(file) as stream:
+            stream.seek(header.body_offset)
+            yield stream
+
+    matrix: scipy.sparse.coo_array | NDArray[Any] = read_body(file, header, opened)
+    return matrix
+
+
+def read_body(
+    file: Path,
+    header: Header,
+    opened: Callable[[], AbstractContextManager[IO[bytes]]],
+    share: Callable[[Any], Sequence[Any]] = lambda own: [own],
+) -> Any:
+    """Read a body, or in several processes parts of one in coordinate format.
+
+    `opened` opens this process's part, and `share` collects an object from each: all of them refuse a part
+    that is broken.
+    """
     from scipy.io import mmread  # imports the readers of ten other formats
 
-    header = read_header(file)
     try:
-        with _opened(file) as stream:
-            stream.seek(header.body_offset)
-            is_sound = count_numbers(file, stream, header) == header.n_numbers
+        with opened() as stream:
+            count = count_numbers(file, stream, header)
     except _GZIP_ERRORS:
-        is_sound = False
-    if not is_sound:
+        count = None
+    counts = share(count)
+    is_sound = None not in counts and sum(counts) == header.n_numbers
+    if count is None or not is_sound or any(found % header.line_numbers for found in counts):
         raise defect_in(file, header, "found other characters than numbers, or too few or too many of them")
+    own = replace(header, n_lines=count // header.line_numbers)
     check_readable(
-        f"{file}:{header.size_line}: {header.n_rows} rows with {header.n_lines} elements", header.needed_bytes
+        f"{file}:{header.size_line}: {header.n_rows} rows with {own.n_lines} of {header.n_lines} elements",
+        own.needed_bytes * (1 if len(counts) == 1 else 2),  # they are sent to others
     )
+    matrix: Any = None
+    reason = ""
     try:
-        with _opened(file) as stream:
-            stream.seek(header.body_offset)
-            matrix = mmread(cast(IO[bytes], Body(stream, header)), spmatrix=False)
+        with opened() as stream:
+            matrix = mmread(cast(IO[bytes], Body(stream, own)), spmatrix=False)
     except (ValueError, OverflowError) as error:
-        raise defect_in(file, header, str(error).rstrip(".")) from None
-    if not diagonal_fits(matrix, header):
+        reason = str(error).rstrip(".")
+    if reasons := [found for found in share(reason) if found]:
+        raise defect_in(file, header, reasons[0])
+    above = below = False
+    if not isinstance(matrix, np.ndarray):
+        rows, columns = matrix.coords
+        above, below = bool((rows < columns).any()), bool((rows > columns).any())
+    above_any, below_any, fit = zip(*share((above, below, diagonal_fits(matrix, header))), strict=True)
+    if not all(fit):
         raise defect_in(file, header, f"found a diagonal that cannot be in a {header.symmetry} matrix")
     if isinstance(matrix, np.ndarray) or header.symmetry == "general":
         return matrix
-    rows, columns = matrix.coords
-    if (rows < columns).any() and (rows > columns).any():
-        raise both_triangles(file, header)
+    if any(above_any) and any(below_any):
+        raise FormatError(
+            f"{file}: found elements on both sides of the diagonal, expected one triangle of a "
+            f"{header.symmetry} matrix, from which the other follows; if both are given, line 1 must say "
+            "general."
+        )
     return expanded(matrix, header.symmetry)
-
-
-def both_triangles(file: Path, header: Header) -> FormatError:
-    """Create the error for elements on both sides of the diagonal of a symmetric matrix."""
-    return FormatError(
-        f"{file}: found elements on both sides of the diagonal, expected one triangle of a "
-        f"{header.symmetry} matrix, from which the other follows; if both are given, line 1 must say "
-        "general."
-    )
 
 
 class Body:

@@ -25,8 +25,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..config import options as current_options
 from ..errors import CompileError
+from ..system.config import options as current_options
 from ..system.frozen import frozen
 from ..system.installation import install_command
 from .launch import Kernel

@@ -5,18 +5,17 @@ A kernel is a frozen record with its source and its launch geometry; the backend
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ..system.frozen import frozen
 from .limits import ceil_div, round_up
-from .problem import is_complex, itemsize, promote
+from .problem import TYPES, is_complex, itemsize, promote
 from .source import c_type, constants_of, render
 
 VECTOR_BYTES = 16  # the widest load of a thread
 # Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
 AXPBY_BLOCKS = 12
 COLUMN_DOT_BLOCKS = 8
-_SHORT = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 
 class Kernel(Protocol):
@@ -31,11 +30,6 @@ class Kernel(Protocol):
 
     def source(self) -> str:
         """Generate the CUDA source."""
-
-
-def real_type(dtype: str) -> str:
-    """Translate an element type to that of its real and imaginary parts."""
-    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
 
 def vector_length(*dtypes: str) -> int:
@@ -53,7 +47,7 @@ class Factor:
     @property
     def code(self) -> str:
         """Part of a kernel's name."""
-        return ("z" if self.is_complex else "d") + (f"c{_SHORT[self.columns]}" if self.columns else "")
+        return ("z" if self.is_complex else "d") + (f"c{TYPES[self.columns].letter}" if self.columns else "")
 
 
 @frozen
@@ -105,9 +99,9 @@ class AxpbyKernel:
     @property
     def name(self) -> str:
         """Name of the function."""
-        y = f"{_SHORT[self.dtype_y]}_{self.beta.code}" if self.dtype_y else "none"
+        y = f"{TYPES[self.dtype_y].letter}_{self.beta.code}" if self.dtype_y else "none"
         layout = ("flat" if self.flat else "rows") + ("" if self.aligned else "_unaligned")
-        blocks = f"{_SHORT[self.dtype_x]}_{self.alpha.code}_{y}_{_SHORT[self.dtype_out]}"
+        blocks = f"{TYPES[self.dtype_x].letter}_{self.alpha.code}_{y}_{TYPES[self.dtype_out].letter}"
         return f"axpby_{blocks}_{layout}"
 
     def source(self) -> str:
@@ -208,9 +202,9 @@ class ColumnDotKernel:
     @property
     def name(self) -> str:
         """Name of the function."""
-        other = "same" if self.same else _SHORT[self.dtype_y]
+        other = "same" if self.same else TYPES[self.dtype_y].letter
         suffix = ("" if self.conj else "_plain") + ("" if self.aligned else "_unaligned")
-        return f"column_dot_{_SHORT[self.dtype_x]}_{other}{suffix}"
+        return f"column_dot_{TYPES[self.dtype_x].letter}_{other}{suffix}"
 
     def source(self) -> str:
         """Generate the CUDA source."""
@@ -261,7 +255,7 @@ class FoldKernel:
         """Name of the function."""
         flags = {"left": self.left_complex, "conj": self.conj, "hermitian": self.hermitian}
         words = [word for word, is_set in flags.items() if is_set] + ([] if self.beta_zero else ["beta"])
-        types = _SHORT[self.dtype_partial] + "_" + _SHORT[self.dtype_out]
+        types = TYPES[self.dtype_partial].letter + "_" + TYPES[self.dtype_out].letter
         return "_".join(["fold", types, str(self.lanes), *words])
 
     def source(self) -> str:
@@ -276,62 +270,43 @@ class FoldKernel:
 
 
 @frozen
-class PhiloxKernel:
-    """Uniform numbers of a real type; see cuda/elementwise/philox.cu."""
+class _OfType:
+    """A kernel of one type of numbers, which threads take in turn; see cuda/elementwise for the `body`."""
 
     dtype: str
 
-    threads = 256
-
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-        return f"philox_{_SHORT[self.dtype]}"
-
-    def source(self) -> str:
-        """Generate the CUDA source."""
-        types = {"Real": c_type(self.dtype)}
-        return render(self.name, "elementwise/philox.cu", {"THREADS": self.threads}, types)
-
-
-@frozen
-class _InTurn:
-    """A kernel whose threads take the numbers of an array, of type `dtype`, in turn."""
-
-    dtype: str
-
+    body: ClassVar[str]
     threads = 256
 
     def blocks(self, count: int, multiprocessors: int) -> int:
         """Compute the number of blocks of a launch for `count` numbers."""
         return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
 
-
-@frozen
-class WithinKernel(_InTurn):
-    """A check of the indices of a matrix, int32 or int64; see cuda/elementwise/within.cu."""
-
     @property
     def name(self) -> str:
         """Name of the function."""
-        return f"within_{self.dtype}"
+        return f"{self.body}_{TYPES[self.dtype].letter if self.dtype in TYPES else self.dtype}"
 
     def source(self) -> str:
         """Generate the CUDA source."""
-        types = {"Index": {"int32": "int", "int64": "long long"}[self.dtype]}
-        return render(self.name, "elementwise/within.cu", {"THREADS": self.threads}, types)
+        index = {"int32": "int", "int64": "long long"}.get(self.dtype)
+        types = {"Index": index} if index else {"Real": c_type(self.dtype)}
+        return render(self.name, f"elementwise/{self.body}.cu", {"THREADS": self.threads}, types)
 
 
-@frozen
-class FillKernel(_InTurn):
-    """A block of one value, with parts of a real type; see cuda/elementwise/fill.cu."""
+class PhiloxKernel(_OfType):
+    """Uniform numbers of a real type."""
 
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-        return f"fill_{_SHORT[self.dtype]}"
+    body = "philox"
 
-    def source(self) -> str:
-        """Generate the CUDA source."""
-        types = {"Real": c_type(self.dtype)}
-        return render(self.name, "elementwise/fill.cu", {"THREADS": self.threads}, types)
+
+class FillKernel(_OfType):
+    """A block of one value, with parts of a real type."""
+
+    body = "fill"
+
+
+class WithinKernel(_OfType):
+    """A check of the indices of a matrix, int32 or int64."""
+
+    body = "within"

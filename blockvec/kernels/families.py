@@ -27,8 +27,6 @@ from .sparse.chain_model import SpmmvChainModel
 from .sparse.csr import SpmmvCsr
 from .sparse.csr_model import SpmmvCsrModel
 from .sparse.family import SparseFamily
-from .sparse.planes import SpmmvPlanes
-from .sparse.planes_model import SpmmvPlanesModel
 from .sparse.sell import SpmmvSell
 from .sparse.sell_model import SpmmvSellModel
 
@@ -58,7 +56,6 @@ SPARSE_FAMILIES: dict[str, SparseFamily[Any]] = {
     family.name: family
     for family in (
         CSR,
-        SpmmvPlanes(SpmmvPlanesModel(), CSR),
         SpmmvSell(SpmmvSellModel(), CSR),
         SpmmvChain(SpmmvChainModel()),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..system.frozen import frozen
 from .device import DeviceInfo
 from .problem import is_complex, promote
-from .source import SHORT_NAMES, c_type, render
+from .source import c_type, render, short_names
 
 
 @frozen
@@ -33,7 +33,7 @@ class InverseFactorKernel:
     @property
     def name(self) -> str:
         """Name of the function in the source."""
-        return f"inverse_factor_{SHORT_NAMES[self.dtype]}"
+        return f"inverse_factor_{short_names(self.dtype)}"
 
     def source(self) -> str:
         """Generate the CUDA source."""

@@ -7,7 +7,7 @@ from .device import DeviceInfo
 from .launch import GRID_HEADER_BYTES
 from .limits import architecture_of
 from .problem import is_complex
-from .source import SHORT_NAMES, render
+from .source import render, short_names
 
 NARROW = 8  # real columns of a block: those of a tile of a tensor product
 WIDE = 256  # real columns of a basis: those whose sums fit in registers
@@ -71,7 +71,7 @@ class KrylovStepsKernel:
     def name(self) -> str:
         """Name of the function in the source."""
         odd = "_odd" if self.piece < 16 else ""
-        return f"krylov_steps_{SHORT_NAMES[self.dtype]}_w{self.b}_t{self.tiles}{odd}"
+        return f"krylov_steps_{short_names(self.dtype)}_w{self.b}_t{self.tiles}{odd}"
 
     def source(self, device: DeviceInfo) -> str:
         """Generate the CUDA source."""

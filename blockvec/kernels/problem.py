@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..system.frozen import frozen
 
@@ -25,12 +25,40 @@ GRAMS = ("xy", "yy")
 
 MAX_ALIGNMENT = 16  # bytes: the widest load of a GPU thread and the unit of its bulk copies
 
-_ITEMSIZE = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
+
+class ElementType(NamedTuple):
+    """An element type: its short name, letter of BLAS and NumPy's character; bytes; parts and their type."""
+
+    short: str
+    letter: str
+    char: str
+    size: int
+    parts: int
+    real: str
+    cuda: int  # cudaDataType_t
+
+
+TYPES = {
+    "float32": ElementType("f32", "s", "f", 4, 1, "float32", 0),
+    "float64": ElementType("f64", "d", "d", 8, 1, "float64", 1),
+    "complex64": ElementType("c64", "c", "F", 8, 2, "float32", 4),
+    "complex128": ElementType("c128", "z", "D", 16, 2, "float64", 5),
+}
 
 
 def itemsize(dtype: str) -> int:
     """Look up the bytes of an element."""
-    return _ITEMSIZE[dtype]
+    return TYPES[dtype].size
+
+
+def parts_of(dtype: str) -> int:
+    """Count the real numbers of an element."""
+    return TYPES[dtype].parts
+
+
+def real_type(dtype: str) -> str:
+    """Find the type of an element's parts."""
+    return TYPES[dtype].real
 
 
 def is_complex(dtype: str) -> bool:
@@ -40,7 +68,7 @@ def is_complex(dtype: str) -> bool:
 
 def real_bytes(dtype: str) -> int:
     """Compute the bytes of a real number: an element, or the parts of a complex one."""
-    return _ITEMSIZE[dtype] // (2 if is_complex(dtype) else 1)
+    return itemsize(TYPES[dtype].real)
 
 
 @functools.cache

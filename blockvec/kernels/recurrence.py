@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..system.frozen import frozen
 from .launch import GRID_HEADER_BYTES
 from .problem import is_complex
-from .source import SHORT_NAMES, c_type, render
+from .source import c_type, render, short_names
 
 WIDEST = 8  # columns of a block, whose numbers of a row a thread holds
 THREADS = 512  # of a block, of which one runs on a multiprocessor
@@ -38,7 +38,7 @@ class RecurrenceKernel:
     def name(self) -> str:
         """Name of the function in the source."""
         kind = "lanczos_recurrence" if self.lanczos else "recurrence"
-        return f"{kind}_{SHORT_NAMES[self.dtype]}_w{self.b}"
+        return f"{kind}_{short_names(self.dtype)}_w{self.b}"
 
     def source(self) -> str:
         """Generate the CUDA source."""

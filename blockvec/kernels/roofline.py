@@ -8,7 +8,6 @@ show a fraction above one.
 from __future__ import annotations
 
 import bisect
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -207,20 +206,6 @@ def time_limit(problem: Problem, ceilings: Ceilings, work: int | None = None) ->
     peak = ceilings.gflop_s.get("float32" if single else "float64")
     compute = (flops(problem) if work is None else work) / peak * 1e-9 if peak else 0.0
     return max(memory_time(traffic(problem), ceilings), compute)
-
-
-def padding_cap(problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> float:
-    """Compute the fraction of the roofline that padding widths to whole tensor-core tiles allows.
-
-    Tiles of A^H B have 8 columns of A and of B, those of A C 4 columns of A and 8 real numbers per row of B.
-    """
-    unit_m, unit_n = (
-        (8, 8) if isinstance(problem, TsmttsmProblem) else (4, 4 if is_complex(problem.dtype) else 8)
-    )
-    wide = dataclasses.replace(problem, M=round_up(problem.M, unit_m), N=round_up(problem.N, unit_n))
-    useful_s = time_limit(problem, ceilings)
-    arithmetic_s = time_limit(problem, ceilings, work=flops(wide))
-    return useful_s / arithmetic_s if arithmetic_s else 1.0
 
 
 def fraction(problem: Problem, time_s: float, ceilings: Ceilings) -> float:

@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any, TypeAlias
 
-from .problem import real_bytes
+from .problem import TYPES, real_bytes
 
 C_TYPES = {4: "float", 8: "double"}  # by bytes per real number
-SHORT_NAMES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 
 Constant: TypeAlias = bool | int | float
 
@@ -32,7 +31,7 @@ def c_type(dtype: str) -> str:
 
 def short_names(*dtypes: str) -> str:
     """Abbreviate types for a kernel's name, each once, as ``f64`` or ``f64_c128``."""
-    return "_".join(dict.fromkeys(SHORT_NAMES[dtype] for dtype in dtypes))
+    return "_".join(dict.fromkeys(TYPES[dtype].short for dtype in dtypes))
 
 
 def constants_of(record: Any, *names: str, omit: tuple[str, ...] = ()) -> dict[str, Constant]:

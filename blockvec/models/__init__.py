@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from ..system.exports import on_first_use
 
 if TYPE_CHECKING:
+    from ..operators.row_generator import RowGenerator
     from . import spectra
     from .catalogue import available, generator, model
     from .chain import operator
     from .lattice import anderson, graphene, hofstadter, laplace1d, laplace2d, laplace3d, stencil27
     from .many_body import hubbard, xxz
     from .random_structure import banded, rmat
-    from .rows import RowGenerator
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
@@ -27,7 +27,7 @@ else:
             "lattice": "anderson graphene hofstadter laplace1d laplace2d laplace3d stencil27",
             "many_body": "hubbard xxz",
             "random_structure": "banded rmat",
-            "rows": "RowGenerator",
+            ".operators.row_generator": "RowGenerator",
         },
     )
 

@@ -1,160 +1,19 @@
-"""Table of models, and parser of their descriptions."""
+"""Matrices by name: models by their descriptions, files by their paths."""
 
 from __future__ import annotations
 
-import difflib
-import functools
-import inspect
-import math
-import numbers
-import operator
-import reprlib
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec
+import os
+from typing import Any
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import NDArray
 
 from ..errors import OptionError
-from ..system.frozen import frozen
-from .rows import RowGenerator
-
-P = ParamSpec("P")
-
-
-@frozen
-class _Model:
-    """Entry of the table of models."""
-
-    name: str
-    summary: str
-    example: str
-    build: Callable[..., RowGenerator]
-    types: Mapping[str, type]
-    defaults: Mapping[str, Any]
-
-    def generator(self, arguments: Mapping[str, Any]) -> RowGenerator:
-        """Check the arguments and create the generator."""
-        for parameter in arguments:
-            if parameter not in self.types:
-                raise self.error(
-                    f"unknown parameter {parameter!r}{_suggestion(parameter, self.types)}; "
-                    f"it takes {', '.join(self.types)}"
-                )
-        missing = [p for p in self.types if p not in arguments and p not in self.defaults]
-        if missing:
-            raise self.error(f"no value is given for {', '.join(missing)}")
-        checked = {parameter: self._checked(parameter, value) for parameter, value in arguments.items()}
-        try:
-            return self.build(**checked)
-        except OptionError as error:
-            raise self.error(str(error)) from None
-
-    def matrix(self, arguments: Mapping[str, Any]) -> scipy.sparse.csr_array:
-        """Check the arguments and assemble the matrix."""
-        rows = self.generator(arguments)
-        try:
-            return rows.matrix()
-        except OptionError as error:
-            raise self.error(str(error)) from None
-
-    def error(self, text: str) -> OptionError:
-        """Create an error with an example of a valid description."""
-        return OptionError(f"{self.name}: {text.rstrip('.')}. Example: {self.example}")
-
-    def _checked(self, parameter: str, value: Any) -> Any:
-        kind = self.types[parameter]
-        if value is None and self.defaults.get(parameter, 0) is None:
-            return None
-        if isinstance(value, bool | np.bool):
-            if kind is bool:
-                return bool(value)
-        elif isinstance(value, numbers.Integral) and abs(int(value)) >= _MAX_INTEGER:
-            raise self.error(f"{parameter} has more than 18 digits")
-        elif kind is int and isinstance(value, numbers.Integral):
-            return operator.index(value)
-        elif kind is float and isinstance(value, numbers.Real) and math.isfinite(value):
-            return float(value)
-        raise self.error(f"{parameter}={reprlib.repr(value)} is not {_KINDS[kind]}")
-
-    def parse(self, text: str) -> dict[str, Any]:
-        """Parse ``"n=64,periodic=true"`` into arguments."""
-        names = {parameter.lower(): parameter for parameter in self.types}
-        arguments: dict[str, Any] = {}
-        for item in text.split(","):
-            key, equals, value = (part.strip() for part in item.partition("="))
-            if not (key and equals and value):
-                raise self.error(f"{item!r} is not of the form parameter=value, with commas between them")
-            parameter = names.get(key.lower(), key)
-            if parameter in arguments:
-                raise self.error(f"{parameter} is given twice")
-            arguments[parameter] = self._from_text(parameter, value)
-        return arguments
-
-    def _from_text(self, parameter: str, text: str) -> Any:
-        kind = self.types.get(parameter)
-        if kind is bool:
-            return _TRUTH.get(text.lower(), text)
-        if kind is None:
-            return text  # unknown: generator() raises
-        try:
-            return kind(text)
-        except ValueError:
-            return text  # invalid: generator() raises
-
-
-_MAX_INTEGER = 10**18  # the product of a few sizes is still a finite float
-_KINDS = {int: "an integer", float: "a finite number", bool: "true or false"}
-_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_MODELS: dict[str, _Model] = {}
-_RAISES = "Raises\n------\nOptionError\n    If a value is missing or invalid.\n"  # section for all models
-
-
-def physics_model(
-    summary: str, *, example: str
-) -> Callable[[Callable[P, RowGenerator]], Callable[P, scipy.sparse.csr_array]]:
-    """Register a function that builds a row generator as a model, with a line for the table and an example.
-
-    The decorated function returns the assembled matrix, its arguments are checked against their
-    annotations (int, float, bool, or one of them and None), and the table of models lists it. The name and
-    the example are appended to the message of an :class:`~blockvec.errors.OptionError` from the function.
-    """
-
-    def decorate(build: Callable[P, RowGenerator]) -> Callable[P, scipy.sparse.csr_array]:
-        signature = inspect.signature(build)
-        hints = typing.get_type_hints(build)
-        entry = _Model(
-            name=build.__name__,
-            summary=summary,
-            example=example,
-            build=build,
-            types={parameter: _plain(hints[parameter]) for parameter in signature.parameters},
-            defaults={p.name: p.default for p in signature.parameters.values() if p.default is not p.empty},
-        )
-        _MODELS[entry.name] = entry
-
-        @functools.wraps(build)
-        def assemble(*args: P.args, **kwargs: P.kwargs) -> scipy.sparse.csr_array:
-            if args:
-                raise entry.error("parameters are given by name")
-            return entry.matrix(kwargs)
-
-        # help() and the reference manual show this docstring and signature.
-        assemble.__doc__ = f"{inspect.getdoc(build)}\n\n{_RAISES}"
-        assemble.__signature__ = signature.replace(return_annotation=scipy.sparse.csr_array)  # type: ignore[attr-defined]
-        assemble.__annotations__ = {**build.__annotations__, "return": "csr_array"}
-        return assemble
-
-    return decorate
-
-
-def _models() -> dict[str, _Model]:
-    """Return the table of models, with those of every module: each registers its own when it is imported."""
-    from . import lattice, many_body, random_structure  # noqa: F401
-
-    return _MODELS
+from ..io import read_matrix
+from ..operators.row_generator import RowGenerator
+from . import lattice, many_body, random_structure  # noqa: F401  each enters its models in the table
+from .definition import MODELS, Model, suggestion
 
 
 def model(spec: str) -> scipy.sparse.csr_array:
@@ -220,16 +79,16 @@ def generator(spec: str) -> RowGenerator:
     return entry.generator(arguments)
 
 
-def _parsed(spec: str) -> tuple[_Model, dict[str, Any]]:
+def _parsed(spec: str) -> tuple[Model, dict[str, Any]]:
     """Split a description into model and arguments."""
     name, _, text = spec.partition(":")
-    name, known = name.strip().lower(), _models()
-    if name not in known:
+    name = name.strip().lower()
+    if name not in MODELS:
         raise OptionError(
-            f"model: there is no model {name!r}{_suggestion(name, known)}; there are {', '.join(known)}. "
+            f"model: there is no model {name!r}{suggestion(name, MODELS)}; there are {', '.join(MODELS)}. "
             "Example: laplace3d:n=64"
         )
-    entry = known[name]
+    entry = MODELS[name]
     return entry, entry.parse(text) if text.strip() else {}
 
 
@@ -249,11 +108,11 @@ def available() -> dict[str, str]:
     """
     return {
         entry.name: f"{entry.summary}; parameters {_parameters(entry)}; e.g. {entry.example}"
-        for entry in _models().values()
+        for entry in MODELS.values()
     }
 
 
-def _parameters(entry: _Model) -> str:
+def _parameters(entry: Model) -> str:
     def text(parameter: str) -> str:
         default = entry.defaults.get(parameter)
         if default is None:
@@ -263,16 +122,44 @@ def _parameters(entry: _Model) -> str:
     return ", ".join(text(parameter) for parameter in entry.types)
 
 
-def _plain(hint: Any) -> type:
-    """Extract the type T from the annotations T and T | None."""
-    if isinstance(hint, types.UnionType):
-        (hint,) = (part for part in hint.__args__ if part is not types.NoneType)
-    if hint not in _KINDS:
-        raise TypeError(f"a model's parameter is annotated {hint}; use int, float or bool")
-    kind: type = hint
-    return kind
+def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
+    """Open a matrix by the path of a file or the description of a model.
 
+    An existing file has precedence. A string with a colon, or with the name of a model, describes a model.
+    Anything else is reported as a missing file.
 
-def _suggestion(given: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(given.lower(), list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    Parameters
+    ----------
+    spec : str or path
+        Path of a file as for :func:`read_matrix`, or a description as for :func:`blockvec.models.model`.
+
+    Returns
+    -------
+    csr_array or array, shape (n_rows, n_cols)
+        As :func:`read_matrix` or :func:`blockvec.models.model` return it.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is neither such a file nor such a model.
+    FormatError
+        If the file is broken.
+    OptionError
+        If the model's description is wrong.
+
+    Examples
+    --------
+    >>> from blockvec import open_matrix
+    >>> open_matrix("laplace1d:n=5").nnz
+    13
+    """
+    if isinstance(spec, str) and not os.path.exists(spec):
+        name, colon, _ = spec.partition(":")
+        if colon or name.strip().lower() in available():
+            return model(spec)
+        raise FileNotFoundError(
+            f"{spec}: there is no such file, and no model of that name; give the path of a matrix "
+            f"file, or one of the models {', '.join(available())} with its parameters, such as "
+            "laplace3d:n=64."
+        )
+    return read_matrix(spec)

@@ -6,7 +6,7 @@ import math
 
 from ..backends import backend_for
 from ..errors import OptionError
-from ..sparse_operator import SparseOperator
+from ..operators.sparse import SparseOperator
 from .catalogue import generator
 
 

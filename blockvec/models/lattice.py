@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import OptionError
-from .catalogue import physics_model
-from .rows import Entry, Mask, RowGenerator, Rows, check_seed, uniform
+from ..operators.row_generator import Entry, Mask, RowGenerator, Rows, check_seed, uniform
+from .definition import physics_model
 
 
 class _Lattice:
@@ -174,14 +174,7 @@ def laplace3d(
 ) -> RowGenerator:
     """Create the 3-D Laplacian on a box at unit spacing: 6 on the diagonal, -1 for the neighbours.
 
-    Parameters
-    ----------
-    n : int, optional
-        Points along each direction without its own value.
-    nx, ny, nz : int, optional
-        Points along x (which varies fastest), y and z.
-    periodic : bool, default False
-        A torus; otherwise the function vanishes outside (Dirichlet).
+    Parameters are those of :func:`laplace2d`, and `nz` points along z.
 
     Returns
     -------
@@ -209,14 +202,7 @@ def stencil27(
 ) -> RowGenerator:
     """Create the 3-D stencil with 26 on the diagonal and -1 for all 26 neighbours.
 
-    Parameters
-    ----------
-    n : int, optional
-        Points along each direction without its own value.
-    nx, ny, nz : int, optional
-        Points along x (which varies fastest), y and z.
-    periodic : bool, default False
-        A torus; otherwise neighbours outside are omitted.
+    Parameters are those of :func:`laplace2d`, and `nz` points along z.
 
     Returns
     -------

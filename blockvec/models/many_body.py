@@ -9,8 +9,8 @@ import numpy as np
 
 from ..errors import OptionError
 from ..kernels.sparse.chain_plan import Chain
-from .catalogue import physics_model
-from .rows import Entry, RowGenerator
+from ..operators.row_generator import Entry, RowGenerator
+from .definition import physics_model
 from .sector import Sector
 
 

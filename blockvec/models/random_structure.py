@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 from ..kernels.limits import round_up
-from .catalogue import physics_model
-from .rows import AssembledRows, Entry, Mask, RowGenerator, Rows, check_seed, uniform
+from ..operators.row_generator import AssembledRows, Entry, Mask, RowGenerator, Rows, check_seed, uniform
+from .definition import physics_model
 
 _CHUNK_ROWS = 16384  # rows that are paired per chunk; more for wider bands
 _CACHED_ROWS = 1 << 25  # of pairs that are kept, of 17 bytes each

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from .rows import Mask, Rows
+from ..operators.row_generator import Mask, Rows
 
 _MAX_SITES = 62  # patterns and their numbers are signed 64-bit integers
 
@@ -28,9 +28,7 @@ class Bond(NamedTuple):
 
 
 class Sector:
-    """All patterns of ``sites`` bits with ``count`` of them set.
-
-    1 <= sites <= 62 and 0 <= count <= sites; `name` is that of the count in messages.
+    """All patterns of 1 to 62 ``sites`` bits with ``count`` of them set; `name` names it in messages.
 
     References
     ----------

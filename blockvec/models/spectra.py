@@ -26,11 +26,6 @@ def laplace_eigenvalues(extents: Sequence[int], *, periodic: bool = False) -> Va
     periodic : bool, default False
         Torus or Dirichlet boundaries.
 
-    Returns
-    -------
-    array, shape (product of extents,)
-        Ascending.
-
     Examples
     --------
     >>> from blockvec.models import spectra
@@ -44,17 +39,7 @@ def laplace_eigenvalues(extents: Sequence[int], *, periodic: bool = False) -> Va
 def stencil27_eigenvalues(extents: Sequence[int], *, periodic: bool = False) -> Values:
     """Compute the eigenvalues of the 27-point stencil: 27 - prod (1 + 2 cos(angle)).
 
-    Parameters
-    ----------
-    extents : sequence of int
-        Points along each direction.
-    periodic : bool, default False
-        Torus or open boundaries.
-
-    Returns
-    -------
-    array, shape (product of extents,)
-        Ascending.
+    The parameters are those of `laplace_eigenvalues`.
     """
     axes = [1.0 + 2.0 * np.cos(_angles(n, periodic)) for n in extents]
     return _ascending(27.0 - functools.reduce(np.multiply.outer, axes))
@@ -63,17 +48,7 @@ def stencil27_eigenvalues(extents: Sequence[int], *, periodic: bool = False) -> 
 def graphene_eigenvalues(nx: int, ny: int, t: float = 1.0) -> Values:
     """Compute the eigenvalues of clean graphene on a torus: ``+-t |2 cos ky + exp(i kx)|``.
 
-    Parameters
-    ----------
-    nx, ny : int
-        Sites of the brick wall along x and y, even.
-    t : float, default 1
-        Hopping energy.
-
-    Returns
-    -------
-    array, shape (nx ny,)
-        Ascending.
+    `nx` and `ny` are the even numbers of sites of the brick wall along x and y, `t` is the hopping energy.
 
     References
     ----------
@@ -89,19 +64,8 @@ def graphene_eigenvalues(nx: int, ny: int, t: float = 1.0) -> Values:
 def hofstadter_eigenvalues(nx: int, ny: int, p: int = 1, q: int = 3, t: float = 1.0) -> Values:
     """Compute the eigenvalues of the Hofstadter model on a torus, from q-by-q Harper equations.
 
-    Parameters
-    ----------
-    nx, ny : int
-        Sites along x and y; nx a multiple of q (of the reduced fraction).
-    p, q : int
-        Flux per plaquette: p/q quanta.
-    t : float, default 1
-        Hopping energy.
-
-    Returns
-    -------
-    array, shape (nx ny,)
-        Ascending.
+    `nx` and `ny` are the sites along x and y, nx a multiple of q (of the reduced fraction), p/q the flux
+    quanta per plaquette, and `t` is the hopping energy.
 
     References
     ----------
@@ -120,23 +84,9 @@ def hofstadter_eigenvalues(nx: int, ny: int, p: int = 1, q: int = 3, t: float = 
 
 
 def chain_levels(sites: int, t: float = 1.0, *, periodic: bool = True, antiperiodic: bool = False) -> Values:
-    """Compute the levels of one particle that hops on a chain: -2 t cos k.
+    """Compute the levels of one particle that hops on a ring or an open chain: -2 t cos k.
 
-    Parameters
-    ----------
-    sites : int
-        Sites.
-    t : float, default 1
-        Hopping energy.
-    periodic : bool, default True
-        A ring; otherwise an open chain.
-    antiperiodic : bool, default False
-        Invert the sign of the hop that closes the ring.
-
-    Returns
-    -------
-    array, shape (sites,)
-        Ascending.
+    With `antiperiodic` the hop that closes the ring has the other sign.
     """
     shift = np.pi / sites if periodic and antiperiodic else 0.0
     return _ascending(-2.0 * t * np.cos(_angles(sites, periodic) + shift))
@@ -145,44 +95,15 @@ def chain_levels(sites: int, t: float = 1.0, *, periodic: bool = True, antiperio
 def free_electron_eigenvalues(
     sites: int, up: int, down: int, t: float = 1.0, *, periodic: bool = True
 ) -> Values:
-    """Compute the eigenvalues of the Hubbard chain without repulsion: sums of levels of each spin.
-
-    Parameters
-    ----------
-    sites, up, down : int
-        Sites and electrons of each spin.
-    t : float, default 1
-        Hopping energy.
-    periodic : bool, default True
-        A ring; otherwise an open chain.
-
-    Returns
-    -------
-    array, shape (C(sites, up) C(sites, down),)
-        Ascending.
-    """
+    """Compute the eigenvalues of the Hubbard chain without repulsion: sums of levels of each spin."""
     levels = chain_levels(sites, t, periodic=periodic)
     return _ascending(np.add.outer(_fillings(levels, up), _fillings(levels, down)))
 
 
 def xx_chain_eigenvalues(sites: int, up: int, j: float = 1.0, *, periodic: bool = True) -> Values:
-    """Compute the eigenvalues of the XX chain (delta=0): up spins are free fermions that hop by j/2.
+    """Compute the eigenvalues of the XX chain (delta=0): `up` spins are free fermions that hop by j/2.
 
     On a ring the Jordan-Wigner string makes the fermions antiperiodic if their number is even.
-
-    Parameters
-    ----------
-    sites, up : int
-        Number of spins, and number of up spins.
-    j : float, default 1
-        Coupling.
-    periodic : bool, default True
-        A ring; otherwise an open chain.
-
-    Returns
-    -------
-    array, shape (C(sites, up),)
-        Ascending.
 
     References
     ----------
@@ -193,22 +114,7 @@ def xx_chain_eigenvalues(sites: int, up: int, j: float = 1.0, *, periodic: bool 
 
 
 def magnon_eigenvalues(sites: int, delta: float = 1.0, j: float = 1.0) -> Values:
-    """Compute the eigenvalues of the XXZ ring with one spin up: j delta (sites/4 - 1) + j cos k.
-
-    Parameters
-    ----------
-    sites : int
-        Spins.
-    delta : float, default 1
-        Anisotropy.
-    j : float, default 1
-        Coupling.
-
-    Returns
-    -------
-    array, shape (sites,)
-        Ascending.
-    """
+    """Compute the eigenvalues of the XXZ ring with one spin up: j delta (sites/4 - 1) + j cos k."""
     return _ascending(j * delta * (sites / 4 - 1) + chain_levels(sites, -j / 2))
 
 

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, array_namespace, backend_of, is_cupy
-from ..config import options
 from ..errors import BlockvecError, OptionError
+from ..system.config import options
 from . import nccl
 from .host_memory import LINE_BYTES, SMALL_BYTES, HostCopies, Mailbox, common_memory, halo_bytes
 from .launch import await_all
@@ -87,23 +87,12 @@ class Communicator(Protocol):
 
 
 class MpiCommunicator:
-    """The processes of an mpi4py communicator.
+    """The processes of an mpi4py communicator; within a host they share memory, unless `by_messages`.
 
     Messages go through duplicates of it, so that they never match those of the caller. Waiting processes poll
     for messages of those that have failed. Operations on arrays of GPUs are queued on streams, and a thread
-    polls beside them. Processes of one host exchange small arrays and halos through memory that they share.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-    by_messages : bool
-        Whether to send messages also within a host.
-
-    Attributes
-    ----------
-    rank, size : int
-    gpu_route : str
-        How arrays of GPUs are sent, and why not by NCCL if it is not used; empty before the first one.
+    polls beside them. `gpu_route` tells how arrays of GPUs are sent, and why not by NCCL if it is not used;
+    it is empty before the first one.
     """
 
     def __init__(self, comm: Any, *, by_messages: bool = False) -> None:
@@ -128,7 +117,6 @@ class MpiCommunicator:
             self._mailbox = Mailbox(self.rank, self.size, memory)
 
     def allgather(self, part: Array, /) -> Array:
-        """Collect an array of equal shape and type from each process; see `Communicator`."""
         if self._mailbox is not None and type(part) is np.ndarray and part.nbytes <= SMALL_BYTES:
             return self._mailbox.swap(part, self.started()).copy()
         backend = backend_of(part)
@@ -143,7 +131,6 @@ class MpiCommunicator:
         return parts if backend.name == "cpu" else backend.from_host(parts)
 
     def sum(self, part: Array, /) -> Array:
-        """Add an array over the processes; see `Communicator`."""
         if self._mailbox is not None and type(part) is np.ndarray and part.nbytes <= SMALL_BYTES:
             return in_rank_order(self._mailbox.swap(part, self.started()))
         if (gpus := self._between_gpus(part)) and gpus.adds(part):
@@ -152,7 +139,6 @@ class MpiCommunicator:
         return in_rank_order(self.allgather(part))
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message], /) -> Callable[[], None]:
-        """Start to send and receive arrays; see `Communicator`."""
         arrays = [array for _, array in (*sends, *receives)]
         if arrays and (gpus := self._between_gpus(arrays[0])):
             self._start(raises=True)
@@ -180,7 +166,6 @@ class MpiCommunicator:
         return wait
 
     def announce(self) -> None:
-        """Tell the other processes that this one has failed; see `Communicator`."""
         if self._is_cut_off:  # the failure may follow from results of aborted operations
             return
         for rank in range(self.size):
@@ -188,7 +173,6 @@ class MpiCommunicator:
                 self._notices.append(self._control.isend(self._started, rank, tag=FAILED))
 
     def settle(self, report: Any, /) -> list[Any]:
-        """Collect one small object per process; see `Communicator`."""
         report = None if self._is_cut_off else report
         found = self._control.allgather((report, bool(self._abandoned) or self._is_cut_off))
         reports = [entry for entry, _ in found]

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, Backend
-from ..traffic import current_traffic
 from .communicator import Communicator, Message, MpiCommunicator
 from .layout import RowLayout
+from .traffic import current_traffic
 
 MOST_BUFFERS = 8  # widths and types of blocks whose buffers are kept
 
@@ -21,17 +21,8 @@ MOST_BUFFERS = 8  # widths and types of blocks whose buffers are kept
 class Halo:
     """The plan of an exchange: made once for a matrix, its buffers once for a width and type of blocks.
 
-    Parameters
-    ----------
-    layout : RowLayout
-        All processes make their plans together.
-    wanted : array of int64, shape (h,)
-        Rows of other processes, ascending and distinct.
-
-    Attributes
-    ----------
-    wanted_rows, sent_rows : int
-        Rows that this process receives and sends per exchange.
+    All processes of a layout make their plans together; `wanted` are the rows of other processes, ascending
+    and distinct. `wanted_rows` and `sent_rows` count what this process receives and sends per exchange.
     """
 
     def __init__(self, layout: RowLayout, wanted: NDArray[np.int64], backend: Backend) -> None:
@@ -158,7 +149,6 @@ class Messages:
         return part
 
     def start(self, X: Array) -> Callable[[], Array]:
-        """Start the exchange; see `Buffers`."""
         messages, stored = [], X.T if self._axis else X
         for rank, rows, buffer in self._sends:
             if isinstance(rows, slice):

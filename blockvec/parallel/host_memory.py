@@ -151,7 +151,6 @@ class HostCopies:
         return (owner * self._comm.size + writer) * (LINE_BYTES // 8)
 
     def start(self, X: Array) -> Callable[[], Array]:
-        """Start the exchange; see `Buffers`."""
         wait = self._comm.started()
         self._step = step = self._step + 1
         numbers, awaited, halo = self._numbers, self._awaited, self._halos[step & 1]

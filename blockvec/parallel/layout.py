@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..backends import Array, array_namespace, backend_of
 from ..errors import ShapeError
-from ..traffic import current_traffic
 from .communicator import Communicator, communicator, exchange_slices
+from .traffic import current_traffic
 
 
 class RowLayout:

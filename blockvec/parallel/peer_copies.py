@@ -21,17 +21,8 @@ class PeerCopies:
     host takes part. A process has two halos in turn. Neighbours receive from each other: the flag of exchange
     s - 1 tells that the neighbour's stream has come to it, and therefore has read the halo of exchange s - 2.
 
-    Parameters
-    ----------
-    rank, size : int
-    received : sequence of (int, int, int)
-        Process, first and last of its rows in the halo.
-    sent : sequence of (int, slice or array, int)
-        Process, its wanted rows of this one, and their number.
-    width : int
-    dtype : str
-    begin : callable
-        Called at the begin of an exchange.
+    `received` are a process, first and last of its rows in the halo; `sent` a process, its wanted rows of
+    this one, and their number; `begin` is called at the begin of an exchange.
     """
 
     def __init__(
@@ -95,7 +86,6 @@ class PeerCopies:
             self._targets.append(((first, first + slot), flag, chosen, count, self._packed.get(peer)))
 
     def start(self, X: Array) -> Callable[[], Array]:
-        """Start the exchange of rows of X; the function returned lets the stream wait for the halo."""
         self._begin()
         with self._device:
             return self._start(X)

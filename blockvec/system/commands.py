@@ -44,13 +44,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
 
 
 def write_all(outputs: Mapping[str, Callable[[], object]]) -> None:
-    """Write outputs, each under the name of its option, also after one of them has failed.
-
-    Raises
-    ------
-    OSError
-        For all that failed.
-    """
+    """Write outputs, each under the name of its option; one `OSError` names all that failed."""
     failures = []
     for option, write in outputs.items():
         try:

@@ -23,7 +23,7 @@ def on_first_use(
 
     def load(name: str) -> Any:
         if name in module_of:
-            value = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+            value = getattr(importlib.import_module(f".{module_of[name]}", package), name)
             setattr(sys.modules[package], name, value)
             return value
         if name in removed:

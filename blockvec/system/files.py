@@ -87,19 +87,8 @@ def replaced(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[
     """Open a stream whose content replaces a file at the end of the ``with`` block.
 
     After an exception the old file remains and no other. A new file has the permissions of the umask, a
-    replaced one keeps its own.
-
-    Parameters
-    ----------
-    path : str or path
-        The file; its folder must exist.
-    durable : bool, default True
-        Whether to wait until the disk has stored the content, so that it survives a power failure.
-
-    Raises
-    ------
-    OSError
-        If there is no such folder, or something other than a regular file at the path.
+    replaced one keeps its own. With `durable` the content is on the disk at the end. Without the folder, or
+    for something other than a regular file, an `OSError` is raised.
     """
     path = Path(path)
     if reason := refusal(path):

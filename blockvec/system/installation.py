@@ -12,12 +12,6 @@ def install_command(extra: str) -> str:
 
     An installation from a folder, a file or a repository names it: an index may have another package of this
     name, or none.
-
-    Examples
-    --------
-    >>> from blockvec.system.installation import install_command
-    >>> install_command("plot")
-    'pip install ..."...[plot]..."'
     """
     try:
         distribution = metadata.distribution("blockvec")

@@ -20,10 +20,11 @@ def _command() -> str | None:
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
-        print(f"{_command()}: interrupted", file=sys.stderr)
+        print(f"{COMMAND}: interrupted", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
 
 
-if _command() is not None:
+COMMAND = _command()  # at import: when Python runs the module, its path takes the place of -m
+if COMMAND is not None:
     sys.excepthook = _report

@@ -49,8 +49,8 @@ def _product(C: Any) -> Solve:
     operator = as_operator(C, check_indices=False)
 
     def product(Y: Array) -> Array:
-        result = np.zeros((C.shape[0], Y.shape[1]), C.dtype, order="F")
-        operator.add_product(np.asfortranarray(Y, C.dtype), result)
+        result = np.empty((C.shape[0], Y.shape[1]), C.dtype, order="F")
+        operator.apply_columns(np.asfortranarray(Y, C.dtype), result)
         return result
 
     return product

@@ -17,7 +17,7 @@ from blockvec import BlockVector, Operator
 from blockvec.errors import OptionError
 
 from ..blocks import Array
-from ..iterations.chebyshev import recurrence
+from ..iterations.chebyshev import Recurrence
 from ..iterations.spectrum import Sketch, sketch_spectrum
 from .gram import Factor
 
@@ -50,8 +50,10 @@ def root_factor(M: Operator, Minv: Operator | None = None) -> Factor:
     def inverse_root(X: Array) -> Array:
         block = BlockVector(np.ascontiguousarray(X), copy=True, dtype=np.promote_types(M.dtype, X.dtype))
         total = block.copy().scale(coefficients[0])
-        for j, current, _ in recurrence(doubled, block, block.like(), degree):
-            total.axpy(float(coefficients[j]), current)
+        steps = Recurrence(doubled, block, block.like())
+        for coefficient in coefficients[1:]:
+            steps.take(1)
+            total.axpy(float(coefficient), steps.current)
         return total.array
 
     def root_of(X: Array) -> Array:

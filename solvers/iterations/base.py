@@ -8,11 +8,9 @@ continues.
 
 from __future__ import annotations
 
-import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -22,20 +20,16 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..column_block import ColumnOperator
-from ..problem import IterationOptions, IterationState, Problem, Stop, Verification, stops
-from ..runtime.checkpoint import restored
-from ..runtime.processes import largest, same_values
-from ..runtime.progress import describe, logger
+from ..problem import IterationOptions, IterationState, Problem, Stop, Verification
 from ..transform.fold import FoldedOperator
 from .counts import Counts
 from .probe import probe
 from .rayleigh_ritz import Which
+from .run import Run
 from .search_interval import Found, least_doubtful, may_have_missed
 from .verification import Search, Verdict
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
-NORM_SLACK = 1e6  # ||A|| / ||A z|| for random z; exceeded with a probability of 1e-6
-INVARIANT = 1e3  # residual of a filter relative to that of A, both relative to their norms
 MAX_SEARCH_WIDTH = 8  # maximum number of missed copies searched for at a time
 
 
@@ -57,12 +51,10 @@ class IterationResult:
     history: list[IterationState]
 
 
-class Iteration(ABC):
+class Iteration(Run, ABC):
     """An iteration that can be stopped between steps, and saved and resumed between restarts.
 
-    It checks true residuals and searches for missed eigenvalues before it returns. Derived classes list in
-    `PROGRESS` the attributes that belong to a checkpoint, numbers, text or arrays; `snapshot` and `resume`
-    handle everything else.
+    It checks true residuals and searches for missed eigenvalues before it returns.
 
     Parameters
     ----------
@@ -86,14 +78,11 @@ class Iteration(ABC):
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
     ) -> None:
         assert problem.which != "BE", "each end is a problem of its own"
-        self.problem, self.options, self.interrupted = problem, options, interrupted
+        super().__init__(problem, interrupted)
+        self.options, self.start = options, start
         self.which: Which = problem.which
-        self.operator, self.start, self.rng = problem.operator, start, problem.rng
         self.random_start = problem.start is None
         self.block_size = options.block_size  # columns per step now
-        self.earlier_s = 0.0  # time before a resumption
-        self.counts = Counts()
-        self.history: list[IterationState] = []
         self.filter_calls = 0  # calls of the operator by filters: of a start, or in a search
         self.expected_calls = 0.0  # of the operator in all, where that can be predicted
         self.degree = 1  # highest degree of a polynomial of A
@@ -103,11 +92,6 @@ class Iteration(ABC):
         self.missing = 0  # wanted vectors found by the last search that are not in the result
         self.verification = Verification.SKIPPED
         self.verification_text = "skipped: the iteration ended before"
-
-    @property
-    def elapsed_s(self) -> float:
-        """Time since the call in seconds, including the time before a resumption."""
-        return self.earlier_s + time.perf_counter() - self.problem.begin_s
 
     def run(self) -> IterationResult:
         """Iterate until all wanted pairs have converged and none is missed, or another reason to stop."""
@@ -123,106 +107,20 @@ class Iteration(ABC):
     def _run(self) -> IterationResult:
         """Iterate while kernels are being precompiled."""
 
-    def _report(self, state: IterationState, reason: str) -> str:
-        """Append a state to the history and call the callback; return the reason to stop, if any."""
-        self.history.append(state)
-        layout = self.operator.layout
-        if (layout is None or layout.rank == 0) and logger.isEnabledFor(logging.INFO):
-            logger.info(describe(state))
-        is_over = stops(self.problem.callback, state.times(self.problem.exponent))
-        is_over = bool(same_values(layout, is_over, state.eigenvalues))
-        return reason or ("callback" if is_over else "")
-
-    def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
-        """Describe the current state."""
-        columns = self.counts.operator_columns
-        return IterationState(self.counts.restarts, theta, residuals, limits, columns, self.elapsed_s)
-
-    def _stopped(self) -> str:
-        """Return the reason to stop immediately, or an empty string."""
-        if self.problem.time_limit is None and self.operator.layout is None:  # after every step
-            return "interrupted" if self.interrupted() else ""
-        found = largest(self.operator.layout, 2 if self.interrupted() else self.problem.is_late())
-        return ("", "time_limit", "interrupted")[int(found)]
-
     def _costly(self) -> str:
         """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""
         calls, options = self.counts.block_applications - self.filter_calls, self.options
         is_costly = calls > options.most_calls or options.is_outpaced(calls, self.expected_calls)
         return "costly" if is_costly else ""
 
-    def _resumed(self) -> bool:
-        """Restore the state of the checkpoint, if there is one."""
-        checkpoint = self.problem.checkpoint
-        saved = None if checkpoint is None else checkpoint.load()
-        if checkpoint is None or saved is None:
-            return False
-        with checkpoint.restoring():
-            self.resume(saved)
-            self._check_resumed()
-        return True
-
-    def _check_resumed(self) -> None:
-        """Raise `ValueError` for a state that an iteration of this problem cannot have.
-
-        The basis, its projected matrices and norms are compared with products of A and random vectors;
-        derived classes check what else they restore.
-        """
-        bases, last = self._orthonormal(), self.history[-1]
-        rounding = float(np.finfo(bases[0].dtype).eps) ** 0.5
-        for basis in bases:
-            loss = np.abs(to_host(basis.gram()) - np.eye(basis.shape[1])).max(initial=0.0)
-            if not loss <= rounding:
-                raise ValueError(f"its basis is not orthonormal, by {loss:.1e}")
-        z = bases[0].random_like(1, 0)
-        size = float(to_host(self.operator.apply(z).norms())[0])
-        largest = NORM_SLACK * size
-        for norm in self._norms():
-            if not 0 <= norm <= largest:
-                raise ValueError(f"its norm of A is {norm:.1e}")
-        if not np.abs(last.eigenvalues).max(initial=0.0) <= largest:
-            raise ValueError(f"its eigenvalues are {last.eigenvalues}")
-        reach = largest + abs(self.problem.target or 0.0)
-        if not abs(self.least) <= max(reach, reach**2):
-            raise ValueError(f"its least ranking key is {self.least:.1e}")
-        if not (last.limits <= (1 + rounding) * self._limits(last.eigenvalues)).all():
-            raise ValueError("its limits of residuals are larger than those of its norm of A")
-        defect, scale = self._defect()
-        # Pairs within their limits may have been taken for invariant.
-        invariant = INVARIANT * float(last.limits.max(initial=0.0)) / (size or 1.0)
-        if not defect <= (rounding + invariant) * scale:
-            raise ValueError(f"its projected matrix differs from that of A by {defect:.1e}")
-        if [state.restart for state in self.history] != list(range(self.counts.restarts)):
-            raise ValueError(f"it has {self.counts.restarts} restarts and {len(self.history)} states")
-        if self.search_width > MAX_SEARCH_WIDTH:
-            raise ValueError(f"its search width is {self.search_width}")
-
-    def _save(self, reason: str) -> None:
-        """Write a checkpoint if one is due, or if the iteration stops for this reason."""
-        checkpoint = self.problem.checkpoint
-        if checkpoint is not None and reason != "converged":
-            checkpoint.save(self.snapshot, now=bool(reason))
-
     def snapshot(self) -> dict[str, Any]:
         """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""
-        return {name: getattr(self, name) for name in self.PROGRESS} | {
-            "verification": self.verification.name,
-            "rng": self.rng.bit_generator.state,
-            "counts": asdict(self.counts),
-            "history": [asdict(state) for state in self.history],
-            "elapsed_s": self.elapsed_s,
-        }
+        return super().snapshot() | {"verification": self.verification.name}
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        for name in self.PROGRESS:
-            setattr(self, name, restored(getattr(self, name), saved[name], name))
+        super().resume(saved)
         self.verification = Verification[saved["verification"]]
-        self.rng.bit_generator.state = saved["rng"]
-        for name in asdict(self.counts):
-            setattr(self.counts, name, restored(0, saved["counts"][name], name))
-        self.earlier_s = restored(0.0, saved["elapsed_s"], "elapsed_s")
-        self.history[:] = [IterationState.restored(state) for state in saved["history"]]
 
     # --- to be defined by iterations ----------------------------------------------------------------
 
@@ -230,18 +128,6 @@ class Iteration(ABC):
     @abstractmethod
     def locked(self) -> Block | None:
         """The locked columns."""
-
-    @abstractmethod
-    def _orthonormal(self) -> list[Block]:
-        """Return the blocks of orthonormal columns: first the locked ones and the basis."""
-
-    @abstractmethod
-    def _norms(self) -> tuple[float, ...]:
-        """Return all lower bounds of ||A||."""
-
-    @abstractmethod
-    def _defect(self) -> tuple[float, float]:
-        """Compute the error of the projected matrix along a random vector, and a norm to compare it with."""
 
     @abstractmethod
     def _norm(self) -> float:
@@ -371,7 +257,9 @@ class Iteration(ABC):
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
         found, budget = self._found(state), self._search_budget()
-        if not self.random_start:
+        # Squared distances from a target are too close to each other for a search up to the last value: it
+        # covers what its degree separates from that, and says how far.
+        if not (self.random_start and (target is not None or self._converges_in_order())):
             found = replace(found, block_size=0)
         probed = self._probed(found, budget)
         verdict = probed

@@ -11,20 +11,23 @@ is one application of S = 2/half_width (A - centre), which is prepared once, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 
 from blockvec import BlockVector, Recorder
 
-from ..blocks import AffineOperator, Block, Operator, RealArray, in_precision, project_out
-from ..column_block import ColumnBlock, ColumnOperator, by_rows
+from ..blocks import Block, LinearMap, Operator, RealArray, in_precision, project_out
+from ..column_block import ColumnBlock, by_rows
+from ..runtime.processes import everywhere
 from .filter import Filter
 from .mixed_precision import SingleCopy
 
 MOST_REPEATS = 8  # pairs of blocks that a filter is bound to: steps have two scratch blocks, as a rule
 CALLS_BEFORE_RECORDING = 2  # of a filter, in which kernels are compiled and matrices are converted
+MOST_RECORDED_BYTES = 1 << 27  # of the columns of a block: larger products take longer than their calls
+SINGLE_COLUMNS = 64  # in single precision up to which blockvec has kernels
 
 
 def degree_for(growth: float, distance: float) -> float:
@@ -61,58 +64,8 @@ def steps_within_leak(
     return min(steps, default=math.inf)
 
 
-class _Steps:
-    """Steps of the recurrence above on two blocks, which take turns."""
-
-    def __init__(self, doubled: Any, X: Block, out: Block) -> None:
-        self._doubled, self._bind = doubled, getattr(doubled, "bound_product", None)
-        self.current, self.previous = X, out  # Y_j and Y_{j-1} for j steps taken
-        self._repeats: dict[tuple[Any, ...], Callable[[], object]] = {}  # by kind, number and first block
-
-    def take(self, first: int, count: int) -> None:
-        """Take steps, of which the first one has a number that is one more than that of the last one."""
-        if first == 1:
-            self._take(1, alpha=0.5)
-            count -= 1
-        if count:
-            self._take(count, beta=-1)
-
-    def _take(self, turns: int, **factor: float) -> None:
-        if self._bind is None:
-            for _ in range(turns):
-                self._doubled.apply(self.current, out=self.previous, **factor)
-                self._turn()
-            return
-        key = *factor, turns, id(self.current)
-        if key not in self._repeats:
-            self._repeats[key] = self._bind(self.current, self.previous, turns=turns, **factor)
-        self._repeats[key]()
-        if turns % 2:
-            self._turn()
-
-    def _turn(self) -> None:
-        self.current, self.previous = self.previous, self.current
-
-
-def _takes_turns_at_once(doubled: Any, X: Block) -> bool:
-    """Check whether several steps are one launch, which nothing is gained by recording."""
-    takes = getattr(doubled, "takes_turns_at_once", None)
-    return takes is not None and bool(takes(X))
-
-
-def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tuple[int, Block, Block]]:
-    """Yield ``(j, Y_j, Y_{j-1})`` for j from 1 to `degree`; both blocks may be projected in between.
-
-    `doubled` is S of the recurrence above. The blocks are stored in X = Y_0 and `out`, both overwritten.
-    """
-    steps = _Steps(doubled, X, out)
-    for step in range(1, degree + 1):
-        steps.take(step, 1)
-        yield step, steps.current, steps.previous
-
-
 class Recurrence:
-    """Steps of `recurrence` on two blocks, on a GPU several at a time, as one graph or launch.
+    """Steps of the recurrence above on two blocks, on a GPU several at a time, as one graph or launch.
 
     Parameters
     ----------
@@ -125,23 +78,33 @@ class Recurrence:
         of a group, and at its end.
     recorder : Recorder, optional
         Repeats groups of steps.
+
+    Attributes
+    ----------
+    current, previous : Block
+        Y_j and Y_{j-1} for j steps taken.
+    taken : int
+        The number j.
     """
 
     def __init__(
         self,
-        doubled: AffineOperator,
+        doubled: Any,
         X: Block,
         out: Block,
-        project: Callable[[int, Block, Block], object] | None,
+        project: Callable[[int, Block, Block], object] | None = None,
         recorder: Recorder | None = None,
         project_every: int = 1,
     ) -> None:
-        self._steps, self._project, self._project_every = _Steps(doubled, X, out), project, project_every
-        # This loads its kernel, which cannot be done while a group is recorded.
-        at_once = recorder is not None and _takes_turns_at_once(doubled, X)
-        self._recorder = None if at_once and project is None else recorder
-        self.taken = 0
+        self._doubled: Any = doubled
+        self._bind: Any = getattr(doubled, "prepare", None)
+        self._project, self._project_every = project, project_every
+        self.current, self.previous, self.taken = X, out, 0
         self._groups: dict[int, Callable[[], object]] = {}  # by their numbers of steps
+        self._products: dict[tuple[Any, ...], Any] = {}  # by kind, number and first block
+        # This loads the kernel of several steps, which cannot be done while a group is recorded.
+        at_once = recorder is not None and self._bind is not None and self._product(2, beta=-1).is_one_launch
+        self._recorder = None if at_once and project is None else recorder
 
     def take(self, count: int) -> None:
         """Take steps; their kernels are compiled by the first two.
@@ -155,30 +118,40 @@ class Recurrence:
             self._take(first, count)
             return
         if count not in self._groups:
-            steps, roles = self._steps, (self.current, self.previous)
+            blocks = self.current, self.previous
             with self._recorder:
                 self._groups[count] = self._recorder.record(lambda: self._take(first, count))
-            steps.current, steps.previous = roles  # also where recording ended early
+            self.current, self.previous = blocks  # also where recording ended early
         self._groups[count]()
 
-    @property
-    def current(self) -> Block:
-        """Y_j for j steps taken."""
-        return self._steps.current
-
-    @property
-    def previous(self) -> Block:
-        """Y_(j-1) for j steps taken."""
-        return self._steps.previous
-
     def _take(self, first: int, count: int) -> None:
-        steps, end = self._steps, first + count
         size = count if self._project is None else self._project_every
-        for step in range(first, end, size):
-            following = min(step + size, end)
-            steps.take(step, following - step)
+        for step in range(first, first + count, size):
+            following = min(step + size, first + count)
+            if step == 1:
+                self._multiply(1, alpha=0.5)
+            if others := following - max(step, 2):
+                self._multiply(others, beta=-1)
             if self._project is not None:
-                self._project(following - 1, steps.current, steps.previous)
+                self._project(following - 1, self.current, self.previous)
+
+    def _multiply(self, turns: int, **factor: float) -> None:
+        """Take steps without projections: the blocks take turns."""
+        if self._bind is None:
+            for _ in range(turns):
+                self._doubled.apply(self.current, out=self.previous, **factor)
+                self.current, self.previous = self.previous, self.current
+            return
+        self._product(turns, **factor)()
+        if turns % 2:
+            self.current, self.previous = self.previous, self.current
+
+    def _product(self, turns: int, **factor: float) -> Any:
+        """Return the prepared product of so many steps from the current block on."""
+        key = *factor, turns, id(self.current)
+        if key not in self._products:
+            self._products[key] = self._bind(self.current, self.previous, repeat=turns, **factor)
+        return self._products[key]
 
 
 class ChebyshevOperator:
@@ -200,18 +173,14 @@ class ChebyshevOperator:
         matrix: Any = None,
         project_every: int = 1,
     ) -> None:
-        is_whole = isinstance(operator, ColumnOperator) and operator.layout is None
-        operator, self._matrix = by_rows(operator), matrix
-        self._recorder = recorder
+        operator, self._matrix, self._recorder = by_rows(operator), matrix, recorder
         self._repeats: dict[Any, Callable[[], object]] = {}  # by operands
         self._calls = 0
         self.degree, self._dtype = filter.degree, operator.dtype
         self.locked = None if locked is None else self._rows(locked)
-        self._project_every = project_every
+        self._project_every = self.degree if locked is None else project_every
         sign = -1 if filter.which == "SA" else 1
-        doubled: Any = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
-        self._doubled = doubled
-        self._add = doubled.vector_adder() if is_whole and locked is None else None
+        self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
 
     @property
     def may_be_queued(self) -> bool:
@@ -227,71 +196,52 @@ class ChebyshevOperator:
 
     def apply(self, X: Block, out: Block | None = None) -> Block:
         """Return T_d X in one of the two blocks; both may be overwritten."""
-        if out is None or self._recorder is None:
-            return self._apply(X, X.like() if out is None else out)
+        out = X.like() if out is None else out
+        self._calls += 1
+        if self._recorder is None or self._calls <= CALLS_BEFORE_RECORDING:
+            return self._apply(X, out)
         x, y = (cast(BlockVector, block).memory for block in (X, out))
         key = x.address, x.kind, y.address, y.kind
         if key not in self._repeats:
-            repeat = self._repeated(X, out)
-            if repeat is None:
-                return self._apply(X, out)
             if len(self._repeats) == MOST_REPEATS:  # each keeps two blocks
                 self._repeats.clear()
-            self._repeats[key] = repeat
+            with self._recorder:
+                self._repeats[key] = self._recorder.record(lambda: self._apply(X, out))
         self._repeats[key]()
         return X if X.dtype == self._dtype and self.degree % 2 == 0 else out
 
-    def _repeated(self, X: Block, out: Block) -> Callable[[], object] | None:
-        """Bind the filter to its operands; None for the first calls, which are recorded later."""
-        if self.locked is None and _takes_turns_at_once(self._doubled, X):
-            steps = _Steps(self._doubled, X, out)
-
-            def repeat() -> None:
-                steps.current, steps.previous = X, out
-                steps.take(1, self.degree)
-
-            return repeat
-        self._calls += 1
-        if self._calls <= CALLS_BEFORE_RECORDING:
-            return None
-        assert self._recorder is not None
-        with self._recorder:
-            return self._recorder.record(lambda: self._apply(X, out))
-
     def _apply(self, X: Block, out: Block) -> Block:
-        if self._add is not None and X.shape[1] == 1:
-            self._apply_to_vector(self._add, X.array[:, 0], out.array[:, 0])
-            return out
-        Y, degree, locked = self._rows(X), self.degree, self.locked
-        steps = _Steps(self._doubled, Y, out if Y is X else Y.like())
-        every = degree if locked is None else self._project_every
-        for begin in range(0, degree, every):
-            steps.take(begin + 1, min(every, degree - begin))
-            project_out(locked, steps.current)
-            if every > 1 and begin + every < degree:
-                project_out(locked, steps.previous)
-        current = steps.current
+        Y = self._rows(X)
+        steps = Recurrence(
+            *(self._doubled, Y, out if Y is X else Y.like(), self._project), project_every=self._project_every
+        )
+        steps.take(self.degree)
         if Y is X:
-            return current
-        out[:, :] = current
+            return steps.current
+        out[:, :] = steps.current
         return out
 
-    @np.errstate(over="ignore", invalid="ignore")  # callers look at the results
-    def _apply_to_vector(self, add: Callable[[Any, Any], object], x: Any, out: Any) -> None:
-        """Set a vector to T_d x by calls that take little longer than their products; x is not changed."""
-        current, previous = np.zeros_like(x), out
-        previous[:] = x
-        add(x, current)
-        current *= 0.5
-        for _ in range(2, self.degree + 1):
-            np.negative(previous, out=previous)
-            add(current, previous)
-            current, previous = previous, current
-        if current is not out:
-            out[:] = current
+    def _project(self, step: int, current: Block, previous: Block) -> None:
+        project_out(self.locked, current)
+        if self._project_every > 1 and step < self.degree:
+            project_out(self.locked, previous)
 
     def _rows(self, block: Block) -> Block:
         """Return a block as it is, or a row-major copy in the operator's precision."""
         if isinstance(block, ColumnBlock):
             return BlockVector(block.array, copy=True, dtype=self._dtype, layout=block.layout)
         return block if block.dtype == self._dtype else in_precision(block, self._dtype)
+
+
+def recorder_for(operator: LinearMap, buffer: Block) -> Recorder | None:
+    """Make a recorder for products with blocks like a buffer; None if recording is impossible or no gain.
+
+    Products of wide bases in single precision are calls of cuBLAS, which cannot be recorded.
+    """
+    n_bytes = buffer.shape[0] * buffer.shape[1] * buffer.dtype.itemsize
+    is_own = buffer.dtype.char in "dD" or buffer.shape[1] <= SINGLE_COLUMNS
+    is_recordable = getattr(operator, "is_recordable", False) and is_own
+    layout = getattr(buffer, "layout", None)
+    if buffer.device == "cpu" or not everywhere(layout, is_recordable and n_bytes <= MOST_RECORDED_BYTES):
+        return None
+    return Recorder(buffer.device, None if layout is None else layout.comm)

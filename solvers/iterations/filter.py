@@ -25,7 +25,6 @@ MAX_DEGREE = 64
 MAX_GROWTH = 1e8  # amplification of the first wanted value: more costs orthogonality without a gain
 # Logarithm of the growth of the last wanted value below which the gain grows with the square of the degree.
 LEAST_GROWTH, STIFFEST = 2.0, 256
-CROWDING_POWER = 0.4  # 1/d for the density of eigenvalues at a spectrum's end in d = 2 to 3 dimensions
 MARGIN = 0.01  # share of the interval's length added at its far end
 THINNEST = 1e-3  # minimum half-width of the interval, in units of ||A||
 PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for so many pairs; else four
@@ -87,7 +86,6 @@ def design_filter(
     norm: float,
     degree: int,
     spread: float,
-    crowding: float = 1.0,
     least: int = LEAST_DEGREE,
 ) -> Filter | None:
     """Choose the damped interval and the degree; return None if a filter gains nothing.
@@ -104,9 +102,6 @@ def design_filter(
         lowered if it would exceed `spread`.
     spread : float
         Maximum amplification of the first wanted value relative to the last.
-    crowding : float
-        Number of eigenvalues outside the interval, relative to the planned number. If it is above 1, some are
-        closer to the last wanted value than the edge is.
     least : int
         Degree below which a filter gains nothing; the preferred one if that is lower.
 
@@ -124,7 +119,7 @@ def design_filter(
     if rates[1] < SLOWEST:
         return None
     least = min(degree // 2 * 2, least)
-    degree = max(degree, int(min(separating_degree(values, which, norm, crowding), STIFFEST)))
+    degree = max(degree, int(min(separating_degree(values, which, norm), STIFFEST)))
     degree = min(degree, int(math.log(MAX_GROWTH) / rates[0]))
     if rates[0] > rates[1]:
         degree = min(degree, int(math.log(spread) / (rates[0] - rates[1])))
@@ -136,9 +131,7 @@ def design_filter(
     )
 
 
-def separating_degree(
-    values: tuple[float, float, float, float], which: Which, norm: float, crowding: float = 1.0
-) -> float:
+def separating_degree(values: tuple[float, float, float, float], which: Which, norm: float) -> float:
     """Return the degree from which the gain of a filter grows no more than in proportion to it.
 
     The arguments are those of `design_filter`, which may choose a lower degree. It is 0 where no wanted value
@@ -148,8 +141,7 @@ def separating_degree(
     if not values[1] > edge:
         return 0.0
     rate = math.acosh(1 + (values[1] - edge) / half_width)
-    growth: float = LEAST_GROWTH * max(crowding, 1.0) ** CROWDING_POWER
-    return growth / max(rate, SLOWEST)
+    return LEAST_GROWTH / max(rate, SLOWEST)
 
 
 def _interval(values: tuple[float, float, float, float], which: Which, norm: float) -> tuple[float, float]:

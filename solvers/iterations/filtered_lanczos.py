@@ -3,8 +3,8 @@
 A Chebyshev polynomial F = T_d of A has A's eigenvectors; it maps the unwanted part of the spectrum to [-1, 1]
 and separates the values of the wanted end. A Lanczos step with F corresponds to d steps with A and needs only
 one orthogonalisation: this is faster if applying A costs less than orthogonalising the result, as on
-memory-bound machines. A Rayleigh-Ritz step with A on the kept vectors gives values and true residuals, after
-some cycles and always before the end.
+memory-bound machines. After each cycle a Rayleigh-Ritz step with A on the kept vectors gives values and true
+residuals.
 
 The first cycle is one of plain Lanczos steps, if the method may be chosen: where these are predicted to
 converge soon, no filter is designed.
@@ -21,7 +21,7 @@ References
 Zhou, Saad, Tiago, Chelikowsky, J. Comput. Phys. 219 (2006) 172 (Chebyshev-filtered subspaces); Li, Xi,
 Vecharynski, Yang, Saad, SIAM J. Sci. Comput. 38 (2016) A2512 (thick-restart Lanczos on a filter). Deviations:
 (1) blocks; (2) the interval is approximate, chosen for the number of values outside it; (3) Rayleigh-Ritz
-with A on all kept vectors if the filter's residuals predict convergence, which is defined by true residuals.
+with A on all kept vectors after each cycle.
 """
 
 from __future__ import annotations
@@ -44,15 +44,12 @@ from ..blocks import (
 )
 from ..column_block import by_rows
 from ..problem import IterationState, excess
-from ..runtime.checkpoint import restored
 from ..transform.fold import FoldedOperator
-from .base import IterationResult
-from .chebyshev import ChebyshevOperator, steps_within_leak
+from .chebyshev import ChebyshevOperator, recorder_for, steps_within_leak
 from .filter import (
     LEAST_DEGREE,
     LEAST_GROWTH,
     PAYING_DEGREE,
-    STIFFEST,
     Filter,
     choose_degree,
     degree_of,
@@ -60,12 +57,10 @@ from .filter import (
     filter_width,
     separating_degree,
 )
-from .krylov import BlockKrylov
-from .krylov_space import Ritz
+from .krylov import BlockKrylov, Ritz
 from .lanczos import ThickRestart
 from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
-from .recorded_step import recorder_for
 
 if TYPE_CHECKING:
     from .spectrum import Sketch
@@ -88,19 +83,16 @@ LEAST_MIXED = 0.6
 # Calls of A in a whole solve, per degree that separates the wanted values: 15 to 80 on lattices, spin chains
 # and finite elements.
 CALLS_PER_DEGREE = 40.0
-SINGLE_DEFECT = 1e2  # error of a decomposition in single precision, in units of its roundoff
 SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
 LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
 SURPLUS = 2.0  # damping of rounding errors beyond what their residuals need
 UNFORESEEN = 10.0  # ratio of the spread to the planned one above which the sketch was wrong
-KEPT_SHARE = 0.4  # share of the basis kept by a restart: more would leave no room for steps
 PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 BROKEN_PROMISE = 2.0  # safety factor after a prediction that was too small
 MAX_DOUBT = 1e6
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
 LEAK = 1e-3  # relative size of components along locked eigenvectors at which they are projected out again
-CYCLES_BETWEEN_LOOKS = 4  # cycles per Rayleigh-Ritz step with A, which costs a third of a cycle
 WIDE_START = 4  # a Krylov space may start from 1/WIDE_START of the basis size
 
 
@@ -109,8 +101,9 @@ class FilteredRestart(ThickRestart):
 
     PROGRESS = (
         *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
-        *("promised", "doubt", "looked", "is_mixed", "mixes", "refined"),
+        *("promised", "doubt", "is_mixed", "mixes", "refined"),
     )
+    KERNELS = "filter"
 
     filter: Filter | None = None
     mixes = True  # whether filters may still be in single precision
@@ -124,13 +117,6 @@ class FilteredRestart(ThickRestart):
     refined = np.inf  # largest residual, relative to its limit, that was refined last
     is_refined = False  # whether the pending columns are refined vectors without values and residuals
     promised = np.inf  # predicted largest residual after a cycle, relative to its limit
-    looked = True  # whether values and residual estimates were computed with A
-
-    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        _, operator, dtype, sizes = super()._kind()
-        krylov, b = self.krylov, self.options.block_size
-        keep = krylov.padded(self._keep_filtered(krylov.capacity - b, b))
-        return "filter", operator, dtype, sizes | {"keep": keep}
 
     def _begin(self) -> None:
         if self.random_start and not self._waits_for_need:
@@ -145,27 +131,11 @@ class FilteredRestart(ThickRestart):
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        self.norm = restored(0.0, saved["norm"], "norm")
-        self.is_mixed = self.options.mixes and restored(False, saved["is_mixed"], "is_mixed")
+        self.norm, self.is_mixed = saved["norm"], self.options.mixes and saved["is_mixed"]
         if saved["filter"] is not None:
-            initial = asdict(Filter(0.0, 0.0, LEAST_DEGREE, 1.0, self.which))
-            self.filter = Filter(**{n: restored(initial[n], saved["filter"][n], n) for n in initial})
-            right = self.filter.degree <= STIFFEST and 0 < self.filter.half_width < np.inf
-            if not right or self.filter.which != self.which:
-                raise ValueError(f"its filter is {self.filter}")
+            self.filter = Filter(**saved["filter"])
             self.krylov = self._filtered_krylov(self.filter)
         super().resume(saved)
-
-    def _check_resumed(self) -> None:
-        super()._check_resumed()
-        if not 1 <= self.doubt <= BROKEN_PROMISE * MAX_DOUBT:
-            raise ValueError(f"its doubt is {self.doubt:.1e}")
-        if not (self.retired or self._is_rotated() or self.krylov.m == 0):
-            raise ValueError(f"it has {len(self.theta)} Ritz values for {self.krylov.m} vectors")
-
-    def _defect(self) -> tuple[float, float]:
-        defect, scale = super()._defect()
-        return max(defect - SINGLE_DEFECT * UNIT * scale, 0.0) if self.is_mixed else defect, scale
 
     def _filtered_krylov(self, filter: Filter) -> BlockKrylov:
         krylov, recorder = self.krylov, None
@@ -176,16 +146,12 @@ class FilteredRestart(ThickRestart):
         if krylov.buffer.layout is None:  # recordings are found by addresses, which differ between processes
             recorder = recorder_for(self.operator, krylov.buffer[:, :size])
         operator = ChebyshevOperator(
-            self._single() if self.is_mixed else self.operator,
-            filter,
-            self.locked,
-            recorder,
-            self.operator,
-            self._steps_between_projections(filter),
+            *(self._single() if self.is_mixed else self.operator, filter, self.locked, recorder),
+            matrix=self.operator,
+            project_every=self._steps_between_projections(filter),
         )
-        return BlockKrylov(
-            operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
-        )
+        operands = krylov.buffer, krylov.n_locked, size, self.rng, self.counts
+        return BlockKrylov(operator, *operands, filter.degree)
 
     def _steps_between_projections(self, filter: Filter) -> int:
         """Return the steps in which components along locked eigenvectors, initially their errors, stay small.
@@ -210,63 +176,35 @@ class FilteredRestart(ThickRestart):
             self.counts.single_columns += self.counts.operator_columns - columns
         return reason
 
-    def _seems_done(self) -> bool:
-        """Check whether the residuals of the filter predict convergence for A: the cycle may end early."""
-        if self.filter is None:
-            return super()._seems_done()
-        krylov = self.krylov
-        if krylov.m < self.next_look or not krylov.can_expand():
-            return False
-        steps = self._steps_of_a_look()
-        self.seen = krylov.ritz(krylov.expand_ahead(steps))
-        is_promising, m = self._promises(self.seen), len(self.seen.theta)
-        self.next_look = m + steps * max(1, min(self.block_size, krylov.w))  # a start may have been narrower
-        if is_promising:
-            krylov.withdraw(m)
-        return is_promising
-
-    def _promises(self, ritz: Ritz) -> bool:
-        """Predict from the residuals of the filter whether those of A are within their limits.
+    def _excess(self, ritz: Ritz) -> float:
+        """Predict from the residuals of the filter the largest one of A, relative to its limit.
 
         A residual r of the filter at the value phi is an error of r/phi in the vector, and of up to
         2 r/phi ||A|| in the residual of A. In practice a quarter of that is still an upper bound.
         """
-        assert self.filter is not None
+        if self.filter is None:
+            return super()._excess(ritz)
         best = select(ritz.theta, "LA")[: self.problem.k]
         amplified = ritz.theta[best]
         if len(best) < self.problem.k or amplified[-1] <= 1:
             self.promised = math.inf
-            return False
+            return math.inf
         limits = self._limits(self.filter.value(amplified))
         if self.is_mixed:
             limits = np.maximum(limits, REACH * self._norm())
-        promised = PROMISE * self._norm() * ritz.residuals[best] / amplified / limits
-        self.promised = float(promised.max())
-        return self.doubt * self.promised <= 1
+        self.promised = float((PROMISE * self._norm() * ritz.residuals[best] / amplified / limits).max())
+        return self.doubt * self.promised
 
     def _rayleigh_ritz(self) -> IterationState:
-        """Restart; if convergence is predicted, and periodically, compute values and residuals with A."""
-        filter = self.filter
-        if filter is None:
-            self.looked = True
+        """Restart, and compute values and residuals with A."""
+        if self.filter is None:
             return super()._rayleigh_ritz()
-        krylov, which = self.krylov, self.which
-        if self.is_refined:
-            self.is_refined, self.looked = False, True
-            self._look()
-            return self._current_state()
-        ritz = self._ritz()
-        kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
-        krylov.restart(ritz, kept)
-        promising = self._promises(ritz) or which == "LM"  # values may have either sign
-        self.looked = promising or self.counts.restarts % CYCLES_BETWEEN_LOOKS == 0
-        if self.looked:
-            self._look()
-        else:
-            amplified = ritz.theta[kept]
-            self.theta = filter.value(amplified) * (-1 if which == "SA" else 1)
-            errors = ritz.residuals[kept] / np.maximum(amplified, 1.0)
-            self.estimates = PROMISE * self.doubt * self._norm() * errors
+        if not self.is_refined:
+            ritz = self._ritz()
+            self._excess(ritz)
+            self.krylov.restart(ritz, select(ritz.theta, "LA")[: self._keep(len(ritz.theta), self.krylov.w)])
+        self.is_refined = False
+        self._look()
         return self._current_state()
 
     def _look(self) -> None:
@@ -342,44 +280,37 @@ class FilteredRestart(ThickRestart):
         first, last = (sketch.beyond(count, self.which) for count in (0, self.problem.k))
         return first, last, sketch.beyond(self._outside(), self.which, below=last)
 
-    def _crowding(self, sketch: Sketch) -> float:
-        return sketch.crowd(self._placed(sketch)[-1], self.which) / self._outside()
-
-    def _draw_sketch(self) -> Sketch:
-        """Estimate the bounds of the spectrum and its density, with more steps where it is crowded."""
+    def _sketch(self) -> None:
+        """Design the filter for a sketch of the spectrum, of more steps where it is crowded."""
         from .spectrum import sketch_spectrum
 
+        counts = self.counts
         sketch = sketch_spectrum(
             *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
             most=MAX_SKETCH_STEPS,
-            resolved=lambda sketch: self._crowding(sketch) <= CROWDED,
+            resolved=lambda seen: seen.crowd(self._placed(seen)[-1], self.which) <= CROWDED * self._outside(),
         )
-        counts = self.counts
         counts.operator_columns += sketch.columns
         counts.block_applications += sketch.applications
         counts.reductions += sketch.reductions
-        return sketch
-
-    def _sketch(self) -> None:
-        """Design the filter for the spectrum of a sketch."""
-        sketch = self._draw_sketch()
         self.norm = max(self.norm, sketch.norm)
         self.least = min(self.least, sketch.least(self.which))
-        self._design((*self._placed(sketch), self.least), self._crowding(sketch))
+        self._design((*self._placed(sketch), self.least))
 
-    def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
+    def _design(self, values: tuple[float, float, float, float]) -> None:
+        """Choose a filter for ranking keys of the first and last wanted value, the edge and the far end."""
         self.designs += 1
         limit = float(self._limits(np.full(1, abs(values[1]))).max())
         asked = self.problem.precision == "mixed"
         is_mixed = self.mixes and self.options.mixes and (asked or limit >= LEAST_LIMIT * self._norm())
-        filter = self._designed(values, crowding, limit, is_mixed)
+        filter = self._designed(values, limit, is_mixed)
         if is_mixed and not asked:
-            double = self._designed(values, crowding, limit, False)
+            double = self._designed(values, limit, False)
             if degree_of(filter) < LEAST_MIXED * degree_of(double):
                 filter, is_mixed = double, False
                 self.mixes, self._copy = False, None
         self.filter = filter
-        separating = separating_degree(values, self.which, self._norm(), crowding)
+        separating = separating_degree(values, self.which, self._norm())
         self.expected_calls = 0.0 if self.filter is None else CALLS_PER_DEGREE * separating
         if self.designs > MAX_DESIGNS:
             self.filter = None
@@ -390,7 +321,7 @@ class FilteredRestart(ThickRestart):
             self.degree = max(self.degree, self.filter.degree)
 
     def _designed(
-        self, values: tuple[float, float, float, float], crowding: float, limit: float, is_mixed: bool
+        self, values: tuple[float, float, float, float], limit: float, is_mixed: bool
     ) -> Filter | None:
         """Design a filter for matrices in single or double precision."""
         degree, unit = self.options.degree, self.problem.tolerance.unit
@@ -401,7 +332,7 @@ class FilteredRestart(ThickRestart):
         rounding = unit * self._norm()
         spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
         least = PAYING_DEGREE if self._may_choose else LEAST_DEGREE
-        return design_filter(values, self.which, self._norm(), degree, spread, crowding, least)
+        return design_filter(values, self.which, self._norm(), degree, spread, least)
 
     def _single(self) -> SingleCopy:
         """Return the matrix in single precision; it is converted once."""
@@ -411,27 +342,10 @@ class FilteredRestart(ThickRestart):
 
     # --- the end ------------
 
-    def _result(self, state: IterationState, reason: str) -> IterationResult:
-        if not self.looked:
-            self._look()
-            self.residuals = None
-            state = self._current_state()
-        return super()._result(state, reason)
-
     def _converges_in_order(self) -> bool:
         # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
         # block that is narrower than these has mixtures of them beside fewer copies of each.
         return self.which != "LM" or self.degree == 1
-
-    def _keep(self, m: int, w: int) -> int:
-        return super()._keep(m, w) if self.filter is None else self._keep_filtered(m, w)
-
-    def _keep_filtered(self, m: int, w: int) -> int:
-        k, b = self.problem.k, self.block_size
-        full = self.krylov.capacity - w
-        keep = max(k + b, int(KEPT_SHARE * full))
-        keep = full - max(1, (full - keep) // b) * b
-        return int(min(max(keep, k), m))
 
     def _repair(self, state: IterationState) -> None:
         if self.filter is None:

@@ -18,14 +18,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, RealArray, SystemOperator, pick, round_up, to_host
+from ..blocks import Block, RealArray, SystemOperator, pick, round_up, side_by_side, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
-from ..runtime.checkpoint import restored
-from .base import MIN_SEARCH, NORM_SLACK, Iteration, IterationResult
+from .base import MIN_SEARCH, Iteration, IterationResult
 from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
-from .jd_options import JacobiDavidsonOptions, least_basis
+from .jd_options import CorrectionProblem, JacobiDavidsonOptions, least_basis
 from .rayleigh_ritz import ranking_key
 from .search_interval import Found
 from .search_space import Extracted, SearchSpace, extended
@@ -34,7 +33,7 @@ STALLED = 240  # corrections without a gain, after which the space is refreshed 
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
 RESTARTS_BETWEEN_CLEANING = 10  # restarts between reorthonormalisations; each loses about one u
-REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, where they have any
+REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
 WIDTHS = 8  # pairs are formed in multiples of it: every width needs a compiled kernel
 
 
@@ -58,50 +57,33 @@ class JacobiDavidson(Iteration):
 
     PROGRESS = (
         *Iteration.PROGRESS,
-        "attempts",
-        "shrunk",
-        "best",
-        "best_at",
-        "refreshed",
-        "n_converged",
-        "previous",
-        "updated_for",
-        "followed",
+        *("attempts", "shrunk", "best", "best_at", "refreshed"),
+        *("n_converged", "previous", "updated_for", "followed"),
     )
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
     ) -> None:
         super().__init__(problem, options, start, interrupted)
-        target, preconditioner = problem.target, problem.preconditioner
         how = problem.jd_options or JacobiDavidsonOptions()
         k, b = problem.k, options.block_size
-        how.check(k, options.ncv, b, target)
-        self.how, self.target, self.preconditioner = how, target, preconditioner
+        how.check(k, options.ncv, b)
+        self.target, self.preconditioner = problem.target, problem.preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
-        self.space = SearchSpace(
-            problem.operator,
-            start,
-            capacity,
-            problem.locked,
-            self.which,
-            target,
-            self.rng,
-            self.counts,
-        )
+        what = problem.locked, self.which, self.target
+        self.space = SearchSpace(problem.operator, start, capacity, *what, self.rng, self.counts)
         self.kept = how.min_basis or least_basis(k, capacity, b)
-        self.retained = b if how.retained is None else how.retained
         operator = cast(SystemOperator, problem.operator)  # MINRES takes dots from its products
-        inside = target is not None
-        self.corrector = Corrector(operator, preconditioner, how, inside, self.space.padded, self.counts)
-        self.attempts = np.zeros(k, np.intp)
+        is_inside = self.target is not None
+        self.corrector = Corrector(operator, self.preconditioner, how, is_inside, self.counts)
+        self.attempts = np.zeros(k, np.intp)  # corrections of each pair since it last was within its limit
         self.n_converged = 0  # converged pairs of the last iteration
         # Coefficients of the last iteration's vectors.
         self.previous = np.zeros((0, 0), np.result_type(start.dtype, np.float64))
         self.updated_for = -1  # the pair that the preconditioner was last updated for, and
         self.followed = 0.0  # its value at the time
         self.least = 0.0
-        self.shrunk = 0
+        self.shrunk = 0  # restarts of the space
         self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
 
     @property
@@ -114,17 +96,13 @@ class JacobiDavidson(Iteration):
         width = min(self.options.block_size, ahead)
         sizes = {
             "p": space.padding,
-            "inside": int(self.target is not None),
-            "locked": space.n_locked,
             "capacity": space.buffer.shape[1],
             "basis": space.padded(space.capacity),
             "vectors": space.capacity,
-            "kept": self.kept,
-            "after": min(self.kept + self.retained, space.capacity),
+            "after": min(self.kept + self.options.block_size, space.capacity),
             "ahead": ahead,
             "width": width,  # of a block of corrections, and of what is left of it as columns finish
             "half": width // 2,
-            "quarter": width // 4,
         }
         return "jd", self.operator, space.buffer.dtype, sizes
 
@@ -156,22 +134,9 @@ class JacobiDavidson(Iteration):
         """Restore a state returned by `snapshot`."""
         super().resume(saved)
         self.space.resume(saved)
-        self.corrector.resume(saved, self.start)
-        corrections, columns = self.best_at
-        self.best_at = restored(0, corrections, "best_at"), restored(0, columns, "best_at")
-
-    def _check_resumed(self) -> None:
-        super()._check_resumed()
-        k, spent = self.problem.k, self._spent()
-        if self.best_at[0] > spent[0] or self.best_at[1] > spent[1]:
-            raise ValueError(f"its best state was after {self.best_at} corrections and columns of {spent}")
-        if self.attempts.min() < 0 or self.n_converged > k:
-            raise ValueError(f"its attempts are {self.attempts}, {self.n_converged} of them successful")
-        rows, columns = self.previous.shape
-        if rows > self.space.m or columns != min(k, rows) or np.abs(self.previous).max(initial=0) > 2:
-            raise ValueError(f"its previous vectors are {self.previous}")
-        if not abs(self.followed) <= NORM_SLACK * self._norm():
-            raise ValueError(f"its preconditioner followed {self.followed:.1e}")
+        self.corrector.resume(saved)
+        corrections, columns = saved["best_at"]
+        self.best_at = corrections, columns
 
     def _resumed(self) -> bool:
         """Restore the state of the checkpoint and the preconditioner, if there is one."""
@@ -187,7 +152,8 @@ class JacobiDavidson(Iteration):
     def _begin(self) -> None:
         """Take filtered or plain block Lanczos steps until the basis is as large as after a restart."""
         space, b = self.space, self.options.block_size
-        if self._filters():
+        is_free = self.random_start and self.preconditioner is None
+        if self.target is not None and is_free and is_cheap(self.operator, self.options.ncv):
             space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
             self.filter_calls = self.counts.block_applications
@@ -195,30 +161,13 @@ class JacobiDavidson(Iteration):
         space.extend(self.start)
         if space.m < b:
             space.extend(space.buffer.random_like(b - space.m, self.rng))
-        k = self.problem.k
-        wanted = self.kept if self.random_start and self.preconditioner is None else k
-        wanted = max(k, wanted)
+        wanted = max(self.problem.k, self.kept if is_free else 0)
         while space.m < min(wanted, space.capacity, space.m + space.room):
             space.extend(space.images(min(b, space.m)))
         if not self.random_start:
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
 
-    def _filters(self) -> bool:
-        """Check whether the initial basis is computed by a filter around the target."""
-        if self.target is None or not self.random_start or self.how.start != "auto":
-            return False
-        return self.preconditioner is None and is_cheap(self.operator, self.options.ncv)
-
     # --- one outer iteration --------------------------------------------------------------------
-
-    def _orthonormal(self) -> list[Block]:
-        return [self.space.basis, *([] if self.target is None else [self.space.image])]
-
-    def _defect(self) -> tuple[float, float]:
-        return self.space.defect()
-
-    def _norms(self) -> tuple[float, ...]:
-        return (self.space.norm,)
 
     def _norm(self) -> float:
         return self.space.norm if self.problem.norm is None else self.problem.norm
@@ -231,27 +180,19 @@ class JacobiDavidson(Iteration):
         theta = self.extracted.theta[:k]
         limits = self._limits(theta)
         residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # placeholders
-        seen = self._seen()
-        if self.counts.restarts + 1 == self.options.maxiter:
-            seen = k
-        self._form(seen)
-        residuals[:seen] = to_host(self.R.norms())
-        self.counts.reductions += 1
-        self.n_converged = int(np.count_nonzero(residuals <= limits))
-        if self.n_converged == seen < k:  # further pairs may have converged
-            self._form(k)
-            residuals[:] = to_host(self.R.norms())
+        seen = k if self.counts.restarts + 1 == self.options.maxiter else self._seen()
+        for count in (seen, k):
+            self._form(count)
+            residuals[:count] = to_host(self.R.norms())
             self.counts.reductions += 1
             self.n_converged = int(np.count_nonzero(residuals <= limits))
+            if self.n_converged < count or count == k:  # else further pairs may have converged
+                break
         return self._state(theta, residuals, limits)
-
-    def _together(self) -> int:
-        """Return the number whose multiples of pairs are formed."""
-        return max(WIDTHS, self.space.padding)
 
     def _seen(self) -> int:
         """Return the number of pairs to form."""
-        together = self._together()
+        together = max(WIDTHS, self.space.padding)
         return min(self.problem.k, round_up(self.n_converged + 2 * self.options.block_size, together))
 
     def _form(self, count: int) -> None:
@@ -265,14 +206,9 @@ class JacobiDavidson(Iteration):
         """Update the smallest ranking key of all Ritz values: the far end of a search for missed values."""
         values = self.extracted.theta if self.target is None else self.space.ritz_values()
         self.space.norm = max(self.space.norm, float(np.abs(values).max(initial=0)))
-        least = float(self._wanted(values).min())
+        keys = ranking_key(values, self.which) if self.target is None else -((values - self.target) ** 2)
+        least = float(np.min(keys))
         self.least = least if not self.history else min(self.least, least)
-
-    def _wanted(self, theta: RealArray) -> RealArray:
-        """Compute ranking keys; with a target those of the folded operator."""
-        target = self.target
-        values = ranking_key(theta, self.which) if target is None else -((theta - target) ** 2)
-        return np.asarray(values)
 
     def _grow(self, state: IterationState) -> None:
         """Compute corrections to the first unconverged pairs and add them to the space."""
@@ -293,10 +229,10 @@ class JacobiDavidson(Iteration):
 
     def _shrink(self, failing: NDArray[np.intp]) -> None:
         """Restart from the best vectors and the previous approximations of the corrected ones (GD+k)."""
-        m, p = self.space.m, len(self.previous)
-        kept = min(self.kept, self.space.capacity - self.options.block_size)
+        m, p, b = self.space.m, len(self.previous), self.options.block_size
+        kept = min(self.kept, self.space.capacity - b)
         Y = self.extracted.Y[:, :kept]
-        room = min(self.retained, self.space.capacity - kept - self.options.block_size)
+        room = min(b, self.space.capacity - kept - b)
         if room > 0 and 0 < p < m:
             older = np.zeros((m, min(room, len(failing))), Y.dtype)
             older[:p] = self.previous[:, failing[:room]]
@@ -309,29 +245,35 @@ class JacobiDavidson(Iteration):
 
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
         """Compute corrections of the pairs with these indices."""
-        how, corrector = self.how, self.corrector
         converged = np.setdiff1d(np.flatnonzero(state.residuals <= state.limits), failing)
         self.attempts[converged] = 0
         self.attempts[failing] += 1
         self._update_preconditioner(int(failing[0]), state)
-        theta = state.eigenvalues[failing]
-        shift = theta.copy()
-        initial = self.target if how.initial_shift is None else how.initial_shift
-        if len(self.history) <= how.initial_shift_iterations and initial is not None:
-            shift[:] = initial
-        problem = corrector.problem(
-            pick(self.X, failing),
+        theta, X = state.eigenvalues[failing], pick(self.X, failing)
+        problem = CorrectionProblem(
+            self.corrector.operator,
+            X,
             pick(self.R, failing),
-            lambda: self._deflated(converged),
-            shift,
+            theta.copy(),
             np.power(REDUCTION, self.attempts[failing]),
+            self.preconditioner,
+            lambda: self._deflation(converged, X),
         )
         ends = {"LA": np.ones(len(theta)), "SA": -np.ones(len(theta)), "LM": np.sign(theta)}
         direction = np.zeros(len(theta)) if self.target is not None else ends[self.which]
-        stop = AdaptiveStop(
-            state.residuals[failing], state.limits[failing], theta - shift, direction.astype(np.intp)
-        )
-        return corrector.solve(problem, stop, len(converged))
+        stop = AdaptiveStop(state.residuals[failing], state.limits[failing], direction.astype(np.intp))
+        return self.corrector.solve(problem, stop, len(converged))
+
+    def _deflation(self, converged: NDArray[np.intp], X: Block) -> Block:
+        """Return locked and converged vectors, X, and zero columns up to a width that has kernels."""
+        known = side_by_side(self.space.locked, pick(self.X, converged), X)
+        q = known.shape[1]
+        width = self.space.padded(q) if self.preconditioner is None else q
+        if width == q:
+            return known
+        Q = known.like(width)
+        Q[:, :q], Q[:, q:] = known, 0
+        return Q
 
     def _update_preconditioner(self, first: int, state: IterationState) -> None:
         """Call the preconditioner's `update` if the first value has changed by more than its residual."""
@@ -340,17 +282,7 @@ class JacobiDavidson(Iteration):
         moved = abs(theta - self.followed) > state.residuals[first]
         if update is not None and (first != self.updated_for or moved):
             update(theta)
-            self.corrector.forget()
             self.updated_for, self.followed = first, theta
-
-    def _deflated(self, converged: NDArray[np.intp]) -> Block:
-        """Return the locked columns and the converged ones of X in one block."""
-        locked, c = self.space.locked, self.space.n_locked
-        Q = self.X.like(c + len(converged))
-        if locked is not None:
-            Q[:, :c] = locked
-        Q[:, c:] = pick(self.X, converged)
-        return Q
 
     # --- before the end -------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
     from ..linear.systems import Preconditioner
 
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
-Stop = Literal["adaptive", "power"]
-Start = Literal["auto", "lanczos"]
 
-KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps
-# Options of version 0.2 that have left: their defaults, which checkpoints hold, and what replaces others.
-REMOVED: MappingProxyType[str, tuple[Any, str]] = MappingProxyType(
+KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps; PRIMME's
+# Options of version 0.2 that have left, and what replaces them.
+REMOVED: MappingProxyType[str, str] = MappingProxyType(
     {
-        "extraction": ("auto", 'vectors are extracted by "refined" around sigma and by "ritz" elsewhere'),
-        "inner_base": (0.1, "give inner_steps, or a function as correction"),
-        "inner_together": (False, "give a function as correction that calls block_minres(with_first=True)"),
-        "look_ahead": (None, "give block_size: twice as many pairs are formed"),
-        "start_basis": (None, "give min_basis, or v0"),
+        "extraction": 'vectors are extracted by "refined" around sigma and by "ritz" elsewhere',
+        "initial_shift": "give sigma, or a function as correction",
+        "initial_shift_iterations": "give a function as correction",
+        "inner_base": "give inner_steps, or a function as correction",
+        "inner_stop": "give inner_steps, or a function as correction",
+        "inner_together": "give a function as correction that calls block_minres(with_first=True)",
+        "look_ahead": "give block_size: twice as many pairs are formed",
+        "retained": "give block_size: a restart retains as many previous vectors",
+        "start": "give v0",
+        "start_basis": "give min_basis, or v0",
     }
 )
 
@@ -47,9 +50,9 @@ class CorrectionProblem:
     R : BlockVector, shape (n, b)
         Their residuals A x - theta x.
     shift : array, shape (b,)
-        theta, or the initial shift.
+        theta.
     tol : array, shape (b,)
-        Tolerances of the linear systems, relative to the residuals, for the "power" rule.
+        Tolerances of the linear systems, relative to the residuals: 0.1^j in the j-th correction of a pair.
     preconditioner : callable or None
     deflation : callable
         Returns the orthonormal `Q`: converged vectors, then X, and on a GPU zero columns for padding.
@@ -85,76 +88,38 @@ class JacobiDavidsonOptions:
         it begins with "davidson", and changes if that takes more than 40 corrections per pair.
     inner_steps : int, optional
         Maximum number of MINRES or GMRES steps; default 100 (60 around `sigma`) for MINRES, 30 for GMRES.
-    inner_stop : {"adaptive", "power"}
-        Stopping test of a correction by MINRES: Stathopoulos' tests (JDQMR), or a linear residual reduced by
-        ``0.1**j`` in the j-th correction of the pair. GMRES has the second only.
-    retained : int, optional
-        Number of previous approximations of corrected vectors that a restart keeps besides the best vectors,
-        the "+k" of GD+k; default the block size.
     min_basis : int, optional
         Number of vectors that a restart keeps; default k and two fifths of the rest of the basis.
-    start : {"auto", "lanczos"}
-        Initial search space without a given start: by block Lanczos steps; "auto" filters them around `sigma`
-        if applying A is cheap compared with orthogonalising (a sparse matrix) and there is no
-        preconditioner.
-    initial_shift : float, optional
-        Shift of the first corrections instead of theta; default `sigma`.
-    initial_shift_iterations : int
-        Number of outer iterations with `initial_shift`.
     """
 
     correction: Correction | CorrectionSolver = "auto"
     inner_steps: int | None = None
-    inner_stop: Stop = "adaptive"
-    retained: int | None = None
     min_basis: int | None = None
-    start: Start = "auto"
-    initial_shift: float | None = None
-    initial_shift_iterations: int = 0
 
     def __new__(cls, **options: Any) -> JacobiDavidsonOptions:
         """Refuse options of earlier versions."""
         for name in options.keys() & REMOVED.keys():
-            raise OptionError(f"{name}: no longer an option of Jacobi-Davidson; {REMOVED[name][1]}.")
+            raise OptionError(f"{name}: no longer an option of Jacobi-Davidson; {REMOVED[name]}.")
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
         """Check values that do not depend on a problem; numbers of NumPy become Python's."""
         for field in fields(self):
             object.__setattr__(self, field.name, plain(getattr(self, field.name)))
-        known = {
-            "correction": ("auto", "davidson", "olsen", "minres", "gmres"),
-            "inner_stop": ("adaptive", "power"),
-            "start": ("auto", "lanczos"),
-        }
-        for name, values in known.items():
-            given = getattr(self, name)
-            if not (given in values or (name == "correction" and callable(given))):
-                raise OptionError(f"{name}: got {given!r}; give one of {', '.join(map(repr, values))}.")
-        least = {"inner_steps": 1, "retained": 0, "initial_shift_iterations": 0}
-        for name, bound in least.items():
-            given = getattr(self, name)
-            if given is not None and given < bound:
-                raise OptionError(f"{name}: got {given}; give at least {bound}.")
+        known = get_args(Correction)
+        if not (callable(self.correction) or self.correction in known):
+            names = ", ".join(map(repr, known))
+            raise OptionError(f"correction: got {self.correction!r}; give one of {names}, or a function.")
+        if self.inner_steps is not None and self.inner_steps < 1:
+            raise OptionError(f"inner_steps: got {self.inner_steps}; give at least 1.")
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the options as plain values, functions by their names."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values |= {name: default for name, (default, _) in REMOVED.items()}  # as in files of version 0.2
         return values | {"correction": getattr(self.correction, "__qualname__", self.correction)}
 
-    def check(self, k: int, ncv: int, block_size: int, target: float | None) -> None:
-        """Check options against a problem's sizes and target.
-
-        Raises
-        ------
-        OptionError
-        """
-        if target is None and self.initial_shift is None and self.initial_shift_iterations:
-            raise OptionError(
-                f"initial_shift_iterations: got {self.initial_shift_iterations} without a shift; give "
-                "initial_shift or sigma."
-            )
+    def check(self, k: int, ncv: int, block_size: int) -> None:
+        """Raise `OptionError` for options that do not fit a problem's sizes."""
         kept = self.min_basis
         if kept is not None and not k <= kept <= ncv - block_size:
             raise OptionError(

@@ -1,71 +1,111 @@
-"""Steps of a block Krylov decomposition: the operator is applied to pending columns, and the basis grows.
+"""Block Krylov decomposition with thick restart.
 
-There are four kinds of steps: queued on a GPU without waiting for their results, in place on column-major
-columns of the host, by a recurrence of single columns, and the careful one, for which nothing is assumed.
+The decomposition of the operator A on the complement of locked columns is
+
+    A V = V T + Q B,    V^H V = I,  Q^H Q = I,  V^H Q = 0,
+
+with T Hermitian, V of m columns that A has been applied to, and Q of w *pending* columns that A has not yet
+been applied to. A step applies A to the next b pending columns, moves them to V, and appends b new ones.
+w need not equal b: a start of many columns, a missed copy of a multiple eigenvalue, or a correction of
+rounding drift is appended to Q with its rows of B, and the decomposition remains exact.
+
+V and Q share one buffer ``[locked | V | Q]``. The matrix H = [V Q]^H A V is stored; its upper part
+is T and its lower part is B.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import Profile
-from blockvec.errors import BreakdownError
+from blockvec.system.frozen import frozen
 
-from ..blocks import Array, Block, LinearMap, assign, ceil_div, round_up, to_host, width_padding
-from ..column_block import ColumnBlock, ColumnOperator
-from ..orthogonalization import orthogonalize
-from ..orthogonalization.factors import PLAIN_GROWTH
-from ..orthogonalization.host_step import host_step, square
-from ..orthogonalization.queued_step import (
-    QUEUED_ENOUGH,
-    REDUCTIONS,
-    QueuedStep,
-    ReportOfSeveral,
-    StepReport,
-    is_easy,
-    queue_step,
+from ..blocks import (
+    Array,
+    Block,
+    LinearMap,
+    RealArray,
+    assign,
+    bordered,
+    padded_width,
+    round_up,
+    small_matrix,
+    to_host,
+    width_padding,
 )
-from ..runtime.processes import everywhere
+from ..column_block import ColumnBlock, ColumnOperator
+from ..orthogonalization import Orthogonalized, orthogonalize
+from ..orthogonalization.factors import gram_root
 from .counts import Counts
-from .krylov_space import KrylovSpace, Ritz, restored_scale
 from .partial import LEAST_LOSS, PartialRecurrence
-from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
+from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
+from .steps import ColumnSteps, QueuedSteps, Steps, is_queued
 
-# Steps whose small matrices the host has not seen: so many are lost if one was not enough. With A itself, and
-# with filters, which take the device longer than the host.
-MAX_QUEUED, MAX_QUEUED_FILTERS = 4, 1
-
-
-def is_queued(operator: LinearMap, buffer: Block) -> bool:
-    """Check whether steps are queued without waiting: those on a device whose products are no solves.
-
-    After a step that was not enough the next ones work on noise, at which solves may fail.
-    """
-    may_be = getattr(operator, "may_be_queued", getattr(operator, "is_recordable", False))
-    return buffer.device != "cpu" and everywhere(getattr(buffer, "layout", None), may_be)
+# On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
+NARROW, WIDE_UNIT = 256, 64
+COUPLED = 100.0  # coupling of Ritz vectors that rounding errors of A do not explain, relative to these
 
 
-class BlockKrylov(KrylovSpace):
-    """A decomposition A V = V T + Q B that grows by steps of a number of columns.
+@frozen
+class Ritz:
+    """Ritz pairs of a decomposition: A (V y) = theta (V y) + Q (B y)."""
+
+    theta: RealArray  # shape (m,), ascending, on the host
+    Y: Array  # shape (m, m)
+    B: Array  # shape (w, m): coupling B Y of each Ritz vector to the pending columns
+
+    @property
+    def residuals(self) -> RealArray:
+        """||B y||: the residual norms, up to rounding; shape (m,)."""
+        return np.abs(self.B[0]) if len(self.B) == 1 else np.asarray(np.linalg.norm(self.B, axis=0))
+
+
+class BlockKrylov:
+    """The decomposition A V = V T + Q B on the complement of locked columns, which grows by steps.
 
     Parameters
     ----------
-    operator, buffer, n_locked, rng, counts, M, rank
-        As for `KrylovSpace`.
+    operator : LinearMap
+        A, or a polynomial of A.
+    buffer : BlockVector, shape (n, c + capacity)
+        The first c = `n_locked` columns are the locked ones, orthonormal or zero; the others are workspace
+        for V and Q.
     block_size : int
         Columns per step.
+    rng : numpy.random.Generator
+        Source of random directions that replace lost ones.
     degree : int
         Applications of A per application of `operator`.
+    M : Operator, optional
+        Matrix of the inner product x^H M y, in which the operator is Hermitian; default: the identity.
+    rank : int, optional
+        Rank of M, the most columns that are orthonormal; default: the number of rows.
+
+    Attributes
+    ----------
+    m, w : int
+        Number of columns of V and of Q.
+    norm : float
+        Lower bound of ||A||, the scale of rounding errors; callers may raise it.
+    most : float
+        Largest norm of A x so far, until `norm` is known.
+    loss : float
+        Loss of orthogonality that single columns may have.
+    full_until : int
+        While m is below this, A maps the next columns to all of V.
+    steps : Steps
+        The kind of its steps.
 
     References
     ----------
-    As for `KrylovSpace`. Deviation: T is computed by projection against the whole basis, so that T = V^H A V
-    regardless of rounding errors in the three-term recurrence; steps of single columns do so where they have
-    lost orthogonality.
+    Stewart, SIAM J. Matrix Anal. Appl. 23 (2002) 601 (Krylov decompositions); Wu, Simon, ibid. 22 (2000)
+    602 (thick restart). Deviations: blocks, and a number of pending columns independent of the block size;
+    T is computed by projection against the whole basis, so that T = V^H A V regardless of rounding errors in
+    the three-term recurrence; steps of single columns do so where they have lost orthogonality.
     """
 
     def __init__(
@@ -80,40 +120,76 @@ class BlockKrylov(KrylovSpace):
         M: LinearMap | None = None,
         rank: int | None = None,
     ) -> None:
-        super().__init__(operator, buffer, n_locked, rng, counts, M, rank)
-        self.degree = degree
-        self.block_size = block_size
-        self._is_by_columns = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
-        self.loss = 0.0  # of orthogonality that single columns may have
+        self.operator, self.M, self.buffer, self.n_locked = operator, M, buffer, n_locked
+        self.block_size, self.degree, self.rng, self.counts = block_size, degree, rng, counts
+        self.m = self.w = self.full_until = 0
+        self.norm = self.most = self.loss = 0.0
+        self.capacity = buffer.shape[1] - n_locked
+        self.H = self._zeros()
+        self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
+        self._rank = buffer.n_global if rank is None else rank
+        self._views: dict[tuple[int, int], Block] = {}  # by their columns
+        self._is_clear = False  # whether zeros follow [V Q] where products read them
         self._partial: PartialRecurrence | None = None
-        self._inner: Callable[[Array], Array] | None = getattr(buffer, "image", None)  # products with M
-        is_single = block_size == 1 and n_locked == 0 and self._is_by_columns and self._inner is None
-        if is_single and isinstance(operator, ColumnOperator):
-            self._partial = PartialRecurrence(operator.add_vector, cast(ColumnBlock, buffer))
-        if width_padding(buffer) > 1:
-            self._unit = block_size
-        self._scratch = [buffer.like(block_size), buffer.like(block_size)]
-        self._queues = M is None and is_queued(operator, buffer)
-        self._waits = False  # for each step, after one that was not enough and others like it
-        self._reports: list[
-            tuple[int, int, StepReport | ReportOfSeveral]
-        ] = []  # of queued steps: m and m + w before each
-        make_steps = getattr(operator, "krylov_steps", None) if self._queues else None
-        self._steps = None if make_steps is None else make_steps(buffer, block_size)
-        self._recorder = recorder_for(operator, buffer)
-        self._recorded: dict[tuple[Any, ...], RecordedStep | None] = {}
-        self.most = 0.0  # largest norm of A x so far, until `norm` is known
-        self._next: Block | None = None  # a contiguous copy of the pending columns, if available
+        self.steps = Steps()
+        if isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD":
+            is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "image", None) is None
+            if is_single and isinstance(operator, ColumnOperator):
+                self._partial = PartialRecurrence(operator.add_vector, buffer)
+            self.steps = ColumnSteps(buffer, self._partial)
+        elif M is None and is_queued(operator, buffer):
+            self.steps = QueuedSteps(operator, buffer, block_size)
+
+    def _zeros(self) -> Array:
+        dtype = np.complex128 if self.buffer.dtype.kind == "c" else np.float64
+        return np.zeros((self.capacity, self.capacity), dtype)
 
     @property
-    def n_bytes(self) -> int:
-        """Bytes of all columns."""
-        return int(self.buffer.shape[0] * self.buffer.shape[1] * self.buffer.dtype.itemsize)
+    def room(self) -> int:
+        """Dimension of the complement of [locked V Q]."""
+        return self._rank - self.n_locked - self.m - self.w
 
     @property
-    def takes_launches(self) -> bool:
-        """Whether few calls queue several steps, which then take less time than a look at them."""
-        return self._steps is not None
+    def complete(self) -> bool:
+        """Whether V is invariant: no columns are pending."""
+        return self.w == 0
+
+    def columns(self, begin: int, end: int) -> Block:
+        """Return a view of columns of [V Q]."""
+        return self._view(self.n_locked + begin, self.n_locked + end)
+
+    def _view(self, begin: int, end: int) -> Block:
+        """Return a view of columns of the buffer, which is kept: to make one takes longer than a launch."""
+        if (begin, end) not in self._views:
+            self._views[begin, end] = self.buffer[:, begin:end]
+        return self._views[begin, end]
+
+    @property
+    def basis(self) -> Block:
+        """View of all orthonormal columns: [locked V Q]."""
+        return self._view(0, self.n_locked + self.m + self.w)
+
+    def filled(self, count: int) -> int:
+        """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
+        is_wide = self.unit > 1 and count > NARROW
+        return min(round_up(count, round_up(WIDE_UNIT, self.unit) if is_wide else self.unit), self.capacity)
+
+    @property
+    def _is_ragged(self) -> bool:
+        """Whether products read columns behind [V Q]."""
+        return self.filled(self.m + self.w) > self.m + self.w
+
+    def filled_basis(self) -> Block:
+        """Return a view of [locked V Q] and of zero columns that fill up the last block."""
+        if self._is_ragged and not self._is_clear:
+            self.free[:, :] = 0
+            self._is_clear = True
+        return self._view(0, self.n_locked + self.filled(self.m + self.w))
+
+    @property
+    def free(self) -> Block:
+        """View of the columns behind [V Q]."""
+        return self.columns(self.m + self.w, self.capacity)
 
     @property
     def takes_single_columns(self) -> bool:
@@ -121,14 +197,11 @@ class BlockKrylov(KrylovSpace):
         return self._partial is not None
 
     @property
-    def is_oblique(self) -> bool:
-        """Whether steps of single columns may have lost orthogonality."""
-        return self._partial is not None and self.loss >= LEAST_LOSS
+    def scale(self) -> float:
+        """A lower bound of ||A||."""
+        return self.norm or self.most
 
-    @property
-    def truncation(self) -> float:
-        """Largest residual of invariant vectors that the decomposition leaves out."""
-        return 0.0 if self._partial is None else self._partial.defect
+    # --- steps ----------------------------------------------------------------------------------------
 
     def can_expand(self) -> bool:
         """Check whether columns are pending and the buffer has room for the result of a step."""
@@ -149,18 +222,7 @@ class BlockKrylov(KrylovSpace):
         more until V has `until` columns; those of single vectors end sooner if `stop`, called after each,
         returns a true value.
         """
-        if self._queues and not self._waits and min(self.w, self.room) >= self.block_size:
-            try:
-                self._queue_next(until)
-            except (ArithmeticError, ValueError, BreakdownError):  # NumPy's LinAlgError is a ValueError
-                if self.settle():
-                    raise  # else a function failed for the rounding errors that an earlier step had left
-        elif self._is_by_columns and self.room >= min(self.block_size, self.w):
-            if not self._expand_singly(until, stop):
-                self._expand_in_place()
-        else:
-            self.settle()
-            self._expand_carefully()
+        self.steps.take(self, until, stop)
 
     def expand_ahead(self, steps: int) -> int:
         """Queue steps that a look at V as it is need not wait for, where launches take them.
@@ -168,278 +230,234 @@ class BlockKrylov(KrylovSpace):
         Returns the columns of V, for `ritz`, and for `withdraw` if these steps are not wanted.
         """
         m = self.m
-        if steps and self._launches_next and self.can_expand():
-            self.expand(m + steps * self.block_size)
+        self.steps.begin_ahead(self, steps)
         return m
 
     def withdraw(self, m: int) -> None:
         """Drop columns that queued steps append behind the first m of V."""
         if m < self.m:
-            self._reports.clear()
-            self.m, self._next, self._is_clear = m, None, False
+            self.steps.forget()
+            self.withdraw_to(m, self.w)
+
+    def withdraw_to(self, m: int, w: int) -> None:
+        """Set the numbers of columns of V and Q back."""
+        self.m, self.w, self._is_clear = m, w, False
+
+    def settle(self, until: int | None = None) -> bool:
+        """Wait for queued steps; repeat with all care the first one that was not enough, and return False."""
+        return self.steps.settle(self, until)
 
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once; append no random directions. For starts."""
         self.settle()
         width, begin = self.w, self.m
-        W = self.columns(begin, begin + width).copy()
-        W = self.operator.apply(W)
+        W = self.operator.apply(self.columns(begin, begin + width).copy())
         self.counts.apply(width)
         self.m, self.w = begin + width, 0
         known = self.m
         S, R, count = self.append(W, scale=0.0)  # the norm of the longest column
-        self._H[:known, begin:known] = S
-        self._H[known : known + count, begin:known] = R
-        self._full_until = self.m + self.w
+        self.H[:known, begin:known] = S
+        self.H[known : known + count, begin:known] = R
+        self.full_until = self.m + self.w
 
-    def _operands(self) -> tuple[Block, Block, Block]:
-        """Return the next pending columns X, a block for A X, and columns for the new directions."""
-        step, known = min(self.block_size, self.w), self.m + self.w
-        new = min(step, self.room)
-        into = self.columns(known, known + new)
-        X = self._take(step)
-        return X, self._other_scratch(X, step), into
-
-    def _take(self, step: int) -> Block:
-        """Return the next pending columns as a contiguous block."""
-        if self._next is not None and self._next.shape[1] == step:
-            return self._next
-        X = self._scratch[0] if step == self.block_size else self.buffer.like(step)
-        X[:, :] = self.columns(self.m, self.m + step)
-        return X
-
-    def _other_scratch(self, X: Block, step: int) -> Block:
-        if step != self.block_size:
-            return self.buffer.like(step)
-        return self._scratch[1] if X is self._scratch[0] else self._scratch[0]
-
-    def _window(self) -> list[tuple[int, int]]:
-        """Column ranges in which the product with the next pending block can have components, by symmetry.
-
-        These are the locked columns, the block that the pending one was computed from, and all later columns.
-        Other components are rounding errors, removed by the second pass. After a restart all columns couple.
-        """
-        if self.m < self._full_until:
-            return [(0, self.n_locked + self._filled(self.m + self.w))]
-        end = self.n_locked + min(round_up(self.m + self.w, self._unit), self.capacity)
-        steps_ago = ceil_div(self.w, self.block_size)
-        begin = self.m - steps_ago * self.block_size
-        return [(0, self.n_locked), (self.n_locked + begin // self._unit * self._unit, end)]
-
-    def _note(self, m: int, known: int, S: Array, R: Array, reductions: int) -> None:
-        """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""
-        self.counts.reductions += reductions
-        new, step = R.shape
-        if self.norm == 0:
-            # The norm of all columns together is at most that of the longest one times sqrt(b).
-            self.most = max(self.most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
-        self._H[:known, m : m + step] = S[self.n_locked : self.n_locked + known]
-        self._H[known : known + new, m : m + step] = R
-
-    def _advance(self, step: int, W: Block) -> None:
-        """Move columns that A has been applied to from Q to V, behind the new ones, which W holds, too."""
-        new = min(step, self.room)
-        self.counts.apply(step, self.degree)
-        self.m += step
-        self.w += new - step
-        if new < step:
-            self._full_until = self.capacity
-        self._next = W if new == step == self.w and not self._is_by_columns else None
-
-    # --- steps on the host -------------------------------------------------------------------------
-
-    @Profile.timed("orthogonalisation")
-    def _expand_singly(self, until: int, stop: Callable[[], object]) -> bool:
-        """Take steps of the recurrence of single vectors, where that is enough."""
-        begin, partial = self.m, self._partial
-        if partial is None or self.w != 1:
-            return False
-        end = min(max(until, begin + 1), self.capacity - 1, begin + self.room)
-        H, loss, counts = self._H, self.loss, self.counts
-        while self.m < end:
-            m, scale = self.m, self.norm or self.most
-            reductions = partial.step(H, m, scale, loss) if loss >= LEAST_LOSS else 0
-            if partial.is_lost:
-                partial.is_lost = False
-                self.reorthonormalize()
-            if not reductions:
-                if self.buffer.layout is not None:
-                    break
-                window = 0 if m < self._full_until else max(m - 1, 0)
-                reductions, length = partial.full_step(H, m, window, scale)
-                if not reductions:
-                    counts.apply(1)  # which is computed again
-                    break
-                self.most = max(self.most, length)
-            counts.reductions += reductions
-            self.m += 1
-            if stop():
-                break
-        counts.apply(1, self.m - begin)
-        return self.m > begin
-
-    def _expand_in_place(self) -> None:
-        """Apply the operator to column-major columns of the buffer, and orthonormalise the result there.
-
-        Columns are contiguous blocks, which need no copies; the usual case takes no call of `orthogonalize`.
-        """
-        step = min(self.block_size, self.w)
-        begin, end = self.n_locked + self.m, self.n_locked + self.m + self.w
-        columns, scale, layout = self.buffer.array, self.norm or self.most, self.buffer.layout
-        blocks = cast(type[ColumnBlock], type(self.buffer))
-        X, W = (blocks(columns[:, i : i + step], layout) for i in (begin, end))
-        self.operator.apply(X, out=W)
-        S, R, length, reductions = host_step(W, columns[:, :end], self._window(), scale, self._inner)
-        if R is None:
-            result = orthogonalize(W, self.basis, scale=length, rng=self.rng)
-            S, R, reductions = S + result.S, result.R, reductions + result.reductions
-        self._note(self.m, self.m + self.w, S, R, reductions)
-        self._advance(step, W)
-        if self._partial is not None and self.w == 1:
-            self._partial.began(self._H, self.m)
-
-    def _expand_carefully(self) -> None:
-        """Take a step for which nothing is assumed."""
-        X, W, into = self._operands()
-        W = self.operator.apply(X, out=W)
-        result = self._orthogonalize(W, self._filled_basis(), into, self.norm or self.most, self._window())
-        self._note(self.m, self.m + self.w, result.S, result.R, 0)
-        self._advance(X.shape[1], W)
-        if self._waits:
-            scale, dtype = self.norm or self.most, self.buffer.dtype
-            self._waits = not is_easy(result.R, scale, dtype, factors_again=self.takes_launches)
-
-    # --- queued steps on a GPU ---------------------------------------------------------------------
-
-    @property
-    def _launches_next(self) -> bool:
-        """Whether a launch takes the next step."""
-        return self._steps is not None and not self._waits and min(self.w, self.room) >= self.block_size
-
-    def _queue_next(self, until: int) -> None:
-        """Queue a step, or several up to `until` columns of V."""
-        if self._steps is not None:
-            self._queue_several(until)
-            return
-        X, W, into = self._operands()
-        W, step = self._queue(X, W, into)
-        columns = self.n_locked + self._filled(self.m + self.w)
-        self._reports.append((self.m, self.m + self.w, StepReport(step, columns)))
-        self._advance(self.block_size, W)
-        self._bound_queue()
-
-    def _queue_several(self, until: int) -> None:
-        """Queue steps up to `until` columns of V, as far as there is room, by one call."""
-        assert self._steps is not None
-        b, end = self.block_size, self.m + self.w
-        room = min(self.capacity - end, self.room)
-        # In a launch, a step takes the columns that the one before has made.
-        takes_several = self._steps.takes_several and self.w == b
-        count = max(1, min(ceil_div(until - self.m, b), room // b)) if takes_several else 1
-        X, W, _ = self._operands()
-        if all(X is not block for block in self._scratch):
-            X, given = self._scratch[0], X
-            X[:, :], W = given, self._scratch[1]
-        if not self._steps.multiplies and self.operator.apply(X, out=W) is X:
-            X, W = W, X
-        columns = (self.n_locked + size for size in (self.m, end, self._full_until))
-        wait = self._steps.queue(X, W, *columns, self.n_locked, count, QUEUED_ENOUGH * b, PLAIN_GROWTH)
-        for step in range(count):
-            report = ReportOfSeveral(wait, step, self.buffer.dtype)
-            self._reports.append((self.m, self.m + self.w, report))
-            self._advance(b, W if count % 2 else X)
-        if not takes_several:
-            self._bound_queue()
-
-    def _queue(self, X: Block, W: Block, into: Block) -> tuple[Block, QueuedStep]:
-        """Queue a step, by one call where cycles repeat it; return the block that holds its result, too.
-
-        The operations are called in the first cycle, which compiles kernels, and if they cannot be recorded.
-        """
-        window, basis = self._window(), self._filled_basis()
-        recorder = self._recorder
-        kind = id(self.operator), X is self._scratch[0], self.m, self.w, *window
-        if recorder is not None and getattr(self.operator, "is_recordable", False):
-            if kind in self._recorded:
-                step = self._recorded[kind]
-                if step is None:
-                    step = RecordedStep(recorder, self.operator, X, W, basis, window, into)
-                    self._recorded[kind] = step
-                return W, step.queue()
-            if len(self._recorded) < MAX_STEPS:
-                self._recorded[kind] = None
-        W = self.operator.apply(X, out=W)
-        return W, queue_step(W, basis, window, into)
-
-    def _bound_queue(self) -> None:
-        """Wait for the first queued step if too many would be lost with it."""
-        if len(self._reports) > (MAX_QUEUED if self.degree == 1 else MAX_QUEUED_FILTERS):
-            self._settle_first()
-
-    def settle(self, until: int | None = None) -> bool:
-        """Wait for queued steps; repeat with all care the first one that was not enough, and return False."""
-        while self._reports and (until is None or self._reports[0][0] < until):
-            if not self._settle_first():
-                return False
-        return True
-
-    def _settle_first(self) -> bool:
-        """Wait for the first queued step; if it was not enough, discard all, take it again, return False."""
-        m, known, report = self._reports.pop(0)
-        S, R = report.wait(self.norm or self.most)
-        if R is not None:
-            self._note(m, known, S, R, REDUCTIONS)
-            return True
-        self._reports.clear()
-        self._waits = self.degree > 1 or self._steps is not None
-        self.m, self.w, self._next, self._is_clear = m, known - m, None, False
-        self.free[:, :] = 0  # what a function made of rounding errors need not be finite
-        self._expand_carefully()
-        return False
-
-    # --- changes other than steps ------------------------------------------------------------------
-
-    def _changed(self, full_until: int, *, keeps_pending: bool = False) -> None:
-        super()._changed(full_until)
-        if not keeps_pending:
-            self._next = None
-        self._image = None
+    def _changed(self, full_until: int) -> None:
+        """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V."""
+        self.full_until, self._is_clear = full_until, False
         if self._partial is not None:
             self._partial.stop()
 
+    # --- growth ---------------------------------------------------------------------------------
+
+    def append(
+        self, block: Block, *, keep_random: bool = False, scale: float | None = None
+    ) -> tuple[Array, Array, int]:
+        """Orthogonalise a block against [locked V Q] and append it to Q; the block is overwritten.
+
+        Random replacements of lost directions are appended only with `keep_random`; without it this waits for
+        the device to determine their number. `scale` is the norm of the operator, if the block was computed
+        by it. Returns S, R and the number of columns appended: block = [V Q] S + Q_new R.
+        """
+        self.settle()
+        width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
+        end = self.m + self.w
+        first: Any = None if self.n_locked + end else ()  # a start is a step of its own
+        result = self.orthogonalize_into(self.columns(end, end + width), block, scale, first)
+        count = width
+        if not keep_random and width:
+            count -= int(result.lost.sum())
+        self.w += count
+        self._changed(max(self.full_until, self.m + self.w))
+        return result.S[self.n_locked : self.n_locked + end], result.R[:count], count
+
+    def orthogonalize_into(
+        self, into: Block, block: Block, scale: float | None, first: Any
+    ) -> Orthogonalized:
+        """Orthogonalise a block against the basis and write it to columns behind [V Q]."""
+        basis = self.filled_basis()
+        behind = None if self._is_ragged else into  # which are zeros of the basis until then
+        new = into.shape[1]
+        result = orthogonalize(
+            block, basis, M=self.M, scale=scale, first=first, max_rank=new, into=behind, rng=self.rng
+        )
+        if behind is None:
+            into[:, :] = block[:, :new]
+        self.counts.reductions += result.reductions
+        return result
+
+    def append_random(self, width: int) -> int:
+        """Append random directions to Q, not coupled to V; return the number appended."""
+        return self.append(self.buffer.random_like(width, self.rng), keep_random=True)[2]
+
+    def promote(self, count: int) -> None:
+        """Move the last `count` pending columns to the front: the operator is applied to them next."""
+        begin, end = self.m, self.m + self.w
+        order = np.r_[end - count : end, begin : end - count]
+        pending = self.columns(begin, end)
+        pending[:, :] = pending.combine(small_matrix(np.eye(self.w)[:, order - begin], pending))
+        self.H[begin:end, :begin] = self.H[order, :begin]
+        self._changed(end)
+
+    def couple(self, column: int, S: Array, R: Array, count: int) -> None:
+        """Add components of A V from a column on: S in [V Q] and R in the last `count` pending columns."""
+        end = self.m + self.w
+        columns = slice(column, column + S.shape[1])
+        self.H[: end - count, columns] += S
+        self.H[end - count : end, columns] = R
+        self.H[columns, : self.m] = self.H[: self.m, columns].conj().T
+        self._changed(end)
+
+    # --- Rayleigh-Ritz and restart -----------------------------------------------------------------
+
+    @Profile.timed("Rayleigh-Ritz")
+    def ritz(self, until: int | None = None) -> Ritz:
+        """Compute the Ritz pairs of V, or those of fewer first columns while steps append others."""
+        self.settle(until)
+        m = self.m if until is None else min(until, self.m)
+        H = self.H[: m + self.w, :m]
+        theta, Y = ritz_pairs(H[:m])
+        partial = self._partial
+        if partial is not None and self.loss >= LEAST_LOSS:
+            Y, coupling = oblique(H[:m], theta, Y)
+            rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
+            if coupling > COUPLED * max(rounding, partial.defect):
+                self.reorthonormalize()  # which makes T Hermitian
+                theta, Y = ritz_pairs(H[:m])
+        B = H[m:] @ Y
+        if len(theta):
+            self.norm = max(self.norm, float(np.abs(theta).max()))
+            width = SAME_RITZ_VALUE * float(np.finfo(self.buffer.dtype).eps) * self.norm
+            if (theta[1:] - theta[:-1] <= width).any():
+                theta, U = separate_copies(theta, B.conj().T @ B, width)
+                Y, B = Y @ U, B @ U
+        return Ritz(theta, Y, B)
+
+    @Profile.timed("Rayleigh-Ritz")
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
-        """Replace V by Ritz vectors; see the base class."""
-        super().restart(ritz, kept)
-        self._waits = False
+        """Replace V by the Ritz vectors with indices `kept`, in this order; keep Q."""
+        m, w, keep = self.m, self.w, len(kept)
+        C = np.zeros((self.padded(m + w), self.padded(keep + w)), ritz.Y.dtype)
+        C[:m, :keep] = ritz.Y[:, kept]
+        C[m : m + w, keep : keep + w] = np.eye(w)
+        used = self.columns(0, len(C))
+        used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
+        H = self._zeros()
+        H[:keep, :keep] = np.diag(ritz.theta[kept])
+        H[keep : keep + w, :keep] = ritz.B[:, kept]
+        self.H = H
+        self.m = keep
+        self._changed(keep + w)
+        self.steps.forget()
+
+    def combined(self, C: Array) -> Block:
+        """Return [V Q] C for the first columns of [V Q]."""
+        used = self.columns(0, self.padded(len(C)))
+        filled = np.zeros((used.shape[1], C.shape[1]), C.dtype)
+        filled[: len(C)] = C
+        return used.combine(small_matrix(filled, used))
+
+    def padded(self, count: int) -> int:
+        """Return the columns to be read or replaced instead of `count`: those behind [V Q] are finite."""
+        return min(padded_width(count, self.buffer), self.capacity)
+
+    def images(self, count: int) -> Block:
+        """Compute A V of the first columns of V, by the decomposition."""
+        self.settle()
+        return self.combined(self.H[: self.m + self.w, :count])
 
     def truncate(self, count: int, defect: float = 0.0) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""
+        H = self._zeros()
+        H[:count, :count] = self.H[:count, :count]
+        self.H = H
+        self.m, self.w = count, 0
         if self._partial is not None:
             self._partial.defect = defect
-        super().truncate(count)
+        self._changed(count)
 
-    def defect(self) -> tuple[float, float]:
-        """Compute the larger defect of the decomposition and of the copy of Q, and a norm of A."""
-        error, scale = super().defect()
-        if self._next is not None:
-            difference = self._next.copy().axpy(-1, self.columns(self.m, self.m + self.w))
-            error = max(error, float(to_host(scale * difference.norms()).max()))
-        return error, scale
+    def rotate(self, U: Array) -> None:
+        """Replace V by V U for a unitary U and transform the decomposition; Q by Q U where V is empty."""
+        m, end = self.m, self.m + self.w
+        V = self.columns(0, self.padded(m or end))
+        V.combine(small_matrix(bordered(U, V.shape[1], V.shape[1]), V), out=V)
+        self._changed(self.full_until)
+        if m == 0:
+            return
+        self.H[:end, :m] = self.H[:end, :m] @ U
+        self.H[:m, :m] = U.conj().T @ self.H[:m, :m]
+
+    def transform_first(self, U: Array, inverse: Array, theta: RealArray) -> Block:
+        """Replace the first columns of V by V U, where A has the Ritz values theta; return these columns.
+
+        `inverse` is that of U.
+        """
+        k, end = len(U), self.m + self.w
+        V = self.columns(0, k)
+        V.combine(small_matrix(U, V), out=V)
+        self.H[k:end, :k] = self.H[k:end, :k] @ U
+        self.H[:k, k : self.m] = inverse @ self.H[:k, k : self.m]
+        self.H[:k, :k] = np.diag(theta)
+        self._changed(self.full_until)
+        return V
+
+    @Profile.timed("orthogonalisation")
+    def reorthonormalize(self) -> None:
+        """Reorthonormalise [V Q] by Cholesky QR and transform the decomposition.
+
+        Each restart multiplies V by a rotation, whose rounding errors accumulate: after some hundred restarts
+        the loss of orthogonality would exceed the accuracy required of a result.
+        """
+        m, end = self.m, self.m + self.w
+        used = self.columns(0, self.padded(end))
+        G = to_host(used.gram())[:end, :end].astype(self.H.dtype)
+        self.counts.reductions += 1
+        R, inverse = gram_root(G)
+        used.combine(small_matrix(bordered(inverse, used.shape[1], used.shape[1]), used), out=used)
+        # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
+        self.H[:end, :m] = R @ self.H[:end, :m] @ inverse[:m, :m]
+        self._changed(end)
+
+    # --- checks and checkpoints --------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the decomposition and the state that the next step depends on, on the host."""
-        saved = super().snapshot()
-        if self._next is not None:
-            saved["next"] = to_host(self._next.array)
-        return saved | {"most": self.most, "defect": self.truncation}
+        """Return V, Q, H and what the next step depends on, on the host."""
+        self.settle()
+        end = self.m + self.w
+        return {
+            "basis": to_host(self.columns(0, end).array),
+            "H": self.H[:end, : self.m],
+            "m": self.m,
+            "w": self.w,
+            "krylov_norm": self.norm,
+            "most": self.most,
+            "defect": 0.0 if self._partial is None else self._partial.defect,
+        }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        super().resume(saved)
-        self.most, defect = (restored_scale(saved, name) for name in ("most", "defect"))
+        self.m, self.w = saved["m"], saved["w"]
+        self.norm, self.most = saved["krylov_norm"], saved["most"]
         if self._partial is not None:
-            self._partial.defect = defect
-        self._next = None
-        if "next" in saved:
-            self._next = self._scratch[0] if self.w == self.block_size else self.buffer.like(self.w)
-            assign(self._next, saved["next"])
+            self._partial.defect = saved["defect"]
+        end = self.full_until = self.m + self.w
+        assign(self.columns(0, end), saved["basis"])
+        self.H[:end, : self.m] = saved["H"]

@@ -20,11 +20,10 @@ from ..blocks import (
     width_padding,
 )
 from ..costs import steps_of_a_look
-from ..orthogonalization.host_step import cholesky_factor
+from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
-from .krylov import BlockKrylov
-from .krylov_space import Ritz
+from .krylov import BlockKrylov, Ritz
 from .partial import MOST_LOSS
 from .rayleigh_ritz import ranking_key, ritz_pairs, select
 from .search_interval import Found
@@ -41,10 +40,39 @@ LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
 LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative to ||A||
 
 
+class Looks:
+    """When to look for convergence: by the cost of a look and the pace of the residuals.
+
+    Attributes
+    ----------
+    next : int
+        Columns of V from which on the next look is worth while.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.next = first
+        self._columns, self._digits = 0, math.inf
+
+    def plan(self, m: int, pause: int, columns: int, largest: float) -> None:
+        """Plan the look after one at m columns of V, `pause` columns later or more.
+
+        The operator has been applied to `columns` columns, and the largest residual is `largest` times its
+        limit.
+        """
+        digits = math.log10(max(largest, 1.0))
+        passed, gained = columns - self._columns, self._digits - digits
+        self._columns, self._digits = columns, digits
+        if passed and math.isfinite(gained):
+            predicted = EAGERNESS * digits * passed / gained if gained > 0 else columns
+            pause = max(pause, int(min(predicted, columns)))
+        self.next = m + pause
+
+
 class ThickRestart(Iteration):
     """Thick-restart block Lanczos for the wanted eigenpairs of a Hermitian operator."""
 
     PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates")
+    KERNELS = "lanczos"  # key of the kernels
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -65,8 +93,7 @@ class ThickRestart(Iteration):
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
         self.excess = np.inf  # least ratio of true residuals and limits so far
         self.repairs = 0  # since that was last halved
-        self.next_look = 0  # columns of V from which on it is worth while to look for convergence
-        self.last_look = (0, np.inf)  # columns applied, and digits of residuals above their limits
+        self.looks = Looks(0)
         self.seen: Ritz | None = None  # Ritz pairs of V as it was at the last look
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
 
@@ -85,7 +112,7 @@ class ThickRestart(Iteration):
             "keep": krylov.padded(self._keep(krylov.capacity - b, b)),
             "p": width_padding(krylov.buffer),
         }
-        return "lanczos", self.operator, krylov.buffer.dtype, sizes
+        return self.KERNELS, self.operator, krylov.buffer.dtype, sizes
 
     def _run(self) -> IterationResult:
         if self._resumed():
@@ -129,15 +156,6 @@ class ThickRestart(Iteration):
         super().resume(saved)
         self.krylov.resume(saved)
 
-    def _check_resumed(self) -> None:
-        super()._check_resumed()
-        k, last = self.problem.k, self.history[-1]
-        for values, reported in ((self.theta, last.eigenvalues), (self.estimates, last.residuals)):
-            if len(values) != len(self.theta) or not np.array_equal(values[:k], reported):
-                raise ValueError(f"its Ritz values or their residuals are {values}, and {reported}")
-        if not (self._is_rotated() or self.krylov.can_expand()):
-            raise ValueError(f"it has {len(self.theta)} Ritz values for {self.krylov.m} vectors")
-
     def _is_rotated(self) -> bool:
         """Check whether the basis consists of the vectors of `theta`."""
         return len(self.theta) == self.krylov.m > 0
@@ -163,24 +181,26 @@ class ThickRestart(Iteration):
                 krylov.append_random(b - krylov.w)
 
     def _cycle(self) -> str:
-        """Expand until the buffer is full; return the reason to stop, or an empty string."""
-        krylov = self.krylov
+        """Expand until the buffer is full or all pairs seem converged; return a reason to stop, if any."""
+        krylov, k = self.krylov, self.problem.k
         # The Ritz pairs of a given start are checked first: they may be converged already.
-        first_look = not self.random_start and not self.history and krylov.m >= self.problem.k
+        if not self.random_start and not self.history and krylov.m >= k:
+            return ""
         queued = krylov.m + krylov.w
-        self._plan_first_look()
+        while krylov.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
+            krylov.expand(LOOK_AT_NORM)
         krylov.loss = self._loss()
-        while not first_look and krylov.can_go_on():
-            begins = krylov.m < LOOK_AT_NORM and not krylov.takes_launches
-            until = LOOK_AT_NORM if begins else max(self.next_look, queued)
-            if krylov.m < until:  # otherwise steps were taken ahead
+        self.looks = Looks(max(krylov.m, k) + self._least_pause())
+        for one in self.history[-2:] if krylov.degree == 1 else ():
+            largest = float(excess(one.residuals, one.limits).max())
+            self.looks.plan(krylov.m, self._least_pause(), one.operator_columns, largest)
+        while krylov.can_go_on():
+            if krylov.m < (until := max(self.looks.next, queued)):  # otherwise steps were taken ahead
                 krylov.expand(until, self._stopped)
-            if begins and krylov.m >= LOOK_AT_NORM:
-                krylov.loss = self._loss()
             reason = self._stopped()
             if reason:
                 krylov.settle()
-            if reason == "interrupted" or (reason and krylov.m >= self.problem.k):
+            if reason == "interrupted" or (reason and krylov.m >= k):
                 return reason  # with a vector for every wanted pair, except after Ctrl-C
             # A missed copy may be among the columns that were pending at the beginning of the cycle.
             if krylov.m >= queued and self._seems_done():
@@ -197,57 +217,40 @@ class ThickRestart(Iteration):
         limits = self.problem.tolerance.limits(theta, self._norm() or scale)
         return min(MOST_LOSS, LOSS * float(np.min(limits)) / scale) if scale else 0.0
 
-    def _plan_first_look(self) -> None:
-        """Choose when to look for convergence first in a cycle, by the pace of the one before."""
-        krylov, least = self.krylov, self.block_size * self._steps_of_a_look()
-        states = [
-            (one.operator_columns, self._digits(one.residuals, one.limits)) for one in self.history[-2:]
-        ]
-        self.last_look = states[0] if len(states) > 1 else (0, np.inf)
-        predicted = self._columns_to_look(*states[-1]) if states and krylov.degree == 1 else 0
-        self.next_look = max(krylov.m + max(least, predicted), self.problem.k + least)
-
-    @staticmethod
-    def _digits(residuals: RealArray, limits: RealArray) -> float:
-        """Count the digits that the largest residual is above its limit."""
-        return math.log10(max(float(excess(residuals, limits).max()), 1))
-
     def _seems_done(self) -> bool:
-        """Check whether the wanted pairs have converged, looking now and then: a cycle may end early."""
-        krylov, k = self.krylov, self.problem.k
-        if krylov.m < self.next_look:
+        """Look for convergence, if that is due: a cycle may end early."""
+        krylov = self.krylov
+        if krylov.m < self.looks.next:
             return False
-        steps = self._steps_of_a_look()
-        self.seen = ritz = krylov.ritz(krylov.expand_ahead(steps))  # while a GPU takes the next steps
-        m, best = len(ritz.theta), select(ritz.theta, self.which)[:k]
-        self.norm = max(self.norm, krylov.norm)
-        columns = self.counts.operator_columns - (krylov.m - m)  # without those ahead
-        digits = self._digits(ritz.residuals[best], self._limits(ritz.theta[best]))
-        self.next_look = m + max(self.block_size * steps, self._columns_to_look(columns, digits))
-        if digits == 0:
+        pause = self._least_pause()
+        # A GPU takes the next steps meanwhile.
+        self.seen = krylov.ritz(krylov.expand_ahead(pause // self.block_size))
+        m, largest = len(self.seen.theta), self._excess(self.seen)
+        columns = self.counts.operator_columns // krylov.degree - (krylov.m - m)  # without those ahead
+        self.looks.plan(m, pause, columns, largest)
+        if largest <= 1:
             krylov.withdraw(m)
-        return digits == 0
+        return largest <= 1
 
-    def _columns_to_look(self, columns: int, digits: float) -> int:
-        """Note what residuals lack after so many columns; predict those until the next look by their pace."""
-        (begin, before), self.last_look = self.last_look, (columns, digits)
-        if before == np.inf or begin == columns:
-            return 0
-        if not digits < before:
-            return columns
-        return min(int(EAGERNESS * digits * (columns - begin) / (before - digits)), columns)
+    def _excess(self, ritz: Ritz) -> float:
+        """Return the largest residual of the wanted Ritz pairs, relative to its limit."""
+        best = select(ritz.theta, self.which)[: self.problem.k]
+        self.norm = max(self.norm, self.krylov.norm)
+        if len(best) < self.problem.k:
+            return math.inf
+        return float(excess(ritz.residuals[best], self._limits(ritz.theta[best])).max())
 
-    def _steps_of_a_look(self) -> int:
-        """Return the number of steps that take as long as a look for convergence, rounded up."""
+    def _least_pause(self) -> int:
+        """Count the columns of the steps that take as long as a look for convergence, rounded up."""
         krylov, n, b = self.krylov, self.krylov.buffer.n_global, self.block_size
         if self.problem.has_costly_steps:
-            return 1
+            return b
         if krylov.takes_single_columns:
             entries = getattr(self.operator, "nnz", None) or n * n
             return max(1, min(ceil_div(LOOK_WORK, entries + STEP_VECTORS * n), MOST_PUT_OFF))
-        launches = krylov.takes_launches and krylov.degree == 1
+        launches = krylov.steps.takes_launches and krylov.degree == 1
         cost = steps_of_a_look(self.operator, n, b, krylov.degree, krylov.capacity, in_launches=launches)
-        return max(1, math.ceil(cost))
+        return b * max(1, math.ceil(cost))
 
     def _keep(self, m: int, w: int) -> int:
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
@@ -256,15 +259,6 @@ class ThickRestart(Iteration):
         keep = k + int(KEEP * (full - k))
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
-
-    def _orthonormal(self) -> list[Block]:
-        return [self.krylov.basis[:, self._zeros :]]
-
-    def _defect(self) -> tuple[float, float]:
-        return self.krylov.defect()
-
-    def _norms(self) -> tuple[float, ...]:
-        return (self.norm,) if self.krylov.degree > 1 else (self.norm, self.krylov.norm)
 
     def _norm(self) -> float:
         return self.norm if self.problem.norm is None else self.problem.norm
@@ -351,21 +345,7 @@ class ThickRestart(Iteration):
             if self.residuals is None:
                 self.residuals = self._true_residuals(state.eigenvalues)
             state = self._current_state()
-        return super()._result(self._ascending(state), reason)
-
-    def _ascending(self, state: IterationState) -> IterationState:
-        """Sort the wanted pairs on a GPU, by one product: sorted later, each vector is a copy of its own."""
-        krylov, k, order = self.krylov, len(state.eigenvalues), np.argsort(state.eigenvalues, kind="stable")
-        is_sorted = bool((np.diff(order) == 1).all())
-        if is_sorted or width_padding(krylov.buffer) == 1 or not self._is_rotated():
-            return state
-        all_of_them = np.r_[order, k : krylov.m]
-        krylov.rotate(np.eye(krylov.m)[:, all_of_them])
-        self.theta, self.estimates = self.theta[all_of_them], self.estimates[all_of_them]
-        if self.residuals is not None:
-            self.residuals = self.residuals[order]
-        names = ("eigenvalues", "residuals", "limits")
-        return replace(state, **{name: getattr(state, name)[order] for name in names})
+        return super()._result(state, reason)
 
     def _spans_space(self) -> bool:
         return self.krylov.room == 0 and self.krylov.complete

@@ -25,7 +25,8 @@ from scipy.linalg import blas
 
 from ..blocks import Array
 from ..column_block import ColumnBlock, summed
-from ..orthogonalization.host_step import is_enough, square
+from ..orthogonalization.factors import square
+from ..orthogonalization.host_step import is_enough
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 # Bounds of the permitted loss of orthogonality. Below the square root of UNIT projected matrices are right to

@@ -37,7 +37,6 @@ from .search_interval import UNLUCKY, Found, deflation
 from .verification import Verdict
 
 MOST_BYTES = 64 << 20  # of the vectors of a run
-CHUNK = 32  # vectors that are allocated at a time
 FURTHER = 0.25  # share of the steps so far that follow when a missed value appears, for its vector
 NEGLIGIBLE = 0.1  # change of a value in units of the limits of residuals
 EXHAUSTED = 1e-12  # remainder relative to the operator that ends a run: its space is invariant
@@ -139,13 +138,7 @@ class _End:
 class _Run:
     """The Lanczos recurrence in the complement of orthonormal columns X, from a random vector."""
 
-    def __init__(
-        self,
-        operator: ColumnOperator,
-        X: ColumnBlock,
-        norm: float,
-        rng: Any,
-    ) -> None:
+    def __init__(self, operator: ColumnOperator, X: ColumnBlock, norm: float, rng: Any) -> None:
         self._product, self._X, self._layout = operator.add_vector, X.array, X.layout
         self._blocks = type(X)
         self._inner: Callable[[Array], Array] | None = getattr(X, "image", None)  # products with M
@@ -153,14 +146,11 @@ class _Run:
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(X)
         self._adjoint = 2 if X.dtype.kind == "c" else 1
         self._dual: Array | None = None  # M v of the last vector v, in the inner product of M
-        self._chunks: list[Array] = []
-        self._vectors: list[Array] = []
         self.norm = norm
         self.alphas: list[float] = []
         self.betas: list[float] = []
-        self._allocate()
-        z = self._vectors[0]
-        z[...] = X.random_like(1, rng).array[:, 0]
+        z = np.ascontiguousarray(X.random_like(1, rng).array[:, 0])
+        self._vectors = [z]
         for _ in range(2):
             self._project(z)
             self._multiply(1 / self._norm(z), z)
@@ -178,15 +168,9 @@ class _Run:
 
     def step(self) -> tuple[float, float, float]:
         """Take a step; return its coefficients alpha, the beta before and that after it."""
-        j = len(self.alphas)
-        if j + 1 == len(self._vectors):
-            self._allocate()
-        v, w, before = self._vectors[j], self._vectors[j + 1], 0.0
-        if j:
-            before = self.betas[-1]
-            np.multiply(self._vectors[j - 1], -before, out=w)
-        else:
-            w.fill(0)
+        v, before = self._vectors[-1], self.betas[-1] if self.betas else 0.0
+        w = -before * self._vectors[-2] if self.betas else np.zeros_like(v)
+        self._vectors.append(w)
         self._product(v, w)
         alpha = self._dot(v if self._dual is None else self._dual, w).real
         self._axpy(v, w, a=-alpha)
@@ -217,12 +201,8 @@ class _Run:
         S = S[:, ranking_key(theta, which) > least]
         if not S.shape[1]:
             return None
-        parts = [
-            V[:, : self.steps - i * CHUNK] @ S[i * CHUNK : (i + 1) * CHUNK]
-            for i, V in enumerate(self._chunks)
-            if i * CHUNK < self.steps
-        ]
-        return self._blocks(sum(parts[1:], start=parts[0]), self._layout)
+        V = np.array(self._vectors[: self.steps])
+        return self._blocks((S.T @ V).T, self._layout)
 
     def _project(self, w: Array) -> None:
         if self._X.shape[1]:
@@ -240,9 +220,3 @@ class _Run:
         self._scale(factor, w)
         if self._dual is not None:
             self._scale(factor, self._dual)
-
-    def _allocate(self) -> None:
-        """Make room for more vectors."""
-        chunk = np.empty((CHUNK, self._X.shape[0]), self._X.dtype)
-        self._chunks.append(chunk.T)
-        self._vectors.extend(chunk)

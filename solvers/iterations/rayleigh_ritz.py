@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
-from scipy.linalg import lapack
 
 from blockvec import Profile, single_threaded_blas
 from blockvec.errors import BreakdownError
@@ -25,7 +24,6 @@ FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converge
 SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copies to LAPACK's accuracy
 MOST_OBLIQUE = 1e-9  # angle of a rotation to first order: more would cost the orthogonality of close vectors
 UNTHREADED = 24  # rows of a projected matrix
-_EIGH = {"d": lapack.dsyevd, "D": lapack.zheevd}
 
 
 @frozen
@@ -153,7 +151,7 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
     # smaller ones BLAS starts none.
     with single_threaded_blas if len(T) > UNTHREADED else contextlib.nullcontext():
         try:
-            theta, Y = _eigh((T + T.conj().T) / 2)
+            theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
         except np.linalg.LinAlgError:  # divide and conquer failed for values of multiplicity six
             theta, Y = scipy.linalg.eigh((T + T.conj().T) / 2, driver="ev")
     return theta, Y
@@ -176,14 +174,3 @@ def oblique(T: NDArray[Any], theta: RealArray, Y: NDArray[Any]) -> tuple[NDArray
     is_small = np.abs(K) < MOST_OBLIQUE * np.abs(gaps)
     corrected: NDArray[Any] = Y + Y @ np.where(is_small, K / np.where(is_small, gaps, 1.0), 0.0)
     return corrected, float(np.abs(K).max(where=~is_small, initial=0.0))
-
-
-def _eigh(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
-    """Compute all eigenpairs of a Hermitian matrix; NumPy's call takes twice as long for few rows."""
-    driver = _EIGH.get(T.dtype.char)
-    if driver is None or len(T) > UNTHREADED:
-        return np.linalg.eigh(T)
-    theta, Y, failed = driver(T.T, lower=0, overwrite_a=1)
-    if failed:
-        raise np.linalg.LinAlgError("divide and conquer failed.")
-    return theta, Y if T.dtype.kind != "c" else Y.conj()

@@ -19,6 +19,7 @@ SAME_VALUE = 10.0  # values within this many residual limits may be copies of on
 DECISIVE = 10.0  # growth that damped components cannot reach
 TRUSTED = 1e-2  # maximum sine of the angle of an unconverged vector that is used like an eigenvector
 MARGIN = 0.05  # share of the interval's length added at its far end
+NARROWEST = 1e-3  # of ||A||: half of the interval's length, at least
 
 
 @frozen
@@ -141,12 +142,16 @@ def deflation(found: Found) -> tuple[float, int]:
 
 
 def _interval(found: Found, edge: float, deflated: int, growth: float, budget: int) -> Interval:
-    """Form the interval with an edge, which may move for values of largest magnitude."""
-    low = -edge if found.which == "LM" else found.least - MARGIN * (edge - found.least)
-    # The width must not vanish for a spectrum of one point: it is at least a thousandth of ||A||.
-    half_width = max((edge - low) / 2, 1e-3 * found.norm) or 1.0
+    """Form the interval with an edge, which may move for values of largest magnitude.
+
+    Its width must not vanish: neither for a spectrum of one point, nor for a last value of magnitude zero.
+    """
     if found.which == "LM":
-        edge = max(edge, half_width)
+        edge = max(edge, float(found.limits[-1]) / 2) or 1.0
+        half_width = edge
+    else:
+        low = found.least - MARGIN * (edge - found.least)
+        half_width = max((edge - low) / 2, NARROWEST * found.norm) or 1.0
     low = edge - 2 * half_width
     nearest = edge + half_width * (math.cosh(math.acosh(growth) / budget) - 1)
     return Interval(low, edge, max(found.wanted, nearest), deflated)

@@ -37,7 +37,6 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..orthogonalization.factors import gram_root
-from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
 
@@ -98,6 +97,7 @@ class SearchSpace:
         if locked is not None:
             self.buffer[:, : self.n_locked] = locked
         self.which, self.target, self.rng, self.counts = which, target, rng, counts
+        self.tau = 0.0 if target is None else target
         self.m = 0
         self.norm = 0.0
         self._W = like.like(self.padded(capacity))
@@ -105,11 +105,6 @@ class SearchSpace:
         dtype = np.complex128 if like.dtype.kind == "c" else np.float64
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._R = np.eye(self.capacity, dtype=dtype)
-
-    @property
-    def tau(self) -> float:
-        """The target, or zero at the ends of a spectrum."""
-        return 0.0 if self.target is None else self.target
 
     @property
     def locked(self) -> Block | None:
@@ -142,21 +137,19 @@ class SearchSpace:
     def _dot(self, end: int, D: Block) -> Array:
         """Return V^H D for the first `end` columns of V, on the host."""
         c = self.n_locked
-        products = self.buffer[:, : self.padded(c + end)].dot(D)
-        return to_host(products)[c : c + end]
+        return to_host(self.buffer[:, : self.padded(c + end)].dot(D))[c : c + end]
 
     # --- growth ---------------------------------------------------------------------------------
 
     def extend(self, T: Block) -> None:
         """Append the directions of a block, up to the capacity; the block is overwritten."""
         width = min(T.shape[1], self.capacity - self.m, self.room)
-        basis = self.buffer[:, : self.padded(self.n_locked + self.m)]
-        result = orthogonalize(T, basis, max_rank=width, rng=self.rng)
-        self.columns(self.m, self.m + width)[:, :] = T[:, :width]
-        self.counts.reductions += result.reductions
         begin, end = self.m, self.m + width
-        X = self.columns(begin, end).copy()
-        D = self.operator.apply(X, shift=self.tau)
+        basis = self.buffer[:, : self.padded(self.n_locked + begin)]
+        result = orthogonalize(T, basis, max_rank=width, rng=self.rng)
+        self.columns(begin, end)[:, :] = T[:, :width]
+        self.counts.reductions += result.reductions
+        D = self.operator.apply(self.columns(begin, end).copy(), shift=self.tau)
         self.counts.apply(width)
         project_out(self.locked, D)
         H = self._dot(end, D)
@@ -218,23 +211,23 @@ class SearchSpace:
                 Y[:, begin:end] = part[:, np.argsort(distances, kind="stable")]
         return Y
 
+    def _combined(self, block: Block, begin: int, Y: Array) -> Block:
+        """Multiply columns of a block, from number `begin` on, by coefficients; products may be wider."""
+        end = begin + len(Y)
+        C = np.zeros((self.padded(end), Y.shape[1]), Y.dtype)
+        C[begin:end] = Y
+        return block[:, : len(C)].combine(self.small(C))
+
     @Profile.timed("Rayleigh-Ritz")
     def vectors(self, Y: Array) -> Block:
         """Compute V Y for coefficients of shape (m, s)."""
-        c, (m, s) = self.n_locked, Y.shape
-        C = np.zeros((self.padded(c + m), s), Y.dtype)
-        C[c : c + m] = Y
-        return self.buffer[:, : len(C)].combine(self.small(C))
+        return self._combined(self.buffer, self.n_locked, Y)
 
     @Profile.timed("Rayleigh-Ritz")
     def residuals(self, X: Block, Y: Array, theta: RealArray) -> Block:
         """Compute A X - X theta for X = V Y from W R, without applying the operator."""
-        m = self.m
-        C = np.zeros((self.padded(m), Y.shape[1]), self._R.dtype)
-        C[:m] = self._R[:m, :m] @ Y
-        R = self._W[:, : len(C)].combine(self.small(C))
-        shift = column_factors(self.tau - theta, X)
-        return R.axpy(shift, X)
+        R = self._combined(self._W, 0, self._R[: self.m, : self.m] @ Y)
+        return R.axpy(column_factors(self.tau - theta, X), X)
 
     # --- restart --------------------------------------------------------------------------------
 
@@ -266,28 +259,12 @@ class SearchSpace:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        m = self.m = restored(1, saved["m"], "m")
-        if m > self.capacity:
-            raise ValueError(f"it has {m} columns")
+        m = self.m = saved["m"]
         assign(self.columns(0, m), saved["basis"])
         assign(self.image, saved["images"])
         for name, matrix in (("H", self._H), ("R", self._R)):
-            matrix[:m, :m] = restored(matrix[:m, :m], saved[name], name)
-        self.norm = restored(0.0, saved["norm"], "norm")
-
-    def defect(self) -> tuple[float, float]:
-        """Compute ||(A - tau) x - W R y|| and the error of H y for a random x = V y, and a norm of A."""
-        m = self.m
-        y = np.random.default_rng(0).standard_normal((m, 1))
-        y /= np.linalg.norm(y)
-        X = self.buffer.random_like(2, 0)
-        X[:, :1] = self.columns(0, m).combine(self.small(y))
-        image = self.operator.apply(X, shift=self.tau)
-        scale = float(to_host(image.norms()).max())
-        D = project_out(self.locked, image[:, :1].copy())
-        projected = to_host(self.columns(0, m).dot(D)) - self._H[:m, :m] @ y
-        self.image.combine(self.small(self._R[:m, :m] @ y), out=D, alpha=-1, beta=1)
-        return max(float(to_host(D.norms())[0]), float(np.linalg.norm(projected))), scale
+            matrix[:m, :m] = saved[name]
+        self.norm = saved["norm"]
 
     def images(self, count: int) -> Block:
         """Return a copy of the last `count` columns of W."""
@@ -295,11 +272,9 @@ class SearchSpace:
 
     def reorthonormalize(self) -> None:
         """Reorthonormalise V by Cholesky QR without applying the operator."""
-        m = self.m
-        V = self.columns(0, m)
-        G = to_host(V.gram()).astype(self._H.dtype)
+        m, V = self.m, self.columns(0, self.m)
+        _, inverse = gram_root(to_host(V.gram()).astype(self._H.dtype))
         self.counts.reductions += 1
-        _, inverse = gram_root(G)
         self._transform(V, inverse)
         self._H[:m, :m] = inverse.conj().T @ self._H[:m, :m] @ inverse
         if self.target is None:
@@ -309,9 +284,8 @@ class SearchSpace:
 
     def refresh(self) -> None:
         """Reorthonormalise V and recompute its image by applying the operator."""
-        m = self.m
-        V = self.columns(0, m).copy()
-        self._clear(0, m)
+        V = self.columns(0, self.m).copy()
+        self._clear(0, self.m)
         self.m = 0
         self.extend(V)
 

@@ -17,11 +17,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
 
 from blockvec import BlockVector, RowFunction, array_namespace, start_copies
 from blockvec.errors import BreakdownError
@@ -30,11 +29,7 @@ from blockvec.system.frozen import frozen
 from ..blocks import Block, Operator, RealArray, project_out
 from ..column_block import ColumnBlock, ColumnOperator
 from .rayleigh_ritz import Which, ranking_key
-from .recorded_step import recorder_for
 
-AT_ONCE = 3  # steps that are repeated as one graph, a multiple of the number of blocks that take turns
-_BLAS = {"d": (blas.ddot, blas.daxpy, blas.dnrm2), "D": (blas.zdotc, blas.zaxpy, blas.dznrm2)}
-_TINY = float(np.finfo(np.float64).tiny)
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
 
 
@@ -109,14 +104,7 @@ def sketch_spectrum(
     V = like.random_like(width, rng)
     take = getattr(operator, "lanczos_recurrence", None) if locked is None else None
     launch = None if take is None else take(V)
-    is_lean = isinstance(operator, ColumnOperator) and like.dtype.char in _BLAS and like.layout is None
-    recurrence: _Recurrence
-    if launch is not None:
-        recurrence = _LaunchedRecurrence(V, launch)
-    elif is_lean and width == 1 and locked is None:
-        recurrence = _VectorRecurrence(operator, V, locked)
-    else:
-        recurrence = _Recurrence(operator, V, locked)
+    recurrence = _Recurrence(operator, V, locked) if launch is None else _LaunchedRecurrence(V, launch)
     n = like.n_global - (0 if locked is None else int(locked.shape[1]))
     while True:
         recurrence.extend(min(steps, n))
@@ -156,60 +144,34 @@ class _Recurrence:
     """Simultaneous Lanczos recurrences of some vectors, with their coefficients on the device."""
 
     def __init__(self, operator: Operator, V: Block, locked: Block | None) -> None:
-        self.operator, self.locked, width = operator, locked, V.shape[1]
-        self._xp, real = array_namespace(V.array), V.array.real.dtype
-        self._divided = _divided(float(np.finfo(V.dtype).tiny))
+        self.operator, self.locked, self.V = operator, locked, V
+        self._xp, self._divided = array_namespace(V.array), _divided(float(np.finfo(V.dtype).tiny))
         # -beta and 1 / beta of the last step, -alpha of this one
-        self._minus_beta, self._inverse, self._minus_alpha = (self._xp.zeros(width, real) for _ in range(3))
-        self._log = self._xp.empty((2 * AT_ONCE, width), real)
-        project_out(self.locked, V)
-        self._normalise(V, self._log[1])
+        self._minus_beta, self._inverse, self._minus_alpha, unused = self._rows(4)
+        self._normalise(project_out(locked, V), unused)
         self._minus_beta[...] = 0  # nothing is before the first vector
-        self.V, self.previous, self.W = V, V.copy().scale(0.0), V.like()
+        self.previous, self.W = V.copy().scale(0.0), V.like()
         self.steps = 0
         self._coefficients: list[Any] = []  # alphas and betas of one step or several, shape (2 s, width)
-        self._recorder = recorder_for(operator, V)
-        self._repeat: Callable[[], object] | None = None
+
+    def _rows(self, count: int) -> Any:
+        """Return rows of real numbers, one per vector."""
+        return self._xp.empty((count, self.V.shape[1]), self.V.array.real.dtype)
 
     def extend(self, steps: int) -> None:
-        """Continue up to a total number of steps, on a GPU several at a time."""
+        """Continue up to a total number of steps."""
         while self.steps < steps:
-            in_turn = self.steps % len(self._blocks) == 1  # the first step compiles the kernels
-            if self._recorder is None or not in_turn or steps - self.steps < AT_ONCE:
-                self._coefficients.append(self._step(self._xp.empty_like(self._log[:2])))
-                self.steps += 1
-                continue
-            if self._repeat is None:
-                blocks = self._blocks
-                with self._recorder:
-                    self._repeat = self._recorder.record(self._steps)
-                self.previous, self.V, self.W = blocks  # also where recording ended early
-            self._repeat()
-            kept = self._xp.empty_like(self._log)
-            kept[...] = self._log
-            self._coefficients.append(kept)
-            self.steps += AT_ONCE
-
-    @property
-    def _blocks(self) -> tuple[Block, Block, Block]:
-        return self.previous, self.V, self.W
-
-    def _steps(self) -> None:
-        """Take the steps that are repeated, after which all blocks have their roles again."""
-        for begin in range(0, 2 * AT_ONCE, 2):
-            self._step(self._log[begin : begin + 2])
-
-    def _step(self, out: Any) -> Any:
-        """Take a step; write its alpha and beta to the rows of an array, and return it."""
-        previous, V, W = self._blocks
-        self.operator.apply(V, out=W)
-        project_out(self.locked, W)
-        W.axpy(self._minus_beta, previous)
-        SIGNS(V.column_dot(W).real, out=(out[0], self._minus_alpha))
-        W.axpy(self._minus_alpha, V)
-        self._normalise(W, out[1])
-        self.previous, self.V, self.W = V, W, previous
-        return out
+            self.steps += 1
+            previous, V, W = self.previous, self.V, self.W
+            self._coefficients.append(self._rows(2))
+            alpha, beta = self._coefficients[-1]
+            self.operator.apply(V, out=W)
+            project_out(self.locked, W)
+            W.axpy(self._minus_beta, previous)
+            SIGNS(V.column_dot(W).real, out=(alpha, self._minus_alpha))
+            W.axpy(self._minus_alpha, V)
+            self._normalise(W, beta)
+            self.previous, self.V, self.W = V, W, previous
 
     def _normalise(self, W: Block, beta: Any) -> None:
         """Divide a block by its norms, and write them to a row."""
@@ -262,22 +224,3 @@ class _LaunchedRecurrence(_Recurrence):
         if steps > self.steps:
             self._coefficients.append(self._take(steps - self.steps))
             self.steps = steps
-
-
-class _VectorRecurrence(_Recurrence):
-    """The recurrence of one vector on the host, in a few calls of BLAS per step."""
-
-    def _step(self, out: Any) -> Any:
-        dot, axpy, norm = _BLAS[self.V.dtype.char]
-        previous, V, W = self._blocks
-        p, v, w = (block.array[:, 0] for block in self._blocks)
-        w.fill(0)
-        cast(ColumnOperator, self.operator).add_vector(v, w)
-        axpy(p, w, a=self._minus_beta[0])
-        alpha = dot(v, w).real
-        axpy(v, w, a=-alpha)
-        beta = norm(w)
-        w *= 1 / max(beta, _TINY)
-        self._minus_beta[0], out[0], out[1] = -beta, alpha, beta
-        self.previous, self.V, self.W = V, W, previous
-        return out

@@ -37,10 +37,9 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..problem import Verification
-from .chebyshev import Recurrence, steps_within, steps_within_leak
+from .chebyshev import Recurrence, recorder_for, steps_within, steps_within_leak
 from .counts import Counts
 from .rayleigh_ritz import ranking_key
-from .recorded_step import recorder_for
 from .search_interval import DECISIVE, MARGIN, Found, choose_interval, decisive_growth
 
 LEAK = 0.1  # relative size of components along computed vectors at which they are projected out again
@@ -49,6 +48,7 @@ OVERFLOW_GROWTH = 1e8  # maximum growth between two checks of norms, whose squar
 DEVICE_GROWTH = {"f": 1e4, "d": 1e30}
 AT_ONCE = 16  # steps that are repeated as one graph, at most
 SEPARATED = 1e-2  # residual, relative to a gap between Ritz values, that resolves it
+FALLING = 1e-3  # of a residual in a round: one vector separates from others, and the next round does the rest
 WIDEST = 16  # columns that vectors grow to
 FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up, where no columns are free
 ROUNDS, MAX_BUDGETS = 12, 4  # rounds, and sum of their degrees in budgets, after which a search is undecided
@@ -107,6 +107,7 @@ class Search:
         self.found = found
         self.interval = choose_interval(found, self.growth, self.budget)
         self.deflated = self._filled_up(self.interval.deflated)
+        self.residual = 0.0  # of what has grown most, once something has
         self.outgrown = 0.0  # logarithm of the growth of a missed value relative to that observed
         self.degree = self.interval.degree(self.growth, self.budget)
 
@@ -150,7 +151,8 @@ class Search:
 
     def _passed(self, outcome: str) -> Verdict:
         """Describe a search without missed values, and its range if the gap was too narrow for the budget."""
-        if self.interval.target <= self.found.wanted + self.found.limits[-1]:
+        covers = self.interval.target <= self.found.wanted + self.found.limits[-1]
+        if covers or self.found.norm == 0:
             return self._verdict(None, Verification.SEARCHED, f"passed: {outcome}")
         value = float(ranking_key(self.interval.target, self.found.which))
         text = f"{outcome} (looked for values beyond {value:.6g})"
@@ -290,7 +292,8 @@ class Search:
         decided = highest < found.wanted + found.limits[-1] or residual <= found.limits[-1]
         if decided or self.outgrown > math.log(self.growth):
             return Y, self._passed("what grew in the complement is less wanted than the last value")
-        if room := self._room_beside(Y):
+        is_falling, self.residual = residual <= FALLING * self.residual, residual
+        if (room := self._room_beside(Y)) and not is_falling:
             # In a cluster one vector grows into a mixture, which its residual separates; random ones tell
             # whether there are more values in it.
             width = Y.shape[1]

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from blockvec.errors import OptionError
 
-from ..blocks import Array, Block, RealArray, small_matrix, to_host
+from ..blocks import Array, Block, RealArray, column_factors, small_matrix, to_host
 from .arrays import takes_arrays
-from .systems import EXHAUSTED, SINGULAR, Columns, Linear, LinearSystems, Preconditioner, Projection
+from .systems import EXHAUSTED, SINGULAR, Linear, LinearSystems, Preconditioner, Projection, inverse_where
 
 STAGNATED = 0.99  # ratio of residuals after and before a cycle, above which a column has stagnated
 
@@ -81,106 +81,93 @@ def block_gmres(
     if restart < 1:
         raise OptionError(f"restart: got {restart}; give at least 1 step.")
     projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
-    system = LinearSystems(A, B, shift, tol, projection)
-    steps = system.n if maxiter is None else maxiter
-    return _Gmres(system, B, min(restart, max(steps, 1)), with_first).run(steps)
+    return _Gmres(A, B, shift, tol, projection).run(maxiter, restart, with_first)
 
 
-class _Gmres(Columns):
+class _Gmres(LinearSystems):
     """Cycles of Arnoldi's method: one Hessenberg matrix per column, all bases in one buffer."""
 
-    def __init__(self, system: LinearSystems, B: Block, steps: int, with_first: bool) -> None:
-        super().__init__(system, B)
-        self.with_first = with_first
-        self.B = system.projection.project(B.copy())
-        self.begin(system.norms(self.B), self.B)
-        self.steps = steps
-        self.buffer = B.like(system.b * (steps + 1))
+    def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
+        super().__init__(A, B, shift, tol, projection)
+        self.B = projection.project(B.copy())
+        self.begin(self.norms(self.B), self.B)
+        self.shift = self.shifts()
         self.dtype = np.complex128 if B.dtype.kind == "c" else np.float64
 
-    def run(self, maxiter: int) -> Linear:
+    def run(self, maxiter: int | None, restart: int, with_first: bool) -> Linear:
         """Iterate until all columns have stopped, or for `maxiter` steps."""
-        left = maxiter
+        left = self.n if maxiter is None else maxiter
+        steps, self.with_first = min(restart, max(left, 1)), with_first
+        self.buffer = self.B.like(self.b * (steps + 1))
         R = self.B.copy()
-        while left > 0 and not self.ended(self.with_first):
+        while left > 0 and not self.ended(with_first):
             before = self.residuals.copy()
-            left -= self._cycle(R, min(self.steps, left))
-            if left > 0 and not self.ended(self.with_first):
-                R = self.system.projection.project(self.system.apply(self.X, R)).axpby(1, self.B, -1)
-                self.residuals = np.where(self.active, self.system.norms(R), self.residuals)
+            left -= self._cycle(R, min(steps, left))
+            if left > 0 and not self.ended(with_first):
+                R = self.projection.project(self._apply(self.X, R)).axpby(1, self.B, -1)
+                self.residuals = np.where(self.active, self.norms(R), self.residuals)
                 self.finish_converged()
                 self.finish(self.residuals > STAGNATED * before, "stagnated")
         return self.result()
 
+    def _apply(self, X: Block, out: Block) -> Block:
+        """Set out = (A - sigma I) X without a projection, and return it."""
+        self.count(self.b)
+        return self.operator.apply(X, out=out, shift=self.shift)
+
+    def _scaled(self, X: Block, lengths: RealArray) -> Block:
+        """Divide columns by their lengths, and set those of finished systems to zero."""
+        return X.scale(column_factors(inverse_where(np, lengths, self.active), X))
+
     def _cycle(self, R: Block, steps: int) -> int:
         """Take up to `steps` steps from the residual block R and update X; return the number of steps."""
-        b, system = self.system.b, self.system
+        b, begin = self.b, np.where(self.active, self.residuals, 0.0)
         H = np.zeros((b, steps + 1, steps), self.dtype)
-        G = np.zeros((b, steps + 1), self.dtype)
-        rotations: list[tuple[Array, Array]] = []
-        G[:, 0] = np.where(self.active, self.residuals, 0.0)
         taken = np.zeros(b, np.intp)
         scale = np.zeros(b)
-        R.scale(system.factors(R, self.inverse(self.residuals))[0])
-        V, P = R, self.B.like()
+        V, P = self._scaled(R, self.residuals), self.B.like()
         for i in range(steps):
             self.buffer[:, i * b : (i + 1) * b] = V
-            P = system.apply(system.projection.precondition(V), P)
+            P = self._apply(self.projection.precondition(V), P)
             h, length = self._orthogonalize(P, i + 1)
             H[:, : i + 1, i], H[:, i + 1, i] = h.T, length
             scale = np.maximum(scale, np.sqrt(np.sum(np.abs(H[:, : i + 2, i]) ** 2, axis=1)))
-            zero = SINGULAR * system.unit * scale
-            _rotate(H, G, rotations, i)
-            self.finish(np.abs(H[:, i, i]) <= zero, "singular")
+            Q, T = np.linalg.qr(H[:, : i + 2, : i + 1], mode="complete")
+            self.finish(np.abs(T[:, i, i]) <= SINGULAR * self.unit * scale, "singular")
             taken += self.active
-            self.residuals = np.where(self.active, np.abs(G[:, i + 1]), self.residuals)
+            self.residuals = np.where(self.active, np.abs(Q[:, 0, i + 1]) * begin, self.residuals)
             self.iterations += self.active
             self.finish_converged()
-            self.finish(length <= EXHAUSTED * system.unit * scale, "converged")
+            self.finish(length <= EXHAUSTED * self.unit * scale, "converged")
             if self.ended(self.with_first):
                 break
-            V, P = P.scale(system.factors(P, self.inverse(length))[0]), V
-        self._update(H, G, taken)
+            V, P = self._scaled(P, length), V
+        self._update(H, begin, taken)
         return i + 1
 
     def _orthogonalize(self, P: Block, count: int) -> tuple[Array, RealArray]:
         """Orthogonalise each column of P against its own basis; return coefficients and remaining norms."""
-        b = self.system.b
+        b = self.b
         known = self.buffer[:, : count * b]
         total = np.zeros((count, b), self.dtype)
         for _ in range(2):  # twice is enough
-            self.system.projection.project(P)
+            self.projection.project(P)
             h = np.einsum("ijj->ij", to_host(known.dot(P)).reshape(count, b, b)).astype(self.dtype)
-            self.system.reductions += 1
+            self.reductions += 1
             known.combine(small_matrix(_apart(h), P), out=P, alpha=-1, beta=1)
             total += h
-        return total, self.system.norms(P)
+        return total, self.norms(P)
 
-    def _update(self, H: Array, G: Array, taken: NDArray[np.intp]) -> None:
+    def _update(self, H: Array, begin: RealArray, taken: NDArray[np.intp]) -> None:
         """Add K^-1 V y to X, where y minimises each column's residual over its own steps."""
-        y = np.zeros((int(taken.max()), self.system.b), self.dtype)
+        y = np.zeros((int(taken.max()), self.b), self.dtype)
         for j, count in enumerate(taken):
-            y[:count, j] = np.linalg.solve(H[j, :count, :count], G[j, :count])
+            Q, T = np.linalg.qr(H[j, : count + 1, :count])
+            y[:count, j] = np.linalg.solve(T, Q[0].conj() * begin[j])
         if len(y):
             V = self.buffer[:, : y.size]
             step = V.combine(small_matrix(_apart(y), V))
-            self.X.axpy(1, self.system.projection.precondition(step))
-
-
-def _rotate(H: Array, G: Array, rotations: list[tuple[Array, Array]], i: int) -> None:
-    """Apply the known Givens rotations to column i of every Hessenberg matrix, and append a new one."""
-    for k, (c, s) in enumerate(rotations):
-        upper, lower = H[:, k, i].copy(), H[:, k + 1, i].copy()
-        H[:, k, i], H[:, k + 1, i] = c * upper + s * lower, -s.conj() * upper + c * lower
-    upper, lower = H[:, i, i], H[:, i + 1, i]  # `lower` is real
-    length = np.sqrt(np.abs(upper) ** 2 + np.abs(lower) ** 2)
-    size = np.abs(upper)
-    phase = np.where(size > 0, upper / np.where(size > 0, size, 1), 1)
-    safe = np.where(length > 0, length, 1)
-    c, s = np.where(length > 0, size / safe, 1), phase * lower.conj() / safe
-    rotations.append((c, s))
-    H[:, i, i], H[:, i + 1, i] = phase * length, 0
-    G[:, i], G[:, i + 1] = c * G[:, i], -s.conj() * G[:, i]
+            self.X.axpy(1, self.projection.precondition(step))
 
 
 def _apart(h: Array) -> Array:

@@ -8,21 +8,22 @@ the width, so that shapes change rarely.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, RealArray, pick
+from blockvec.errors import OptionError
+
+from ..blocks import Array, Block
 from .arrays import takes_arrays
-from .recordings import Recordings, Steps, recordings_for
-from .systems import Columns, Linear, LinearSystems, Preconditioner, Progress, Projection
-from .tridiagonal import Coordinates, Scalars, closing, opening
+from .steps import Recordings, State, Steps
+from .systems import CountedOperator, Linear, LinearSystems, Preconditioner, Progress, Projection, finite
+from .tridiagonal import Coordinates, Log, Scalars
 
 Stop = Callable[[Progress], NDArray[np.bool_]]
-
-INDEFINITE = 100.0  # u ||r|| ||K^-1 r||: a product r^H K^-1 r below minus that exceeds rounding errors
 
 
 @takes_arrays
@@ -71,8 +72,8 @@ def block_minres(
 
     Raises
     ------
-    ShapeError
-        For blocks, shifts or tolerances that do not fit.
+    ShapeError, OptionError
+        For blocks, shifts or tolerances that do not fit, and complex shifts.
     BreakdownError
         If the operator or the preconditioner returns NaN or Inf.
 
@@ -97,163 +98,107 @@ def block_minres(
     True
     """
     projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
-    system = LinearSystems(A, B, shift, tol, projection)
-    recordings = recordings_for(system.operator, B, projection, recordings)
-    minres = _Minres(system, B, stop) if recordings is None else _Recorded(system, B, stop, recordings)
-    return minres.run(system.n if maxiter is None else maxiter, with_first)
+    return _Minres(A, B, shift, tol, projection, stop).run(maxiter, with_first, recordings)
 
 
-class _Minres(Columns):
+class _Minres(LinearSystems):
     """Lanczos in the K^-1 norm with vectors U and Z = K^-1 U, and Givens rotations per column.
 
     U and Z are not normalised, u^H K^-1 u is beta^2: the factors 1 / beta are applied in later passes, which
-    are needed in any case.
+    are needed in any case. `Steps` computes blocks and scalars, and the host decides when to stop.
     """
 
-    def __init__(self, system: LinearSystems, B: Block, stop: Stop | None) -> None:
-        super().__init__(system, B)
-        self.projection = system.projection
-        self.U = self.projection.project(B.copy())
-        self.Z = self.projection.precondition(self.U)
-        self.begin(self._lengths(self.U, self.Z), self.U)
-        self.U_old, self.P = B.copy().scale(0), B.like()
-        self.W, self.W_old = self.X.copy(), self.X.copy()
-        self.part = self.X  # the columns of X that are still iterated on
-        self.scalars = Scalars.of(self.initial, self.active)
+    def __init__(
+        self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection, stop: Stop | None
+    ) -> None:
+        super().__init__(A, B, shift, tol, projection)
+        if not self.is_real:
+            raise OptionError("shift: got complex numbers; MINRES takes real ones, block_gmres these, too.")
+        operator = self.operator
+        self.bare = operator.counted if isinstance(operator, CountedOperator) else operator
+        self.U = projection.project(B.copy())
+        Z = projection.precondition(self.U)
+        self.Z = None if projection.preconditioner is None else Z
+        squares = self.dots(self.U, Z).real
+        if self.Z is not None:
+            self.finish(~projection.is_definite(self.U, Z, squares), "indefinite preconditioner")
+        self.begin(np.sqrt(np.maximum(squares, 0)), self.U)
         self.stop = stop
-        self.inside = None if stop is None else Coordinates(self.initial)
+        self.inside = None if stop is None else Coordinates(self.b)
 
-    def run(self, maxiter: int, with_first: bool) -> Linear:
+    def run(self, maxiter: int | None, with_first: bool, recordings: Recordings | None) -> Linear:
         """Take at most `maxiter` steps."""
-        for _ in range(maxiter):
-            if self.ended(with_first):
-                break
-            self._narrow()
-            self._step()
-        self._scatter()
+        self.recordings = Recordings.for_solve(self.bare, self.U, self.projection, recordings)
+        context: Any = contextlib.nullcontext()
+        if self.recordings is not None:
+            context = self.recordings.opened(self.projection.Q)
+        blocks = self.U, *(self.X.copy() for _ in range(3)), self.X
+        state = State(blocks, self.Z, Scalars.of(self.initial, self.active))
+        with context:
+            self._place(np.arange(self.b), state)
+            for _ in range(self.n if maxiter is None else maxiter):
+                if self.ended(with_first):
+                    break
+                self._narrow()
+                self._step()
+            self._scatter()
         return self.result()
+
+    def _place(self, places: NDArray[np.intp], state: State) -> None:
+        """Go on from the state of the systems with these indices."""
+        self.places, Q = places, self.projection.Q
+        how = self.bare, state, self.shifts(places), (self.tol * self.initial)[places]
+        if self.recordings is None:
+            self.steps = Steps(*how, Q, self.projection)
+        else:
+            self.steps = self.recordings.steps(*how, self.projection)
 
     def _narrow(self) -> None:
         """Drop finished columns if at least half of the columns have finished."""
-        width = len(self.system.places)
-        if width == 1 or 2 * np.count_nonzero(self.active) > width:
-            return
-        self._scatter()
-        places = self.system.places
-        keep = np.flatnonzero(self.active[places])[: width // 2]
-        self.system.place(places[keep])
-        self.U, self.U_old, self.W, self.W_old, self.part, self.P = (
-            pick(block, keep) for block in (self.U, self.U_old, self.W, self.W_old, self.part, self.P)
-        )
-        self.Z = self.U if self.projection.preconditioner is None else pick(self.Z, keep)
+        width, active = len(self.places), np.flatnonzero(self.active[self.places])
+        if width > 1 and 2 * len(active) <= width:
+            self._scatter()
+            self._place(self.places[active], self.steps.state.picked(active))
 
     def _scatter(self) -> None:
         """Copy the current columns to their places in X."""
-        if self.part is self.X:
-            return
-        for j, place in enumerate(self.system.places):
-            self.X[:, int(place) : int(place) + 1] = self.part[:, j : j + 1]
-
-    def _lengths(self, U: Block, Z: Block) -> RealArray:
-        """Return (u^H K^-1 u)^(1/2); finish the columns for which it is imaginary."""
-        system = self.system
-        squares = system.dots(U, Z).real
-        if self.projection.preconditioner is not None and (squares < 0).any():
-            bound = system.norms(U) * system.norms(Z)
-            self.finish(squares < -INDEFINITE * system.unit * bound, "indefinite preconditioner")
-        lengths: RealArray = np.sqrt(np.maximum(squares, 0))
-        return lengths
+        X = self.steps.X
+        if X is not self.X:
+            for j, place in enumerate(self.places.tolist()):
+                self.X[:, place : place + 1] = X[:, j : j + 1]
 
     def _step(self) -> None:
-        system, P = self.system, self.P
-        alpha, scale, rows = self._opened(system.quadratic(self.Z, P))
-        factors = system.factors(P, *rows)
-        P.axpby(factors[1], self.U, factors[0]).axpy(factors[2], self.U_old)
-        self.projection.project(P)  # after the recurrence, in which components along Q would grow
-        Y = self.projection.precondition(P)
-        factors = system.factors(P, *self._closed(alpha, scale, self._lengths(P, Y)))
-        oldest = self.W_old
-        oldest.axpby(factors[0], self.Z, factors[1]).axpy(factors[2], self.W)
-        self.W_old, self.W = self.W, oldest
-        self.part.axpy(factors[3], self.W)
-        self._apply_test()
-        self.U_old, self.U, self.P = self.U, P, self.U_old
-        self.Z = Y
-
-    def _opened(self, dots: RealArray) -> tuple[RealArray, RealArray, tuple[RealArray, ...]]:
-        """Evaluate `opening` with the current scalars."""
-        self.scalars = self.scalars._replace(active=self.active)
-        return opening(np, dots, self.scalars)
-
-    def _closed(self, alpha: RealArray, scale: RealArray, beta: RealArray) -> tuple[RealArray, ...]:
-        """Evaluate `closing` and update the state of the systems; return the factors of W and X."""
-        system = self.system
-        self.scalars = self.scalars._replace(active=self.active)
-        limits = system.tol * self.initial
-        rotated = closing(np, alpha, scale, beta, limits, system.unit, self.scalars)
-        self.finish(rotated.singular, "singular")
+        steps, started, width = self.steps, self.steps.started, len(self.places)
+        rows = steps.take()
+        for _ in range(steps.started - started):
+            self.count(width)
+            if isinstance(self.operator, CountedOperator):
+                self.operator.count(width)
+        self.reductions += 2 + (self.projection.Q is not None)
+        finite(rows[:2])
+        log = Log(*self._whole(rows))
+        self.finish(log.squares < 0, "indefinite preconditioner")
+        self.finish(log.singular > 0, "singular")
         self.iterations += self.active
-        self.scalars = rotated.scalars
-        self.residuals = rotated.scalars.residuals
-        self.finish(rotated.ended, "converged")
-        if self.inside is not None:
-            self.inside.update(alpha, beta, rotated)
-        return rotated.factors
+        self.residuals = np.where(self.active, log.residuals, self.residuals)
+        self.finish(log.ended > 0, "converged")
+        if self.inside is not None and self.stop is not None:
+            self.inside.update(log)
+            before = self.active.copy()
+            self.finish(self.stop(self._progress(self.inside)), "stopped")
+            if (before != self.active).any():
+                steps.keep(self.active[self.places])
 
-    def _apply_test(self) -> None:
-        """Finish the systems that the caller's test stops."""
-        if self.inside is None or self.stop is None:
-            return
-        xx = np.sum(self.inside.x**2, axis=0)
+    def _whole(self, rows: Array) -> Array:
+        """Return one number per system, zero for those without a column, of one per column."""
+        whole = np.zeros((*rows.shape[:-1], self.b))
+        whole[..., self.places] = rows
+        return whole
+
+    def _progress(self, inside: Coordinates) -> Progress:
+        """Return what the caller's test takes."""
+        xx = np.sum(inside.x**2, axis=0)
         if self.projection.preconditioner is not None:  # the basis of the coordinates is not orthonormal
-            xx = self.system.dots(self.part, self.part).real
+            xx = self._whole(self.dots(self.steps.X, self.steps.X).real)
         share = self.residuals / np.where(self.initial > 0, self.initial, 1)
-        progress = Progress(share, self.initial * self.inside.x[0], self.inside.quadratic(), xx)
-        self.finish(self.stop(progress), "stopped")
-
-
-class _Recorded(_Minres):
-    """The same steps on a GPU, each launched as one graph; the host only decides when to stop."""
-
-    def __init__(self, system: LinearSystems, B: Block, stop: Stop | None, recordings: Recordings) -> None:
-        super().__init__(system, B, stop)
-        self.recordings = recordings
-        self.steps: Steps | None = None
-        self.known = self.active  # the mask of active systems on the device
-
-    def run(self, maxiter: int, with_first: bool) -> Linear:
-        """Take at most `maxiter` steps."""
-        with self.recordings.opened(self.projection.Q):
-            return super().run(maxiter, with_first)
-
-    def _narrow(self) -> None:
-        width = len(self.system.places)
-        super()._narrow()
-        if width != len(self.system.places):
-            self.steps = None
-
-    def _scatter(self) -> None:
-        if self.steps is not None:
-            self.U, self.U_old, self.P, self.W, self.W_old, self.part = self.steps.blocks
-            self.Z = self.U
-        super()._scatter()
-
-    def _step(self) -> None:
-        system, places = self.system, self.system.places
-        if self.steps is None:
-            self.steps = self.recordings.steps(system.operator, self.U)
-            blocks = (self.U, self.U_old, self.P, self.W, self.W_old, self.part)
-            scalars = Scalars(*(values[places] for values in self.scalars._replace(active=self.active)))
-            self.steps.begin(blocks, system.shift, (system.tol * self.initial)[places], scalars)
-            self.known = self.active.copy()
-        elif (self.known != self.active).any():
-            self.steps.keep(self.active[places])
-            self.known = self.active.copy()
-        started = self.steps.started
-        dots, squares = (system.spread(values) for values in self.steps.take())
-        for _ in range(self.steps.started - started):
-            system.count(len(places))
-        self.projection.reductions += self.projection.Q is not None
-        alpha, scale, _ = self._opened(dots)
-        self._closed(alpha, scale, np.sqrt(np.maximum(squares, 0)))
-        self._apply_test()
+        return Progress(share, self.initial * inside.x[0], inside.quadratic(), xx)

@@ -7,6 +7,7 @@ has changed by more than its residual.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from collections.abc import Callable
@@ -19,12 +20,10 @@ from scipy.sparse.linalg import spilu, splu
 from blockvec import array_namespace
 from blockvec.errors import OptionError
 from blockvec.interchange import native
-from blockvec.system.frozen import frozen
 
 from ..blocks import Array
 
 SMALLEST = 1e-3  # lower bound of diagonal entries, relative to the largest
-LOW = {"f": np.float32, "c": np.complex64}  # the precision of factors
 
 
 class JacobiPreconditioner:
@@ -112,27 +111,22 @@ class FactorPreconditioner:
         self, A: Any, M: Any = None, sigma: float = 0.0, *, fill: float | None = None, drop: float = 1e-3
     ) -> None:
         shifted = _host_matrix("A", A)
-        if M is not None:
-            shifted = sp.csc_array(shifted - sigma * _host_matrix("M", M))
-        elif sigma:
-            shifted = sp.csc_array(shifted - sigma * sp.eye_array(shifted.shape[0]))
+        if M is not None or sigma:
+            mass = sp.eye_array(shifted.shape[0]) if M is None else _host_matrix("M", M)
+            shifted = sp.csc_array(shifted - sigma * mass)
         largest = float(abs(shifted).max())
         if not (0 < largest < math.inf):
             raise OptionError(f"FactorPreconditioner: the largest entry of A - sigma M is {largest:g}.")
         self._scale = 2.0 ** math.frexp(largest)[1]
-        self._dtype = LOW["c" if shifted.dtype.kind == "c" else "f"]
-        scaled = (shifted / self._scale).astype(self._dtype)
+        self._dtype = np.complex64 if shifted.dtype.kind == "c" else np.float32
         self.is_complete = fill is None
-        symmetric: Any = {
-            "permc_spec": "MMD_AT_PLUS_A",
-            "diag_pivot_thresh": 0.0,
-            "options": {"SymmetricMode": True},
-        }
+        options: dict[str, Any] = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.0}
+        options["options"] = {"SymmetricMode": True}
+        if fill is not None:
+            options |= {"drop_tol": drop, "fill_factor": fill}
         try:
-            if fill is None:
-                self._factors: Any = splu(scaled, **symmetric)
-            else:
-                self._factors = spilu(scaled, drop_tol=drop, fill_factor=fill, **symmetric)
+            factorize = splu if fill is None else spilu
+            self._factors: Any = factorize((shifted / self._scale).astype(self._dtype), **options)
         except RuntimeError as error:
             raise OptionError(
                 f"FactorPreconditioner: A - sigma M with sigma = {sigma:g} is singular in single precision "
@@ -152,9 +146,7 @@ class FactorPreconditioner:
         solved = self._factors.solve(columns)
         if not self.is_complete:
             solved = (solved + self._factors.solve(columns, "H")) / 2
-        kind = np.result_type(X.dtype, self._dtype)
-        product: Array = np.ascontiguousarray(solved * (size / self._scale), dtype=kind)
-        return product
+        return np.ascontiguousarray(solved * (size / self._scale), np.result_type(X.dtype, self._dtype))
 
 
 class MultigridPreconditioner:
@@ -211,19 +203,10 @@ def _host_matrix(name: str, A: Any) -> Any:
     return matrix.astype(np.result_type(matrix.dtype, np.float32))
 
 
-@frozen
-class FollowingPreconditioner:
-    """A function of blocks with the `update` method of another object."""
-
-    function: Callable[[Any], Any]
-    update: Callable[[float], object]
-
-    def __call__(self, R: Any) -> Any:
-        """Return K^-1 R."""
-        return self.function(R)
-
-
-def following(function: Callable[[Any], Any], source: Any) -> Callable[[Any], Any]:
-    """Return `function`, with the `update` method of `source` if it has one."""
-    update = getattr(source, "update", None)
-    return FollowingPreconditioner(function, update) if callable(update) else function
+def following(function: Callable[[Any], Any], update: Any) -> Callable[[Any], Any]:
+    """Return `function` with a method `update` of Ritz values, unless that is None."""
+    if not callable(update):
+        return function
+    follower: Any = functools.partial(function)
+    follower.update = update
+    return follower  # type: ignore[no-any-return]

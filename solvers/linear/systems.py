@@ -26,7 +26,6 @@ from ..blocks import (
     Block,
     RealArray,
     SystemOperator,
-    column_factors,
     project_out,
     small_matrix,
     to_host,
@@ -34,6 +33,7 @@ from ..blocks import (
 
 SINGULAR = 1000.0  # u ||A - sigma I||: pivots below it are zero; rounding left up to 100 in tests
 EXHAUSTED = 10.0  # u ||A - sigma I||: shorter directions are zero, and the space is invariant
+INDEFINITE = 100.0  # u ||r|| ||K^-1 r||: a product r^H K^-1 r below minus that exceeds rounding errors
 
 Preconditioner = Callable[[Block], Block]
 Reason = Literal[
@@ -102,21 +102,22 @@ class Progress:
 
 
 class Projection:
-    """The projector I - Q Q^H for an orthonormal Q, and a preconditioner K^-1 on its range.
+    """The projector I - Q Q^H for an orthonormal Q, and a preconditioner K^-1 on its range."""
 
-    K^-1 Q is computed if it is not given.
-    """
-
-    def __init__(
-        self, Q: Block | None, preconditioner: Preconditioner | None = None, KQ: Block | None = None
-    ) -> None:
+    def __init__(self, Q: Block | None, preconditioner: Preconditioner | None = None) -> None:
         self.Q = Q if Q is not None and Q.shape[1] else None
         self.preconditioner = preconditioner
-        self.preconditioned = self.reductions = 0
+        self.columns = self.reductions = 0  # that K^-1 was applied to, and reductions
         if preconditioner is not None and self.Q is not None:
-            self.KQ = self._apply(self.Q.copy()) if KQ is None else KQ
-            self.inverse = np.linalg.pinv(_finite(to_host(self.Q.dot(self.KQ))))
+            self.KQ = self._apply(self.Q.copy())
+            self.inverse = np.linalg.pinv(finite(to_host(self.Q.dot(self.KQ))))
             self.reductions += 1
+
+    def spent(self) -> tuple[int, int]:
+        """Return the columns that K^-1 was applied to and the reductions since the last call."""
+        spent = self.columns, self.reductions
+        self.columns = self.reductions = 0
+        return spent
 
     def project(self, X: Block) -> Block:
         """Set X = X - Q Q^H X and return it."""
@@ -137,10 +138,19 @@ class Projection:
             self.project(Z)  # rounding errors along Q would grow from step to step
         return Z
 
+    def is_definite(self, R: Block, Z: Block, squares: Array) -> NDArray[np.bool_]:
+        """Check whether r^H K^-1 r, computed from Z = K^-1 R, is negative by rounding errors at most."""
+        squares = to_host(squares)
+        if not (squares < 0).any():
+            return np.ones(len(squares), bool)
+        unit = float(np.finfo(R.dtype).eps) / 2
+        bound = INDEFINITE * unit * to_host(R.norms()) * to_host(Z.norms())
+        return np.asarray(squares >= -bound)
+
     def _apply(self, R: Block) -> Block:
         assert self.preconditioner is not None
         Z = self.preconditioner(R)
-        self.preconditioned += R.shape[1]
+        self.columns += R.shape[1]
         if getattr(Z, "shape", None) != R.shape:
             raise ShapeError(
                 f"preconditioner: returned shape {getattr(Z, 'shape', None)} for a block of shape {R.shape}; "
@@ -151,26 +161,55 @@ class Projection:
         return Z
 
 
+class CountedOperator:
+    """An operator that reports the columns of each block it is applied to; recorded steps report theirs."""
+
+    def __init__(self, operator: SystemOperator, count: Callable[[int], object]) -> None:
+        self.counted, self.count = operator, count
+        self.shape, self.device = operator.shape, operator.device
+
+    def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
+        """Apply the operator."""
+        self.count(X.shape[1])
+        return self.counted.apply(X, *arguments, **options)
+
+
 class LinearSystems:
-    """The operator with its shifts, the projection, and counters of their applications."""
+    """The systems of a block, one per column, and their state; derived classes iterate on it.
+
+    Attributes
+    ----------
+    X : BlockVector, shape (n, b)
+        Solutions.
+    residuals, initial : array, shape (b,)
+        Residual norms, and those of the right-hand sides; see `Linear`.
+    active : array of bool, shape (b,)
+    is_real : bool
+        Whether shifts are real.
+    """
 
     def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
         self.operator: SystemOperator = A if hasattr(A, "apply") else as_operator(A)
-        self.projection = projection
+        self.projection, Q = projection, projection.Q
         self.n, self.b = B.n_global, B.shape[1]
-        self.unit = float(np.finfo(B.dtype).eps) / 2
-        self.columns = self.applications = self.reductions = 0
-        self._before = (projection.preconditioned, projection.reductions)
-        Q = projection.Q
         if self.operator.shape != (self.n, self.n):
             raise ShapeError(f"A has shape {self.operator.shape} but B has {self.n} rows; A must be square.")
         if Q is not None and Q.shape[0] != B.shape[0]:
             raise ShapeError(f"Q has {Q.shape[0]} rows but B has {B.shape[0]}.")
+        self.unit = float(np.finfo(B.dtype).eps) / 2
         self.tol = self._per_column("tol", tol).real.astype(np.float64)
         shift = self._per_column("shift", shift)
-        self._shift = shift.astype(B.dtype if np.iscomplexobj(shift) else B.array.real.dtype)
+        self.is_real = not np.imag(shift).any()
+        if not self.is_real and B.dtype.kind != "c":
+            raise OptionError(f"shift: got complex numbers and B of type {B.dtype}; give a complex B.")
+        self._shift = shift.real.astype(B.array.real.dtype) if self.is_real else shift.astype(B.dtype)
         self._namespace = array_namespace(B.array)
-        self.place(np.arange(self.b))
+        self.columns = self.applications = self.reductions = 0
+        self.X = B.copy().scale(0)
+        self.active = np.ones(self.b, bool)
+        self.iterations = np.zeros(self.b, np.intp)
+        self.reasons: list[Reason] = ["maxiter"] * self.b  # the default
+        self.residuals = self.initial = np.zeros(self.b)
 
     def _per_column(self, name: str, value: Any) -> Array:
         values = np.asarray(to_host(value) if np.ndim(value) else value)
@@ -180,82 +219,26 @@ class LinearSystems:
             )
         return np.broadcast_to(values, (self.b,))
 
-    def place(self, places: NDArray[np.intp]) -> None:
-        """Set the indices of the systems that the columns of blocks belong to."""
-        self.places = places
+    def shifts(self, places: Any = slice(None)) -> Array | int:
+        """Return the shifts of some systems on the device, or zero if all are zero."""
         shift = self._shift[places]
-        self.shift = self._namespace.asarray(shift) if shift.any() else 0
-
-    def apply(self, X: Block, out: Block) -> Block:
-        """Set out = (A - sigma I) X without a projection, and return it."""
-        self.columns += X.shape[1]
-        self.applications += 1
-        return self.operator.apply(X, out=out, shift=self.shift)
+        return self._namespace.asarray(shift) if shift.any() else 0
 
     def count(self, width: int) -> None:
-        """Count a product with so many columns that was executed by a recorded graph."""
+        """Count a product of A with a block of so many columns."""
         self.columns += width
         self.applications += 1
-        count = getattr(self.operator, "count", None)
-        if count is not None:
-            count(width)
-
-    def quadratic(self, X: Block, out: Block) -> RealArray:
-        """Set out = (A - sigma I) X and return x_j^H (A - sigma_j I) x_j, in one pass."""
-        self.columns += X.shape[1]
-        self.applications += 1
-        applied = self.operator.apply(X, out=out, shift=self.shift, dots="xy")
-        values: RealArray = self.spread(applied.dots["xy"]).real
-        return values
 
     def dots(self, X: Block, Y: Block) -> Array:
-        """Return x_j^H y_j per system on the host, in double precision; zero for systems without a column."""
-        return self.spread(X.column_dot(Y))
-
-    def spread(self, dots: Array) -> Array:
-        """Return one number per system on the host; zero for systems without a column."""
+        """Return x_j^H y_j per column on the host, in double precision."""
         self.reductions += 1
-        values = _finite(to_host(dots))
-        spread = np.zeros(self.b, np.complex128 if values.dtype.kind == "c" else np.float64)
-        spread[self.places] = values
-        return spread
+        values = finite(to_host(X.column_dot(Y)))
+        return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
     def norms(self, X: Block) -> RealArray:
         """Return the Euclidean norms of the columns."""
         norms: RealArray = np.sqrt(np.maximum(self.dots(X, X).real, 0))
         return norms
-
-    def factors(self, block: Block, *values: RealArray) -> Array:
-        """Return rows of factors per column of a block from values per system, in one transfer."""
-        return column_factors(np.stack(values)[:, self.places], block)
-
-    def costs(self) -> tuple[int, int, int, int]:
-        """Return operator columns, block applications, preconditioner columns and reductions."""
-        preconditioned, reductions = self._before
-        return (
-            self.columns,
-            self.applications,
-            self.projection.preconditioned - preconditioned,
-            self.projection.reductions - reductions + self.reductions,
-        )
-
-
-class Columns:
-    """State of every system: residual, whether it is active, and the reason if not."""
-
-    def __init__(self, system: LinearSystems, B: Block) -> None:
-        self.system = system
-        self.X = B.copy().scale(0)
-        self.active = np.ones(system.b, bool)
-        self.iterations = np.zeros(system.b, np.intp)
-        self.reasons: list[Reason] = ["maxiter"] * system.b  # the default
-        self.residuals = self.initial = np.zeros(system.b)
-
-    def finish(self, which: NDArray[np.bool_], reason: Reason) -> None:
-        """Mark columns as finished."""
-        for j in np.flatnonzero(which & self.active):
-            self.reasons[j] = reason
-        self.active &= ~which
 
     def begin(self, initial: RealArray, R: Block) -> None:
         """Set the norms of the right-hand sides R; zero columns are solved by zero."""
@@ -267,13 +250,15 @@ class Columns:
             self.finish(zero & nonzero, "underflow")
             self.finish(zero, "converged")
 
+    def finish(self, which: NDArray[np.bool_], reason: Reason) -> None:
+        """Mark columns as finished."""
+        for j in np.flatnonzero(which & self.active):
+            self.reasons[j] = reason
+        self.active &= ~which
+
     def finish_converged(self) -> None:
         """Mark columns as finished that have reached their tolerance."""
-        self.finish(self.residuals <= self.system.tol * self.initial, "converged")
-
-    def inverse(self, values: RealArray) -> RealArray:
-        """Return 1 / values for active columns and zero for the others."""
-        return inverse_where(np, values, self.active)
+        self.finish(self.residuals <= self.tol * self.initial, "converged")
 
     def ended(self, with_first: bool) -> bool:
         """Check whether all columns have stopped, or with `with_first` any."""
@@ -281,8 +266,18 @@ class Columns:
 
     def result(self) -> Linear:
         """Return the solutions."""
-        how = (self.residuals, self.initial, self.iterations, tuple(self.reasons))
-        return Linear(self.X, *how, *self.system.costs())
+        preconditioned, reductions = self.projection.spent()
+        return Linear(
+            X=self.X,
+            residuals=self.residuals,
+            initial=self.initial,
+            iterations=self.iterations,
+            reasons=tuple(self.reasons),
+            operator_columns=self.columns,
+            block_applications=self.applications,
+            preconditioner_columns=preconditioned,
+            reductions=reductions + self.reductions,
+        )
 
 
 def inverse_where(xp: Any, values: Array, active: Array) -> Array:
@@ -291,7 +286,8 @@ def inverse_where(xp: Any, values: Array, active: Array) -> Array:
     return inverse
 
 
-def _finite(values: Array) -> Array:
+def finite(values: Array) -> Array:
+    """Return the values, or raise `BreakdownError` if there are others than finite ones."""
     if not np.isfinite(values).all():
         raise BreakdownError(
             "linear solver: the operator or the preconditioner returned NaN or Inf for a finite block, or "

@@ -1,22 +1,25 @@
 """Scalar recurrences of block MINRES: one tridiagonal matrix per column, reduced by Givens rotations.
 
-Names are those of Paige and Saunders' code. All scalars are arrays with one element per system, NumPy arrays
-on the host or CuPy arrays on the device of the blocks: the functions take the array module.
+Names are those of Paige and Saunders' code. All scalars are rows with one element per column, on the device
+of the blocks: the functions take the array module, and are one kernel each on a GPU (`blockvec.RowFunction`).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from blockvec import RowFunction
 
 from ..blocks import Array, RealArray
 from .systems import EXHAUSTED, SINGULAR, inverse_where
 
 
 class Scalars(NamedTuple):
-    """The scalars passed from one step to the next, one element per system.
+    """The scalars passed from one step to the next.
 
     `begun` is 0 before the first step and 1 later; `active` is the mask of active systems.
     """
@@ -39,66 +42,82 @@ class Scalars(NamedTuple):
         return cls(initial, zeros + 1, zeros, zeros - 1, zeros, zeros, zeros, initial, active, zeros)
 
 
-class Rotated(NamedTuple):
-    """Result of `closing`, the second half of a step.
+class Log(NamedTuple):
+    """What the host reads of a step.
 
-    `inverse`, `old_eps` and `delta` are a column of the triangular factor: the inverse of the pivot, and the
-    elements above it.
+    `alpha` and `beta` are the new elements of the tridiagonal matrix, before those of finished columns are
+    set to zero. `inverse`, `old_eps` and `delta` are a column of its triangular factor: the inverse of the
+    pivot, and the elements above it.
     """
 
-    factors: tuple[Array, Array, Array, Array]  # W = f0 Z + f1 W_old_old + f2 W_old, X = X + f3 W
-    scalars: Scalars  # for the next step
-    singular: Array  # mask: no further reduction is possible
-    ended: Array  # mask: the direction or the residual is small enough
+    dots: Array  # u^H (A - sigma I) u
+    squares: Array  # of the length of the new direction
+    residuals: Array
+    singular: Array  # 1 where no further reduction is possible, otherwise 0
+    ended: Array  # 1 where the direction or the residual is small enough
+    alpha: Array
+    beta: Array
     inverse: Array
     old_eps: Array
     delta: Array
+    phi: Array  # X = X + phi W
 
 
-def opening(xp: Any, dots: Array, s: Scalars) -> tuple[Array, Array, tuple[Array, Array, Array]]:
-    """Compute alpha, the scale of u and Z u, and the factors of A u, u and u_old in the new direction.
-
-    `dots` is u^H (A - sigma I) u.
-    """
+def _opening(xp: Any, dots: Any, *scalars: Any) -> tuple[Any, ...]:
+    """Compute alpha, the scale of u and Z u, and the factors of A u, u and u_old in the new direction."""
+    s = Scalars(*scalars)
     scale = inverse_where(xp, s.beta, s.active)  # zero for finished columns
     alpha = dots * scale**2
-    return alpha, scale, (scale, -alpha * scale, xp.where(s.active, -s.beta / s.beta_old, 0.0))
+    return alpha, scale, scale, -alpha * scale, xp.where(s.active, -s.beta / s.beta_old, 0.0)
 
 
-def closing(
-    xp: Any, alpha: Array, scale: Array, beta: Array, limits: Array, unit: float, s: Scalars
-) -> Rotated:
-    """Apply and generate Givens rotations for the new column of the tridiagonal matrix.
+def _kept(xp: Any, mask: Any, active: Any, phi: Any) -> tuple[Any, ...]:
+    """Set the mask of active systems and the factor of the next change of X."""
+    return active & mask, xp.where(mask, phi, 0.0)
 
-    `alpha` and `scale` are from `opening`, `beta` is the length of the new direction, `limits` are the
-    residual norms to reach, and `unit` is the unit roundoff.
+
+OPENING, KEPT = RowFunction(_opening), RowFunction(_kept)
+
+
+@functools.cache
+def closing(unit: float) -> RowFunction:
+    """Make the function of the second half of a step, for a unit roundoff.
+
+    It takes alpha and the scale of u, the squared length of the new direction, the residual norms to reach,
+    u^H (A - sigma I) u, and the scalars; it returns the rows of the log, the factors in
+    W = f0 Z + f1 W_old_old + f2 W_old and X = X + f3 W, and the scalars for the next step.
     """
-    # A lower bound of the norm of the tridiagonal matrix is the scale of its rounding errors.
-    norm = xp.maximum(s.norm, xp.sqrt(alpha**2 + beta**2 + (s.begun * s.beta) ** 2))
-    delta = s.cs * s.dbar + s.sn * alpha
-    gbar = s.sn * s.dbar - s.cs * alpha
-    epsln, dbar = s.sn * beta, -s.cs * beta
-    zero = SINGULAR * unit * norm
-    gamma = xp.sqrt(gbar**2 + beta**2)
-    # ||(A - sigma I) r|| = ||r|| (gbar^2 + dbar^2)^(1/2): if it vanishes, r cannot be reduced further.
-    singular = (xp.sqrt(gbar**2 + dbar**2) <= zero) | (gamma <= zero)
-    active = s.active & ~singular
-    inverse = inverse_where(xp, gamma, active)
-    cs, sn = gbar * inverse, beta * inverse
-    phi = xp.where(active, cs * s.residuals, 0.0)
-    residuals = xp.where(active, xp.abs(sn) * s.residuals, s.residuals)
-    beta_old = xp.where(s.beta > 0, s.beta, 1.0)
-    beta = xp.where(active, beta, 0.0)
-    ended = (beta <= EXHAUSTED * unit * norm) | (residuals <= limits)
-    return Rotated(
-        (scale * inverse, -s.epsln * inverse, -delta * inverse, phi),
-        Scalars(beta, beta_old, norm, cs, sn, dbar, epsln, residuals, active & ~ended, s.begun * 0.0 + 1.0),
-        singular,
-        ended,
-        inverse,
-        s.epsln,
-        delta,
-    )
+
+    def closing_minres(
+        xp: Any, alpha: Any, scale: Any, squares: Any, limits: Any, dots: Any, *scalars: Any
+    ) -> tuple[Any, ...]:
+        s, length = Scalars(*scalars), xp.sqrt(xp.maximum(squares, 0.0))
+        # A lower bound of the norm of the tridiagonal matrix is the scale of its rounding errors.
+        norm = xp.maximum(s.norm, xp.sqrt(alpha**2 + length**2 + (s.begun * s.beta) ** 2))
+        delta = s.cs * s.dbar + s.sn * alpha
+        gbar = s.sn * s.dbar - s.cs * alpha
+        epsln, dbar = s.sn * length, -s.cs * length
+        zero = SINGULAR * unit * norm
+        gamma = xp.sqrt(gbar**2 + length**2)
+        # ||(A - sigma I) r|| = ||r|| (gbar^2 + dbar^2)^(1/2): if it vanishes, r cannot be reduced further.
+        singular = (xp.sqrt(gbar**2 + dbar**2) <= zero) | (gamma <= zero)
+        active = s.active & ~singular
+        inverse = inverse_where(xp, gamma, active)
+        cs, sn = gbar * inverse, length * inverse
+        phi = xp.where(active, cs * s.residuals, 0.0)
+        residuals = xp.where(active, xp.abs(sn) * s.residuals, s.residuals)
+        beta_old = xp.where(s.beta > 0, s.beta, 1.0)
+        beta = xp.where(active, length, 0.0)
+        ended = (beta <= EXHAUSTED * unit * norm) | (residuals <= limits)
+        masks = xp.where(singular, 1.0, 0.0), xp.where(ended, 1.0, 0.0)
+        later = Scalars(
+            beta, beta_old, norm, cs, sn, dbar, epsln, residuals, active & ~ended, s.begun * 0.0 + 1.0
+        )
+        factors = scale * inverse, -s.epsln * inverse, -delta * inverse, phi
+        log = Log(dots, squares, residuals, *masks, alpha, length, inverse, s.epsln, delta, phi)
+        return *log, *factors, *later
+
+    return RowFunction(closing_minres)
 
 
 class Coordinates:
@@ -107,19 +126,16 @@ class Coordinates:
     The values of `Progress` follow from y and T without further inner products.
     """
 
-    def __init__(self, initial: RealArray) -> None:
-        b = len(initial)
-        self.x = self.w = self.w_old = np.zeros((0, b))
-        self.diagonal, self.off = np.zeros((0, b)), np.zeros((0, b))
+    def __init__(self, b: int) -> None:
+        self.x = self.w = self.w_old = self.diagonal = self.off = np.zeros((0, b))
 
-    def update(self, alpha: RealArray, beta: RealArray, rotated: Rotated) -> None:
+    def update(self, log: Log) -> None:
         """Apply the recurrences of W and X to the coordinates."""
-        zero = np.zeros((1, len(alpha)))
-        w = np.vstack([-rotated.old_eps * self.w_old - rotated.delta * self.w, np.ones_like(zero)])
-        w *= rotated.inverse
+        zero = np.zeros((1, len(log.alpha)))
+        w = np.vstack([-log.old_eps * self.w_old - log.delta * self.w, np.ones_like(zero)]) * log.inverse
         self.w_old, self.w = np.vstack([self.w, zero]), w
-        self.x = np.vstack([self.x, zero]) + rotated.factors[3] * w
-        self.diagonal, self.off = np.vstack([self.diagonal, alpha]), np.vstack([self.off, beta])
+        self.x = np.vstack([self.x, zero]) + log.phi * w
+        self.diagonal, self.off = np.vstack([self.diagonal, log.alpha]), np.vstack([self.off, log.beta])
 
     def quadratic(self) -> RealArray:
         """Return y^T T y."""

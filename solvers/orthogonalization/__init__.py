@@ -22,22 +22,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from blockvec import Profile
-from blockvec.errors import ShapeError
+from blockvec.errors import OptionError, ShapeError
 from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array, Block
-from .host_step import host_step, is_on_host
+from ..column_block import ColumnBlock
+from .host_step import host_step
 
 if TYPE_CHECKING:
     from .decomposition import Decomposition
-    from .policies import Adaptive, BCGSIPlus, CholQR2, PIPPlus, RankedCholQR
+    from .policies import Adaptive, RankedCholQR
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
-        {"policies": "Adaptive BCGSIPlus CholQR2 PIPPlus RankedCholQR"},
+        {"policies": "Adaptive RankedCholQR"},
         removed={
-            "PIP": "PIPPlus()",
+            "BCGSIPlus": "Adaptive()",
+            "CholQR2": "RankedCholQR(), and numpy.linalg.qr of its R",
+            "PIP": "Adaptive()",
+            "PIPPlus": "Adaptive()",
             "RandomizedCholQR": "RankedCholQR()",
             "SVQB": "RankedCholQR()",
             "ShiftedCholQR3": "RankedCholQR()",
@@ -47,10 +51,7 @@ else:
 
 __all__ = [
     "Adaptive",
-    "BCGSIPlus",
-    "CholQR2",
     "Orthogonalized",
-    "PIPPlus",
     "Policy",
     "RankedCholQR",
     "orthogonalize",
@@ -108,8 +109,7 @@ def orthogonalize(
     V : BlockVector, shape (K, m), optional
         Orthonormal columns.
     policy : Policy, optional
-        Algorithm; the default, `Adaptive`, is suitable for every block. Policies within a block require
-        that there is no V.
+        Algorithm; the default, `Adaptive`, is suitable for every block.
     M : Operator, optional
         Hermitian positive definite matrix of the inner product x^H M y, also that in which V is orthonormal.
         It is applied once per reduction.
@@ -133,11 +133,9 @@ def orthogonalize(
     Raises
     ------
     BreakdownError
-        If W holds NaN, Inf, or numbers whose squares overflow, M is not positive definite, or a policy
-        without rank detection cannot factorise the block.
+        If W holds NaN, Inf, or numbers whose squares overflow, or M is not positive definite.
     OptionError, ShapeError
-        For a policy within a block together with V, `first` with a policy that does not support it, and more
-        columns than the space has dimensions.
+        For `RankedCholQR` together with V, and more columns than the space has dimensions.
 
     Examples
     --------
@@ -152,10 +150,10 @@ def orthogonalize(
     """
     key = int(np.random.default_rng(rng).bit_generator.random_raw()) >> 1  # a faster call than `integers`
     before, reductions = None, 0
-    # A step of a recurrence, which is usually well conditioned.
     rows, width, taken = W.n_global, W.shape[1], 0 if V is None else V.shape[1]
     is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
-    if first is not None and is_usual and is_on_host(W):
+    # A step of a recurrence; blocks in the inner product of M are of a derived class.
+    if is_usual and first is not None and type(W) is ColumnBlock and W.dtype.char in "dD":
         basis = W.array[:, :0] if V is None else V.array
         before, R, length, reductions = host_step(W, basis, first, scale or 0.0)
         if R is not None:
@@ -164,9 +162,12 @@ def orthogonalize(
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
     from .decomposition import Decomposition
-    from .policies import Adaptive, check_policy, clean
+    from .policies import Adaptive, RankedCholQR, clean
 
-    check_policy(policy, taken, first)
+    if taken and isinstance(policy, RankedCholQR):
+        raise OptionError(
+            "orthogonalize: RankedCholQR works within a block, and a basis is given; leave policy out."
+        )
     _check_room(W, taken, max_rank)
     policy = policy or Adaptive()
     d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)

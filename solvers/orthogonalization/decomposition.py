@@ -1,9 +1,9 @@
 """The decomposition W = V S + X R that orthogonalisation policies transform.
 
 Policies (`policies`) are written in terms of products, projections and triangular factors.
-`Decomposition` executes these operations lazily: a change of X is fused with the next product if
-`BlockVector.update_gram` or `combine_dot` computes both in one pass. Copies of small matrices to the host are
-started before they are needed, and a final division by R is queued before R is known on the host.
+`Decomposition` executes these operations lazily: a projection is fused with the Gram matrix that follows
+(`BlockVector.update_gram`). Copies of small matrices to the host are started before they are needed, and a
+division by R is queued before R is known on the host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from blockvec import inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, column_factors, small_matrix
-from .factors import NOISE, PLAIN_GROWTH, Step, is_accurate
+from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, Step
 
 
 class Coefficients:
@@ -94,9 +94,6 @@ class Decomposition:
         self._transform: Array | None = None  # to be multiplied to X; at most one of the two is pending
         self._image: Block | None = None  # M X
         self._reduced = False  # whether a product of this state of X has been counted
-        self._sent: tuple[Array, Array] | tuple[()] = ()  # a small matrix on the host and on X's device
-        # Whether no product that could be fused with a division of X by R follows.
-        self._divides_at_once = self.V is None or first is not None
 
     # --- products ---------------------------------------------------------------------------------
 
@@ -105,16 +102,10 @@ class Decomposition:
         ranges, self.first = self.first, None
         if self.V is None:
             return Coefficients([], (0, self.width), self.dtype)
-        T = self._transform
-        if ranges is None and self.M is None and T is not None and T.shape == (self.X.shape[1],) * 2:
-            whole = self.X.combine_dot(self._small(T), self.V)
-            self._changed()
-            parts = [(0, self.V.shape[1], whole)]
-        else:
-            self._flush()
-            ranges = [(0, self.V.shape[1])] if ranges is None else ranges
-            image = self._apply_m()
-            parts = [(i, j, self.V[:, i:j].dot(image)) for i, j in ranges if i < j]
+        self._flush()
+        ranges = [(0, self.V.shape[1])] if ranges is None else ranges
+        image = self._apply_m()
+        parts = [(i, j, self.V[:, i:j].dot(image)) for i, j in ranges if i < j]
         self._count()
         return Coefficients(parts, (self.V.shape[1], self.X.shape[1]), self.dtype)
 
@@ -132,30 +123,26 @@ class Decomposition:
         self._judge(G)
         return np.asarray((G + G.conj().T) / 2)
 
-    def factorize(self, otherwise: Callable[[Array], Step], *, last: bool = False) -> None:
+    def factorize(self, otherwise: Callable[[Array], Step]) -> None:
         """Divide X by the Cholesky factor of X^H M X; raises as `gram` does.
 
-        The factor is computed on the device. If no product can be fused with the division, as with `last`,
-        the division is queued before the host has seen the factor, so that the device does not wait for the
-        host. The device skips the division for an ill-conditioned block, for which `otherwise` computes the
-        step from the Gram matrix; a factor that mixes noise into accurate columns is undone by the next step.
+        The device computes the factor and divides before the host has seen it, and so does not wait. It skips
+        the division for an ill-conditioned block, for which `otherwise` computes the step from the Gram
+        matrix; a factor that mixes noise into accurate columns is undone by the next step.
         """
-        at_once = self._divides_at_once or last
         factor = inverse_factor(self._gram(), PLAIN_GROWTH)
-        if at_once:
-            self.X.combine(factor.T, out=self.X)
-            self._changed()
+        self.X.combine(factor.T, out=self.X)
+        self._changed()
         self._add_up()
         found = factor.wait()
         self._judge(found.G)
-        plain = found.growth < PLAIN_GROWTH and is_accurate(found.G, self.noise)
-        if plain:
+        is_accurate = (self.noise**2 < PLAIN_NOISE**2 * np.diagonal(found.G).real).all()
+        if found.growth < PLAIN_GROWTH and is_accurate:
             self.apply(Step(found.T, found.R, np.zeros(len(found.R), bool), found.growth))
-            self._sent = found.T, factor.T
+            self._transform = None  # it is done
         else:
             self.apply(otherwise(found.G))
-        if at_once:
-            self._transform = None if plain else found.R @ self._transform
+            self._transform = found.R @ self._transform
 
     def _gram(self) -> Array:
         """Return X^H M X on the device."""
@@ -171,7 +158,11 @@ class Decomposition:
         return G
 
     def _judge(self, G: Array) -> None:
-        """Set noise levels from a Gram matrix of X, or raise `BreakdownError` if it is invalid."""
+        """Set noise levels from a Gram matrix of X, or raise `BreakdownError` if it is invalid.
+
+        Lengths before a projection follow from the orthonormality of V: ||w||^2 = ||s||^2 + ||x||^2. Later
+        steps transform the levels.
+        """
         lengths = np.diagonal(G).real
         if not np.isfinite(G).all():
             raise BreakdownError(
@@ -183,23 +174,15 @@ class Decomposition:
                 f"orthogonalize: x^H M x = {lengths.min():.3g} for a column of the block; M must be positive "
                 "definite."
             )
-        self._learn_rounding(np.maximum(lengths, 0))
-
-    def _learn_rounding(self, squares: Array) -> None:
-        """Set noise levels from the squared lengths of X's columns, after a projection or initially.
-
-        Lengths before a projection follow from the orthonormality of V: ||w||^2 = ||s||^2 + ||x||^2. Later
-        steps transform the levels.
-        """
-        self._add_up()
+        squares = np.maximum(lengths, 0)
         if self._unjudged:
             self.error = self.unit * np.sqrt(squares + self._last_taken)
             self._unjudged = False
         if not self._seen:
-            lengths = np.sqrt(squares + self._taken)
+            before = np.sqrt(squares + self._taken)
             if self._scale is not None:
-                lengths = np.full(self.width, lengths.max(initial=self._scale))
-            self.noise = NOISE * self.unit * lengths
+                before = np.full(self.width, before.max(initial=self._scale))
+            self.noise = NOISE * self.unit * before
             self._seen = True
 
     # --- changes ------------------------------------------------------------------------------------
@@ -217,12 +200,8 @@ class Decomposition:
         """Set X = X T and R = R_step R for a step X = (X T) R_step."""
         if self._transform is None:
             self._flush()
-            self._transform = step.T
-        else:
-            self._transform = self._transform @ step.T
-        self.R = step.R @ self.R
-        self.growth = step.growth
-        self.lost = step.lost
+        self._transform = step.T if self._transform is None else self._transform @ step.T
+        self.R, self.growth, self.lost = step.R @ self.R, step.growth, step.lost
         weights = (np.abs(step.T) ** 2).T  # contributions are independent
         self.noise = np.sqrt(weights @ self.noise**2)
         self.error = np.sqrt(weights @ self.error**2)
@@ -240,9 +219,8 @@ class Decomposition:
         """Replace lost columns of X by random ones of about unit length; their rows of R stay zero."""
         self._flush()
         columns = self.X.shape[1]
-        variance = (
-            2 if self.X.dtype.kind == "c" else 1
-        ) / 3  # of an element: uniform on [-1, 1) in each part
+        # The variance of an element: uniform on [-1, 1) in each part.
+        variance = (2 if self.X.dtype.kind == "c" else 1) / 3
         factors = self.lost / (variance * max(self.X.n_global, 1)) ** 0.5
         self.X.axpy(column_factors(factors, self.X), self.X.random_like(columns, key))
         self._changed()
@@ -251,12 +229,11 @@ class Decomposition:
     def finish(self, into: Block | None) -> Array:
         """Execute pending changes, copy X to `into`, and return S."""
         if into is not None and self._transform is not None:
-            self.X.combine(self._small(self._transform), out=into)
-            self._flush()
-        else:
-            self._flush()
-            if into is not None:
-                into[:, :] = self.X
+            self.X.combine(small_matrix(self._transform, self.X), out=into)
+            into = None
+        self._flush()
+        if into is not None:
+            into[:, :] = self.X
         self._add_up()
         return self.S
 
@@ -269,7 +246,7 @@ class Decomposition:
             self._changed()
         if self._transform is not None:
             out = self.X[:, : self._transform.shape[1]]
-            self.X.combine(self._small(self._transform), out=out)
+            self.X.combine(small_matrix(self._transform, self.X), out=out)
             self.X = out
             self._changed()
 
@@ -296,14 +273,6 @@ class Decomposition:
 
     def _apply_m(self) -> Block:
         """Return M X, recomputed for every state of X: a transformed image has other rounding errors."""
-        if self.M is None:
-            return self.X
         if self._image is None:
-            self._image = self.M.apply(self.X)
+            self._image = self.X if self.M is None else self.M.apply(self.X)
         return self._image
-
-    def _small(self, C: Array) -> Array:
-        """Copy a small matrix to X's type and device, unless it is there already."""
-        if self._sent and C is self._sent[0]:
-            return self._sent[1]
-        return small_matrix(C, self.X)

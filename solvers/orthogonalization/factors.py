@@ -11,21 +11,23 @@ condition number is used.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from scipy.linalg import lapack
 
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array
 
-NOISE = (
-    32.0  # u ||w|| or u ||A||: length below which a direction is lost; three times the largest noise observed
-)
+NOISE = 32.0  # u ||w|| or u ||A||: length below which a direction is lost; three times the noise observed
 RESOLUTION = 4.0  # b u: eigenvalues of a scaled Gram matrix below it are not resolved
 PLAIN_GROWTH = 1e3  # growth of rounding errors below which a Cholesky factorisation needs no pivoting
 PLAIN_NOISE = 1e-4  # relative noise of columns below which it needs none either
 ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
 AMPLIFIED = 16.0  # u: accepted loss of orthogonality between V and Q
+_LAPACK = {"d": (lapack.dpotrf, lapack.dtrtri), "D": (lapack.zpotrf, lapack.ztrtri)}
 
 
 @frozen
@@ -39,20 +41,39 @@ class Step:
     growth: float
 
 
-def cholesky(G: Array, lost: Array | None = None) -> Step:
-    """Compute the Cholesky step T = R^-1 with G = R^H R; lost columns stay zero.
+def square(S: Array) -> float:
+    """Compute the squared Frobenius norm."""
+    return float(np.vdot(S, S).real)
+
+
+def cholesky(G: Array) -> Step:
+    """Compute the Cholesky step T = R^-1 with G = R^H R.
 
     Raises
     ------
     numpy.linalg.LinAlgError
         If G is not positive definite.
     """
-    if lost is None or not lost.any():
-        R = np.linalg.cholesky(G).conj().T
-        T = np.linalg.inv(R)
-        return Step(T, R, np.zeros(len(G), bool), float((np.diagonal(G).real @ np.abs(T) ** 2).sum()))
-    whole = cholesky(G + np.diag(lost.astype(float)))
-    return Step(whole.T * ~lost, whole.R * ~lost[:, None], lost, whole.growth)
+    R = np.linalg.cholesky(G).conj().T
+    T = np.linalg.inv(R)
+    return Step(T, R, np.zeros(len(G), bool), float((np.diagonal(G).real @ np.abs(T) ** 2).sum()))
+
+
+def cholesky_factor(G: Array, rest: Array | None = None) -> tuple[Array, Array, float, float, float]:
+    """Compute R with G - rest^H rest = R^H R and its inverse, and squared norms.
+
+    These are those of `rest`, of R, and of its inverse, which is NaN for an indefinite matrix. For the Gram
+    matrix G of a block and its products `rest` with orthonormal columns, the difference is the Gram matrix of
+    the projected block. It is accurate where `rest` is no larger than that, which `is_enough` requires.
+    """
+    again = 0.0
+    if rest is not None:
+        again, G = square(rest), G - rest.conj().T @ rest
+    potrf, trtri = _LAPACK[G.dtype.char]
+    R, failed = potrf(G, clean=1)
+    T, singular = trtri(R)
+    whole = abs(float(G.trace().real))  # rounding may leave a negative one in a semidefinite inner product
+    return R, T, again, whole, math.nan if failed or singular else square(T)
 
 
 def gram_root(G: Array) -> tuple[Array, Array]:
@@ -75,11 +96,6 @@ def gram_root(G: Array) -> tuple[Array, Array]:
     return R, np.linalg.inv(R)
 
 
-def is_accurate(G: Array, noise: Array) -> bool:
-    """Check whether the noise of every column is small compared with its length."""
-    return bool((noise**2 < PLAIN_NOISE**2 * np.diagonal(G).real).all())
-
-
 def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
     """Compute a Cholesky step with pivoting by signal-to-noise ratio, the largest first.
 
@@ -87,17 +103,17 @@ def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
     exceed noise and resolution are lost; in earlier steps such pivots are raised to the resolution, like
     the shift in shifted CholQR.
     """
-    scaled, lengths, inverse, dead = _scaled(G, noise)
-    R, order, lost = _pivoted(scaled, np.where(dead, 1.0, noise * inverse), dead, unit, final)
-    return _step(R, order, lost, lengths, inverse)
-
-
-def _scaled(G: Array, noise: Array) -> tuple[Array, Array, Array, Array]:
-    """Return G for columns scaled to unit length, their lengths, the inverses, and the mask of noise."""
     lengths = np.sqrt(np.maximum(np.diagonal(G).real, 0))
     dead = lengths <= noise
     inverse = np.where(dead, 0, 1 / np.where(dead, 1, lengths))
-    return G * inverse[:, None] * inverse, lengths, inverse, dead
+    scaled = G * inverse[:, None] * inverse  # of columns of unit length
+    R, order, lost = _pivoted(scaled, np.where(dead, 1.0, noise * inverse), dead, unit, final)
+    # Lost columns are replaced by unit vectors for the inverse, and then set to zero.
+    undo = np.linalg.inv(R + np.diag(lost.astype(float))) * ~lost
+    place, back = np.argsort(lost, kind="stable"), np.argsort(order)  # lost columns last
+    T = (inverse[order][:, None] * undo)[back][:, place]
+    R = (R[:, back] * lengths)[place]
+    return Step(T, R, lost[place], float((np.abs(undo) ** 2).sum()))
 
 
 def _pivoted(
@@ -105,7 +121,8 @@ def _pivoted(
 ) -> tuple[Array, Array, Array]:
     """Return the triangular factor in pivot order, this order, and the mask of lost pivots.
 
-    Rows of lost pivots are zero, so that shapes do not change.
+    Rows of lost pivots are zero, so that shapes do not change. `relative` holds the noise of columns of unit
+    length, and `dead` is the mask of columns that are noise.
     """
     width = len(rest)
     resolution = RESOLUTION * width * unit
@@ -128,14 +145,3 @@ def _pivoted(
             rest = rest - R[step].conj()[:, None] * R[step]
             R[step, column] = root
     return R[:, order], np.array(order, int), lost
-
-
-def _step(R: Array, order: Array, lost: Array, lengths: Array, inverse: Array) -> Step:
-    """Return the step of a pivoted triangular factor of columns scaled to unit length."""
-    # Lost columns are replaced by unit vectors for the inverse, and then set to zero.
-    undo = np.linalg.inv(R + np.diag(lost.astype(float))) * ~lost
-    live = R * ~lost[:, None]
-    place = np.argsort(lost, kind="stable")  # lost columns last
-    back = np.argsort(order)
-    T = (inverse[order][:, None] * undo)[back][:, place]
-    return Step(T, (live[:, back] * lengths)[place], lost[place], float((np.abs(undo) ** 2).sum()))

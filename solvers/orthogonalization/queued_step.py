@@ -17,8 +17,8 @@ from blockvec import FactorReport, InverseFactor, inverse_factor, start_copies
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array, Block
-from .factors import AMPLIFIED, ENOUGH, PLAIN_GROWTH
-from .host_step import is_enough, square
+from .factors import AMPLIFIED, ENOUGH, PLAIN_GROWTH, square
+from .host_step import is_enough
 
 REDUCTIONS = 3  # per step
 # Limits above those of steps that wait: a step that is repeated invalidates those queued after it.

@@ -1,4 +1,4 @@
-"""Files of named arrays, as `numpy.savez` writes them, in panels of rows and with a digest of all parts.
+"""Files of named arrays, as `numpy.savez` writes them, in panels of rows, that end with a digest.
 
 If rows are split over processes, process 0 has the file: it receives the rows of the others in panels and
 writes them, or reads them and sends them to their owners.
@@ -15,14 +15,12 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from blockvec import RowLayout
-from blockvec.errors import FormatError
 
 from ..blocks import Array
 from .processes import from_first
 
-DIGEST = "digest"  # name of the last part
+DIGEST_BYTES = hashlib.sha256().digest_size
 PANEL_BYTES = 1 << 24
-ALTERED = "it was altered after it was written"
 
 
 class Part(NamedTuple):
@@ -43,28 +41,36 @@ def part_of(array: Array, layout: RowLayout | None, *, has_rows: bool) -> Part:
 
 
 def write(file: IO[bytes], parts: Mapping[str, Part]) -> None:
-    """Write parts in the order of their names, and a digest of them."""
-    digest = hashlib.sha256()
+    """Write parts in the order of their names, and the digest of what was written."""
     with zipfile.ZipFile(file, "w") as archive:
         for name in sorted(parts):
             dtype, shape, panels = parts[name]
-            digest.update(_title(name, dtype, shape))
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 descr = np.lib.format.dtype_to_descr(dtype)
                 header = {"descr": descr, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(stream, header)
                 for panel in panels:
-                    rows = np.ascontiguousarray(panel).data
-                    digest.update(rows)
-                    stream.write(rows)
-        with archive.open(f"{DIGEST}.npy", "w") as stream:
-            np.lib.format.write_array(stream, np.frombuffer(digest.digest(), np.uint8))
+                    stream.write(np.ascontiguousarray(panel).data)
+    file.flush()
+    with open(file.name, "rb") as written:
+        file.write(hashlib.file_digest(written, "sha256").digest())
+
+
+def is_intact(file: IO[bytes]) -> bool:
+    """Check the digest at the end of a file."""
+    digest, last = hashlib.sha256(), b""
+    file.seek(0)
+    while data := file.read(PANEL_BYTES):
+        data = last + data
+        digest.update(data[:-DIGEST_BYTES])
+        last = data[-DIGEST_BYTES:]
+    return digest.digest() == last
 
 
 def read(
     archive: zipfile.ZipFile | None, layout: RowLayout | None, has_rows: Callable[[str], bool]
 ) -> dict[str, Array]:
-    """Read all parts of a file.
+    """Read all parts of an intact file.
 
     Parameters
     ----------
@@ -74,30 +80,15 @@ def read(
         Arrays for which `has_rows` is true are split by it; all processes receive the others.
     has_rows : callable
         Maps the name of a part to a bool.
-
-    Raises
-    ------
-    FormatError, or any error of zipfile and NumPy
-        On the first process, for a file that is broken or was altered.
     """
     comm = None if layout is None else layout.comm
+    names = None if archive is None else [name.removesuffix(".npy") for name in archive.namelist()]
     arrays: dict[str, Array] = {}
-    digest, written, is_number = hashlib.sha256(), None, True
-    names = [] if archive is None else sorted({name.removesuffix(".npy") for name in archive.namelist()})
     for name in from_first(comm, names):
         if comm is not None and layout is not None and has_rows(name):
-            array, is_finite = _own_rows(archive, name, layout, digest)
+            arrays[name] = _own_rows(archive, name, layout)
         else:
-            array = from_first(comm, None if archive is None else array_of(archive, name))
-            if name == DIGEST:
-                written = array.tobytes()
-                continue
-            digest.update(_title(name, array.dtype, array.shape))
-            digest.update(np.ascontiguousarray(array).data)
-            is_finite = array.dtype.kind in "iufc" and bool(np.isfinite(array).all())
-        arrays[name], is_number = array, is_number and is_finite
-    if archive is not None and not (is_number and written == digest.digest()):
-        raise FormatError(ALTERED)
+            arrays[name] = from_first(comm, None if archive is None else array_of(archive, name))
     return arrays
 
 
@@ -108,39 +99,24 @@ def array_of(archive: zipfile.ZipFile, name: str) -> Array:
         return array
 
 
-def _own_rows(
-    archive: zipfile.ZipFile | None, name: str, layout: RowLayout, digest: Any
-) -> tuple[Array, bool]:
-    """Read the rows of this process, and whether all rows are finite; the first adds all to the digest."""
+def _own_rows(archive: zipfile.ZipFile | None, name: str, layout: RowLayout) -> Array:
+    """Read the rows of this process."""
     shape, dtype = None, None
-    is_finite = True
     with nullcontext() if archive is None else archive.open(f"{name}.npy") as stream:
         if stream is not None:
             np.lib.format.read_magic(stream)
-            shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-            if len(shape) != 2 or shape[0] != layout.n_global or is_fortran or dtype.kind not in "fc":
-                raise FormatError(ALTERED)
-            digest.update(_title(name, dtype, shape))
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
         shape, dtype = from_first(layout.comm, (shape, dtype))
         rows = np.empty((layout.n_local, shape[1]), dtype)
 
         def next_panel(count: int) -> Array:
-            nonlocal is_finite
             assert stream is not None
             data = stream.read(count * shape[1] * dtype.itemsize)
-            digest.update(data)
-            panel = np.frombuffer(data, dtype).reshape(count, shape[1])
-            is_finite = is_finite and bool(np.isfinite(panel).all())
-            return panel
+            return np.frombuffer(data, dtype).reshape(count, shape[1])
 
         layout.fill(rows, next_panel, _panel_rows(rows))
-    return rows, is_finite
+    return rows
 
 
 def _panel_rows(array: Array) -> int:
     return max(1, PANEL_BYTES // max(1, int(array.shape[1]) * array.itemsize))
-
-
-def _title(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Describe a part for the digest."""
-    return f"{name} {dtype.str} {shape}\n".encode()

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from blockvec.errors import OptionError
 from blockvec.system.memory import available_memory
 
 from ..blocks import Operator
 
-SMALL_BYTES = 256 << 20  # so much is taken to be free on a host: asking takes a millisecond
-
-
-def available_bytes(op: Operator) -> int | None:
-    """Query the free memory of an operator's device; None if it is unknown."""
-    if op.device != "cpu":
-        import cupy
-
-        with cupy.cuda.Device(int(op.device.partition(":")[2] or 0)):
-            free: int = cupy.cuda.runtime.memGetInfo()[0]
-            return free + int(cupy.get_default_memory_pool().free_bytes())
-    return available_memory()
+SMALL_BYTES = 256 << 20  # bytes that are taken to be free on a host: asking takes a millisecond
 
 
 def require_memory(op: Operator, needed_bytes: float, purpose: str, remedy: str) -> None:
     """Refuse to go on if a device has less free memory than a solver needs."""
     if op.device == "cpu" and needed_bytes <= SMALL_BYTES:
         return
-    free: Any = available_bytes(op)
+    free: int | None
+    if op.device == "cpu":
+        free = available_memory()
+    else:
+        import cupy
+
+        with cupy.cuda.Device(int(op.device.partition(":")[2] or 0)):
+            free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
     if free is not None and needed_bytes > free:
         raise OptionError(
             f"eigsh needs {needed_bytes / 1e9:.3g} GB on {op.device} for {purpose}, "

@@ -113,18 +113,8 @@ def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None)
             product: Array = super().dot(applied(M, W), **options)
             return product
 
-        def gram(self) -> Array:
-            G = self.dot(self)
-            return (G + G.conj().T) / 2
-
-        def combine_dot(self, C: Any, W: Any) -> Array:
-            self.combine(C, out=self)
-            product: Array = W.dot(self)
-            return product
-
-        def update_gram(self, W: Any, C: Any) -> Array:
-            W.combine(C, out=self, alpha=-1, beta=1)
-            return self.gram()
+        # In terms of `dot` and `combine`, of any block.
+        gram, combine_dot, update_gram = ColumnBlock.gram, ColumnBlock.combine_dot, ColumnBlock.update_gram
 
         def column_dot(self, W: Any) -> Array:
             product: Array = super().column_dot(applied(M, W))

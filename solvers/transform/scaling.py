@@ -99,18 +99,15 @@ class Scaling:
         """Scale the numbers and functions of a problem whose operator is A' already."""
         if not self:
             return problem
-        tolerance, how, norm = problem.tolerance, problem.jd_options, problem.norm
+        tolerance, norm = problem.tolerance, problem.norm
         if tolerance.convergence == "absolute":
             largest = np.finfo(np.float64).max
             tolerance = replace(tolerance, tol=min(float(times(tolerance.tol, -self.a)), largest))
-        if how is not None and how.initial_shift is not None:
-            how = replace(how, initial_shift=self.value(how.initial_shift))
         return replace(
             problem,
             tolerance=tolerance,
             norm=None if norm is None else float(times(norm, -self.a)),
             preconditioner=self._preconditioner(problem),
-            jd_options=how,
             exponent=self.a - self.m,
         )
 
@@ -119,7 +116,7 @@ class Scaling:
         given = problem.preconditioner
         if given is None:
             return None
-        from ..linear.preconditioners import FollowingPreconditioner
+        from ..linear.preconditioners import following
 
         op = problem.operator
         half = 2.0 ** (-_even(_magnitude(given, op, "the preconditioner"), op.dtype) // 2)
@@ -130,7 +127,7 @@ class Scaling:
 
         if update is None:
             return scaled
-        return FollowingPreconditioner(scaled, lambda theta: update(float(times(theta, self.a - self.m))))
+        return following(scaled, lambda theta: update(float(times(theta, self.a - self.m))))
 
     # --- back to the problem of the user --------------------------------------------------------------
 

@@ -218,7 +218,7 @@ def _preconditioner(form: StandardForm, problem: Problem) -> Any:
         X = BlockVector(np.ascontiguousarray(out_of(R.array)))
         return BlockVector(form.into(apply(X).array), copy=True, dtype=form.operator.dtype)
 
-    return following(precondition, apply)
+    return following(precondition, getattr(apply, "update", None))
 
 
 def _refuse_indefinite(form: StandardForm) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks.mixed_precision import clock, facts
 from tests.benchmarks.records import environment, write

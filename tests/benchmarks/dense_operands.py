@@ -14,7 +14,6 @@ from blockvec.backends.base import Candidate
 from blockvec.backends.base import DeviceArray as Array
 from blockvec.backends.cuda import dense, elementwise
 from blockvec.backends.cuda.device import Gpu, type_name
-from blockvec.backends.cuda.graphs import replay
 from blockvec.backends.cuda.probes import block_stream
 from blockvec.errors import BlockvecError
 from blockvec.kernels.families import FAMILIES
@@ -122,12 +121,6 @@ class DenseOperands:
             call = functools.partial(start, *operands)
             times.append(measure(call, self._stopwatch, budget_s=0.005, max_repeats=10).median_s)
         return min(times)
-
-    def replay(self, variant: Variant, launches: int) -> Timing:
-        """Time one launch of a variant in a graph of several; see `cuda_graph.replay`."""
-        timing = replay(self._gpu, self._call(variant), launches, self._stopwatch)
-        assert timing is not None  # generated kernels are captured
-        return timing
 
     def _call(self, variant: Variant) -> Callable[[], None]:
         run = self._runner(variant, self.problem)

@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 
 from blockvec.backends import backend_for
-from blockvec.config import options
 from blockvec.kernels.dense.layout import shares_sectors
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from blockvec.kernels.roofline import Ceilings, memory_time, sector_traffic, time_limit
 from blockvec.kernels.selection import choose
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
+from blockvec.system.config import options
 from tests.benchmarks.contest import Variant, compile_fault, select_fastest, variants
 from tests.benchmarks.dense_operands import (
     COOL_S,

@@ -26,7 +26,7 @@ from blockvec import models
 from blockvec.backends import backend_for
 from blockvec.errors import BlockvecError
 from blockvec.io import read_matrix
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from solvers import EigenResult, eigsh
 from solvers.iterations.rayleigh_ritz import select
 from tests.benchmarks import records as results

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from blockvec.backends import backend_for
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from tests.benchmarks import records as results
 
 from .drawn_problems import draw

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from blockvec.backends import backend_for
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from tests.benchmarks import records as results
 
 from .eigen_problems import Judged, Problem, Task, problems

@@ -31,7 +31,7 @@ from scipy.spatial import cKDTree
 
 from blockvec import models, option_context
 from blockvec.backends import backend_for
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks import records as results
 

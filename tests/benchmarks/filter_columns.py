@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from blockvec import models
 from blockvec.backends import backend_for
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks import records as results
 

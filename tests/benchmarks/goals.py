@@ -106,30 +106,6 @@ def line(table: str, kind: str, dtype: str, records: Sequence[Record]) -> str:
     return text
 
 
-def reductions(records: Sequence[Record]) -> Iterator[str]:
-    """Yield what sums in a fixed order cost beside atomics and beside no sums at all, a line a width."""
-    times = {(r["M"], r["K"], r["reduction"]): r["time_s"] for r in records if r["figure"] == "reductions"}
-    for width in sorted({M for M, _, _ in times}):
-        rows = sorted({K for M, K, _ in times if width == M and K >= 10**5})
-        over = [times[width, K, "partials"] / times[width, K, "none"] for K in rows]
-        atomics = min(times[width, rows[-1], name] for name in ("blocks", "threads"))
-        large = times[width, rows[-1], "partials"] / atomics
-        yield (
-            f"width {width:2d}: over no reduction at most {max(over):.3f}x from 1e5 rows on; "
-            f"over atomics {large:.3f}x at {rows[-1]} rows"
-        )
-
-
-def latencies(records: Sequence[Record]) -> Iterator[str]:
-    """Yield what products of 10^4 rows cost."""
-    for width in sorted({r["M"] for r in records}):
-        members = (r for r in records if r["M"] == width and r["K"] == 10**4)
-        short = next((r for r in members if r["replay_s"]), None)
-        if short:
-            call_us, replay_us = 1e6 * short["time_s"], 1e6 * short["replay_s"]
-            yield f"width {width:2d}: {call_us:.1f} us a call, {replay_us:.1f} us replayed at 1e4 rows"
-
-
 def _mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
@@ -140,11 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     for file in sorted(parser.parse_args(arguments).folder.glob("*.json")):
         records = [r for r in read(file)["records"] if "fraction" in r and "peers" in r]
-        for text in reductions([r for r in records if "figure" in r]):
-            print(f"{file.stem:12} {text}")
-        for text in latencies([r for r in records if "replay_s" in r]):
-            print(f"{file.stem:12} {text}")
-        records = [r for r in records if "family" in r and not {"figure", "replay_s", "matrix"} & r.keys()]
+        records = [r for r in records if "family" in r and "matrix" not in r]
         for kind, dtype, members in groups(records):
             print(line(file.stem, kind, dtype, members))
 

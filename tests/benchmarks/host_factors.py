@@ -28,9 +28,9 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 from blockvec import factorize, models
 from blockvec.backends import backend_for
 from blockvec.backends.host import pardiso
-from blockvec.config import options
 from blockvec.io import read_matrix
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
+from blockvec.system.config import options
 from solvers import eigsh
 from solvers.factorization.work import FactorWork
 from tests.benchmarks import records as results

@@ -26,7 +26,7 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 
 from blockvec import models, option_context
 from blockvec.backends import backend_for
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from solvers import count_eigenvalues, eigsh
 from solvers.blocks import to_host
 from tests.benchmarks import records as results

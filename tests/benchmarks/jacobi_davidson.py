@@ -31,7 +31,7 @@ import scipy.sparse.linalg as sla
 
 from blockvec import models
 from blockvec.backends import backend_for
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from solvers import EigenResult, JacobiDavidsonOptions, eigsh
 from tests.benchmarks import records as results
 

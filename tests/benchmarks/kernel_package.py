@@ -29,9 +29,8 @@ import pytest
 
 import blockvec
 import blockvec.backends.cuda.backend as cuda
-from blockvec import dispatch, models
+from blockvec import models
 from blockvec.backends import Backend
-from blockvec.config import option_context, options
 from blockvec.kernels.build import PACKAGE, PACKAGE_FORMAT, compiler_version, key_of, machine_code
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.elementwise import WithinKernel
@@ -41,6 +40,8 @@ from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, Ts
 from blockvec.kernels.records import packed
 from blockvec.kernels.selection import choose
 from blockvec.kernels.sparse import codes, pieces
+from blockvec.operations import dispatch
+from blockvec.system.config import option_context, options
 from solvers import eigsh
 from tests.devices import A100, B200
 from tests.pretended_cupy import CuPy

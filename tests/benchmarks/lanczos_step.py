@@ -1,7 +1,6 @@
 """Time a step of block Lanczos on a GPU, of problems that take hardly longer than the calls from Python.
 
     python tests/benchmarks/lanczos_step.py
-    python tests/benchmarks/lanczos_step.py --calls     # without recorded steps
     python tests/benchmarks/lanczos_step.py --bare      # launches of steps beside single products, more rows
 
 A run of a fixed number of restarts is divided by its number of steps; restarts and checks are part of it,
@@ -75,7 +74,7 @@ def bare(points: int, dtype: str, b: int, columns: int) -> dict[str, Any]:
         for _ in range(REPEATS):
             basis = krylov.BlockKrylov(A, buffer, 0, b, np.random.default_rng(1), Counts())
             if name == "products_s":
-                basis._steps = None
+                basis.steps._launches = None
             basis.append_random(b)
             wait()
             begin = time.perf_counter()
@@ -93,7 +92,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--calls", action="store_true", help="call the operations of every step")
     parser.add_argument("--bare", action="store_true", help="the steps of a cycle alone, on cubes")
     arguments = parser.parse_args()
     print(json.dumps({"environment": environment(backend_for("gpu"))}), flush=True)
@@ -101,8 +99,6 @@ def main() -> None:
         for points, basis in itertools.product(CUBES, BASES):
             print(json.dumps(bare(points, *basis)), flush=True)
         return
-    if arguments.calls:
-        krylov.recorder_for = lambda *_: None
     for problem in PROBLEMS:
         print(json.dumps(measure(*problem)), flush=True)
 

@@ -23,16 +23,8 @@ import numpy as np
 from blockvec import BlockVector, array_namespace
 from blockvec.backends import Backend, backend_for
 from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
-from blockvec.profile import ceilings
-from solvers.orthogonalization import (
-    Adaptive,
-    BCGSIPlus,
-    CholQR2,
-    PIPPlus,
-    Policy,
-    RankedCholQR,
-    orthogonalize,
-)
+from blockvec.operations.profile import ceilings
+from solvers.orthogonalization import Adaptive, Policy, orthogonalize
 from tests.benchmarks import records as results
 
 RUNS = 9
@@ -40,8 +32,6 @@ COMPILE_ROWS = 200_000  # enough for the kernels of many
 ENOUGH_S = 0.5  # of one call
 BASES = (16, 32, 64, 128)
 WIDTHS = (4, 8)
-AGAINST = (Adaptive(), BCGSIPlus(), PIPPlus())
-WITHIN = (Adaptive(), CholQR2())
 
 
 def columns_moved(policy: Policy, M: int, N: int) -> tuple[int, int]:
@@ -55,17 +45,7 @@ def columns_moved(policy: Policy, M: int, N: int) -> tuple[int, int]:
         Zero for none.
     N : int
     """
-    match policy:
-        case Adaptive() | RankedCholQR() if M == 0:
-            return 2 * N, N
-        case Adaptive():
-            return 4 * M + 4 * N, 3 * N
-        case BCGSIPlus():
-            return 4 * M + 5 * N, 4 * N
-        case PIPPlus():
-            return 4 * M + 7 * N, 4 * N
-        case _:
-            return 4 * N, 2 * N
+    return (4 * M + 5 * N, 3 * N) if M else (2 * N, N)
 
 
 def model_time(policy: Policy, K: int, M: int, N: int, itemsize: int, limits: Ceilings) -> float:
@@ -92,12 +72,9 @@ def tasks(K: int) -> Iterator[Task]:
     """Yield what is measured, the default policy first."""
     for M in BASES:
         for N in WIDTHS:
-            yield Task(AGAINST[0], K, M, N)
+            yield Task(Adaptive(), K, M, N)
     for N in WIDTHS:
-        yield from (Task(policy, K, 0, N) for policy in WITHIN)
-    for M in BASES[::3]:
-        for N in WIDTHS:
-            yield from (Task(policy, K, M, N) for policy in AGAINST[1:])
+        yield Task(Adaptive(), K, 0, N)
 
 
 def operands(backend: Backend, dtype: str, K: int, M: int, N: int) -> tuple[BlockVector | None, BlockVector]:

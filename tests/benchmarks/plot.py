@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.pictures import (
@@ -17,7 +16,6 @@ from tests.benchmarks.pictures import (
     eigsh,
     jacobi_davidson,
     orthogonality,
-    paper,
     processes,
 )
 from tests.benchmarks.pictures.draw import Paint, draw_files, of_products
@@ -33,7 +31,6 @@ def of_tables(document: Record) -> Iterator[tuple[Paint, list[Record]]]:
 
     solves = of("eigsh")
     of_corrections = [r for r in solves if r.get("table") in jacobi_davidson.TABLES]
-    yield partial(paper.paint, ceilings=document["ceilings"]), [r for r in records if "figure" in r]
     yield accuracy.paint, of("accuracy")
     yield processes.paint_host, of("processes")
     yield processes.paint_scaling, records if all("efficiency" in r for r in records) else []

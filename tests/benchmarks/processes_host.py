@@ -27,7 +27,7 @@ from typing import Any
 
 from blockvec import models
 from blockvec.backends import backend_for
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks import records as results
 

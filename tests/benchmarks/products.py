@@ -18,7 +18,7 @@ from typing import Any
 from blockvec.__main__ import cases, parser
 from blockvec.backends import Backend, backend_for
 from blockvec.bench import Case, Measured, Sizes, heading, measure_case
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from tests.benchmarks.pictures.draw import draw
 from tests.benchmarks.records import Book, Record, environment, kernel_record
 from tests.benchmarks.sparse_products import GPU_TABLE, HOST_TABLE, OPERATIONS, QUICK_TABLE, sparse_cases

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import importlib.metadata
 import json
@@ -18,8 +19,8 @@ from typing import Any
 
 from blockvec.backends import Backend
 from blockvec.bench.info import cuda_runtime, nvrtc_version
-from blockvec.config import named_commit
 from blockvec.errors import FormatError
+from blockvec.kernels.limits import round_up
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import (
     Problem,
@@ -28,15 +29,18 @@ from blockvec.kernels.problem import (
     SweepProblem,
     TsmmProblem,
     TsmttsmProblem,
+    is_complex,
 )
 from blockvec.kernels.roofline import (
     Ceilings,
+    flops,
     fraction,
     gather_time,
     memory_time,
-    padding_cap,
     sector_traffic,
+    time_limit,
 )
+from blockvec.system.config import named_commit
 from blockvec.system.files import replaced
 
 Record = dict[str, Any]
@@ -46,6 +50,20 @@ WRITE_S = 1.0  # between writes of a growing document
 
 class NoResultsError(FormatError):
     """Error for a JSON file that is no document of results."""
+
+
+def padding_cap(problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> float:
+    """Compute the fraction of the roofline that padding widths to whole tensor-core tiles allows.
+
+    Tiles of A^H B have 8 columns of A and of B, those of A C 4 columns of A and 8 real numbers per row of B.
+    """
+    unit_m, unit_n = (
+        (8, 8) if isinstance(problem, TsmttsmProblem) else (4, 4 if is_complex(problem.dtype) else 8)
+    )
+    wide = dataclasses.replace(problem, M=round_up(problem.M, unit_m), N=round_up(problem.N, unit_n))
+    useful_s = time_limit(problem, ceilings)
+    arithmetic_s = time_limit(problem, ceilings, work=flops(wide))
+    return useful_s / arithmetic_s if arithmetic_s else 1.0
 
 
 def environment(backend: Backend) -> Record:

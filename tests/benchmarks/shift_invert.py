@@ -25,7 +25,7 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 
 from blockvec import BlockVector, Factorization, factorize, models
 from blockvec.backends import backend_for
-from blockvec.profile import ceilings
+from blockvec.operations.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks import records as results
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from blockvec.arrays import memory_of
 from blockvec.backends.cuda.cusparse import SPMM_CSR_ALG2
-from blockvec.backends.cuda.device_csr import CUDA_TYPES, DeviceCsr
+from blockvec.backends.cuda.device_csr import DeviceCsr
 from blockvec.bench.cases import Call, turns
-from blockvec.blockvector import BlockVector
-from blockvec.sparse_operator import SparseOperator
+from blockvec.blocks.blockvector import BlockVector
+from blockvec.kernels.problem import TYPES
+from blockvec.operations.arrays import memory_of
+from blockvec.operators.sparse import SparseOperator
 
 # Values of cusparseSpMMAlg_t that CuPy's binding lacks.
 SPMM_CSR_ALG1, SPMM_CSR_ALG3 = 4, 12
@@ -60,7 +61,7 @@ class _Product:
         dtype = X.dtype.name
         self._factors = np.array([1, 0], dtype)
         order = cusparse.CUSPARSE_ORDER_ROW if row_major else cusparse.CUSPARSE_ORDER_COL
-        cuda_type, plain = CUDA_TYPES[dtype], cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
+        cuda_type, plain = TYPES[dtype].cuda, cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
         self._blocks = [
             cusparse.createDnMat(
                 *block.shape,

@@ -23,9 +23,7 @@ import scipy.sparse
 
 from blockvec.backends import Backend
 from blockvec.bench.cases import Call, Case, Sizes, case, turns
-from blockvec.blockvector import BlockVector
-from blockvec.config import option_context, options
-from blockvec.dispatch import choose
+from blockvec.blocks.blockvector import BlockVector
 from blockvec.errors import OptionError
 from blockvec.kernels.build import machine_code
 from blockvec.kernels.device import DeviceInfo
@@ -35,8 +33,10 @@ from blockvec.kernels.problem import GRAMS, SpmmvProblem, itemsize
 from blockvec.kernels.selection import choose as choose_config
 from blockvec.kernels.sparse.codes import sampled_values
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.matrices import open_matrix
-from blockvec.sparse_operator import SparseOperator
+from blockvec.models.catalogue import open_matrix
+from blockvec.operations.dispatch import choose
+from blockvec.operators.sparse import SparseOperator
+from blockvec.system.config import option_context, options
 from blockvec.system.frozen import frozen
 
 OPERATIONS = ("apply", "apply_fused", "apply_gram")

@@ -53,10 +53,3 @@ def test_every_table_is_summed_up_by_operation_and_type(
     assert "least  1.00x mean  2.00x" in dot
     assert "untuned: mean 1.100 worst 1.21" in dot
     assert "in place" in combine
-
-
-def test_short_products_are_judged_by_calls_and_replays() -> None:
-    short = {"M": 4, "K": 10**4, "time_s": 11e-6, "replay_s": 5e-6}
-    tall = short | {"K": 10**5, "replay_s": 6e-6}
-    (text,) = goals.latencies([short, tall, short | {"M": 8, "replay_s": None}])
-    assert text == "width  4: 11.0 us a call, 5.0 us replayed at 1e4 rows"

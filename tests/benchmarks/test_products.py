@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import BlockVector, as_operator, models, products
+from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
 from blockvec.kernels.problem import Problem
 from blockvec.kernels.roofline import fraction, traffic
-from blockvec.profile import ceilings
+from blockvec.operations import products
+from blockvec.operations.profile import ceilings
 
 DTYPES = ["float64", "complex128"]
 WIDTHS = [1, 4, 13]

@@ -21,8 +21,6 @@ from typing import Any
 from blockvec import BlockVector, as_operator
 from blockvec.__main__ import DTYPES, parse_widths
 from blockvec.backends import backend_for
-from blockvec.config import options
-from blockvec.dispatch import forget
 from blockvec.errors import OptionError
 from blockvec.kernels.families import FAMILIES, SPARSE_FAMILIES
 from blockvec.kernels.problem import (
@@ -37,8 +35,10 @@ from blockvec.kernels.problem import (
 )
 from blockvec.kernels.roofline import Ceilings, fraction
 from blockvec.kernels.selection import Selection, record_measured
-from blockvec.matrices import open_matrix
-from blockvec.profile import ceilings
+from blockvec.models.catalogue import open_matrix
+from blockvec.operations.dispatch import forget
+from blockvec.operations.profile import ceilings
+from blockvec.system.config import options
 from tests.benchmarks.contest import Outcome, Variant, faults_ahead, select_fastest, source_of, variants
 from tests.benchmarks.dense_operands import operands, with_rows
 from tests.benchmarks.records import Book, Record, environment, kernel_record

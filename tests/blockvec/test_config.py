@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import blockvec
-from blockvec import config
 from blockvec.errors import OptionError
+from blockvec.system import config
 
 
 @pytest.fixture

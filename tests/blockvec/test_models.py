@@ -19,8 +19,9 @@ import scipy.sparse
 
 from blockvec import models
 from blockvec.errors import OptionError
-from blockvec.models import catalogue, rows, spectra
+from blockvec.models import definition, spectra
 from blockvec.models.sector import Sector
+from blockvec.operators import row_generator
 
 SMALL = [
     "laplace1d:n=7",
@@ -78,7 +79,7 @@ def test_any_range_of_rows_equals_that_slice_of_the_matrix(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = models.model(spec)
-    monkeypatch.setattr(rows, "_PANEL_ROWS", 5)
+    monkeypatch.setattr(row_generator, "_PANEL_ROWS", 5)
     generator = models.generator(spec)
     assert generator.shape == whole.shape
     assert generator.dtype == whole.dtype
@@ -176,7 +177,7 @@ def test_a_wrong_description_is_refused_with_what_exists_and_an_example(spec: st
 
 @pytest.mark.parametrize("size", [18, 4000])
 def test_every_size_may_be_huge(size: int) -> None:
-    for model in catalogue._MODELS.values():
+    for model in definition.MODELS.values():
         known = model.parse(model.example.partition(":")[2])
         for parameter in model.types:
             arguments = known | model.parse(f"{parameter}={'9' * size}")
@@ -258,16 +259,16 @@ def test_the_number_of_elements_of_a_stencil_is_what_its_boundary_leaves() -> No
 
 
 def test_a_random_number_belongs_to_its_row_whatever_the_range() -> None:
-    whole = rows.uniform(0, 100, seed=3)
+    whole = row_generator.uniform(0, 100, seed=3)
     assert ((whole >= -0.5) & (whole < 0.5)).all()
     assert abs(whole.mean()) < 3 / math.sqrt(12 * 100)
     for start, stop in [(0, 1), (1, 2), (3, 9), (4, 8), (50, 100), (7, 7)]:
-        np.testing.assert_array_equal(rows.uniform(start, stop, seed=3), whole[start:stop])
+        np.testing.assert_array_equal(row_generator.uniform(start, stop, seed=3), whole[start:stop])
 
 
 def test_random_numbers_never_change_between_versions() -> None:
     np.testing.assert_array_equal(
-        rows.uniform(0, 3, seed=0), np.random.Generator(np.random.Philox(0)).random(3) - 0.5
+        row_generator.uniform(0, 3, seed=0), np.random.Generator(np.random.Philox(0)).random(3) - 0.5
     )
 
 

@@ -15,7 +15,7 @@ from blockvec.backends import backend_for
 from blockvec.kernels.records import load, store
 from blockvec.kernels.roofline import Ceilings
 
-profile = importlib.import_module("blockvec.profile")  # the package's name of it is the function
+profile = importlib.import_module("blockvec.operations.profile")
 MEASURED = Ceilings(30.0, 20.0, 40.0, {"float64": 100.0, "float32": 200.0}, mixed_gb_s=((0.2, 35.0),))
 WHOLE = {
     "read_gb_s": 1.0,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from blockvec.backends import backend_for
-from blockvec.config import options, set_default_options
 from blockvec.kernels.roofline import Ceilings
+from blockvec.system.config import options, set_default_options
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def backend(device: str) -> Any:
 def known_ceilings(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings on record, so that a test of profiles need not measure any."""
     known = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)
-    profile = importlib.import_module("blockvec.profile")  # the package's own name is the function's
+    profile = importlib.import_module("blockvec.operations.profile")
     monkeypatch.setitem(profile.known_ceilings, backend.device.fingerprint, known)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import products
+from blockvec.operations import products
 from tests.contract.blocks import DTYPES, PLAIN, Guarded, Layout, exact_values, host, on
 
 PAIRS = [(left, right) for left in DTYPES for right in DTYPES]

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import blockvec
-from blockvec import BlockVector, as_operator, dispatch, models, products
+from blockvec import BlockVector, as_operator, models
 from blockvec.backends import Candidate
 from blockvec.errors import DTypeError, OptionError
 from blockvec.kernels.problem import TsmttsmProblem
+from blockvec.operations import dispatch, products
 from tests.contract.blocks import DTYPES, host, on, values
 
 

@@ -330,10 +330,9 @@ class Recorder:
     ("refuses", "fused"),
     [
         (lambda problem: False, [(("yy",), ("xy",))]),
-        (lambda problem: bool(problem.gram), [(("yy",), ())]),
         (lambda problem: problem.fused, [((), ())]),
     ],
-    ids=["all fused", "dots fused", "nothing fused"],
+    ids=["all fused", "nothing fused"],
 )
 def test_what_no_kernel_fuses_is_done_separately(refuses: Any, fused: Any) -> None:
     op = as_operator(sp.eye_array(4, format="csr"))

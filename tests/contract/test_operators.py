@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import LinearOperator
 
-from blockvec import BlockVector, adapters, as_operator, read_matrix
-from blockvec.arrays import overlaps
+from blockvec import BlockVector, as_operator, read_matrix
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from blockvec.sparse_operator import SparseOperator
+from blockvec.operations.arrays import overlaps
+from blockvec.operators import adapters
+from blockvec.operators.sparse import SparseOperator
 from tests.contract.blocks import (
     DTYPES,
     Guarded,
@@ -182,7 +183,7 @@ def test_an_affine_operator_is_a_factor_and_a_shift(device: str, dtype: str, kin
 @pytest.mark.parametrize("kind", ["short rows", "long rows", "function"])
 @pytest.mark.parametrize("shift", ["scalar", "column"])
 @pytest.mark.parametrize("count", [3, 60])
-def test_a_bound_product_repeats_the_product(
+def test_a_prepared_product_repeats_the_product(
     device: str, dtype: str, kind: str, shift: str, count: int
 ) -> None:
     rng = np.random.default_rng(5)
@@ -193,7 +194,7 @@ def test_a_bound_product_repeats_the_product(
     given = 2 if shift == "scalar" else on(device, np.array([1, 2, 0, -1], X.real.dtype))
     for operator, matrix in ((op, A), (op.affine(2, 1), 2 * (A - np.eye(90)))):
         V, W = BlockVector(on(device, X)), BlockVector(on(device, Y))
-        again = operator.bound_product(V, W, alpha=1, beta=-1, shift=given)
+        again = operator.prepare(V, W, alpha=1, beta=-1, shift=given)
         product = matrix @ X - X * host(given)
         for step in range(count):  # until a matrix is converted, and further
             again()
@@ -219,7 +220,7 @@ def test_two_blocks_take_turns(device: str, kind: str, turns: int, width: int) -
         op, A = op.affine(2, 1), 2 * (A - np.eye(70))
     x, y = (exact_values(rng, (70, width), "float64") for _ in range(2))
     X, Y = BlockVector(on(device, x)), BlockVector(on(device, y))
-    again = op.bound_product(X, Y, alpha=2, beta=-1, shift=3, turns=turns)
+    again = op.prepare(X, Y, alpha=2, beta=-1, shift=3, repeat=turns)
     for call in range(2):
         again()
         for _ in range(turns):
@@ -230,10 +231,10 @@ def test_two_blocks_take_turns(device: str, kind: str, turns: int, width: int) -
         assert np.array_equal(host(Y), y), call
 
 
-def test_a_bound_product_keeps_its_operator(device: str) -> None:
+def test_a_prepared_product_keeps_its_operator(device: str) -> None:
     A = sp.diags_array(np.arange(1.0, 1001.0)).tocsr()
     X, Y = (BlockVector(on(device, np.ones((1000, 2)))) for _ in range(2))
-    products = [as_operator(A, device=device).bound_product(X, Y, turns=turns) for turns in (1, 3)]
+    products = [as_operator(A, device=device).prepare(X, Y, repeat=turns) for turns in (1, 3)]
     gc.collect()
     taken = [on(device, np.full(size, 7.0)) for size in (1000, 1001, 2000) for _ in range(50)]
     for product, power in zip(products, (1, 3), strict=True):
@@ -242,24 +243,24 @@ def test_a_bound_product_keeps_its_operator(device: str) -> None:
         assert np.array_equal(host(Y)[:, 0], np.arange(1.0, 1001.0) ** power), len(taken)
 
 
-def test_factors_of_a_bound_product_are_those_of_a_product(device: str) -> None:
+def test_factors_of_a_prepared_product_are_those_of_a_product(device: str) -> None:
     A = as_operator(sp.eye_array(4, format="csr") * 2.0, device=device)
     X, Y, Z = (BlockVector(on(device, np.ones((4, 3)))) for _ in range(3))
-    A.bound_product(X, Y, shift=on(device, np.array([1.0, 2.0, 3.0])))()
+    A.prepare(X, Y, shift=on(device, np.array([1.0, 2.0, 3.0])))()
     assert host(Y).tolist() == 4 * [[1, 0, -1]]
     for wrong in ({"alpha": 2j}, {"beta": 2j}, {"shift": 1j}, {"shift": [1.0, 2.0]}):
         with pytest.raises((DTypeError, ShapeError)):
-            A.bound_product(X, Y, **wrong)()
+            A.prepare(X, Y, **wrong)()
         with pytest.raises((DTypeError, ShapeError)):
-            A.bound_product(X, Y, **wrong, turns=2)()
+            A.prepare(X, Y, **wrong, repeat=2)()
     with pytest.raises(DTypeError):
-        A.affine(2j, 0).bound_product(X, Y)()
+        A.affine(2j, 0).prepare(X, Y)()
     for turns in (0, -1):
-        with pytest.raises(OptionError, match=f"turns={turns}"):
-            A.bound_product(X, Z, turns=turns)
+        with pytest.raises(OptionError, match=f"repeat={turns}"):
+            A.prepare(X, Z, repeat=turns)
 
 
-def test_a_bound_product_is_the_one_that_its_user_wrote_and_checks_its_operands(device: str) -> None:
+def test_a_prepared_product_is_the_one_that_its_user_wrote_and_checks_its_operands(device: str) -> None:
     class Doubled(SparseOperator):
         def apply(self, X: Any, out: Any = None, *arguments: Any, **options: Any) -> Any:
             return super().apply(X, out, *arguments, **options).scale(2)
@@ -267,11 +268,11 @@ def test_a_bound_product_is_the_one_that_its_user_wrote_and_checks_its_operands(
     matrix = sp.eye_array(4, format="csr")
     X, Y = (BlockVector(on(device, np.ones((4, 1)))) for _ in range(2))
     op = as_operator(matrix, device=device)
-    Doubled(matrix, as_operator(np.eye(2)).backend).bound_product(X.to_host(), out := Y.to_host())()
+    Doubled(matrix, as_operator(np.eye(2)).backend).prepare(X.to_host(), out := Y.to_host())()
     assert out.array.tolist() == 4 * [[2]]
     for wrong, error in ((X, LayoutError), (BlockVector(on(device, np.ones((3, 1)))), ShapeError)):
         with pytest.raises(error, match="out"):
-            op.bound_product(X, wrong)()
+            op.prepare(X, wrong)()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -757,7 +758,7 @@ def test_a_function_that_takes_columns_is_given_them_without_a_copy() -> None:
     for order in ("C", "A"):
         operator = as_operator(double, shape=(4, 4), order=order)
         Y = np.ones((4, 2), order="F")
-        operator.add_product(X, Y)
+        operator.apply_columns(X, Y, beta=1)
         assert np.array_equal(Y, 1 + 2 * X)
         assert np.shares_memory(seen[-1], X) == (order == "A")
         assert np.array_equal(operator.apply(BlockVector(np.ones((4, 2)))).array, np.full((4, 2), 2.0))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec.arrays import memory_of
 from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
 from blockvec.kernels.sparse.arrays import address
+from blockvec.operations.arrays import memory_of
 from tests.blocks import aligned
 from tests.contract.blocks import exact_values
 

@@ -46,10 +46,10 @@ def prefer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
         monkeypatch.setattr(family, "is_faster", lambda problem: True)
         monkeypatch.setattr(family, "converts_after", lambda problem: 2)
 
-    blockvec.dispatch.forget()
+    blockvec.operations.dispatch.forget()
     with blockvec.option_context(tune="model"):
         yield prefer
-    blockvec.dispatch.forget()
+    blockvec.operations.dispatch.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, as_operator, inverse_factor, models, products
+from blockvec import BlockVector, as_operator, inverse_factor, models
 from blockvec.backends import backend_for
 from blockvec.kernels.build import build
 from blockvec.kernels.dense.tsmm_3m import ROWS as ROWS_3M
 from blockvec.kernels.families import FAMILIES
+from blockvec.operations import products
 from tests.blocks import bind
 from tests.contract.blocks import exact_values, host, on
 
@@ -175,7 +176,7 @@ def run_recurrence(b: int, dtype: str) -> int:
     operator: Any = as_operator(A, device="gpu")
     x, y = np.ones((ROWS, b), dtype), np.zeros((ROWS, b), dtype)
     X, Y = BlockVector(on("gpu", x)), BlockVector(on("gpu", y))
-    operator.bound_product(X, Y, 1, -1, 2, turns=3)()
+    operator.prepare(X, Y, 1, -1, 2, repeat=3)()
     for _ in range(3):
         x, y = A @ x - 2 * x - y, x
     check("recurrence", Y, x)

@@ -1,7 +1,7 @@
 """Run every kind of sparse kernel once on small matrices and exact numbers; meant for compute-sanitizer.
 
     compute-sanitizer --tool memcheck python -m tests.gpu.sparse_configurations
-    compute-sanitizer --tool racecheck python -m tests.gpu.sparse_configurations planes spmmv_planes
+    compute-sanitizer --tool racecheck python -m tests.gpu.sparse_configurations uneven spmmv_sell
 
 Words name matrices and kernels to be run alone.
 Exits with 1 if a result is wrong.
@@ -9,7 +9,6 @@ Exits with 1 if a result is wrong.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,17 +22,16 @@ from blockvec.backends import backend_for
 from blockvec.kernels.families import CSR, SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr import CsrConfig
-from blockvec.kernels.sparse.planes import PlanesConfig
 from blockvec.kernels.sparse.sell import SellConfig
 from tests.benchmarks.contest import Variant
 from tests.benchmarks.sparse_operands import SparseOperands
 
-SELL, PLANES = SPARSE_FAMILIES["spmmv_sell"], SPARSE_FAMILIES["spmmv_planes"]
+SELL = SPARSE_FAMILIES["spmmv_sell"]
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"planes": 2, "warps": 2, "blocks": 1},
     {"flat": True, "rows": 16, "entries": 128, "long_row": 64, "warps": 4, "blocks": 1},
-    {"swizzle": True, "split": 2, "warps": 4, "blocks": 2, "entries": 256, "long_row": 128},
+    {"split": 2, "warps": 4, "blocks": 2, "entries": 256, "long_row": 128},
     {"lanes": 2, "vectors": 1, "warps": 1, "blocks": 1},
 )
 SHAPES = (("float64", 1), ("float64", 16), ("complex128", 3), ("complex128", 16), ("float32", 20))
@@ -42,7 +40,6 @@ SHAPES = (("float64", 1), ("float64", 16), ("complex128", 3), ("complex128", 16)
 def matrices() -> Iterator[tuple[str, Any]]:
     """Yield a grid, and a matrix with empty, long and very long rows in both index types."""
     yield "grid", models.laplace3d(n=24)
-    yield "planes", models.laplace3d(nx=40, ny=9, nz=11, periodic=True)
     yield "lattice", models.graphene(nx=40, ny=40)
     rng = np.random.default_rng(0)
     lengths = np.minimum(rng.pareto(1.1, 4000) * 3, 6000).astype(np.int64)
@@ -69,24 +66,10 @@ def configurations(problem: SpmmvProblem, device: Any) -> Iterator[CsrConfig]:
 
 
 def converted(problem: SpmmvProblem, device: Any) -> Iterator[SellConfig]:
-    """Yield valid configurations for the matrix in SELL-C-sigma form, of every kind."""
+    """Yield valid configurations for the matrix in SELL-C form, of every kind."""
     if SELL.supports(problem, device) is None:
         choice = SELL.choose(problem, device)
-        for changes in (
-            {},
-            {"persistent": not choice.persistent},
-            {"sigma": 256},
-            {"planes": 2},
-        ):
-            if SELL.refuse(problem, replace(choice, **changes), device) is None:
-                yield replace(choice, **changes)
-
-
-def sweeps(problem: SpmmvProblem, device: Any) -> Iterator[PlanesConfig]:
-    """Yield valid configurations that sweep through a grid, of every kind."""
-    if PLANES.supports(problem, device) is None:
-        valid = PLANES.configurations(problem, device)
-        yield from valid[:: max(1, len(valid) // 4)]
+        yield from (choice, replace(choice, persistent=not choice.persistent))
 
 
 def main(words: Sequence[str]) -> int:
@@ -94,7 +77,6 @@ def main(words: Sequence[str]) -> int:
     kernels = set(SPARSE_FAMILIES)
     named, kernels = set(words) - kernels, set(words) & kernels or kernels
     backend: Any = backend_for("gpu")
-    PLANES.most_imbalance = math.inf  # the matrices are small
     count, wrong = 0, 0
     for name, matrix in matrices():
         for dtype, width in SHAPES if not named or name in named else ():
@@ -103,7 +85,6 @@ def main(words: Sequence[str]) -> int:
             setup = SparseOperands(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
             field = [Variant("spmmv_csr", config) for config in configurations(problem, backend.device)]
             field += [Variant("spmmv_sell", config) for config in converted(problem, backend.device)]
-            field += [Variant("spmmv_planes", config) for config in sweeps(problem, backend.device)]
             for variant in dict.fromkeys(e for e in field if e.kernel in kernels):
                 fault = setup.check(variant)
                 count, wrong = count + 1, wrong + bool(fault)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import products
 from blockvec.backends.cuda import cublas
+from blockvec.operations import products
 from tests.contract.blocks import DTYPES, Guarded, Layout, exact_values, host, on
 
 pytestmark = pytest.mark.gpu

@@ -13,7 +13,7 @@ from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.sell_plan import CHUNK, layout
+from blockvec.kernels.sparse.sell import layout
 from blockvec.kernels.sparse.structure import structure_of
 from blockvec.kernels.sparse.units import TASK_ENTRIES, divide
 from tests.benchmarks.drawn_problems import is_drawn
@@ -34,8 +34,8 @@ def load(device: DeviceInfo) -> Load:
 
 def assert_same(found: Any, expected: Any) -> None:
     """Fail unless two records of numbers and arrays are equal; those of the first may be on the GPU."""
-    for name, value in vars(expected).items():
-        other = getattr(found, name)
+    both = [record if isinstance(record, tuple) else vars(record).values() for record in (found, expected)]
+    for other, value in zip(*both, strict=True):
         if isinstance(value, np.ndarray):
             assert (other.dtype, other.shape) == (value.dtype, value.shape)
             np.testing.assert_array_equal(other.get(), value)
@@ -49,7 +49,7 @@ def assert_finds_the_same(cp: Any, load: Load, S: Any, index: str) -> None:
     arrays = cp.asarray(host.indptr), cp.asarray(host.indices)
     assert structure_of(*arrays, load) == host.structure
     plan = Plan(*arrays, cp.asarray(S.data), load=load)
-    assert_same(layout(plan, CHUNK), layout(host, CHUNK))
+    assert_same(layout(plan), layout(host))
     for rows, entries, long_row in (
         (32, 256, 128),
         (32, 4000, 4000),
@@ -94,12 +94,12 @@ def test_an_operator_copies_no_row_pointers_to_the_host(spec: str, cp: Any) -> N
     given = csr_matrix(S)
     expected = as_operator(S, device="gpu").prepared.plan.structure  # found on the host
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("structure", "units", "sell_plan"):
+        for module in ("structure", "units", "sell"):
             patch.setattr(f"blockvec.kernels.sparse.{module}.to_host", read_few)
         plan = as_operator(given, device="gpu").prepared.plan
         assert plan.structure == expected
         plan.units(32, 256, 128)
-        layout(plan, CHUNK)
+        layout(plan)
 
 
 def read_few(array: Any) -> Any:

@@ -38,13 +38,14 @@ def test_turns_of_one_launch_are_those_of_single_products(
     doubled = A.affine(1, 1)
     monkeypatch.setitem(recurrence.CACHE_SHARES, False, 1.0)
     V, W = (BlockVector(on("gpu", block)) for block in (X, Y))
-    assert doubled.takes_turns_at_once(V)
-    again = doubled.bound_product(V, W, beta=-1, turns=turns)
+    again = doubled.prepare(V, W, beta=-1, repeat=turns)
+    assert again.is_one_launch
     again()
     monkeypatch.setitem(recurrence.CACHE_SHARES, False, 0.0)
-    assert not doubled.takes_turns_at_once(V)
     one_by_one = [BlockVector(on("gpu", block)) for block in (X, Y)]
-    doubled.bound_product(*one_by_one, beta=-1, turns=turns)()
+    again = doubled.prepare(*one_by_one, beta=-1, repeat=turns)
+    assert not again.is_one_launch
+    again()
     for block, expected in zip((V, W), one_by_one, strict=True):
         assert np.array_equal(host(block), host(expected))
 
@@ -54,7 +55,7 @@ def test_unread_blocks_may_hold_nan_and_launches_can_be_recorded(dtype: str) -> 
     matrix = models.model("laplace2d:n=50").astype(dtype)
     x = exact_values(np.random.default_rng(0), (2500, 4), dtype)
     X, Y = BlockVector(on("gpu", x)), BlockVector(on("gpu", np.full_like(x, np.nan)))
-    once = as_operator(matrix, device="gpu").bound_product(X, Y, turns=3)
+    once = as_operator(matrix, device="gpu").prepare(X, Y, repeat=3)
     recorder = Recorder("gpu")
     with recorder:
         once()
@@ -69,13 +70,13 @@ def test_unread_blocks_may_hold_nan_and_launches_can_be_recorded(dtype: str) -> 
         x = matrix @ (matrix @ x)  # which the next call begins with
 
 
-def test_bound_products_outlive_their_operator() -> None:
+def test_prepared_products_outlive_their_operator() -> None:
     matrix = models.model("laplace2d:n=60")
     X = BlockVector.random(3600, 4, device="gpu", rng=0)
     Y, x = X.like(), host(X)
     products = [
-        as_operator(matrix, device="gpu").bound_product(X, Y),
-        as_operator(matrix, device="gpu").affine(1, 0).bound_product(X, Y, turns=3),
+        as_operator(matrix, device="gpu").prepare(X, Y),
+        as_operator(matrix, device="gpu").affine(1, 0).prepare(X, Y, repeat=3),
     ]
     gc.collect()
     taken = [BlockVector.full(3600, width, 7.0, device="gpu") for width in range(1, 40)]
@@ -131,8 +132,7 @@ def test_large_and_unusual_operands_are_left_to_other_kernels() -> None:
     assert A.lanczos_recurrence(BlockVector.random(1_440_000, 2, device="gpu")) is None
     small = as_operator(models.model("laplace2d:n=20"), device="gpu")
     for block in (BlockVector.random(400, 3, device="gpu"), BlockVector.random(400, 4, device="gpu")[:, :2]):
-        assert not small.takes_turns_at_once(block)
+        assert not small.prepare(block, block.copy(), repeat=2).is_one_launch
     long_row = sp.csr_array(np.eye(3000) + np.outer(np.arange(3000) == 0, np.ones(3000)))
-    assert not as_operator(long_row, device="gpu").takes_turns_at_once(
-        BlockVector.random(3000, 2, device="gpu")
-    )
+    X, Y = (BlockVector.random(3000, 2, device="gpu") for _ in range(2))
+    assert not as_operator(long_row, device="gpu").prepare(X, Y, repeat=2).is_one_launch

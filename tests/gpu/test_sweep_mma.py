@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import products
 from blockvec.backends import backend_for
+from blockvec.operations import products
 from tests.contract.blocks import PLAIN, Guarded, Layout, Reference, exact_values, host, on, values
 
 pytestmark = pytest.mark.gpu

@@ -93,8 +93,8 @@ def test_every_way_to_write_k_takes_the_same_path_beside_a_mass_matrix(
     forms = []
 
     def described(self: Prepared) -> None:
-        assert self.form is not None
-        forms.append((self.problem.k, self.form.is_direct))
+        assert self.task.form is not None
+        forms.append((self.task.problem.k, self.task.form.is_direct))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Prepared, "solve", described)
@@ -113,9 +113,9 @@ def test_other_functions_take_numbers_of_numpy_too() -> None:
     )
     needed = memory_needed(1000, 5000, 4, 2, ncv=40)
     assert memory_needed(zero(1000), np.float32(5000), zero(4), zero(2), ncv=zero(40)) == needed
-    options = JacobiDavidsonOptions(inner_steps=zero(7), retained=np.int64(1))
-    assert options == JacobiDavidsonOptions(inner_steps=7, retained=1)
-    assert type(options.retained) is int
+    options = JacobiDavidsonOptions(inner_steps=zero(7), min_basis=np.int64(9))
+    assert options == JacobiDavidsonOptions(inner_steps=7, min_basis=9)
+    assert type(options.min_basis) is int
     with blockvec.option_context(threads=np.int64(1), vendor=np.bool_(True)):
         assert type(blockvec.options().threads) is int
 

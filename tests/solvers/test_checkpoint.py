@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
+import io
 import os
 import signal
 import subprocess
 import sys
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -235,16 +232,20 @@ STAGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", [*STAGED, "lanczos", "jd"])
-def test_a_file_that_is_no_checkpoint_is_refused_and_left(case: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint_is_refused_before_the_solve_and_left(case: str, tmp_path: Path) -> None:
+    def refuse(state: IterationState) -> None:
+        raise AssertionError("the solve had begun")
+
     A, options = models.model("laplace3d:n=6"), (STAGED | CASES)[case]
-    for name in ("thesis.txt", "run.LA"):
+    for name in ("thesis.txt", "run.LA", "run.SA"):
         path = tmp_path / name
         path.write_bytes(FOREIGN)
-        if name == "run.LA" and options.get("which") != "BE":
-            solve(A, checkpoint=tmp_path / "run", **options)
+        run = path if name == "thesis.txt" else tmp_path / "run"
+        if run is not path and options.get("which") != "BE":
+            solve(A, checkpoint=run, **options)
         else:
-            with pytest.raises(FormatError, match="broken or no checkpoint"):
-                solve(A, checkpoint=path.with_name(name.removesuffix(".LA")), **options)
+            with pytest.raises(FormatError, match=f"{name}' is broken or no checkpoint"):
+                solve(A, checkpoint=run, callback=refuse, **options)
         assert path.read_bytes() == FOREIGN
         path.unlink()
     assert not list(tmp_path.iterdir())
@@ -258,24 +259,6 @@ def test_a_checkpoint_that_a_solve_in_stages_does_not_use_is_left(
     assert solve(models.model("laplace3d:n=6"), checkpoint=written, **STAGED[case]).converged.all()
     assert written.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [written.name]
-
-
-def test_a_foreign_file_at_the_second_end_is_refused_before_the_solve(tmp_path: Path) -> None:
-    foreign = tmp_path / "run.npz.SA"
-    foreign.write_text("notes")
-
-    def refuse(state: IterationState) -> None:
-        raise AssertionError("the solve had begun")
-
-    with pytest.raises(FormatError, match=r"run\.npz\.SA"):
-        solve(
-            models.model(MODEL),
-            which="BE",
-            method="lanczos",
-            checkpoint=tmp_path / "run.npz",
-            callback=refuse,
-        )
-    assert foreign.read_text() == "notes"
 
 
 @pytest.mark.parametrize("restart", [0, 2])
@@ -306,18 +289,6 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning(
         result = solve(A, checkpoint=tmp_path / "run", **options)
     assert same(result, solve(A, **options))
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("bytes_claimed", [1 << 32, 1 << 62])
-def test_a_checkpoint_larger_in_memory_than_on_disk_is_refused(bytes_claimed: int, tmp_path: Path) -> None:
-    header = np.lib.format.header_data_from_array_1_0(np.zeros(0, np.uint8)) | {"shape": (bytes_claimed,)}
-    path = tmp_path / "run"
-    for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
-        with zipfile.ZipFile(path, "w", compression) as archive, archive.open("header.npy", "w") as part:
-            np.lib.format.write_array_header_1_0(part, header)
-            part.write(bytes(1000))
-        with pytest.raises(FormatError, match="broken or no checkpoint"):
-            eigsh(models.model("laplace1d:n=9"), 2, checkpoint=path)
 
 
 @pytest.fixture
@@ -375,42 +346,23 @@ def test_a_changed_entry_or_version_is_noticed(written: Path, monkeypatch: pytes
         solve(models.model("laplace2d:n=20"), checkpoint=written, **FOR)
 
 
-def test_a_broken_file_is_refused_or_reads_as_it_was(written: Path) -> None:
-    data = written.read_bytes()
-    checkpoint = Checkpoint(written, 0)
-
-    def state() -> dict[str, Any]:
-        with pytest.raises(OptionError) as caught:
-            checkpoint.load()  # says what the file belongs to
-        assert "now it is None" in str(caught.value)
-        with np.load(written) as members:  # what it belongs to
-            checkpoint.problem = json.loads(members["header"].tobytes())["problem"]
-            checkpoint.image = members["image"]
-        return dict(checkpoint.load() or {})
-
-    whole = state()
-    rng = np.random.default_rng(0)
-    refused = 0
-    for position in rng.integers(0, len(data), 300):
+def test_a_broken_or_altered_file_is_refused_and_left(written: Path) -> None:
+    data, checkpoint, rng = written.read_bytes(), Checkpoint(written, 0), np.random.default_rng(0)
+    with np.load(written) as members:
+        arrays = dict(members)
+    rewritten = io.BytesIO()  # with checksums that fit
+    np.savez(rewritten, **arrays | {"state/H": 2 * arrays["state/H"]})
+    contents = [data[:length] for length in [0, 1, 10, *rng.integers(0, len(data), 30).tolist()]]
+    contents += [b"text", b"\x80\x04N.", rewritten.getvalue() + data[-32:]]
+    for position in rng.integers(0, len(data), 100):
         changed = bytearray(data)
         changed[position] ^= 1 << int(rng.integers(8))
-        written.write_bytes(changed)
-        try:
-            loaded = checkpoint.load() or {}
-        except FormatError:
-            refused += 1
-            continue
-        assert loaded.keys() == whole.keys()
-        assert all(np.array_equal(loaded[name], whole[name]) for name in whole)
-    assert refused > 250
-    for length in [0, 1, 10, *rng.integers(0, len(data), 30).tolist()]:
-        written.write_bytes(data[:length])
+        contents.append(bytes(changed))
+    for content in contents:
+        written.write_bytes(content)
         with pytest.raises(FormatError, match="broken or no checkpoint"):
             checkpoint.load()
-    for other in (b"text", b"\x80\x04N."):
-        written.write_bytes(other)
-        with pytest.raises(FormatError, match="broken or no checkpoint"):
-            checkpoint.load()
+        assert written.read_bytes() == content
     np.savez(written, header=np.frombuffer(b'{"format": "other"}', np.uint8), image=np.zeros(3))
     with pytest.raises(FormatError, match="its format is 'other'"):
         checkpoint.load()
@@ -481,156 +433,3 @@ def test_blocks_on_a_device_are_saved_from_the_host(case: str, tmp_path: Path) -
     resumed = solve(A, checkpoint=path, **options)
     assert bool((resumed.eigenvectors == whole.eigenvectors).all())
     assert np.array_equal(resumed.residuals, whole.residuals)
-
-
-Part = tuple[str, str]  # a value of the state, or an array, and its name
-WRONG = [None, True, -1, 1e308, float("nan"), "text", [], [[1.0]], {"a": 1}, 10**400]
-DAMAGES: list[Callable[[Any], Any]] = [
-    lambda array: array[:-1],
-    lambda array: array[..., None],
-    lambda array: array.astype("U8"),
-    lambda array: array.astype(object),
-    lambda array: array * 1e-20,
-    lambda array: array + np.nan,
-]
-
-
-def alter(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object], *, signed: bool) -> None:
-    """Change the state and the arrays of a checkpoint; its checksums, and if `signed` its digest, fit."""
-    with np.load(path) as members:
-        arrays = {name: members[name] for name in members.files}
-    header = json.loads(arrays["header"].tobytes())
-    change(header["state"], arrays)
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    if signed:
-        del arrays["digest"]
-        digest = hashlib.sha256()
-        for name, array in sorted(arrays.items()):
-            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        arrays["digest"] = np.frombuffer(digest.digest(), np.uint8)
-    np.savez(path, **arrays)
-
-
-@pytest.mark.parametrize("case", ["lanczos", "filter", "jd"])
-def test_an_altered_checkpoint_is_refused_and_never_gives_wrong_values(case: str, tmp_path: Path) -> None:
-    A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES[case]
-    values = solve(A, **options).eigenvalues
-    killed(A, path, 2, **options)
-    whole, refused = path.read_bytes(), []
-
-    def attempt(change: Callable[[dict[str, Any], dict[str, Any]], object], *, signed: bool) -> None:
-        path.write_bytes(whole)
-        alter(path, change, signed=signed)
-        try:
-            result = solve(A, checkpoint=path, maxiter=60, on_unconverged="return", **options)
-        except FormatError as error:
-            refused.append(str(error))
-            return
-        X = result.eigenvectors
-        assert np.abs(X.T @ X - np.eye(len(values))).max() < 1e-6
-        assert np.abs(A @ X - X * result.eigenvalues).max() < 1e-2 or not result.converged.all()
-
-    with np.load(path) as members:
-        names = [name for name in members.files if name.startswith("state/")]
-        state = json.loads(members["header"].tobytes())["state"]
-    rng = np.random.default_rng(0)
-    for name in state:
-        attempt(lambda state, arrays, name=name: state.pop(name), signed=True)
-        attempt(lambda state, arrays, name=name: state.update({name: "changed"}), signed=False)
-    for name in names:
-        attempt(lambda state, arrays, name=name: arrays.pop(name), signed=True)
-        attempt(lambda state, arrays, name=name: arrays.update({name: arrays[name] * 2}), signed=False)
-    assert len(refused) == 2 * len(state) + 2 * len(names) - names.count("state/next")
-    for name in state:
-        wrong = WRONG[rng.integers(len(WRONG))]
-        attempt(lambda state, arrays, name=name, wrong=wrong: state.update({name: wrong}), signed=True)
-    for name in names:
-        for damage in DAMAGES:
-            attempt(
-                lambda state, arrays, name=name, damage=damage: arrays.update({name: damage(arrays[name])}),
-                signed=True,
-            )
-    assert not [message for message in refused if "unsafe" in message or "allow_pickle" in message]
-
-
-IMPOSSIBLE: list[tuple[str, Callable[[dict[str, Any], dict[str, Any]], object]]] = [
-    ("lanczos", lambda state, arrays: arrays.update({"state/H": np.full_like(arrays["state/H"], 1e308)})),
-    ("lanczos", lambda state, arrays: arrays.update({"state/H": 1.001 * arrays["state/H"]})),
-    ("single precision", lambda state, arrays: arrays.update({"state/next": -arrays["state/next"]})),
-    ("lanczos", lambda state, arrays: arrays.update({"state/theta": arrays["state/theta"][:-1]})),
-    ("lanczos", lambda state, arrays: arrays.update({"state/estimates": 2 * arrays["state/estimates"]})),
-    ("lanczos", lambda state, arrays: state.update(m=state["m"] - 1, w=state["w"] + 1)),
-    ("lanczos", lambda state, arrays: state.update(search_width=2**31)),
-    ("lanczos", lambda state, arrays: state.update(least=-1e308)),
-    ("lanczos", lambda state, arrays: state.update(missing=-1)),
-    ("lanczos", lambda state, arrays: state["counts"].update(operator_columns=-1)),
-    ("lanczos", lambda state, arrays: state["counts"].update(restarts=5)),
-    ("lanczos", lambda state, arrays: state["history"].pop()),
-    ("lanczos", lambda state, arrays: state["history"][0].update(time_s=None)),
-    ("lanczos", lambda state, arrays: state["history"][0]["limits"].pop()),
-    ("lanczos", lambda state, arrays: state["history"][0]["residuals"].__setitem__(0, -1.0)),
-    ("lanczos", lambda state, arrays: state["history"][-1]["eigenvalues"].__setitem__(0, 1e300)),
-    ("filter", lambda state, arrays: state["filter"].update(low=2 * state["filter"]["low"])),
-    ("filter", lambda state, arrays: state["filter"].update(degree=state["filter"]["degree"] + 0.5)),
-    ("filter", lambda state, arrays: state["filter"].update(which="LA")),
-    ("filter", lambda state, arrays: state["filter"].update(spread="1")),
-    ("filter", lambda state, arrays: state.update(filter=None)),
-    ("filter", lambda state, arrays: state.update(doubt=1e300)),
-    (
-        "jd",
-        lambda state, arrays: arrays.update({"state/images": np.full_like(arrays["state/images"], 1e308)}),
-    ),
-    ("jd", lambda state, arrays: arrays.update({"state/H": arrays["state/H"] * 2})),
-    ("jd", lambda state, arrays: arrays.update({"state/previous": arrays["state/previous"][:, 1:]})),
-    ("jd", lambda state, arrays: arrays.update({"state/previous": arrays["state/previous"] * 1e300})),
-    ("jd", lambda state, arrays: arrays.update({"state/attempts": arrays["state/attempts"] - 2**40})),
-    ("jd", lambda state, arrays: arrays.update({"state/attempts": arrays["state/attempts"] / 2})),
-    ("jd", lambda state, arrays: state.update(best_at=[2**40, 0])),
-    ("jd", lambda state, arrays: state.update(best_at=[0])),
-    ("jd", lambda state, arrays: state.update(n_converged=9)),
-    ("jd", lambda state, arrays: state.update(followed=-1e300)),
-    ("inside", lambda state, arrays: arrays.update({"state/images": 2 * arrays["state/images"]})),
-    ("inside", lambda state, arrays: arrays.update({"state/R": arrays["state/R"].T})),
-    (
-        "preconditioned minres",
-        lambda state, arrays: arrays.update(
-            {"state/preconditioned_to": arrays["state/preconditioned_to"][:, 1:]}
-        ),
-    ),
-    (
-        "preconditioned minres",
-        lambda state, arrays: arrays.update(
-            {"state/preconditioned_from": arrays["state/preconditioned_from"] * 1e300}
-        ),
-    ),
-]
-
-
-@pytest.mark.parametrize("case", list(dict.fromkeys(name for name, _ in IMPOSSIBLE)))
-def test_a_state_that_no_iteration_can_have_is_refused(case: str, tmp_path: Path) -> None:
-    A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES[case]
-    if case == "single precision":  # as a function, since a short matrix iterates in double precision
-        single = A.tocsr().astype(np.float32)
-        A = as_operator(lambda X: single @ X, shape=single.shape, dtype=single.dtype)
-    killed(A, path, 2, **options)
-    whole = path.read_bytes()
-    for change in (change for name, change in IMPOSSIBLE if name == case):
-        path.write_bytes(whole)
-        alter(path, change, signed=True)
-        changed = path.read_bytes()
-        with pytest.raises(FormatError, match="altered after it was written"):
-            solve(A, checkpoint=path, **options)
-        assert path.read_bytes() == changed
-    path.write_bytes(whole)
-    alter(path, lambda state, arrays: None, signed=True)
-    assert same(solve(A, checkpoint=path, **options), solve(A, **options))
-
-
-@pytest.mark.parametrize("name", ["norm", "krylov_norm"])
-def test_an_impossible_norm_in_a_checkpoint_is_refused(name: str, tmp_path: Path) -> None:
-    A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES["lanczos"]
-    killed(A, path, 2, **options)
-    alter(path, lambda state, arrays: state.update({name: 1e100}), signed=True)
-    with pytest.raises(FormatError, match=r"altered after it was written \(its norm of A is 1\.0e\+100\)"):
-        solve(A, checkpoint=path, **options)

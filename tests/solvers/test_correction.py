@@ -211,6 +211,11 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         block_minres(A, BlockVector.random(8, 2, rng=0))
     with pytest.raises(ShapeError, match=r"shift has shape \(3,\); B has 2 columns"):
         block_minres(A, B, shift=[1.0, 2.0, 3.0])
+    with pytest.raises(OptionError, match=r"shift: got complex numbers; .* block_gmres"):
+        block_minres(A, BlockVector.random(9, 2, np.complex128, rng=0), shift=1j)
+    with pytest.raises(OptionError, match=r"shift: got complex numbers and B of type float64"):
+        block_gmres(A, B, shift=1j)
+    assert block_minres(A, B, shift=0.5 + 0j).converged
     with pytest.raises(ShapeError, match=r"Q has 8 rows but B has 9"):
         block_gmres(A, B, Q=BlockVector.random(8, 1, rng=0))
     with pytest.raises(OptionError, match="restart: got 0"):

@@ -78,7 +78,7 @@ def test_products_of_small_arrays_wake_no_threads(n: int, dtype: Any, threaded: 
 
 
 def test_threads_are_limited_in_products_of_small_arrays_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from blockvec import adapters
+    from blockvec.operators import adapters
 
     entered: list[str] = []
 

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec.models import model
-from blockvec.sparse_operator import SparseOperator
+from blockvec.operators.sparse import SparseOperator
 from solvers import NoConvergence, eigsh
 
 GRID = model("laplace2d:n=20")

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
-from solvers import costs, drivers, eigsh, stages
+from solvers import costs, drivers, eigsh
 from solvers.interior_filter import SquaredTolerance, solve_window
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import IterationOptions, Problem
@@ -157,7 +157,7 @@ def test_where_corrections_stagnate_a_filter_takes_over(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(drivers, "solve_iteratively", stuck)
     monkeypatch.setitem(costs.DENSE_ROWS, ("host", "inside"), (0, 0))
-    monkeypatch.setattr(stages, "FEW_ROWS", 0)
+    monkeypatch.setattr(costs, "FEW_ROWS", 0)
     A = models.model("anderson:n=8,disorder=4")
     options: dict[str, Any] = {"tol": 1e-9, "rng": 0, "return_info": True}
     function = as_operator(lambda X: A @ X, shape=A.shape, dtype=A.dtype)

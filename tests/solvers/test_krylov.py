@@ -82,7 +82,7 @@ class Case:
         assert loss <= bound * unit
         VQ = krylov.columns(0, m + w).array
         A = self.P @ self.matrix.toarray() @ self.P
-        H = krylov._H[: m + w, :m]
+        H = krylov.H[: m + w, :m]
         T = (H[:m] + H[:m].conj().T) / 2
         defect = A @ VQ[:, :m] - VQ[:, :m] @ T - VQ[:, m:] @ H[m:]
         assert np.linalg.norm(defect) <= bound * unit * np.linalg.norm(A, 2)
@@ -201,7 +201,7 @@ def test_corrections_can_be_coupled_in(block_type: Any, operator_for: Any) -> No
     order = select(ritz.theta, "LA")[:3]
     krylov.restart(ritz, order)
     VQ = krylov.columns(0, krylov.m + krylov.w).array
-    H = krylov._H[: krylov.m + krylov.w, : krylov.m]
+    H = krylov.H[: krylov.m + krylov.w, : krylov.m]
     defect = matrix @ VQ[:, : krylov.m] - VQ @ H
     S, R, count = krylov.append(block_type(np.ascontiguousarray(defect)), keep_random=True)
     krylov.couple(0, S, R, count)

@@ -30,9 +30,8 @@ CHECKPOINT = """
 # Of this tree: format, fingerprint, state.
 NAMES = """
 blockvec checkpoint 2
-block_size blockvec columns of orthogonal_to columns of v0 convergence correction degree dtype extraction
-initial_shift initial_shift_iterations inner_base inner_steps inner_stop inner_together k look_ahead method
-min_basis n ncv norm preconditioner retained rng rounding sigma start start_basis tol unit verify which
+block_size blockvec columns of orthogonal_to columns of v0 convergence correction degree dtype inner_steps k
+method min_basis n ncv norm preconditioner rng rounding sigma tol unit verify which
 counts defect degree elapsed_s filter_calls found_missed history krylov_norm least m missing most norm rng
 search_width verification verification_text w
 """

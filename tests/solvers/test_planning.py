@@ -52,7 +52,7 @@ def refuse(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize("name", CALLS)
 def test_a_plan_multiplies_and_factorises_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     A = as_operator(PLANE)
-    for product in ("apply", "add_product", "affine"):
+    for product in ("apply", "apply_columns", "affine"):
         monkeypatch.setattr(type(A), product, refuse)
     monkeypatch.setattr(blockvec.Factorization, "__init__", refuse)
     assert plan(A, **CALLS[name]).n == 1600

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import blockvec
 from blockvec import BlockVector, as_operator, models
 from solvers import Linear, block_minres, eigsh
-from solvers.linear.recordings import Recordings, recordings_for
+from solvers.linear.steps import Recordings
 from solvers.linear.systems import Projection
 from solvers.orthogonalization import orthogonalize
 
@@ -99,11 +99,11 @@ def test_recording_is_for_sparse_matrices_and_by_default_on_a_gpu_alone(device: 
     A = as_operator(models.model("laplace2d:n=4"), device=device)
     B = BlockVector.random(16, 2, device=device, rng=0)
     known = Recordings(device)
-    assert recordings_for(A, B, Projection(None), known) is known
-    assert (recordings_for(A, B, Projection(None)) is not None) == (device != "cpu")
-    assert recordings_for(A, B, Projection(None, lambda X: X.copy()), known) is None
+    assert Recordings.for_solve(A, B, Projection(None), known) is known
+    assert (Recordings.for_solve(A, B, Projection(None)) is not None) == (device != "cpu")
+    assert Recordings.for_solve(A, B, Projection(None, lambda X: X.copy()), known) is None
     with blockvec.profile():
-        assert recordings_for(A, B, Projection(None), known) is None
+        assert Recordings.for_solve(A, B, Projection(None), known) is None
 
 
 def test_jacobi_davidson_finds_the_same_with_and_without(
@@ -113,7 +113,7 @@ def test_jacobi_davidson_finds_the_same_with_and_without(
     options: dict[str, Any] = {"sigma": 0.1, "method": "jd", "rng": 0, "return_info": True, "block_size": 4}
     plain = eigsh(A, 6, **options)
     recordings = Recordings(device)
-    monkeypatch.setattr(minres, "recordings_for", lambda *_: recordings)
+    monkeypatch.setattr(Recordings, "for_solve", lambda *_: recordings)
     other = eigsh(A, 6, **options)
     to_host = A.backend.to_host
     np.testing.assert_allclose(to_host(other.eigenvalues), to_host(plain.eigenvalues), atol=1e-11)

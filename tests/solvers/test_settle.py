@@ -33,7 +33,7 @@ from solvers.iterations.base import Iteration
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import STOPPED, Problem, Verification
 from solvers.settle import doubt, is_complete, settle
-from solvers.shift_invert import PAIR_RESTARTS
+from solvers.stages import PAIR_RESTARTS
 from solvers.transform import solution
 from solvers.transform.spectral_map import SpectralMap
 from solvers.transform.standard_form import standard_form
@@ -239,7 +239,7 @@ def test_a_stage_that_ends_before_its_search_is_not_the_answer_for_a_pair(
     monkeypatch: pytest.MonkeyPatch, restarts: int, verify: Any
 ) -> None:
     monkeypatch.setitem(PAIR_RESTARTS, "host", restarts)
-    monkeypatch.setattr(stages, "FEW_ROWS", 0)
+    monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
     K, M, values = doubled(16)
     for seed, tol in enumerate((1e-4, 1e-6, 1e-8, 1e-9)):
         options: dict[str, Any] = {"tol": tol, "convergence": "norm", "rng": seed, "verify": verify}
@@ -310,7 +310,7 @@ def test_a_stop_while_pairs_are_polished_is_not_forgotten(
 
     monkeypatch.setattr(solution, "_polished", lambda inner, inside: inner.with_info(stopped=stopped))
     monkeypatch.setattr(solution, "_measured", inaccurate)
-    monkeypatch.setattr(stages, "FEW_ROWS", 0)
+    monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
     options: dict[str, Any] = {"sigma": 0.0, "method": "lanczos", "rng": 0, "return_info": True}
     if stopped == "interrupted":
         with pytest.raises(Interrupted):

@@ -52,7 +52,7 @@ def test_the_decomposition_holds_and_its_vectors_lose_no_more_than_permitted(
     space = krylov_space(A, 120, loss)
     for _ in range(12):  # neither grows with restarts
         m = space.m
-        V, H = space.columns(0, m + 1).array, space._H[: m + 1, :m]
+        V, H = space.columns(0, m + 1).array, space.H[: m + 1, :m]
         norm = np.linalg.norm(H, 2)
         deviation = np.abs(V.conj().T @ V - np.eye(m + 1))
         assert deviation.max() <= 10 * loss  # kept Ritz vectors are sums of many

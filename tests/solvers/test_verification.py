@@ -15,7 +15,7 @@ import solvers
 from blockvec import BlockVector, models
 from solvers import blocks, eigsh
 from solvers.iterations import probe, verification
-from solvers.iterations.chebyshev import Recurrence, recurrence
+from solvers.iterations.chebyshev import Recurrence
 from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.search_interval import Found, choose_interval, may_have_missed
 from solvers.iterations.verification import Search, Verdict, _error_bound
@@ -265,12 +265,14 @@ def test_groups_of_steps_are_those_of_the_recurrence(
         steps.take(count)
         calls.clear()
     Y = X.copy()
+    one_by_one = Recurrence(doubled, Y, Y.like())
     ends = {end for begin, count in ((0, 2), (2, 4), (6, 4), (10, 3)) for end in _ends(begin, count, every)}
-    for step, current, _ in recurrence(doubled, Y, Y.like(), 13):
+    for step in range(1, 14):
+        one_by_one.take(1)
         if is_projected and step in ends:
-            current.scale(0.5)
+            one_by_one.current.scale(0.5)
     assert steps.taken == 13
-    assert np.array_equal(steps.current.array, current.array)
+    assert np.array_equal(steps.current.array, one_by_one.current.array)
 
 
 def _ends(begin: int, count: int, every: int) -> list[int]:
@@ -354,7 +356,7 @@ def test_the_error_of_a_ritz_value_is_bounded_by_the_square_of_its_residual(
         assert bound <= 2 * copies * residual**2
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3])  # others end without a search
+@pytest.mark.parametrize("seed", [1, 2, 3])  # others end without a search
 def test_a_search_beside_vectors_that_have_not_converged_ends(seed: int) -> None:
     """Six of the seven lowest values of a torus: one of six copies stays in the complement."""
     A = sp.csr_array(blockvec.models.model("laplace3d:n=17,periodic=True"))

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from blockvec import Factorization, as_operator, factorize
 from blockvec.models import model
-from solvers import EigenResult, combine, eigsh, shift_invert
+from solvers import EigenResult, eigsh, shift_invert, sizes
 from solvers.factorization import inertia
 from solvers.factorization.inertia import proof
 from solvers.factorization.work import FactorWork
@@ -126,7 +126,7 @@ def test_a_sparse_operator_of_the_host_is_factorised_as_its_matrix_is(options: d
 def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
     sign: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shift_invert, "outpaced", lambda *_: lambda calls, expected: calls > 500)
+    monkeypatch.setattr(sizes, "outpaced", lambda *_: lambda calls, expected: calls > 500)
     rng = np.random.default_rng(0)
     values = sign * np.concatenate([np.linspace(2, 40, 40) ** 1.5, rng.uniform(0, 1, 12_000)])
     k, which = 70, "LA" if sign > 0 else "SA"
@@ -138,6 +138,19 @@ def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
     assert result.converged.all()
     assert np.allclose(result.eigenvalues, expected, rtol=0, atol=1e-12 * 300)
     assert result.info["operator_columns"] < 6000
+
+
+def test_values_far_out_that_converge_from_a_shift_are_left_out_there() -> None:
+    rng, n = np.random.default_rng(0), 70
+    scale = sp.diags_array(np.exp(2 * rng.standard_normal(n * n)))
+    far = sp.diags_array(np.r_[-1e3, -2e3, -3e3, np.zeros(n * n - 3)])
+    A = sp.csr_array(scale @ model(f"laplace2d:n={n}") @ scale + far)
+    result = eigsh(A, 8, which="SA", rng=0, return_info=True)
+    assert "once 3 values further out were computed" in result.info["why"]
+    assert "proved by inertia" in result.info["verification"]
+    assert result.info["operator_columns"] < 3000
+    X = result.eigenvectors
+    assert np.abs(X.T @ X - np.eye(8)).max() < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -153,9 +166,9 @@ def test_values_far_out_are_left_out_where_the_others_are_alike_from_beyond_them
     values = np.r_[inner, np.linspace(2, 31, 31) ** 1.5]
     limits, residuals = np.full(100, 1e-6), np.r_[np.full(69, 4e-2), np.full(31, 1e-12)]
     done: Any = SimpleNamespace(eigenvalues=values, residuals=residuals, limits=limits)
-    assert shift_invert._count_outliers(done, "LA") == count
+    assert shift_invert.count_outliers(done, "LA") == count
     mirrored: Any = SimpleNamespace(eigenvalues=-values[::-1], residuals=residuals[::-1], limits=limits)
-    assert shift_invert._count_outliers(mirrored, "SA") == count
+    assert shift_invert.count_outliers(mirrored, "SA") == count
 
 
 @pytest.mark.parametrize("which", ["SA", "LA"])
@@ -175,12 +188,8 @@ def test_values_are_not_left_out_while_copies_of_them_are_missing(which: str) ->
         rng=np.random.default_rng(0),
     )
 
-    def solve(rest: Problem, others: Any) -> Any:
-        assert (rest.k, rest.n_locked, len(rest.deflated), len(others.eigenvalues)) == (2, 4, 4, 2)
-        return eigsh(A, 2, which=which, rng=0, orthogonal_to=rest.locked, return_info=True)
-
-    # Three zeros and a five are deflated; the two that follow are zeros, of which there are others.
-    assert combine.after_outliers(problem, first, 4, solve) is None
+    # Three zeros and a five would be left out, but there are more of them beyond the shift.
+    assert shift_invert._beyond_outliers(first, A, problem, Factorization(A)) is None
 
 
 @pytest.mark.parametrize("missing", [1, None])
@@ -223,8 +232,8 @@ def test_values_around_a_shift_are_iterated_on_where_factors_would_take_long(
 ) -> None:
     monkeypatch.setattr(Factorization, "library", staticmethod(lambda *_: "SuperLU"))
     A = random_graph(40_000)
-    options = {"return_info": True, "time_limit": 2.0, "on_unconverged": "return", "rng": 0}
-    assert eigsh(A, 2, which="SM", **options).info["method"] == "jd"
+    options = {"return_info": True, "on_unconverged": "return", "rng": 0}
+    assert eigsh(A, 2, which="SM", time_limit=2.0, **options).info["method"] == "jd"
     mesh = model("laplace2d:nx=200,ny=200")
     assert eigsh(mesh, 2, which="SM", **options).info["method"] == "lanczos"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from ...errors import DeviceError
 from ...kernels.device import DeviceInfo, cuda_device
 from ...kernels.elementwise import Kernel
 from ...kernels.families import families_of, sparse_families_of
-from ...kernels.measure import CeilingProbe
 from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from ...kernels.selection import measured
 from ...kernels.sparse.chain_plan import Chain
@@ -59,6 +59,15 @@ def _recorded_event() -> Any:
     return event
 
 
+def _on_device(module: ModuleType, name: str) -> Callable[..., Any]:
+    """Make a method of a module's function that takes the GPU first and runs on it."""
+
+    def method(self: CudaBackend, *arguments: Any) -> Any:
+        return self._gpu.on_device(getattr(module, name))(self._gpu, *arguments)
+
+    return method
+
+
 class CudaBackend:
     """Runs everything on CuPy arrays of one GPU."""
 
@@ -77,11 +86,9 @@ class CudaBackend:
 
     @property
     def device(self) -> DeviceInfo:
-        """Fixed properties of the GPU."""
         return self._gpu.info
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the implementations of a problem, the preferred ones first."""
         match problem:
             case TsmttsmProblem():
                 return self._tsmttsm(problem)
@@ -156,7 +163,6 @@ class CudaBackend:
         return self._gpu.on_device(DeviceCsr)(matrix, self.device)  # type: ignore[no-any-return]
 
     def scaled_csr(self, matrix: DeviceCsr, factor: float, dtype: np.dtype[Any]) -> Any:
-        """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""
         return self._gpu.on_device(matrix.scaled)(self._gpu, factor, dtype)
 
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
@@ -164,17 +170,14 @@ class CudaBackend:
         return self._gpu.on_device(csr)(matrix, dtype)
 
     def factors(self, matrix: Any) -> Factors:
-        """Make an object that factorises Hermitian matrices by cuDSS, small ones on the host."""
         if is_small(matrix.shape[0], matrix.nnz):
             return CopiedFactors(self._gpu)
         return CudssFactors(self._gpu, matrix.dtype.name)
 
     def factor_library(self, dtype: str = "float64") -> str:
-        """Name cuDSS, if it is installed."""
         return "cuDSS" if is_available() else ""
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """Return uninitialised row-major memory."""
         return self._empty(shape, dtype)
 
     def from_host(self, array: Any) -> Array:
@@ -193,72 +196,28 @@ class CudaBackend:
         """Prepare several steps a launch, where a kernel takes them."""
         return krylov_steps.krylov_steps(self._gpu, matrix, V, b)
 
-    def recurrence(self, matrix: Any, X: Array, Y: Array, *numbers: Any) -> Callable[[], None] | None:
-        """Bind products of two blocks that take turns, in one launch."""
-        make = self._gpu.on_device(recurrence.recurrence)
-        return make(self._gpu, matrix, X, Y, *numbers)  # type: ignore[no-any-return]
-
-    def lanczos_recurrence(
-        self, matrix: Any, X: Array, norms: Callable[[], Array]
-    ) -> Callable[[int], Array] | None:
-        """Prepare Lanczos recurrences of columns, in one launch."""
-        make = self._gpu.on_device(recurrence.lanczos_recurrence)
-        return make(self._gpu, matrix, X, norms)  # type: ignore[no-any-return]
-
-    def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
-        """Queue a kernel for T = R^-1 with G = R^H R, and a report."""
-        return self._gpu.on_device(small_matrices.inverse_factor)(self._gpu, G, limit)  # type: ignore[no-any-return]
-
-    def fill_random(self, out: Array, key: int, offset: int) -> None:
-        """Fill with uniform numbers on [-1, 1), numbers `offset` and on of the Philox stream `key`."""
-        self._gpu.on_device(elementwise.fill_random)(self._gpu, out, key, offset)
+    lanczos_recurrence = _on_device(recurrence, "lanczos_recurrence")
+    recurrence = _on_device(recurrence, "recurrence")
+    inverse_factor = _on_device(small_matrices, "inverse_factor")
+    fill_random = _on_device(elementwise, "fill_random")
+    copy = _on_device(elementwise, "copy")
+    contiguous = _on_device(elementwise, "contiguous")
+    fill = _on_device(elementwise, "fill")
+    are_within = _on_device(elementwise, "are_within")
+    evaluate = _on_device(elementwise, "evaluate")
+    block_stream = _on_device(probes, "block_stream")
+    ceiling_probes = _on_device(probes, "ceiling_probes")
 
     def load_kernel(self, kernel: Kernel) -> None:
-        """Compile a kernel without choices and load it, on any thread."""
         self._gpu.on_device(self._gpu.load)(kernel)
 
-    def copy(self, source: Array, target: Array) -> None:
-        """Copy a block or a row; its type is converted."""
-        self._gpu.on_device(elementwise.copy)(self._gpu, source, target)
-
-    def contiguous(self, array: Array) -> Array:
-        """Return an array, or a row-major copy where it has gaps or another order."""
-        return self._gpu.on_device(elementwise.contiguous)(self._gpu, array)
-
-    def fill(self, out: Array, value: complex) -> None:
-        """Set all elements of a block to one value."""
-        self._gpu.on_device(elementwise.fill)(self._gpu, out, value)
-
-    def are_within(self, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
-        """Check integers, by a kernel per array."""
-        return self._gpu.on_device(elementwise.are_within)(self._gpu, ranges)  # type: ignore[no-any-return]
-
-    def evaluate(self, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:
-        """Evaluate a function of rows by one kernel."""
-        self._gpu.on_device(elementwise.evaluate)(self._gpu, function, rows, out)
-
     def stopwatch(self) -> CudaStopwatch:
-        """Start timing work on the current stream."""
         return CudaStopwatch(self._gpu)
 
-    def block_stream(self) -> None:
-        """Queue a wait."""
-        self._gpu.on_device(probes.block_stream)(self._gpu)
-
-    def ceiling_probes(self) -> Sequence[CeilingProbe]:
-        """Return streams over memory beyond the caches, and products of dense matrices and of registers."""
-        return self._gpu.on_device(probes.ceiling_probes)(self._gpu)  # type: ignore[no-any-return]
-
-    def stream_probes(self) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
-        """Return plain streams at several occupancies, each with its description."""
-        return self._gpu.on_device(probes.stream_probes)(self._gpu)  # type: ignore[no-any-return]
-
     def graphs(self) -> Graphs:
-        """Make a recorder of operations as CUDA graphs."""
         return Graphs(self._gpu.id)
 
     def synchronize(self) -> None:
-        """Wait for the work queued on the current stream."""
         self._gpu.on_device(lambda: self.xp.cuda.get_current_stream().synchronize())()
 
 

@@ -14,16 +14,13 @@ CuPy refuses cuBLAS calls while a stream is being captured into a graph.
 
 from __future__ import annotations
 
-from ...kernels.elementwise import real_type
 from ...kernels.limits import ceil_div, round_up
-from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize, promote
+from ...kernels.problem import TYPES, TsmmProblem, TsmttsmProblem, is_complex, itemsize, promote, real_type
 from ...system.frozen import frozen
 from ..base import DeviceArray as Array
 from ..base import leading_dimension
 from .device import MAX_INT, Gpu, scalar_pointers, type_name
 from .elementwise import copy, fold, scale
-
-_PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 WORKSPACE_BYTES = 64 << 20  # partial products at a time
 CHUNK_BYTES = 32 << 20  # converted or copied rows at a time: read again while they are in L2
@@ -61,11 +58,11 @@ def _gemm(
     cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
     try:
         if batch is None:
-            call = getattr(cublas, _PREFIX[dtype] + "gemm")
+            call = getattr(cublas, TYPES[dtype].letter + "gemm")
             call(handle, *operations, *sizes, p_alpha, *left, *right, p_beta, *out)
         else:
             step_x, step_y, step_z, count = batch
-            call = getattr(cublas, _PREFIX[dtype] + "gemmStridedBatched")
+            call = getattr(cublas, TYPES[dtype].letter + "gemmStridedBatched")
             operands = (p_alpha, *left, step_x, *right, step_y, p_beta, *out, step_z, count)
             call(handle, *operations, *sizes, *operands)
     finally:

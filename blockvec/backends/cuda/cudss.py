@@ -8,24 +8,26 @@ solves for one column at a time, and needs the factors on the device.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
+import importlib.util
 import threading
 import weakref
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...config import options
 from ...errors import CapacityError, DeviceError, OptionError
+from ...kernels.problem import TYPES
+from ...system.config import options
 from ...system.installation import install_command
 from ...system.memory import available_memory
 from ..base import DeviceArray as Array
 from ..base import Factors
 from ..host.superlu import HostFactors
 from .device import Gpu
-from .device_csr import CUDA_TYPES
 
 INDEX_32, INDEX_64 = 10, 24  # cudaDataType_t
 SLACK = 1.02  # of the estimate of memory, for allocations in whole pages
@@ -66,7 +68,12 @@ def _property(cudss: Any, part: int) -> int:
 
 @functools.cache
 def is_available() -> bool:
-    """Check whether cuDSS can be used."""
+    """Check whether cuDSS can be used, by its package where there is one: nvmath-python is slow to import."""
+    if importlib.util.find_spec("nvmath") is None:
+        return False
+    for package in ("nvidia-cudss-cu12", "nvidia-cudss-cu13"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package).startswith("0.8.")
     try:
         bindings()
     except DeviceError:
@@ -207,7 +214,7 @@ class _System:
         self._matrix = cudss.matrix_create_csr(
             *(self.n, self.n, int(self._values.size)),
             *(self._indptr.data.ptr, 0, self._indices.data.ptr, self._values.data.ptr),
-            *(index, index, CUDA_TYPES[self.dtype.name]),
+            *(index, index, TYPES[self.dtype.name].cuda),
             cudss.MatrixType.GENERAL if self.is_general else kind,
             cudss.MatrixViewType.FULL if self.is_general else cudss.MatrixViewType.UPPER,
             cudss.IndexBase.ZERO,
@@ -261,7 +268,7 @@ class _System:
     def _dense(self, array: Array) -> int:
         """Describe the columns of a block, which are the rows of an array."""
         m, n = array.shape
-        return int(bindings().matrix_create_dn(n, m, n, array.data.ptr, CUDA_TYPES[self.dtype.name], 0))
+        return int(bindings().matrix_create_dn(n, m, n, array.data.ptr, TYPES[self.dtype.name].cuda, 0))
 
     def get(self, name: str, into: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Query a result of cuDSS; waits for the device."""

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ...kernels.elementwise import real_type
-from ...kernels.problem import SpmmvProblem, is_complex, promote
+from ...kernels.problem import TYPES, SpmmvProblem, is_complex, promote, real_type
 from ..base import DeviceArray as Array
 from ..base import leading_dimension
 from .device import Gpu, scalar_pointers, type_name
-from .device_csr import CUDA_TYPES, DeviceCsr
+from .device_csr import DeviceCsr
 from .elementwise import copy, scale, weighted_sum
 
 # Values of enumerations that CuPy's binding lacks.
@@ -97,7 +96,7 @@ def _spmm(
 
     handle = device.get_cusparse_handle()
     _memory, (p_alpha, p_beta) = scalar_pointers(dtype, alpha, beta)
-    cuda_type, plain = CUDA_TYPES[dtype], cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
+    cuda_type, plain = TYPES[dtype].cuda, cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
     blocks = []
     try:
         for block in (X, Y):
@@ -121,7 +120,7 @@ def _spmv(S: DeviceCsr, x: Array, y: Array, dtype: str, alpha: complex, beta: co
 
     handle = device.get_cusparse_handle()
     _memory, (p_alpha, p_beta) = scalar_pointers(dtype, alpha, beta)
-    cuda_type, plain = CUDA_TYPES[dtype], cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
+    cuda_type, plain = TYPES[dtype].cuda, cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
     # The second algorithm of cuSPARSE before 13.0 ignores y if there is one row or one column.
     algorithm = SPMV_CSR_ALG1 if min(S.shape) == 1 else SPMV_CSR_ALG2
     vectors = []

@@ -12,11 +12,11 @@ import numpy as np
 from ...kernels.build import build
 from ...kernels.device import DeviceInfo
 from ...kernels.elementwise import Kernel
-from ...kernels.problem import is_complex, itemsize
+from ...kernels.problem import TYPES, is_complex, itemsize
 from ..base import DeviceArray as Array
 
 MAX_INT = 2**31 - 1  # sizes and leading dimensions of cuBLAS calls are 32-bit integers
-TYPE_NAMES = {"f": "float32", "d": "float64", "F": "complex64", "D": "complex128"}  # by NumPy's character
+TYPE_NAMES = {kind.char: name for name, kind in TYPES.items()}  # by NumPy's character
 
 
 @dataclass(frozen=True, eq=False)

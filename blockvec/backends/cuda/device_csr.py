@@ -6,7 +6,7 @@ import contextlib
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +14,14 @@ import scipy.sparse
 
 from ...kernels.build import build
 from ...kernels.device import DeviceInfo
-from ...kernels.problem import SpmmvProblem
+from ...kernels.problem import TYPES, SpmmvProblem
 from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
 from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan
 from ...kernels.sparse.structure import Structure, structure_of
-from .. import is_cupy
 from ..base import DeviceArray as Array
+from ..base import is_cupy
 from .device import Gpu
 from .elementwise import weighted_sum
 
@@ -29,7 +29,6 @@ from .elementwise import weighted_sum
 # lane, for which all other lanes would wait.
 INDEX_BYTES, LONG = 4, 32
 CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
-CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
 
 
 class CsrArrays(NamedTuple):
@@ -69,12 +68,9 @@ class DeviceCsr:
         Launches of blockvec's kernels for this matrix and their bytes of workspace, by family, problem and
         mode of tuning.
     forms : dict
-        The matrix in other forms, by family and key of the form; None if it has no such form. See `sparse`.
-    awaited : dict
-        The key of the form that products of a kind await, and the number of them after which the matrix is
-        converted; keys as of `bound`.
+        The matrix in other forms, by family; None if it has no such form. See `sparse`.
     waited : Counter
-        Products so far that a form would have made faster.
+        Products so far that a family's form would have made faster.
     """
 
     def __init__(self, matrix: Any, device: DeviceInfo) -> None:
@@ -94,9 +90,8 @@ class DeviceCsr:
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
             self.plan.codes = encode(self.plan, self.shape[1], blocks, load)
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
-        self.forms: dict[tuple[str, Hashable], Any] = {}
-        self.awaited: dict[tuple[str, SpmmvProblem, str], tuple[tuple[str, Hashable], float]] = {}
-        self.waited: Counter[tuple[str, Hashable]] = Counter()
+        self.forms: dict[str, Any] = {}
+        self.waited: Counter[str] = Counter()
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property
@@ -144,7 +139,7 @@ class DeviceCsr:
             pointers = (self.indptr.data.ptr, self.indices.data.ptr, values.data.ptr)
             descriptor = cusparse.createCsr(
                 *(*self.shape, self.nnz, *pointers, index_type, index_type),
-                *(cusparse.CUSPARSE_INDEX_BASE_ZERO, CUDA_TYPES[dtype]),
+                *(cusparse.CUSPARSE_INDEX_BASE_ZERO, TYPES[dtype].cuda),
             )
             weakref.finalize(self, cusparse.destroySpMat, descriptor).atexit = False
             self._descriptors[dtype] = descriptor, values

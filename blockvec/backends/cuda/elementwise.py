@@ -18,14 +18,12 @@ from ...kernels.elementwise import (
     PhiloxKernel,
     Tiling,
     WithinKernel,
-    real_type,
 )
 from ...kernels.limits import ceil_div
-from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_type
 from ...kernels.rows import trace
-from .. import is_cupy
 from ..base import DeviceArray as Array
-from ..base import leading_dimension
+from ..base import is_cupy, leading_dimension
 from .device import TYPE_NAMES, Gpu, type_name
 
 _WORD = 2**64 - 1

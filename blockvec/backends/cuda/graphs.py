@@ -1,16 +1,12 @@
-"""CUDA graphs: repeat recorded operations, and time kernels without their calls from Python."""
+"""CUDA graphs: recorded operations that are repeated."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
-
-from ...kernels.measure import Stopwatch, Timing, measure
-from .device import Gpu
 
 _idle_streams: defaultdict[tuple[int, int], list[Any]] = defaultdict(list)
 """Streams of earlier recorders per device and current stream: each stream has a workspace, which stays."""
@@ -70,37 +66,3 @@ class Graphs:
         import cupy
 
         graph.launch(cupy.cuda.get_current_stream())
-
-
-def replay(
-    gpu: Gpu, call: Callable[[], object], count: int, stopwatch: Callable[[], Stopwatch]
-) -> Timing | None:
-    """Time one of `count` calls in a graph; None if they cannot be captured, as CuPy's cuBLAS calls cannot.
-
-    The operands stay in L2 if they fit. The device must be CuPy's current one.
-    """
-    import cupy
-
-    cupy.cuda.get_current_stream().synchronize()  # the operands must be complete
-    with _stream(gpu) as stream:
-        call()  # compiles, and allocates the stream's workspace
-        stream.begin_capture()
-        try:
-            for _ in range(count):
-                call()
-        except RuntimeError:
-            return None
-        finally:
-            graph = stream.end_capture()
-        timing = measure(lambda: graph.launch(stream), stopwatch, budget_s=0.01, max_repeats=20)
-    median_s, best_s = timing.median_s / count, timing.best_s / count
-    return dataclasses.replace(timing, median_s=median_s, best_s=best_s)
-
-
-@functools.cache
-def _stream(gpu: Gpu) -> Any:
-    """Make the stream that graphs are captured on, one per device: each stream has a workspace."""
-    import cupy
-
-    with cupy.cuda.Device(gpu.id):
-        return cupy.cuda.Stream(non_blocking=True)

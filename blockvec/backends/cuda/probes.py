@@ -12,7 +12,7 @@ import numpy as np
 
 from ...kernels.build import build
 from ...kernels.measure import CeilingProbe
-from ...kernels.probes import BULK, FMA, HOLD, TENSOR, Probe, StreamKind, cache_probe, mix_probe, stream_probe
+from ...kernels.probes import BULK, FMA, HOLD, TENSOR, Probe, cache_probe, mix_probe, stream_probe
 from ..base import DeviceArray as Array
 from .cublas import square_product
 from .device import Gpu
@@ -29,8 +29,6 @@ FIRST_TENSOR_ARCHITECTURE = 80  # compute capability 8.0 brought FP64 tensor pro
 FIRST_BULK_ARCHITECTURE = 90  # and 9.0 bulk copies
 BULK_BYTES = (4096, 8192, 16384, 32768)  # of the wider side of a thread block's bulk copies
 
-# What a stream does, and how often it moves a buffer.
-_STREAMS: tuple[tuple[StreamKind, int], ...] = (("read", 1), ("write", 1), ("scale", 2))
 # Reads and writes of a mix, and the ceiling it tells of.
 _MIXES = (
     *((4, 0, "read"), (1, 1, "copy"), (0, 1, "write")),
@@ -68,27 +66,6 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
         launch = _launch(gpu, kernel, blocks, never, np.int32(repeats))
         probes.append(CeilingProbe(dtype, launch, kernel.flops * blocks * repeats))
     return [dataclasses.replace(probe, call=gpu.on_device(probe.call)) for probe in probes]
-
-
-def stream_probes(gpu: Gpu) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
-    """Return streams with 1, 4 and 16 accesses of 16 bytes in flight per thread, from one block to all warps.
-
-    Each comes with its ``operation``, ``unroll`` and ``warps`` of a multiprocessor, 0 for a block of 4.
-    """
-    n_bytes = STREAM_BYTES
-    source, target = (_uncached((n_bytes // 16, 2), "float64") for _ in range(2))
-    fill_random(gpu, source, 0, 0)
-    threads, multiprocessors = 128, gpu.info.multiprocessors
-    most = gpu.info.threads_per_multiprocessor // threads
-    probes = []
-    for (kind, passes), unroll in itertools.product(_STREAMS, (1, 4, 16)):
-        kernel = stream_probe(kind, unroll, threads)
-        for blocks in (0, *(1 << i for i in range(most.bit_length()))):
-            units = n_bytes // 16 if blocks else n_bytes // 16 // multiprocessors
-            launch = _launch(gpu, kernel, max(1, blocks * multiprocessors), source, units, target)
-            probe = CeilingProbe(kind, gpu.on_device(launch), passes * units * 16)
-            probes.append(({"operation": kind, "unroll": unroll, "warps": 4 * blocks}, probe))
-    return probes
 
 
 def _launch(gpu: Gpu, kernel: Probe, blocks: int, *arguments: Any) -> Callable[[], None]:

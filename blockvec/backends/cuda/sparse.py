@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
-from ...config import options
 from ...errors import LayoutError
 from ...kernels.build import build, machine_code
 from ...kernels.launch import GRID_HEADER_BYTES
 from ...kernels.problem import SpmmvProblem
 from ...kernels.selection import choose
 from ...kernels.sparse.family import SparseFamily
+from ...system.config import options
 from ..base import Candidate, Fused
 from ..base import DeviceArray as Array
 from .device import Gpu
@@ -120,13 +120,9 @@ def _converts(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) 
     """Count a product that a form of the matrix would make faster; check whether to use the form now."""
     import cupy
 
-    kind = family.name, problem, options().tune
-    if kind not in S.awaited:
-        config = choose(family, problem, gpu.info).config
-        S.awaited[kind] = form_key(gpu, family, problem, config, S), family.converts_after(problem)
-    key, enough = S.awaited[kind]
-    S.waited[key] += 1
-    pays = S.forms.get(key) is not None or S.waited[key] > enough
+    S.waited[family.name] += 1
+    enough = family.converts_after(problem)
+    pays = S.forms.get(family.name) is not None or S.waited[family.name] > enough
     return pays and not cupy.cuda.get_current_stream().is_capturing()
 
 
@@ -162,32 +158,24 @@ def launcher(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S:
     LayoutError
         If the matrix has no such form, or it would take too much memory.
     """
-    form = _form(gpu, family, problem, config, S) if family.converts else None
+    form = _form(gpu, family, problem, S) if family.converts else None
     kernels = _kernels(gpu, family, problem, config, family.parts(problem, config, S.plan))
     needed = family.workspace_bytes(problem, config, gpu.info, S.plan)
     launch = family.bind(kernels, problem, config, gpu.info, S.plan, form)
     return launch, GRID_HEADER_BYTES + needed if needed else 0
 
 
-def form_key(
-    gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr
-) -> tuple[str, Hashable]:
-    """Compute the key in `DeviceCsr.forms` of the form of a matrix that a configuration takes."""
-    return family.name, family.form_key(problem, config, gpu.info, S.plan)
-
-
-def _form(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> Any:
-    """Get the form of a matrix that a configuration takes, made once."""
-    key = form_key(gpu, family, problem, config, S)
+def _form(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Any:
+    """Get the form of a matrix that a family takes, made once."""
     with _conversion_lock:
-        if key not in S.forms:
-            S.forms[key] = _convert(gpu, family, problem, config, S)
-    if S.forms[key] is None:
+        if family.name not in S.forms:
+            S.forms[family.name] = _convert(gpu, family, problem, S)
+    if S.forms[family.name] is None:
         raise LayoutError(f"{family.name}: the matrix does not fit its form, or memory; use spmmv_csr.")
-    return S.forms[key]
+    return S.forms[family.name]
 
 
-def _convert(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> Any:
+def _convert(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Any:
     """Convert a matrix; None if it has no such form, or memory is short."""
     import cupy
 
@@ -195,7 +183,7 @@ def _convert(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S:
         return build(source, name, gpu.info.architecture)
 
     try:
-        form = family.convert(problem, config, gpu.info, S.plan, load)
+        form = family.convert(problem, S.plan, load)
     except cupy.cuda.memory.OutOfMemoryError:
         return None
     cupy.cuda.get_current_stream().synchronize()  # other streams will read it too

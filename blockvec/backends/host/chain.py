@@ -52,18 +52,14 @@ class ChainBlocks:
         cuts: list[int] = np.unique(starts[np.searchsorted(starts, targets)]).tolist()
         return cuts
 
-    def entries(self, begin: int, end: int) -> int:
-        """Count the stored entries of rows [begin, end), which a factor would have to multiply: none."""
-        return 0
-
-    def adder(self, X: Array, alpha: complex = 1) -> Callable[[int, int, Array], None]:
-        """Make a function that adds alpha times rows [begin, end) of H X to a one-dimensional array.
+    def adder(self, X: Array) -> Callable[[int, int, Array], None]:
+        """Make a function that adds rows [begin, end) of H X to a one-dimensional array.
 
         X is contiguous, and both are of one type; a range is one or several of `cuts`.
         """
         plan, width = self.plan(X.shape[1]), X.shape[1]
         chain, blocks, x = self.chain, plan.blocks, X.reshape(-1)
-        hops = {sign: np.full(len(plan.places), sign * alpha * chain.hop).astype(x.dtype) for sign in (-1, 1)}
+        hops = {sign: np.full(len(plan.places), sign * chain.hop).astype(x.dtype) for sign in (-1, 1)}
 
         @functools.cache
         def scaled(kind: int) -> Array:
@@ -79,7 +75,7 @@ class ChainBlocks:
                 own = x[here : here + m * width]
                 _add_product(m, m, width, *plan.inner[kind][:2], scaled(kind), own, y)
                 if chain.diagonal:
-                    values = (alpha * plan.diagonal(block)).astype(x.dtype, copy=False)
+                    values = plan.diagonal(block).astype(x.dtype, copy=False)
                     _add_product(m, m, width, plan.places[: m + 1], plan.places, values, own, y)
                 for other, sign in plan.outer(block):
                     part = x[other * width : (other + m) * width]

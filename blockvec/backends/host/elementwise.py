@@ -6,7 +6,7 @@ blocks are read as long rows, since NumPy's loops run over the last axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ WIDE = 16  # real columns from which a pass along the rows is faster than one st
 
 
 def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> None:
-    """Set out = alpha X + beta Y, or alpha X if Y is None; see `blockvec.elementwise.axpby`."""
+    """Set out = alpha X + beta Y, or alpha X if Y is None; see `blockvec.operations.elementwise.axpby`."""
     spread_rows(problem, axpby_rows(X, Y, out, alpha, beta), problem.K)
 
 
@@ -91,12 +91,7 @@ def _fold(width: int, *blocks: Array | None) -> int:
 
 
 def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
-    """Set out_j = sum_i conj(X_ij) Y_ij; sums of `DOT_ROWS` rows are added in double. X may be Y."""
-    store_dots(spread_rows(problem, column_dot_rows(X, Y), problem.K), out)
-
-
-def column_dot_rows(X: Array, Y: Array) -> Callable[[int, int], list[Array]]:
-    """Make a function that sums over a range of rows; `store_dots` adds up its results.
+    """Set out_j = sum_i conj(X_ij) Y_ij; sums of `DOT_ROWS` rows are added in double. X may be Y.
 
     It consists of a few long calls of NumPy, since the interpreter runs one thread at a time.
     """
@@ -118,7 +113,13 @@ def column_dot_rows(X: Array, Y: Array) -> Callable[[int, int], list[Array]]:
             begin = stop
         return sums
 
-    return work
+    rows = [sums for part in spread_rows(problem, work, problem.K) for sums in part]
+    if not rows:
+        out[...] = 0
+        return
+    dtype = np.complex128 if rows[0].dtype.kind == "c" else np.float64
+    total = np.concatenate(rows).sum(axis=0, dtype=dtype)
+    out[...] = total if len(total) == len(out) else total[0::2] + total[1::2]
 
 
 def _panels(n_rows: int, fold: int) -> Iterator[tuple[int, int, int]]:
@@ -130,14 +131,3 @@ def _panels(n_rows: int, fold: int) -> Iterator[tuple[int, int, int]]:
             yield whole, DOT_ROWS, side
         if chain:
             yield 1, chain, side
-
-
-def store_dots(parts: Sequence[list[Array]], out: Array) -> None:
-    """Set `out` to the sum of the rows of all arrays in all parts, in double precision."""
-    rows = [sums for part in parts for sums in part]
-    if not rows:
-        out[...] = 0
-        return
-    dtype = np.complex128 if rows[0].dtype.kind == "c" else np.float64
-    total = np.concatenate(rows).sum(axis=0, dtype=dtype)
-    out[...] = total if len(total) == len(out) else total[0::2] + total[1::2]

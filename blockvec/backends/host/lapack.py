@@ -18,7 +18,6 @@ class LapackFactors(Factors):
         self._pivots = np.zeros(0, np.intc)
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
-        """Factorise; False if a pivot is zero."""
         self._matrix = matrix.toarray()
         functions: Any = sl.get_lapack_funcs(("getrf", "getrs"), (self._matrix,))
         factorise, self._solve = functions
@@ -29,23 +28,19 @@ class LapackFactors(Factors):
 
     @property
     def entries(self) -> int:
-        """Stored elements of both factors."""
         return int(self._lu.size)
 
     @property
     def nbytes(self) -> int:
-        """Memory of the elements."""
         return int(self._lu.nbytes)
 
     @property
     def negative(self) -> int | None:
-        """Count the negative eigenvalues of the blocks of D."""
         _, D, _ = sl.ldl(self._matrix, hermitian=True, check_finite=False)
         bands = np.zeros((2, len(D)), D.dtype)
         bands[0], bands[1, :-1] = D.diagonal(), D.diagonal(-1)
         return int(np.count_nonzero(sl.eigvals_banded(bands, lower=True) < 0))
 
     def solve(self, B: Array) -> Array:
-        """Solve for a block."""
         X, _ = self._solve(self._lu, self._pivots, np.asarray(B))
         return np.asarray(X)

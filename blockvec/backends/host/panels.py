@@ -22,9 +22,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ...config import options
 from ...kernels.problem import Problem, TsmmProblem, TsmttsmProblem, is_complex
 from ...kernels.roofline import traffic
+from ...system.config import options
 from ..base import Array
 from .threads import map_rows
 
@@ -35,7 +35,6 @@ RealType: TypeAlias = np.dtype[Any]
 PANEL_ROWS = 256  # two panels of 8 columns are 32 KiB and fit an L1 cache
 WIDE_PANEL_ROWS = 1024  # the longest chain of additions inside a product
 WIDE = 32  # real columns above which BLAS packs its operands into the cache and is faster on long panels
-GRAM_WIDE = 64  # real columns above which BLAS's syrk is faster: it does half of the arithmetic
 LINE_BYTES = 64  # narrower rows are folded up to this: a cache line, and one AVX-512 register
 TSMM_PANEL_BYTES = 32 << 10  # input and output of one product, within an L1 cache
 REAL_MATRIX_BYTES = 96 << 10  # real form of TSMM's small matrix: a larger one is evicted between two panels
@@ -107,18 +106,18 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
     fold = _fold(max(Ar.shape[1], Br.shape[1]) * work_dtype.itemsize, Ar, Br)
 
     def work(begin: int, end: int) -> Array:
-        return sum_rows(Ar, Br, begin, end, work_dtype, fold)
+        return _sum_rows(Ar, Br, begin, end, work_dtype, fold)
 
     parts = spread_rows(problem, work, problem.K)
     G = parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])
     if problem.same:
-        mirror_upper(G)
+        _mirror_upper(G)
     if Ar is not A or Br is not B:
-        G = combine_parts(G, problem)
+        G = _combine_parts(G, problem)
     store(G, C, alpha, beta)
 
 
-def mirror_upper(G: Array) -> None:
+def _mirror_upper(G: Array) -> None:
     """Copy the upper triangle of a square matrix to the lower one."""
     np.copyto(G, G.T, where=_below_diagonal(len(G)))
 
@@ -128,7 +127,7 @@ def _below_diagonal(width: int) -> Array:
     return np.tri(width, k=-1, dtype=np.bool_)
 
 
-def sum_rows(A: Array, B: Array, begin: int, end: int, dtype: RealType, fold: int = 1) -> Array:
+def _sum_rows(A: Array, B: Array, begin: int, end: int, dtype: RealType, fold: int = 1) -> Array:
     """Compute A^T B over a range of rows of real blocks, in double precision; `fold` rows side by side."""
     M, N = A.shape[1], B.shape[1]
     total = np.zeros((M, N), np.float64)
@@ -175,30 +174,12 @@ def _sum_panels(
 def _sum_products(A: Array, B: Array, dtype: RealType) -> Array:
     """Compute the sum of A^T B over two stacks of panels, in double precision."""
     left = A if A.dtype == dtype else A.astype(dtype)
-    if A is B and 1 < A.shape[2] <= GRAM_WIDE:
-        return _sum_grams(left)
     right = left if A is B else B if B.dtype == dtype else B.astype(dtype)
     total: Array = np.add.reduce(np.matmul(left.swapaxes(1, 2), right), axis=0, dtype=np.float64)
     return total
 
 
-def _sum_grams(A: Array) -> Array:
-    """Compute the sum of A^T A over a stack of panels, in double precision.
-
-    NumPy calls BLAS's syrk for equal operands, which takes twice as long as a general product on narrow
-    panels. So the rows of the result are computed in two halves, which overlap if M is odd.
-    """
-    count, rows, M = A.shape
-    half = (M + 1) // 2
-    panel, row, column = A.strides
-    halves = np.lib.stride_tricks.as_strided(
-        A, (count, 2, half, rows), (panel, (M - half) * column, column, row), writeable=False
-    )
-    upper, lower = np.add.reduce(np.matmul(halves, A[:, None]), axis=0, dtype=np.float64)
-    return np.concatenate((upper, lower[2 * half - M :]))
-
-
-def combine_parts(G: Array, problem: TsmttsmProblem) -> Array:
+def _combine_parts(G: Array, problem: TsmttsmProblem) -> Array:
     """Combine the products of real and imaginary parts to the complex result."""
     left, right = is_complex(problem.dtype_a), is_complex(problem.dtype_b)
     if not left:
@@ -229,13 +210,13 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
     else:
         Ar, Br = real_view(A), real_view(B)
         if B.dtype.kind == "c":
-            Cr = real_coefficients(Cr, A.dtype.kind == "c", problem.dtype)
+            Cr = _real_coefficients(Cr, A.dtype.kind == "c", problem.dtype)
         else:
             Cr = np.ascontiguousarray(Cr, B.dtype)
         row_bytes = (Ar.shape[1] + Br.shape[1]) * Cr.itemsize
-        rows = panel_rows(row_bytes)
+        rows = _panel_rows(row_bytes)
     if problem.beta == "zero" and Ar.dtype == Cr.dtype and is_disjoint(problem, A, B):
-        spread_rows(problem, lambda begin, end: multiply(Ar[begin:end], Cr, Br[begin:end], rows), problem.K)
+        spread_rows(problem, lambda begin, end: _multiply(Ar[begin:end], Cr, Br[begin:end], rows), problem.K)
         return
     # The product stays in cache until it is added to B, and so do converted rows of A.
     widths = Br.shape[1] + (Ar.shape[1] if Ar.dtype != Cr.dtype else 0)
@@ -246,7 +227,7 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
         for row in range(begin, end, chunk):
             stop = min(row + chunk, end)
             part = product[: stop - row]
-            multiply(Ar[row:stop].astype(Cr.dtype, copy=False), Cr, part, rows)
+            _multiply(Ar[row:stop].astype(Cr.dtype, copy=False), Cr, part, rows)
             _add_scaled(part, B[row:stop], Br[row:stop], beta)
 
     spread_rows(problem, work, problem.K)
@@ -260,12 +241,12 @@ def is_disjoint(problem: TsmmProblem, A: Array, B: Array) -> bool:
     return (problem.lda == problem.M and problem.ldb == problem.N) or not np.may_share_memory(A, B)
 
 
-def panel_rows(row_bytes: int) -> int:
+def _panel_rows(row_bytes: int) -> int:
     """Compute the rows of a product whose input and output, `row_bytes` per row, fit an L1 cache."""
     return min(max(TSMM_PANEL_BYTES // max(1, row_bytes) // 32 * 32, 32), PANEL_ROWS)
 
 
-def multiply(A: Array, C: Array, B: Array, rows: int) -> None:
+def _multiply(A: Array, C: Array, B: Array, rows: int) -> None:
     """Set B = A C, panel by panel; a matrix times a vector in one call."""
     whole = len(A) // rows if C.shape[1] > 1 else 0
     np.matmul(_panels(A, 0, whole, rows), C, out=_panels(B, 0, whole, rows))
@@ -285,7 +266,7 @@ def _add_scaled(product: Array, B: Array, Br: Array, beta: complex) -> None:
     np.add(Br, product, out=Br)
 
 
-def real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
+def _real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
     """Convert C to the real matrix that the real view of A is multiplied by."""
     if not is_complex(dtype):
         return np.ascontiguousarray(C, dtype=dtype)

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ...config import options
 from ...errors import CapacityError, OptionError
+from ...system.config import options
 from ...system.memory import available_memory
 from ..base import Array, Factors
 
@@ -89,12 +89,10 @@ class PardisoFactors(Factors):
 
     @property
     def entries(self) -> int:
-        """Stored elements of L and D."""
         return 0 if self._system is None else self._system.count(ENTRIES)
 
     @property
     def nbytes(self) -> int:
-        """Memory of the factors and of the analysis."""
         return (
             0
             if self._system is None
@@ -103,11 +101,9 @@ class PardisoFactors(Factors):
 
     @property
     def negative(self) -> int | None:
-        """Number of negative eigenvalues of D."""
         return None if self._system is None else self._system.count(NEGATIVE)
 
     def solve(self, B: Array) -> Array:
-        """Solve for a block."""
         assert self._system is not None
         return self._system.solve(B)
 

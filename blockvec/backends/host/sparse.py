@@ -2,8 +2,8 @@
 
 SciPy's own product is single-threaded, returns a new array, and has neither shift nor update. Its kernel adds
 A X to a given array and releases the interpreter lock. Here it runs on several row blocks at a time, directly
-into Y if Y is contiguous; fused results are computed from a row block while it is in cache. Row blocks depend
-on matrix and width only, so results do not depend on the number of threads.
+into Y if Y is contiguous. Row blocks depend on matrix and width only, so results do not depend on the number
+of threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array ca
 
 from ...kernels.limits import ceil_div
 from ...kernels.problem import Pattern, SpmmvProblem, is_complex
-from ..base import Array, CsrMatrix, Fused
+from ..base import Array, CsrMatrix
 from . import elementwise, sparse_kernel
 from .panels import quiet_arithmetic, real_view
 from .threads import run_in_threads
@@ -45,6 +45,7 @@ class RowBlocks:
         self.longest = int(np.diff(self.indptr).max(initial=0))
         self.index_bytes = int(matrix.indices.dtype.itemsize)
         self._cuts: dict[int, list[int]] = {}
+        self.parts: dict[Any, list[sparse_kernel._Part]] = {}  # compiled kernels, by product
 
     def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
@@ -60,10 +61,6 @@ class RowBlocks:
             self._cuts[width] = np.unique(np.searchsorted(work, targets)).tolist()
         return self._cuts[width]
 
-    def entries(self, begin: int, end: int) -> int:
-        """Count the entries of rows [begin, end)."""
-        return int(self.indptr[end] - self.indptr[begin])
-
     update_columns = sparse_kernel.update_columns
 
     def vector_adder(self) -> Callable[[Array, Array], object] | None:
@@ -74,8 +71,6 @@ class RowBlocks:
 
     def add_columns(self, X: Array, Y: Array) -> str:
         """Add A X to Y, column-major arrays of the matrix's type; return the name of the kernel that did."""
-        if self.update_columns(X, Y, 1, 1, 0):
-            return "csr_compiled"
         extents, width = self.shape, X.shape[1]
         stored = self.indptr, self.indices, self.data
         if width < ROW_MAJOR_COLUMNS:
@@ -90,10 +85,10 @@ class RowBlocks:
             Y += rows
         return "csr_columns"
 
-    def adder(self, X: Array, alpha: complex = 1) -> Callable[[int, int, Array], None]:
-        """Make a function that adds alpha times rows [begin, end) of the matrix times X to an array.
+    def adder(self, X: Array) -> Callable[[int, int, Array], None]:
+        """Make a function that adds rows [begin, end) of the matrix times X to a one-dimensional array.
 
-        That array, its third argument, is one-dimensional; X is contiguous, and both are of one type.
+        X is contiguous, and both are of one type.
         """
         indptr, indices, data = self.indptr, self.indices, self.data
         x, width = X.reshape(-1), X.shape[1]
@@ -106,11 +101,11 @@ class RowBlocks:
 
         def converted(begin: int, end: int, rows: Array) -> None:
             first, last = indptr[begin], indptr[end]
-            values = np.multiply(data[first:last], alpha, dtype=x.dtype)
+            values = data[first:last].astype(x.dtype)
             pointers = indptr[begin : end + 1] - first
             kernel(end - begin, *extents, pointers, indices[first:last], values, x, rows)
 
-        return stored if alpha == 1 and data.dtype == x.dtype else converted
+        return stored if data.dtype == x.dtype else converted
 
 
 def _in_order(array: Array) -> Array:
@@ -136,7 +131,6 @@ def spmmv(
     alpha: complex,
     beta: complex,
     shift: Any,
-    fused: Fused | None = None,
 ) -> None:
     """Set Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value per column.
 
@@ -145,28 +139,20 @@ def spmmv(
     """
     n_columns = problem.width * (2 if Y.dtype.kind == "c" else 1)
     cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns)
-    steps = [_start(problem, X, Y, alpha, beta, shift), _adder(problem, S, X, Y, alpha)]
-    sums: list[tuple[Callable[[int, int], list[Array]], list[Any], Array]] = []
-    if fused is not None:
-        if fused.Z is not None:
-            old = None if problem.chain == "zero" else fused.Z
-            steps.append(elementwise.axpby_rows(Y, old, fused.Z, fused.eta, fused.delta))
-        blocks = {"x": X, "y": Y}
-        for name, out in fused.dots.items():
-            dots_of = elementwise.column_dot_rows(blocks[name[0]], blocks[name[1]])
-            sums.append((dots_of, [None] * (len(cuts) - 1), out))
+    is_plain = problem.alpha == "one" and problem.beta == "zero" and problem.shift == "none"
+    is_plain = is_plain and X.flags.c_contiguous and Y.flags.c_contiguous
+    if is_plain and problem.stored and len(cuts) == 2 and problem.dtype_matrix == problem.dtype_x:
+        Y.fill(0)
+        S.adder(X)(0, len(Y), Y.reshape(-1))
+        return
+    start, add = _start(problem, X, Y, alpha, beta, shift), _adder(problem, S, X, Y, alpha)
 
     def work(block: int) -> None:
-        begin, end = cuts[block], cuts[block + 1]
-        for step in steps:
-            step(begin, end)
-        for dots_of, parts, _ in sums:
-            parts[block] = dots_of(begin, end)
+        start(cuts[block], cuts[block + 1])
+        add(cuts[block], cuts[block + 1])
 
     with quiet_arithmetic():
         run_in_threads(work, len(cuts) - 1)
-        for _, parts, out in sums:  # added up in the order of the blocks
-            elementwise.store_dots(parts, out)
 
 
 def _start(
@@ -195,25 +181,17 @@ def _adder(
     operand = np.ascontiguousarray(X, Y.dtype)
     if by_parts:
         operand = real_view(operand)
-    mixes_parts = by_parts and complex(alpha).imag != 0
-    if by_parts and not mixes_parts:
-        alpha = complex(alpha).real
-    width = operand.shape[1]
-    product_of = S.adder(operand)
-    into_y = product_of if alpha == 1 or mixes_parts else S.adder(operand, alpha)
+    width, add = operand.shape[1], S.adder(operand)
     flat = (real_view(Y) if by_parts else Y).reshape(-1) if Y.flags.c_contiguous else None
 
     def work(begin: int, end: int) -> None:
-        rows = Y[begin:end]
-        # Either the entries are multiplied by alpha, or their product with X, in three passes over it.
-        scales_product = mixes_parts or (alpha != 1 and S.entries(begin, end) > 2 * rows.size)
-        if flat is not None and not scales_product:
-            into_y(begin, end, flat[begin * width : end * width])
+        if flat is not None and alpha == 1:
+            add(begin, end, flat[begin * width : end * width])
             return
+        rows = Y[begin:end]
         product = np.zeros(rows.shape, rows.dtype)
-        target = (real_view(product) if by_parts else product).reshape(-1)
-        (product_of if scales_product else into_y)(begin, end, target)
-        if scales_product:
+        add(begin, end, (real_view(product) if by_parts else product).reshape(-1))
+        if alpha != 1:
             product *= alpha
         np.add(rows, product, out=rows)
 

@@ -4,8 +4,6 @@
         sum = 0
         for entries (c, v) of row i:   sum = sum + v X[c]    # one instruction per register of columns
         Y[i] = alpha (sum - shift X[i]) + beta Y[i]
-        Z[i] = delta Z[i] + eta Y[i]
-        dots = dots + conj(X[i]) Y[i], ...                   # in double precision
 
 A row of a block is a few vector registers of real numbers, of which complex numbers are pairs. It is read and
 written once, in the type of the blocks. The text is LLVM's intermediate representation: every value is
@@ -23,17 +21,15 @@ from ...system.frozen import frozen
 
 Factor = Literal["none", "zero", "one", "real", "complex"]
 REGISTER_BYTES = 64  # the longest vector; LLVM divides it where registers are shorter
-DOT_ROWS = 128  # the longest chain of additions in sums over rows
 LINE_BYTES = 64  # of a cache
 # Distance of prefetches in bytes of values. Processors prefetch streams themselves, but not beyond a page of
 # 4 KiB; without these a core takes a third longer for up to 2 columns, and for 27 entries per row two thirds.
 AHEAD_BYTES = 2048
 ARGUMENTS = (
     "i64 %begin, i64 %end, ptr noalias %pointers, ptr noalias %indices, ptr noalias %values, "
-    "ptr noalias %x, i64 %ldx, ptr noalias %y, i64 %ldy, ptr noalias %z, i64 %ldz, "
-    "ptr noalias %factors, ptr noalias %shifts, ptr noalias %dots"
+    "ptr noalias %x, i64 %ldx, ptr noalias %y, i64 %ldy, ptr noalias %factors, ptr noalias %shifts"
 )
-FACTORS = ("alpha", "beta", "delta", "eta")  # in this order in memory, each with an imaginary part
+FACTORS = ("alpha", "beta")  # in this order in memory, each with an imaginary part
 
 
 @frozen
@@ -48,10 +44,8 @@ class RowKernel:
         Element types of all blocks, and of the matrix, which may be real or single where they are not.
     pointer_bytes, index_bytes : int
         Bytes of row pointers and of column indices.
-    alpha, beta, shift, delta, eta : str
-        Classes of the factors; a shift is one per column, and ``delta="none"`` means that there is no Z.
-    dots : tuple of str
-        Column dots, as in `SpmmvProblem`.
+    alpha, beta, shift : str
+        Classes of the factors; a shift is one per column.
     lines : int
         Cache lines of values to prefetch per row, about as many as the values of a row take.
     by_columns : bool
@@ -66,9 +60,6 @@ class RowKernel:
     alpha: Factor = "one"
     beta: Factor = "zero"
     shift: Factor = "none"
-    delta: Factor = "none"
-    eta: Factor = "one"
-    dots: tuple[str, ...] = ()
     lines: int = 1
     by_columns: bool = False
 
@@ -81,15 +72,6 @@ class RowKernel:
     def lanes(self) -> int:
         """Real numbers per row of a block."""
         return self.width * self.parts
-
-    @property
-    def sums(self) -> tuple[str, ...]:
-        """Sums over rows, of `lanes` double-precision numbers each, in their order in memory.
-
-        Sums of the products of equal parts; for complex ``"xy"`` also those of x with i y.
-        """
-        crossed = ("xiy",) if self.parts == 2 and "xy" in self.dots else ()
-        return self.dots + crossed
 
 
 def source(kernel: RowKernel) -> str:
@@ -153,15 +135,15 @@ class _Writer:
         first = self.new(f"insertelement {kind} poison, {self.real} {value}, i64 0")
         return self.new(f"shufflevector {kind} {first}, {kind} poison, <{length} x i32> zeroinitializer")
 
-    def multiply_add(self, a: str, b: str, c: str, length: int, bits: int, name: str = "") -> str:
+    def multiply_add(self, a: str, b: str, c: str, length: int, name: str = "") -> str:
         """Compute a b + c, in one rounding where the processor can."""
-        kind, function = f"<{length} x {_real(bits)}>", f"@llvm.fmuladd.v{length}f{bits}"
+        kind, function = f"<{length} x {self.real}>", f"@llvm.fmuladd.v{length}f{self.bits}"
         self.declared.add(f"declare {kind} {function}({kind}, {kind}, {kind})")
         return self.new(f"call {kind} {function}({kind} {a}, {kind} {b}, {kind} {c})", name)
 
-    def turn(self, value: str, length: int, kind: str = "") -> str:
+    def turn(self, value: str, length: int) -> str:
         """Multiply complex numbers by i: (a, b) to (-b, a)."""
-        kind = kind or self.real
+        kind = self.real
         swapped = ", ".join(f"i32 {lane ^ 1}" for lane in range(length))
         signs = ", ".join(f"{kind} {'1.0' if lane % 2 else '-1.0'}" for lane in range(length))
         vector = f"<{length} x {kind}>"
@@ -196,8 +178,6 @@ class _Writer:
     def load_factors(self) -> dict[str, Callable[[list[str], list[str] | None], list[str]]]:
         """Load all factors; return a function per factor that multiplies a row by it and adds another."""
         kinds: dict[str, Factor] = {name: getattr(self.kernel, name) for name in (*FACTORS, "shift")}
-        if kinds["delta"] == "none":
-            kinds["eta"] = "none"
         return {
             name: self._factor(name, kind) for name, kind in kinds.items() if kind not in ("none", "zero")
         }
@@ -234,7 +214,7 @@ class _Writer:
                     if rest is None:
                         rest = self.new(f"fmul {kind} {a}, {b}")
                     else:
-                        rest = self.multiply_add(a, b, rest, length, self.bits)
+                        rest = self.multiply_add(a, b, rest, length)
                 found.append(str(rest))
             return found
 
@@ -256,11 +236,8 @@ class _Writer:
         self.do("br label %row")
 
         self.label("row")
-        self.do("%i = phi i64 [ %begin, %rows ], [ %i.next, %row.next ]")
-        self.do(f"%p = phi i64 [ {first}, %rows ], [ %last, %row.next ]")
-        for name, k in self._sums():
-            kind = f"<{self.lengths[k]} x double>"
-            self.do(f"%{name}.{k} = phi {kind} [ zeroinitializer, %rows ], [ %{name}.{k}.next, %row.next ]")
+        self.do("%i = phi i64 [ %begin, %rows ], [ %i.next, %row.end ]")
+        self.do(f"%p = phi i64 [ {first}, %rows ], [ %last, %row.end ]")
         self.do("%i.next = add nsw i64 %i, 1")
         self.load_integer(self.pointer, "%pointers", "%i.next", "%last")
         self._prefetch()
@@ -271,12 +248,6 @@ class _Writer:
         self.label("row.end")
         row = self._collect()
         self._finish(row, factors)
-        self.label("row.next")
-        for name, k in self._sums():
-            kind = f"<{self.lengths[k]} x double>"
-            self.do(
-                f"%{name}.{k}.next = phi {kind} [ zeroinitializer, %flush ], [ %{name}.{k}.sum, %row.end ]"
-            )
         self.do("%again = icmp slt i64 %i.next, %end")
         self.do("br i1 %again, label %row, label %done")
         self.label("done")
@@ -302,9 +273,6 @@ class _Writer:
         parts = 2 if is_complex(self.kernel.dtype_matrix) else 1
         return [(part, k) for part in range(parts) for k in range(len(self.lengths))]
 
-    def _sums(self) -> list[tuple[str, int]]:
-        return [(name, k) for name in self.kernel.sums for k in range(len(self.lengths))]
-
     def _entries(self) -> None:
         """Write the loop over the entries of a row."""
         self.label("entry")
@@ -322,7 +290,7 @@ class _Writer:
         }
         for part, k in self._products():
             length, name = self.lengths[k], f"%s{part}.{k}"
-            self.multiply_add(repeated[part, length], row[k], name, length, self.bits, f"{name}.next")
+            self.multiply_add(repeated[part, length], row[k], name, length, f"{name}.next")
         self.do("%q.next = add nsw i64 %q, 1")
         self.do("%more = icmp slt i64 %q.next, %last")
         self.do("br i1 %more, label %entry, label %row.end")
@@ -341,52 +309,16 @@ class _Writer:
         return [self.new(f"fadd {self.vector(k)} {a}, {turned[k]}") for k, a in enumerate(row)]
 
     def _finish(self, row: list[str], factors: dict[str, Callable[..., list[str]]]) -> None:
-        """Write Y, Z and the sums over rows."""
+        """Write Y."""
         kernel = self.kernel
-        X = self.load_row("x", "%i") if kernel.shift != "none" or {"xx", "xy"} & set(kernel.dots) else []
         if kernel.shift != "none":
+            X = self.load_row("x", "%i")
             minus = [self.new(f"fneg {self.vector(k)} {x}") for k, x in enumerate(X)]
             row = factors["shift"](minus, row)
         row = factors["alpha"](row, None)
         if kernel.beta != "zero":
             row = factors["beta"](self.load_row("y", "%i"), row)
         self.store_row("y", "%i", row)
-        if kernel.delta != "none":
-            Z = factors["eta"](row, None)
-            if kernel.delta != "zero":
-                Z = factors["delta"](self.load_row("z", "%i"), Z)
-            self.store_row("z", "%i", Z)
-        if not kernel.sums:
-            self.do("br label %row.next")
-            return
-        blocks = {"x": self._double(X) if X else [], "y": self._double(row)}
-        if "xiy" in kernel.sums:
-            blocks["iy"] = [self.turn(y, n, "double") for y, n in zip(blocks["y"], self.lengths, strict=True)]
-        for name, k in self._sums():
-            a, b = blocks[name[0]][k], blocks[name[1:]][k]
-            self.multiply_add(a, b, f"%{name}.{k}", self.lengths[k], 64, f"%{name}.{k}.sum")
-        phase = self.new(f"and i64 %i.next, {DOT_ROWS - 1}")
-        full = self.new(f"icmp eq i64 {phase}, 0")
-        ends = self.new("icmp eq i64 %i.next, %end")
-        self.do(f"br i1 {self.new(f'or i1 {full}, {ends}')}, label %flush, label %row.next")
-        self.label("flush")
-        for number, name in enumerate(kernel.sums):
-            for k, begin in enumerate(self.begins):
-                kind = f"<{self.lengths[k]} x double>"
-                at = number * kernel.lanes + begin
-                place = self.new(f"getelementptr double, ptr %dots, i64 {at}")
-                old = self.new(f"load {kind}, ptr {place}, align 8")
-                total = self.new(f"fadd {kind} {old}, %{name}.{k}.sum")
-                self.do(f"store {kind} {total}, ptr {place}, align 8")
-        self.do("br label %row.next")
-
-    def _double(self, row: list[str]) -> list[str]:
-        if self.bits == 64:
-            return row
-        return [
-            self.new(f"fpext {self.vector(k)} {value} to <{self.lengths[k]} x double>")
-            for k, value in enumerate(row)
-        ]
 
 
 def _real(bits: int) -> str:

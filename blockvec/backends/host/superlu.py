@@ -25,7 +25,6 @@ class HostFactors(Factors):
         self.width = self._factors.width
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
-        """Factorise; False if a pivot is zero."""
         if is_nearly_full(matrix):
             return self._by(LapackFactors, matrix, exchanges_rows)
         if pardiso.accepts(matrix.dtype.name) and not is_narrow(matrix):
@@ -42,21 +41,17 @@ class HostFactors(Factors):
 
     @property
     def entries(self) -> int:
-        """Stored elements."""
         return self._factors.entries
 
     @property
     def nbytes(self) -> int:
-        """Memory of the factors."""
         return self._factors.nbytes
 
     @property
     def negative(self) -> int | None:
-        """Number of negative eigenvalues; None if the factors do not tell."""
         return self._factors.negative
 
     def solve(self, B: Array) -> Array:
-        """Solve for a block."""
         return self._factors.solve(B)
 
 
@@ -82,7 +77,6 @@ class SuperLuFactors(Factors):
         self._entries = self._element_bytes = 0
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
-        """Factorise; without exchanges of rows the pivots are on the diagonal."""
         # The columns of a Hermitian matrix are its rows, conjugated.
         data = matrix.data.conj() if matrix.dtype.kind == "c" else matrix.data
         columns = sp.csc_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -106,21 +100,17 @@ class SuperLuFactors(Factors):
 
     @property
     def entries(self) -> int:
-        """Stored elements of both factors."""
         return self._entries
 
     @property
     def nbytes(self) -> int:
-        """Memory of the elements and their indices."""
         return self.entries * self._element_bytes
 
     @property
     def negative(self) -> int | None:
-        """Count the negative pivots; None if rows were exchanged."""
         if self._lu is None or not np.array_equal(self._lu.perm_r, self._lu.perm_c):
             return None
         return int(np.count_nonzero(self._lu.U.diagonal().real < 0))
 
     def solve(self, B: Array) -> Array:
-        """Solve for a block."""
         return np.asarray(self._lu.solve(np.asarray(B)))

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import threadpoolctl
 
-from ...config import options
 from ...kernels.limits import ceil_div
+from ...system.config import options
 
 Result = TypeVar("Result")
 
@@ -141,19 +141,22 @@ class _Workers:
         """Start a job on up to ``n_running - 1`` threads in the caller's context, options included."""
         self.keep_off_this_core(n_running)
         crew: list[_Worker] = []
-        with contextlib.suppress(RuntimeError):  # the system allows no more threads: these do all the work
+        try:
             while len(crew) < n_running - 1:
                 crew.append(self._take())
+        except RuntimeError:  # the system allows no more threads: these do all the work
+            pass
         for worker in crew:
             worker.start(functools.partial(contextvars.copy_context().run, job))
         return crew
 
     def _take(self) -> _Worker:
-        with contextlib.suppress(IndexError):
+        try:
             return self._idle.pop()
-        worker = _Worker()
-        self._threads.append(worker.native_id)
-        return worker
+        except IndexError:
+            worker = _Worker()
+            self._threads.append(worker.native_id)
+            return worker
 
     def finish(self, worker: _Worker) -> BaseException | None:
         """Wait until a worker is done; return the exception that it raised."""

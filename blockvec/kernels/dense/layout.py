@@ -13,7 +13,7 @@ from typing import TypeVar
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, LINE_BYTES, WARP, ceil_div, round_up
-from ..problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ..problem import TsmmProblem, TsmttsmProblem, itemsize, parts_of
 from ..source import Constant, constants_of
 
 Product = TypeVar("Product", TsmttsmProblem, TsmmProblem)
@@ -31,25 +31,6 @@ def refuse_widths(problem: TsmttsmProblem | TsmmProblem, device: DeviceInfo) -> 
     if not 1 <= problem.M <= MAX_WIDTH or not 1 <= problem.N <= MAX_WIDTH:
         return f"widths are 1 to {MAX_WIDTH}, not {problem.M} and {problem.N}"
     return None
-
-
-class Teams:
-    """The threads of a configuration with `warps` per team and `teams` per block."""
-
-    __slots__ = ()
-
-    warps: int
-    teams: int
-
-    @property
-    def lanes(self) -> int:
-        """Threads of a team."""
-        return WARP * self.warps
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.lanes * self.teams
 
 
 def shape_of(problem: Product) -> Product:
@@ -75,11 +56,6 @@ def prefetches_ends(problem: TsmmProblem) -> bool:
     """
     row_bytes = problem.N * itemsize(problem.dtype)
     return shares_sectors(problem) and problem.N > problem.M and row_bytes >= LINE_BYTES
-
-
-def parts_of(dtype: str) -> int:
-    """Count the real numbers of an element."""
-    return 2 if is_complex(dtype) else 1
 
 
 def widest(*multiples: int) -> int:
@@ -201,12 +177,12 @@ def operand_constants(
     operands: tuple[Operand, Operand],
     slabs: tuple[Slab, Slab],
     vectors: tuple[int, int],
-    is_staged: tuple[bool, bool],
+    is_staged: bool,
 ) -> dict[str, Constant]:
     """Collect the kernels' constants of both tall operands."""
     constants: dict[str, Constant] = {}
-    for name, operand, slab, vector, staged in zip("AB", operands, slabs, vectors, is_staged, strict=True):
-        constants[f"{name}_LINEAR"] = slab.is_linear if staged else operand.is_linear
+    for name, operand, slab, vector in zip("AB", operands, slabs, vectors, strict=True):
+        constants[f"{name}_LINEAR"] = slab.is_linear if is_staged else operand.is_linear
         constants[f"{name}_VECTOR"] = vector
         fields = constants_of(slab, "piece", "pitch", "pad_rows", "pad")
         constants |= {f"{name}_{field}": value for field, value in fields.items()}
@@ -234,7 +210,6 @@ def make_slab(
     count: int,
     lanes: Callable[[Slab, int], Iterable[int]],
     *,
-    is_padded: bool = False,
     is_stored: bool = False,
 ) -> tuple[Slab, int, int]:
     """Lay out a slab so that reading it causes few bank conflicts.
@@ -249,8 +224,6 @@ def make_slab(
         Consecutive rows per thread, contiguous where a thread takes all columns.
     lanes : callable
         Offsets at which the lanes of a warp start, given the slab and the bytes of their accesses.
-    is_padded : bool
-        Whether contiguous rows are nevertheless staged one by one.
     is_stored : bool
         Whether the slab is copied back to memory, in whole pieces.
 
@@ -263,21 +236,20 @@ def make_slab(
         Cycles in which shared memory serves one access of a warp.
     """
     row_bytes = operand.row_bytes
-    is_linear = operand.is_linear and not is_padded
-    if is_linear:
+    if operand.is_linear:
         piece = widest(operand.align, rows * row_bytes)
         period = BANK_ROW_BYTES // math.gcd(BANK_ROW_BYTES, row_bytes)  # rows after which the banks repeat
         pad_rows = math.lcm(period, count)
         choices = [Slab(rows, row_bytes, True, piece, row_bytes, pad_rows, pad) for pad in _PADS]
     else:
-        # The alignment of contiguous rows is that of their first one.
-        align = widest(operand.align, row_bytes) if operand.is_linear else operand.align
         whole = widest(row_bytes) if is_stored else 1 << (row_bytes.bit_length() - 1)
         pitch = round_up(row_bytes, 16)
-        choices = [Slab(rows, row_bytes, False, min(align, whole, 16), pitch + pad, rows, 0) for pad in _PADS]
+        choices = [
+            Slab(rows, row_bytes, False, min(operand.align, whole, 16), pitch + pad, rows, 0) for pad in _PADS
+        ]
     best, best_vector, least = choices[0], 0, 1 << 30
     for slab in choices:
-        vector = operand.staged_vector(slab.pitch, count, is_linear)
+        vector = operand.staged_vector(slab.pitch, count, operand.is_linear)
         cycles = load_cycles(lanes(slab, vector), vector)
         if cycles < least:
             best, best_vector, least = slab, vector, cycles

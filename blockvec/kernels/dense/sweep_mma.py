@@ -38,7 +38,7 @@ _MAX_PIECES_COLUMNS = 4
 
 @frozen
 class SweepMmaConfig:
-    """One way to run the kernel.
+    """One way to run the kernel, with one thread block per multiprocessor.
 
     Attributes
     ----------
@@ -50,15 +50,12 @@ class SweepMmaConfig:
         Warps of a thread block.
     wc : int
         Warps that share the columns of the basis; the others share the rows.
-    blocks : int
-        Thread blocks resident on a multiprocessor.
     """
 
     rows: int
     stages: int
     warps: int
     wc: int
-    blocks: int = 1
 
     @property
     def threads(self) -> int:
@@ -207,7 +204,7 @@ def shared_bytes(problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo)
 
 def grid(problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
     """Compute the number of blocks of a launch."""
-    return min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows))
+    return min(device.multiprocessors, ceil_div(problem.K, config.rows))
 
 
 def registers(problem: SweepLike, config: SweepMmaConfig) -> int:
@@ -233,14 +230,14 @@ def refuse(problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> st
         return f"{config.rows} rows are no multiple of {unit}"
     if config.stages < 2:
         return f"{config.stages} stages; a pipeline has at least two"
-    reason = excess_threads(config.threads, config.blocks, device)
-    reason = reason or excess_registers(registers(problem, config), config.threads, config.blocks, device)
+    reason = excess_threads(config.threads, 1, device)
+    reason = reason or excess_registers(registers(problem, config), config.threads, 1, device)
     if reason:
         return reason
     if config.rows * shape.M * 8 * shape.parts >= 1 << 20:
         return "a stage is larger than a barrier can count"
     shared = shared_bytes(problem, config, device) + STATIC_SHARED_BYTES
-    return excess_shared(shared, config.blocks, device)
+    return excess_shared(shared, 1, device)
 
 
 def row_unit(shape: Shape, wr: int) -> int:
@@ -277,7 +274,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         self.name, self.problem_type = name, problem_type
 
     def refuse_problem(self, problem: SweepLike, device: DeviceInfo) -> str | None:
-        """Explain why no configuration can run a problem."""
         if device.kind != "cuda" or architecture_of(device) < 90:
             return f"needs bulk copies, which begin with sm_90; the device is {device.architecture}"
         types = problem.dtypes
@@ -302,7 +298,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         return None
 
     def chain_length(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions that makes an element of a result."""
         shape = shape_of(problem)
         update = shape.parts * ceil_div(shape.M, config.wc) + config.wc + 1 if shape.update else 0
         scale = shape.parts * shape.N if shape.scale else 0
@@ -316,7 +311,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         return update + scale + rows + shares + max(sums, blocks if sums else 0)
 
     def source(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str:
-        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         shape = shape_of(problem)
         constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA_ONE": shape.alpha == "one"}
         constants |= constants_of(shape, omit=("K", "parts", "ldw", "ldv", "alpha"))
@@ -324,7 +318,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         return render(self.kernel_name(problem), "dense/sweep_mma.cu", constants)
 
     def workspace_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        """Compute the workspace of a launch in bytes, 0 for A C; see `launch.partials_bytes`."""
         shape = shape_of(problem)
         if not shape.has_sum:
             return 0

@@ -30,7 +30,7 @@ class Recipe:
 
     Attributes
     ----------
-    warps, wc, blocks
+    warps, wc
         As in the configuration.
     tile_kb : int
         Kilobytes of rows of the basis per multiprocessor in a tile, about; 0 for the fewest rows.
@@ -39,7 +39,6 @@ class Recipe:
     warps: int
     wc: int
     tile_kb: int
-    blocks: int = 1
 
 
 # Of 80 recipes; the others would gain 0.1 per cent of the predicted time in the geometric mean of 467 drawn
@@ -122,17 +121,16 @@ class SweepMmaModel(Model[SweepLike, SweepMmaConfig, Recipe]):
     recipes = RECIPES
 
     def configure(self, problem: SweepLike, recipe: Recipe, device: DeviceInfo) -> SweepMmaConfig | None:
-        """Make the configuration of a recipe for a problem; None if they do not fit."""
         shape = shape_of(problem)
         if recipe.wc > ceil_div(shape.M, shape.block):
             return None
         unit = row_unit(shape, recipe.warps // recipe.wc)
         unit_bytes = unit * shape.M * 8 * shape.parts
-        rows = max(1, round((recipe.tile_kb << 10) // recipe.blocks / unit_bytes)) * unit
-        base = SweepMmaConfig(rows, 2, recipe.warps, recipe.wc, recipe.blocks)
+        rows = max(1, round((recipe.tile_kb << 10) / unit_bytes)) * unit
+        base = SweepMmaConfig(rows, 2, recipe.warps, recipe.wc)
         parts = layout(problem, base)
-        share = device.shared_bytes_per_multiprocessor // recipe.blocks
-        share -= STATIC_SHARED_BYTES + RESERVED_SHARED_BYTES + parts.after_bytes
+        reserved = STATIC_SHARED_BYTES + RESERVED_SHARED_BYTES + parts.after_bytes
+        share = device.shared_bytes_per_multiprocessor - reserved
         return replace(base, stages=max(2, min(share // parts.stage_bytes, _MAX_STAGES)))
 
     def predict(
@@ -141,20 +139,18 @@ class SweepMmaModel(Model[SweepLike, SweepMmaConfig, Recipe]):
         """Predict the time of a valid configuration in seconds.
 
         The time of a block per tile is the longer of its share of memory time and of its work, the sum of the
-        tensor products of the busiest quadrant, copies, and the additional work of each mode. Blocks on one
-        multiprocessor share the tensor pipes only.
+        tensor products of the busiest quadrant, copies, and the additional work of each mode.
         """
         shape = shape_of(problem)
         ceilings = ceilings or _CEILINGS
         blocks = grid(problem, config, device)
         tiles = ceil_div(shape.K, config.rows)
         turns = ceil_div(tiles, blocks)
-        resident = ceil_div(blocks, device.multiprocessors)
         memory_s = memory_time(traffic(problem), ceilings) / _MEMORY_RATE * turns * blocks / tiles
-        flight = resident * (config.stages - 1) * config.rows * shape.M * 8 * shape.parts
-        wanted = ceilings.read_gb_s * 1e9 / min(blocks, device.multiprocessors) * _MEMORY_LATENCY_S
+        flight = (config.stages - 1) * config.rows * shape.M * 8 * shape.parts
+        wanted = ceilings.read_gb_s * 1e9 / blocks * _MEMORY_LATENCY_S
         memory_s *= (1 + (wanted / flight) ** 4) ** 0.25 + _FEW_STAGES / (config.stages - 1)
-        products = _products(shape, config) * ceil_div(config.warps * resident, 4) * _MMA_CYCLES
+        products = _products(shape, config) * ceil_div(config.warps, 4) * _MMA_CYCLES
         cycles = products + _TURN_CYCLES + _copy_cycles(shape, config) + _extra_cycles(shape, config)
         work_s = turns * cycles / CLOCK_HZ
         body: float = (memory_s**_SHARPNESS + work_s**_SHARPNESS) ** (1 / _SHARPNESS)

@@ -110,7 +110,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     shared_bytes = staticmethod(shared_bytes)
 
     def refuse(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
         return refuse_problem(problem, device) or invalid(problem, config, device)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
@@ -118,7 +117,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
         return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_COLUMNS
 
     def chain_length(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions, in the result's precision, that makes an element of B."""
         if real_bytes(problem.dtype) == 4:
             return 2  # sums are in double precision
         # A chain of 2 M products, whose sum is bounded by three times that of moduli; their factors are
@@ -126,7 +124,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
         return 3 * 2 * problem.M + 6
 
     def source(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str:
-        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {
             "M": problem.M,
@@ -144,14 +141,11 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
         return render(self.kernel_name(problem), "dense/tsmm_3m.cu", constants, types)
 
     def workspace_bytes(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        """Compute the workspace of a launch in bytes: counters of the tile queue, zero between launches."""
         return QUEUE_BYTES
 
     def grid(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        """Compute the number of blocks of a launch."""
         return min(device.multiprocessors, ceil_div(problem.K, ROWS))
 
     def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
-        """Create the function that packs the kernel's arguments, with pitches in bytes."""
         size = itemsize(problem.dtype)
         return pack_product(problem, (problem.lda * size, problem.ldb * size))

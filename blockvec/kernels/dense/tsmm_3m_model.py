@@ -27,7 +27,6 @@ class Tsmm3mModel(Model[TsmmProblem, Tsmm3mConfig, int]):
     recipes = (4, 8)
 
     def configure(self, problem: TsmmProblem, recipe: int, device: DeviceInfo) -> Tsmm3mConfig:
-        """Make the configuration of a recipe."""
         return Tsmm3mConfig(recipe)
 
     def predict(
@@ -37,7 +36,6 @@ class Tsmm3mModel(Model[TsmmProblem, Tsmm3mConfig, int]):
         device: DeviceInfo,
         ceilings: Ceilings | None = None,
     ) -> float:
-        """Predict the time of a valid configuration in seconds: of memory or of the tensor pipes."""
         shape = shape_of(problem, device)
         count = passes(problem)
         products, additions = 3 * ceil_div(problem.N, 8), 2 * count

@@ -16,18 +16,15 @@ from typing import Literal
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
-from ..limits import ceil_div, excess, round_up
-from ..problem import TsmmProblem, is_complex, itemsize
+from ..limits import WARP, ceil_div, excess, round_up
+from ..problem import TsmmProblem, is_complex, itemsize, parts_of
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 from .layout import (
-    NAMED_BARRIERS,
     Operand,
     Slab,
-    Teams,
     make_slab,
     operand_constants,
-    parts_of,
     refuse_widths,
     shape_of,
     widest,
@@ -39,17 +36,18 @@ STATIC_SHARED_BYTES = 64  # bound on the variables of the kernel itself
 # tile queue gains 3 to 7 per cent where memory limits, and costs up to 10 where products do.
 _QUEUED_PRODUCTS = 4.3
 
-Coefficients = Literal["registers", "shared", "cache"]
+Coefficients = Literal["registers", "shared"]
 
 
 @frozen
-class TsmmFmaConfig(Teams):
+class TsmmFmaConfig:
     """One way to run the kernel.
 
     Attributes
     ----------
     spread : int
-        Threads that share a row of B: a power of two up to 32.
+        Threads that share a row of B: a power of two up to 32. Columns are assigned to them cyclically
+        ("transposed" in the paper).
     ct : int
         Columns of B per thread.
     unroll : int
@@ -59,23 +57,15 @@ class TsmmFmaConfig(Teams):
     kt : int
         Columns of A that a thread loads at a time.
     stages : int
-        Stages of a team's ring; 0 loads directly from memory.
-    staged_out : bool
-        Whether results are stored through shared memory.
+        Stages of a team's ring, through which results are stored, too; 0 loads and stores directly.
     coefficients : str
-        Memory of C: ``"registers"``, ``"shared"`` or ``"cache"``.
-    interleaved : bool
-        Whether columns of B are assigned to threads cyclically ("transposed" in the paper), not in blocks.
+        Memory of C: ``"registers"`` or ``"shared"``.
     unroll_k : int
         Unrolled sets of `kt` columns.
-    warps : int
-        Warps of a team.
     teams : int
-        Teams of a block.
+        Teams of a block, of one warp each.
     blocks : int
         Blocks resident on a multiprocessor.
-    padded : bool
-        Whether contiguous rows are staged one by one, into aligned slabs.
     """
 
     spread: int
@@ -84,19 +74,20 @@ class TsmmFmaConfig(Teams):
     count: int = 1
     kt: int = 1
     stages: int = 0
-    staged_out: bool = False
     coefficients: Coefficients = "shared"
-    interleaved: bool = True
     unroll_k: int = 1
-    warps: int = 1
     teams: int = 8
     blocks: int = 1
-    padded: bool = False
 
     @property
     def rows(self) -> int:
         """Rows of a chunk."""
-        return self.lanes // self.spread * self.unroll
+        return WARP // self.spread * self.unroll
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return WARP * self.teams
 
 
 @frozen
@@ -127,17 +118,15 @@ def operands_of(problem: TsmmProblem, kt: int, ct: int, spread: int) -> tuple[Op
 
 
 @functools.lru_cache(maxsize=16384)
-def _slab(
-    operand: Operand, rows: int, count: int, spread: int, is_a: bool, interleaved: bool, padded: bool
-) -> tuple[Slab, int, int]:
+def _slab(operand: Operand, rows: int, count: int, spread: int, is_a: bool) -> tuple[Slab, int, int]:
     """Lay out the slab of an operand as `make_slab` does; the threads of a row share A."""
 
     def lanes(slab: Slab, vector: int) -> Iterator[int]:
-        step = max(vector, operand.size) if interleaved else operand.tile * operand.size
-        for lane in range(32):
+        step = max(vector, operand.size) if spread > 1 else operand.tile * operand.size
+        for lane in range(WARP):
             yield slab.offset(lane // spread * count) + (0 if is_a else lane % spread * step)
 
-    return make_slab(operand, rows, count, lanes, is_padded=padded, is_stored=not is_a)
+    return make_slab(operand, rows, count, lanes, is_stored=not is_a)
 
 
 @functools.lru_cache(maxsize=16384)
@@ -145,19 +134,15 @@ def plan_of(problem: TsmmProblem, config: TsmmFmaConfig) -> Plan:
     """Compute the plan of a configuration; the problem is a `shape_of`."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     how = (config.rows, config.count, config.spread)
-    slab_a, vector_a, cycles_a = _slab(a, *how, True, False, config.padded)
-    slab_b, vector_b, cycles_b = _slab(b, *how, False, config.interleaved, config.padded)
+    slab_a, vector_a, cycles_a = _slab(a, *how, True)
+    slab_b, vector_b, cycles_b = _slab(b, *how, False)
     if config.stages == 0:
-        vector_a = a.direct_vector(config.count)
-    if not config.staged_out:
-        vector_b = b.direct_vector(config.count)
+        vector_a, vector_b = a.direct_vector(config.count), b.direct_vector(config.count)
     c_row = config.ct * parts_of(problem.dtype_c) * b.real_bytes
     c_vector = 16 if c_row > 16 else widest(c_row)
     c_bytes = problem.M * round_up(c_row, c_vector) * config.spread if config.coefficients == "shared" else 0
-    reads_b = config.staged_out and problem.beta != "zero"
-    b_offset = round_up(slab_a.size, 128) if reads_b else 0
-    out = slab_b.size if config.staged_out else 0
-    stage_bytes = round_up(b_offset + out if reads_b else max(slab_a.size, out), 128) if config.stages else 0
+    b_offset = round_up(slab_a.size, 128) if config.stages and problem.beta != "zero" else 0
+    stage_bytes = round_up(max(slab_a.size, b_offset + slab_b.size), 128) if config.stages else 0
     ring = config.teams * config.stages * stage_bytes
     # The last row's loads of columns past the width stay within the block's memory.
     slack = a.tiles * a.tile * a.size + 16 if config.stages else 0
@@ -185,7 +170,7 @@ def registers(problem: TsmmProblem, config: TsmmFmaConfig) -> int:
     held = problem.M if config.coefficients == "registers" else 1
     coefficients = held * config.ct * parts_of(problem.dtype_c) * words
     old = sums * config.count // config.unroll if problem.beta != "zero" else 0
-    addresses = 44 if config.staged_out else 56 + 2 * config.unroll
+    addresses = 44 if config.stages else 56 + 2 * config.unroll
     if problem.dtype == "complex128" and problem.beta == "general":
         addresses += 40  # scaled numbers of the next rows
     return sums + max(rows + coefficients, old) + addresses
@@ -212,26 +197,15 @@ def misfit(problem: TsmmProblem, config: TsmmFmaConfig) -> str | None:
         return f"{config.kt} columns at a time of {problem.M}"
     if config.coefficients == "registers" and config.unroll_k < ceil_div(problem.M, config.kt):
         return "coefficients in registers need the loop over columns of A unrolled"
-    if config.interleaved and config.spread == 1:
-        return "one thread per row has nothing to interleave"
-    if config.stages == 1 or (config.staged_out and not config.stages):
-        return f"{config.stages} stages{' and a staged result' if config.staged_out else ''}"
-    if config.padded and not (config.stages and (problem.lda == problem.M or problem.ldb == problem.N)):
-        return "only contiguous rows that are staged are padded"
-    if config.warps > 1 and config.teams > NAMED_BARRIERS:
-        return f"{config.teams} teams for {NAMED_BARRIERS} barriers"
-    return None
+    return "1 stage is no ring" if config.stages == 1 else None
 
 
 def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
-    """Check whether warps take chunks from a tile queue, see ``cuda/common/tile_queue.cuh``.
-
-    Teams of one warp only: a shuffle broadcasts the number of a chunk, where several warps need a barrier.
-    """
+    """Check whether warps take chunks from a tile queue, see ``cuda/common/tile_queue.cuh``."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     products = problem.M * problem.N * a.parts * parts_of(problem.dtype_c) * (b.real_bytes // 4)
     is_light = products < _QUEUED_PRODUCTS * (a.row_bytes + b.row_bytes)
-    return config.warps == 1 and config.stages > 0 and is_light
+    return config.stages > 0 and is_light
 
 
 def grid_of(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
@@ -253,13 +227,11 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     pack = staticmethod(pack_product)
 
     def chain_length(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions that makes an element of B."""
         both = is_complex(problem.dtype_a) and is_complex(problem.dtype_c)
         is_scaled = problem.alpha != "one" or problem.beta != "zero"
         return (2 if both else 1) * problem.M + (2 if is_scaled else 0)
 
     def source(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str:
-        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         plan = plan_of(shape_of(problem), config)
         parts_c = parts_of(problem.dtype_c)
         types = {
@@ -274,18 +246,16 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
             "PC": parts_c,
             "ALPHA_ONE": problem.alpha == "one",
         }
-        constants |= constants_of(problem, "beta") | constants_of(config, omit=("padded",))
+        constants |= constants_of(problem, "beta") | constants_of(config)
         constants |= {
             "DEALS": uses_queue(problem, config),
             "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
         }
-        is_staged = (config.stages > 0, config.staged_out)
-        constants |= operand_constants((plan.a, plan.b), plan.slabs, plan.vectors, is_staged)
+        constants |= operand_constants((plan.a, plan.b), plan.slabs, plan.vectors, config.stages > 0)
         constants |= constants_of(plan, "c_vector", "b_offset", "stage_bytes", "c_offset")
         return render(self.kernel_name(problem), "dense/tsmm_fma.cu", constants, types)
 
     def shared_bytes(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block: the rings and the coefficients."""
         return plan_of(shape_of(problem), config).shared_bytes
 
     def workspace_bytes(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:

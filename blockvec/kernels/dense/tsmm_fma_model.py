@@ -5,15 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..family import Model
-from ..limits import CLOCK_HZ, MAX_REGISTERS, SECTOR_BYTES, ceil_div, covered_rate, round_up, smooth_max
-from ..problem import TsmmProblem, is_complex, itemsize
+from ..limits import (
+    CLOCK_HZ,
+    MAX_REGISTERS,
+    SECTOR_BYTES,
+    WARP,
+    ceil_div,
+    covered_rate,
+    round_up,
+    smooth_max,
+)
+from ..problem import TsmmProblem, is_complex, itemsize, parts_of
 from ..roofline import Ceilings, memory_time
-from .layout import MAX_WIDTH, parts_of, shape_of, widest
+from .layout import MAX_WIDTH, shape_of, widest
 from .model import view_traffic
 from .tsmm_fma import (
     Coefficients,
@@ -34,8 +42,8 @@ class Recipe:
 
     Attributes
     ----------
-    spread, unroll, coefficients, stages, padded
-        As in the configuration; results are stored through shared memory, unless there are no stages.
+    spread, unroll, coefficients, stages
+        As in the configuration.
     rounded : bool
         Whether columns of B per thread make up whole vectors of 16 bytes.
     whole : bool
@@ -51,7 +59,6 @@ class Recipe:
     whole: bool = False
     warps: int = 8
     stages: int = 3
-    padded: bool = False
 
 
 # Of 2,300 recipes; none is missed in the geometric mean of 620 drawn products, and 7 per cent of the time
@@ -88,7 +95,6 @@ RECIPES: Sequence[Recipe] = (
     Recipe(16, 4, stages=2),
     Recipe(16, 4, warps=4),
     Recipe(32, 4, warps=4),
-    *(Recipe(spread, unroll, padded=True) for spread in (4, 8) for unroll in (4, 8)),
 )
 SPARE: Sequence[Recipe] = (
     *(Recipe(spread, 1, warps=4, stages=2) for spread in (1, 2, 4, 8, 16, 32)),
@@ -116,7 +122,6 @@ def _tiled(
     config = TsmmFmaConfig(
         *(spread, ct, unroll, count, kt),
         coefficients=coefficients,
-        interleaved=spread > 1,
         unroll_k=unroll_k,
     )
     fits = registers(problem, config) <= MAX_REGISTERS and misfit(problem, config) is None
@@ -170,18 +175,12 @@ def _chunk_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, f
     fma, issue, loads = _tile_cycles(problem, config)
     out = config.unroll * config.ct * plan.b.size
     overhead = 60.0
-    groups = config.lanes // config.spread
+    groups = WARP // config.spread
     if config.stages:
-        overhead = _CHUNK_INSTRUCTIONS + _COPY_CYCLES * plan.slabs[0].copies(config.lanes)
+        overhead = _CHUNK_INSTRUCTIONS + _COPY_CYCLES * plan.slabs[0].copies(WARP)
         accesses = config.unroll // config.count * _row_tiles(problem, config, plan)
         loads += max(0.0, 4 * accesses * plan.access_cycles[0] - config.unroll * plan.a.row_bytes)
-    else:
-        # From memory, a load takes a cycle per line of 128 bytes that contains rows of the warp.
-        lines = max(groups * plan.a.row_bytes / 128 if plan.a.is_linear else groups, plan.vectors[0] / 4)
-        loads += 4 * config.unroll * plan.a.row_bytes / plan.vectors[0] * lines
-        issue *= 1.1
-    if config.staged_out:
-        overhead += (1 if problem.beta == "zero" else 2) * _COPY_CYCLES * plan.slabs[1].copies(config.lanes)
+        overhead += (1 if problem.beta == "zero" else 2) * _COPY_CYCLES * plan.slabs[1].copies(WARP)
         accesses = (
             config.unroll
             // config.count
@@ -189,6 +188,10 @@ def _chunk_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, f
         )
         loads += out + 4 * accesses * plan.access_cycles[1]
     else:
+        # From memory, a load takes a cycle per line of 128 bytes that contains rows of the warp.
+        lines = max(groups * plan.a.row_bytes / 128 if plan.a.is_linear else groups, plan.vectors[0] / 4)
+        loads += 4 * config.unroll * plan.a.row_bytes / plan.vectors[0] * lines
+        issue *= 1.1
         lines = max(groups * plan.b.row_bytes / 128 if plan.b.is_linear else groups, plan.vectors[1] / 4)
         loads += 4 * out / plan.vectors[1] * lines
     steps = ceil_div(ceil_div(problem.M, config.kt), config.unroll_k)
@@ -213,17 +216,13 @@ class TsmmFmaModel(Model[TsmmProblem, TsmmFmaConfig, Recipe]):
     recipes, spare = RECIPES, SPARE
 
     def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmFmaConfig | None:
-        """Make the configuration of a recipe for a problem; None if they do not fit."""
         problem = shape_of(problem)
         config = _tiled(problem, *_tiles(recipe))
         if config is None or (recipe in RECIPES and config not in _best(problem)):
             return None
-        a, b = operands_of(problem, config.kt, config.ct, config.spread)
-        if recipe.padded and not any(x.is_linear and x.tiles > 1 and x.row_bytes % 16 for x in (a, b)):
-            return None
-        resident: Any = {"teams": min(recipe.warps, 8), "blocks": max(1, recipe.warps // 8)}
-        is_staged = recipe.stages > 0
-        return replace(config, staged_out=is_staged, stages=recipe.stages, padded=recipe.padded, **resident)
+        return replace(
+            config, stages=recipe.stages, teams=min(recipe.warps, 8), blocks=max(1, recipe.warps // 8)
+        )
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         """Compare with tensor cores, in single precision.
@@ -262,16 +261,14 @@ class TsmmFmaModel(Model[TsmmProblem, TsmmFmaConfig, Recipe]):
         resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
         moved = view_traffic(problem)
         ahead = config.stages - 0.5 if config.stages else 0.6
-        row_bytes = plan.a.row_bytes + (
-            plan.b.row_bytes if problem.beta != "zero" and config.staged_out else 0
-        )
+        row_bytes = plan.a.row_bytes + (plan.b.row_bytes if problem.beta != "zero" and config.stages else 0)
         flight = resident * config.teams * min(ahead, max(turns, 1)) * config.rows * row_bytes
         limit = memory_time(moved, ceilings or _CEILINGS)
-        if not config.staged_out and config.spread * plan.vectors[1] < SECTOR_BYTES:
+        if not config.stages and config.spread * plan.vectors[1] < SECTOR_BYTES:
             limit *= _PARTIAL_WRITES
         share = min(moved.read_bytes / max(limit, 1e-12) / busy, _SM_BYTES_PER_CYCLE * CLOCK_HZ)
         quadrant, warp = _chunk_cycles(shape, config)
-        warps_per_quadrant = ceil_div(resident * config.teams * config.warps, 4)
+        warps_per_quadrant = ceil_div(resident * config.teams, 4)
         return _LAUNCH_S + smooth_max(
             moved.read_bytes / (busy * covered_rate(share, flight)),
             turns * warps_per_quadrant * quadrant / CLOCK_HZ,

@@ -267,17 +267,14 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     shared_bytes = staticmethod(shared_bytes)
 
     def refuse(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
         return refuse_problem(problem, device) or invalid(problem, config, device)
 
     def chain_length(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions, in the result's precision, that makes an element of B."""
         if real_bytes(problem.dtype) == 4:
             return 2  # sums are in double precision
         return shape_of(problem, device).parts * problem.M + (problem.beta != "zero")
 
     def source(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> str:
-        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {
             "M": problem.M,
@@ -302,14 +299,11 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         return render(name, "dense/tsmm_mma.cu", constants, types)
 
     def workspace_bytes(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the workspace of a launch in bytes: counters of the tile queue, zero between launches."""
         return QUEUE_BYTES
 
     def grid(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the number of blocks of a launch."""
         return min(device.multiprocessors, ceil_div(problem.K, config.rows))
 
     def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
-        """Create the function that packs the kernel's arguments, with pitches in bytes."""
         size = itemsize(problem.dtype)
         return pack_product(problem, (problem.lda * size, problem.ldb * size))

@@ -251,7 +251,6 @@ class TsmmMmaModel(Model[TsmmProblem, TsmmMmaConfig, Recipe]):
     recipes, spare = RECIPES, SPARE
 
     def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmMmaConfig | None:
-        """Make the configuration of a recipe for a problem; None if they do not fit."""
         shape = shape_of(problem, device)
         if recipe.split > shape.nt:
             return None

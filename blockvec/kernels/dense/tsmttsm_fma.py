@@ -15,18 +15,16 @@ from typing import Literal
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import pack_product, partials_bytes, partials_chain
-from ..limits import architecture_of, ceil_div, excess, round_up
-from ..problem import TsmttsmProblem, is_complex
+from ..limits import WARP, architecture_of, ceil_div, excess, round_up
+from ..problem import TsmttsmProblem, is_complex, parts_of
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 from .layout import (
     NAMED_BARRIERS,
     Operand,
     Slab,
-    Teams,
     make_slab,
     operand_constants,
-    parts_of,
     refuse_widths,
     shape_of,
 )
@@ -38,12 +36,11 @@ STATIC_SHARED_BYTES = 256  # bound on the variables of the kernel itself
 
 _CHAIN_ROWS = {"registers": 128, "shared": 1024}  # that a thread adds up in single precision
 
-Sums = Literal["plain", "double", "registers", "shared"]
-Reduction = Literal["partials", "blocks", "threads", "none"]
+Sums = Literal["plain", "registers", "shared"]
 
 
 @frozen
-class TsmttsmFmaConfig(Teams):
+class TsmttsmFmaConfig:
     """One way to run the kernel.
 
     Attributes
@@ -62,21 +59,13 @@ class TsmttsmFmaConfig(Teams):
         Teams of a block.
     blocks : int
         Blocks resident on a multiprocessor.
-    leapfrog : bool
-        Whether a step's operands are loaded during the step before.
     interleaved : bool
         Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
     unroll : int
         Unrolled steps of a stage.
     sums : str
-        Accumulation: ``"plain"`` in the result's type (double precision problems), ``"double"`` in double
-        precision, ``"registers"`` or ``"shared"`` in short single precision chains that are added to double
-        precision sums there.
-    reduction : str
-        ``"partials"`` over the blocks in a fixed order; ``"blocks"`` or ``"threads"`` by atomic additions of
-        each, in no fixed order; ``"none"`` leaves no result, to time the others against.
-    padded : bool
-        Whether contiguous rows are staged one by one, into aligned slabs.
+        Accumulation: ``"plain"`` in the result's type (double precision problems), ``"registers"`` or
+        ``"shared"`` in short single precision chains that are added to double precision sums there.
     """
 
     tm: int
@@ -87,12 +76,19 @@ class TsmttsmFmaConfig(Teams):
     warps: int = 1
     teams: int = 8
     blocks: int = 1
-    leapfrog: bool = False
     interleaved: bool = False
     unroll: int = 1
     sums: Sums = "plain"
-    reduction: Reduction = "partials"
-    padded: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a team."""
+        return WARP * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.teams
 
 
 @frozen
@@ -156,14 +152,7 @@ def _is_triangle(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> bool:
 
 @functools.lru_cache(maxsize=16384)
 def _slab(
-    operand: Operand,
-    rows: int,
-    count: int,
-    groups: int,
-    others: int,
-    first: bool,
-    interleaved: bool,
-    padded: bool,
+    operand: Operand, rows: int, count: int, groups: int, others: int, first: bool, interleaved: bool
 ) -> tuple[Slab, int, int]:
     """Lay out the slab of an operand as `make_slab` does; `others` tiles of C share each of its tiles."""
 
@@ -174,7 +163,7 @@ def _slab(
             tile = lane % tiles % operand.tiles if first else lane % tiles // others
             yield slab.offset(min(lane // tiles, groups - 1) * count) + tile * step
 
-    return make_slab(operand, rows, count, lanes, is_padded=padded)
+    return make_slab(operand, rows, count, lanes)
 
 
 @functools.lru_cache(maxsize=16384)
@@ -186,8 +175,8 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
     groups = max(1, config.lanes // tiles)
     rows = config.steps * groups * config.count
     how = (rows, config.count, groups)
-    slab_a, vector_a, cycles_a = _slab(a, *how, b.tiles, True, config.interleaved, config.padded)
-    slab_b, vector_b, cycles_b = _slab(b, *how, a.tiles, False, config.interleaved, config.padded)
+    slab_a, vector_a, cycles_a = _slab(a, *how, b.tiles, True, config.interleaved)
+    slab_b, vector_b, cycles_b = _slab(b, *how, a.tiles, False, config.interleaved)
     if config.stages == 0:
         vector_a, vector_b = a.direct_vector(config.count), b.direct_vector(config.count)
     if problem.same:
@@ -234,18 +223,18 @@ def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceI
     a, b = operands_of(problem, config.tm, config.tn)
     is_one = problem.same and a.tiles * b.tiles == 1
     values = config.tm * (config.tm + 1) // 2 if is_one else config.tm * config.tn
-    words = 2 if not is_single(problem) or config.sums == "double" else 1
+    words = 1 if is_single(problem) else 2
     # From sm_100 on the compiler adds pairs of numbers in single precision at once, and keeps some twice.
     twice = device is not None and architecture_of(device) >= 100 and config.sums in ("shared", "registers")
     sums = values * max(a.parts, b.parts) * (words + twice + (2 if config.sums == "registers" else 0))
     stored = config.tm * a.size // 4 + (0 if is_one else config.tn * b.size // 4)
-    ahead = (1 if config.stages else config.steps) * (2 if config.leapfrog else 1)
+    ahead = 1 if config.stages else config.steps
     converted = (
         (config.tm * a.parts + config.tn * b.parts) * words
         if 4 * words > min(a.real_bytes, b.real_bytes)
         else 0
     )
-    addresses = 36 + 44 * config.leapfrog if config.stages else 32 + 4 * ahead
+    addresses = 36 if config.stages else 32 + 4 * ahead
     chunk = (8 if config.stages else 24) if config.sums == "shared" else 0  # of the loop over chains
     return sums + stored * config.count * ahead + converted + addresses + chunk
 
@@ -270,16 +259,8 @@ def _misfit(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> str | None:
         return "one tile has nothing to interleave"
     if (config.sums == "plain") == is_single(problem):
         return f"sums {config.sums!r} are not for {problem.dtype}"
-    if config.reduction == "none":
-        return "without a reduction there is no result"
-    if config.sums == "shared" and config.reduction == "threads":
-        return "sums kept by a block cannot be added up by its threads"
     if config.stages == 1 or (config.stages and config.steps % config.unroll):
         return f"{config.stages} stages of {config.steps} steps, unrolled {config.unroll} times"
-    if config.stages and config.leapfrog and config.steps == 1:
-        return "one step a stage has no next one to load ahead"
-    if config.padded and not (config.stages and (a.is_linear or b.is_linear)):
-        return "only contiguous rows that are staged are padded"
     if config.stages and config.warps > 1 and config.teams > NAMED_BARRIERS:
         return f"{config.teams} teams for {NAMED_BARRIERS} barriers"
     return None
@@ -305,7 +286,6 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     pack = staticmethod(pack_product)
 
     def chain_length(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions, in the result's precision, that makes an element of C."""
         plan = plan_of(shape_of(problem), config)
         grid = grid_of(problem, config, device)
         turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
@@ -314,23 +294,16 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
             products *= 2
         if plan.chain:
             return min(turns, plan.chain) * products + 2  # the sums of chains are in double precision
-        if config.sums == "double":
-            return 2
-        groups = plan.groups * config.teams
-        sums = partials_chain(grid)
-        if config.reduction != "partials":
-            sums = max(grid, grid * groups if config.reduction == "threads" else 0)
-        return turns * products + groups + sums + 2
+        return turns * products + plan.groups * config.teams + partials_chain(grid) + 2
 
     def source(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> str:
-        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         plan = plan_of(shape_of(problem), config)
         a, b = plan.operands
         single = is_single(problem)
         types = {
             "RealA": C_TYPES[a.real_bytes],
             "RealB": C_TYPES[b.real_bytes],
-            "Real": "float" if single and config.sums != "double" else "double",
+            "Real": "float" if single else "double",
             "Out": "float" if single else "double",
         }
         constants: dict[str, Constant] = {
@@ -343,19 +316,17 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
             "ALPHA_ONE": problem.alpha == "one",
             "BETA_ZERO": problem.beta == "zero",
         }
-        constants |= constants_of(config, omit=("sums", "padded"))
+        constants |= constants_of(config, omit=("sums",))
         constants |= {"TRIANGLE": plan.triangle, "CHAIN": plan.chain, "WIDE": config.sums == "registers"}
-        is_staged = (config.stages > 0,) * 2
-        constants |= operand_constants(plan.operands, plan.slabs, plan.vectors, is_staged)
+        constants |= operand_constants(plan.operands, plan.slabs, plan.vectors, config.stages > 0)
         constants |= constants_of(plan, "b_offset", "stage_bytes", "product_offset", "scratch_offset")
         constants["PASS"] = plan.passed
         return render(self.kernel_name(problem), "dense/tsmttsm_fma.cu", constants, types)
 
     def shared_bytes(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block: the rings, and the sums of tiles over the block."""
         return plan_of(shape_of(problem), config).shared_bytes
 
     def workspace_bytes(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
-        """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
-        partials = grid_of(problem, config, device) if config.reduction == "partials" else 1
-        return partials_bytes(partials, problem.M * problem.N * parts_of(problem.dtype))
+        return partials_bytes(
+            grid_of(problem, config, device), problem.M * problem.N * parts_of(problem.dtype)
+        )

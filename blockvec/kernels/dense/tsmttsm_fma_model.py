@@ -10,9 +10,9 @@ from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..family import Model
 from ..limits import CLOCK_HZ, MAX_REGISTERS, ceil_div, covered_rate, round_up, smooth_max
-from ..problem import TsmttsmProblem, is_complex, itemsize
+from ..problem import TsmttsmProblem, is_complex, itemsize, parts_of
 from ..roofline import Ceilings
-from .layout import MAX_WIDTH, Operand, parts_of, shape_of, widest
+from .layout import MAX_WIDTH, Operand, shape_of, widest
 from .tsmttsm_fma import (
     SCRATCH_BYTES,
     Plan,
@@ -177,7 +177,7 @@ def _step_cycles(
     """Estimate the cycles of a quadrant per step of a warp: products, loads, conversions."""
     is_one = problem.same and a.tiles * b.tiles == 1
     products = config.tm * (config.tm + 1) // 2 if is_one else config.tm * config.tn
-    is_double = not is_single(problem) or config.sums == "double"
+    is_double = not is_single(problem)
     fma = config.count * products * a.parts * b.parts * (2 if is_double else 1)
     # 128 bytes per cycle into registers, for four quadrants: one cycle of a quadrant per byte and thread.
     load = config.count * (config.tm * a.size + (0 if is_one else config.tn * b.size))
@@ -200,7 +200,7 @@ def _chunk_cycles(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> tuple[fl
     plan = plan_of(problem, config)
     a, b = plan.operands
     fma, load, converted = _step_cycles(problem, config, a, b)
-    is_double = not is_single(problem) or config.sums == "double"
+    is_double = not is_single(problem)
     accesses, lines, staged = 0, 0.0, 0
     for operand, slab, vector, cycles in zip(
         plan.operands, plan.slabs, plan.vectors, plan.load_cycles, strict=True
@@ -221,7 +221,7 @@ def _chunk_cycles(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> tuple[fl
         )
         load = staged
         overhead = _CHUNK_INSTRUCTIONS + _COPY_CYCLES * copies
-        exposed = _SHARED_CYCLES * config.steps / config.unroll * (0.3 if config.leapfrog else 1)
+        exposed = _SHARED_CYCLES * config.steps / config.unroll
     else:
         issue += 2 * accesses  # 64-bit addresses
         load, overhead, exposed = lines, 40, 0
@@ -250,7 +250,6 @@ class TsmttsmFmaModel(Model[TsmttsmProblem, TsmttsmFmaConfig, Recipe]):
     def configure(
         self, problem: TsmttsmProblem, recipe: Recipe, device: DeviceInfo
     ) -> TsmttsmFmaConfig | None:
-        """Make the configuration of a recipe for a problem; None if they do not fit."""
         problem = replace(shape_of(problem), alpha="one", beta="zero")
         tilings = _tilings(problem)
         if recipe.place >= len(tilings):
@@ -303,8 +302,8 @@ class TsmttsmFmaModel(Model[TsmttsmProblem, TsmttsmFmaConfig, Recipe]):
         grid = grid_of(problem, config, device)
         turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
         resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
-        # A ring refills a stage once it is read; direct loads wait for their products unless they leap ahead.
-        ahead = config.stages - 0.5 if config.stages else 1.0 if config.leapfrog else 0.6
+        # A ring refills a stage once it is read; direct loads wait for their products.
+        ahead = config.stages - 0.5 if config.stages else 0.6
         flight = resident * config.teams * min(ahead, turns) * plan.rows * plan.row_bytes
         rate = covered_rate(min(read / busy, _SM_BYTES_PER_CYCLE * CLOCK_HZ), flight)
         quadrant, warp = _chunk_cycles(shape_of(problem), config)

@@ -211,7 +211,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     pack = staticmethod(pack_product)
 
     def refuse_problem(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
-        """Explain why no configuration can run a problem."""
         if device.kind != "cuda" or architecture_of(device) < 80:
             return f"{device.name} has no FP64 tensor cores"
         if problem.dtype_a != problem.dtype_b:
@@ -224,7 +223,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return None
 
     def chain_length(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions, in the result's precision, that makes an element of C."""
         if real_bytes(problem.dtype) == 4:
             return 2  # sums are in double precision
         blocks = grid(problem, config, device)
@@ -242,7 +240,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return products + (config.wk - 1).bit_length() + config.fold + max(sums, blocks if sums else 0)
 
     def source(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str:
-        """Generate the CUDA source; it does not depend on K."""
         constants: dict[str, Constant] = {
             "M": problem.M,
             "N": problem.N,
@@ -254,13 +251,12 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             "BETA_ZERO": problem.beta == "zero",
             "SUMMED": True,
         }
-        constants |= constants_of(config, omit=("gapless",)) | constants_of(layout(problem, config, device))
+        constants |= constants_of(config) | constants_of(layout(problem, config, device))
         types = {"Real": c_type(problem.dtype)}
         body = "tsmttsm_boxes" if has_boxes(problem, device) else "tsmttsm_mma"
         return render(self.kernel_name(problem), f"dense/{body}.cu", constants, types)
 
     def launch(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Launch:
-        """Prepare the launch of the kernel of `source`, with tensor maps of its operands if it takes them."""
         plain = super().launch(problem, config, device)
         if not has_boxes(problem, device):
             return plain
@@ -274,7 +270,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return replace(plain, pack=with_maps)
 
     def workspace_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
         doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
         return partials_bytes(grid(problem, config, device), doubles)
 
@@ -298,7 +293,6 @@ class Tsmttsm3m(TsmttsmMma):
     unit = "3m"
 
     def refuse_problem(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
-        """Explain why no configuration can run a problem."""
         if not is_complex(problem.dtype):
             return "takes complex operands"
         return super().refuse_problem(problem, device)

@@ -386,7 +386,6 @@ class TsmttsmMmaModel(Model[TsmttsmProblem, TsmttsmMmaConfig, Recipe]):
     def configure(
         self, problem: TsmttsmProblem, recipe: Recipe, device: DeviceInfo
     ) -> TsmttsmMmaConfig | None:
-        """Make the configuration of a recipe for a problem; None if they do not fit."""
         fold = _fold(problem, recipe, device)
         if fold is None or not _suits(problem, recipe, device):
             return None

@@ -49,9 +49,6 @@ class TsmttsmMmaConfig:
         Blocks resident on a multiprocessor.
     producers : int
         Warps that only copy; with 0 the last warp that reads a stage refills it.
-    gapless : bool
-        Whether one copy loads the rows of a stage, even where a gap in their middle would halve the bank
-        conflicts.
     ahead : bool
         Whether a warp loads the columns of a step while it multiplies the step before, also across stages;
         else the compiler moves loads ahead within `unroll` steps of a stage.
@@ -67,7 +64,6 @@ class TsmttsmMmaConfig:
     unroll: int = 2
     blocks: int = 1
     producers: int = 0
-    gapless: bool = False
     ahead: bool = False
 
     three_m: ClassVar[bool] = False  # three real products for a complex one instead of four
@@ -177,13 +173,13 @@ def groups(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]
     return ceil_div(config.fold * problem.M, 8), ceil_div(config.fold * problem.N, 8)
 
 
-def _spacing(chunk_bytes: int, piece: int, size: int, gapless: bool) -> tuple[int, int]:
+def _spacing(chunk_bytes: int, piece: int, size: int) -> tuple[int, int]:
     """Compute the pitch of chunks, and the gap between the second and the third."""
     if piece:  # copies of pieces allow any pitch: 32 bytes modulo 128 avoid all conflicts
         free = chunk_bytes % BANK_ROW_BYTES in (32, 96)
         return (chunk_bytes if free else round_up(chunk_bytes, BANK_ROW_BYTES) + _GAP), 0
     helps = conflicts(chunk_bytes, _GAP, size) < conflicts(chunk_bytes, 0, size)
-    return chunk_bytes, _GAP if helps and not gapless else 0
+    return chunk_bytes, _GAP if helps else 0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -197,8 +193,8 @@ def layout(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo
     a_piece, b_piece = pieces(problem, device)
     a_row = round_up(config.fold * problem.M * size, max(a_piece, size))
     b_row = round_up(config.fold * problem.N * size, max(b_piece, size))
-    a_pitch, a_gap = _spacing(chunk * a_row, a_piece, size, config.gapless)
-    b_pitch, b_gap = _spacing(chunk * b_row, b_piece, size, config.gapless)
+    a_pitch, a_gap = _spacing(chunk * a_row, a_piece, size)
+    b_pitch, b_gap = _spacing(chunk * b_row, b_piece, size)
     # The last row's loads of columns past the width stay within the stage.
     over_a = round_up(groups_m, config.wm) * 8 * size - a_row
     over_b = round_up(groups_n, config.wn) * 8 * size - b_row

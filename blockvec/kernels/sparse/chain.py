@@ -150,7 +150,6 @@ class SpmmvChain(SparseFamily[ChainConfig]):
     stored = False
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        """Explain why no configuration can run a problem, whatever its resources; None if one may."""
         if device.kind != "cuda" or architecture_of(device) < 80:
             return f"{device.name} has no asynchronous copies to shared memory"
         if problem.stored:
@@ -163,19 +162,26 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         return "Gram matrices are made on their own" if problem.gram else None
 
     def refuse(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
-        return refuse(problem, config, device)
+        if not 1 <= config.low <= MOST_BITS or config.warps < _LEAST_WARPS:
+            limits = f"1 to {MOST_BITS} and {_LEAST_WARPS} or more are possible"
+            return f"{config.low} lower bits and {config.warps} warps; {limits}"
+        if config.lanes > WARP or problem.width % config.vector or pack_bytes(problem, config.vector)[0] > 16:
+            return f"packs of {config.vector} do not make up rows of {problem.width} columns"
+        if config.tile - config.lanes * config.vector >= problem.width and config.vectors > 1:
+            return f"{config.vectors} packs per lane for {problem.width} columns"
+        shared = shared_bytes(problem, config) + _STATIC_SHARED_BYTES
+        return refuse_alignment(problem, config) or excess(
+            WARP * config.warps, config.blocks, registers(problem, config), shared, device
+        )
 
     def conversion(self, problem: SpmmvProblem, config: ChainConfig) -> str:
         """Describe the tables."""
         return f"no matrix is stored; tables of blocks of up to {config.most_rows} rows are made once"
 
     def chain_length(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions that makes an element of Y, for error bounds."""
         return problem.longest + 3
 
     def shared_bytes(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block: rows of X and of zeros, or the dots of its groups."""
         return shared_bytes(problem, config)
 
     def parts(self, problem: SpmmvProblem, config: ChainConfig, plan: Any) -> tuple[str, ...]:
@@ -183,13 +189,11 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         return ("rows", "totals") if problem.dots else ("rows",)
 
     def sources(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> list[str]:
-        """Generate all sources that products may need, to compile them before the first product."""
         return [self.source(problem, config, device, part) for part in self.parts(problem, config, None)]
 
     def source(
         self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, part: str = "rows"
     ) -> str:
-        """Generate the CUDA source of one of the `parts`; see `SparseFamily.source`."""
         name = self.kernel_name(problem, part)
         if part == "totals":
             return totals_source(problem, name)
@@ -202,7 +206,6 @@ class SpmmvChain(SparseFamily[ChainConfig]):
     def workspace_bytes(
         self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, plan: Any
     ) -> int:
-        """Compute the workspace of a product in bytes: the sums of its blocks, if there are any."""
         grid: int = plan.tables(config, device).grid
         return grid * partial_bytes(problem)
 
@@ -239,22 +242,6 @@ def shared_bytes(problem: SpmmvProblem, config: ChainConfig) -> int:
     groups = config.warps * (WARP // config.lanes)
     dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
     return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)
-
-
-def refuse(problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> str | None:
-    """Explain why a configuration is invalid for a problem; None if it is valid."""
-    if not 1 <= config.low <= MOST_BITS or config.warps < _LEAST_WARPS:
-        return (
-            f"{config.low} lower bits and {config.warps} warps; 1 to {MOST_BITS} and 3 or more are possible"
-        )
-    if config.lanes > WARP or problem.width % config.vector or pack_bytes(problem, config.vector)[0] > 16:
-        return f"packs of {config.vector} do not make up rows of {problem.width} columns"
-    if config.tile - config.lanes * config.vector >= problem.width and config.vectors > 1:
-        return f"{config.vectors} packs per lane for {problem.width} columns"
-    shared = shared_bytes(problem, config) + _STATIC_SHARED_BYTES
-    return refuse_alignment(problem, config) or excess(
-        WARP * config.warps, config.blocks, registers(problem, config), shared, device
-    )
 
 
 def registers(problem: SpmmvProblem, config: ChainConfig) -> int:

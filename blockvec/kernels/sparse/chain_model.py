@@ -81,7 +81,6 @@ class SpmmvChainModel(Model[SpmmvProblem, ChainConfig, Recipe]):
     spare = SPARE
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> ChainConfig | None:
-        """Make the configuration of a recipe for a problem; None if they do not fit."""
         vector = widest_pack(problem)
         packs = min(problem.width // vector, max(1, _TILE_BYTES // (vector * itemsize(problem.dtype_x))))
         lanes = ceil_div(packs, recipe.vectors)

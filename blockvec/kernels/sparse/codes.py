@@ -13,7 +13,7 @@ import numpy as np
 
 from ..limits import WARP, ceil_div
 from ..problem import is_complex
-from ..source import SHORT_NAMES, c_type, render
+from ..source import c_type, render, short_names
 from .arrays import Array, Load, address, namespace, to_host
 from .csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
 
@@ -84,7 +84,7 @@ def source(dtype: str) -> str:
 
 
 def _name(dtype: str) -> str:
-    return f"spmmv_codes_{SHORT_NAMES[dtype]}"
+    return f"spmmv_codes_{short_names(dtype)}"
 
 
 def _launch(

@@ -57,10 +57,8 @@ _COPY_ALIGN, _LINE_ALIGN = 16, 128  # bytes, likewise
 _L1_LEAST_BYTES = 32 << 10  # left to gathers by shared memory
 _LONG_WARPS = 2  # at most, per block that sums a part of a long row: most are little longer than others
 _LONG_LANES = 2  # per row of X, up to which one warp has enough loads in flight
-_CONSTANTS = (
-    *("split", "unroll", "rows", "entries", "long_row", "stages", "warps", "blocks", "planes"),
-    *("flat", "swizzle", "panels"),
-)
+_STAGES = 2  # units per warp in shared memory, as in the kernel
+_CONSTANTS = ("split", "unroll", "rows", "entries", "long_row", "warps", "blocks", "planes", "flat")
 
 
 @frozen
@@ -79,23 +77,15 @@ class CsrConfig:
         Most rows and entries per unit.
     long_row : int
         Rows with more entries are summed by whole blocks.
-    stages : int
-        Units per warp in shared memory.
     warps, blocks : int
         Warps per block, blocks per multiprocessor.
-    passes : int
-        Neighbouring units that a warp processes before it moves on.
     planes : int
         On a three-dimensional grid, planes that the warps of a block process at a time.
     flat : bool
-        Whether entries are distributed over lanes regardless of their rows.
-    swizzle : bool
-        Whether entries are permuted in shared memory to avoid bank conflicts between rows whose lengths are
-        multiples of a power of two.
+        Whether entries are distributed over lanes regardless of their rows, and permuted in shared memory to
+        avoid bank conflicts between rows whose lengths are multiples of a power of two.
     aligned_x, aligned_y : bool
         Whether packs of X and Y start at multiples of their size.
-    panels : bool
-        Whether tiles of columns are processed one after the other, so that L2 holds more rows of each.
     """
 
     lanes: int
@@ -106,16 +96,12 @@ class CsrConfig:
     rows: int = 32
     entries: int = 256
     long_row: int = 128
-    stages: int = 2
     warps: int = 8
     blocks: int = 3
-    passes: int = 4
     planes: int = 1
     flat: bool = False
-    swizzle: bool = False
     aligned_x: bool = True
     aligned_y: bool = True
-    panels: bool = False
 
     @property
     def tile(self) -> int:
@@ -135,7 +121,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     Config = CsrConfig
 
     def alike(self, problem: SpmmvProblem) -> SpmmvProblem:
-        """Return the problem that stands for all with the same choice, whatever their longest rows."""
         return replace(super().alike(problem), longest=0)
 
     def choose_in_order(self, problem: SpmmvProblem, device: DeviceInfo) -> CsrConfig:
@@ -147,7 +132,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return self.has_configuration(problem, device, _is_in_order)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        """Explain why no configuration can run a problem, whatever its resources; None if one may."""
         if device.kind != "cuda" or architecture_of(device) < 80:
             return f"{device.name} has no asynchronous copies to shared memory"
         if min(problem.n_rows, problem.width) < 1:
@@ -164,11 +148,18 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return None
 
     def refuse(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
-        return refuse(problem, config, device)
+        threads = WARP * config.warps
+        return (
+            _refuse_mapping(problem, config)
+            or refuse_alignment(problem, config)
+            or _refuse_gram(problem, config)
+            or _refuse_units(config)
+            or excess_threads(threads, config.blocks, device)
+            or excess_registers(registers(problem, config), threads, config.blocks, device)
+            or _excess_shared(block_bytes(problem, config), config.blocks, device)
+        )
 
     def refuse_sums(self, problem: SpmmvProblem, config: CsrConfig) -> str | None:
-        """Explain why a configuration cannot make a problem's sums in the same pass; None if it can."""
         if (problem.dots or problem.gram) and problem.longest > config.long_row:
             return f"rows of {problem.longest} entries are made apart from the others, and sums take all rows"
         return None
@@ -183,7 +174,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         )
 
     def chain_length(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions that makes an element of Y, for error bounds."""
         parts = 2 if is_complex(problem.dtype_matrix) and is_complex(problem.dtype_x) else 1
         chain = ceil_div(min(config.long_row, max(1, problem.nnz)), config.split)
         chain += config.split.bit_length() - 1
@@ -195,7 +185,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return parts * chain + 3
 
     def carveout(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
-        """Compute the percentage of shared memory that the blocks need; the rest is L1 for gathers."""
         needed = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
         return min(100, ceil_div(100 * needed, device.shared_bytes_per_multiprocessor))
 
@@ -205,7 +194,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return _parts(problem, units.tasks is not None, units.sums is not None)
 
     def sources(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> list[str]:
-        """Generate all sources that products may need, to compile them before the first product."""
         if self.refuse_sums(problem, config) is not None:
             problem = replace(problem, dots=(), gram=())
         has_long = problem.longest > config.long_row
@@ -213,7 +201,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return [self.source(problem, config, device, part) for part in parts]
 
     def source(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, part: str = "rows") -> str:
-        """Generate the CUDA source of one of the `parts`; see `SparseFamily.source`."""
         name = self.kernel_name(problem, part)
         if part == "totals":
             return totals_source(problem, name)
@@ -229,7 +216,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     def workspace_bytes(
         self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan
     ) -> int:
-        """Compute the workspace of a product in bytes, aligned to 16 bytes; most need none."""
         slots = _units(config, plan).slots * problem.width * itemsize(problem.dtype)
         return slots or _walk(problem, config, device, plan).blocks * partial_bytes(problem)
 
@@ -285,20 +271,6 @@ def _is_in_order(config: CsrConfig) -> bool:
     return config.split == 1 and not config.flat
 
 
-def refuse(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
-    """Explain why a configuration is invalid for a problem; None if it is valid."""
-    threads = WARP * config.warps
-    return (
-        _refuse_mapping(problem, config)
-        or refuse_alignment(problem, config)
-        or _refuse_gram(problem, config)
-        or _refuse_units(config)
-        or excess_threads(threads, config.blocks, device)
-        or excess_registers(registers(problem, config), threads, config.blocks, device)
-        or _excess_shared(block_bytes(problem, config), config.blocks, device)
-    )
-
-
 def _refuse_mapping(problem: SpmmvProblem, config: CsrConfig) -> str | None:
     """Explain why the columns of a row cannot be mapped to lanes; None if they can."""
     if config.lanes * config.split > WARP or config.split & (config.split - 1):
@@ -318,8 +290,6 @@ def _refuse_units(config: CsrConfig) -> str | None:
         return f"long rows of {config.long_row} entries for units of {config.entries}"
     if config.warps % config.planes:
         return f"{config.warps} warps for {config.planes} planes"
-    if config.stages < 2:
-        return f"{config.stages} stages are too few"
     return None
 
 
@@ -346,7 +316,7 @@ def _excess_shared(shared: int, blocks: int, device: DeviceInfo) -> str | None:
 
 
 def _slot_unit(config: CsrConfig) -> int:
-    return _SWIZZLED_ALIGN if config.swizzle else _SLOT_ALIGN
+    return _SWIZZLED_ALIGN if config.flat else _SLOT_ALIGN
 
 
 def _slot_entries(config: CsrConfig) -> int:
@@ -366,7 +336,7 @@ def slot_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
 
 
 def _aligned(n_bytes: int, config: CsrConfig) -> int:
-    alignment = _LINE_ALIGN if config.swizzle else _COPY_ALIGN
+    alignment = _LINE_ALIGN if config.flat else _COPY_ALIGN
     return ceil_div(n_bytes, alignment) * alignment
 
 
@@ -374,7 +344,7 @@ def block_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
     """Compute the static shared memory of a block: its slots, which its sums overwrite at the end."""
     size_sum = itemsize(promote(problem.dtype, "float64"))
     elements = _slot_entries(config) * config.tile if config.flat else config.vector
-    slots = config.stages * slot_bytes(problem, config) + elements * itemsize(problem.dtype)
+    slots = _STAGES * slot_bytes(problem, config) + elements * itemsize(problem.dtype)
     table = (MAX_VALUES if problem.coded else 1) * itemsize(problem.dtype_matrix)
     dots = config.warps * len(problem.dots) * config.tile * size_sum
     grams = len(problem.gram) * problem.width**2 * size_sum
@@ -399,7 +369,7 @@ def registers(problem: SpmmvProblem, config: CsrConfig) -> int:
     fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
     fused += _gram_registers(problem, config) + (2 * elements + 2 if problem.shift == "column" else 0)
     wide = 12 if problem.index_bytes == 8 else 0
-    ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0)
+    ahead = 4 if config.split > 1 else 0
     converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
     products = 8 if is_complex(problem.dtype_matrix) else 0
     temporary = (12 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
@@ -437,7 +407,6 @@ def _units(config: CsrConfig, plan: Plan) -> Units:
 
 
 def _walk(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan) -> Walk:
-    together = 1 if config.panels else ceil_div(problem.width, config.tile)
-    most = max(1, device.multiprocessors * config.blocks // together)
-    warps = {"warps": config.warps, "planes": config.planes, "passes": config.passes}
-    return Walk.of(plan, _units(config, plan).n_units, config.rows, most, **warps)
+    most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
+    n_units = _units(config, plan).n_units
+    return Walk.of(plan, n_units, config.rows, most, warps=config.warps, planes=config.planes)

@@ -34,15 +34,14 @@ _APART = 0.7  # share of gathers whose rows lie apart
 _UNEVEN = 0.17  # by which a step takes longer with every doubling of the rows that it waits for
 _UNEVEN_ENTRIES = 8  # per row: shorter ones take one batch however uneven
 _PLANES = {1: 1.05, 2: 1.02, 4: 1.0}  # time on a grid, by the planes that the warps of a block share
-_PASSES = 1.03  # time where a warp processes several neighbouring units, rarely less than for one
 _AGAIN = 1.75  # cost of the matrix for a further tile of columns, relative to a stream
 _WINDOW_BYTES = 11e6  # of rows of X in use at a time, beyond which L2 evicts rows before their last use ...
 _LOST = 0.3  # ... this share of X for every further such amount, up to three
 _FLAT_PACKS = 1  # per row of X, up to which products take less shared memory than entries
 _FLAT_ENTRIES, _SLACK = 240, 16  # per unit: in flight per warp at a time, and a row's begin and end
 _PAST_SLOT = 8 * WARP  # entries in flight at a time, at most
-_CROWDED = 2.0  # cycles of shared memory more where rows begin in few banks
-_SWIZZLED_LANES = 2  # per row of X, up to which the beginnings of many rows share banks
+_CROWDED = 2.0  # cycles of shared memory more where rows begin in few banks ...
+_CROWDED_LANES = 2  # ... as where so few lanes take a row of X
 _SHARPNESS = 5  # of the smoothed maximum of five resources
 
 
@@ -58,8 +57,6 @@ class Recipe:
         Entries per unit, about.
     unroll : int
         Most entries of a part in flight, of which there are as many as divide an average row well.
-    swizzle : bool
-        As in the configuration, where rows begin in few banks.
     lanes, pack : int
         For Gram matrices, lanes per row and columns per pack; 0 for products without, whose lanes follow from
         the width.
@@ -71,7 +68,6 @@ class Recipe:
     blocks: int
     entries: int
     unroll: int
-    swizzle: bool = False
     lanes: int = 0
     pack: int = 0
 
@@ -140,7 +136,6 @@ class SpmmvCsrModel(Model[SpmmvProblem, CsrConfig, Recipe]):
     spare = SPARE
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> CsrConfig | None:
-        """Make the configuration of a recipe for a problem; None if they do not fit."""
         average, on_planes = row_entries(problem), problem.pattern == "planes"
         if bool(problem.gram) != bool(recipe.lanes):
             return None
@@ -148,9 +143,7 @@ class SpmmvCsrModel(Model[SpmmvProblem, CsrConfig, Recipe]):
         if base is None or (recipe.split > 1 and average < 4 * recipe.split):
             return None
         flat = problem.pattern == "uneven" and base.lanes * base.vectors <= _FLAT_PACKS and not problem.gram
-        if recipe.swizzle and not (flat or is_crowded(problem, base)):
-            return None
-        mapped = replace(base, split=recipe.split, flat=flat, swizzle=flat or recipe.swizzle)
+        mapped = replace(base, split=recipe.split, flat=flat)
         if mapped.lanes * mapped.split > WARP:
             return None
         rows, entries, long_row = _unit_shape(problem, mapped, recipe.entries)
@@ -163,7 +156,6 @@ class SpmmvCsrModel(Model[SpmmvProblem, CsrConfig, Recipe]):
             long_row=max(long_row, unroll * recipe.split),
             warps=recipe.warps,
             blocks=recipe.blocks,
-            passes=1,
             planes=_PLANES_TOGETHER if on_planes else 1,
         )
 
@@ -181,11 +173,6 @@ class SpmmvCsrModel(Model[SpmmvProblem, CsrConfig, Recipe]):
         and the latency of a warp's gathers.
         """
         return _predict(problem, config, device, ceilings or H200_CEILINGS)
-
-
-def is_crowded(problem: SpmmvProblem, config: CsrConfig) -> bool:
-    """Check whether rows begin in few banks of shared memory, unless swizzled."""
-    return problem.pattern == "scattered" and config.lanes <= _SWIZZLED_LANES
 
 
 @functools.lru_cache(maxsize=4096)
@@ -254,7 +241,7 @@ def _predict(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, rates
     per_step = 40 + 14 * config.vectors + sums
     instructions = units * (batches * config.unroll * slot + row_steps * per_step + 90 + 12 * copies)
     waves = config.vectors * _gather_cycles(problem, config) + 1 + max(1, size_s // 8)
-    if is_crowded(problem, config) and not config.swizzle:
+    if problem.pattern == "scattered" and config.lanes <= _CROWDED_LANES:
         waves += _CROWDED
     shared = units * (row_steps * (average / config.split * uneven * waves + 6) + 8 * copies)
 
@@ -278,8 +265,7 @@ def _predict(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, rates
         rounds * (batches * _GATHER_S + row_steps * _STEP_S + _UNIT_S),
         sharpness=_SHARPNESS,
     )
-    walk = (_PLANES[config.planes] if on_planes else 1) * (_PASSES if config.passes > 1 else 1)
-    return LAUNCH_S + walk * smoothed
+    return LAUNCH_S + (_PLANES[config.planes] if on_planes else 1) * smoothed
 
 
 def _multiply_slots(problem: SpmmvProblem) -> int:

@@ -21,7 +21,6 @@ from .units import Units, divide
 
 MOST_SHORT_ROWS = 2**31 - 2**24  # that kernels number by 32 bits: they round them up
 _UNEVEN = 8  # times the average length: rows are uneven if the longest exceeds this
-_LEAST_PATCHES = 8  # per block, so that the last ones do not leave the other blocks idle for long
 CODE_BIT = 24  # of a coded entry: the value's place above, the column below, as in ``spmmv.cuh``
 MAX_VALUES = 1 << 31 - CODE_BIT  # the sign marks padding
 
@@ -141,24 +140,20 @@ class Walk:
     ----------
     blocks : int
         Blocks per tile of columns.
-    passes, line, lots, plane : int
+    line, lots, plane : int
         As in the loop nest there.
     """
 
     blocks: int
-    passes: int
     line: int
     lots: int
     plane: int
 
     @classmethod
-    def of(
-        cls, plan: Plan, n_units: int, rows: int, most: int, *, warps: int, planes: int, passes: int = 1
-    ) -> Walk:
+    def of(cls, plan: Plan, n_units: int, rows: int, most: int, *, warps: int, planes: int = 1) -> Walk:
         """Choose the walk over units of `rows` rows that suits a matrix, with at most `most` blocks.
 
-        The warps of a block process units of `planes` planes of a grid at a time; each processes up to
-        `passes` neighbouring ones before it moves on.
+        The warps of a block process units of `planes` planes of a grid at a time.
         """
         lines = warps // planes
         line, plane = max(1, round(plan.line / rows)), round(plan.plane / rows)
@@ -168,14 +163,13 @@ class Walk:
             plane = line * lines
         lots = ceil_div(plane, line * lines)
         visits = ceil_div(n_units, plane * planes) * lots * line
-        passes = max(1, min(passes, visits // (most * _LEAST_PATCHES)))
-        return cls(min(most, ceil_div(visits, passes)), passes, line, lots, plane)
+        return cls(min(most, visits), line, lots, plane)
 
     def arguments(self) -> tuple[Any, ...]:
         """Compute the kernel's arguments."""
         line = np.int32(self.line), np.int64(_divisor(self.line))
         lots = np.int32(self.lots), np.int64(_divisor(self.lots))
-        return np.int32(self.passes), *line, *lots, np.int32(self.plane)
+        return *line, *lots, np.int32(self.plane)
 
 
 def _divisor(d: int) -> int:

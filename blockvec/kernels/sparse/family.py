@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ..device import DeviceInfo
@@ -20,7 +20,7 @@ class SparseFamily(Family[SpmmvProblem, C]):
     Attributes
     ----------
     converts : bool
-        Whether it takes another form of the matrix than compressed rows; see `conversion.ConvertedFamily`.
+        Whether it takes another form of the matrix than compressed rows, made after some products.
     stored : bool
         Whether it takes stored matrices; otherwise chains, as `chain.ChainPlan` in place of a `Plan`.
     """
@@ -65,14 +65,11 @@ class SparseFamily(Family[SpmmvProblem, C]):
         """Choose the family and configuration that run until the matrix is converted, with the same bits."""
         return self, self.choose(problem, device)
 
-    def form_key(self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan) -> Hashable:
-        """Compute the key of the form of a matrix that a configuration takes."""
-        return None
-
-    def convert(self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan, load: Load) -> Any:
+    def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> Any:
         """Convert a matrix on CuPy's current stream; None if the format is not suitable for it.
 
-        The form is allocated where the arrays of `plan` are, and may still be being written on return.
+        The form is allocated where the arrays of `plan` are, and may still be being written on return. `load`
+        loads a kernel from its source and name.
         """
         return plan
 

@@ -1,8 +1,8 @@
-"""SpMMV on SELL-C-sigma matrices: Y = alpha (S - shift I) X + beta Y for narrow row-major blocks.
+"""SpMMV on SELL-C matrices: Y = alpha (S - shift I) X + beta Y for narrow row-major blocks.
 
 The entries of 32 rows are interleaved, so that neighbouring lanes read neighbouring entries directly into
 registers (``cuda/sparse/spmmv_sell.cu``). This takes a second copy of the matrix, which
-``cuda/sparse/spmmv_sell_fill.cu`` fills. The search space and the time model are in `sell_model`.
+``cuda/sparse/spmmv_sell_fill.cu`` fills. Rows keep their order. The list and the model are in `sell_model`.
 
 References
 ----------
@@ -12,26 +12,33 @@ multiplication on modern processors with wide SIMD units", SIAM J. Sci. Comput. 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
+from ..family import Model
 from ..limits import WARP, ceil_div, excess_registers, excess_threads
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
-from ..source import SHORT_NAMES, c_type, constants_of, render
-from .arrays import Load, address, namespace
-from .conversion import ConvertedFamily
+from ..source import c_type, constants_of, render, short_names
+from . import pieces
+from .arrays import Array, Load, address, namespace, to_host
+from .csr import LEAST_LONG_ROW, SpmmvCsr
 from .csr_plan import Plan, Walk
-from .interface import constants, entry_bytes, pack_bytes, refuse_alignment, types_of
-from .sell_plan import CHUNK, SellMatrix, layout
+from .family import SparseFamily
+from .interface import bind_kernel, constants, entry_bytes, pack_bytes, refuse_alignment, types_of
 
+CHUNK = 32  # rows, C of SELL-C: one per lane
 MAX_ROW_BYTES = 64  # of X
 _FASTER_ROW_BYTES = 32
-_MAX_SIGMA = 1 << 16  # rows: a position among them is stored in 16 bits
+_LEAST_PRODUCTS = 20  # before the matrix is converted
+_PAYING_BYTES = 1e10  # that they move: 3 ms, of which a form saves what it costs to make
 _MOST_FILLING = 1.25  # places for entries, relative to entries
+_PAST_THE_END = 1 << 12  # places that a kernel counts beyond the last: a batch of entries of a chunk
 _MAX_BLOCKS = 2**31 - 1  # per launch
 _FILL_WARPS, _FILL_BATCH = 4, 8  # warps per block; entries per row at a time: a sector or more
 
@@ -50,10 +57,6 @@ class SellConfig:
         Warps per block, blocks per multiprocessor.
     persistent : bool
         Whether a block processes one patch of chunks after the other, instead of one only.
-    planes : int
-        On a three-dimensional grid, planes that the warps of a block process at a time.
-    sigma : int
-        Rows that are sorted by length together; as many as a chunk has leave the rows as they are.
     aligned_x, aligned_y : bool
         Whether packs of X and Y start at multiples of their size.
     """
@@ -64,31 +67,91 @@ class SellConfig:
     warps: int = 8
     blocks: int = 4
     persistent: bool = True
-    planes: int = 1
-    sigma: int = CHUNK
     aligned_x: bool = True
     aligned_y: bool = True
 
     lanes: ClassVar[int] = 1  # per row
 
 
-class SpmmvSell(ConvertedFamily[SellConfig]):
-    """The family ``spmmv_sell``: sparse products of matrices in SELL-C-sigma form.
+@dataclass(frozen=True, eq=False)
+class SellMatrix:
+    """A matrix in SELL-C form: rows in chunks of C = 32, the entries of a chunk interleaved.
 
-    A conversion takes the time of 4 to 10 products, and saves 3 to 50 per cent of each.
+    Attributes
+    ----------
+    starts : array of the index type, shape (n_chunks + 1,)
+        First place of each chunk, and the number of places.
+    columns, values : array
+        Columns of the entries, -1 for padding, and their values.
+    """
+
+    starts: Array
+    columns: Array
+    values: Array
+
+    @property
+    def n_chunks(self) -> int:
+        """Chunks of rows; the last may not be full."""
+        return len(self.starts) - 1
+
+
+class SpmmvSell(SparseFamily[SellConfig]):
+    """The family ``spmmv_sell``: sparse products of matrices in SELL-C form, made after some products.
+
+    A conversion takes the time of 4 to 10 products, and saves 3 to 50 per cent of each. A row is summed in
+    the order of its entries: results are those of `spmmv_csr` with the configuration of `before_conversion`,
+    to the last bit.
+
+    Parameters
+    ----------
+    model : Model
+    csr : SpmmvCsr
+        The family that runs until the matrix is converted.
     """
 
     name = "spmmv_sell"
     Config = SellConfig
+    converts = True
 
-    def _refuse_matrix(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+    def __init__(self, model: Model[SpmmvProblem, SellConfig, Any], csr: SpmmvCsr) -> None:
+        super().__init__(model)
+        self._csr = csr
+
+    def converts_after(self, problem: SpmmvProblem) -> int:
+        return max(_LEAST_PRODUCTS, round(_PAYING_BYTES / traffic(problem).total_bytes))
+
+    def before_conversion(self, problem: SpmmvProblem, device: DeviceInfo) -> tuple[SpmmvCsr, Any]:
+        return self._csr, self._csr.choose_in_order(problem, device)
+
+    def chain_length(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> int:
+        return self._csr.chain_length(problem, self._csr.choose_in_order(problem, device), device)
+
+    def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+        if (reason := self._csr.supports(problem, device)) is not None:
+            return reason
+        if problem.dots or problem.gram:
+            return "makes no sums"
         if problem.width * itemsize(problem.dtype_x) > MAX_ROW_BYTES:
             return f"rows of X have at most {MAX_ROW_BYTES} bytes"
-        return "rows are too uneven to be padded to one length" if problem.pattern == "uneven" else None
+        if problem.pattern == "uneven":
+            return "rows are too uneven to be padded to one length"
+        if not self._csr.sums_in_order(problem, device):
+            return "before the matrix is converted, rows cannot be summed in the order of their entries"
+        if problem.longest <= LEAST_LONG_ROW:  # without a choice, which takes milliseconds
+            return None
+        if problem.longest > (most := self._csr.choose_in_order(problem, device).long_row):
+            return f"rows of {problem.longest} entries; those of more than {most} are summed in parts"
+        return None
 
     def refuse(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
-        return refuse(problem, config, device)
+        if config.vectors * config.vector != problem.width or pack_bytes(problem, config.vector)[0] > 16:
+            return f"{config.vectors} packs of {config.vector} are not rows of {problem.width} columns"
+        threads = WARP * config.warps
+        return (
+            refuse_alignment(problem, config)
+            or excess_threads(threads, config.blocks, device)
+            or excess_registers(registers(problem, config), threads, config.blocks, device)
+        )
 
     def is_faster(self, problem: SpmmvProblem) -> bool:
         """Check whether the family precedes `spmmv_csr` where nothing was tuned.
@@ -99,7 +162,6 @@ class SpmmvSell(ConvertedFamily[SellConfig]):
         return narrow and traffic(problem).total_bytes >= LEAST_BYTES
 
     def conversion(self, problem: SpmmvProblem, config: SellConfig) -> str:
-        """Describe the form of the matrix that a configuration takes, when it is made, and its cost."""
         n_bytes = problem.nnz * entry_bytes(problem)
         return (
             f"after {self.converts_after(problem)} products the matrix is kept a second time, with its rows "
@@ -110,67 +172,45 @@ class SpmmvSell(ConvertedFamily[SellConfig]):
     def source(
         self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, part: str = "rows"
     ) -> str:
-        """Generate the CUDA source; see `SparseFamily.source`."""
-        own = constants_of(config, "unroll", "sigma", "warps", "blocks", "planes")
-        values = constants(problem, config) | own
+        values = constants(problem, config) | constants_of(config, "unroll", "warps", "blocks")
         return render(self.kernel_name(problem), "sparse/spmmv_sell.cu", values, types_of(problem))
 
-    def _conversion_source(self, problem: SpmmvProblem, config: SellConfig) -> str:
-        return fill_source(problem, config.sigma)
+    def sources(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> list[str]:
+        in_order = self._csr.choose_in_order(problem, device)
+        own = [self.source(problem, config, device), fill_source(problem)]
+        return own + self._csr.sources(problem, in_order, device)
 
-    def form_key(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, plan: Plan) -> int:
-        """Get sigma, the key of the form of a matrix that a configuration takes."""
-        return config.sigma
-
-    def convert(
-        self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, plan: Plan, load: Load
-    ) -> SellMatrix | None:
+    def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> SellMatrix | None:
         """Convert a matrix; None if padded rows would take too much memory. See `SparseFamily.convert`."""
         try:
-            into = layout(plan, config.sigma)
+            starts, entries = layout(plan)
         except OverflowError:
             return None
-        if into.entries > _MOST_FILLING * plan.nnz:
+        if entries > _MOST_FILLING * plan.nnz:
             return None
         empty = namespace(plan.indices).empty
-        columns = empty(into.entries, plan.indices.dtype)
-        values = plan.codes.table if plan.codes else empty(into.entries, plan.data.dtype)
-        form = SellMatrix(into, columns, values)
-        fill(load(fill_source(problem, config.sigma), _fill_name(problem)), plan, form, problem.coded)
+        columns = empty(entries, plan.indices.dtype)
+        values = plan.codes.table if plan.codes else empty(entries, plan.data.dtype)
+        form = SellMatrix(starts, columns, values)
+        fill(load(fill_source(problem), _fill_name(problem)), plan, form, problem.coded)
         return form
 
-    def _launch(
-        self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, plan: Plan, form: SellMatrix
-    ) -> tuple[int, int, tuple[Any, ...]]:
+    def bind(
+        self,
+        kernels: Mapping[str, Any],
+        problem: SpmmvProblem,
+        config: SellConfig,
+        device: DeviceInfo,
+        plan: Plan,
+        form: SellMatrix,
+    ) -> Callable[..., None]:
+        """Bind a loaded kernel to a converted matrix; see `SparseFamily.bind`."""
         index = np.int32 if problem.index_bytes == 4 else np.int64
         most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
-        n_chunks = form.layout.n_chunks
-        walk = Walk.of(plan, n_chunks, CHUNK, most, warps=config.warps, planes=config.planes)
-        arrays = map(address, (form.layout.starts, form.columns, form.values, form.layout.order))
-        extents = index(plan.n_rows), index(n_chunks)
-        return walk.blocks, WARP * config.warps, (*arrays, *extents, *walk.arguments())
-
-
-def refuse(problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
-    """Explain why a configuration is invalid for a problem; None if it is valid."""
-    threads = WARP * config.warps
-    return (
-        _refuse_shape(problem, config)
-        or excess_threads(threads, config.blocks, device)
-        or excess_registers(registers(problem, config), threads, config.blocks, device)
-    )
-
-
-def _refuse_shape(problem: SpmmvProblem, config: SellConfig) -> str | None:
-    if config.vectors * config.vector != problem.width or pack_bytes(problem, config.vector)[0] > 16:
-        return f"{config.vectors} packs of {config.vector} are not rows of {problem.width} columns"
-    if (reason := refuse_alignment(problem, config)) is not None:
-        return reason
-    if config.sigma % CHUNK or not CHUNK <= config.sigma <= _MAX_SIGMA:
-        return f"sorts every {config.sigma} rows; multiples of {CHUNK} to {_MAX_SIGMA} are possible"
-    if config.warps % config.planes:
-        return f"{config.warps} warps for {config.planes} planes"
-    return None
+        walk = Walk.of(plan, form.n_chunks, CHUNK, most, warps=config.warps)
+        arrays = map(address, (form.starts, form.columns, form.values))
+        matrix = *arrays, index(plan.n_rows), index(form.n_chunks), *walk.arguments()
+        return bind_kernel(kernels["rows"], problem, walk.blocks, WARP * config.warps, matrix)
 
 
 def registers(problem: SpmmvProblem, config: SellConfig) -> int:
@@ -188,15 +228,14 @@ def registers(problem: SpmmvProblem, config: SellConfig) -> int:
 
 
 def _fill_name(problem: SpmmvProblem) -> str:
-    return f"spmmv_sell_fill_{SHORT_NAMES[problem.dtype_matrix]}"
+    return f"spmmv_sell_fill_{short_names(problem.dtype_matrix)}"
 
 
-def fill_source(problem: SpmmvProblem, sigma: int) -> str:
-    """Generate the CUDA source of the kernel that fills a matrix in SELL-C-sigma form."""
+def fill_source(problem: SpmmvProblem) -> str:
+    """Generate the CUDA source of the kernel that fills a matrix in SELL-C form."""
     values = {
         "S_COMPLEX": is_complex(problem.dtype_matrix),
         "CODED": problem.coded,
-        "SIGMA": sigma,
         "BATCH": _FILL_BATCH,
         "WARPS": _FILL_WARPS,
     }
@@ -207,8 +246,39 @@ def fill_source(problem: SpmmvProblem, sigma: int) -> str:
 def fill(kernel: Any, plan: Plan, into: SellMatrix, coded: bool = False) -> None:
     """Queue the kernel of `fill_source`, which fills the columns and values of a laid-out matrix."""
     index = np.int32 if plan.index_bytes == 4 else np.int64
-    rows = address(plan.indptr), *plan.entries(coded), *map(address, (into.layout.starts, into.layout.order))
-    extents = index(plan.n_rows), index(into.layout.n_chunks)
+    rows = address(plan.indptr), *plan.entries(coded), address(into.starts)
     entries = address(into.columns), address(into.values)
-    blocks = ceil_div(into.layout.n_chunks, _FILL_WARPS)
-    kernel((blocks, 1), (WARP * _FILL_WARPS,), (*rows, *extents, *entries))
+    blocks = ceil_div(into.n_chunks, _FILL_WARPS)
+    kernel((blocks, 1), (WARP * _FILL_WARPS,), (*rows, index(plan.n_rows), index(into.n_chunks), *entries))
+
+
+def layout(plan: Plan) -> tuple[Array, int]:
+    """Compute the first places of the chunks of a matrix, and the number of places; waits for its device.
+
+    Raises
+    ------
+    OverflowError
+        If there are more places than the index type can count.
+    """
+    n_chunks, xp = ceil_div(plan.n_rows, CHUNK), namespace(plan.indptr)
+    if plan.load is not None:
+        n_pieces = pieces.count_pieces(plan.n_rows, CHUNK)
+        counts = xp.empty((n_pieces, 1), np.int64)
+        pieces.launch(plan.load, "layout", plan.indptr, n_pieces, None, counts, None)
+        before, (entries,) = pieces.add_up(counts)
+        _refuse_excess(entries, plan)
+        starts = xp.empty(n_chunks + 1, plan.indptr.dtype)
+        pieces.launch(plan.load, "layout", plan.indptr, n_pieces, before, None, starts)
+        return starts, entries
+    lengths = np.zeros(n_chunks * CHUNK, np.int64)
+    lengths[: plan.n_rows] = np.diff(to_host(plan.indptr))
+    starts = np.zeros(n_chunks + 1, np.int64)
+    np.cumsum(CHUNK * lengths.reshape(n_chunks, CHUNK).max(axis=1), out=starts[1:])
+    entries = int(starts[-1])
+    _refuse_excess(entries, plan)
+    return xp.asarray(starts.astype(plan.indptr.dtype)), entries
+
+
+def _refuse_excess(entries: int, plan: Plan) -> None:
+    if entries > np.iinfo(plan.indptr.dtype).max - _PAST_THE_END:
+        raise OverflowError(f"{entries} entries are too many for indices of {plan.index_bytes} bytes")

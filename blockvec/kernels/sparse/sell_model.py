@@ -1,4 +1,4 @@
-"""SpMMV on SELL-C-sigma matrices: the curated configurations, and a model of their time."""
+"""SpMMV on SELL-C matrices: the curated configurations, and a model of their time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from ..problem import SpmmvProblem, itemsize
 from ..roofline import Ceilings, memory_time
 from .interface import are_aligned, entry_bytes, row_entries, widest_pack
 from .model import H200_CEILINGS, l2_requests, stored_traffic, unroll_of
-from .sell import SellConfig
-from .sell_plan import CHUNK
+from .sell import CHUNK, SellConfig
 
 
 @frozen
@@ -25,7 +24,7 @@ class Recipe:
     blocks: int
 
 
-# Of 36 recipes; in 228 drawn products no choice is another without the rest, which differ in planes alone.
+# Of 36 recipes; in 228 drawn products no choice is another without the rest.
 RECIPES = tuple(
     Recipe(unroll, *block) for unroll in (8, 5, 3) for block in ((8, 4), (4, 10), (8, 3), (4, 12), (8, 2))
 )
@@ -49,7 +48,6 @@ class SpmmvSellModel(Model[SpmmvProblem, SellConfig, Recipe]):
     spare = SPARE
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> SellConfig:
-        """Make the configuration of a recipe for a problem."""
         vector = widest_pack(problem)
         aligned_x, aligned_y = are_aligned(problem, vector)
         return SellConfig(

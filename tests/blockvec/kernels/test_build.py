@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from blockvec.config import option_context
 from blockvec.errors import CompileError
 from blockvec.kernels import build as compiler
 from blockvec.kernels.records import packed, store
+from blockvec.system.config import option_context
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

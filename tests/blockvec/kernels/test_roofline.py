@@ -18,12 +18,12 @@ from blockvec.kernels.roofline import (
     fraction,
     gather_time,
     memory_time,
-    padding_cap,
     partial_sectors,
     sector_traffic,
     time_limit,
     traffic,
 )
+from tests.benchmarks.records import padding_cap
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 dtypes = st.sampled_from(DTYPES)

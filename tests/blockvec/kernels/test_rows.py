@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from blockvec.backends.host.backend import HOST
-from blockvec.blockvector import INVERSES, ROOTS
+from blockvec.blocks.blockvector import INVERSES, ROOTS
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.elementwise import FillKernel, WithinKernel
 from blockvec.kernels.rows import RowKernel, trace
 from solvers.iterations.spectrum import SIGNS, _divided
-from solvers.linear import recordings
+from solvers.linear import tridiagonal
 from solvers.transform.inner_product import LENGTHS
 from tests.emulator.host import HostKernel, needs_host_compiler
 
@@ -26,12 +26,12 @@ FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each t
     "lengths": (LENGTHS, 1),
     "signs": (SIGNS, 1),
     "divided": (_divided(2.0**-1022), 1),
-    "selected": (recordings.SELECTED, 2),
-    "opening": (recordings.OPENING, 11),
-    "closing": (recordings._closing(UNIT), 14),
+    "kept": (tridiagonal.KEPT, 3),
+    "opening": (tridiagonal.OPENING, 11),
+    "closing": (tridiagonal.closing(UNIT), 15),
 }
-MASKS = {"selected": (0,), "opening": (9,), "closing": (12,)}  # rows that are masks, by function
-OF_MASKS = {"closing": (13,)}  # results that are masks
+MASKS = {"kept": (0, 1), "opening": (9,), "closing": (13,)}  # rows that are masks, by function
+OF_MASKS = {"kept": (0,), "closing": (23,)}  # results that are masks
 
 
 def every(xp: Any, a: Any, b: Any, mask: Any) -> tuple[Any, ...]:

@@ -28,8 +28,9 @@
 //
 // Problem: M, N, COMPLEX, UPDATE, SCALE, DOT, GRAM; CONJ; TRANSPOSED: V^H W is wanted instead; ALPHA_ONE, BETA: 0 zero, 1 one, 2 general: factors of
 //          UPDATE, or of DOT alone; W_PIECE, V_PIECE.
-// Config:  ROWS, STAGES, WARPS, WC, BLOCKS per multiprocessor.
+// Config:  ROWS, STAGES, WARPS, WC.
 // Layout:  W_PITCH, V_PITCH: bytes between rows in shared memory.
+constexpr int BLOCKS = 1;  // per multiprocessor
 #include "common/mma.cuh"
 #include "common/pipeline.cuh"
 #include "common/reduce.cuh"

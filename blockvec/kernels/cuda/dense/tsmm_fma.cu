@@ -5,11 +5,11 @@
 //       acc[u][j] = sum over m of A[row(u)][m] C[m][column(j)]                  A: KT columns at a time
 //       B[row(u)][column(j)] = alpha acc[u][j] + beta B[row(u)][column(j)]
 //
-// The thread mappings of Ernst, Hager, Thies and Wellein (2021): 1 to 32 threads per row, columns blocked or INTERLEAVED ("transposed"), C in
-// registers, in shared memory, or through the cache, UNROLL rows per thread that share the loads of C. COUNT of them are neighbours,
-// so that a thread's vectors can straddle rows of odd width.
+// The thread mappings of Ernst, Hager, Thies and Wellein (2021): 1 to 32 threads per row, with interleaved columns ("transposed"), C in
+// registers or in shared memory, UNROLL rows per thread that share the loads of C. COUNT of them are neighbours, so that a thread's vectors can
+// straddle rows of odd width.
 //
-// STAGES = 0: threads load A from memory. STAGES > 0: chunks come through a ring in shared memory (staging.cuh). STAGED_OUT: so do the
+// STAGES = 0: threads load A from memory. STAGES > 0: chunks come through a ring in shared memory (staging.cuh), and so do the
 // results, in the place of the chunk's A (of its B if beta is not zero, since B is then staged too): they are stored as whole contiguous
 // ranges, so odd widths are as fast as even ones. In place, a chunk's rows have been read before any of them is written.
 //
@@ -17,8 +17,8 @@
 //
 // Types:   RealA, RealC: parts of A's and C's elements; Real: of B's, and of products and sums.
 // Problem: M, N; PA, PC: parts of an element, 1 or 2; ALPHA_ONE; BETA: 0 zero, 1 one, 2 general; A_LINEAR, B_LINEAR: rows are contiguous.
-// Config:  SPREAD, CT, UNROLL, COUNT, KT, UNROLL_K (A's tiles of columns unrolled), INTERLEAVED, COEFFICIENTS: 0 registers, 1 shared memory, 2 cache;
-//          WARPS, TEAMS, BLOCKS (per multiprocessor), STAGES, STAGED_OUT; DEALS: single warps take chunks from the tile queue, RUN at a time.
+// Config:  SPREAD, CT, UNROLL, COUNT, KT, UNROLL_K (A's tiles of columns unrolled), COEFFICIENTS: 0 registers, 1 shared memory;
+//          TEAMS of one warp, BLOCKS (per multiprocessor), STAGES; DEALS: warps take chunks from the tile queue, RUN at a time.
 // Layout:  A_VECTOR (bytes of a thread's access), A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD of the slabs, and B's; C_VECTOR; B_OFFSET in a stage, STAGE_BYTES;
 //          C_OFFSET: of the coefficients in shared memory.
 #include "dense/fma.cuh"
@@ -26,7 +26,8 @@
 #include "dense/staging.cuh"
 
 constexpr int P = PA > PC ? PA : PC;
-constexpr int LANES = 32 * WARPS, THREADS = LANES * TEAMS;
+constexpr bool STAGED_OUT = STAGES > 0;
+constexpr int LANES = 32, THREADS = LANES * TEAMS;
 constexpr int GROUPS = LANES / SPREAD, SETS = UNROLL / COUNT;
 constexpr int ROWS = GROUPS * UNROLL;
 constexpr int SIZE_A = PA * sizeof(RealA), SIZE_B = P * sizeof(Real);
@@ -38,7 +39,7 @@ static_assert(UNROLL % COUNT == 0 && CT * SPREAD >= N && LANES % SPREAD == 0, "w
 using SlabA = Slab<ROWS, M * SIZE_A, A_LINEAR, A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD, LANES>;
 using SlabB = Slab<ROWS, N * SIZE_B, B_LINEAR, B_PIECE, B_PITCH, B_PAD_ROWS, B_PAD, LANES>;
 using FragmentA = Fragment<RealA, PA, M, KT, (M + KT - 1) / KT, COUNT, A_VECTOR, false, A_LINEAR>;
-using FragmentB = Fragment<Real, P, N, CT, SPREAD, COUNT, B_VECTOR, INTERLEAVED, B_LINEAR>;
+using FragmentB = Fragment<Real, P, N, CT, SPREAD, COUNT, B_VECTOR, (SPREAD > 1), B_LINEAR>;
 
 struct Place {
     int team, lane, group, share;
@@ -68,7 +69,7 @@ struct Coefficients {
             for (int m = 0; m < M; ++m)
 #pragma unroll
                 for (int k = 0; k < CT * PC; ++k) held[m][k / PC][k % PC] = from_memory(m, k / PC, k % PC);
-        } else if constexpr (COEFFICIENTS == 1) {
+        } else {
             const int own = share;
             for (int k = threadIdx.x; k < M * C_ROW; k += THREADS) {
                 const int vector = k % C_ROW / C_LOAD, real = vector / SPREAD * C_LOAD + k % C_LOAD;
@@ -95,8 +96,7 @@ struct Coefficients {
             }
         } else {
 #pragma unroll
-            for (int k = 0; k < CT * PC; ++k)
-                c[k / PC][k % PC] = COEFFICIENTS == 0 ? held[m][k / PC][k % PC] : from_memory(m, k / PC, k % PC);
+            for (int k = 0; k < CT * PC; ++k) c[k / PC][k % PC] = held[m][k / PC][k % PC];
         }
     }
 };
@@ -193,7 +193,7 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
         char* from = ring + stage * STAGE_BYTES;
         if constexpr (STAGES > 0) {
             async_wait<STAGES - 1>();
-            sync_team<WARPS>(at.team);
+            __syncwarp();
         }
         const auto load = [&](FragmentA(&a)[SETS], int tile) {
 #pragma unroll
@@ -220,7 +220,7 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
             tile.template add<LEFT>(a, coefficients, WHOLE_TILES * KT);
         }
 
-        sync_team<WARPS>(at.team);  // the rows have been read: in place, or in this stage, they may be overwritten
+        __syncwarp();  // the rows have been read: in place, or in this stage, they may be overwritten
         char* slab = from + B_OFFSET;
 #pragma unroll
         for (int set = 0; set < SETS; ++set) {
@@ -247,9 +247,9 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
             }
         }
         if constexpr (STAGED_OUT) {
-            sync_team<WARPS>(at.team);
+            __syncwarp();
             SlabB::store(slab, B + row0 * pitch_b, pitch_b, K - row0, at.lane);
-            sync_team<WARPS>(at.team);
+            __syncwarp();
         }
         if constexpr (STAGES > 0) {
             const i64 next = asks ? runs.next(at.lane) : chunk + STAGES * stride;

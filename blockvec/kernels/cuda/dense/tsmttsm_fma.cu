@@ -6,8 +6,7 @@
 //   C = alpha (sum of acc over groups, teams and blocks) + beta C
 //
 // The thread mappings of Ernst, Hager, Thies and Wellein (2021): parallel over rows only (TM = M, TN = N), over rows and columns of B
-// (TM = M), or over tiles of both; tiles blocked or INTERLEAVED ("transposed"); LEAPFROG: the operands of the next step are loaded
-// during a step; unrolling over STEPS. A team is WARPS warps; lanes past GROUPS tiles repeat the last group's work, which is dropped.
+// (TM = M), or over tiles of both; tiles blocked or INTERLEAVED ("transposed"); unrolling over STEPS. A team is WARPS warps; lanes past GROUPS tiles repeat the last group's work, which is dropped.
 //
 // STAGES = 0: threads load what they need from memory. STAGES > 0: the team's chunks come through a ring in shared memory
 // (staging.cuh), so that the bytes in flight take no registers, and odd widths and strided rows take no bandwidth. Columns past
@@ -16,16 +15,15 @@
 // over the block in shared memory; with Real = double or CHAIN = 0 it is one chain.
 //
 // Sum over a block: tiles go through shared memory, PASS values of each thread at a time; a few threads add up the groups of one
-// value in a fixed order. Then REDUCTION: 0 partial sums, added over the blocks in a fixed order (reduce.cuh); 1 atomic
-// additions per block; 2 atomic additions per thread, to memory: the bits of these two differ between runs; 3 none, to measure the cost.
+// value in a fixed order. Then partial sums are added over the blocks in a fixed order (reduce.cuh).
 // SAME (B is A): one operand is loaded. TRIANGLE: only tiles on and above the diagonal. Under CONJ the result is made Hermitian.
 //
 // Registers: TM TN accumulators (twice as many 32-bit ones in double, again twice if complex; WIDE: three times those of float), COUNT (TM + TN)
-// operands, twice with LEAPFROG, times STEPS where they come from memory; ~30 more.
+// operands, times STEPS where they come from memory; ~30 more.
 //
 // Types:   RealA, RealB: parts of A's and B's elements; Real: of products and sums; Out: of C's.
 // Problem: M, N; PA, PB: parts of an element, 1 or 2; CONJ, SAME, ALPHA_ONE, BETA_ZERO; A_LINEAR, B_LINEAR: rows are contiguous.
-// Config:  TM, TN, INTERLEAVED, TRIANGLE, COUNT, STEPS, UNROLL, LEAPFROG, WARPS, TEAMS, BLOCKS (per multiprocessor), STAGES, CHAIN, WIDE, REDUCTION.
+// Config:  TM, TN, INTERLEAVED, TRIANGLE, COUNT, STEPS, UNROLL, WARPS, TEAMS, BLOCKS (per multiprocessor), STAGES, CHAIN, WIDE.
 // Layout:  A_VECTOR (bytes of a thread's load), A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD of the slabs, and B's; B_OFFSET, STAGE_BYTES;
 //          PASS; PRODUCT_OFFSET, SCRATCH_OFFSET: bytes in shared memory.
 #include "dense/fma.cuh"
@@ -42,7 +40,6 @@ constexpr bool SHARE = SAME && TILES_M == 1 && TILES_N == 1;  // one fragment se
 constexpr bool HALF = TRIANGLE && TILES == 1;                 // the lower half of the only tile is left out
 constexpr int SIZE_A = PA * sizeof(RealA), SIZE_B = PB * sizeof(RealB);
 static_assert(GROUPS > 0, "a row fits a team");
-static_assert(REDUCTION < 2 || CHAIN == 0 || WIDE, "a thread has its sums");
 
 using SlabA = Slab<ROWS, M * SIZE_A, A_LINEAR, A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD, LANES>;
 using SlabB = Slab<ROWS, N * SIZE_B, B_LINEAR, B_PIECE, B_PITCH, B_PAD_ROWS, B_PAD, LANES>;
@@ -206,46 +203,6 @@ __device__ __forceinline__ void sum_block(const Tile& tile, const Place& at, dou
     __syncthreads();
 }
 
-// ---- sums over the blocks by atomic additions to zeros that the first block to start puts into the workspace
-
-__device__ __forceinline__ void open_atomic_sums(void* workspace) {
-    SHARED(bool, is_first);
-    if (threadIdx.x == 0) is_first = atomicAdd(&grid_header(workspace)->opened, 1u) == 0;
-    __syncthreads();
-    if (!is_first) return;
-    for (int k = threadIdx.x; k < M * N * P; k += THREADS) __stcg(grid_partials(workspace) + k, 0.0);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) atomicAdd(&grid_header(workspace)->departed, 1u);
-}
-
-// The block that makes the zeros started before all others, so waiting for it cannot deadlock.
-__device__ __forceinline__ void wait_for_zeros(void* workspace) {
-    if (threadIdx.x == 0)
-        while (load_acquire(&grid_header(workspace)->departed) == 0) {
-        }
-    __syncthreads();
-}
-
-template <class Finish>
-__device__ __forceinline__ void close_atomic_sums(void* workspace, Finish finish) {
-    GridHeader* header = grid_header(workspace);
-    SHARED(bool, is_last);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicAdd(&header->arrived, 1u) == gridDim.x - 1;
-    __syncthreads();
-    if (!is_last) return;
-    __threadfence();
-    for (int element = threadIdx.x; element < M * N; element += THREADS) {
-        double sum[P];
-#pragma unroll
-        for (int part = 0; part < P; ++part) sum[part] = __ldcg(grid_partials(workspace) + element * P + part);
-        finish(element, sum);
-    }
-    if (threadIdx.x == 0) header->opened = header->arrived = header->departed = 0;
-}
-
 // ---- the kernel
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -257,54 +214,35 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
     double* scratch = reinterpret_cast<double*>(shared + SCRATCH_OFFSET);
     const Place at(threadIdx.x);
     const Source source = {A, B, K, (A_LINEAR ? M : lda) * SIZE_A, (B_LINEAR ? N : ldb) * SIZE_B};
-    if constexpr (REDUCTION == 1 || REDUCTION == 2)
-        open_atomic_sums(workspace);
-    else if (REDUCTION == 0 && threadIdx.x == 0)
-        launch = grid_started(workspace);
+    if (threadIdx.x == 0) launch = grid_started(workspace);
 
     // Neighbouring chunks go to different blocks first, so that few chunks occupy all multiprocessors.
     const i64 chunks = source.chunks(), stride = static_cast<i64>(gridDim.x) * TEAMS;
     i64 chunk = static_cast<i64>(at.team) * gridDim.x + blockIdx.x;
     Tile tile;
-    Step now[STAGES == 0 ? STEPS : 1], next[STAGES == 0 ? STEPS : 1];
+    Step now[STAGES == 0 ? STEPS : 1];
     char* ring = shared + at.team * (STAGES * STAGE_BYTES);
     int stage = 0;
-    if constexpr (STAGES > 0) {
+    if constexpr (STAGES > 0)
         for (int s = 0; s < STAGES; ++s) source.copy(ring + s * STAGE_BYTES, at, chunk + s * stride);
-    } else if (LEAPFROG) {
-        if (chunk < chunks) source.load(now, at, chunk);
-    }
 
     const auto add_chunk = [&] {
         if constexpr (STAGES > 0) {
             char* from = ring + stage * STAGE_BYTES;
             async_wait<STAGES - 1>();
             sync_team<WARPS>(at.team);
-            if constexpr (LEAPFROG) load_staged(now[0], from, at, 0);
 #pragma unroll UNROLL
             for (int s = 0; s < STEPS; ++s) {
-                if constexpr (LEAPFROG) {
-                    if (s + 1 < STEPS) load_staged(next[0], from, at, s + 1);
-                } else {
-                    load_staged(now[0], from, at, s);
-                }
+                load_staged(now[0], from, at, s);
                 tile.add(now[0]);
-                if constexpr (LEAPFROG) now[0] = next[0];
             }
             sync_team<WARPS>(at.team);
             source.copy(from, at, chunk + STAGES * stride);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         } else {
-            if constexpr (LEAPFROG) {
-                if (chunk + stride < chunks) source.load(next, at, chunk + stride);
-            } else {
-                source.load(now, at, chunk);
-            }
+            source.load(now, at, chunk);
 #pragma unroll
-            for (int s = 0; s < STEPS; ++s) {
-                tile.add(now[s]);
-                if constexpr (LEAPFROG) now[s] = next[s];
-            }
+            for (int s = 0; s < STEPS; ++s) tile.add(now[s]);
         }
         chunk += stride;
     };
@@ -327,7 +265,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
             }
         }
         if constexpr (WIDE) tile.widen();
-        if constexpr (REDUCTION < 2) sum_block<false>(tile, at, product, scratch);
+        sum_block<false>(tile, at, product, scratch);
     }
 
     const auto finish = [&](int element, const double(&sum)[P]) {
@@ -354,35 +292,17 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
         if (SAME && i < j) store(C + (j * N + i) * P, sum[0], CONJ ? -im : im);
     };
 
-    if constexpr (REDUCTION == 0) {
-        if (threadIdx.x == 0) launch = grid_decided(launch, grid_seen(workspace));
-        __syncthreads();
-        for (int element = threadIdx.x; element < M * N; element += THREADS) {
-            double sum[P];
+    if (threadIdx.x == 0) launch = grid_decided(launch, grid_seen(workspace));
+    __syncthreads();
+    for (int element = threadIdx.x; element < M * N; element += THREADS) {
+        double sum[P];
 #pragma unroll
-            for (int part = 0; part < P; ++part) sum[part] = product[element * P + part];
-            if (gridDim.x == 1)
-                finish(element, sum);
-            else
+        for (int part = 0; part < P; ++part) sum[part] = product[element * P + part];
+        if (gridDim.x == 1)
+            finish(element, sum);
+        else
 #pragma unroll
-                for (int part = 0; part < P; ++part) grid_put<M * N * P>(workspace, element * P + part, sum[part], launch);
-        }
-        if (gridDim.x > 1) grid_sum<M * N * P, P, THREADS>(workspace, scratch, launch, finish);
-    } else if constexpr (REDUCTION == 3) {
-        if (alpha_re != alpha_re)  // never: but the compiler must keep the sums
-#pragma unroll
-            for (int k = 0; k < VALUES; ++k) grid_partials(workspace)[k] = tile.value(k);
-    } else {
-        wait_for_zeros(workspace);
-        double* sums = grid_partials(workspace);
-        if constexpr (REDUCTION == 1)
-            for (int k = threadIdx.x; k < M * N * P; k += THREADS) atomicAdd(sums + k, product[k]);
-        else if (!at.is_idle)
-#pragma unroll
-            for (int k = 0; k < VALUES; ++k) {
-                const int place = place_in_product(at, k);
-                if (place >= 0) atomicAdd(sums + place, tile.value(k));
-            }
-        close_atomic_sums(workspace, finish);
+            for (int part = 0; part < P; ++part) grid_put<M * N * P>(workspace, element * P + part, sum[part], launch);
     }
+    if (gridDim.x > 1) grid_sum<M * N * P, P, THREADS>(workspace, scratch, launch, finish);
 }

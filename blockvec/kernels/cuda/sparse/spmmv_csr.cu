@@ -12,17 +12,14 @@
 // The matrix is read as one stream of whole lines for any row lengths, and a warp reads its entries from shared memory, so it waits only
 // for rows of X. Products of wide blocks are limited by the bandwidth between L2 and L1. To reuse rows of X in L1, the warps of a block
 // process neighbouring units, or, for a matrix of a grid, units of neighbouring lines and planes. All tiles of the same rows are processed
-// at the same time, so that only one of them reads the matrix from memory and the others from L2. Or, PANELS, one tile is processed after the
-// other, so that L2 holds more rows of X. Warps never wait for each other.
+// at the same time, so that only one of them reads the matrix from memory and the others from L2. Warps never wait for each other.
 //
 // Units: `cuts` has the first row of each, and the number of rows at the end; without it they all have ROWS rows. A row of more than LONG_ROW
 // entries is a unit of its own, which this kernel skips and spmmv_csr_long.cu computes.
 //
 // FLAT: the entries of a unit are shared by groups of LANES lanes regardless of their rows, so that no lane waits for a long row; the products
-// are added to the rows' sums through shared memory.
-//
-// SWIZZLE: the 16-byte pieces of every 128 bytes of a slot are permuted, differently in each of eight such lines, so that rows whose lengths
-// are multiples of a power of two do not all start in one bank.
+// are added to the rows' sums through shared memory. The 16-byte pieces of every 128 bytes of a slot are permuted, differently in each of
+// eight such lines, so that rows whose lengths are multiples of a power of two do not all start in one bank.
 //
 // CODED: a slot has no values. `values` are the table of MAX_VALUES, which a block keeps in shared memory: in L1 it would be one more line per
 // gather of rows, and L1 finds one line per cycle.
@@ -32,32 +29,33 @@
 // matrices with long rows.
 //
 // Types and problem: see spmmv.cuh.
-// Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS per block, BLOCKS a
-//          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE, PANELS.
+// Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; WARPS per block, BLOCKS a multiprocessor;
+//          PLANES divides WARPS; FLAT.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
 // Shared:  WARPS STAGES (ENTRIES + 6) entries; CODED: the table; FLAT: and as many times WARPS rows of a tile.
 #include "sparse/spmmv_gram.cuh"
 #include "sparse/spmmv_walk.cuh"
 
 constexpr u32 FULL = 0xffffffffu;
+constexpr int STAGES = 2;  // units per warp in shared memory
 constexpr int SHARE = LANES * SPLIT;  // lanes a row
 constexpr int GROUPS = 32 / SHARE;
 constexpr int ALIGN = 4;  // entries: copies start at 16-byte boundaries of columns and values
-constexpr int SLOT_ALIGN = SWIZZLE ? 32 : ALIGN;  // entries: whole lines of columns and values
+constexpr int SLOT_ALIGN = FLAT ? 32 : ALIGN;  // entries: whole lines of columns and values
 constexpr int SLOT = (ENTRIES + 2 * (ALIGN - 1) + SLOT_ALIGN - ALIGN) / SLOT_ALIGN * SLOT_ALIGN;
-static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && STAGES >= 2);
+static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES);
 
 // A row's last batch reads past its end: behind the columns are values, or as many places more.
 constexpr int MARGIN = CODED ? (UNROLL * (FLAT ? 32 / LANES : SPLIT) + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN : 0;
 
-struct alignas(SWIZZLE ? 128 : 16) Slot {
+struct alignas(FLAT ? 128 : 16) Slot {
     Entry columns[SLOT + MARGIN];
     S values[CODED ? 1 : SLOT];
 };
 static_assert(UNROLL * SPLIT <= SLOT && SLOT < 1 << 16);
 
 // The offset of byte `at` of a slot's columns or values.
-__device__ __forceinline__ int place(int at) { return SWIZZLE ? at ^ (at >> 3 & 0x70) : at; }
+__device__ __forceinline__ int place(int at) { return FLAT ? at ^ (at >> 3 & 0x70) : at; }
 
 template <class T>
 __device__ __forceinline__ T entry(const T* entries, int k) {
@@ -240,14 +238,14 @@ __device__ __forceinline__ void store_grams(Memory& memory, const Grams& grams, 
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-    KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes, int line,
+    KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int line,
            i64 by_line, int lots, i64 by_lots, int plane, Dot* parts, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
            Factor eta, const Y* shifts) {
     SHARED(Memory, memory);
     Slot(&slots)[WARPS][STAGES] = memory.staged.slots;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int blocks = gridDim.x / TILES;  // of a tile
-    const int tile = PANELS ? blockIdx.x / blocks : blockIdx.x % TILES, number = PANELS ? blockIdx.x % blocks : blockIdx.x / TILES;
+    const int tile = blockIdx.x % TILES, number = blockIdx.x / TILES;
     const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane % LANES);
     Dots dots;
     Grams grams;
@@ -256,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         __syncthreads();
     }
 
-    Walk walk(n_units, passes, line, by_line, lots, by_lots, plane, warp, number, blocks);
+    Walk walk(n_units, line, by_line, lots, by_lots, plane, warp, number, blocks);
     const auto next_rows = [&]() -> Rows {
         const Index unit = walk.next();
         if (unit < 0) return {unit == Walk::END ? n_rows : 0, 0};

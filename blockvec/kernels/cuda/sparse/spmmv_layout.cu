@@ -1,4 +1,4 @@
-// The places of chunks of C = 32 rows in SELL-C-sigma form, with rows in their order: see `Layout` in sell_plan.py.
+// The places of chunks of C = 32 rows in SELL-C form: see `layout` in sell.py.
 //
 //   for each chunk, one lane each
 //     places = C times the length of its longest row

@@ -1,4 +1,4 @@
-// Y = alpha (S - shift I) X + beta Y for a sparse S in SELL-C-sigma form, C = 32, and row-major X, Y of few columns.
+// Y = alpha (S - shift I) X + beta Y for a sparse S in SELL-C form, C = 32, and row-major X, Y of few columns.
 //
 //   for each chunk of C rows, assigned in turn to the warps of all blocks, see spmmv_walk.cuh
 //     lane i:  for each entry k of row i of the chunk, UNROLL of them in flight
@@ -12,17 +12,15 @@
 //
 // CODED: `values` are the table of values.
 //
-// SIGMA > C: the rows of every SIGMA are sorted by length, `order` has the original position of each among them.
-//
 // Types and problem: see spmmv.cuh.
-// Config:  VECTORS, VECTOR, LANES = 1: one tile of columns; UNROLL; SIGMA, a multiple of C; WARPS per block, BLOCKS per multiprocessor; PLANES
-//          divides WARPS.
+// Config:  VECTORS, VECTOR, LANES = 1: one tile of columns; UNROLL; WARPS per block, BLOCKS per multiprocessor.
 // Registers: UNROLL packs of X for each of VECTORS, UNROLL entries, VECTORS packs of sums, and ~35 more.
 #include "sparse/spmmv.cuh"
+constexpr int PLANES = 1;  // of the walk
 #include "sparse/spmmv_walk.cuh"
 
 constexpr int C = 32;
-static_assert(LANES == 1 && TILES == 1 && SIGMA % C == 0 && DOTS == 0 && GRAM == 0);
+static_assert(LANES == 1 && TILES == 1 && DOTS == 0 && GRAM == 0);
 using Column = StreamPack<Index, 1, true>;
 using Value = StreamPack<S, 1, true>;
 
@@ -57,12 +55,12 @@ __device__ __forceinline__ void gather(const Lane& block, const Index* columns, 
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-    KERNEL(const Index* starts, const Index* columns, const S* values, const unsigned short* order, Index n_rows, Index n_chunks, int passes, int line,
+    KERNEL(const Index* starts, const Index* columns, const S* values, Index n_rows, Index n_chunks, int line,
            i64 by_line, int lots, i64 by_lots, int plane, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift,
            Factor delta, Factor eta, const Y* shifts) {
     const int lane = threadIdx.x % C;
     const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, 0, 0);
-    Walk walk(n_chunks, passes, line, by_line, lots, by_lots, plane, threadIdx.x / 32, blockIdx.x, gridDim.x);
+    Walk walk(n_chunks, line, by_line, lots, by_lots, plane, threadIdx.x / 32, blockIdx.x, gridDim.x);
     struct Chunk {
         Index number, begin, end;
     };
@@ -74,8 +72,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     for (Chunk chunk = next_chunk(), next; chunk.number != Walk::END; chunk = next) {
         next = next_chunk();
         if (chunk.number == Walk::NONE) continue;
-        Index row = chunk.number * C + lane;
-        if constexpr (SIGMA > C) row = row / SIGMA * SIGMA + __ldg(order + row);
+        const Index row = chunk.number * C + lane;
         if (row >= n_rows) continue;
         Sums sums;
         gather(block, columns, values, chunk.begin + lane, chunk.end, sums);

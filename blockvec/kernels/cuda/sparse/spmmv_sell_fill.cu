@@ -1,4 +1,4 @@
-// The entries of a matrix in SELL-C-sigma form, C = 32, from those in compressed rows; see spmmv_sell.cu.
+// The entries of a matrix in SELL-C form, C = 32, from those in compressed rows; see spmmv_sell.cu.
 //
 //   for each chunk of C rows, one warp each
 //     for BATCH entries of each row, to the longest of the chunk
@@ -8,7 +8,7 @@
 // CODED: there are no values beside the entries, see column_of in spmmv.cuh.
 //
 // Types: SReal of the parts of values, complex under S_COMPLEX; Index.
-// Config: SIGMA; BATCH, a divisor of C; WARPS per block.
+// Config: BATCH, a divisor of C; WARPS per block.
 #include "common/stream.cuh"
 
 using S = ElementOf<S_COMPLEX, SReal>;
@@ -21,15 +21,14 @@ struct Piece {
 };
 
 extern "C" __global__ void __launch_bounds__(C * WARPS)
-    KERNEL(const Index* pointers, const Index* columns, const S* values, const Index* starts, const unsigned short* order, Index n_rows,
+    KERNEL(const Index* pointers, const Index* columns, const S* values, const Index* starts, Index n_rows,
            Index n_chunks, Index* to_columns, S* to_values) {
     SHARED_ARRAY(Piece, pieces, [WARPS]);
     const Index chunk = static_cast<Index>(blockIdx.x) * WARPS + threadIdx.x / C;
     if (chunk >= n_chunks) return;
     Piece& piece = pieces[threadIdx.x / C];
     const int lane = threadIdx.x % C;
-    Index row = chunk * C + lane;
-    if constexpr (SIGMA > C) row = row / SIGMA * SIGMA + __ldg(order + row);
+    const Index row = chunk * C + lane;
     Index from = row < n_rows ? __ldg(pointers + row) : 0;
     const Index stop = row < n_rows ? __ldg(pointers + row + 1) : 0, end = __ldg(starts + chunk + 1);
     for (Index to = __ldg(starts + chunk) + lane; to - lane < end; from += BATCH) {

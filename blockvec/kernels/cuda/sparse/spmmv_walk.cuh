@@ -1,8 +1,8 @@
 // The order in which the warps of a tile's blocks process units of neighbouring rows.
 //
 //   for each patch of units, assigned in turn to the blocks
-//     for each unit of the patch, assigned in turn to the warps of the block: `passes` neighbours per warp; LINES = WARPS / PLANES warps work `line`
-//       units apart, PLANES such lots of lines `plane` units apart, and a plane has `lots` of them
+//     for each unit of the patch, assigned in turn to the warps of the block: LINES = WARPS / PLANES warps work `line` units apart, PLANES such
+//       lots of lines `plane` units apart, and a plane has `lots` of them
 //
 // Config: WARPS per block; PLANES divides WARPS.
 #pragma once
@@ -20,9 +20,8 @@ class Walk {
     static constexpr Index NONE = -1, END = -2;
 
     // Of the warp of that number in the block of that number.
-    __device__ __forceinline__ Walk(Index n_units, int passes, int line, i64 by_line, int lots, i64 by_lots, int plane, int warp, int block, int blocks)
-        : n_units(n_units), by_line(by_line), by_lots(by_lots), passes(passes), line(line), lots(lots), plane(plane), warp(warp), blocks(blocks),
-          visit(block * passes), left(passes) {}
+    __device__ __forceinline__ Walk(Index n_units, int line, i64 by_line, int lots, i64 by_lots, int plane, int warp, int block, int blocks)
+        : n_units(n_units), by_line(by_line), by_lots(by_lots), line(line), lots(lots), plane(plane), warp(warp), blocks(blocks), visit(block) {}
 
     // The next unit, NONE for a place without one, or END.
     __device__ __forceinline__ Index next() {
@@ -30,11 +29,7 @@ class Walk {
         const int at = ((lines - planes * lots) * LINES + warp % LINES) * line + visit - lines * line;
         const Index first_plane = static_cast<Index>(planes) * PLANES;
         if (first_plane * plane >= n_units) return END;
-        ++visit;
-        if (--left == 0) {
-            left = passes;
-            visit += (blocks - 1) * passes;
-        }
+        visit += blocks;
         const Index unit = (first_plane + warp / LINES) * plane + at;
         return at >= plane || unit >= n_units ? NONE : unit;
     }
@@ -43,5 +38,5 @@ class Walk {
     static constexpr int LINES = WARPS / PLANES;
     Index n_units;
     i64 by_line, by_lots;
-    int passes, line, lots, plane, warp, blocks, visit, left;
+    int line, lots, plane, warp, blocks, visit;
 };

@@ -13,15 +13,13 @@ import pytest
 
 from blockvec.backends.cuda import sparse
 from blockvec.backends.cuda.device import Gpu
-from blockvec.config import option_context, options
 from blockvec.kernels.device import H200
 from blockvec.kernels.problem import SpmmvProblem
+from blockvec.system.config import option_context, options
 
 WAITS = 3
 GPU = Gpu(0, H200)
-NARROW, WIDE = (
-    SpmmvProblem(10**6, 10**6, 7 * 10**6, width, "float64", "float64", width, width) for width in (16, 64)
-)
+NARROW = SpmmvProblem(10**6, 10**6, 7 * 10**6, 16, "float64", "float64", 16, 16)
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Width:
 
 
 class Family:
-    """A family without kernels, whose configurations and forms are widths."""
+    """A family without kernels, whose configurations are widths."""
 
     def __init__(self, name: str, before: Family | None = None, *, refuses: bool = False) -> None:
         self.name, self.before, self.refuses = name, before, refuses
@@ -50,9 +48,6 @@ class Family:
 
     def before_conversion(self, problem: SpmmvProblem, _device: Any) -> tuple[Any, Width]:
         return self.before, Width(problem.width)
-
-    def form_key(self, _problem: Any, config: Width, *_rest: Any) -> int:
-        return config.width
 
     def convert(self, *_rest: Any) -> Any:
         self.conversions += 1
@@ -74,7 +69,7 @@ class Device:
     """A matrix on a device that only counts."""
 
     def __init__(self) -> None:
-        self.S: Any = SimpleNamespace(waited=Counter(), awaited={}, forms={}, bound={}, plan=None)
+        self.S: Any = SimpleNamespace(waited=Counter(), forms={}, bound={}, plan=None)
         self.capturing = False
 
     def product(self, family: Family, problem: SpmmvProblem = NARROW) -> Any:
@@ -113,15 +108,8 @@ def test_a_matrix_is_converted_once_after_the_products_that_wait(device: Device)
     assert converted.conversions == 1
 
 
-def test_every_form_is_waited_for_by_itself(device: Device) -> None:
-    converted = family()
-    for _ in range(WAITS + 1):
-        device.product(converted)
-    assert [device.product(converted, WIDE) for _ in range(WAITS + 1)] == ["in order"] * WAITS + ["converted"]
-
-
 def test_a_form_that_is_there_is_taken_at_once(device: Device) -> None:
-    device.S.forms["converted", NARROW.width] = "a form"
+    device.S.forms["converted"] = "a form"
     assert device.product(family()) == "converted"
 
 

@@ -19,10 +19,10 @@ from blockvec.backends.base import Candidate
 from blockvec.backends.host import llvm, sparse_kernel
 from blockvec.backends.host.backend import HOST
 from blockvec.backends.host.sparse import RowBlocks
-from blockvec.dispatch import preferred
 from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.roofline import Ceilings
+from blockvec.operations.dispatch import preferred
 from tests.contract.blocks import DTYPES, exact_values
 
 pytest.importorskip("llvmlite")
@@ -80,7 +80,7 @@ def test_the_choice_does_not_depend_on_threads_or_on_earlier_products() -> None:
 
 
 def test_profiles_name_the_kernel_and_explanations_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    profiles = importlib.import_module("blockvec.profile")  # the package's own name is the function's
+    profiles = importlib.import_module("blockvec.operations.profile")
     known = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)
     monkeypatch.setitem(profiles.known_ceilings, HOST.device.fingerprint, known)
     with profile() as p:
@@ -181,7 +181,7 @@ def test_products_are_added_to_column_major_arrays(dtype: str, width: int, jit: 
     guard = np.full((80, width), 7, dtype, order="F")
     guard[:70] = Y
     with option_context(jit=jit):
-        as_operator(A).add_product(X, guard[:70])
+        as_operator(A).apply_columns(X, guard[:70], beta=1)
     assert np.array_equal(guard[:70], expected)
     assert (guard[70:] == 7).all()
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from blockvec import models
-from blockvec.arrays import memory_of
 from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.families import SPARSE_FAMILIES, sparse_families_of
 from blockvec.kernels.problem import DOTS, SpmmvProblem, itemsize
@@ -20,6 +19,7 @@ from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.chain import ChainConfig as Config
 from blockvec.kernels.sparse.chain import ChainPlan
 from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, dealt, patterns
+from blockvec.operations.arrays import memory_of
 from tests.contract.blocks import exact_values
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct

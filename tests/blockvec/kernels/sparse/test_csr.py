@@ -62,7 +62,6 @@ def test_configurations_are_refused_with_a_reason() -> None:
         "aligned to": good,
         "groups of lanes": replace(good, rows=33),
         "long rows": replace(good, long_row=good.entries + 1),
-        "stages": replace(good, stages=1),
         "registers": replace(good, unroll=30, long_row=64),
         "shared memory of": replace(good, entries=4000, warps=8, blocks=2),
         "on a multiprocessor": replace(good, warps=32, blocks=3),
@@ -207,29 +206,24 @@ class Recorder:
         self.calls.append((grid, block, arguments))
 
 
-def visited(blocks: int, config: Config, passes: int, line: int, plane: int, n_units: int) -> list[int]:
+def visited(blocks: int, config: Config, line: int, plane: int, n_units: int) -> list[int]:
     """The units that all warps of a tile's blocks come by, as the kernel walks them."""
     found = []
     lines = config.warps // config.planes
     visits_a_plane = -(-plane // (line * lines)) * line
-    for block, warp in itertools.product(range(blocks), range(config.warps)):
-        visit, left = block * passes, passes
+    for visit, warp in itertools.product(range(blocks), range(config.warps)):
         while (first_plane := visit // visits_a_plane * config.planes) * plane < n_units:
             in_plane = visit % visits_a_plane
             at = (in_plane // line * lines + warp % lines) * line + in_plane % line
             unit = (first_plane + warp // lines) * plane + at
             if at < plane and unit < n_units:
                 found.append(unit)
-            visit, left = visit + 1, left - 1
-            if left == 0:
-                left = passes
-                visit += (blocks - 1) * passes
+            visit += blocks
     return found
 
 
 @given(
     n_rows=st.integers(1, 100_000),
-    passes=st.sampled_from([1, 4, 16]),
     index=st.sampled_from([4, 8]),
     width=st.sampled_from([1, 64, 70, 3000]),
     grid=st.sampled_from([(0, 0), (50, 0), (160, 25600), (160, 1000), (50, 333), (3000, 9000)]),
@@ -237,7 +231,6 @@ def visited(blocks: int, config: Config, passes: int, line: int, plane: int, n_u
 )
 def test_a_launch_comes_by_every_unit_once(
     n_rows: int,
-    passes: int,
     index: int,
     width: int,
     grid: tuple[int, int],
@@ -247,13 +240,13 @@ def test_a_launch_comes_by_every_unit_once(
     plan = Plan(indptr, indptr[:0], np.zeros(0))
     plan.line, plan.plane = grid
     p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
-    config = replace(family.choose(p, H200), passes=passes, planes=planes)
+    config = replace(family.choose(p, H200), planes=planes)
     rows = Recorder()
     family.bind({"rows": rows}, p, config, H200, plan)(16, 32)
     [((blocks, _), (threads,), arguments)] = rows.calls
     tiles = -(-width // config.tile)
     assert threads == 32 * config.warps
-    n_units, in_a_row, line, by_line, lots, by_lots, plane = map(int, arguments[5:12])
+    n_units, line, by_line, lots, by_lots, plane = map(int, arguments[5:11])
     assert lots == -(-plane // (line * config.warps // planes))
     for divisor, by in ((line, by_line), (lots, by_lots)):
         for n in (0, 1, divisor - 1, divisor, n_units, 2**31 - 1, 2**31 - divisor):
@@ -261,7 +254,7 @@ def test_a_launch_comes_by_every_unit_once(
     assert blocks % tiles == 0
     assert blocks <= max(H200.multiprocessors * config.blocks, tiles)
     assert n_units == -(-n_rows // config.rows)
-    units = visited(blocks // tiles, config, in_a_row, line, plane, n_units)
+    units = visited(blocks // tiles, config, line, plane, n_units)
     assert sorted(units) == list(range(n_units))
     kinds = {4: np.int32, 8: np.int64}
     assert (type(arguments[3]), type(arguments[5])) == (kinds[index], kinds[index])
@@ -298,9 +291,6 @@ def test_what_a_launch_lacks_is_said() -> None:
         family.bind(kernels, replace(p, dots=("xy",)), config, H200, plan)
 
 
-# ---- generated code
-
-
 # ---- the kernels, thread by thread
 
 LONG = {3: 200, 40: TASK_ENTRIES + 300, 41: 0, 99: 350}
@@ -314,7 +304,7 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 16,
         "types": "float64",
-        "config": Config(8, 1, 2, 1, 7, 8, 64, 32, 3, 2, 1, 4),
+        "config": Config(8, 1, 2, 1, 7, 8, 64, 32, 2, 1),
         "beta": 1,
     },
     {"width": 7, "types": "complex128", "config": None, "alpha": 2 - 1j, "beta": 3j, "shift": "column"},
@@ -323,7 +313,7 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 36,
         "types": "float32",
-        "config": Config(3, 2, 4, 2, 3, 15, 80, 32, 2, 3, 1, 2),
+        "config": Config(3, 2, 4, 2, 3, 15, 80, 32, 3, 1),
     },
     {"width": 6, "types": ("complex64", "float32"), "config": None, "long": LONG, "beta": 2},
     {
@@ -336,32 +326,32 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 12,
         "types": "float64",
-        "config": Config(1, 2, 2, 1, 3, 32, 96, 80, 2, 3, 1, 4),
+        "config": Config(1, 2, 2, 1, 3, 32, 96, 80, 3, 1),
         "alpha": 2,
         "dots": ("xx", "xy", "yy"),
         "delta": 2,
     },
-    {"width": 2, "types": "float64", "config": Config(1, 1, 2, 2, 3, 16, 256, 40, 2, 3, 1, 2), "line": 32},
+    {"width": 2, "types": "float64", "config": Config(1, 1, 2, 2, 3, 16, 256, 40, 3, 1), "line": 32},
     {"width": 7, "types": MIXED, "config": None, "dots": ("xx", "yy"), "shift": "scalar", "beta": 1j},
-    {"width": 5, "types": "complex64", "config": Config(3, 1, 1, 2, 4, 5, 64, 64, 2, 2, 1), "dots": ("xy",)},
+    {"width": 5, "types": "complex64", "config": Config(3, 1, 1, 2, 4, 5, 64, 64, 2, 1), "dots": ("xy",)},
     {"width": 4, "types": "float32", "config": None, "long": LONG, "delta": 0, "eta": -3},
     {
         "width": 1,
         "types": ("float64", "complex128"),
-        "config": Config(1, 1, 1, 4, 3, 16, 128, 64, 2, 2, 2, 1, flat=True),
+        "config": Config(1, 1, 1, 4, 3, 16, 128, 64, 2, 2, flat=True),
         "long": LONG,
         "beta": 2,
     },
     {
         "width": 5,
         "types": "float64",
-        "config": Config(3, 2, 1, 2, 2, 5, 80, 64, 2, 2, 2, 1, flat=True, swizzle=True),
+        "config": Config(3, 2, 1, 2, 2, 5, 80, 64, 2, 2, flat=True),
         "dots": ("xy",),
     },
     {
         "width": 18,
         "types": "complex64",
-        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 2, 2, 1, planes=2, swizzle=True),
+        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 2, planes=2),
         "line": 8,
         "plane": 16,
         "dots": ("yy",),
@@ -370,7 +360,7 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 10,
         "types": "float64",
-        "config": Config(8, 1, 2, 1, 4, 8, 64, 32, 2, 2, 1),
+        "config": Config(8, 1, 2, 1, 4, 8, 64, 32, 2, 1),
         "gram": ("xy", "yy"),
         "shift": "column",
         "beta": 1,
@@ -378,18 +368,18 @@ HOST_CASES: list[dict[str, Any]] = [
     {"width": 6, "types": "float32", "config": None, "gram": ("xy", "yy"), "pitches": (2, 2)},
     {"width": 7, "types": "complex128", "config": None, "gram": ("xy", "yy"), "dots": ("xx",), "alpha": 1j},
     {"width": 4, "types": ("complex64", "float32"), "config": None, "gram": ("xy",), "delta": 2},
-    {"width": 3, "types": "float64", "config": Config(2, 2, 1, 1, 5, 16, 128, 64, 2, 3, 1), "gram": ("yy",)},
+    {"width": 3, "types": "float64", "config": Config(2, 2, 1, 1, 5, 16, 128, 64, 3, 1), "gram": ("yy",)},
     {
         "width": 1,
         "types": "float64",
-        "config": Config(1, 1, 1, 4, 3, 16, 128, 64, 2, 2, 2, 1, flat=True, swizzle=True),
+        "config": Config(1, 1, 1, 4, 3, 16, 128, 64, 2, 2, flat=True),
         "long": LONG,
         "coded": True,
     },
     {
         "width": 8,
         "types": ("complex128", "float64"),
-        "config": Config(4, 1, 2, 2, 5, 8, 64, 32, 2, 3, 1),
+        "config": Config(4, 1, 2, 2, 5, 8, 64, 32, 3, 1),
         "beta": 1,
         "long": LONG,
         "coded": True,
@@ -397,7 +387,7 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 6,
         "types": ("float32", "float64"),
-        "config": Config(3, 1, 2, 1, 5, 10, 96, 64, 3, 2, 1, swizzle=True),
+        "config": Config(3, 1, 2, 1, 5, 10, 96, 64, 2, 1),
         "dots": ("xy",),
         "coded": True,
     },

@@ -1,4 +1,4 @@
-"""SpMMV on SELL-C-sigma matrices: layouts, generated code, and the kernels run on the host."""
+"""SpMMV on SELL-C matrices: layouts, generated code, and the kernels run on the host."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.families import CSR, SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.kernels.sparse.sell import CHUNK, SellMatrix, fill, fill_source, layout
 from blockvec.kernels.sparse.sell import SellConfig as Config
-from blockvec.kernels.sparse.sell import fill, fill_source
-from blockvec.kernels.sparse.sell_plan import CHUNK, SellMatrix, layout
 from tests.contract.blocks import exact_values
 from tests.converted import assert_summed_up_in_order, coded
 from tests.emulator.host import HostKernel, needs_host_compiler
@@ -46,30 +45,23 @@ def matrix(n_rows: int, n_cols: int, dtype: str, index: type, seed: int) -> sp.c
     )
 
 
-def converted(plan: Plan, sigma: int) -> SellMatrix:
-    """The matrix in SELL-C-sigma form, entry by entry."""
-    into = layout(plan, sigma)
+def converted(plan: Plan) -> SellMatrix:
+    """The matrix in SELL-C form, entry by entry."""
+    starts, n_entries = layout(plan)
     indices, data = entries_of(plan)
-    columns, values = np.full(into.entries, -1, indices.dtype), np.zeros(into.entries, data.dtype)
-    for place in range(CHUNK * into.n_chunks):
-        row = place if into.order is None else place // sigma * sigma + into.order[place]
-        if row < plan.n_rows:
-            entries = slice(plan.indptr[row], plan.indptr[row + 1])
-            begin, end = into.starts[place // CHUNK : place // CHUNK + 2]
-            to = np.arange(begin + place % CHUNK, end, CHUNK)[: plan.indptr[row + 1] - plan.indptr[row]]
-            columns[to] = indices[entries]
-            if plan.codes is None:
-                values[to] = data[entries]
-    return SellMatrix(into, columns, data if plan.codes else values)
+    columns, values = np.full(n_entries, -1, indices.dtype), np.zeros(n_entries, data.dtype)
+    for row in range(plan.n_rows):
+        entries = slice(plan.indptr[row], plan.indptr[row + 1])
+        begin, end = starts[row // CHUNK : row // CHUNK + 2]
+        to = np.arange(begin + row % CHUNK, end, CHUNK)[: plan.indptr[row + 1] - plan.indptr[row]]
+        columns[to] = indices[entries]
+        if plan.codes is None:
+            values[to] = data[entries]
+    return SellMatrix(starts, columns, data if plan.codes else values)
 
 
 def entries_of(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     return (plan.codes.entries, plan.codes.table) if plan.codes else (plan.indices, plan.data)
-
-
-def arrays_of(matrix: SellMatrix) -> list[np.ndarray]:
-    arrays = matrix.layout.starts, matrix.columns, matrix.values, matrix.layout.order
-    return [array for array in arrays if array is not None]
 
 
 SIMPLE: dict[str, Any] = {
@@ -81,7 +73,7 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 3,
         "types": "complex128",
-        "config": Config(3, 1, 4, 2, 2, False, sigma=96),
+        "config": Config(3, 1, 4, 2, 2, False),
         "shift": "column",
         "beta": 2j,
         "line": 32,
@@ -98,36 +90,34 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 4,
         "types": "float32",
-        "config": Config(1, 4, 5, 4, 1, planes=2, sigma=64),
+        "config": Config(1, 4, 5, 4, 1),
         "delta": 2,
         "alpha": 3,
         "shift": "scalar",
         "beta": 1,
     },
-    {"width": 2, "types": "float64", "config": Config(1, 2, 5, 2, 2, sigma=64), "coded": True},
+    {"width": 2, "types": "float64", "config": Config(1, 2, 5, 2, 2), "coded": True},
 ]
 
 
 @needs_host_compiler
 @pytest.mark.parametrize(
-    ("dtype", "index", "sigma", "is_coded"),
-    [("float64", np.int32, 32, False), ("complex128", np.int64, 96, False), ("float64", np.int32, 64, True)],
+    ("dtype", "index", "is_coded"),
+    [("float64", np.int32, False), ("complex128", np.int64, False), ("float64", np.int32, True)],
 )
 def test_the_kernel_that_converts_puts_every_entry_into_its_place(
-    dtype: str, index: type, sigma: int, is_coded: bool, tmp_path: Path
+    dtype: str, index: type, is_coded: bool, tmp_path: Path
 ) -> None:
     S = matrix(299, 50, dtype, index, 3)
     plan = Plan(S.indptr, S.indices, S.data)
     plan.codes = coded(plan) if is_coded else None
-    expected = converted(plan, sigma)
-    into = expected.layout
+    expected = converted(plan)
     columns = np.zeros_like(expected.columns)
     values = expected.values if is_coded else np.full_like(expected.values, np.nan)
     p = SpmmvProblem(*S.shape, S.nnz, 1, dtype, dtype, 1, 1, S.indices.itemsize, coded=is_coded)
-    readable = [plan.indptr, *entries_of(plan), into.starts]
-    readable += [] if into.order is None else [into.order]
-    kernel = HostKernel(fill_source(p, sigma), tmp_path, readable, [columns, values])
-    fill(kernel, plan, SellMatrix(into, columns, values), is_coded)
+    readable = [plan.indptr, *entries_of(plan), expected.starts]
+    kernel = HostKernel(fill_source(p), tmp_path, readable, [columns, values])
+    fill(kernel, plan, SellMatrix(expected.starts, columns, values), is_coded)
     np.testing.assert_array_equal(columns, expected.columns)
     np.testing.assert_array_equal(values, expected.values)
 
@@ -145,8 +135,8 @@ def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: P
     assert family.refuse(p, config, device) is None
     plan = Plan(S.indptr, S.indices, S.data)
     plan.line, plan.plane, plan.codes = case["line"], case["plane"], coded(plan) if p.coded else None
-    sell = converted(plan, config.sigma)
-    readable = [*arrays_of(sell), *product.readable]
+    sell = converted(plan)
+    readable = [sell.starts, sell.columns, sell.values, *product.readable]
     kernel = HostKernel(family.source(p, config, device), tmp_path, readable, product.writable)
     product.check(family.bind({"rows": kernel}, p, config, device, plan, sell))
 
@@ -155,35 +145,19 @@ def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: P
 
 
 @given(
-    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=300),
-    sigma=st.sampled_from([32, 64, 96, 1024]),
-    index=st.sampled_from(["int32", "int64"]),
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=300), index=st.sampled_from(["int32", "int64"])
 )
-def test_a_layout_has_a_place_for_every_entry_and_sorts_rows_within_sigma(
-    lengths: list[int], sigma: int, index: str
-) -> None:
+def test_a_layout_has_a_place_for_every_entry(lengths: list[int], index: str) -> None:
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
     nnz = int(indptr[-1])
     plan = Plan(indptr, np.arange(nnz, dtype=index), np.arange(1.0, nnz + 1))
-    found = layout(plan, sigma)
-    assert found.starts.dtype == index
-    assert found.starts[0] == 0
-    assert found.starts[-1] == found.entries
-    form = converted(plan, sigma)
-    assert sorted(form.columns[form.columns >= 0]) == list(range(nnz))
-    order = np.arange(CHUNK * found.n_chunks) % CHUNK if found.order is None else found.order
-    size = CHUNK if found.order is None else sigma
-    for begin in range(0, len(order), size):
-        window = order[begin : begin + size].astype(int)
-        assert sorted(window) == list(range(len(window)))
-        rows = begin + window
-        sizes = [lengths[row] if row < len(lengths) else 0 for row in rows]
-        if found.order is not None:
-            assert sizes == sorted(sizes, reverse=True)
-            assert all(a < b for a, b, n, m in zip(rows, rows[1:], sizes, sizes[1:], strict=False) if n == m)
-        for chunk in range(0, len(window), CHUNK):
-            at = (begin + chunk) // CHUNK
-            assert found.starts[at + 1] - found.starts[at] == CHUNK * max(sizes[chunk : chunk + CHUNK])
+    starts, entries = layout(plan)
+    assert starts.dtype == index
+    assert (starts[0], starts[-1]) == (0, entries)
+    columns = converted(plan).columns
+    assert sorted(columns[columns >= 0]) == list(range(nnz))
+    longest = [max(lengths[at : at + CHUNK]) for at in range(0, len(lengths), CHUNK)]
+    assert np.diff(starts).tolist() == [CHUNK * length for length in longest]
 
 
 def test_a_layout_beyond_the_index_type_is_refused() -> None:
@@ -195,7 +169,7 @@ def test_a_layout_beyond_the_index_type_is_refused() -> None:
     plan.indptr, plan.indices, plan.n_rows, plan.longest = indptr, entry, len(lengths), 2**19
     plan.nnz, plan.load = len(entry), None
     with pytest.raises(OverflowError, match="too many for indices of 4 bytes"):
-        layout(plan, CHUNK)
+        layout(plan)
 
 
 # ---- choices and generated code
@@ -237,8 +211,6 @@ def test_configurations_are_refused_with_a_reason() -> None:
     refused = {
         "are not rows": replace(good, vectors=3),
         "aligned": replace(good, aligned_x=True),
-        "sorts every": replace(good, sigma=48),
-        "planes": replace(good, planes=3),
         "on a multiprocessor": replace(good, warps=16, blocks=5),
         "registers": replace(good, unroll=16, warps=8, blocks=4),
     }

@@ -1,0 +1,1 @@
+"""BlockVector: a tall matrix of a few columns, its storage, products and arithmetic."""

@@ -1,0 +1,118 @@
+"""Elementwise operations on tall blocks: axpby, inner products per column, normal deviates."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, array_namespace
+from ..errors import DTypeError, LayoutError, ShapeError
+from ..kernels.problem import StreamProblem
+from . import dispatch
+from .arrays import Kind, Memory, check_writable, overlaps
+from .products import PYTHON_NUMBERS, FactorKind, check_same_backend, factor_kind, promote_factors
+
+
+def is_scalar(factor: Any) -> bool:
+    """Check whether a factor is one number rather than one per column."""
+    if isinstance(factor, str | bytes):  # scalars of NumPy, but no numbers
+        return False
+    return np.isscalar(factor) or getattr(factor, "ndim", None) == 0
+
+
+def axpby(operation: str, X: Memory, Y: Memory | None, out: Memory, alpha: Any, beta: Any) -> None:
+    """Set out = alpha X + beta Y, or alpha X if Y is None.
+
+    Factors are scalars or hold one value per column. `out` may be X or Y; other overlaps are refused, as is a
+    result that does not fit the type of `out`. As in BLAS, Y is not read if beta is the number zero.
+    """
+    alpha, alpha_kind = _factor(operation, alpha, out)
+    beta, beta_kind = _factor(operation, beta, out)
+    if beta_kind[0] == 0:
+        Y = None
+    plan = (X.kind, alpha_kind, None, None) if Y is None else (X.kind, alpha_kind, Y.kind, beta_kind)
+    problem = _axpby_problem(operation, out.kind, *plan)
+    for block in (X, Y):
+        if block is None or block is out or (block.address == out.address and block.kind == out.kind):
+            continue
+        if block.overlaps(out):
+            raise LayoutError(
+                f"{operation}: the output shares memory with an operand; copy one of them first."
+            )
+    check_writable(operation, "the block", out.array)
+    dispatch.run(problem, out.backend, X.array, None if Y is None else Y.array, out.array, alpha, beta)
+
+
+@functools.lru_cache(maxsize=4096)
+def _axpby_problem(
+    operation: str, out: Kind, x: Kind, alpha: FactorKind, y: Kind | None, beta: FactorKind | None
+) -> StreamProblem:
+    """Check the operands of `axpby` against each other and describe it."""
+    inputs, factors = ((x,), (alpha,)) if y is None or beta is None else ((x, y), (alpha, beta))
+    for block in inputs:
+        check_same_backend(operation, block[0], out[0])
+    first, second = (block[1:3] for block in (*inputs, out)[:2])
+    if not first == second == out[1:3]:
+        raise ShapeError(f"{operation}: blocks have shapes {first} and {second}; they must agree.")
+    dtype, _ = promote_factors(tuple(kind[3] for kind in inputs), factors)
+    if not np.can_cast(dtype, out[3], "same_kind"):
+        raise DTypeError(f"{operation}: a {dtype} result does not fit into a {out[3]} block.")
+    return _stream("axpby", *out[1:4], len(inputs), 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _stream(operation: str, K: int, M: int, dtype: str, reads: int, writes: int) -> StreamProblem:
+    """Describe an elementwise pass; always the same object, since dispatch caches by identity."""
+    return StreamProblem(operation, K, M, dtype, reads, writes)
+
+
+def _factor(operation: str, factor: Any, out: Memory) -> tuple[Any, FactorKind]:
+    """Classify a factor; convert one value per column to an array on the block's device."""
+    if type(factor) in PYTHON_NUMBERS or np.isscalar(factor):
+        return factor, factor_kind(operation, factor)
+    if getattr(factor, "ndim", None) == 0:  # perhaps on a device, whose value is not waited for
+        return factor, (2, factor.dtype)
+    factor = out.backend.contiguous(out.backend.xp.asarray(factor))
+    if factor.dtype.kind in "iub":
+        factor = factor.astype(out.array.real.dtype)
+    if factor.shape != (out.n_cols,):
+        raise ShapeError(
+            f"{operation}: got factors of shape {factor.shape} for {out.n_cols} columns; give a scalar or "
+            "one value per column."
+        )
+    # Factors that are a row of the block itself must be read before it changes.
+    return factor.copy() if overlaps(factor[None], out.array) else factor, (2, factor.dtype)
+
+
+def column_dot(X: Memory, Y: Memory, dtype: str) -> Array:
+    """Compute the inner products x_j^H y_j as an array of type `dtype`."""
+    problem = _column_dot_problem(X.kind, Y.kind, X.array is Y.array)
+    out = X.backend.empty((X.n_cols,), dtype)
+    dispatch.run(problem, X.backend, X.array, Y.array, out)
+    return out
+
+
+@functools.lru_cache(maxsize=4096)
+def _column_dot_problem(x: Kind, y: Kind, same: bool) -> StreamProblem:
+    """Check the operands of `column_dot` against each other and describe it."""
+    check_same_backend("column_dot", x[0], y[0])
+    if x[1:3] != y[1:3]:
+        raise ShapeError(f"column_dot: blocks have shapes {x[1:3]} and {y[1:3]}; they must agree.")
+    return _stream("column_dot", *x[1:4], 1 if same else 2, 0)
+
+
+def box_muller(radius: Array, angle: Array) -> None:
+    """Transform two blocks of uniform numbers on [-1, 1) to standard normal ones, in place of the first.
+
+    Box and Muller 1958: sqrt(-2 ln u) cos(2 pi v). Real and imaginary parts are independent.
+    """
+    xp = array_namespace(radius)
+    parts = [(radius, angle)]
+    if radius.dtype.kind == "c":
+        parts = [(radius.real, angle.real), (radius.imag, angle.imag)]
+    for r, v in parts:
+        u = 0.5 - 0.5 * r  # (0, 1]: the logarithm stays finite
+        r[...] = xp.sqrt(-2 * xp.log(u)) * xp.cos(math.pi * v)

@@ -1,0 +1,318 @@
+"""Profiles: calls, time and fraction of the measured roofline per kernel and per part of a solve.
+
+The ceilings of a device are measured once and stored in the user's cache under the device's fingerprint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, TypedDict, TypeVar, cast
+
+from ..backends import backend_for
+from ..backends.base import Backend
+from ..kernels.measure import Stopwatch, measure_ceilings
+from ..kernels.problem import Problem, SpmmvProblem, StreamProblem
+from ..kernels.records import load, store
+from ..kernels.roofline import Ceilings, time_limit, traffic
+from ..parallel.traffic import Traffic, current_traffic, recorded_traffic
+from ..system.config import options
+
+MAX_PENDING = 4096  # intervals not read yet; reading waits for the work, which for the oldest is complete
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class ProfileRow(TypedDict):
+    """Totals of one kernel in one part of a solve.
+
+    `fraction` is the time that the roofline allows over the time taken; 0 where no limit is known.
+    """
+
+    part: str
+    device: str
+    operation: str
+    dtype: str
+    kernel: str
+    calls: int
+    time_s: float
+    bytes_moved: int
+    bandwidth_gb_s: float
+    fraction: float
+
+
+class PartRow(TypedDict):
+    """Totals of one part of a solve: a sum of rows, of which `fraction` is that of all their time."""
+
+    part: str
+    time_s: float
+    fraction: float
+
+
+_Kernel: TypeAlias = tuple[str, Backend, str, str, str]  # part, device, operation, type, name of the kernel
+
+
+class Profile:
+    """Times of the kernels that ran inside a ``with blockvec.profile()`` block.
+
+    On a GPU a call records two events and does not wait; `rows` and `table` wait. If rows are split over
+    processes, exchanges of halos and sums have rows of their own, with the time that this process waited and
+    the bytes that it sent; their limit is one copy of these in memory, as within a computer.
+
+    Attributes
+    ----------
+    traffic : Traffic
+        Counts of the communication.
+    """
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self._begin_s, self._end_s = time.perf_counter(), math.nan
+        self._part = "other blocks"  # that calls are recorded for, sparse products excepted
+        self._is_on_host, self._host_s = True, 0.0  # whether all work was on the host, and its seconds so far
+        self._pending: list[tuple[_Kernel, Problem, Stopwatch]] = []
+        self._calls: dict[_Kernel, Counter[Problem]] = defaultdict(Counter)
+        self._times_s: dict[_Kernel, float] = defaultdict(float)
+
+    def record(self, backend: Backend, problem: Problem, kernel: str, watch: Stopwatch) -> None:
+        """Record one call that has been queued, and stop its `watch`."""
+        watch.stop()
+        part = "products" if isinstance(problem, SpmmvProblem) else self._part
+        self._pending.append(((part, backend, problem.operation, problem.dtype, kernel), problem, watch))
+        if backend.name == "cpu":
+            self._host_s += watch.seconds()
+        else:
+            self._is_on_host = False
+        if len(self._pending) >= MAX_PENDING:
+            self._settle(MAX_PENDING // 2)
+
+    def _settle(self, count: int) -> None:
+        settled, self._pending = self._pending[:count], self._pending[count:]
+        for key, problem, watch in settled:
+            self._calls[key][problem] += 1
+            self._times_s[key] += watch.seconds()
+
+    @staticmethod
+    def timed(
+        part: str = "", moved: Callable[..., tuple[str, int, int]] = lambda *_, **__: ("float64", 0, 0)
+    ) -> Callable[[Function], Function]:
+        """Decorate a function of the host that does work of its own: profiles record it as a kernel.
+
+        What is recorded inside of it is not counted twice. On a GPU, whose work the host only queues, nothing
+        is recorded.
+
+        Parameters
+        ----------
+        part : str
+            Part of a solve that the function belongs to; default: that of its caller.
+        moved : callable, optional
+            Maps the arguments of the function to the name of a type, and the numbers of elements of it that
+            the function must read and write.
+
+        Examples
+        --------
+        >>> import blockvec
+        >>> @blockvec.Profile.timed("statistics")
+        ... def spread(V):
+        ...     return float(V.norms().std())
+        >>> with blockvec.profile() as p:
+        ...     _ = spread(blockvec.BlockVector.random(1000, 4, rng=0))
+        >>> [(row["part"], row["operation"]) for row in p.rows() if row["operation"] == "spread"]
+        [('statistics', 'spread')]
+        """
+
+        def decorated(function: Function) -> Function:
+            @functools.wraps(function)
+            def watched(*arguments: Any, **options: Any) -> Any:
+                profile = active_profile.get()
+                if profile is None:
+                    return function(*arguments, **options)
+                work = function.__name__.lstrip("_"), 1, 1, *moved(*arguments, **options), 0
+                with profile._watch(part, StreamProblem(*work)):
+                    return function(*arguments, **options)
+
+            return cast(Function, watched)
+
+        return decorated
+
+    @contextlib.contextmanager
+    def _watch(self, part: str, work: StreamProblem) -> Iterator[None]:
+        """Record the time of a ``with`` block of the host, less what is recorded inside."""
+        outer, self._part = self._part, part or self._part
+        begin_s, known_s = time.perf_counter(), self._host_s + current_traffic().wait_s
+        try:
+            yield
+        finally:
+            inside_s = self._host_s + current_traffic().wait_s - known_s
+            own_s = time.perf_counter() - begin_s - inside_s
+            if self._is_on_host:
+                key = self._part, backend_for("cpu"), work.operation, work.dtype, "host"
+                self._calls[key][work] += 1
+                self._times_s[key] += own_s
+                self._host_s += own_s
+            self._part = outer
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the ``with`` block, so far or in all."""
+        return (time.perf_counter() if math.isnan(self._end_s) else self._end_s) - self._begin_s
+
+    def rows(self) -> list[ProfileRow]:
+        """List one row per kernel, the longest total time first."""
+        self._settle(len(self._pending))
+        rows = []
+        for key, time_s in self._times_s.items():
+            part, backend, operation, dtype, kernel = key
+            limits, counts = ceilings(backend), self._calls[key]
+            bytes_moved = sum(calls * traffic(problem).total_bytes for problem, calls in counts.items())
+            limit_s = sum(calls * time_limit(problem, limits) for problem, calls in counts.items())
+            row = ProfileRow(
+                part=part,
+                device=backend.name,
+                operation=operation,
+                dtype=dtype,
+                kernel=kernel,
+                calls=counts.total(),
+                time_s=time_s,
+                bytes_moved=bytes_moved,
+                bandwidth_gb_s=bytes_moved / (time_s or math.inf) * 1e-9,
+                fraction=limit_s / (time_s or math.inf),
+            )
+            rows.append(row)
+        rows += self._communication()
+        return sorted(rows, key=lambda row: -row["time_s"])
+
+    def _communication(self) -> list[ProfileRow]:
+        """List the exchanges and the sums, if there were any."""
+        counted = self.traffic
+        kinds = {
+            "exchange": (counted.exchanges, counted.exchange_bytes, counted.exchange_s),
+            "sum": (counted.reductions, counted.reduction_bytes, counted.reduction_s),
+        }
+        copy_gb_s = ceilings(backend_for("cpu")).copy_gb_s if any(kinds["sum"] + kinds["exchange"]) else 1.0
+        return [
+            ProfileRow(
+                part="communication",
+                device="cpu",
+                operation=operation,
+                dtype="",
+                kernel="processes",
+                calls=calls,
+                time_s=time_s,
+                bytes_moved=sent,
+                bandwidth_gb_s=sent / (time_s or math.inf) * 1e-9,
+                fraction=2 * sent / copy_gb_s / (time_s or math.inf) * 1e-9,
+            )
+            for operation, (calls, sent, time_s) in kinds.items()
+            if calls
+        ]
+
+    def parts(self) -> list[PartRow]:
+        """List the parts of the block and, as "rest" and "total", what is in none of them and all of it.
+
+        The time of a GPU's kernels counts: the rest is what the host does while these do not run.
+        """
+        rows = self.rows()
+        totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for row in rows:
+            for name in (row["part"], "total"):
+                totals[name][0] += row["time_s"]
+                totals[name][1] += row["fraction"] * row["time_s"]
+        known_s, limit_s = totals.pop("total", (0.0, 0.0))
+        total_s = max(self.time_s, known_s)
+        totals |= {"rest": [total_s - known_s, 0.0], "total": [total_s, limit_s]}
+        return [PartRow(part=name, time_s=t, fraction=s / (t or math.inf)) for name, (t, s) in totals.items()]
+
+    def table(self) -> str:
+        """Format the rows and the parts as text."""
+        head = f"{'part':17} {'operation':15} {'type':10} {'kernel':14} {'calls':>7}"
+        lines = [f"{head} {'time s':>9} {'GB/s':>8} {'limit':>6}"]
+        for row in self.rows():
+            kernel = f"{row['operation']:15} {row['dtype']:10} {row['kernel']:14} {row['calls']:7d}"
+            moved = f"{row['bandwidth_gb_s']:8.1f}" if row["bytes_moved"] else f"{'-':>8}"
+            lines.append(f"{row['part']:17} {kernel} {row['time_s']:9.3f} {moved} {_percentage(row)}")
+        parts = self.parts()
+        lines += ["", f"{'part':{len(head)}} {'time s':>9} {'share':>8} {'limit':>6}"]
+        for part in parts:
+            share = part["time_s"] / (parts[-1]["time_s"] or math.inf)
+            lines.append(f"{part['part']:{len(head)}} {part['time_s']:9.3f} {share:8.0%} {_percentage(part)}")
+        return "\n".join(lines)
+
+
+def _percentage(row: ProfileRow | PartRow) -> str:
+    return f"{row['fraction']:6.0%}" if row["fraction"] else f"{'-':>6}"
+
+
+active_profile: contextvars.ContextVar[Profile | None] = contextvars.ContextVar(
+    "blockvec_profile", default=None
+)
+"""The profile that calls are recorded in; None outside of `profile`."""
+
+
+@contextlib.contextmanager
+def profile() -> Iterator[Profile]:
+    """Record every block operation inside the ``with`` block.
+
+    Examples
+    --------
+    >>> import blockvec
+    >>> V = blockvec.BlockVector.random(100000, 4, rng=0)
+    >>> with blockvec.profile() as p:
+    ...     G = V.gram()
+    >>> [row["operation"] for row in p.rows()]
+    ['gram']
+    """
+    current = Profile()
+    token = active_profile.set(current)
+    try:
+        with recorded_traffic() as current.traffic:
+            yield current
+    finally:
+        current._end_s = time.perf_counter()
+        active_profile.reset(token)
+
+
+known_ceilings: dict[str, Ceilings] = {}
+"""Ceilings that this process has measured or read, by fingerprint of the device."""
+
+
+def ceilings(
+    backend: Backend, *, refresh: bool = False, before_each: Callable[[], object] | None = None
+) -> Ceilings:
+    """Look up the ceilings of a device in this process and the user's cache, or measure them.
+
+    Measurements call `before_each` before each of them; `refresh` repeats them.
+    """
+    key = backend.device.fingerprint
+    if key in known_ceilings and not refresh:
+        return known_ceilings[key]
+    path = options().cache_dir / "ceilings" / key
+    record = None if refresh else load(path, key)
+    found = record and _parse_ceilings(record[0].get("ceilings"))
+    if found is None:
+        found = measure_ceilings(backend.ceiling_probes(), backend.stopwatch, before_each)
+        device = dataclasses.asdict(backend.device)
+        store(path, key, {"device": device, "ceilings": dataclasses.asdict(found)})
+    known_ceilings[key] = found
+    return found
+
+
+def _parse_ceilings(record: Any) -> Ceilings | None:
+    """Rebuild a stored record; None if it is incomplete, so that the ceilings are measured again."""
+    try:
+        rates = {str(name): float(rate) for name, rate in record["gflop_s"].items()}
+        read, write, copy = (float(record[name]) for name in ("read_gb_s", "write_gb_s", "copy_gb_s"))
+        l2 = float(record["l2_gb_s"])
+        mixes = tuple((float(share), float(rate)) for share, rate in record["mixed_gb_s"])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+    positive = (read, write, copy, *rates.values(), *(rate for _, rate in mixes))
+    usable = all(0 < rate < math.inf for rate in positive) and 0 <= l2 < math.inf
+    usable = usable and all(0 <= share <= 1 for share, _ in mixes)
+    return Ceilings(read, write, copy, rates, l2, mixes) if usable else None

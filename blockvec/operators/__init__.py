@@ -1,0 +1,1 @@
+"""Operators: their interface, those of matrices and functions, rows split over processes, factors."""

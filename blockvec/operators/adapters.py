@@ -1,0 +1,390 @@
+"""Operators from sparse and dense matrices, linear operators and functions."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import DTypeLike
+from scipy.sparse.linalg import LinearOperator
+
+from ..backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy, single_threaded_blas
+from ..errors import DTypeError, OptionError, ShapeError
+from ..interchange import ArrayKind, is_function, native
+from ..operations import arrays, elementwise, products
+from ..operations.arrays import Memory, memory_of, overlaps
+from ..operations.profile import Profile
+from ..parallel import RowLayout, agreed, choose_gpu, require_same
+from ..parallel.petsc_matrix import is_petsc, petsc_rows
+from .operator import Operator
+from .row_generator import RowGenerator
+from .sparse import SparseOperator
+
+if TYPE_CHECKING:
+    from ..blocks.blockvector import BlockVector
+    from .krylov_steps import KrylovSteps
+
+FEW_COLUMNS = 3  # of which a product with a dense matrix takes less time one by one: 1.3 to 2.5 times
+# Of numbers, for a column, up to which waking threads of BLAS may take longer than the product: 8 ms instead
+# of 0.1 to 0.6 where the system wakes them on the core of their caller.
+UNTHREADED_PRODUCTS = 1_000_000
+
+
+class FunctionOperator(Operator):
+    """A user's function, called once per block with a row-major array on the operator's device.
+
+    If it has a parameter ``out``, it also receives the output array, which is contiguous and shares no memory
+    with the block.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Array],
+        shape: tuple[int, int],
+        dtype: DTypeLike,
+        backend: Backend,
+        takes_columns: bool = False,
+    ) -> None:
+        super().__init__(shape, dtype, backend)
+        self._function, self._takes_columns = function, takes_columns
+        self.matrix: Array | None = None  # the dense matrix that the function multiplies by
+        self.can_fail = False  # for a block of rounding errors, as a solve can
+        self.needs_threads = True  # of BLAS
+        self._writes = _has_parameter(function, "out")
+
+    @Profile.timed("products")
+    def _product(self, X: Array, Y: Array, beta: complex) -> Array:
+        """Compute A X, in Y itself if the function takes ``out`` and Y is not read."""
+        out = None
+        if self._writes:
+            out = Y if beta == 0 and Y.flags.c_contiguous else self.backend.empty(Y.shape, Y.dtype.name)
+            product = self._function(X, out=out)
+            if product is None or product is out:
+                return out
+        else:
+            product = self._function(X)
+        if getattr(product, "shape", None) != Y.shape:
+            raise ShapeError(
+                f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape "
+                f"{X.shape}; expected {Y.shape}."
+            )
+        # CuPy's and SciPy's products may be column-major.
+        product = arrays.as_rows(product, copy=not product.flags.c_contiguous)
+        return out if out is not None and overlaps(product, out) else product
+
+    @property
+    def may_be_queued(self) -> bool:
+        """Whether the function may be called before a GPU has shown that its block is worth it."""
+        return self.layout is None and not self.can_fail
+
+    def krylov_steps(self, V: BlockVector, b: int) -> KrylovSteps | None:
+        """Prepare steps of block Lanczos, each with one launch; see `SparseOperator.krylov_steps`."""
+        memory, is_square = V.memory, self.shape[0] == self.shape[1]
+        if self.layout is not None or not is_square or memory.backend is not self.backend:
+            return None
+        queue = self.backend.krylov_steps(None, memory.array, b)
+        if queue is None:
+            return None
+        from .krylov_steps import KrylovSteps
+
+        def product(X: Array, Y: Array) -> None:
+            self._run(memory_of(X), memory_of(Y), 1, 0, 0)
+
+        return KrylovSteps(queue, b, product=product, takes_several=False)
+
+    @Profile.timed("products")
+    def _add_columns(self, X: Array, Y: Array) -> None:
+        product = (
+            None if self._writes else self._function(X if self._takes_columns else np.ascontiguousarray(X))
+        )
+        if getattr(product, "shape", None) == Y.shape:
+            Y += product
+        else:
+            super()._add_columns(X, Y)
+
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
+        AX = self._product(X.array, Y.array, beta)
+        if AX is not Y.array or alpha != 1:
+            elementwise.axpby("apply", memory_of(AX), Y if beta != 0 else None, Y, alpha, beta)
+        if np.ndim(shift) or shift != 0:
+            # In the precision of Y, which may be wider than that of the shifts.
+            shift = shift.astype(Y.array.dtype) if np.ndim(shift) else shift
+            elementwise.axpby("apply", X, Y, Y, -alpha * shift, 1)
+
+
+def as_operator(
+    A: Any,
+    *,
+    shape: tuple[int, int] | None = None,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
+    like: Any = None,
+    check_indices: bool = True,
+    layout: RowLayout | None = None,
+    order: str = "C",
+) -> Operator:
+    """Make an `Operator` from a matrix, a linear operator or a function.
+
+    Parameters
+    ----------
+    A : sparse matrix, dense array, LinearOperator, RowGenerator, callable, or Operator
+        Matrices are those of NumPy, SciPy, CuPy, torch (dense, CSR, CSC, COO) and JAX (dense, BCSR, BCOO);
+        they stay where they are. Those of petsc4py (``"aij"``) are copied, with their split of rows. Integer,
+        boolean, half and extended precision matrices are converted to double precision, and those of another
+        byte order to the native one. A sparse matrix must not be modified afterwards, since a
+        GPU may work on a converted copy of it. A linear operator should
+        have ``matmat``: one with ``matvec`` only is called column by column, with a warning. A callable maps
+        a row-major array of shape (n, M) to an array of the same shape; if it has a parameter ``out``, it
+        receives an output array of the result's type and no copy is made.
+    shape, dtype
+        Shape and element type of a callable; `dtype` defaults to that of the example `like`, or float64.
+    device : str, optional
+        ``"cpu"`` or ``"gpu"``: the device of a callable's blocks (default: that of the example `like`, or
+        ``"cpu"``), or the device that a SciPy or dense matrix is copied to.
+    like : {"numpy", "cupy", "torch", "jax"}, module or array, optional
+        The arrays that a callable takes and returns: a library's name, its module, or an example, such as
+        ``torch.zeros(0, device="cuda", dtype=torch.float64)``, which also gives device and element type.
+        A function does not say what it takes; an example says all of it in one argument. Default: arrays
+        of torch or JAX for functions of theirs (``torch.nn.Module``, ``jax.jit(f)``), otherwise of NumPy
+        or CuPy. A callable must not keep or modify the block that it receives, which is a view.
+    check_indices : bool
+        Check that the indices of a sparse matrix are within its shape, because products read and write
+        wherever indices point. The check reads each index once and, on a GPU, waits for the result.
+    layout : RowLayout, optional
+        The split of the rows over processes, all of which call this function. Each keeps its own rows: of a
+        matrix on the host that all of them hold, of a generator, or those that it gives as a matrix of shape
+        (n_local, n). A callable maps the rows of this process, shape (n_local, M), and exchanges what it
+        needs of others itself. `shape` is that of the whole matrix. With ``device="gpu"`` each process takes
+        a GPU of its own.
+    order : {"C", "A"}
+        Arrays that a callable of the host takes and returns: row-major ones, or with ``"A"`` also
+        column-major ones, which `eigsh` then passes without a copy.
+
+    Raises
+    ------
+    DTypeError, ShapeError, DeviceError, OptionError
+        If A cannot be converted to an operator, if its indices are out of range, if it is a callable and
+        `shape` is missing, or if it is none and `like` is given.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from blockvec import BlockVector, as_operator
+    >>> A = as_operator(sp.diags_array([1.0, 2.0, 3.0]))
+    >>> (A @ BlockVector(np.ones((3, 2)))).array[:, 0].tolist()
+    [1.0, 2.0, 3.0]
+    """
+    if like is not None and not is_function(A):
+        raise OptionError(f"like: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
+    if order not in ("C", "A"):
+        raise OptionError(f"order: got {order!r}; give 'C' or 'A'.")
+    if order != "C" and not is_function(A):
+        raise OptionError(f"order: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
+    if is_petsc(A):
+        A, held = petsc_rows(A, None if layout is None else layout.comm)
+        if held is not None and layout is not None:
+            A = held.redistribute(A, layout)
+        layout = layout or held
+    if layout is not None and layout.comm is not None:
+        with agreed(layout.comm):
+            return _distributed(A, layout, shape, dtype, device, like, check_indices)
+    if isinstance(A, Operator):
+        return A
+    if isinstance(A, RowGenerator):
+        A = A.matrix()
+    if is_function(A):
+        if shape is None:
+            raise OptionError(
+                "A is a function; give shape=(n, n), dtype= unless it is float64, and like= if its arrays "
+                "are those of torch or JAX."
+            )
+        kind = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+        if kind is not None:
+            A = kind.function(A)
+            dtype = kind.dtype if dtype is None else dtype
+            device = kind.device if device is None else device
+        backend, kind_of = backend_for(device or "cpu"), np.float64 if dtype is None else dtype
+        return FunctionOperator(A, shape, kind_of, backend, takes_columns=order == "A")
+    A = native(A)
+    if sp.issparse(A) or (type(A).__module__.startswith("cupyx.scipy.sparse") and hasattr(A, "tocsr")):
+        return _sparse_operator(A, device, check_indices)
+    if hasattr(A, "matvec") and hasattr(A, "shape"):
+        backend = backend_for(device or ("gpu" if type(A).__module__.startswith("cupyx") else "cpu"))
+        return FunctionOperator(_block_product(A), A.shape, _matrix_dtype(A.dtype), backend)
+    if isinstance(A, np.ndarray) or is_cupy(A):
+        return _dense_operator(arrays.as_array(A), device)
+    raise DTypeError(
+        f"A is a {type(A).__name__}; give a sparse matrix, a dense array, a LinearOperator or a function "
+        "with shape=."
+    )
+
+
+def _distributed(
+    A: Any,
+    layout: RowLayout,
+    shape: tuple[int, int] | None,
+    dtype: DTypeLike | None,
+    device: str | None,
+    like: Any,
+    check_indices: bool,
+) -> Operator:
+    """Make an operator whose rows are split over processes; see `as_operator`."""
+    n, n_local = layout.n_global, layout.n_local
+    given = getattr(A, "shape", None) if shape is None else shape
+    if isinstance(A, Operator):
+        if A.layout is None:
+            raise OptionError(
+                f"layout: got {layout!r}, but the operator A has all rows in each process; give a matrix, or "
+                "rows by number, as models.generator(...) does."
+            )
+        if A.layout != layout:
+            raise OptionError(f"layout: got {layout!r}, but the operator A has {A.layout!r}; give A's.")
+        return A
+    if given is None:
+        raise OptionError("A is a function of this process's rows; give shape=(n, n) of the whole matrix.")
+    if tuple(given) not in ((n, n), (n_local, n)):
+        raise ShapeError(
+            f"A has shape {tuple(given)}; give a matrix of {(n, n)}, or the rows of this process, "
+            f"{(n_local, n)}."
+        )
+    assert layout.comm is not None
+    from .distributed import DistributedOperator
+
+    is_whole = sp.issparse(A) and given[0] == n != n_local
+    require_same(layout.comm, layout=str(layout.cuts), A=_checksum(A) if is_whole else None)
+    device = choose_gpu(layout.comm) if device == "gpu" else device
+    if is_function(A):
+        local = as_operator(A, shape=(n_local, n_local), dtype=dtype, device=device, like=like)
+        return DistributedOperator(local, layout)
+    rows = layout.rows
+    matrix: Any = A.rows(rows.start, rows.stop) if isinstance(A, RowGenerator) else native(A)
+    if not (sp.issparse(matrix) or isinstance(matrix, np.ndarray)):
+        raise DTypeError(
+            f"A is a {type(A).__name__}; with rows over several processes give a matrix of the host, a row "
+            "generator, or a function of this process's rows."
+        )
+    matrix = _csr_matrix(sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix, check_indices)
+    matrix = matrix if len(matrix.indptr) == n_local + 1 else matrix[rows]
+    return DistributedOperator.of_rows(matrix, layout, backend_for(device or "cpu"))
+
+
+def _checksum(A: Any) -> str | None:
+    """Describe a sparse matrix by a sum over its entries; None for formats without an array of them."""
+    if A.format not in ("csr", "csc", "coo", "bsr"):
+        return None
+    data = np.ascontiguousarray(A.data).reshape(-1)
+    words = data.view(np.uint8 if data.itemsize % 4 else np.uint32)  # in any order: the sum is exact
+    return f"{A.nnz} entries of {data.dtype} with the checksum {int(words.sum(dtype=np.uint64)):x}"
+
+
+def _matrix_dtype(dtype: DTypeLike | None) -> np.dtype[Any]:
+    """Determine the type of an operator: float64 for an unknown type."""
+    return arrays.element_type(np.float64 if dtype is None else dtype)
+
+
+def _csr_matrix(A: Any, check_indices: bool) -> Any:
+    """Check a sparse matrix and convert it to CSR and to an element type of blocks."""
+    if len(A.shape) != 2:
+        raise ShapeError(f"A has shape {A.shape}; a matrix has two dimensions.")
+    dtype = _matrix_dtype(A.dtype)
+    if check_indices:
+        _check_indices(A)
+    matrix = A.tocsr()
+    return matrix if matrix.dtype == dtype else matrix.astype(dtype)
+
+
+def _sparse_operator(A: Any, device: str | None, check_indices: bool) -> SparseOperator:
+    matrix = _csr_matrix(A, check_indices)
+    home = backend_of(matrix.data)
+    backend = home if device is None else backend_for(device)
+    if backend.name == "cpu" and home is not backend:
+        matrix = matrix.get()  # a CuPy matrix copied to the host
+    return SparseOperator(matrix, backend)
+
+
+def _check_indices(A: Any) -> None:
+    """Refuse a sparse matrix whose indices point outside of it, before native code follows them."""
+    rows, columns = ("row", A.shape[0]), ("column", A.shape[1])
+    if A.format == "coo":
+        given, checked = [(A.row, *rows), (A.col, *columns)], []
+    elif A.format in ("csr", "csc", "bsr"):
+        lines, across = (columns, rows) if A.format == "csc" else (rows, columns)
+        height, width = A.blocksize if A.format == "bsr" else (1, 1)
+        starts, given = A.indptr, [(A.indices, across[0], across[1] // width)]
+        if len(starts) != lines[1] // height + 1:
+            raise OptionError(
+                f"A has {len(starts)} row pointers (indptr) for {lines[1] // height} {lines[0]}s."
+            )
+        checked = [(starts, min(len(A.indices), len(A.data)) + 1, True)]
+    else:  # formats that SciPy converts in Python
+        return
+    given = [part for part in given if part[0].size]
+    checked += [(indices, extent, False) for indices, _, extent in given]
+    if checked and not backend_of(checked[0][0]).are_within(checked):
+        found = [
+            f"{what} indices from {i.min()} to {i.max()} for {extent} {what}s" for i, what, extent in given
+        ]
+        raise OptionError(
+            f"A has {' and '.join(found)}, or pointers (indptr) that are out of range or descend; build the "
+            "matrix again, or correct its indices."
+        )
+
+
+def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
+    if A.ndim != 2:
+        raise ShapeError(f"A has {A.ndim} dimensions; a matrix has two.")
+    backend = backend_of(A) if device is None else backend_for(device)
+    if backend is not backend_of(A):
+        A = backend.from_host(A) if isinstance(A, np.ndarray) else backend_of(A).to_host(A)
+    A = A.astype(_matrix_dtype(A.dtype), copy=False)
+
+    is_plain = backend.name == "cpu" and A.flags.forc  # others are copied for each product
+    is_short = backend.name == "cpu" and A.size * (4 if A.dtype.kind == "c" else 1) <= UNTHREADED_PRODUCTS
+
+    def product(X: Array, out: Array) -> Array:
+        with single_threaded_blas if is_short else contextlib.nullcontext():
+            if is_plain and X.dtype == A.dtype and 1 < X.shape[1] <= FEW_COLUMNS:
+                for j in range(X.shape[1]):
+                    out[:, j] = A @ X[:, j]
+            else:
+                backend.xp.matmul(A, X, out=out)
+        return out
+
+    operator = FunctionOperator(product, A.shape, A.dtype, backend)
+    operator.matrix, operator.needs_threads = A, not is_short
+    return operator
+
+
+def _has_parameter(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return False
+
+
+def _block_product(A: Any) -> Callable[[Array], Array]:
+    """Look up ``matmat`` of a linear operator, or make a loop over columns if it has none of its own."""
+    custom = getattr(A, "_CustomLinearOperator__matmat_impl", A)
+    inherits = isinstance(A, LinearOperator) and type(A)._matmat is LinearOperator._matmat  # type: ignore[attr-defined]
+    if custom is not None and not inherits and hasattr(A, "matmat"):
+        matmat: Callable[[Array], Array] = A.matmat
+        return matmat
+    warnings.warn(
+        f"{type(A).__name__} has matvec only: it is called once per column, which forfeits what blocks gain. "
+        "Define matmat.",
+        stacklevel=3,
+    )
+
+    def columns(X: Array) -> Array:
+        shape, dtype = (A.shape[0], X.shape[1]), products.result_type(X.dtype, _matrix_dtype(A.dtype))
+        out: Array = array_namespace(X).empty(shape, dtype)
+        for j in range(X.shape[1]):
+            out[:, j] = A.matvec(X[:, j]).ravel()
+        return out
+
+    return columns

@@ -1,0 +1,70 @@
+"""The check that an operator is Hermitian, by products with two random vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array
+from ..blocks.blockvector import BlockVector
+from ..errors import BreakdownError, OptionError, ShapeError
+
+MOST = 1e4  # difference of the two products in units of eps; rounding errors were below 1.3
+
+
+def check(A: Any, rng: Any, name: str) -> float:
+    """Raise unless an operator A is Hermitian to rounding; see `Operator.check_hermitian`."""
+    norm, difference = measure(A, rng, name)
+    if difference > MOST * np.finfo(A.dtype).eps:
+        raise OptionError(
+            f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
+            f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
+        )
+    return norm
+
+
+def measure(A: Any, rng: Any, name: str) -> tuple[float, float]:
+    """Return a lower bound of ||A|| and how far it is from Hermitian; see `Operator.hermitian_defect`."""
+    n_rows, n_cols = A.shape
+    if n_rows != n_cols:
+        raise ShapeError(f"{name} is {n_rows} x {n_cols}; a Hermitian operator is square.")
+    if n_rows == 0:
+        return 0.0, 0.0
+    is_own = not isinstance(rng, np.random.Generator)  # one of a caller must not depend on the layout
+    rng = np.random.default_rng(rng)
+    if A.device == "cpu" and A.layout is None and is_own:
+        products = _by_columns(A, rng)
+    else:
+        like = BlockVector.empty(n_cols, 0, A.dtype, device=A.device, layout=A.layout)
+        Z = like.like(4)  # two vectors and their products
+        Z[:, :2] = X = like.random_like(2, rng)
+        A.apply(X, out=Z[:, 2:])
+        products = A.backend.to_host(Z.gram())
+    G = products.tolist()  # a few numbers: NumPy takes longer
+    *norms, image, other = (math.sqrt(max(G[j][j].real, 0.0)) for j in range(4))
+    images = (image, other)
+    scales = {(i, j): max(norms[i] * images[j], norms[j] * images[i]) for i, j in ((0, 0), (0, 1), (1, 1))}
+    if not all(map(math.isfinite, scales.values())):
+        raise BreakdownError(
+            f"{name} returned NaN or Inf for a finite block, or numbers whose squares overflow; check "
+            "its entries."
+        )
+    difference = max(
+        abs(G[i][2 + j] - G[j][2 + i].conjugate()) / (scale or 1.0) for (i, j), scale in scales.items()
+    )
+    return max(image / norms[0], other / norms[1]), difference
+
+
+def _by_columns(A: Any, rng: np.random.Generator) -> Array:
+    """Compute the Gram matrix of two random vectors and their products, by column-major arrays."""
+    Z = np.empty((A.shape[0], 4), A.dtype, order="F")
+    numbers = Z.T[:2].view(Z.real.dtype)
+    rng.random(dtype=numbers.dtype, out=numbers)
+    numbers *= 2
+    numbers -= 1
+    A.apply_columns(Z[:, :2], Z[:, 2:])
+    with np.errstate(over="ignore", invalid="ignore"):
+        G: Array = Z.T.conj() @ Z
+    return G

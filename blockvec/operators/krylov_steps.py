@@ -1,0 +1,105 @@
+"""Several steps of block Lanczos in one launch, and what the host learns of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..backends import Array
+from ..blocks.blockvector import BlockVector
+from ..kernels.limits import ceil_div
+from ..operations.small_matrices import FactorReport, start_copy
+from ..system.frozen import frozen
+
+
+@frozen
+class StepReport:
+    """The small matrices of a step: W = A X, then W - V (first + second), then W T.
+
+    `first` and `second`, of shape (end, b), are what two projections took out of W, for `end` columns of V.
+    """
+
+    first: Array
+    second: Array
+    factor: FactorReport
+
+
+class KrylovSteps:
+    """Steps of b columns on one basis, with one matrix; see `SparseOperator.krylov_steps`.
+
+    The products of A are those of the kernel that takes the steps, or of a function ``product(X, Y)`` of
+    arrays that sets Y = A X. `takes_several` says whether many may be queued by one call: others than those
+    with a user's function, whose calls may be expensive.
+    """
+
+    def __init__(
+        self,
+        queue: Any,
+        b: int,
+        *,
+        multiplies: bool = True,
+        product: Callable[..., object] | None = None,
+        takes_several: bool = True,
+    ) -> None:
+        self._queue, self.b, self.multiplies, self._product = queue, b, multiplies, product
+        self.takes_several = takes_several and multiplies
+
+    def without_products(self) -> KrylovSteps:
+        """Return steps whose block W is computed before, as by a polynomial of the matrix; one at a time."""
+        return KrylovSteps(self._queue, self.b, multiplies=False)
+
+    def queue(
+        self,
+        X: BlockVector,
+        W: BlockVector,
+        m: int,
+        end: int,
+        full_until: int,
+        locked: int,
+        steps: int,
+        enough: float,
+        limit: float,
+    ) -> Callable[[], list[StepReport]]:
+        """Queue steps and return a function that waits for their small matrices.
+
+        A step appends W T to the basis, where W is what two projections leave of A X, and T = R^-1 for
+        W^H W = R^H R. Where the growth of the factorisation is above `enough`, the new block is factorised
+        again, which leaves rounding errors only. Where it is not below `limit`, T is the identity, and this
+        step and all later ones are invalid.
+
+        Parameters
+        ----------
+        X, W : BlockVector, shape (n, b)
+            The columns of the basis from number m on, and scratch; both contiguous. The last new block is in
+            W if `steps` is odd, else in X.
+        m, end : int
+            Columns of the basis that A was applied to, and all of them; ``end - m`` is b for several steps.
+        full_until : int
+            A X can couple to all columns while m is less than this, else to the locked ones and those from
+            number m - back on, where back is end - m rounded up to whole blocks.
+        locked : int
+            Columns at the beginning that A X always can couple to.
+        steps : int
+        enough, limit : float
+            Bounds of the growth, see `inverse_factor`; reports contain that of the first factorisation.
+        """
+        b, columns = self.b, self._queue.columns
+        back = ceil_div(end - m, b) * b
+        sizes = m, end, back, full_until, locked, steps, self.multiplies and self._product is None
+        report = self._queue(X.array, W.array, *sizes, enough, limit, self._product)
+        wait = start_copy(report.reshape(-1, b))
+
+        found: list[StepReport] = []
+
+        def reports() -> list[StepReport]:
+            if found:
+                return found
+            for step, rows in enumerate(wait().reshape(steps, -1, b)):
+                known, begin = end + step * b, m + step * b
+                first = 0 if begin < full_until else max(begin - back, 0)
+                rows[locked:first] = 0  # which the kernel left out
+                factor = FactorReport.of(rows[2 * columns :])
+                found.append(StepReport(rows[:known], rows[columns : columns + known], factor))
+            return found
+
+        return reports

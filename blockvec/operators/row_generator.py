@@ -1,0 +1,228 @@
+"""Matrices given row by row, and their assembly into compressed rows.
+
+A model describes the rows [start, stop) of its matrix as a few *entries*, each with one column, one value and
+one mask per row (all left neighbours, all diagonal elements, ...). All steps are array operations over the
+rows, and any process can create any range of rows independently.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from ..errors import OptionError
+from ..system.memory import available_memory
+
+if TYPE_CHECKING:
+    from ..kernels.sparse.chain_plan import Chain
+
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+# Rows per panel: the temporaries of some 20 entries are about as large as the second-level cache.
+_PANEL_ROWS = 8192
+
+
+class Entry(NamedTuple):
+    """At most one matrix element per row of a range; those of one row with the same column are summed."""
+
+    columns: Rows
+    values: Any
+    mask: Mask | None = None
+
+
+class RowGenerator:
+    """Square Hermitian matrix that creates any range of its rows on demand.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows and columns.
+    entries : callable
+        ``entries(start, stop)`` yields the :class:`Entry` objects of the rows [start, stop), the same
+        number for every range.
+    dtype : dtype, default float64
+        Element type of the matrix.
+    row_entries : float, optional
+        Mean number of elements per row, for the memory estimate. Default: the number of entries.
+    chain : callable, optional
+        Makes the `Chain` of the same matrix, for :func:`blockvec.models.operator`.
+
+    Examples
+    --------
+    >>> from blockvec import models
+    >>> chain = models.generator("laplace1d:n=6")
+    >>> chain.rows(4, 6).toarray()
+    array([[ 0.,  0.,  0., -1.,  2., -1.],
+           [ 0.,  0.,  0.,  0., -1.,  2.]])
+    """
+
+    def __init__(
+        self,
+        n_rows: int,
+        entries: Callable[[int, int], Iterator[Entry]],
+        *,
+        dtype: Any = np.float64,
+        row_entries: float | None = None,
+        chain: Callable[[], Chain] | None = None,
+    ) -> None:
+        if n_rows > np.iinfo(np.int64).max:
+            raise OptionError(
+                f"{n_rows:.3g} rows are more than 64-bit row numbers can count; choose a smaller size"
+            )
+        self.n_rows = n_rows
+        self.dtype = np.dtype(dtype)
+        self.chain = chain
+        self._entries = entries
+        self._row_entries = row_entries
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the whole matrix."""
+        return self.n_rows, self.n_rows
+
+    def __repr__(self) -> str:
+        return f"RowGenerator({self.n_rows}x{self.n_rows}, {self.dtype})"
+
+    def matrix(self) -> scipy.sparse.csr_array:
+        """Return the whole matrix.
+
+        Returns
+        -------
+        csr_array, shape (n_rows, n_rows)
+            In canonical form, with 32-bit indices where they fit.
+
+        Raises
+        ------
+        OptionError
+            If it would not fit in the available memory.
+        """
+        return self.rows(0, self.n_rows)
+
+    def rows(self, start: int, stop: int) -> scipy.sparse.csr_array:
+        """Return the rows [start, stop).
+
+        Parameters
+        ----------
+        start, stop : int
+            Range of rows, 0 <= start <= stop <= n_rows.
+
+        Returns
+        -------
+        csr_array, shape (stop - start, n_rows)
+            In canonical form, with 32-bit indices where they fit.
+
+        Raises
+        ------
+        OptionError
+            If the range is not inside the matrix, or would not fit in the available memory.
+        """
+        self._check_range(start, stop)
+        count = stop - start
+        if self._row_entries is not None:  # to count many entries takes long
+            self._check_memory(count, self._row_entries)
+        width = sum(1 for _ in self._entries(0, min(1, self.n_rows)))
+        self._check_memory(count, width)
+        index_dtype = np.int32 if max(self.n_rows, count * width) <= np.iinfo(np.int32).max else np.int64
+        # An upper bound: pages that are never written take no memory, and the resize below releases them.
+        indices = np.empty(count * width, index_dtype)
+        data = np.empty(count * width, self.dtype)
+        indptr = np.zeros(count + 1, index_dtype)
+        filled = 0
+        for first in range(start, stop, _PANEL_ROWS):
+            last = min(first + _PANEL_ROWS, stop)
+            panel = self._panel(first, last, width)
+            indices[filled : filled + panel.nnz] = panel.indices
+            data[filled : filled + panel.nnz] = panel.data
+            indptr[first - start + 1 : last - start + 1] = panel.indptr[1:] + np.asarray(filled, index_dtype)
+            filled += panel.nnz
+        indices.resize(filled, refcheck=False)
+        data.resize(filled, refcheck=False)
+        matrix = scipy.sparse.csr_array((data, indices, indptr), shape=(count, self.n_rows))
+        matrix.has_canonical_format = True  # as every panel
+        return matrix
+
+    def _panel(self, start: int, stop: int, width: int) -> scipy.sparse.csr_array:
+        count = stop - start
+        columns = np.empty((count, width), np.int64)
+        values = np.empty((count, width), self.dtype)
+        masks = np.ones((count, width), np.bool_)
+        for position, entry in enumerate(self._entries(start, stop)):
+            columns[:, position] = entry.columns
+            values[:, position] = entry.values
+            if entry.mask is not None:
+                masks[:, position] = entry.mask
+        indptr = np.zeros(count + 1, np.int64)
+        np.cumsum(np.count_nonzero(masks, axis=1), out=indptr[1:])
+        panel = scipy.sparse.csr_array((values[masks], columns[masks], indptr), shape=(count, self.n_rows))
+        panel.sum_duplicates()
+        return panel
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.n_rows:
+            raise OptionError(
+                f"rows: got start={start}, stop={stop} for a matrix of {self.n_rows} rows; "
+                f"give 0 <= start <= stop <= {self.n_rows}."
+            )
+
+    def _check_memory(self, count: int, width: float) -> None:
+        elements = count * (width if self._row_entries is None else self._row_entries)
+        index_bytes = 4 if max(self.n_rows, elements) <= np.iinfo(np.int32).max else 8
+        needed = elements * (self.dtype.itemsize + index_bytes) + count * index_bytes
+        available = available_memory()
+        if available is not None and needed > available:
+            raise OptionError(
+                f"{count} rows with about {elements:.3g} elements take {needed / 1e9:.3g} GB, but "
+                f"{available / 1e9:.3g} GB of memory are available; choose a smaller matrix, or make some of "
+                "its rows with models.generator(...).rows(start, stop)."
+            )
+
+
+class AssembledRows(RowGenerator):
+    """Matrix whose rows cannot be created independently; the first request assembles all of them.
+
+    The mean number of elements per row counts what the assembly needs memory for.
+    """
+
+    def __init__(
+        self, n_rows: int, assemble: Callable[[], scipy.sparse.csr_array], *, row_entries: float
+    ) -> None:
+        super().__init__(n_rows, lambda start, stop: iter(()), row_entries=row_entries)
+        self._assemble = assemble
+
+    @functools.cached_property
+    def _whole(self) -> scipy.sparse.csr_array:
+        return self.matrix()
+
+    def matrix(self) -> scipy.sparse.csr_array:
+        self._check_memory(self.n_rows, 0)
+        return self._assemble()
+
+    def rows(self, start: int, stop: int) -> scipy.sparse.csr_array:
+        self._check_range(start, stop)
+        return self._whole[start:stop]
+
+
+def check_seed(seed: int) -> None:
+    """Check that a seed is not negative."""
+    if seed < 0:
+        raise OptionError(f"seed={seed}; it must not be negative")
+
+
+def uniform(start: int, stop: int, seed: int | tuple[int, ...]) -> NDArray[np.float64]:
+    """Generate the random numbers of the rows [start, stop), uniform on [-1/2, 1/2).
+
+    A counter-based generator makes the number of a row depend on seed and row only, not on the division into
+    ranges. Raw bits are converted here because NumPy guarantees the bit stream of a generator across
+    versions, but not the values of its distributions.
+    """
+    bits = np.random.Philox(seed)
+    first = start // 4  # the counter advances once per four numbers
+    bits.advance(first)
+    raw = bits.random_raw(stop - 4 * first)[start - 4 * first :]
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53 - 0.5

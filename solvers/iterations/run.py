@@ -1,0 +1,93 @@
+"""The base class of what can be stopped between steps, saved, and resumed with the same bits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from ..blocks import RealArray
+from ..problem import IterationState, Problem, stops
+from ..runtime.processes import largest, same_values
+from ..runtime.progress import describe, logger
+from .counts import Counts
+
+
+class Run:
+    """A run for one problem: its counts, history and time, and its checkpoint.
+
+    Derived classes list in `PROGRESS` the attributes that belong to a checkpoint, numbers, text or arrays,
+    and add to `snapshot` and `resume` what else does. Between two savings of the state, `interrupted` is
+    called: True stops the run.
+    """
+
+    PROGRESS: tuple[str, ...] = ()
+
+    def __init__(self, problem: Problem, interrupted: Callable[[], bool]) -> None:
+        self.problem, self.interrupted = problem, interrupted
+        self.operator, self.rng = problem.operator, problem.rng
+        self.counts = Counts()
+        self.history: list[IterationState] = []
+        self.earlier_s = 0.0  # time before a resumption
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time since the call in seconds, including the time before a resumption."""
+        return self.earlier_s + time.perf_counter() - self.problem.begin_s
+
+    def _stopped(self) -> str:
+        """Return the reason to stop immediately, or an empty string."""
+        if self.problem.time_limit is None and self.operator.layout is None:  # after every step
+            return "interrupted" if self.interrupted() else ""
+        found = largest(self.operator.layout, 2 if self.interrupted() else self.problem.is_late())
+        return ("", "time_limit", "interrupted")[int(found)]
+
+    def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
+        """Describe the current state."""
+        columns = self.counts.operator_columns
+        return IterationState(self.counts.restarts, theta, residuals, limits, columns, self.elapsed_s)
+
+    def _report(self, state: IterationState, reason: str) -> str:
+        """Append a state to the history and call the callback; return the reason to stop, if any."""
+        self.history.append(state)
+        layout = self.operator.layout
+        if (layout is None or layout.rank == 0) and logger.isEnabledFor(logging.INFO):
+            logger.info(describe(state))
+        is_over = stops(self.problem.callback, state.times(self.problem.exponent))
+        is_over = bool(same_values(layout, is_over, state.eigenvalues))
+        return reason or ("callback" if is_over else "")
+
+    def _resumed(self) -> bool:
+        """Restore the state of the checkpoint, if there is one."""
+        checkpoint = self.problem.checkpoint
+        saved = None if checkpoint is None else checkpoint.load()
+        if saved is not None:
+            self.resume(saved)
+        return saved is not None
+
+    def _save(self, reason: str) -> None:
+        """Write a checkpoint if one is due, or if the run stops for this reason."""
+        checkpoint = self.problem.checkpoint
+        if checkpoint is not None and reason != "converged":
+            checkpoint.save(self.snapshot, now=bool(reason))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""
+        return {name: getattr(self, name) for name in self.PROGRESS} | {
+            "rng": self.rng.bit_generator.state,
+            "counts": asdict(self.counts),
+            "history": [asdict(state) for state in self.history],
+            "elapsed_s": self.elapsed_s,
+        }
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Restore a state returned by `snapshot`."""
+        for name in self.PROGRESS:
+            setattr(self, name, saved[name])
+        self.rng.bit_generator.state = saved["rng"]
+        for name, number in saved["counts"].items():
+            setattr(self.counts, name, number)
+        self.earlier_s = saved["elapsed_s"]
+        self.history[:] = [IterationState.restored(state) for state in saved["history"]]
