@@ -376,7 +376,7 @@ def _refined(
             values = 1 / values
     wanted = select((problem.seen or form.map.transformed)(values), problem.which)[: len(inner.eigenvalues)]
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
-    entries = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
+    entries: dict[str, Any] = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
     told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)
     result = _measured(form, values[wanted], X[:, wanted], problem, norms, told)
     return result.part(np.arange(len(wanted)))  # rows one after the other
