@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator
 
-from ..blocks import Array, to_host
-from ..column_block import ColumnBlock
+from ..blocks import Array, Block, column_factors, side_by_side, to_host
 from ..combine import concatenated, one_after_other, staged
 from ..drivers import solve
 from ..problem import Problem
@@ -38,13 +37,13 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
     if not _has_values_at_the_shift(form, inside):
         return solve(inside)
     are_nearest, at_shift, done = inside.which == "LM", list[EigenResult](), None
-    near, rest = np.zeros((inside.n, 0), inside.operator.dtype), inside
-    asked, has_others, metric, turn = FEW, False, getattr(form.blocks, "inner", None), 0
+    near: Block | None = None
+    rest, room, asked, has_others, turn = inside, inside.n - inside.n_locked, FEW, False, 0
+    looks: dict[str, Any] = {"which": "LM", "start": None, "callback": None, "verify": "never"}
     while True:
+        is_last = has_others or asked >= (rest.k if are_nearest else room)
         turn += 1
-        is_last = has_others or asked >= (rest.k if are_nearest else rest.n - near.shape[1])
-        asks = rest if is_last else replace(rest, which="LM", k=asked, callback=None, verify="never")
-        part = solve(staged(asks, f"around{turn}"))
+        part = solve(staged(rest if is_last else replace(rest, k=asked, **looks), f"around{turn}"))
         part = done = part if done is None else one_after_other(done, part)
         is_near, has_others = _at_the_shift(form, part, inside)
         found, stopped = int(is_near.sum()), part.info["stopped"]
@@ -55,11 +54,12 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
         if found:
             at_shift.append(part.part(np.flatnonzero(is_near)))
             # One more step of inverse iteration: errors of their vectors would be amplified as they are.
-            Y = rest.operator.apply(BlockVector(at_shift[-1].eigenvectors)).array
-            both = np.concatenate([near, Y / np.linalg.norm(Y, axis=0)], axis=1)
-            near = orthonormal(ColumnBlock(np.asfortranarray(both)), metric).array
-            k = inside.k - near.shape[1] if are_nearest else min(inside.k, inside.n - near.shape[1])
-            rest = replace(inside, operator=_without(form, near, metric), k=k)
+            Y = BlockVector(rest.operator.apply(BlockVector(at_shift[-1].eigenvectors)).array)
+            Y.scale(column_factors(1 / to_host(Y.norms()), Y))
+            near = orthonormal(side_by_side(near, Y), getattr(form.blocks, "inner", None))
+            room = inside.n - inside.n_locked - near.shape[1]
+            k = inside.k - near.shape[1] if are_nearest else min(inside.k, room)
+            rest = replace(inside, operator=_without(form, near), k=k)
 
 
 def _at_the_shift(form: StandardForm, part: EigenResult, inside: Problem) -> tuple[NDArray[np.bool_], bool]:
@@ -76,41 +76,37 @@ def _at_the_shift(form: StandardForm, part: EigenResult, inside: Problem) -> tup
     return is_near, bool(is_near.any() or not is_close.all())
 
 
-def _joined(inside: Problem, at_shift: list[EigenResult], near: Array, part: EigenResult) -> EigenResult:
+def _joined(
+    inside: Problem, at_shift: list[EigenResult], near: Block | None, part: EigenResult
+) -> EigenResult:
     """Join the pairs at a shift, with their vectors as they were projected out, and those of a part."""
-    if not at_shift:
+    if near is None:
         return part
-    vectors = np.ascontiguousarray(np.concatenate([near, part.eigenvectors], axis=1))
+    vectors = side_by_side(near, BlockVector(part.eigenvectors)).array
     return replace(concatenated([*at_shift, part], part.with_info(k=inside.k)), eigenvectors=vectors)
-
-
-def _nearest(form: StandardForm) -> float:
-    """Return the distance of the nearest eigenvalue, relative to ||A - sigma M||; infinite if not known."""
-    factors = None if form.inverse is None else form.inverse.factors
-    return np.inf if factors is None else factors.nearest
 
 
 def _has_values_at_the_shift(form: StandardForm, inside: Problem) -> bool:
     """Check whether an eigenvalue is near enough to the shift to spoil others that are wanted."""
-    if _nearest(form) > NEAR or form.A.device != "cpu":
+    factors = None if form.inverse is None else form.inverse.factors
+    if factors is None or factors.nearest > NEAR:
         return False
-    is_free = inside.start is None and inside.locked is None
     is_alone = inside.k == 1 and inside.which == "LM"
     is_usual = inside.method in ("auto", "lanczos") and not inside.asks_for_corrections
-    return is_free and is_usual and not is_alone
+    return is_usual and not is_alone
 
 
-def _without(form: StandardForm, Y: Array, metric: Operator | None) -> Operator:
+def _without(form: StandardForm, Y: Block) -> Operator:
     """Project vectors out of an operator that are orthonormal in its inner product: other pairs stay."""
-    operator: Any = form.operator
+    metric = getattr(form.blocks, "inner", None)
+    operator, image = cast(Any, form.operator), applied(metric, Y)
     function = operator if metric is None else operator.operator
-    adjoint = applied(metric, ColumnBlock(Y)).array.conj().T
 
     def apply(X: Array) -> Array:
-        X = np.asfortranarray(X - Y @ (adjoint @ X))
-        Z = np.empty_like(X)
-        function.apply_columns(X, Z)
-        Z -= Y @ (adjoint @ Z)
-        return Z
+        B = BlockVector(X, copy=True)
+        Z = function.apply(Y.combine(image.dot(B), out=B, alpha=-1, beta=1))
+        Y.combine(image.dot(Z), out=Z, alpha=-1, beta=1)
+        projected: Array = Z.array
+        return projected
 
-    return operator_on(apply, len(Y), operator.dtype, form.A, form.blocks, "A")
+    return operator_on(apply, Y.shape[0], operator.dtype, form.A, form.blocks, "C")

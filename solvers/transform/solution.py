@@ -46,9 +46,6 @@ DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the acc
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
 NOISE = 100.0  # rounding errors of a transformed operator within which its values are alike
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
-# Values of the end that is not wanted that are computed where they are dominant: at first, and at most.
-OTHERS = 4, 32
-OTHER_END: dict[str, Selection] = {"SA": "LA", "LA": "SA"}
 POLISHING = 20  # restarts for the last digits where those at first were not enough
 INDEFINITE_STEPS, NEGLIGIBLE = 60, 4500.0  # of Lanczos, and rounding errors of its smallest Ritz value
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
@@ -278,11 +275,6 @@ def _are_dominant(theta: RealArray) -> NDArray[np.bool_]:
     return dominant
 
 
-def _with_costs(told: EigenResult, part: EigenResult) -> EigenResult:
-    """Add the costs of a part to a result, which ends for the same reason."""
-    return told.with_info(**totals(told, part), stopped=part.info["stopped"], history=continued(told, part))
-
-
 def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     """Improve a result, in the complement of pairs near the shift, whose rounding errors limit the others."""
     S, corrects = inside.operator, inside.begins_with_corrections
@@ -293,13 +285,12 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         maxiter=inside.maxiter if corrects else POLISHING,
         method="lanczos" if inner.info["method"] == "dense" else inside.method,
     )
-    told, others, unknown = _other_end(inner, inside)
-    theta = to_host(inner.eigenvalues)
+    told, theta = inner, to_host(inner.eigenvalues)
     is_near = _are_dominant(theta) & (not corrects)
-    parts = [*others, inner.part(np.flatnonzero(is_near))]
-    far, is_alone = np.flatnonzero(~is_near), not others and not is_near.any()
+    near, far = np.flatnonzero(is_near), np.flatnonzero(~is_near)
+    parts = [inner.part(near)]
     sides: dict[Selection, NDArray[np.intp]] = {inside.which: far}
-    if inside.which == "BE" and not is_alone:  # only one end can be solved for in the complement of others
+    if inside.which == "BE" and len(near):  # only one end can be solved for in the complement of others
         middle = int((far < len(theta) // 2).sum())
         sides = {"SA": far[:middle], "LA": far[middle:]}
     for which, columns in sides.items():
@@ -307,44 +298,15 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         if len(columns) and told.info["stopped"] in AT_THE_LIMIT:
             start = tall_block("v0", part.eigenvectors, S)
             once = replace(staged(inside, f"polished {which}"), k=len(columns), which=which, start=start)
-            if not is_alone:  # S is that in the complement
+            if len(near):  # S is that in the complement
                 locked = side_by_side(*(BlockVector(each.eigenvectors) for each in parts), inside.locked)
-                norm = max(float(np.abs(theta[columns]).max()), unknown)
+                norm = float(np.abs(theta[columns]).max())
                 once = replace(once, locked=tall_block("orthogonal_to", locked, S), norm=norm)
             part = solve(once)
-            told = _with_costs(told, part)
+            costs: dict[str, Any] = totals(told, part) | {"stopped": part.info["stopped"]}
+            told = told.with_info(**costs, history=continued(told, part))
         parts.append(part)
     return concatenated(parts, told)
-
-
-def _other_end(told: EigenResult, inside: Problem) -> tuple[EigenResult, list[EigenResult], float]:
-    """Compute pairs at the end of a spectrum that is not wanted, where they limit the accuracy of the others.
-
-    Returns the result with their costs, these pairs, and the largest magnitude left at that end; none and
-    zero where they do no harm.
-    """
-    n, size = inside.operator.shape[0], np.abs(to_host(told.eigenvalues))
-    other, least = OTHER_END.get(inside.which), DOMINANT * float(size.min())
-    if len(size) > inside.k:  # they are among these
-        return told, [], least
-    if other is None or inside.begins_with_corrections or told.info["norm"] <= max(least, size.max()):
-        return told, [], 0.0
-    others: list[EigenResult] = []
-    unknown = 0.0
-    for count in OTHERS:
-        k = min(count, (n - len(size)) // 4)
-        if k < 1 or told.info["stopped"] not in AT_THE_LIMIT:
-            break
-        part = staged(inside, f"{count} of the other end")
-        found = solve(replace(part, which=other, k=k, start=None, seen=None))
-        told = _with_costs(told, found)
-        sizes = np.abs(to_host(found.eigenvalues))
-        is_dominant = sizes > least
-        others = [found.part(np.flatnonzero(is_dominant))] if is_dominant.any() else []
-        unknown = float(sizes[~is_dominant].max(initial=0.0)) if not is_dominant.all() else least
-        if not is_dominant.all():
-            break
-    return told, others, unknown if others else 0.0
 
 
 # --- the way back -------------------------------------------------------------------------------------
@@ -414,7 +376,7 @@ def _refined(
             values = 1 / values
     wanted = select((problem.seen or form.map.transformed)(values), problem.which)[: len(inner.eigenvalues)]
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
-    entries = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
+    entries: dict[str, Any] = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
     told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)
     result = _measured(form, values[wanted], X[:, wanted], problem, norms, told)
     return result.part(np.arange(len(wanted)))  # rows one after the other

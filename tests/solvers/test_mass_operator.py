@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
-from solvers import EigenResult, costs, eigsh, stages
+from solvers import EigenResult, costs, eigsh
 from solvers.factorization.root import root_factor
 
 
@@ -35,7 +35,7 @@ def mass(nx: int, ny: int, kind: str) -> Any:
 
 @pytest.fixture
 def _no_dense_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "FEW_ROWS", 1)
+    monkeypatch.setattr(costs, "FEW_ROWS", 1)
     for rival in ("end", "inside"):
         monkeypatch.setitem(costs.DENSE_ROWS, ("host", rival), (1, 0))
 

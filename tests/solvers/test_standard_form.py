@@ -630,7 +630,7 @@ def test_values_at_a_shift_spoil_no_others_in_any_mode(
     mode: str, which: str, distance: float, torus_pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On vectors in the inner product of M, and on those of a factor of A."""
-    monkeypatch.setattr("solvers.stages.FEW_ROWS", 0)  # no dense LAPACK
+    monkeypatch.setattr("solvers.costs.FEW_ROWS", 0)  # no dense LAPACK
     A, M, values = torus_pair(34)
     A, values = sp.csr_array(A + M), values + 1
     sigma = float(values[400]) * (1 + distance)
