@@ -228,7 +228,8 @@ def _proven(
         if problem.is_late() or result.info["stopped"] in STOPPED:
             return result
         theta = to_host(result.eigenvalues)
-        return result.with_count(*proof(factors, theta, errors_allowed(result), end, problem.deflated))
+        errors = errors_allowed(result, are_measured=True)
+        return result.with_count(*proof(factors, theta, errors, end, problem.deflated))
 
     result = proven(result)
     if first is not None and lacks(result, first, end):

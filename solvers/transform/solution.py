@@ -89,7 +89,8 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
         is_over = problem.is_late() or result.info["stopped"] in STOPPED
         if is_over or not result.converged.all():
             break
-        text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), errors_allowed(result))
+        errors = errors_allowed(result, are_measured=True)
+        text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), errors)
         result = result.with_count(text, missing)
         if missing == 0 or has_searched:
             break
