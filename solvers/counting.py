@@ -163,7 +163,7 @@ def count_eigenvalues(
         if method == "inertia" or (method == "auto" and can_factorise(op, A, M)):
             if method == "auto":
                 require_factors(A, M, op, "use method='estimate'")
-            pencil = Pencil.of(op, A, M)
+            pencil = Pencil.of(op, A, M, only_counts=True)
             left, right = pencil.cut(low, -1), pencil.cut(high, 1)
             value = right.below - left.below
             return EigenvalueCount(value, 0.0, f"by inertia at {left.sigma:.12g} and {right.sigma:.12g}")

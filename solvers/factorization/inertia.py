@@ -23,6 +23,7 @@ CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
 CLOSE = 0.1
 OUTWARDS, TRIES = 10.0, 15  # factor of the distance per trial, until no eigenvalue lies beyond the shift
 FURTHER, COUNTS = 30.0, 10  # the same for a count that is uncertain
+COARSE = 1e6  # rounding errors of an eigenvalue: a count at a larger distance tells copies of it apart
 # Distances of a count from the furthest value around a shift, in gaps to the next one: in the middle of the
 # spectrum of a cube, factors a millionth of a gap away lost all digits, and took ten times as long.
 GAPS = 0.01, 0.1, 0.5
@@ -96,15 +97,18 @@ def proof(
     count is certain.
 
     The first count is as far from the last value as that may be wrong: what is missing beyond displaces it by
-    no more.
+    no more. One that leaves out half of the range of values proves nothing, unless rounding errors explain
+    it.
     """
     below, found = which == "SA", -1
     known = theta if deflated is None else np.concatenate([theta, deflated])
+    outermost, error = (theta[-1], errors[-1]) if below else (theta[0], errors[0])
+    most = max(float(theta[-1] - theta[0]) / 2, COARSE * factors.shift_rounding(float(outermost)))
     for attempt in range(COUNTS):  # a shift too near to an eigenvalue has no certain count
-        distance = FURTHER**attempt
-        last = float(theta[-1] - distance * errors[-1]) if below else float(theta[0] + distance * errors[0])
+        distance = FURTHER**attempt * float(error)
+        last = float(outermost) - distance if below else float(outermost) + distance
         here = _beyond(known, last, below)
-        if attempt and here != found:
+        if distance > most or (attempt and here != found):
             break
         found, count = here, count_below(factors, last)
         if count is None:

@@ -47,10 +47,13 @@ class Pencil:
     rank: int  # number of finite eigenvalues
 
     @classmethod
-    def of(cls, operator: Operator, A: Any, M: Any, norm: float | None = None) -> Pencil:
+    def of(
+        cls, operator: Operator, A: Any, M: Any, norm: float | None = None, *, only_counts: bool = False
+    ) -> Pencil:
         """Prepare matrices; refuses an M that is not positive semidefinite.
 
-        `operator` applies A on the device of the factors; `norm` is ||A|| if it is known.
+        `operator` applies A on the device of the factors; `norm` is ||A|| if it is known. Where `only_counts`
+        tells that no vectors are needed, powers of two make masses alike: pivots of light parts are not lost.
         """
         mass, rank, dtype = None, operator.shape[0], operator.dtype
         if M is not None:
@@ -58,6 +61,12 @@ class Pencil:
             dtype = np.promote_types(dtype, M.dtype)
             M = sp.csr_array(on_host(M)).astype(dtype)
             rank = gram_factor("M", M).rank
+            if only_counts and operator.device == "cpu":
+                masses = M.diagonal().real.astype(np.float64)
+                D = np.exp2(-np.rint(np.log2(masses, where=masses > 0, out=np.zeros(len(masses))) / 2))
+                D = sp.diags_array(D)
+                A, M = (sp.csr_array(D @ sp.csr_array(B) @ D).astype(dtype) for B in (A, M))
+                operator = as_operator(A)
             mass = as_operator(M, device=operator.device)
         if dtype != operator.dtype:
             A = A.astype(dtype)

@@ -29,7 +29,7 @@ from ..combine import (
 )
 from ..drivers import solve
 from ..factorization.inertia import proof_around
-from ..iterations.rayleigh_ritz import Selection, Tolerance, select
+from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
 from ..problem import STOPPED, Problem, Verification
@@ -89,7 +89,8 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
         is_over = problem.is_late() or result.info["stopped"] in STOPPED
         if is_over or not result.converged.all():
             break
-        errors = errors_allowed(result, are_measured=True)
+        allowed, floor = errors_allowed(result), FLOOR * factors.shift_rounding(sigma)
+        errors = np.minimum(allowed, np.maximum(errors_allowed(result, are_measured=True), floor))
         text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), errors)
         result = result.with_count(text, missing)
         if missing == 0 or has_searched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from collections.abc import Callable
@@ -19,7 +20,15 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 from blockvec import Factorization, as_operator, factorize, models
 from blockvec.backends.host.superlu import HostFactors
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
-from solvers import ConvergenceWarning, EigenResult, Interrupted, IterationState, NoConvergence, eigsh
+from solvers import (
+    ConvergenceWarning,
+    EigenResult,
+    Interrupted,
+    IterationState,
+    NoConvergence,
+    count_eigenvalues,
+    eigsh,
+)
 from solvers.factorization.inertia import count_below, proof, proof_around, shift_outside
 from solvers.factorization.shifted import shifted_inverse
 from solvers.transform import solution
@@ -657,6 +666,18 @@ def test_a_light_part_has_the_values_of_a_heavy_one(
     options = {"which": "SA"} if sigma is None else {"sigma": sigma}
     w = eigsh(A, k, M=M, tol=tol, block_size=1, method="lanczos", rng=0, return_eigenvectors=False, **options)
     assert np.abs(w - np.sort(np.r_[values, values])[:k]).max() < max(1e-9, 10 * tol)
+
+
+@pytest.mark.parametrize("light", [1e-16, 1e-12, 3.4e-9, 1e-7])
+def test_counts_beside_a_light_part_prove_something(light: float, torus_pair: Any) -> None:
+    A, M, values = torus_pair(18)
+    A, values = sp.csr_array(A + M), np.sort(np.r_[values, values]) + 1
+    A, M = (sp.csr_array(sp.block_diag([B, light * B])) for B in (A, M))
+    for low, high in [(0.5, 1.2), (1.2, 3.3), (2.05, 30.0)]:
+        assert int(count_eigenvalues(A, low, high, M=M)) == ((values >= low) & (values <= high)).sum()
+    for k, tol in itertools.product((5, 6, 7, 9), (0.0, 1e-6, 1e-4)):
+        w = eigsh(A, k, M=M, which="SA", tol=tol, rng=0, return_eigenvectors=False)
+        assert np.abs(w - values[:k]).max() < max(1e-9, 10 * tol)
 
 
 def test_blocks_are_as_narrow_as_solves_allow() -> None:
