@@ -237,7 +237,6 @@ class DescribedOperator:
     nnz: int | None
     dtype: np.dtype[Any]
     device: str = "cpu"
-
     layout: Any = None
 
     @property
@@ -254,9 +253,7 @@ def may_mix(problem: Problem, options: IterationOptions) -> bool:
     op, b = problem.operator, options.block_size
     if options.method != "filter" or problem.precision == "double" or not can_convert(op):
         return False
-    if problem.precision == "mixed":
-        return True
-    return saves_time(op, b)
+    return problem.precision == "mixed" or saves_time(op, b)
 
 
 def basis_bytes(problem: Problem, options: IterationOptions) -> int:

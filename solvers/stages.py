@@ -34,8 +34,6 @@ LEAST_S = 0.05  # s: an iteration at an end may take so long in any case
 ELEMENT_S = 1e-7  # s per stored element, beside that: several times the time of a prediction
 # Restarts of a pair's iteration, which solves with M in each step, until the end of its spectrum is located.
 PAIR_RESTARTS = {"host": 40, "gpu": 2}
-# Distances of other shifts, in rounding errors, where a value is nearer than `SPOILING` ||A - sigma M||.
-FURTHER_MOVES, SPOILING = (3e5, 1e7), 1e-9
 EXTRA = 2  # pairs: the first number of further ones around a shift that was moved
 ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which factors may succeed
 # What an iteration did that ended for each of these reasons without all pairs; others hold for every method.
@@ -259,30 +257,13 @@ RUN: dict[StageName, Callable[[Task, EigenResult | None], EigenResult | None]] =
 
 def _around_a_shift(task: Task, form: StandardForm) -> EigenResult:
     """Solve a problem in its standard form, for values around a shift at those nearest to the one given."""
-    from .transform.solution import AT_THE_LIMIT, solve_proven, solve_transformed
-    from .transform.spectral_map import SpectralMap
-    from .transform.standard_form import standard_form
+    from .transform.solution import solve_proven, solve_transformed
 
     problem, shift = task.problem, task.shift
     may_prove = problem.which == "LM" and problem.locked is None and form.factors is not None
     method = solve_proven if may_prove and problem.verify == "always" else solve_transformed
     result = method(form, problem)
-    if shift is None or form.factors is None:
-        return result
-    for distance in FURTHER_MOVES:
-        # A value so near the shift that rounding errors of its solves spoil the other pairs.
-        is_over = result.converged.all() or result.info["stopped"] not in AT_THE_LIMIT
-        if is_over or problem.may_be_dense or problem.is_late() or form.factors.nearest > SPOILING:
-            break
-        sigma = shift - distance * form.factors.shift_rounding(shift)
-        form = standard_form(
-            form.A, task.A, task.M, sigma, factors=form.factors, k=problem.k, method=problem.method
-        )
-        again = replace(staged(problem, f"moved by {distance:g}"), start=None)
-        seen = SpectralMap(shift, form.map.mode)
-        result = one_after_other(result, method(form, again), problem.which, seen)
-        result = result.with_info(why=f"{result.info['why']}; {shift:g} is too near an eigenvalue")
-    if form.map.sigma == shift or problem.which != "LM":
+    if shift is None or form.factors is None or form.map.sigma == shift or problem.which != "LM":
         return result
     return _nearest(result, shift, form, problem, method)
 

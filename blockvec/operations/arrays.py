@@ -103,12 +103,8 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
 def element_type(dtype: Any) -> np.dtype[Any]:
     """Choose the element type that matrices are converted to, as SciPy does: in native byte order.
 
-    Integers, half precision and extended precision become double precision.
-
-    Raises
-    ------
-    DTypeError
-        For what holds no numbers.
+    Integers, half precision and extended precision become double precision; what holds no numbers raises a
+    `DTypeError`.
     """
     given: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
     if given in DTYPE_NAMES:

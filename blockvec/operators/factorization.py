@@ -83,18 +83,10 @@ class Factorization:
         Element type of S.
     sigma : float
         The shift.
-    inertia : int or None
-        Number of negative eigenvalues of S: with a positive definite M, that of the eigenvalues of A x =
-        lambda M x below sigma. None if it is not certain: where rows are exchanged for pivots, a solve is
-        inaccurate, or an eigenvalue is so near that rounding errors of the pivots could have moved it across.
     is_singular : bool
         Whether S is singular to working precision. Its solves are inaccurate, or refused.
     nearest : float
         Estimate of the least magnitude of an eigenvalue of S, relative to its norm.
-    entries : int
-        Stored elements of the factors.
-    nbytes : int
-        Memory of the factors.
     """
 
     def __init__(self, A: Any, M: Any = None, *, device: str | None = None) -> None:
@@ -155,7 +147,12 @@ class Factorization:
 
     @property
     def inertia(self) -> int | None:
-        """Number of negative eigenvalues of S, where that is certain."""
+        """Number of negative eigenvalues of S; None where that is not certain.
+
+        With a positive definite M it is that of the eigenvalues of A x = lambda M x below sigma. It is not
+        certain where rows are exchanged for pivots, a solve is inaccurate, or an eigenvalue is so near that
+        rounding errors of the pivots could have moved it across.
+        """
         if self._counts:
             self._inertia, self._counts = self._factors.negative, False
         return self._inertia
@@ -264,24 +261,9 @@ class Factorization:
         return target
 
     def solve_columns(self, B: Array, tolerance: float = 0.0) -> Array:
-        """Solve S X = B for a column-major NumPy array; the shortest way to a few columns on the host.
+        """Solve S X = B for a column-major NumPy array of the type of S, which is not checked; see `solve`.
 
-        Parameters
-        ----------
-        B : array, shape (n, M)
-            Column-major, of the type of S. Not checked.
-        tolerance : float
-            As for `solve`.
-
-        Returns
-        -------
-        array, shape (n, M)
-            X, column-major.
-
-        Raises
-        ------
-        BreakdownError
-            As `solve`.
+        The shortest way to a few columns on the host; X is column-major.
         """
         return self._refined(B, tolerance) if B.size else B
 

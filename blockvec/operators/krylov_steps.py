@@ -62,26 +62,15 @@ class KrylovSteps:
     ) -> Callable[[], list[StepReport]]:
         """Queue steps and return a function that waits for their small matrices.
 
-        A step appends W T to the basis, where W is what two projections leave of A X, and T = R^-1 for
-        W^H W = R^H R. Where the growth of the factorisation is above `enough`, the new block is factorised
-        again, which leaves rounding errors only. Where it is not below `limit`, T is the identity, and this
-        step and all later ones are invalid.
+        A step appends W T to the basis, where W is what two projections leave of A X, and T = R^-1 for W^H W
+        = R^H R. Where the growth of the factorisation is above `enough`, the new block is factorised again,
+        which leaves rounding errors only. Where it is not below `limit`, T is the identity, and this step and
+        all later ones are invalid; reports contain the growth of the first factorisation.
 
-        Parameters
-        ----------
-        X, W : BlockVector, shape (n, b)
-            The columns of the basis from number m on, and scratch; both contiguous. The last new block is in
-            W if `steps` is odd, else in X.
-        m, end : int
-            Columns of the basis that A was applied to, and all of them; ``end - m`` is b for several steps.
-        full_until : int
-            A X can couple to all columns while m is less than this, else to the locked ones and those from
-            number m - back on, where back is end - m rounded up to whole blocks.
-        locked : int
-            Columns at the beginning that A X always can couple to.
-        steps : int
-        enough, limit : float
-            Bounds of the growth, see `inverse_factor`; reports contain that of the first factorisation.
+        X are the columns of the basis from number m on, and W is scratch; both are contiguous. The last new
+        block is in W if `steps` is odd, else in X. A was applied to m of the `end` columns; ``end - m`` is b
+        for several steps. A X can couple to all columns while m is less than `full_until`, else to the first
+        `locked` ones and those from number m - back on, where back is end - m rounded up to whole blocks.
         """
         b, columns = self.b, self._queue.columns
         back = ceil_div(end - m, b) * b

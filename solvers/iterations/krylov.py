@@ -308,15 +308,6 @@ class BlockKrylov:
         """Append random directions to Q, not coupled to V; return the number appended."""
         return self.append(self.buffer.random_like(width, self.rng), keep_random=True)[2]
 
-    def promote(self, count: int) -> None:
-        """Move the last `count` pending columns to the front: the operator is applied to them next."""
-        begin, end = self.m, self.m + self.w
-        order = np.r_[end - count : end, begin : end - count]
-        pending = self.columns(begin, end)
-        pending[:, :] = pending.combine(small_matrix(np.eye(self.w)[:, order - begin], pending))
-        self.H[begin:end, :begin] = self.H[order, :begin]
-        self._changed(end)
-
     def couple(self, column: int, S: Array, R: Array, count: int) -> None:
         """Add components of A V from a column on: S in [V Q] and R in the last `count` pending columns."""
         end = self.m + self.w

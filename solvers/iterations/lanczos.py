@@ -30,7 +30,8 @@ from .search_interval import Found
 
 # Without the pace, by the cost of looks alone, 25 easy problems take 1.22 times as long.
 EAGERNESS = 0.8  # share of the columns that the pace of residuals predicts, after which to look again
-KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
+# Shares of the basis beyond the wanted vectors that a restart keeps; a filter needs room for products with A.
+KEPT, KEPT_FILTERED = 0.3, 0.25
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
 LOOK_WORK = 1 << 18  # elements that steps of single columns read in the time of a look
 STEP_VECTORS = 8  # vectors that such a step reads, beside the matrix
@@ -256,7 +257,7 @@ class ThickRestart(Iteration):
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
         k, b = self.problem.k, self.block_size
         full = self.krylov.capacity - w
-        keep = k + int(KEEP * (full - k))
+        keep = k + int((KEPT if self.krylov.degree == 1 else KEPT_FILTERED) * (full - k))
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
@@ -384,31 +385,29 @@ class ThickRestart(Iteration):
         )
 
     def _add_missed(self, missed: Block) -> None:
-        """Append missed vectors to the pending columns; the operator is applied to them next."""
-        krylov, k = self.krylov, self.problem.k
-        self.repairs, self.residuals = 0, None
-        if krylov.takes_single_columns:
-            # A mixture of all preserves the recurrence of single vectors, in the complement of the others.
-            weights = self.rng.standard_normal((self.missing, 1))
-            krylov.truncate(k, float(self.estimates[:k].max()))
-            self.theta, self.estimates = self.theta[:k], self.estimates[:k]
-            krylov.append(missed.combine(small_matrix(weights, missed)))
-            return
-        # The next search finds those again for which there is no room.
-        room = self._room_for(self.missing)
-        _, _, count = krylov.append(missed[:, : min(room, self.missing)])
-        krylov.promote(count)
+        """Append missed vectors; plain steps go on from them in the complement of the wanted ones.
 
-    def _room_for(self, columns: int) -> int:
-        """Count the columns that may be appended so that a step still fits; if too few, drop all others.
-
-        The number of pending columns grows with every search and repair; converged vectors need none of them.
+        Filters converge within few steps: the next search needs the other vectors, which it projects out.
         """
-        krylov, k, b = self.krylov, self.problem.k, self.block_size
-        if krylov.m + krylov.w + columns + b > krylov.capacity and krylov.m >= k:
-            krylov.truncate(k)
-            self.theta, self.estimates = self.theta[:k], self.estimates[:k]
-        return max(1, krylov.capacity - krylov.m - krylov.w - b)
+        self.repairs, self.residuals = 0, None
+        if self.krylov.m >= self.problem.k and (self.krylov.degree == 1 or self._room() < self.missing):
+            self._keep_wanted()
+        if self.krylov.takes_single_columns:  # a mixture of all preserves their recurrence
+            weights = self.rng.standard_normal((self.missing, 1))
+            missed = missed.combine(small_matrix(weights, missed))
+        # The next search finds those again for which there is no room.
+        self.krylov.append(missed[:, : self._room()])
+
+    def _keep_wanted(self) -> None:
+        """Drop all vectors but those of the wanted pairs, which have converged."""
+        k = self.problem.k
+        self.krylov.truncate(k, float(self.estimates[:k].max(initial=0.0)))
+        self.theta, self.estimates = self.theta[:k], self.estimates[:k]
+
+    def _room(self) -> int:
+        """Count the columns that may be appended so that a step still fits."""
+        krylov = self.krylov
+        return max(1, krylov.capacity - krylov.m - krylov.w - self.block_size)
 
     def _repair(self, state: IterationState) -> None:
         """Couple the true residuals to the decomposition, whose own residuals have drifted away."""
@@ -416,8 +415,9 @@ class ThickRestart(Iteration):
         krylov, k, b = self.krylov, self.problem.k, self.block_size
         excess = self.residuals / state.limits
         failing = [begin for begin in range(0, k, b) if excess[begin : begin + b].max() > 1]
-        room = self._room_for(b * len(failing))
-        for begin in failing[: max(1, room // b)]:
+        if self._room() < b * len(failing) and krylov.m >= k:
+            self._keep_wanted()  # every repair adds pending columns
+        for begin in failing[: max(1, self._room() // b)]:
             R = self._residual_block(self.theta, begin, min(begin + b, k))
             S, coupling, count = krylov.append(R, scale=krylov.norm)
             krylov.couple(begin, S, coupling, count)

@@ -146,12 +146,9 @@ class _Minres(LinearSystems):
 
     def _place(self, places: NDArray[np.intp], state: State) -> None:
         """Go on from the state of the systems with these indices."""
-        self.places, Q = places, self.projection.Q
-        how = self.bare, state, self.shifts(places), (self.tol * self.initial)[places]
-        if self.recordings is None:
-            self.steps = Steps(*how, Q, self.projection)
-        else:
-            self.steps = self.recordings.steps(*how, self.projection)
+        self.places, limits = places, (self.tol * self.initial)[places]
+        steps = Steps if self.recordings is None else self.recordings.steps
+        self.steps = steps(self.bare, state, self.shifts(places), limits, self.projection)
 
     def _narrow(self) -> None:
         """Drop finished columns if at least half of the columns have finished."""

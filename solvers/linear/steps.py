@@ -51,12 +51,11 @@ class Steps:
     operator : Operator
     shift, limits : array, shape (b,)
         Shifts on the device, or zero, and residual norms to reach.
-    Q : BlockVector or None
-        Block that Lanczos vectors are orthogonalised against.
     projection : Projection
-        That with the preconditioner.
     recorder : Recorder, optional
         Records the steps; the operator must be recordable, and without a preconditioner.
+    Q : BlockVector, optional
+        With a recorder, the block whose complement steps stay in.
     """
 
     def __init__(
@@ -65,15 +64,15 @@ class Steps:
         state: State,
         shift: Array | int,
         limits: RealArray,
-        Q: Block | None,
         projection: Projection,
         recorder: Recorder | None = None,
+        Q: Block | None = None,
     ) -> None:
         U, U_old, W, W_old, self.X = state.blocks
         width = U.shape[1]
         xp = self._xp = array_namespace(U.array)
-        self._operator, self._shift, self._Q = operator, shift, Q
-        self._projection, self._recorder = projection, recorder
+        self._operator, self._shift, self._projection = operator, shift, projection
+        self._recorder, self._Q = recorder, projection.Q if recorder is None else Q
         self._three, self._two, self._Z = [U_old, U, U.like()], [W_old, W], state.Z
         self._limits = xp.asarray(limits)
         # Those before and after a step, as the one before may be needed again.
@@ -209,16 +208,16 @@ class Recordings:
             yield
 
     def steps(
-        self, operator: SystemOperator, state: State, shift: Array | int, limits: RealArray, like: Projection
+        self, operator: SystemOperator, state: State, shift: Array | int, limits: RealArray, P: Projection
     ) -> Steps:
-        """Return the steps for blocks of one width and type, from a state."""
+        """Return the steps for blocks of one width and type, from a state; see `Steps`."""
         U = state.blocks[0]
         key = U.shape[1], U.dtype.name
         if key not in self._steps:
             state = state._replace(blocks=[block.copy() for block in state.blocks])
             own = array_namespace(U.array).zeros(U.shape[1], U.array.real.dtype)
             own[...] = shift
-            self._steps[key] = Steps(operator, state, own, limits, self._Q, like, self.recorder)
+            self._steps[key] = Steps(operator, state, own, limits, P, self.recorder, self._Q)
         else:
             self._steps[key].restart(state, shift, limits)
         return self._steps[key]

@@ -10,8 +10,8 @@ error) nor underflow (lost columns). Directions of W that are rounding noise are
 Q by random ones, and their rows of R are zero. Rank loss is therefore no special case for the caller, and
 shapes never change. Tall blocks stay on their device; small matrices are processed on the host.
 
-The algorithm is a *policy*: a callable that changes X in a `Decomposition` W = V S + X R until it is
-orthonormal (`policies`).
+The algorithm is a *policy*: a function that changes X in a `Decomposition` W = V S + X R until it is
+orthonormal (`policies`); others can be given.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from blockvec import Profile
-from blockvec.errors import OptionError, ShapeError
+from blockvec.errors import ShapeError
 from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
@@ -32,30 +32,13 @@ from .host_step import host_step
 
 if TYPE_CHECKING:
     from .decomposition import Decomposition
-    from .policies import Adaptive, RankedCholQR
 else:
+    policies = "Adaptive BCGSIPlus CholQR2 PIP PIPPlus RandomizedCholQR RankedCholQR SVQB ShiftedCholQR3 TSQR"
     __getattr__, __dir__ = on_first_use(
-        __name__,
-        {"policies": "Adaptive RankedCholQR"},
-        removed={
-            "BCGSIPlus": "Adaptive()",
-            "CholQR2": "RankedCholQR(), and numpy.linalg.qr of its R",
-            "PIP": "Adaptive()",
-            "PIPPlus": "Adaptive()",
-            "RandomizedCholQR": "RankedCholQR()",
-            "SVQB": "RankedCholQR()",
-            "ShiftedCholQR3": "RankedCholQR()",
-            "TSQR": "RankedCholQR()",
-        },
+        __name__, {}, removed=dict.fromkeys(policies.split(), "orthogonalize without a policy")
     )
 
-__all__ = [
-    "Adaptive",
-    "Orthogonalized",
-    "Policy",
-    "RankedCholQR",
-    "orthogonalize",
-]
+__all__ = ["Orthogonalized", "Policy", "orthogonalize"]
 
 
 class Policy(Protocol):
@@ -109,7 +92,7 @@ def orthogonalize(
     V : BlockVector, shape (K, m), optional
         Orthonormal columns.
     policy : Policy, optional
-        Algorithm; the default, `Adaptive`, is suitable for every block.
+        Another algorithm than the default, which is suitable for every block.
     M : Operator, optional
         Hermitian positive definite matrix of the inner product x^H M y, also that in which V is orthonormal.
         It is applied once per reduction.
@@ -134,8 +117,8 @@ def orthogonalize(
     ------
     BreakdownError
         If W holds NaN, Inf, or numbers whose squares overflow, or M is not positive definite.
-    OptionError, ShapeError
-        For `RankedCholQR` together with V, and more columns than the space has dimensions.
+    ShapeError
+        For more columns than the space has dimensions.
 
     Examples
     --------
@@ -162,17 +145,12 @@ def orthogonalize(
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
     from .decomposition import Decomposition
-    from .policies import Adaptive, RankedCholQR, clean
+    from .policies import adaptive, clean
 
-    if taken and isinstance(policy, RankedCholQR):
-        raise OptionError(
-            "orthogonalize: RankedCholQR works within a block, and a basis is given; leave policy out."
-        )
     _check_room(W, taken, max_rank)
-    policy = policy or Adaptive()
     d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)
     if d.width:
-        policy(d)
+        (policy or adaptive)(d)
     d.limit_rank()
     lost = d.lost
     if lost.any():

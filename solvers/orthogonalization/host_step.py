@@ -3,7 +3,7 @@
 For columns of some thousand rows the calls of `Decomposition` take longer than the arithmetic. This step does
 the same for a block that turns out to be well conditioned, as almost all are: a projection on the last
 columns, one on all of the basis, and Cholesky QR. Small matrices then show whether that was enough, by the
-limits of `Adaptive`; if not, the general algorithm continues with what is left of the block.
+limits of `adaptive`; if not, the general algorithm continues with what is left of the block.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def is_enough(
     unit: float,
     amplified: float = AMPLIFIED,
 ) -> bool:
-    """Check whether two projections and Cholesky QR suffice, by bounds of what `Adaptive` looks at.
+    """Check whether two projections and Cholesky QR suffice, by bounds of what `adaptive` looks at.
 
     Parameters
     ----------

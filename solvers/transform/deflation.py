@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from blockvec import BlockVector, Operator
 
 from ..blocks import Array, Block, column_factors, side_by_side, to_host
-from ..combine import concatenated, one_after_other
+from ..combine import concatenated, one_after_other, staged
 from ..drivers import solve
 from ..problem import Problem
 from ..result import EigenResult
@@ -38,11 +38,12 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
         return solve(inside)
     are_nearest, at_shift, done = inside.which == "LM", list[EigenResult](), None
     near: Block | None = None
-    rest, room, asked, has_others = inside, inside.n - inside.n_locked, FEW, False
+    rest, room, asked, has_others, turn = inside, inside.n - inside.n_locked, FEW, False, 0
     looks: dict[str, Any] = {"which": "LM", "start": None, "callback": None, "verify": "never"}
     while True:
         is_last = has_others or asked >= (rest.k if are_nearest else room)
-        part = solve(rest if is_last else replace(rest, k=asked, **looks))
+        turn += 1
+        part = solve(staged(rest if is_last else replace(rest, k=asked, **looks), f"around{turn}"))
         part = done = part if done is None else one_after_other(done, part)
         is_near, has_others = _at_the_shift(form, part, inside)
         found, stopped = int(is_near.sum()), part.info["stopped"]
@@ -92,7 +93,7 @@ def _has_values_at_the_shift(form: StandardForm, inside: Problem) -> bool:
         return False
     is_alone = inside.k == 1 and inside.which == "LM"
     is_usual = inside.method in ("auto", "lanczos") and not inside.asks_for_corrections
-    return is_usual and not is_alone and inside.checkpoint is None
+    return is_usual and not is_alone
 
 
 def _without(form: StandardForm, Y: Block) -> Operator:

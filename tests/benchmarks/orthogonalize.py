@@ -12,7 +12,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from blockvec import BlockVector, array_namespace
 from blockvec.backends import Backend, backend_for
 from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
 from blockvec.operations.profile import ceilings
-from solvers.orthogonalization import Adaptive, Policy, orthogonalize
+from solvers.orthogonalization import orthogonalize
 from tests.benchmarks import records as results
 
 RUNS = 9
@@ -34,23 +34,14 @@ BASES = (16, 32, 64, 128)
 WIDTHS = (4, 8)
 
 
-def columns_moved(policy: Policy, M: int, N: int) -> tuple[int, int]:
-    """Return the columns read and written for a well-conditioned block of N beside a basis of M.
-
-    Parameters
-    ----------
-    policy : Policy
-        Of `Adaptive`, both halves.
-    M : int
-        Zero for none.
-    N : int
-    """
+def columns_moved(M: int, N: int) -> tuple[int, int]:
+    """Return the columns read and written for a block of N beside a basis of M, mostly inside of it."""
     return (4 * M + 5 * N, 3 * N) if M else (2 * N, N)
 
 
-def model_time(policy: Policy, K: int, M: int, N: int, itemsize: int, limits: Ceilings) -> float:
+def model_time(K: int, M: int, N: int, itemsize: int, limits: Ceilings) -> float:
     """Return the seconds that memory needs for `columns_moved`."""
-    read, written = columns_moved(policy, M, N)
+    read, written = columns_moved(M, N)
     return memory_time(Traffic(K * itemsize * read, K * itemsize * written), limits)
 
 
@@ -58,23 +49,14 @@ def model_time(policy: Policy, K: int, M: int, N: int, itemsize: int, limits: Ce
 class Task:
     """A block of N columns against a basis of M, or within itself where M is 0."""
 
-    policy: Policy
     K: int
     M: int
     N: int
 
-    @property
-    def name(self) -> str:
-        return type(self.policy).__name__
 
-
-def tasks(K: int) -> Iterator[Task]:
-    """Yield what is measured, the default policy first."""
-    for M in BASES:
-        for N in WIDTHS:
-            yield Task(Adaptive(), K, M, N)
-    for N in WIDTHS:
-        yield Task(Adaptive(), K, 0, N)
+def tasks(K: int) -> list[Task]:
+    """List what is measured."""
+    return [Task(K, M, N) for M in (*BASES, 0) for N in WIDTHS]
 
 
 def operands(backend: Backend, dtype: str, K: int, M: int, N: int) -> tuple[BlockVector | None, BlockVector]:
@@ -129,12 +111,12 @@ def measure(
     def restore() -> None:
         W[:, :] = start
 
-    reductions = orthogonalize(W, V, policy=task.policy).reductions
+    reductions = orthogonalize(W, V).reductions
     error = W.gram() - backend.xp.eye(task.N)
     loss = float(abs(error).max())
     rng = np.random.default_rng(0)
-    times = timed(backend, restore, lambda: orthogonalize(W, V, policy=task.policy, rng=rng), runs)
-    model_s = model_time(task.policy, task.K, task.M, task.N, np.dtype(dtype).itemsize, limits)
+    times = timed(backend, restore, lambda: orthogonalize(W, V, rng=rng), runs)
+    model_s = model_time(task.K, task.M, task.N, np.dtype(dtype).itemsize, limits)
     time_s = statistics.median(times)
     record: dict[str, Any] = {
         "operation": "orthogonalize",
@@ -142,7 +124,7 @@ def measure(
         "K": task.K,
         "M": task.M,
         "N": task.N,
-        "policy": task.name,
+        "policy": "default",
         "reductions": reductions,
         "loss": loss,
         "time_s": time_s,
@@ -163,7 +145,7 @@ def compile_for(chosen: Sequence[Task], backend: Backend, dtype: str) -> None:
 
     def run(task: Task) -> None:
         V, W = operands(backend, dtype, COMPILE_ROWS, task.M, task.N)
-        orthogonalize(W, V, policy=task.policy)
+        orthogonalize(W, V)
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(run, chosen))
@@ -200,8 +182,7 @@ def main() -> int:
         if time.perf_counter() > deadline:
             print("out of time", file=sys.stderr)
             break
-        peers = isinstance(task.policy, Adaptive)
-        records.append(measure(task, backend, arguments.dtype, limits, peers, arguments.runs))
+        records.append(measure(task, backend, arguments.dtype, limits, True, arguments.runs))
         print(line(records[-1]), flush=True)
         if arguments.json:
             results.write(arguments.json, environment, limits, records)

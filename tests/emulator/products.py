@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
 from blockvec.kernels.sparse.arrays import address
 from blockvec.operations.arrays import memory_of
 from tests.blocks import aligned
 from tests.contract.blocks import exact_values
+from tests.emulator.host import HostKernel
 
 SCALAR_SHIFT = 3
 
@@ -97,3 +101,46 @@ class SparseProduct:
         for block, memory in self.frames:
             block[...] = np.frombuffer(b"\xff" * itemsize(block.dtype.name), block.dtype)
             assert (memory == 0xFF).all(), "a write outside the results"
+
+    def run(
+        self,
+        family: Any,
+        config: Any,
+        device: DeviceInfo,
+        plan: Any,
+        folder: Path,
+        readable: Sequence[np.ndarray],
+        form: Any = None,
+        **changes: Any,
+    ) -> dict[str, HostKernel]:
+        """Run the kernels of a family on the host, twice where there are sums; return them.
+
+        Fail where a result is not exact. `readable` is the matrix, `changes` are of the problem.
+        """
+        p = replace(self.problem, **changes)
+        assert family.refuse(p, config, device) is None
+        blocks = {"x": self.X, "y": self.expected}
+        dots = {kind: np.sum(blocks[kind[0]].conj() * blocks[kind[1]], axis=0) for kind in p.dots}
+        dots = {kind: sums if kind == "xy" else sums.real.copy() for kind, sums in dots.items()}
+        grams = {kind: blocks[kind[0]].conj().T @ blocks[kind[1]] for kind in p.gram}
+        found = [{kind: np.full_like(sums, np.nan) for kind, sums in each.items()} for each in (dots, grams)]
+        needed = family.workspace_bytes(p, config, device, plan)
+        workspace = np.full(needed // 16 + 1, np.nan, np.complex128)
+        read = [*readable, *self.readable, workspace]
+        written = [*self.writable, workspace, *found[0].values(), *found[1].values()]
+        parts = family.parts(p, config, plan)
+        kernels = {
+            part: HostKernel(family.source(p, config, device, part), folder, read, written) for part in parts
+        }
+        more: dict[str, Any] = {}
+        if needed or dots or grams:
+            places = ({kind: address(sums) for kind, sums in each.items()} for each in found)
+            more = dict(zip(("dots", "gram"), places, strict=True), workspace_ptr=address(workspace))
+        for seed in (1, 2) if dots or grams else (1,):
+            for part in kernels.keys() - {"totals"}:
+                kernels[part].seed = seed
+            self.check(family.bind(kernels, p, config, device, plan, form), **more)
+            for each, expected in zip(found, (dots, grams), strict=True):
+                for kind, sums in each.items():
+                    np.testing.assert_array_equal(sums, expected[kind])
+        return kernels

@@ -18,7 +18,7 @@ from blockvec.models import model
 from solvers import auto_end, eigsh
 from solvers.auto_end import LOOK_STEPS
 from solvers.factorization.work import FactorWork
-from tests.benchmarks.eigsh_easy import laplacian, power_law_graph, random_symmetric, regular_graph
+from tests.benchmarks.eigsh_easy import laplacian, power_law_graph, regular_graph
 
 NEAREST = {"which": "SM"}, {"sigma": 0.0}
 
@@ -296,14 +296,6 @@ def test_levels_are_those_that_a_number_passes() -> None:
     assert FactorWork.of(model("laplace2d:nx=30,ny=20")).levels == 49
     assert FactorWork.of(random_graph()).levels < 12
     assert FactorWork.dense(np.eye(9)).levels == 0
-
-
-def test_an_indefinite_function_costs_one_look_more() -> None:
-    A = random_symmetric(np.random.default_rng(0), 600, 6)
-    function, columns = counted(A)
-    result = solve(function, 3, which="SM", shape=A.shape)
-    np.testing.assert_allclose(result.eigenvalues, nearest(A, 3), atol=1e-11)
-    assert result.info["operator_columns"] == sum(columns)
 
 
 @pytest.mark.gpu

@@ -23,7 +23,7 @@ from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.spectrum import sketch_spectrum
-from solvers.orthogonalization import Adaptive, RankedCholQR, orthogonalize
+from solvers.orthogonalization import orthogonalize
 from solvers.problem import IterationOptions, Problem
 
 WAITS_A_STEP = 1  # for a Gram matrix, and nobody else needs the device meanwhile ...
@@ -137,9 +137,8 @@ def test_queued_steps_are_waited_for_once_a_cycle(
     assert device.waits == 1
 
 
-@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=repr)
 def test_within_a_block_the_device_goes_on_before_anybody_waits(
-    policy: Any, device: DeviceNamespace, plain: Any, monkeypatch: pytest.MonkeyPatch
+    device: DeviceNamespace, plain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
     combine, inverse_factor = plain.PlainBlock.combine, device.inverse_factor
@@ -155,7 +154,7 @@ def test_within_a_block_the_device_goes_on_before_anybody_waits(
     monkeypatch.setattr(plain.PlainBlock, "combine", queued)
     monkeypatch.setattr(solvers.orthogonalization.decomposition, "inverse_factor", watched)
     block = plain.PlainBlock.random(200, 4, rng=1)
-    result = orthogonalize(block, policy=policy)
+    result = orthogonalize(block)
     assert order == ["divide", "wait"] * result.reductions
     assert device.waits == result.reductions
     assert np.linalg.norm(block.array.T @ block.array - np.eye(4)) < 1e-14

@@ -140,11 +140,7 @@ def test_columns_can_be_appended_at_any_restart(block_type: Any, operator_for: A
         case.krylov.restart(ritz, select(ritz.theta, "SA")[:6])
         count = case.krylov.append(block_type.random(150, extra, rng=extra))[2]
         case.check()
-        end = case.krylov.m + case.krylov.w
-        last = case.krylov.columns(end - count, end).array.copy()
-        case.krylov.promote(count)
-        assert np.array_equal(case.krylov.columns(case.krylov.m, case.krylov.m + count).array, last)
-        case.check()
+        assert case.krylov.w >= count
         case.krylov.expand()
         case.check()
 
@@ -257,7 +253,7 @@ def test_the_loss_of_orthogonality_does_not_grow_over_many_restarts(plain: Any) 
 def test_missed_vectors_find_room_for_a_step_beside_them(
     pending: int, columns: int, plain: ModuleType
 ) -> None:
-    """What is appended leaves a step its columns; other vectors are dropped only if it cannot."""
+    """What is appended leaves a step its columns; vectors beyond the wanted ones are dropped."""
     k, b, ncv = 3, 2, 16
     problem = Problem(
         operator=plain.PlainOperator(hermitian(100, "float64")),
@@ -273,13 +269,12 @@ def test_missed_vectors_find_room_for_a_step_beside_them(
     while krylov.m < 6:
         krylov.expand()
     krylov.append_random(pending - krylov.w)
-    iteration.theta = iteration.estimates = np.zeros(krylov.m)
-    used, had_room = krylov.m + krylov.w, krylov.m + krylov.w + columns + b <= krylov.capacity
-    room = iteration._room_for(columns)
-    assert (krylov.m + krylov.w == used) == had_room
-    assert len(iteration.theta) == krylov.m >= k
-    assert krylov.m + krylov.w + room + b <= krylov.capacity
-    assert room >= min(columns, krylov.capacity - k - b)
+    iteration._rayleigh_ritz()
+    iteration.missing = columns
+    iteration._add_missed(plain.PlainBlock.random(100, columns, rng=1))
+    assert len(iteration.theta) == krylov.m == k
+    assert krylov.w == min(columns, krylov.capacity - k - b)
+    assert krylov.can_expand()
 
 
 def test_projected_matrices_are_solved_where_divide_and_conquer_gives_up(monkeypatch: Any) -> None:

@@ -191,10 +191,11 @@ def test_a_column_longer_than_the_scale_stands_for_it(block_type: Any) -> None:
     assert not orthogonalize(block_type(W.copy())).lost.any()
 
 
-def test_nan_is_an_error_and_not_a_rank_decision(block_type: Any) -> None:
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_is_an_error_and_not_a_rank_decision(bad: float, block_type: Any) -> None:
     W = numbers(np.random.default_rng(0), N, B)
-    W[3, 1] = np.nan
-    with pytest.raises(BreakdownError, match="NaN or Inf"):
+    W[3, 1] = bad
+    with np.errstate(invalid="ignore"), pytest.raises(BreakdownError, match="NaN or Inf"):
         orthogonalize(block_type(W))
 
 

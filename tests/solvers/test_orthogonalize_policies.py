@@ -14,10 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec import BlockVector
-from blockvec.errors import BreakdownError, OptionError
+from blockvec.errors import BreakdownError
 from solvers.orthogonalization import (
-    Adaptive,
-    RankedCholQR,
     factors,
     orthogonalize,
 )
@@ -88,7 +86,7 @@ def any_problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def test_the_identities_hold_for_any_block(seed: int) -> None:
     W, V = any_problem(np.random.default_rng(seed))
     block, unit = BlockVector(W, copy=True), np.finfo(W.dtype).eps / 2
-    result = orthogonalize(block, BlockVector(V, copy=True), policy=Adaptive(), rng=seed)
+    result = orthogonalize(block, BlockVector(V, copy=True), rng=seed)
     Q, (m, width) = block.array.astype("complex128"), result.S.shape
     assert np.linalg.norm(np.hstack([V, Q]).conj().T @ Q - np.eye(m + width, width, -m)) <= 150 * unit
     errors = np.linalg.norm(W - V @ result.S - Q @ result.R, axis=0)
@@ -96,33 +94,12 @@ def test_the_identities_hold_for_any_block(seed: int) -> None:
 
 
 @pytest.mark.parametrize("matrix", orthogonality.MATRICES)
-@pytest.mark.parametrize("policy", orthogonality.AGAINST + orthogonality.WITHIN, ids=repr)
-def test_the_loss_of_orthogonality_stays_within_the_bound(policy: Any, matrix: str) -> None:
-    width = orthogonality.WIDTH if policy in orthogonality.AGAINST else orthogonality.COLUMNS
+@pytest.mark.parametrize("width", orthogonality.WIDTHS)
+def test_the_loss_of_orthogonality_stays_within_the_bound(width: int, matrix: str) -> None:
     for exponent in (0.5, 4, 7, 10, 15):
-        entry = orthogonality.record(matrix, policy, 10.0**exponent, width)
-        if entry["bound"] is not None:
-            assert entry["loss"] is not None, "refused a block that it promises to take"
-            assert entry["loss"] <= entry["bound"]
-        if entry["residual"] is not None:
-            assert entry["residual"] <= 100 * orthogonality.UNIT
-
-
-@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=repr)
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_no_policy_takes_nan_for_a_rank_decision(policy: Any, bad: float, block_type: Any) -> None:
-    W = blocks("random", "float64")
-    W[3, 1] = bad
-    with np.errstate(invalid="ignore"), pytest.raises(BreakdownError, match="NaN or Inf"):
-        orthogonalize(block_type(W), policy=policy)
-
-
-def test_a_policy_within_a_block_beside_a_basis_is_refused(block_type: Any) -> None:
-    W, V = problem()
-    policy = RankedCholQR()
-    assert orthogonalize(block_type(W.copy()), block_type(V[:, :0]), policy=policy).S.shape == (0, B)
-    with pytest.raises(OptionError, match=r"RankedCholQR works within a block.*leave policy out"):
-        orthogonalize(block_type(W), block_type(V), policy=policy)
+        entry = orthogonality.record(matrix, 10.0**exponent, width)
+        assert entry["loss"] <= entry["bound"]
+        assert entry["residual"] <= 100 * orthogonality.UNIT
 
 
 def test_a_function_may_be_the_policy(block_type: Any) -> None:
@@ -234,16 +211,13 @@ def meter(plain: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meter]:
 def test_tall_data_passes_as_often_as_the_model_says_against_a_basis(meter: Meter, plain: Any) -> None:
     W, V = problem()
     result = orthogonalize(plain.PlainBlock(W), plain.PlainBlock(V))
-    assert (meter.read, meter.written) == columns_moved(Adaptive(), M, B)
+    assert (meter.read, meter.written) == columns_moved(M, B)
     assert result.reductions == 4
 
 
-@pytest.mark.parametrize("policy", [Adaptive(), RankedCholQR()], ids=repr)
-def test_tall_data_passes_as_often_as_the_model_says_within_a_block(
-    policy: Any, meter: Meter, plain: Any
-) -> None:
-    result = orthogonalize(plain.PlainBlock(blocks("random", "float64")), policy=policy)
-    assert (meter.read, meter.written) == columns_moved(policy, 0, B)
+def test_tall_data_passes_as_often_as_the_model_says_within_a_block(meter: Meter, plain: Any) -> None:
+    result = orthogonalize(plain.PlainBlock(blocks("random", "float64")))
+    assert (meter.read, meter.written) == columns_moved(0, B)
     assert result.reductions == 1
 
 
@@ -262,7 +236,7 @@ def test_after_a_first_pass_over_a_part_of_the_basis_a_second_follows_without_a_
 ) -> None:
     W, V = problem(inside=0.2)
     block = plain.PlainBlock(W)
-    result = orthogonalize(block, plain.PlainBlock(V), policy=Adaptive(), first=[(0, 2), (8, M)])
+    result = orthogonalize(block, plain.PlainBlock(V), first=[(0, 2), (8, M)])
     assert result.reductions == 3
     part = M - 6  # two ranges, each a product and an update
     assert (meter.read, meter.written) == (2 * part + 4 * B + 2 * M + 3 * B, 4 * B)
@@ -324,21 +298,9 @@ def test_a_step_makes_resolved_columns_orthonormal_and_undoes_itself(name: str, 
         assert np.isclose(step.growth, growth, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("BCGSIPlus", "Adaptive"),
-        ("CholQR2", "RankedCholQR"),
-        ("PIP", "Adaptive"),
-        ("PIPPlus", "Adaptive"),
-        ("RandomizedCholQR", "RankedCholQR"),
-        ("SVQB", "RankedCholQR"),
-        ("ShiftedCholQR3", "RankedCholQR"),
-        ("TSQR", "RankedCholQR"),
-    ],
-)
-def test_a_removed_policy_names_its_replacement(old: str, new: str) -> None:
-    with pytest.raises(ImportError, match=rf"{old} was removed; use {new}\(\)"):
+@pytest.mark.parametrize("old", ["Adaptive", "BCGSIPlus", "CholQR2", "PIPPlus", "RankedCholQR", "TSQR"])
+def test_a_removed_policy_names_its_replacement(old: str) -> None:
+    with pytest.raises(ImportError, match=rf"{old} was removed; use orthogonalize without a policy"):
         exec(f"from solvers.orthogonalization import {old}")
     assert old not in dir(sys.modules[orthogonalize.__module__])
 
@@ -346,14 +308,14 @@ def test_a_removed_policy_names_its_replacement(old: str, new: str) -> None:
 @pytest.mark.parametrize("package", ["solvers", "blockvec.solvers"])
 def test_the_module_of_an_earlier_version_stands_for_the_renamed_one(package: str) -> None:
     code = f"""
-from {package}.orthogonalize import Adaptive, orthogonalize
+from {package}.orthogonalize import Orthogonalized, orthogonalize
 import blockvec, {package}, {package}.orthogonalization
 assert {package}.orthogonalize is blockvec.orthogonalize is orthogonalize
 assert {package}.orthogonalize.orthogonalize is orthogonalize
-assert {package}.orthogonalization.Adaptive is Adaptive
+assert {package}.orthogonalization.Orthogonalized is Orthogonalized
 try:
     from {package}.orthogonalize import SVQB
 except ImportError as error:
-    assert "use RankedCholQR()" in str(error)
+    assert "without a policy" in str(error)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

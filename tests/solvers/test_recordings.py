@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ from hypothesis import strategies as st
 import blockvec
 from blockvec import BlockVector, as_operator, models
 from solvers import Linear, block_minres, eigsh
-from solvers.linear.steps import Recordings
+from solvers.linear.steps import Recordings, Steps
 from solvers.linear.systems import Projection
 from solvers.orthogonalization import orthogonalize
+from tests.pretended_gpu import pretended_gpu
 
-minres: Any = importlib.import_module("solvers.linear.minres")
 DTYPES = ("float64", "complex128", "float32", "complex64")
 
 
@@ -119,3 +118,24 @@ def test_jacobi_davidson_finds_the_same_with_and_without(
     np.testing.assert_allclose(to_host(other.eigenvalues), to_host(plain.eigenvalues), atol=1e-11)
     assert other.converged.all()
     assert 0.7 < other.info["operator_columns"] / plain.info["operator_columns"] < 1.4
+
+
+@pytest.mark.parametrize("options", [{"which": "SA"}, {"sigma": 3.1}], ids=["an end", "inside"])
+def test_corrections_on_a_pretended_gpu_are_recorded_steps(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A = models.model("laplace2d:nx=24,ny=21")
+    repeated: list[int] = []
+    true_repeat = Steps._repeat
+
+    def counted(steps: Steps, phase: int, recorder: Any) -> None:
+        repeated.append(phase)
+        true_repeat(steps, phase, recorder)
+
+    monkeypatch.setattr(Steps, "_repeat", counted)
+    with pretended_gpu():
+        w = eigsh(A, 6, method="jd", device="gpu", rng=0, block_size=4, **options)[0].get()
+    exact = np.linalg.eigvalsh(A.toarray())
+    exact = exact[np.argsort(np.abs(exact - options.get("sigma", 0.0)))[:6]]
+    np.testing.assert_allclose(np.sort(w), np.sort(exact), atol=1e-12)
+    assert set(repeated) == set(range(6))

@@ -6,6 +6,7 @@ import itertools
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,15 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 from blockvec import Factorization, as_operator, factorize, models
 from blockvec.backends.host.superlu import HostFactors
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
-from solvers import EigenResult, Interrupted, IterationState, NoConvergence, count_eigenvalues, eigsh
+from solvers import (
+    ConvergenceWarning,
+    EigenResult,
+    Interrupted,
+    IterationState,
+    NoConvergence,
+    count_eigenvalues,
+    eigsh,
+)
 from solvers.factorization.inertia import count_below, proof, proof_around, shift_outside
 from solvers.factorization.shifted import shifted_inverse
 from solvers.transform import solution
@@ -152,7 +161,7 @@ def test_a_shift_at_or_near_an_eigenvalue_gives_the_values_around_it(index: int)
 
 
 @pytest.mark.parametrize("index", [300, 1700])
-def test_a_shift_at_a_double_eigenvalue_of_a_stiff_pair_is_moved_further(index: int) -> None:
+def test_a_shift_at_a_double_eigenvalue_of_a_stiff_pair_spoils_no_others(index: int, tmp_path: Path) -> None:
     n = 60
     line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
     mass = sp.diags_array([1 / 6, 4 / 6, 1 / 6], offsets=[-1, 0, 1], shape=(n, n))
@@ -161,7 +170,14 @@ def test_a_shift_at_a_double_eigenvalue_of_a_stiff_pair_is_moved_further(index: 
     stiffness, masses = 2 - 2 * np.cos(angles), (4 + 2 * np.cos(angles)) / 6
     values = np.sort((np.add.outer(stiffness, stiffness) ** 2 / np.multiply.outer(masses, masses)).ravel())
     A, M, sigma = sp.csr_array(grid @ grid), sp.csr_array(sp.kron(mass, mass)), float(values[index])
-    check(solve(A, 9, M=M, sigma=sigma), A, M, nearest(values, sigma, 9))
+    whole = solve(A, 9, M=M, sigma=sigma)
+    check(whole, A, M, nearest(values, sigma, 9))
+    kept: dict[str, Any] = {"checkpoint": tmp_path / "state", "checkpoint_interval": 1e-9}
+    stop: dict[str, Any] = {"callback": lambda state: True, "on_unconverged": "return"}
+    with pytest.warns(ConvergenceWarning, match="let the callback stop later"):
+        assert solve(A, 9, M=M, sigma=sigma, **kept, **stop).info["stopped"] == "callback"
+    assert np.array_equal(solve(A, 9, M=M, sigma=sigma, **kept).eigenvectors, whole.eigenvectors)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_shift_at_an_exact_eigenvalue_is_moved_by_rounding_errors_only() -> None:

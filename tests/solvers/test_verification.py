@@ -356,7 +356,7 @@ def test_the_error_of_a_ritz_value_is_bounded_by_the_square_of_its_residual(
         assert bound <= 2 * copies * residual**2
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])  # others end without a search
+@pytest.mark.parametrize("seed", [0, 3, 6])  # others end without a search, or take 3,000 columns
 def test_a_search_beside_vectors_that_have_not_converged_ends(seed: int) -> None:
     """Six of the seven lowest values of a torus: one of six copies stays in the complement."""
     A = sp.csr_array(blockvec.models.model("laplace3d:n=17,periodic=True"))

@@ -17,7 +17,6 @@ from .panels import CHUNK_BYTES, real_view, spread_rows
 
 LONG_ROW = 256  # elements of a folded row: per-column factors are repeated that far
 DOT_ROWS = 128  # the longest chain of additions in the type of the operands
-WIDE = 16  # real columns from which a pass along the rows is faster than one strided BLAS dot per column
 
 
 def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> None:
@@ -105,7 +104,7 @@ def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
         for count, chain, side in _panels(end - begin, fold):
             stop, shape = begin + count * chain * side, (count, chain, side * width)
             left, right = X[begin:stop].reshape(shape), Y[begin:stop].reshape(shape)
-            if real and side * width >= WIDE:
+            if real:
                 dots = np.einsum("pij,pij->pj", left, right)
             else:
                 dots = np.vecdot(left.swapaxes(1, 2), right.swapaxes(1, 2))

@@ -28,7 +28,6 @@ from .threads import run_in_threads
 # often to the interpreter, which runs one thread at a time.
 MOST_WORK, LEAST_WORK = 1 << 21, 1 << 17
 MIN_ROWS = 1 << 12  # rows plus entries, for any width
-ROW_MAJOR_COLUMNS = 3  # from which a row-major copy pays: it reads the matrix once, and X by whole rows
 SHARES = 8  # the number of row blocks is a multiple of it, so that few threads share them evenly
 
 
@@ -71,18 +70,12 @@ class RowBlocks:
 
     def add_columns(self, X: Array, Y: Array) -> str:
         """Add A X to Y, column-major arrays of the matrix's type; return the name of the kernel that did."""
-        extents, width = self.shape, X.shape[1]
-        stored = self.indptr, self.indices, self.data
-        if width < ROW_MAJOR_COLUMNS:
-            if self.nnz > LEAST_WORK:
-                run_in_threads(lambda j: _sparsetools.csr_matvec(*extents, *stored, X[:, j], Y[:, j]), width)
-            else:
-                for x, y in zip(X.T, Y.T, strict=True):
-                    _sparsetools.csr_matvec(*extents, *stored, x, y)
+        stored = *self.shape, self.indptr, self.indices, self.data
+        if self.nnz > LEAST_WORK:
+            run_in_threads(lambda j: _sparsetools.csr_matvec(*stored, X[:, j], Y[:, j]), X.shape[1])
         else:
-            rows = np.zeros(Y.shape, Y.dtype)
-            _sparsetools.csr_matvecs(*extents, width, *stored, X.ravel(), rows.reshape(-1))
-            Y += rows
+            for x, y in zip(X.T, Y.T, strict=True):
+                _sparsetools.csr_matvec(*stored, x, y)
         return "csr_columns"
 
     def adder(self, X: Array) -> Callable[[int, int, Array], None]:

@@ -26,6 +26,7 @@ from ...system.config import options
 Result = TypeVar("Result")
 
 
+@functools.lru_cache(maxsize=1024)
 def row_ranges(n_rows: int, n_ranges: int, granule: int = 64) -> list[tuple[int, int]]:
     """Split rows into at most `n_ranges` contiguous ranges whose bounds are multiples of `granule`."""
     granules = ceil_div(n_rows, granule)

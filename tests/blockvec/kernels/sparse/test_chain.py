@@ -15,13 +15,10 @@ from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.families import SPARSE_FAMILIES, sparse_families_of
 from blockvec.kernels.problem import DOTS, SpmmvProblem, itemsize
 from blockvec.kernels.roofline import traffic
-from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.chain import ChainConfig as Config
 from blockvec.kernels.sparse.chain import ChainPlan
 from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, dealt, patterns
-from blockvec.operations.arrays import memory_of
-from tests.contract.blocks import exact_values
-from tests.emulator.host import HostKernel, every_second, needs_host_compiler
+from tests.emulator.host import every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
 family: Any = SPARSE_FAMILIES["spmmv_chain"]
@@ -141,8 +138,9 @@ def test_a_chain_may_have_more_rows_than_32_bits_can_number() -> None:
 
 SIMPLE: dict[str, Any] = {
     **{"spec": SPINS, "types": ("float64", "float64"), "alpha": 1, "beta": 0, "shift": None},
-    **{"pitches": (0, 0), "align": 16, "delta": None, "eta": 1},
+    **{"pitches": (0, 0), "align": 16, "delta": None, "eta": 1, "dots": ()},
 }
+SUMS: dict[str, Any] = {"width": 5, "beta": 1, "shift": "scalar", "dots": DOTS}
 HOST_CASES: list[dict[str, Any]] = [
     {"width": 1, "config": Config(1, 1, 1, 6, 2, 3, 1), "spec": ELECTRONS},
     {"width": 2, "config": Config(1, 1, 2, 4, 3, 3, 1), "delta": 2, "eta": -1},
@@ -171,6 +169,9 @@ HOST_CASES: list[dict[str, Any]] = [
     {"width": 12, "config": Config(2, 1, 4, 7, 2, 3, 1), "types": ("float32", "float32"), "alpha": 3},
     {"width": 13, "config": Config(5, 1, 1, 5, 4, 3, 1), "align": 8, "spec": "xxz:sites=2,up=1,delta=3"},
     {"width": 16, "config": Config(2, 2, 2, 10, 4, 3, 1), "shift": "column", "delta": 2},
+    SUMS | {"config": Config(2, 2, 1, 5, 2, 3, 1)},
+    SUMS | {"width": 3, "config": Config(3, 1, 1, 4, 2, 3, 1), "types": ("float32", "float32")},
+    SUMS | {"config": Config(2, 1, 1, 3, 2, 4, 1), "spec": ELECTRONS, "types": ("float64", "complex128")},
 ]
 
 
@@ -182,10 +183,10 @@ def test_the_kernel_run_on_the_host_is_exact(case: dict[str, Any], tmp_path: Pat
     generator = models.generator(case["spec"])
     assert generator.chain is not None
     chain = generator.chain()
-    fields = {"pattern": chain.pattern, "longest": chain.longest}
+    fields = {"pattern": chain.pattern, "longest": chain.longest, "dots": case["dots"]}
     S = generator.matrix().astype(dtype_s)
     product = SparseProduct(S, dtype_x, case, align_x=align, align_y=align, **fields)
-    p = replace(product.problem, index_bytes=8)
+    p = product.problem
     sizes = {"x": min(16, case["config"].vector * itemsize(dtype_x))}
     sizes["y"] = min(16, case["config"].vector * itemsize(p.dtype))
     aligned = {
@@ -193,51 +194,8 @@ def test_the_kernel_run_on_the_host_is_exact(case: dict[str, Any], tmp_path: Pat
         "aligned_y": min(p.align_y, p.align_z) % sizes["y"] == 0,
     }
     config = replace(case["config"], **aligned)
-    assert family.refuse(p, config, FEW) is None
     plan = ChainPlan(chain)
-    readable = [*plan.tables(config, FEW)[:3], *product.readable]
-    kernel = HostKernel(family.source(p, config, FEW), tmp_path, readable, product.writable)
-    product.check(family.bind({"rows": kernel}, p, config, FEW, plan))
-
-
-@needs_host_compiler
-@pytest.mark.parametrize(
-    ("spec", "dtype", "config"),
-    [(SPINS, "float64", Config(2, 2, 1, 5, 2, 3, 1)), (ELECTRONS, "complex128", Config(2, 1, 1, 3, 2, 4, 1))],
-)
-def test_sums_of_the_kernels_run_on_the_host_are_exact(
-    spec: str, dtype: str, config: Config, tmp_path: Path
-) -> None:
-    rng, generator = np.random.default_rng(5), models.generator(spec)
-    assert generator.chain is not None
-    chain, S, width = generator.chain(), generator.matrix(), 5
-    X, Y = exact_values(rng, (len(S.indptr) - 1, width), dtype), exact_values(rng, (S.shape[0], width), dtype)
-    given = Y.copy()
-    p = replace(
-        SpmmvProblem(*S.shape, S.nnz, width, "float64", dtype, width, width, 8),
-        **{"align_x": memory_of(X).align, "align_y": memory_of(Y).align, "dots": DOTS},
-        **{"pattern": chain.pattern, "longest": chain.longest, "beta": "one", "shift": "scalar"},
-    )
-    config = replace(config, aligned_x=p.align_x == 16, aligned_y=p.align_y == 16)
-    assert family.refuse(p, config, FEW) is None
-    plan = ChainPlan(chain)
-    workspace = np.full(family.workspace_bytes(p, config, FEW, plan) // 8, np.nan)
-    found = {kind: np.full(width, np.nan, dtype if kind == "xy" else "float64") for kind in DOTS}
-    readable, writable = [*plan.tables(config, FEW)[:3], X, Y], [Y, workspace, *found.values()]
-    kernels = {}
-    for part in family.parts(p, config, plan):
-        (tmp_path / part).mkdir()
-        kernels[part] = HostKernel(family.source(p, config, FEW, part), tmp_path / part, readable, writable)
-    launch = family.bind(kernels, p, config, FEW, plan)
-    dots = {kind: address(sums) for kind, sums in found.items()}
-    launch(address(X), address(Y), 1, 1, shift=2, workspace_ptr=address(workspace), dots=dots)
-    expected = S @ X - 2 * X + given
-    np.testing.assert_array_equal(Y, expected)
-    blocks = {"x": X, "y": expected}
-    for kind in DOTS:
-        np.testing.assert_array_equal(found[kind], (blocks[kind[0]].conj() * blocks[kind[1]]).sum(axis=0))
-    with pytest.raises(ValueError, match="bytes of workspace are needed, got none"):
-        launch(address(X), address(Y), 1, 1)
+    product.run(family, config, FEW, plan, tmp_path, plan.tables(config, FEW)[:3], index_bytes=8)
 
 
 # ---- choices and generated code

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.families import CSR
-from blockvec.kernels.problem import GRAMS, SpmmvProblem, promote
+from blockvec.kernels.problem import GRAMS, SpmmvProblem
 from blockvec.kernels.roofline import Ceilings, memory_time, traffic
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig as Config
@@ -26,7 +26,7 @@ from blockvec.kernels.sparse.units import TASK_ENTRIES
 from blockvec.models import model as model_matrix
 from tests.contract.blocks import exact_values
 from tests.converted import coded
-from tests.emulator.host import HostKernel, every_second, needs_host_compiler
+from tests.emulator.host import every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct
 from tests.pretended_gpu import pretended_gpu
 
@@ -401,9 +401,8 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
 ) -> None:
     case = SIMPLE | case
     rng = np.random.default_rng(case["width"])
-    n, width, types = 130, case["width"], case["types"]
+    n, types = 130, case["types"]
     dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
-    dtype = promote(dtype_s, dtype_x)
     lengths = rng.integers(0, 13, n)
     lengths[list(case["long"])] = list(case["long"].values())
     S = matrix(np.concatenate([[0], np.cumsum(lengths)]), n, dtype_s, case["index"])
@@ -411,56 +410,12 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     product = SparseProduct(
         S, dtype_x, case, align_x=align, align_y=align, dots=dots, gram=gram, coded=case["coded"]
     )
-    out = {
-        kind: np.zeros(width, dtype if kind == "xy" else real(dtype_x if kind == "xx" else dtype))
-        for kind in dots
-    }
-    matrices = {kind: np.zeros((width, width), dtype) for kind in gram}
     p, device = product.problem, replace(H200, multiprocessors=3)
     config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
-    assert family.refuse(p, config, device) is None
     plan = Plan(S.indptr, S.indices, S.data)
     plan.line, plan.plane, plan.codes = case["line"], case["plane"], coded(plan) if p.coded else None
-    workspace = np.full(family.workspace_bytes(p, config, device, plan) // 16 + 1, np.nan, np.complex128)
-    written = [*product.writable, workspace, *out.values(), *matrices.values()]
-    kernels = host_kernels(p, config, plan, tmp_path, [*product.readable, workspace], written)
-    assert bool(case["long"]) == ("tasks" in kernels)
-
-    blocks = {"x": product.X, "y": product.expected}
-    for seed in (1, 2):
-        for part in kernels.keys() - {"totals"}:
-            kernels[part].seed = seed
-        product.check(
-            family.bind(kernels, p, config, device, plan),
-            workspace_ptr=address(workspace),
-            dots={kind: address(array) for kind, array in out.items()},
-            gram={kind: address(array) for kind, array in matrices.items()},
-        )
-        for kind, found in out.items():
-            sums = np.sum(blocks[kind[0]].conj() * blocks[kind[1]], axis=0)
-            np.testing.assert_array_equal(found, sums if kind == "xy" else sums.real)
-        for kind, found in matrices.items():
-            np.testing.assert_array_equal(found, blocks[kind[0]].conj().T @ blocks[kind[1]])
-
-
-def real(dtype: str) -> str:
-    """The type of the parts."""
-    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
-
-
-def host_kernels(
-    p: SpmmvProblem,
-    config: Config,
-    plan: Plan,
-    folder: Path,
-    read: list[np.ndarray],
-    written: list[np.ndarray],
-) -> dict[str, HostKernel]:
     units = plan.units(config.rows, config.entries, config.long_row)
     lists = [array for array in (units.cuts, units.tasks, units.sums) if array is not None]
     entries = (plan.codes.entries, plan.codes.table) if plan.codes else (plan.indices, plan.data)
-    readable = [plan.indptr, *entries, *read, *lists]
-    parts = family.parts(p, config, plan)
-    return {
-        part: HostKernel(family.source(p, config, H200, part), folder, readable, written) for part in parts
-    }
+    kernels = product.run(family, config, device, plan, tmp_path, [plan.indptr, *entries, *lists])
+    assert bool(case["long"]) == ("tasks" in kernels)

@@ -131,14 +131,12 @@ def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: P
     S = matrix(130, case["cols"], dtype_s, case["index"], case["width"])
     align = case["align"]
     product = SparseProduct(S, dtype_x, case, align_x=align, align_y=align, coded=case["coded"])
-    p, device, config = product.problem, replace(H200, multiprocessors=3), case["config"]
-    assert family.refuse(p, config, device) is None
     plan = Plan(S.indptr, S.indices, S.data)
-    plan.line, plan.plane, plan.codes = case["line"], case["plane"], coded(plan) if p.coded else None
-    sell = converted(plan)
-    readable = [sell.starts, sell.columns, sell.values, *product.readable]
-    kernel = HostKernel(family.source(p, config, device), tmp_path, readable, product.writable)
-    product.check(family.bind({"rows": kernel}, p, config, device, plan, sell))
+    plan.line, plan.plane = case["line"], case["plane"]
+    plan.codes = coded(plan) if case["coded"] else None
+    form = converted(plan)
+    device, matrix_of = replace(H200, multiprocessors=3), (form.starts, form.columns, form.values)
+    product.run(family, case["config"], device, plan, tmp_path, matrix_of, form)
 
 
 # ---- layouts
