@@ -53,7 +53,7 @@ class Pencil:
         """Prepare matrices; refuses an M that is not positive semidefinite.
 
         `operator` applies A on the device of the factors; `norm` is ||A|| if it is known. Where `only_counts`
-        tells that no vectors are needed, powers of two make masses alike: pivots of light parts are not lost.
+        tells that no vectors are needed, powers of two make rows alike: pivots of light parts are not lost.
         """
         mass, rank, dtype = None, operator.shape[0], operator.dtype
         if M is not None:
@@ -62,10 +62,13 @@ class Pencil:
             M = sp.csr_array(on_host(M)).astype(dtype)
             rank = gram_factor("M", M).rank
             if only_counts and operator.device == "cpu":
-                masses = M.diagonal().real.astype(np.float64)
-                D = np.exp2(-np.rint(np.log2(masses, where=masses > 0, out=np.zeros(len(masses))) / 2))
+                A = sp.csr_array(on_host(A))
+                sizes, masses = abs(A.diagonal()).astype(np.float64), M.diagonal().real.astype(np.float64)
+                sizes += masses * ((sizes.max() or 1.0) / (masses.max() or 1.0))
+                logs = np.log2(sizes, where=sizes > 0, out=np.zeros(len(sizes)))
+                D = np.exp2(-np.rint(logs / 2))
                 D = sp.diags_array(D)
-                A, M = (sp.csr_array(D @ sp.csr_array(B) @ D).astype(dtype) for B in (A, M))
+                A, M = (sp.csr_array(D @ B @ D).astype(dtype) for B in (A, M))
                 operator = as_operator(A)
             mass = as_operator(M, device=operator.device)
         if dtype != operator.dtype:
