@@ -37,6 +37,7 @@ if _is_found():
         _module = _module.removesuffix(".__init__")
         if _module != "solvers":
             renamed(f"blockvec.{_module}", _module)
+    renamed(f"{__name__}.orthogonalize", "solvers.orthogonalization")  # of version 0.2; leaves in 0.4
 else:
     _spec = importlib.util.spec_from_file_location(__name__, _PACKAGE)
     assert _spec is not None

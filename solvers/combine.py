@@ -135,18 +135,18 @@ def lacks(later: EigenResult, first: EigenResult, which: Selection, map: Spectra
     )
 
 
-def errors_allowed(result: EigenResult, *, are_measured: bool = False) -> RealArray:
+def errors_allowed(result: EigenResult, floor: float | None = None) -> RealArray:
     """Compute how far eigenvalues may be from those computed, as far as the limits of residuals tell.
 
     The vectors have norm one in an inner product: an eigenvalue differs by the residual times their lengths.
-    Residuals that are below their limits tell more, if `are_measured` asks for it: where lengths are large,
-    as beside light masses, errors that the limits allow extend over several eigenvalues.
+    Residuals that are below their limits tell more, down to a `floor` of rounding errors, if it is given:
+    where lengths are large, as beside light masses, errors that the limits allow extend over several
+    eigenvalues.
     """
     X = result.eigenvectors
     lengths = to_host((X if isinstance(X, BlockVector) else BlockVector(X)).norms()).astype(np.float64)
-    sizes = np.minimum(result.limits, result.residuals) if are_measured else result.limits
-    errors: RealArray = sizes * lengths
-    return errors
+    allowed: RealArray = result.limits * lengths
+    return allowed if floor is None else np.minimum(allowed, np.maximum(result.residuals * lengths, floor))
 
 
 def _ranges(result: EigenResult) -> RealArray:

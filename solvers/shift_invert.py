@@ -21,7 +21,7 @@ from blockvec.errors import CapacityError
 from .arguments import on_host, tall_block
 from .blocks import Block, round_up, small_matrix, to_host
 from .combine import COUNTED, computed_outwards, errors_allowed, join_ends, lacks, one_after_other, staged
-from .iterations.rayleigh_ritz import Which
+from .iterations.rayleigh_ritz import FLOOR, Which
 from .placement import factor_s, place_of, require_factors
 from .problem import STOPPED, Problem, Verification
 from .result import EigenResult, counted
@@ -202,7 +202,7 @@ def _from_shifts(
         if problem.is_late():
             result = result.with_info(stopped="time_limit")
             break
-        if mass is None and count_outliers(latest, end):
+        if mass is None and not is_last and count_outliers(latest, end):
             if (again := _beyond_outliers(latest, matrix, problem, factors)) is not None:
                 return one_after_other(result, again, end)
             form = None  # the factors are those of another shift
@@ -228,7 +228,8 @@ def _proven(
         if problem.is_late() or result.info["stopped"] in STOPPED:
             return result
         theta = to_host(result.eigenvalues)
-        errors = errors_allowed(result, are_measured=True)
+        rounding = FLOOR * factors.shift_rounding(float(theta[-1] if end == "SA" else theta[0]))
+        errors = errors_allowed(result, rounding)
         return result.with_count(*proof(factors, theta, errors, end, problem.deflated))
 
     result = proven(result)

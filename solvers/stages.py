@@ -154,9 +154,11 @@ def _run_in_turn(task: Task) -> EigenResult:
 def _takes_over(name: StageName, task: Task, result: EigenResult) -> bool:
     """Check whether a stage goes on, because those before it have not settled the problem."""
     stopped, problem = result.info["stopped"], task.problem
+    if problem.maxiter is not None:
+        return False
     if name == "window":
         return stopped == "stagnated"
-    if name != "shift-invert" or problem.maxiter is not None:
+    if name != "shift-invert":
         return False
     is_free = task.M is None or problem.locked is None
     lacks_copies = task.M is not None and stopped == "converged" and not is_complete(result, problem.verify)

@@ -274,16 +274,15 @@ class Search:
             return self._random(), None
         best = int(np.argmax(values))
         y, spread = _combined(Y, Z[:, [best]]), _combined(AY, Z[:, [best]])
+        value, scale = float(ranking_key(values[best], found.which)), 1.0
         if found.which == "LM":
             spread = self.operator.apply(spread)
             self.counts.apply(1)
+            value, scale = float(values[best] ** 2), max(float(values[best]), np.finfo(float).tiny)
             if found.locked is not None:
                 self._project_out(found.locked, spread)
-            spread.axpy(-float(values[best] ** 2), y)
-            residual = float(self._norms(spread)[0]) / max(float(values[best]), np.finfo(float).tiny)
-        else:
-            spread.axpy(-float(ranking_key(values[best], found.which)), y)
-            residual = float(self._norms(spread)[0])
+        spread.axpy(-value, y)
+        residual = float(self._norms(spread)[0]) / scale
         # A missed value as wanted as the last one would have outgrown this one by the decisive factor.
         gain = self._rate(found.wanted) - self._rate(values[best])
         self.outgrown += self.degree * max(gain, 0.0)
@@ -293,7 +292,9 @@ class Search:
         if decided or self.outgrown > math.log(self.growth):
             return Y, self._passed("what grew in the complement is less wanted than the last value")
         is_falling, self.residual = residual <= FALLING * self.residual, residual
-        if (room := self._room_beside(Y)) and not is_falling:
+        if is_falling:  # alone: beside it, orthonormal vectors may be noise of the filter
+            Y, self.generic = y, 1
+        elif room := self._room_beside(Y):
             # In a cluster one vector grows into a mixture, which its residual separates; random ones tell
             # whether there are more values in it.
             width = Y.shape[1]

@@ -12,14 +12,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import Recorder, array_namespace, start_copy
 
-from ..blocks import Array, Block, RealArray, SystemOperator, pick, project_out
+from ..blocks import Array, Block, RealArray, SystemOperator, pick, project_out, to_host
 from .systems import Projection
 from .tridiagonal import KEPT, OPENING, Log, Scalars, closing
 
@@ -36,9 +36,8 @@ class State(NamedTuple):
 
     def picked(self, columns: NDArray[np.intp]) -> State:
         """Copy some columns, those of active systems."""
-        xp = array_namespace(self.scalars.beta)
-        rows = Scalars(*(row[xp.asarray(columns)] for row in self.scalars))
-        rows = rows._replace(active=xp.ones(len(columns), bool))
+        rows = Scalars(*(to_host(row)[columns] for row in self.scalars))
+        rows = rows._replace(active=np.ones(len(columns), bool))
         Z = None if self.Z is None else pick(self.Z, columns)
         return State([pick(block, columns) for block in self.blocks], Z, rows)
 
@@ -76,11 +75,11 @@ class Steps:
         self._three, self._two, self._Z = [U_old, U, U.like()], [W_old, W], state.Z
         self._limits = xp.asarray(limits)
         # Those before and after a step, as the one before may be needed again.
-        self._scalars = [Scalars(*(xp.array(row) for row in state.scalars)) for _ in range(2)]
+        self._scalars = [Scalars(*(_row(xp, row) for row in state.scalars)) for _ in range(2)]
         real = U.array.real.dtype
         self._opened = [xp.zeros(width), xp.zeros(width)]  # alpha and the scale of u
         self._lanczos = [xp.zeros(width, real) for _ in range(3)]  # factors of A u, u and u_old
-        self._factors = [xp.full(width, factor, real) for factor in FACTORS]
+        self._factors = [_row(xp, np.full(width, factor, real)) for factor in FACTORS]
         self._logs = [xp.zeros((len(Log._fields), width)) for _ in range(2)]
         self._closing = closing(float(np.finfo(U.dtype).eps) / 2)
         self.started = self.completed = 0
@@ -103,8 +102,9 @@ class Steps:
             target[:, :] = source
         self._shift[...] = shift  # type: ignore[index]  # an array of recorded steps
         rows = (self._limits, *self._scalars[0], *self._factors)
-        for row, values in zip(rows, (limits, *state.scalars, *FACTORS), strict=True):
-            row[...] = self._xp.asarray(values)
+        given: tuple[Any, ...] = (limits, *state.scalars, *FACTORS)
+        for row, values in zip(rows, given, strict=True):
+            row[...] = _row(self._xp, np.broadcast_to(to_host(values), row.shape), row.dtype)
 
     def keep(self, active: NDArray[np.bool_]) -> None:
         """Finish the systems outside of a mask: their solutions remain as they are after this step."""
@@ -176,6 +176,11 @@ class Steps:
         return checked
 
 
+def _row(xp: Any, values: Any, dtype: Any = None) -> Array:
+    """Copy numbers to a new row on a device, without a kernel of the array library."""
+    return cast(Array, xp.asarray(np.array(to_host(values), dtype, order="C")))
+
+
 class Recordings:
     """Recorded steps for solves with one operator, reused from solve to solve."""
 
@@ -210,14 +215,17 @@ class Recordings:
     def steps(
         self, operator: SystemOperator, state: State, shift: Array | int, limits: RealArray, P: Projection
     ) -> Steps:
-        """Return the steps for blocks of one width and type, from a state; see `Steps`."""
+        """Return the steps for blocks of one width and type, from a state; see `Steps`.
+
+        The projection P is that of a solve, and has no preconditioner: steps that outlive it do without.
+        """
         U = state.blocks[0]
         key = U.shape[1], U.dtype.name
         if key not in self._steps:
             state = state._replace(blocks=[block.copy() for block in state.blocks])
             own = array_namespace(U.array).zeros(U.shape[1], U.array.real.dtype)
             own[...] = shift
-            self._steps[key] = Steps(operator, state, own, limits, P, self.recorder, self._Q)
+            self._steps[key] = Steps(operator, state, own, limits, Projection(None), self.recorder, self._Q)
         else:
             self._steps[key].restart(state, shift, limits)
         return self._steps[key]

@@ -89,8 +89,7 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
         is_over = problem.is_late() or result.info["stopped"] in STOPPED
         if is_over or not result.converged.all():
             break
-        allowed, floor = errors_allowed(result), FLOOR * factors.shift_rounding(sigma)
-        errors = np.minimum(allowed, np.maximum(errors_allowed(result, are_measured=True), floor))
+        errors = errors_allowed(result, FLOOR * factors.shift_rounding(sigma))
         text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), errors)
         result = result.with_count(text, missing)
         if missing == 0 or has_searched:
@@ -293,7 +292,9 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     parts = [inner.part(near)]
     sides: dict[Selection, NDArray[np.intp]] = {inside.which: far}
     if inside.which == "BE" and len(near):  # only one end can be solved for in the complement of others
-        middle = int((far < len(theta) // 2).sum())
+        far = far[np.argsort(theta[far], kind="stable")]  # values at the shift come first in theta
+        ranks = np.argsort(np.argsort(theta, kind="stable"), kind="stable")
+        middle = int((ranks[far] < len(theta) // 2).sum())
         sides = {"SA": far[:middle], "LA": far[middle:]}
     for which, columns in sides.items():
         part = inner.part(columns)
