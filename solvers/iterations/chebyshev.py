@@ -196,7 +196,8 @@ class ChebyshevOperator:
 
     def apply(self, X: Block, out: Block | None = None) -> Block:
         """Return T_d X in one of the two blocks; both may be overwritten."""
-        out = X.like() if out is None else out
+        if out is None:  # a block that the next call does not have
+            return self._apply(X, X.like())
         self._calls += 1
         if self._recorder is None or self._calls <= CALLS_BEFORE_RECORDING:
             return self._apply(X, out)

@@ -157,10 +157,6 @@ class ThickRestart(Iteration):
         super().resume(saved)
         self.krylov.resume(saved)
 
-    def _is_rotated(self) -> bool:
-        """Check whether the basis consists of the vectors of `theta`."""
-        return len(self.theta) == self.krylov.m > 0
-
     def _begin(self) -> None:
         """Orthonormalise the start, extend it to the block size, and apply A to a given one at once."""
         krylov, b = self.krylov, self.block_size

@@ -71,9 +71,12 @@ def is_available() -> bool:
     """Check whether cuDSS can be used, by its package where there is one: nvmath-python is slow to import."""
     if importlib.util.find_spec("nvmath") is None:
         return False
-    for package in ("nvidia-cudss-cu12", "nvidia-cudss-cu13"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(package).startswith("0.8.")
+    import cupy
+
+    major = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        if metadata.version(f"nvidia-cudss-cu{major}").startswith("0.8."):
+            return True
     try:
         bindings()
     except DeviceError:
