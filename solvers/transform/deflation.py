@@ -26,6 +26,7 @@ from .standard_form import StandardForm, operator_on
 
 NEAR = 1e-6  # distance from sigma, relative to ||A|| / ||M|| + abs(sigma): closer values are deflated
 APART = 100.0  # ratio of their transforms to those of others, below which they do no harm
+SLACK = 10.0  # times the limit: residuals at the shift, which a step of inverse iteration lowers
 FEW, MORE = 4, 4  # pairs that are computed first, and times as many while all of them are at the shift
 
 
@@ -72,7 +73,8 @@ def _at_the_shift(form: StandardForm, part: EigenResult, inside: Problem) -> tup
     norms, sigma = tolerance.norms, cast(float, form.map.sigma)
     is_close = np.abs(form.map.values(theta) - sigma) <= NEAR * (norms.A / norms.M + abs(sigma))
     is_near = is_close & (np.abs(theta) > APART * np.abs(theta).min())
-    is_near &= (part.residuals <= tolerance.limits(theta, 0.0)) & (part.info["stopped"] == "converged")
+    is_settled = part.residuals <= SLACK * tolerance.limits(theta, 0.0)
+    is_near &= is_settled & (part.info["stopped"] == "converged")
     return is_near, bool(is_near.any() or not is_close.all())
 
 
