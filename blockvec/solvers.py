@@ -32,12 +32,12 @@ def _is_found() -> bool:
 
 if _is_found():
     sys.modules[__name__] = importlib.import_module("solvers")
+    _modules = {name for name in sys.modules if name.startswith("solvers.")}  # with names of earlier versions
     for _file in _PACKAGE.parent.rglob("*.py"):  # no module is imported twice
         _module = ".".join(("solvers", *_file.relative_to(_PACKAGE.parent).with_suffix("").parts))
-        _module = _module.removesuffix(".__init__")
-        if _module != "solvers":
-            renamed(f"blockvec.{_module}", _module)
-    renamed(f"{__name__}.orthogonalize", "solvers.orthogonalization")  # of version 0.2; leaves in 0.4
+        _modules.add(_module.removesuffix(".__init__"))
+    for _module in _modules - {"solvers"}:
+        renamed(f"blockvec.{_module}", _module)
 else:
     _spec = importlib.util.spec_from_file_location(__name__, _PACKAGE)
     assert _spec is not None

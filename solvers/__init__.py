@@ -50,7 +50,7 @@ else:
             "sizes": "memory_needed",
         },
     )
-    renamed(f"{__name__}.orthogonalize", f"{__name__}.orthogonalization")  # of version 0.2; leaves in 0.4
+    renamed(f"{__name__}.orthogonalize", f"{__name__}.orthogonalization")  # name of 0.2, until 0.4
 
 __all__ = [
     "ConvergenceWarning",

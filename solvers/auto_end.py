@@ -48,9 +48,9 @@ COLUMNS, COLUMNS_PER_LEVEL = 200, 8
 # by the root of their ratio, as counted for graphs with hubs and rough elements. Stiff matrices have .015.
 DISTANCE = 0.3
 SLACK = 2.0  # times its predicted time, that an iteration may take
-SHARE = 0.25  # of the predicted time of factors, up to eight times too long, that it may take as well
+SHARE = 0.25  # share of the time predicted for factors, up to eight times too long, added to an iteration's
 LEAST_S = 0.02  # s: of factors with their solves
-LOOSE = 0.01  # of ||A||: residuals above it do not tell that no value lies beyond sigma
+LOOSE = 0.01  # residuals relative to ||A|| above which values beyond sigma may be hidden
 
 
 def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
@@ -78,7 +78,7 @@ class Beside:
     """A number, and what a look has seen on its sides."""
 
     sigma: float
-    end: Which | None  # of the spectrum, nearest to the number; None where no iteration for it is tried
+    end: Which | None  # end of the spectrum nearest to the number; None where it is not iterated for
     iteration_s: float  # predicted, at that end
     factors_s: float  # predicted, of A - sigma I; infinite where nothing can factorise
     noise: float = 0.0  # rounding errors of a Ritz value

@@ -46,7 +46,6 @@ class Block(Protocol):
     def combine(
         self, C: Array, /, *, alpha: complex = 1, beta: complex = 0, out: Self | None = None
     ) -> Self: ...
-    def combine_dot(self, C: Array, W: Self, /) -> Array: ...
     def update_gram(self, W: Self, C: Array, /) -> Array: ...
 
     def axpby(self, alpha: Scalars, X: Self, beta: Scalars, /) -> Self: ...
@@ -69,7 +68,7 @@ class AffineOperator(Protocol):
 
 
 class CostedOperator(Protocol):
-    """What the cost of an application depends on; ``nnz`` (stored elements, or None) is optional."""
+    """Properties that predict the cost of a product; ``nnz`` (stored elements, or None) is optional."""
 
     @property
     def shape(self) -> tuple[int, int]: ...

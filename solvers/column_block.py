@@ -155,11 +155,6 @@ class ColumnBlock:
         add_product(self.array, C, out.array, alpha, beta)
         return out
 
-    def combine_dot(self, C: Array, W: ColumnBlock) -> Array:
-        """Set V = V C and compute W^H V."""
-        self.combine(C, out=self)
-        return W.dot(self)
-
     def update_gram(self, W: ColumnBlock, C: Array) -> Array:
         """Set V = V - W C and compute V^H V."""
         W.combine(C, alpha=-1, beta=1, out=self)

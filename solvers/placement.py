@@ -38,7 +38,7 @@ LAPACK_ROWS = 256  # up to here LAPACK on the host takes as long as a GPU's, whi
 
 @frozen
 class Placement:
-    """Where a problem is solved."""
+    """The device and the form of a problem."""
 
     home: str | None  # device that the result is copied to from the host, which solves in its place
     is_on_host: bool  # whether the matrices must be those of the host

@@ -161,8 +161,8 @@ def _takes_over(name: StageName, task: Task, result: EigenResult) -> bool:
     if name != "shift-invert":
         return False
     is_free = task.M is None or problem.locked is None
-    lacks_copies = task.M is not None and stopped == "converged" and not is_complete(result, problem.verify)
-    return is_free and (stopped in ENDED or lacks_copies) and not is_complete(result, problem.verify)
+    may_lack_copies = task.M is not None and stopped == "converged"
+    return is_free and (stopped in ENDED or may_lack_copies) and not is_complete(result, problem.verify)
 
 
 def _both_ends(task: Task) -> EigenResult:

@@ -57,7 +57,7 @@ def _product(C: Any) -> Solve:
 
 
 def must_be(name: str) -> str:
-    """Say what the matrix of an inner product must be."""
+    """Return the requirement on the matrix of an inner product, for error messages."""
     return f"it must be positive definite{' in buckling mode' if name == 'A' else ''}"
 
 

@@ -193,7 +193,7 @@ class _Minres(LinearSystems):
         return whole
 
     def _progress(self, inside: Coordinates) -> Progress:
-        """Return what the caller's test takes."""
+        """Return the argument of the caller's test."""
         xx = np.sum(inside.x**2, axis=0)
         if self.projection.preconditioner is not None:  # the basis of the coordinates is not orthonormal
             xx = self._whole(self.dots(self.steps.X, self.steps.X).real)

@@ -43,7 +43,7 @@ class Scalars(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What the host reads of a step.
+    """Numbers of a step that the host reads.
 
     `alpha` and `beta` are the new elements of the tridiagonal matrix, before those of finished columns are
     set to zero. `inverse`, `old_eps` and `delta` are a column of its triangular factor: the inverse of the

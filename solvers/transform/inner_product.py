@@ -114,7 +114,7 @@ def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None)
             return product
 
         # In terms of `dot` and `combine`, of any block.
-        gram, combine_dot, update_gram = ColumnBlock.gram, ColumnBlock.combine_dot, ColumnBlock.update_gram
+        gram, update_gram = ColumnBlock.gram, ColumnBlock.update_gram
 
         def column_dot(self, W: Any) -> Array:
             product: Array = super().column_dot(applied(M, W))

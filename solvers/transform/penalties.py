@@ -270,7 +270,7 @@ def _above(low: EigenResult, high: EigenResult) -> EigenResult:
 
 
 def lost_digits(A: Any, wanted: tuple[float, ...], share: float) -> str | None:
-    """Say that rounding errors of the largest rows exceed a share of most others, whose values are wanted."""
+    """Describe rounding errors of the largest rows where they exceed a share of the norm of most others."""
     if not _may_have(A):
         return None
     A = on_host(A)

@@ -29,7 +29,7 @@ ARGUMENTS = (
     "i64 %begin, i64 %end, ptr noalias %pointers, ptr noalias %indices, ptr noalias %values, "
     "ptr noalias %x, i64 %ldx, ptr noalias %y, i64 %ldy, ptr noalias %factors, ptr noalias %shifts"
 )
-FACTORS = ("alpha", "beta")  # in this order in memory, each with an imaginary part
+FACTORS = ("alpha", "beta")  # names of factors in the order of memory, each with an imaginary part
 
 
 @frozen
