@@ -21,7 +21,7 @@ from .costs import FEW_ROWS
 from .drivers import prepare, solve, solve_iteratively
 from .iterations.rayleigh_ritz import FLOOR
 from .placement import shift_invert_s
-from .planning import Plan, StageName
+from .planning import Plan, Stage, StageName
 from .problem import IterationOptions, Problem, Successor, Verification
 from .result import EigenResult, InfiniteError, SingularError
 from .settle import is_complete
@@ -80,6 +80,13 @@ class Task:
         from .transform.solution import solve_transformed
 
         return solve_transformed(self.form, problem)
+
+    def solve_interval(self, problem: Problem, stage: Stage) -> EigenResult:
+        """Solve for all values in the interval by a stage."""
+        from .interval import solve_interval
+
+        low, high = cast("tuple[float, float]", self.interval)
+        return solve_interval(problem, self.A, self.M, low, high, self.most, stage)
 
 
 def run_stages(task: Task) -> EigenResult:
@@ -190,9 +197,7 @@ def _iterate(task: Task, first: EigenResult | None) -> EigenResult:
     """Run an iteration, or dense LAPACK, for the problem as it is or in its standard form."""
     problem, form = task.problem, task.form
     if task.interval is not None:
-        from .interval import solve_interval
-
-        return solve_interval(problem, task.A, task.M, *task.interval, task.most)
+        return task.solve_interval(problem, task.plan.stages[0])
     if not task.plan.has("shift-invert") or (task.M is not None and problem.locked is not None):
         return solve(problem) if form is None else _around_a_shift(task, form)
     if form is not None:
@@ -316,7 +321,7 @@ def _densely(task: Task) -> EigenResult:
     none: dict[str, Any] = dict.fromkeys(OF_ITERATIONS)
     dense = replace(task.problem, method="dense", **none)
     if task.interval is not None:
-        return _iterate(replace(task, problem=dense), None)
+        return task.solve_interval(dense, task.plan.stages[-1])
     if form is not None and sigma is not None:
         factors = form.factors
         if factors is not None and form.map.sigma != sigma:  # moved: an eigenvalue there counts as above it

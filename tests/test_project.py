@@ -215,7 +215,7 @@ def test_importing_blockvec_imports_neither_optional_nor_slow_packages() -> None
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-AFTER_IMPORT = ["solvers.call", "solvers.preparation", "solvers.drivers", "solvers.iterations.lanczos"]
+AFTER_IMPORT = ["solvers.call", "solvers.stages", "solvers.drivers", "solvers.iterations.lanczos"]
 # Alternatives that other problems, devices, files or processes take.
 ALTERNATIVES = """
 blockvec.bench blockvec.explanation blockvec.operators.factorization blockvec.operators.krylov_steps
