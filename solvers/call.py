@@ -41,7 +41,6 @@ from .arguments import (
 from .blocks import column_factors, to_host
 from .column_block import SHORT_ROWS
 from .costs import dense_is_faster, fits_dense, is_full
-from .dense import matrix_of
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
 from .planning import Plan, plan_of
@@ -49,7 +48,8 @@ from .problem import Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import progress_bar
-from .stages import Task, run_stages
+from .stages.dense import matrix_of
+from .stages.run import Task, run_stages
 from .transform.penalties import LOST, Parts, Penalties, Request, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding
 
@@ -126,7 +126,7 @@ class Call:
         """Plan the solve: nothing is applied."""
         method = "jd" if self.corrects else self.options["method"]
         if self.asks_for_nearest:
-            from .auto_end import may_be_quick
+            from .stages.end import may_be_quick
 
             self.op = self._operator()
             if self._is_small_matrix():

@@ -20,10 +20,10 @@ from blockvec.system.scalars import plain
 
 from .arguments import Options, integer, is_explicit
 from .costs import dense_is_faster, fits_dense, is_full, product_s, rates, recurrence_s, step_s
-from .dense import dense_bytes
 from .placement import Placement, can_factorise, is_factorable
 from .problem import IterationOptions, Problem
 from .sizes import DescribedOperator, basis_bytes, choose_options
+from .stages.dense import dense_bytes
 
 if TYPE_CHECKING:
     from .call import Call

@@ -254,7 +254,7 @@ def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
 
 def _above(low: EigenResult, high: EigenResult) -> EigenResult:
     """Join the results for two groups; values of the lower one that reach the other may be the same ones."""
-    from ..combine import are_apart, both_described, concatenated, continued
+    from ..stages.combine import are_apart, both_described, concatenated, continued
 
     info, verification = both_described(high, low), low.verification.joined(high.verification)
     info["k"] = low.info["k"] + high.info["k"]

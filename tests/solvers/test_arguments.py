@@ -14,7 +14,7 @@ import blockvec
 from blockvec.errors import DTypeError, OptionError
 from blockvec.models import model
 from solvers import JacobiDavidsonOptions, count_eigenvalues, eigsh, memory_needed
-from solvers.stages import Task
+from solvers.stages.run import Task
 
 GRID = model("laplace2d:n=30")
 # Ways to write a number: each has to lead to the same bits.

@@ -18,23 +18,23 @@ from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator
 
-from .arguments import blas_threads
-from .blocks import RealArray, pick, to_host
+from ..arguments import blas_threads
+from ..blocks import RealArray, pick, to_host
+from ..costs import dense_is_faster
+from ..counting import estimate
+from ..factorization.pencil import Pencil, eigenvalue_rounding
+from ..placement import require_factors
+from ..planning import Stage
+from ..problem import Problem, Verification
+from ..result import EigenResult, SingularError, described, refuse_more
+from ..runtime.interrupts import deferred_interrupt
+from ..runtime.memory import require_memory
+from ..transform.solution import as_rounding_allows, solve_transformed
+from ..transform.spectral_map import SpectralMap
+from ..transform.standard_form import StandardForm, standard_form
 from .combine import one_after_other, staged
-from .costs import dense_is_faster
-from .counting import estimate
 from .drivers import solve
-from .factorization.pencil import Pencil, eigenvalue_rounding
-from .placement import require_factors
-from .planning import Stage
-from .problem import Problem, Verification
-from .result import EigenResult, SingularError, described, refuse_more
-from .runtime.interrupts import deferred_interrupt
-from .runtime.memory import require_memory
 from .slicing import PER_SHIFT, Slicing, basis_columns
-from .transform.solution import as_rounding_allows, solve_transformed
-from .transform.spectral_map import SpectralMap
-from .transform.standard_form import StandardForm, standard_form
 
 SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 4  # pairs asked for beyond the estimate and its error
@@ -148,7 +148,7 @@ def _form(problem: Problem, A: Any, M: Any) -> StandardForm | None:
     except SingularError:
         if not problem.may_be_dense or operator.device != "cpu":
             raise
-        from .transform.condensation import condensed_form
+        from ..transform.condensation import condensed_form
 
         if (form := condensed_form(operator, A, M)) is None:
             raise
