@@ -55,7 +55,7 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
         if found:
             at_shift.append(part.part(np.flatnonzero(is_near)))
             # One more step of inverse iteration: errors of their vectors would be amplified as they are.
-            Y = BlockVector(rest.operator.apply(BlockVector(at_shift[-1].eigenvectors)).array)
+            Y = BlockVector(rest.operator.apply(rest.blocks(at_shift[-1].eigenvectors)).array)
             Y.scale(column_factors(1 / to_host(Y.norms()), Y))
             near = orthonormal(side_by_side(near, Y), getattr(form.blocks, "inner", None))
             room = inside.n - inside.n_locked - near.shape[1]

@@ -21,10 +21,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, RowFunction, array_namespace
+from blockvec import BlockVector, Operator, RowFunction, array_namespace, as_operator
 
 from ..blocks import Array, Block, small_matrix, to_host
 from ..column_block import ColumnBlock, ColumnOperator
+from ..factorization.root import root_factor
 from ..orthogonalization import orthogonalize
 
 AnyType = TypeVar("AnyType", BlockVector, ColumnBlock)
@@ -67,6 +68,25 @@ def applied(M: Operator | None, X: Any) -> Any:
             return ColumnOperator(M).apply(ColumnBlock(X.array, X.layout))
         return ColumnBlock(M.apply(BlockVector(np.ascontiguousarray(X.array))).array)
     return M.apply(X)
+
+
+def isotropic(
+    blocks: type[BlockVector], n: int, width: int, dtype: Any, device: str, rng: Any
+) -> BlockVector:
+    """Make random vectors x with E[x x^H] = M^-1: their parts along all vectors orthonormal in M are alike.
+
+    With the weights D of a type of blocks and a random z, x = D (D M D)^(-1/2) z. Refuses an M that is
+    ill-conditioned even with a diagonal of ones.
+    """
+    Z = BlockVector.random(n, width, dtype, rng=rng, device=device)
+    M: Operator | None = getattr(blocks, "inner", None)
+    if M is None:
+        return Z
+    D: Any = 1.0 if blocks.weights is None else blocks.weights  # type: ignore[attr-defined]
+    scaled = as_operator(
+        lambda X: D * M.apply(BlockVector(D * X)).array, shape=M.shape, dtype=M.dtype, device=device
+    )
+    return blocks(D * root_factor(scaled).solve(Z.array))  # type: ignore[misc]
 
 
 def orthonormal(X: Block, inner: Operator | None) -> Block:
@@ -139,6 +159,7 @@ class InnerProductOperator:
 
     def apply(self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0) -> Any:
         """Compute alpha (A - shift I) X + beta out."""
+        assert isinstance(X, self._blocks)  # another inner product would make wrong values of right products
         result = self.operator.apply(X, out, alpha, beta, shift)
         return self._blocks(result.array) if out is None else out
 
