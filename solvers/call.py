@@ -99,6 +99,7 @@ class Call:
     placement: Placement | None = None
     problem: Problem | None = None
     predicted_s: tuple[float, float] | None = None  # of an iteration at an end, and of factors
+    single: Any = None  # the type of a matrix in single precision that is solved for in double precision
 
     @property
     def pairs(self) -> int:
@@ -152,6 +153,9 @@ class Call:
         is_usual = self.OPinv is None and (method, self.mode, self.which) == ("auto", "normal", "LM")
         if placement.transforms and self.sigma is not None and is_usual and not is_formed:
             self.placement = placement = replace(placement, unfactored=True)
+        if self._takes_double(placement, op):
+            self.single, self.A = op.dtype, self.A.astype(DOUBLE[op.dtype.char])
+            op = self.op = as_operator(self.A, device=self.device)
         self.problem = self._problem(op, self.sigma if placement.unfactored else None)
         return plan_of(self, self.problem, placement)
 
@@ -185,18 +189,22 @@ class Call:
         options, method = self.options, self.options["method"]
         tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
         seed = 0 if options["rng"] is None and self.start is not None else options["rng"]
+        dtype, preconditioner = op.dtype if self.single is None else self.single, self.preconditioner
         return Problem(
             operator=op,
             k=self.pairs,
             which=cast(Selection, self.which),
-            tolerance=Tolerance(tol, options["convergence"], float(np.finfo(op.dtype).eps) / 2),
+            tolerance=Tolerance(tol, options["convergence"], float(np.finfo(dtype).eps) / 2),
             rng=same_generator(generator(seed), self.processes),
             target=target,
             norm=positive("norm", options["norm"]),
-            **self.blocks(op),
+            start=None if self.start is None else tall_block("v0", self.start, op),
+            locked=None if self.locked is None else tall_block("orthogonal_to", self.locked, op),
+            preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
             checkpoint=checkpoint_for(options["checkpoint"], options["checkpoint_interval"], self.processes),
             time_limit=positive("time_limit", options["time_limit"]),
             begin_s=self.begin_s,
+            dtype=None if self.single is None else self.single.name,
             may_be_dense=(
                 method in ("auto", "dense")
                 and self.penalties is None  # which a tridiagonal form has again
@@ -206,14 +214,23 @@ class Call:
             **{name: options[name] for name in PASSED_ON},
         )
 
-    def blocks(self, op: Operator) -> dict[str, Any]:
-        """Convert the given blocks and the preconditioner to the type and the device of an operator."""
-        given = self.preconditioner
-        return {
-            "start": None if self.start is None else tall_block("v0", self.start, op),
-            "locked": None if self.locked is None else tall_block("orthogonal_to", self.locked, op),
-            "preconditioner": None if given is None else preconditioner_for(given, op),
-        }
+    def _takes_double(self, placement: Placement, op: Operator) -> bool:
+        """Check whether a matrix in single precision is solved for in double precision.
+
+        Steps of short columns take fewer calls there, and then less time. In the other cases matrices are
+        factorised. Where eigenvalues are counted, many shifts would be too near one of them for factors in
+        single precision, and a shift that is an eigenvalue would be moved past others.
+        """
+        options, is_shifted = self.options, self.sigma is not None
+        always = self.interval is not None or self.penalties is not None
+        always |= placement.transforms and is_shifted and self.mode == "normal"
+        is_end = not placement.transforms and (not is_shifted or self.predicted_s is not None)
+        is_short = op.device == "cpu" and op.shape[0] <= SHORT_ROWS
+        mass = self.M if self.penalties is None else None
+        others = mass, self.OPinv, self.preconditioner, options["jd_options"]
+        is_plain = options["method"] in ("auto", "lanczos") and all(other is None for other in others)
+        is_single = op.dtype.char in DOUBLE and op.layout is None
+        return (always or (is_end and is_short)) and is_plain and is_single and is_explicit(self.A)
 
 
 def called(
@@ -271,7 +288,7 @@ def solved(call: Call, A: Any, M: Any) -> EigenResult:
 
 
 def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
-    task, scaling, single = _scaled(call, plan)
+    task, scaling = _scaled(call, plan)
     problem, processes, interval = task.problem, call.processes, call.interval
     is_shown = call.options["progress"] and (processes is None or processes.rank == 0)
     shown = progress_bar(problem.callback) if is_shown else nullcontext(problem.callback)
@@ -280,8 +297,8 @@ def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
         result = run_stages(task)
         if interval is not None:
             result = result.with_info(interval=[end if math.isfinite(end) else None for end in interval])
-        if single is not None:
-            result = _rounded(result, scaled, task.M, single)
+        if call.single is not None:
+            result = _rounded(result, scaled, task.M, call.single)
         examined = scaling.examined(result, cast(Operator, problem.operator), task.A)
         result = examined.result(result, call.sigma, problem.tolerance.tol)
         if call.penalties is not None:
@@ -357,21 +374,14 @@ def _wanted(request: Request, mode: str) -> tuple[float, ...]:
     return (-math.inf if request.which == "SA" else math.inf,) if is_one else (-math.inf, math.inf)
 
 
-def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling, Any]:
-    """Scale the problem of a call.
-
-    Also returned is the type of matrices in single precision that are solved for in double precision.
-    """
+def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
+    """Scale the problem of a call."""
     options, sigma, mode, interval = call.options, call.sigma, call.mode, call.interval
     placement, op, problem = call.placement, call.op, call.problem
     assert placement is not None
     assert op is not None
     assert problem is not None
     _form_matrices(call, placement, op)
-    single = op.dtype if _takes_double(call, plan, placement, op) else None
-    if single is not None:
-        call.A = call.A.astype(DOUBLE[single.char])
-        op = as_operator(call.A)
     far, is_checked = sigma if interval is None else farthest(*interval), options["check_hermitian"]
     accuracy = problem.tolerance.tol, options["convergence"] == "absolute"
     scaling = measured(op, call.A, call.M, far, mode, problem.norm, is_checked, call.spacings, accuracy)
@@ -381,8 +391,6 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling, Any]:
     rounding = 0.0 if op.layout is not None else product_rounding(A, op.dtype)
     tolerance = replace(problem.tolerance, rounding=rounding)
     problem = replace(problem, operator=op, target=shift if unfactored else None, tolerance=tolerance)
-    if single is not None:
-        problem = replace(problem, **call.blocks(op), dtype=single.name)
 
     @functools.cache
     def form() -> StandardForm:
@@ -403,7 +411,7 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling, Any]:
         interval=None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1])),
         most=None if call.k is None or interval is None else integer("k", call.k, 0),
     )
-    return task, scaling, single
+    return task, scaling
 
 
 def _form_matrices(call: Call, placement: Placement, op: Operator) -> None:
@@ -423,25 +431,6 @@ def _form_matrices(call: Call, placement: Placement, op: Operator) -> None:
     is_factorised = transforms and call.sigma is not None and call.OPinv is None and mode != "distance"
     if mode in ("buckling", "reciprocal") or (is_factorised and not call.corrects):
         call.A = matrix_of("A", call.A, op)
-
-
-def _takes_double(call: Call, plan: Plan, placement: Placement, op: Operator) -> bool:
-    """Check whether a matrix in single precision is solved for in double precision.
-
-    Steps of short columns take fewer calls there, and then less time. In the other cases matrices are
-    factorised. Where eigenvalues are counted, many shifts would be too near one of them for factors in single
-    precision, and a shift that is an eigenvalue would be moved past others.
-    """
-    options, is_shifted = call.options, call.sigma is not None
-    always = call.interval is not None or call.penalties is not None
-    always |= placement.transforms and is_shifted and call.mode == "normal"
-    is_end = not placement.transforms and (not is_shifted or plan.has("end"))
-    is_short = op.device == "cpu" and op.shape[0] <= SHORT_ROWS
-    mass = call.M if call.penalties is None else None
-    others = mass, call.OPinv, call.preconditioner, options["jd_options"]
-    is_plain = options["method"] in ("auto", "lanczos") and all(other is None for other in others)
-    is_single = op.dtype.char in DOUBLE and op.layout is None
-    return (always or (is_end and is_short)) and is_plain and is_single and is_explicit(call.A)
 
 
 def _rounded(result: EigenResult, problem: Problem, M: Any, dtype: Any) -> EigenResult:
