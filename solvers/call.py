@@ -50,7 +50,7 @@ from .runtime.processes import processes_of, refuse_factorisation, same_generato
 from .runtime.progress import progress_bar
 from .stages.dense import matrix_of
 from .stages.run import Task, run_stages
-from .transform.penalties import LOST, Parts, Penalties, Request, lost_digits
+from .transform.penalties import LOST, Penalties, Request, lost_digits, solve_in_parts
 from .transform.scaling import Scaling, measured, product_rounding
 
 if TYPE_CHECKING:
@@ -134,15 +134,7 @@ class Call:
                 method = "dense"
             else:
                 self.predicted_s = may_be_quick(self.A, self.op, self.pairs)
-        self.placement = placement = Placement.of(
-            *(self.A, self.M, device_of(self.A, self.device), self.sigma),
-            k=self.pairs,
-            method=method,
-            mode=self.mode,
-            is_given=self.OPinv is not None,
-            needs_host=self.options["Minv"] is not None,
-            has_interval=self.interval is not None,
-        )
+        self.placement = placement = Placement.of(self, device_of(self.A, self.device), method)
         if placement.is_on_host:
             self.A, self.M = on_host(self.A), on_host(self.M)
         if placement.home is not None:  # its entries are read there
@@ -153,6 +145,10 @@ class Call:
         is_usual = self.OPinv is None and (method, self.mode, self.which) == ("auto", "normal", "LM")
         if placement.transforms and self.sigma is not None and is_usual and not is_formed:
             self.placement = placement = replace(placement, unfactored=True)
+        if self.options["precision"] == "mixed":
+            others = self.M, self.sigma, self.interval, self.OPinv, self.preconditioner
+            is_plain = all(other is None for other in (*others, self.options["jd_options"]))
+            check_precision(op, method=self.options["method"], is_plain=is_plain)
         if self._takes_double(placement, op):
             self.single, self.A = op.dtype, self.A.astype(DOUBLE[op.dtype.char])
             op = self.op = as_operator(self.A, device=self.device)
@@ -281,10 +277,28 @@ def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float 
 def solved(call: Call, A: Any, M: Any) -> EigenResult:
     """Plan a call for A and M, scale its problem, solve it, and return the result for these matrices.
 
-    Where penalties divide the spectrum, the problem becomes several.
+    The rows of penalties are scaled; where they divide the spectrum, the problem becomes several.
     """
-    parts = _leave_penalties(call, A, M)
-    return _solved_as_one(call, call.planned()) if parts is None else parts.solve()
+    pairs = call.pairs if call.interval is None else call.k
+    request = Request(pairs, cast(Selection, call.which), call.sigma, call.interval)
+    penalties, requests = _penalties(call, request)
+    if penalties is None:
+        return _solved_as_one(call, call.planned())
+    if requests != [request]:
+
+        def part(request: Request, name: str) -> EigenResult:
+            path = call.options["checkpoint"]
+            path = None if path is None else f"{path}.{name}"
+            options = {**call.options, "interval": request.interval, "checkpoint": path}
+            of_part = called(A, request.k, M, request.sigma, request.which, options, call.begin_s)
+            return solved(of_part, A, M)
+
+        return solve_in_parts(request, requests, penalties.given, part).with_info(**call.own)
+    device = device_of(call.A, call.device)
+    call.home = None if device == "cpu" else device
+    call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
+    call.penalties = penalties
+    return _solved_as_one(call, call.planned())
 
 
 def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
@@ -313,30 +327,6 @@ def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
     return result
 
 
-def _leave_penalties(call: Call, A: Any, M: Any) -> Parts | None:
-    """Scale the rows of penalties; return the parts of a problem that they divide."""
-    pairs = call.pairs if call.interval is None else call.k
-    request = Request(pairs, cast(Selection, call.which), call.sigma, call.interval)
-    penalties, requests = _penalties(call, request)
-    if penalties is None:
-        return None
-    if requests != [request]:
-
-        def part(request: Request, name: str) -> EigenResult:
-            path = call.options["checkpoint"]
-            path = None if path is None else f"{path}.{name}"
-            options = {**call.options, "interval": request.interval, "checkpoint": path}
-            of_part = called(A, request.k, M, request.sigma, request.which, options, call.begin_s)
-            return solved(of_part, A, M)
-
-        return Parts(request, requests, penalties.given, part, call.own)
-    device = device_of(call.A, call.device)
-    call.home = None if device == "cpu" else device
-    call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
-    call.penalties = penalties
-    return None
-
-
 def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Request]]:
     """Look for penalties in the matrix of a problem that factors may solve, and divide what is asked for.
 
@@ -360,7 +350,7 @@ def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Req
     if (text := lost_digits(call.A, wanted, LOST if penalties is None else 0.0)) is not None:
         if request.interval is not None and lost_digits(call.A, wanted, LOST):
             raise OptionError(f"interval: {text}.")
-        warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=6)
+        warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=5)
     return None, [request]
 
 
@@ -394,8 +384,11 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
 
     @functools.cache
     def form() -> StandardForm:
+        from .transform.condensation import form_without_shift
         from .transform.standard_form import standard_form
 
+        if interval is not None:
+            return form_without_shift(op, A, M, "interval", may_condense=problem.may_be_dense)
         at, how = (None, "jd") if unfactored else (shift, options["method"])
         return standard_form(op, A, M, at, OPinv, mode, Minv=options["Minv"], k=call.pairs, method=how)
 
@@ -406,7 +399,7 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
         M,
         mode,
         shift,
-        form if placement.transforms else None,
+        form if placement.transforms or (M is not None and interval is not None) else None,
         call.predicted_s,
         interval=None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1])),
         most=None if call.k is None or interval is None else integer("k", call.k, 0),
@@ -419,9 +412,6 @@ def _form_matrices(call: Call, placement: Placement, op: Operator) -> None:
     options, mode, transforms = call.options, call.mode, placement.transforms
     if transforms:
         refuse_factorisation(call.processes, options["method"])
-    if options["precision"] == "mixed":
-        others = call.M, call.sigma, call.interval, call.OPinv, call.preconditioner, options["jd_options"]
-        check_precision(op, method=options["method"], is_plain=all(other is None for other in others))
     if not transforms and call.interval is None:
         return
     if options["Minv"] is not None:

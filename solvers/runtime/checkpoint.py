@@ -3,8 +3,8 @@
 A file holds a fingerprint of the problem (options, type, size, version, and the product of A and a fixed
 vector), the state of the iteration between two restarts, and a digest of all of it. It is replaced
 atomically, and its format, digest and fingerprint are checked before its state is used. The state includes
-that of the random generator: a resumed run gives the same bits as an uninterrupted one. Only a file that this
-run has written or read as a checkpoint is replaced or deleted.
+that of the random generator: a resumed run gives the same bits as an uninterrupted one. A file that is no
+checkpoint is refused before the solve, and only one that this run has written or read is deleted.
 
 If rows are split over processes, the file is that of one process, with all rows: process 0 has it, and any
 number of processes can resume from it. At the same number, the results have the same bits.

@@ -39,7 +39,7 @@ COUNTED = (
 # Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
 # vanish in a Rayleigh-Ritz step of all.
 COMPUTED = 0.5
-COLUMNS_AT_ONCE = 8  # of products with A on a GPU: a width that steps have
+COLUMNS_AT_ONCE = 8  # columns per product on a GPU: a block size whose kernels are compiled
 
 
 def staged(problem: Problem, name: str) -> Problem:

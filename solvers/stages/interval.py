@@ -11,12 +11,12 @@ import math
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, Operator
+from blockvec import BlockVector
 
 from ..arguments import blas_threads
 from ..blocks import RealArray, pick, to_host
@@ -26,39 +26,35 @@ from ..factorization.pencil import Pencil, eigenvalue_rounding
 from ..placement import require_factors
 from ..planning import Stage
 from ..problem import Problem, Verification
-from ..result import EigenResult, SingularError, described, refuse_more
+from ..result import EigenResult, described, refuse_more
 from ..runtime.interrupts import deferred_interrupt
 from ..runtime.memory import require_memory
-from ..transform.solution import as_rounding_allows, solve_transformed
+from ..transform.solution import as_rounding_allows
 from ..transform.spectral_map import SpectralMap
-from ..transform.standard_form import StandardForm, standard_form
 from .combine import one_after_other, staged
-from .drivers import solve
 from .slicing import PER_SHIFT, Slicing, basis_columns
+
+if TYPE_CHECKING:
+    from .run import Task
 
 SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 4  # pairs asked for beyond the estimate and its error
 GROWTH = 1.5  # of their number, while none of them lies outside
-ROUNDS = 8
+ROUNDS = 8  # of an iteration with more pairs, at most
 AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
 
-def solve_interval(
-    problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None, stage: Stage
-) -> EigenResult:
-    """Compute all eigenpairs of A, or of A and M, in [low, high], by a stage of a plan.
-
-    `problem.operator` applies A. More than `most` pairs are refused.
-    """
+def solve_interval(task: Task, ends: tuple[float, float], stage: Stage) -> EigenResult:
+    """Compute all eigenpairs of a task between two ends, by a stage of its plan."""
     if stage.name == "dense":
-        return _densely(problem, A, M, low, high, most, stage.why)
-    by_stage = _by_slices if stage.name == "slices" else _by_iteration
-    return by_stage(problem, A, M, low, high, most)
+        return _densely(task, *ends, stage.why)
+    return _by_slices(task, *ends) if stage.name == "slices" else _by_iteration(task, *ends)
 
 
-def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
+def _by_slices(task: Task, low: float, high: float) -> EigenResult:
     """Count by inertia and collect by shift-invert."""
-    require_factors(A, M, problem.operator, "use method='filter'")
+    problem, A, M = task.problem, task.A, task.M
+    require_factors(A, M, task.operator, "use method='filter'")
     pencil = Pencil.of(problem.operator, A, M, problem.norm)
     left, is_late = pencil.cut(low, -1), problem.is_late()
     right = left if is_late else pencil.cut(high, 1)
@@ -66,8 +62,8 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     problem = replace(problem, operator=pencil.A)
     why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
     if why is not None and problem.checkpoint is None:
-        return _densely(problem, A, M, low, high, most, why)
-    refuse_more(count, most)
+        return _densely(replace(task, problem=problem), low, high, why)
+    refuse_more(count, task.most)
     size = n * (2 * count + basis_columns(min(count, PER_SHIFT))) * problem.operator.dtype.itemsize
     purpose = f"{count} eigenvectors of {n} rows"
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
@@ -123,36 +119,12 @@ def _inside(theta: RealArray, low: float, high: float, rounding: Any) -> tuple[N
     return inside, int(((theta[inside] <= low + first) | (theta[inside] >= high - last)).sum())
 
 
-def _densely(
-    problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None, why: str
-) -> EigenResult:
+def _densely(task: Task, low: float, high: float, why: str) -> EigenResult:
     """Compute the whole spectrum by dense LAPACK and select."""
-    form = _form(problem, A, M)
-    n = problem.n if form is None else form.operator.shape[0]
-    whole = replace(problem, method="dense", method_why=why, k=n, which="SA", block_size=None)
-    result = _selected(_solved(form, whole), low, high, most)
+    n = task.problem.n if task.form is None else task.form.operator.shape[0]
+    whole = replace(task.problem, method="dense", method_why=why, k=n, which="SA", block_size=None)
+    result = _selected(task.solve(whole), low, high, task.most)
     return result.with_info(counted=float(result.info["k"]), count_error=0.0)
-
-
-def _solved(form: StandardForm | None, problem: Problem) -> EigenResult:
-    return solve(problem) if form is None else solve_transformed(form, problem)
-
-
-def _form(problem: Problem, A: Any, M: Any) -> StandardForm | None:
-    """Transform a pair without a shift; of few rows with a singular M to its finite eigenvalues."""
-    operator = cast(Operator, problem.operator)
-    if M is None:
-        return None
-    try:
-        return standard_form(operator, A, M, None, method="interval")
-    except SingularError:
-        if not problem.may_be_dense or operator.device != "cpu":
-            raise
-        from ..transform.condensation import condensed_form
-
-        if (form := condensed_form(operator, A, M)) is None:
-            raise
-        return form
 
 
 def _selected(result: EigenResult, low: float, high: float, most: int | None) -> EigenResult:
@@ -163,11 +135,10 @@ def _selected(result: EigenResult, low: float, high: float, most: int | None) ->
     return result.part(inside).with_info(k=len(inside), which="interval", sigma=None)
 
 
-def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
+def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
     """Compute pairs around the middle of the interval, or from an end of the spectrum, until one is out."""
-    form = _form(problem, A, M)
-    operator = problem.operator if form is None else form.operator
-    blocks = BlockVector if form is None else form.blocks
+    problem, form, most = task.problem, task.form, task.most
+    operator, blocks = (task.operator, BlockVector) if form is None else (form.operator, form.blocks)
     count, sketch = estimate(operator, low, high, problem.rng, blocks=blocks)
     refuse_more(count.value - SURE * count.error, most, "about ")
     from_low, from_high = low <= sketch.low, high >= sketch.high
@@ -183,7 +154,7 @@ def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, mos
     wanted = math.ceil(count.value + SURE / 2 * count.error) + SPARE
     for turn in range(ROUNDS):
         k = min(wanted, n)
-        latest = _solved(form, replace(staged(part, f"round {turn}"), k=k))
+        latest = task.solve(replace(staged(part, f"round {turn}"), k=k))
         if result is not None:
             latest = one_after_other(result, latest, part.which, SpectralMap(target))
         result = latest

@@ -19,7 +19,7 @@ from ..blocks import to_host
 from ..costs import FEW_ROWS
 from ..iterations.rayleigh_ritz import FLOOR
 from ..placement import shift_invert_s
-from ..planning import Plan, Stage, StageName
+from ..planning import Plan, StageName
 from ..problem import IterationOptions, Problem, Successor, Verification
 from ..result import EigenResult, InfiniteError, SingularError
 from ..settle import is_complete
@@ -80,13 +80,6 @@ class Task:
         from ..transform.solution import solve_transformed
 
         return solve_transformed(self.form, problem)
-
-    def solve_interval(self, problem: Problem, stage: Stage) -> EigenResult:
-        """Solve for all values in the interval by a stage."""
-        from .interval import solve_interval
-
-        low, high = cast("tuple[float, float]", self.interval)
-        return solve_interval(problem, self.A, self.M, low, high, self.most, stage)
 
 
 def run_stages(task: Task) -> EigenResult:
@@ -197,7 +190,9 @@ def _iterate(task: Task, first: EigenResult | None) -> EigenResult:
     """Run an iteration, or dense LAPACK, for the problem as it is or in its standard form."""
     problem, form = task.problem, task.form
     if task.interval is not None:
-        return task.solve_interval(problem, task.plan.stages[0])
+        from .interval import solve_interval
+
+        return solve_interval(task, task.interval, task.plan.stages[0])
     if not task.plan.has("shift-invert") or (task.M is not None and problem.locked is not None):
         return solve(problem) if form is None else _around_a_shift(task, form)
     if form is not None:
@@ -321,7 +316,9 @@ def _densely(task: Task) -> EigenResult:
     none: dict[str, Any] = dict.fromkeys(OF_ITERATIONS)
     dense = replace(task.problem, method="dense", **none)
     if task.interval is not None:
-        return task.solve_interval(dense, task.plan.stages[-1])
+        from .interval import solve_interval
+
+        return solve_interval(replace(task, problem=dense), task.interval, task.plan.stages[-1])
     if form is not None and sigma is not None:
         factors = form.factors
         if factors is not None and form.map.sigma != sigma:  # moved: an eigenvalue there counts as above it
@@ -338,12 +335,12 @@ def _densely(task: Task) -> EigenResult:
 
 def _without_shift(form: StandardForm, op: Operator, A: Any, M: Any) -> StandardForm | None:
     """Form a problem without the shift that another form of it has; None where that needs one."""
-    from ..transform.condensation import condensed_form
+    from ..transform.condensation import form_without_shift
     from ..transform.standard_form import standard_form
 
     try:
         if form.inner is form.A:
             return standard_form(op, A, M, math.inf, None, "reciprocal")
-        return standard_form(op, A, M, None)
+        return form_without_shift(op, A, M)
     except SingularError:
-        return condensed_form(op, A, M) if op.device == "cpu" and form.inner is not form.A else None
+        return None

@@ -44,7 +44,7 @@ SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
 MIXED = 0.03  # share of the distance from sigma above which a residual belongs to a mixture
 SHARE = 0.3  # limit on residuals of the square, in those that the estimate allows
 TIGHTER = 0.1  # factor of that share per further round
-ROUNDS = 3
+ROUNDS = 3  # solves for the square, at most
 
 
 @frozen

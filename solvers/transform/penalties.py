@@ -199,48 +199,49 @@ class Penalties:
         return _measured(replace(result, eigenvectors=X.astype(given.dtype)), A, M)
 
 
-@frozen
-class Parts:
-    """Requests for groups of eigenvalues, ascending, in the place of one."""
+def solve_in_parts(
+    whole: Request,
+    requests: list[Request],
+    matrices: tuple[Any, Any],
+    solve: Callable[[Request, str], EigenResult],
+) -> EigenResult:
+    """Solve for groups of eigenvalues, ascending, in the place of one, until the caller stops a solve.
 
-    whole: Request
-    requests: list[Request]
-    matrices: tuple[Any, Any]  # A and M on the host
-    solve_one: Callable[[Request, str], EigenResult]  # with a name for its checkpoint
-    given: dict[str, Any]  # entries of `info` that are the caller's
+    The matrices A and M are those of the host. `solve` also takes a name for a checkpoint.
+    """
+    interval, parts = whole.interval, []
+    for number, request in enumerate(requests, 1):
+        parts.append(solve(request, f"part{number}"))
+        if parts[-1].info["stopped"] in STOPPED:
+            break
+    result = functools.reduce(_above, _orthogonal(parts, requests, matrices))
+    if interval is None:
+        return result.with_info(k=whole.k, interval=None, counted=None, count_error=None)
+    found, is_whole = result.info["k"], len(parts) == len(requests)
+    refuse_more(found, whole.k)
+    ends = [end if math.isfinite(end) else None for end in interval]
+    missing = result.info["missing"] + (not is_whole)
+    result = result.with_info(counted=float(found), count_error=0.0, missing=missing)
+    return result.with_info(which="interval", interval=ends)
 
-    def solve(self) -> EigenResult:
-        """Solve for one group after the other, until the caller stops a solve."""
-        interval, parts = self.whole.interval, []
-        for number, request in enumerate(self.requests, 1):
-            parts.append(self.solve_one(request, f"part{number}"))
-            if parts[-1].info["stopped"] in STOPPED:
-                break
-        result = functools.reduce(_above, self._orthogonal(parts)).with_info(**self.given)
-        if interval is None:
-            return result.with_info(k=self.whole.k, interval=None, counted=None, count_error=None)
-        found, is_whole = result.info["k"], len(parts) == len(self.requests)
-        refuse_more(found, self.whole.k)
-        ends = [end if math.isfinite(end) else None for end in interval]
-        missing = result.info["missing"] + (not is_whole)
-        result = result.with_info(counted=float(found), count_error=0.0, missing=missing)
-        return result.with_info(which="interval", interval=ends)
 
-    def _orthogonal(self, parts: list[EigenResult]) -> list[EigenResult]:
-        """Make the vectors of parts orthogonal: those of penalties, less accurate, to the others."""
-        A, M = map(sp.csr_array, self.matrices)
-        basis = np.zeros((A.shape[0], 0))
-        for i in sorted(range(len(parts)), key=lambda i: self.requests[i].which != "LM"):
-            given = parts[i].eigenvectors
-            X = to_host(given).astype(np.promote_types(given.dtype, np.float64))
-            if basis.shape[1] and X.shape[1]:
-                X -= basis @ (basis.conj().T @ (M @ X))
-                X /= np.sqrt((X.conj() * (M @ X)).real.sum(axis=0))
-                parts[i] = _measured(replace(parts[i], eigenvectors=X.astype(given.dtype)), A, M)
-                vectors = array_namespace(given).asarray(parts[i].eigenvectors)
-                parts[i] = replace(parts[i], eigenvectors=vectors)
-            basis = np.concatenate([basis, X], axis=1)
-        return parts
+def _orthogonal(
+    parts: list[EigenResult], requests: list[Request], matrices: tuple[Any, Any]
+) -> list[EigenResult]:
+    """Make the vectors of parts orthogonal: those of penalties, less accurate, to the others."""
+    A, M = map(sp.csr_array, matrices)
+    basis = np.zeros((A.shape[0], 0))
+    for i in sorted(range(len(parts)), key=lambda i: requests[i].which != "LM"):
+        given = parts[i].eigenvectors
+        X = to_host(given).astype(np.promote_types(given.dtype, np.float64))
+        if basis.shape[1] and X.shape[1]:
+            X -= basis @ (basis.conj().T @ (M @ X))
+            X /= np.sqrt((X.conj() * (M @ X)).real.sum(axis=0))
+            parts[i] = _measured(replace(parts[i], eigenvectors=X.astype(given.dtype)), A, M)
+            vectors = array_namespace(given).asarray(parts[i].eigenvectors)
+            parts[i] = replace(parts[i], eigenvectors=vectors)
+        basis = np.concatenate([basis, X], axis=1)
+    return parts
 
 
 def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
