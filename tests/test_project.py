@@ -215,7 +215,7 @@ def test_importing_blockvec_imports_neither_optional_nor_slow_packages() -> None
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-AFTER_IMPORT = ["solvers.call", "solvers.preparation", "solvers.drivers", "solvers.iterations.lanczos"]
+AFTER_IMPORT = ["solvers.call", "solvers.stages.run", "solvers.stages.drivers", "solvers.iterations.lanczos"]
 # Alternatives that other problems, devices, files or processes take.
 ALTERNATIVES = """
 blockvec.bench blockvec.explanation blockvec.operators.factorization blockvec.operators.krylov_steps
@@ -225,7 +225,7 @@ blockvec.kernels.build blockvec.kernels.elementwise blockvec.kernels.families
 blockvec.kernels.dense blockvec.kernels.sparse blockvec.kernels.selection
 blockvec.io.matrixmarket blockvec.io.petsc blockvec.models.catalogue blockvec.models.lattice
 blockvec.parallel.files blockvec.operators.distributed blockvec.operators.partition
-solvers.counting solvers.factorization solvers.interior_filter solvers.interval solvers.linear
+solvers.counting solvers.factorization solvers.stages.window solvers.stages.interval solvers.linear
 solvers.iterations.jacobi_davidson solvers.iterations.jd_options solvers.iterations.spectrum
 solvers.orthogonalization.policies solvers.replacement
 solvers.transform.solution solvers.transform.standard_form solvers.transform.spectral_map

@@ -25,13 +25,12 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
 
 from blockvec import array_namespace
-from blockvec.interchange import ArrayKind
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit, on_host
@@ -40,9 +39,6 @@ from ..iterations.rayleigh_ritz import FLOOR, Selection
 from ..placement import is_affordable
 from ..problem import STOPPED
 from ..result import EigenResult, refuse_more
-
-if TYPE_CHECKING:
-    from ..preparation import Prepared
 
 # Share of the norm of most rows: a limit of rounding above it leaves eigenvalues few digits.
 LOST = 1e-3
@@ -210,16 +206,14 @@ class Parts:
     whole: Request
     requests: list[Request]
     matrices: tuple[Any, Any]  # A and M on the host
-    prepare: Callable[[Request, str], Prepared]  # of a request, and a name for its checkpoint
-    caller: ArrayKind | None
+    solve_one: Callable[[Request, str], EigenResult]  # with a name for its checkpoint
     given: dict[str, Any]  # entries of `info` that are the caller's
-    processes: None = None  # rows that are split over some have no penalties looked for
 
     def solve(self) -> EigenResult:
         """Solve for one group after the other, until the caller stops a solve."""
         interval, parts = self.whole.interval, []
         for number, request in enumerate(self.requests, 1):
-            parts.append(self.prepare(request, f"part{number}").solve())
+            parts.append(self.solve_one(request, f"part{number}"))
             if parts[-1].info["stopped"] in STOPPED:
                 break
         result = functools.reduce(_above, self._orthogonal(parts)).with_info(**self.given)
@@ -260,7 +254,7 @@ def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
 
 def _above(low: EigenResult, high: EigenResult) -> EigenResult:
     """Join the results for two groups; values of the lower one that reach the other may be the same ones."""
-    from ..combine import are_apart, both_described, concatenated, continued
+    from ..stages.combine import are_apart, both_described, concatenated, continued
 
     info, verification = both_described(high, low), low.verification.joined(high.verification)
     info["k"] = low.info["k"] + high.info["k"]

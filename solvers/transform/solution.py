@@ -16,7 +16,13 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import blas_threads, matrix_on_host, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, to_host
 from ..column_block import ColumnBlock
-from ..combine import (
+from ..factorization.inertia import proof_around
+from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
+from ..iterations.spectrum import sketch_of
+from ..linear.preconditioners import following
+from ..problem import STOPPED, Problem, Verification
+from ..result import EigenResult, InfiniteError
+from ..stages.combine import (
     COUNTED,
     concatenated,
     continued,
@@ -27,13 +33,7 @@ from ..combine import (
     staged,
     totals,
 )
-from ..drivers import solve
-from ..factorization.inertia import proof_around
-from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
-from ..iterations.spectrum import sketch_of
-from ..linear.preconditioners import following
-from ..problem import STOPPED, Problem, Verification
-from ..result import EigenResult, InfiniteError
+from ..stages.drivers import solve
 from .deflation import solve_around
 from .inner_product import applied, orthonormal
 from .refinement import refined_pairs

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from blockvec import as_operator
 from blockvec.errors import BreakdownError
 from blockvec.models import model
-from solvers import auto_end, eigsh
-from solvers.auto_end import LOOK_STEPS
+from solvers import eigsh
 from solvers.factorization.work import FactorWork
+from solvers.stages import end
+from solvers.stages.end import LOOK_STEPS
 from tests.benchmarks.eigsh_easy import laplacian, power_law_graph, regular_graph
 
 NEAREST = {"which": "SM"}, {"sigma": 0.0}
@@ -49,13 +50,13 @@ def solve(A: Any, k: int, **options: Any) -> Any:
 
 def see_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let looks see values above zero only."""
-    sketch_of = auto_end.sketch_of
+    sketch_of = end.sketch_of
 
     def one_side(operator: Any, steps: int) -> Any:
         seen = sketch_of(operator, steps)
         return replace(seen, theta=np.abs(seen.theta) + 0.1)
 
-    monkeypatch.setattr(auto_end, "sketch_of", one_side)
+    monkeypatch.setattr(end, "sketch_of", one_side)
 
 
 @pytest.fixture(name="no_factors")
@@ -112,9 +113,9 @@ def test_zeros_of_vectors_that_are_not_quite_orthogonal_are_not_beyond_zero(n: i
 
 def test_graphs_with_hubs_take_fewer_seconds_than_their_factors() -> None:
     A = laplacian(power_law_graph(np.random.default_rng(3), 4000))
-    predicted_s = auto_end.may_be_quick(A, as_operator(A), 4)
+    predicted_s = end.may_be_quick(A, as_operator(A), 4)
     assert predicted_s is not None
-    seen = auto_end.look(as_operator(A), 0.0, predicted_s)
+    seen = end.look(as_operator(A), 0.0, predicted_s)
     assert seen.end == "SA"
     assert seen.iteration_s < 0.1 * seen.factors_s
     result = solve(A, 4, which="SM", tol=1e-8)
@@ -236,7 +237,7 @@ def test_options_about_solves_around_a_number_are_honoured(
     def refuse(*_: Any) -> Any:
         raise AssertionError("a look")
 
-    monkeypatch.setattr(auto_end, "look", refuse)
+    monkeypatch.setattr(end, "look", refuse)
     A = sp.csr_array(random_graph() + sp.eye_array(1500))
     assert "factorised" in solve(A, 3, sigma=0.5, **options).info["why"]
 

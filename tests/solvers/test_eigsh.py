@@ -26,16 +26,15 @@ from solvers import (
     JacobiDavidsonOptions,
     JacobiPreconditioner,
     NoConvergence,
-    drivers,
     eigsh,
-    stages,
 )
 from solvers.column_block import ColumnBlock, ColumnOperator
-from solvers.combine import both_ends
 from solvers.iterations import lanczos
 from solvers.iterations.rayleigh_ritz import Tolerance, select
 from solvers.problem import Problem
 from solvers.runtime.interrupts import deferred_interrupt
+from solvers.stages import drivers, run
+from solvers.stages.combine import both_ends
 from tests.untidy import FORMS, kept, untidy
 
 ITERATIONS = ("lanczos", "filter", "jd")
@@ -317,8 +316,8 @@ def test_the_users_matrices_stay_as_they_are(
     solves("LA", pair, (pair + sigma) / (pair - sigma), M=M, sigma=sigma, mode="cayley")
     solves("LM", inverted[1], 1 / (1 - sigma * pair), matrix=M, M=A, sigma=sigma, mode="buckling")
     for name, value in {"shift_invert_s": lambda *_: 0, "LEAST_S": 0, "ELEMENT_S": 0}.items():
-        monkeypatch.setattr(stages, name, value)  # then on to factorisations
-    monkeypatch.setitem(stages.PAIR_RESTARTS, "host", 1)
+        monkeypatch.setattr(run, name, value)  # then on to factorisations
+    monkeypatch.setitem(run.PAIR_RESTARTS, "host", 1)
     assert solves("SA", alone, alone, block_size=2, ncv=6) == "shift-invert"
     assert solves("SA", pair, pair, M=M, block_size=2, ncv=6) == "shift-invert"
     solves("LM", alone, inverted[0], sigma=0.0)

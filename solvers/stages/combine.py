@@ -11,7 +11,7 @@ import numpy as np
 
 from blockvec import BlockVector, array_namespace
 
-from .blocks import (
+from ..blocks import (
     Block,
     RealArray,
     apply_in_ranges,
@@ -21,15 +21,15 @@ from .blocks import (
     small_matrix,
     to_host,
 )
-from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
-from .orthogonalization import orthogonalize
-from .orthogonalization.factors import cholesky_factor
-from .problem import IterationState, Problem
-from .result import EigenResult, SolveInfo
-from .runtime.processes import delivered
+from ..iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
+from ..orthogonalization import orthogonalize
+from ..orthogonalization.factors import cholesky_factor
+from ..problem import IterationState, Problem
+from ..result import EigenResult, SolveInfo
+from ..runtime.processes import delivered
 
 if TYPE_CHECKING:
-    from .transform.spectral_map import SpectralMap
+    from ..transform.spectral_map import SpectralMap
 
 COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),

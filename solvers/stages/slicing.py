@@ -29,14 +29,14 @@ import numpy as np
 from blockvec import BlockVector, __version__
 from blockvec.errors import BreakdownError
 
-from .blocks import Block, RealArray, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
-from .factorization.pencil import Cut, Pencil, uncertain
-from .iterations.krylov import BlockKrylov
-from .iterations.run import Run
-from .orthogonalization.factors import gram_root
-from .problem import IterationState, Problem
-from .runtime.checkpoint import probe
-from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
+from ..blocks import Block, RealArray, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
+from ..factorization.pencil import Cut, Pencil, uncertain
+from ..iterations.krylov import BlockKrylov
+from ..iterations.run import Run
+from ..orthogonalization.factors import gram_root
+from ..problem import IterationState, Problem
+from ..runtime.checkpoint import probe
+from ..transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
 
 PER_SHIFT = 64  # values that one shift looks for: more make the basis costly, fewer the factorisations
 COLUMNS = 2.5  # columns of a basis per value looked for, where there are more than that

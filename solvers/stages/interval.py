@@ -17,26 +17,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator
-from blockvec.errors import OptionError
 
-from .arguments import blas_threads
-from .blocks import RealArray, pick, to_host
+from ..arguments import blas_threads
+from ..blocks import RealArray, pick, to_host
+from ..costs import dense_is_faster
+from ..counting import estimate
+from ..factorization.pencil import Pencil, eigenvalue_rounding
+from ..placement import require_factors
+from ..planning import Stage
+from ..problem import Problem, Verification
+from ..result import EigenResult, SingularError, described, refuse_more
+from ..runtime.interrupts import deferred_interrupt
+from ..runtime.memory import require_memory
+from ..transform.solution import as_rounding_allows, solve_transformed
+from ..transform.spectral_map import SpectralMap
+from ..transform.standard_form import StandardForm, standard_form
 from .combine import one_after_other, staged
-from .costs import dense_is_faster
-from .counting import estimate
 from .drivers import solve
-from .factorization.pencil import Pencil, eigenvalue_rounding
-from .placement import can_factorise, require_factors
-from .problem import Problem, Verification
-from .result import EigenResult, SingularError, described, refuse_more
-from .runtime.interrupts import deferred_interrupt
-from .runtime.memory import require_memory
 from .slicing import PER_SHIFT, Slicing, basis_columns
-from .transform.solution import as_rounding_allows, solve_transformed
-from .transform.spectral_map import SpectralMap
-from .transform.standard_form import StandardForm, standard_form
 
-METHODS = ("auto", "filter", "dense")
 SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 4  # pairs asked for beyond the estimate and its error
 GROWTH = 1.5  # of their number, while none of them lies outside
@@ -44,31 +43,17 @@ ROUNDS = 8
 AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
 
-def check_with_interval(*, method: str, which: str, mode: str, **options: Any) -> None:
-    """Refuse options of `eigsh` that an interval has no use for; `options` have the default None."""
-    given = [name for name, value in options.items() if value is not None]
-    given += ["which"] * (which != "LM") + ["mode"] * (mode != "normal")
-    if given:
-        raise OptionError(f"{given[0]}: all eigenvalues in the interval are computed; leave it out.")
-    if method not in METHODS:
-        known = ", ".join(map(repr, METHODS))
-        raise OptionError(f"method: got {method!r} with an interval; give one of {known}.")
-
-
 def solve_interval(
-    problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None
+    problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None, stage: Stage
 ) -> EigenResult:
-    """Compute all eigenpairs of A, or of A and M, in [low, high].
+    """Compute all eigenpairs of A, or of A and M, in [low, high], by a stage of a plan.
 
     `problem.operator` applies A. More than `most` pairs are refused.
     """
-    op, method = problem.operator, problem.method
-    why = dense_is_faster(problem.n, 0, op.device, "interval") if method == "auto" and M is None else None
-    if method == "dense" or why is not None:
-        return _densely(problem, A, M, low, high, most, why or problem.method_why)
-    if method == "auto" and can_factorise(op, A, M):
-        return _by_slices(problem, A, M, low, high, most)
-    return _by_iteration(problem, A, M, low, high, most)
+    if stage.name == "dense":
+        return _densely(problem, A, M, low, high, most, stage.why)
+    by_stage = _by_slices if stage.name == "slices" else _by_iteration
+    return by_stage(problem, A, M, low, high, most)
 
 
 def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
@@ -144,10 +129,9 @@ def _densely(
     """Compute the whole spectrum by dense LAPACK and select."""
     form = _form(problem, A, M)
     n = problem.n if form is None else form.operator.shape[0]
-    result = _solved(form, replace(problem, method="dense", k=n, which="SA", block_size=None))
-    result = _selected(result, low, high, most)
-    why = why if problem.method == "auto" else result.info["why"]
-    return result.with_info(why=why, counted=float(result.info["k"]), count_error=0.0)
+    whole = replace(problem, method="dense", method_why=why, k=n, which="SA", block_size=None)
+    result = _selected(_solved(form, whole), low, high, most)
+    return result.with_info(counted=float(result.info["k"]), count_error=0.0)
 
 
 def _solved(form: StandardForm | None, problem: Problem) -> EigenResult:
@@ -164,7 +148,7 @@ def _form(problem: Problem, A: Any, M: Any) -> StandardForm | None:
     except SingularError:
         if not problem.may_be_dense or operator.device != "cpu":
             raise
-        from .transform.condensation import condensed_form
+        from ..transform.condensation import condensed_form
 
         if (form := condensed_form(operator, A, M)) is None:
             raise

@@ -15,11 +15,11 @@ from blockvec import Operator as ArrayOperator
 from blockvec.errors import BreakdownError
 from blockvec.parallel import share
 
-from .arguments import is_explicit
-from .blocks import Block, Operator, RealArray, to_host
-from .costs import fits_dense
-from .iterations.rayleigh_ritz import Selection, select
-from .runtime.memory import require_memory
+from ..arguments import is_explicit
+from ..blocks import Block, Operator, RealArray, to_host
+from ..costs import fits_dense
+from ..iterations.rayleigh_ritz import Selection, select
+from ..runtime.memory import require_memory
 
 IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
 # Rows, and rows per pair, from which on selected vectors of a tridiagonal matrix take less time than all:

@@ -26,16 +26,16 @@ from blockvec import Operator
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
-from .arguments import is_explicit
-from .blocks import to_host
-from .costs import dense_is_faster, product_s, rates
+from ..arguments import is_explicit
+from ..blocks import to_host
+from ..costs import dense_is_faster, product_s, rates
+from ..iterations.rayleigh_ritz import Which
+from ..iterations.spectrum import Sketch, sketch_of
+from ..placement import place_of
+from ..problem import STOPPED, IterationState, Problem, Successor, stops
+from ..result import EigenResult
+from ..settle import is_complete
 from .drivers import solve
-from .iterations.rayleigh_ritz import Which
-from .iterations.spectrum import Sketch, sketch_of
-from .placement import place_of
-from .problem import STOPPED, IterationState, Problem, Successor, stops
-from .result import EigenResult
-from .settle import is_complete
 
 LOOK_STEPS = 16  # columns
 NOISE = 100.0  # rounding errors of a Ritz value
@@ -58,7 +58,7 @@ def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
 
     Where nothing can factorise these are infinite.
     """
-    from .factorization.work import FactorWork
+    from ..factorization.work import FactorWork
 
     if k < 1 or dense_is_faster(op.shape[0], k, "cpu", "end") is not None:
         return None
