@@ -20,7 +20,6 @@ from blockvec.parallel import Communicator
 from .arguments import check_precision, device_of, farthest, integer, is_explicit, positive
 from .blocks import column_factors, to_host
 from .call import DOUBLE, Call, called
-from .column_block import SHORT_ROWS
 from .iterations.rayleigh_ritz import Selection
 from .placement import Placement
 from .planning import Plan
@@ -28,6 +27,7 @@ from .problem import Problem
 from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import refuse_factorisation, shares
 from .runtime.progress import progress_bar
+from .sizes import SHORT_ROWS
 from .stages import Task, run_stages
 from .transform.penalties import LOST, Parts, Penalties, Request, lost_digits
 from .transform.scaling import Scaling, measured, product_rounding

@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import Profile
+from blockvec import Operator, Profile
 from blockvec.system.frozen import frozen
 
 from ..blocks import (
     Array,
     Block,
+    ColumnBlock,
     LinearMap,
     RealArray,
     assign,
@@ -37,7 +38,6 @@ from ..blocks import (
     to_host,
     width_padding,
 )
-from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import gram_root
 from .counts import Counts
@@ -133,9 +133,9 @@ class BlockKrylov:
         self._partial: PartialRecurrence | None = None
         self.steps = Steps()
         if isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD":
-            is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "image", None) is None
-            if is_single and isinstance(operator, ColumnOperator):
-                self._partial = PartialRecurrence(operator.add_vector, buffer)
+            is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "inner", None) is None
+            if is_single and isinstance(operator, Operator):
+                self._partial = PartialRecurrence(operator.vector_adder(is_hermitian=True), buffer)
             self.steps = ColumnSteps(buffer, self._partial)
         elif M is None and is_queued(operator, buffer):
             self.steps = QueuedSteps(operator, buffer, block_size)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, cast
 from blockvec import Profile
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block, LinearMap, ceil_div, round_up
-from ..column_block import ColumnBlock
+from ..blocks import Array, Block, ColumnBlock, LinearMap, ceil_div, round_up
 from ..orthogonalization import orthogonalize
 from ..orthogonalization.factors import PLAIN_GROWTH, square
 from ..orthogonalization.host_step import host_step
@@ -122,7 +121,6 @@ class ColumnSteps(Steps):
     """Steps on column-major columns: those of single ones by a recurrence, where that is enough."""
 
     def __init__(self, buffer: ColumnBlock, partial: PartialRecurrence | None) -> None:
-        self._inner: Callable[[Array], Array] | None = getattr(buffer, "image", None)  # products with M
         self._partial = partial
 
     def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
@@ -169,11 +167,8 @@ class ColumnSteps(Steps):
         """
         buffer, step = cast(ColumnBlock, space.buffer), min(space.block_size, space.w)
         begin, end = space.n_locked + space.m, space.n_locked + space.m + space.w
-        X, W = (type(buffer)(buffer.array[:, i : i + step], buffer.layout) for i in (begin, end))
-        space.operator.apply(X, out=W)
-        S, R, length, reductions = host_step(
-            W, buffer.array[:, :end], self._window(space), space.scale, self._inner
-        )
+        W = space.operator.apply(buffer[:, begin : begin + step], out=buffer[:, end : end + step])
+        S, R, length, reductions = host_step(W, space.basis, self._window(space), space.scale)
         if R is None:
             result = orthogonalize(W, space.basis, scale=length, rng=space.rng)
             S, R, reductions = S + result.S, result.R, reductions + result.reductions

@@ -23,8 +23,7 @@ import numpy as np
 
 from blockvec import BlockVector, Operator, RowFunction, array_namespace
 
-from ..blocks import Array, Block, small_matrix, to_host
-from ..column_block import ColumnBlock, ColumnOperator
+from ..blocks import Array, Block, ColumnBlock, applied, small_matrix, to_host
 from ..orthogonalization import orthogonalize
 
 AnyType = TypeVar("AnyType", BlockVector, ColumnBlock)
@@ -58,17 +57,6 @@ def inner_product_columns(blocks: type[BlockVector]) -> type[ColumnBlock]:
     return ColumnBlock if M is None else _with_inner_product(ColumnBlock, M, getattr(blocks, "weights", None))
 
 
-def applied(M: Operator | None, X: Any) -> Any:
-    """Compute M X; X itself for the identity."""
-    if M is None:
-        return X
-    if isinstance(X, ColumnBlock):
-        if M.dtype == X.dtype:
-            return ColumnOperator(M).apply(ColumnBlock(X.array, X.layout))
-        return ColumnBlock(M.apply(BlockVector(np.ascontiguousarray(X.array))).array)
-    return M.apply(X)
-
-
 def orthonormal(X: Block, inner: Operator | None) -> Block:
     """Orthonormalise columns in their order: each changes by parts along those before it only.
 
@@ -98,11 +86,6 @@ def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None)
         __slots__ = ()
         inner, weights = M, factors
 
-        @staticmethod
-        def image(W: Array) -> Array:
-            product: Array = applied(M, base(W)).array
-            return product
-
         def random_like(self, n_cols: int, rng: Any = None) -> Any:
             X = super().random_like(n_cols, rng)
             if factors is not None:
@@ -127,21 +110,3 @@ def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None)
             return norms
 
     return InnerProductBlock
-
-
-class InnerProductOperator:
-    """An operator whose results are blocks of a type; see `solvers.blocks.Operator`."""
-
-    def __init__(self, operator: Operator, blocks: type[BlockVector]) -> None:
-        self.operator, self._blocks = operator, blocks
-        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
-        self.layout = operator.layout
-
-    def apply(self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0) -> Any:
-        """Compute alpha (A - shift I) X + beta out."""
-        result = self.operator.apply(X, out, alpha, beta, shift)
-        return self._blocks(result.array) if out is None else out
-
-    def affine(self, alpha: float, shift: float) -> InnerProductOperator:
-        """Make alpha (A - shift I) an operator of its own."""
-        return InnerProductOperator(self.operator.affine(alpha, shift), self._blocks)
