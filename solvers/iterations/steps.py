@@ -1,21 +1,19 @@
 """Steps of a block Krylov decomposition: three kinds, of which an object is chosen once per decomposition.
 
-Steps on column-major columns of the host are taken in place, of single columns by a recurrence. Steps on a
-GPU are queued without waiting for their results. All others, and those that need more, are taken with care.
+Steps of single column-major vectors of the host are taken by a recurrence. Steps on a GPU are queued without
+waiting for their results. All others, and those that need more, are taken with care.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from blockvec import Profile
 from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, ColumnBlock, LinearMap, ceil_div, round_up
-from ..orthogonalization import orthogonalize
 from ..orthogonalization.factors import PLAIN_GROWTH, square
-from ..orthogonalization.host_step import host_step
 from ..orthogonalization.queued_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
@@ -64,8 +62,14 @@ class Steps:
         return result.R
 
     def _operands(self, space: BlockKrylov) -> tuple[Block, Block, Block]:
-        """Return a copy of the next pending columns, a block for their product, and columns for new ones."""
+        """Return the next pending columns, a block for their product, and columns for new ones.
+
+        The first two are copies that are contiguous; column-major ones are contiguous where they are.
+        """
         step, known = min(space.block_size, space.w), space.m + space.w
+        if isinstance(space.buffer, ColumnBlock) and step <= space.room:
+            into = space.columns(known, known + step)
+            return space.columns(space.m, space.m + step), into, into
         if self._scratch is None or self._scratch[0].shape[1] != step:
             self._scratch = space.buffer.like(step), space.buffer.like(step)
         X, W = self._scratch
@@ -117,24 +121,24 @@ class Steps:
         """Drop queued steps without waiting for them, and what was learned from them."""
 
 
-class ColumnSteps(Steps):
-    """Steps on column-major columns: those of single ones by a recurrence, where that is enough."""
+class SingleSteps(Steps):
+    """Steps of single column-major vectors by a recurrence, where that is enough."""
 
-    def __init__(self, buffer: ColumnBlock, partial: PartialRecurrence | None) -> None:
+    def __init__(self, partial: PartialRecurrence) -> None:
         self._partial = partial
 
     def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
-        """Take a step in place, or several of single columns."""
-        if space.room < min(space.block_size, space.w):
+        """Take several steps of single vectors, or a careful one."""
+        if space.room < min(space.block_size, space.w) or not self._take_singly(space, until, stop):
             self._take_carefully(space)
-        elif not self._take_singly(space, until, stop):
-            self._take_in_place(space)
+            if space.w == 1:
+                self._partial.began(space.H, space.m)
 
     @Profile.timed("orthogonalisation")
     def _take_singly(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> bool:
         """Take steps of the recurrence of single vectors, where that is enough."""
         partial = self._partial
-        if partial is None or space.w != 1:
+        if space.w != 1:
             return False
         begin, end = space.m, min(max(until, space.m + 1), space.capacity - 1, space.m + space.room)
         H, loss, counts = space.H, space.loss, space.counts
@@ -159,23 +163,6 @@ class ColumnSteps(Steps):
                 break
         counts.apply(1, space.m - begin)
         return space.m > begin
-
-    def _take_in_place(self, space: BlockKrylov) -> None:
-        """Apply the operator to columns of the buffer, and orthonormalise the result there.
-
-        Columns are contiguous blocks, which need no copies; the usual case takes no call of `orthogonalize`.
-        """
-        buffer, step = cast(ColumnBlock, space.buffer), min(space.block_size, space.w)
-        begin, end = space.n_locked + space.m, space.n_locked + space.m + space.w
-        W = space.operator.apply(buffer[:, begin : begin + step], out=buffer[:, end : end + step])
-        S, R, length, reductions = host_step(W, space.basis, self._window(space), space.scale)
-        if R is None:
-            result = orthogonalize(W, space.basis, scale=length, rng=space.rng)
-            S, R, reductions = S + result.S, result.R, reductions + result.reductions
-        self._note(space, space.m, space.m + space.w, S, R, reductions)
-        self._advance(space, step)
-        if self._partial is not None and space.w == 1:
-            self._partial.began(space.H, space.m)
 
 
 class QueuedSteps(Steps):
