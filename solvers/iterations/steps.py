@@ -17,10 +17,10 @@ from ..orthogonalization.factors import PLAIN_GROWTH, square
 from ..orthogonalization.queued_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
-    ReportOfSeveral,
-    StepReport,
+    Wait,
     is_easy,
     queue_step,
+    step_of_several,
 )
 from ..runtime.processes import everywhere
 from .partial import LEAST_LOSS, PartialRecurrence
@@ -174,7 +174,7 @@ class QueuedSteps(Steps):
         self.takes_launches = self._launches is not None
         self._waits = False  # for each step, after one that was not enough and others like it
         # Of queued steps: m and m + w before each.
-        self._reports: list[tuple[int, int, StepReport | ReportOfSeveral]] = []
+        self._reports: list[tuple[int, int, Wait]] = []
 
     def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
         """Queue a step, or several by launches."""
@@ -196,9 +196,9 @@ class QueuedSteps(Steps):
 
     def _queue(self, space: BlockKrylov) -> None:
         X, W, into = self._operands(space)
-        step = queue_step(space.operator.apply(X, out=W), space.filled_basis(), self._window(space), into)
-        columns = space.n_locked + space.filled(space.m + space.w)
-        self._reports.append((space.m, space.m + space.w, StepReport(step, columns)))
+        W, basis = space.operator.apply(X, out=W), space.filled_basis()
+        wait = queue_step(W, basis, self._window(space), into)
+        self._reports.append((space.m, space.m + space.w, wait))
         self._advance(space, space.block_size)
         self._bound(space)
 
@@ -216,7 +216,7 @@ class QueuedSteps(Steps):
         columns = (space.n_locked + size for size in (m, end, space.full_until))
         wait = launches.queue(X, W, *columns, space.n_locked, count, QUEUED_ENOUGH * b, PLAIN_GROWTH)
         for step in range(count):
-            report = ReportOfSeveral(wait, step, space.buffer.dtype)
+            report = step_of_several(wait, step, space.buffer.dtype)
             self._reports.append((space.m, space.m + space.w, report))
             self._advance(space, b)
         if not takes_several:
@@ -236,8 +236,8 @@ class QueuedSteps(Steps):
 
     def _settle_first(self, space: BlockKrylov) -> bool:
         """Wait for the first queued step; if it was not enough, discard all, take it again, return False."""
-        m, known, report = self._reports.pop(0)
-        S, R = report.wait(space.scale)
+        m, known, wait = self._reports.pop(0)
+        S, R = wait(space.scale)
         if R is not None:
             self._note(space, m, known, S, R, REDUCTIONS)
             return True
