@@ -15,7 +15,6 @@ from blockvec.system.frozen import frozen
 
 from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
-from .column_block import SHORT_ROWS
 from .costs import INDEX_BYTES, Rival, dense_is_faster, most_calls, product_s, rates, step_s
 from .iterations.filter import FEW_PAIRS, PAIR, choose_degree, filter_width
 from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
@@ -24,7 +23,6 @@ from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.memory import require_memory
 from .runtime.progress import logger
 from .stages.dense import dense_bytes
-from .transform.inner_product import InnerProductOperator
 
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
@@ -42,6 +40,7 @@ FUNCTION_BYTES = 1 << 30  # bytes: of the largest basis for them
 MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
 MANY_PAIRS = 20  # pairs that pay for a block of four corrections
 LEAST_STEPS = 8  # steps of a large block for which a basis needs room
+SHORT_ROWS = 1 << 17  # rows of columns up to which blocks on the host are column-major
 SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
 # Upper bounds of the basis of a window, in vectors and bytes: in the middle of a spin chain's spectrum
 # (12 870 rows) 256 took half of the time and a third of the columns of 82, on a sheet of graphene the same.
@@ -224,7 +223,7 @@ def _is_function_of_gpu(problem: Problem) -> bool:
 def has_short_columns(problem: Problem) -> bool:
     """Check whether Lanczos runs on column-major blocks: steps take as long as their calls."""
     op = problem.operator
-    is_here = op.device == "cpu" and isinstance(op, ArrayOperator | DescribedOperator | InnerProductOperator)
+    is_here = op.device == "cpu" and isinstance(op, ArrayOperator | DescribedOperator)
     is_usual = problem.target is None and op.dtype.char in "dD"
     return is_here and is_usual and op.shape[0] <= SHORT_ROWS
 

@@ -14,7 +14,7 @@ from blockvec import BlockVector, RowLayout, as_operator, models, profile
 from blockvec.errors import BreakdownError, FormatError, OptionError, ShapeError
 from blockvec.parallel import communicator, recorded_traffic, share
 from solvers import EigenResult, NoConvergence, eigsh
-from solvers.column_block import ColumnBlock
+from solvers.blocks import ColumnBlock
 from solvers.orthogonalization import orthogonalize
 from tests.contract.blocks import host
 from tests.distributed import Work, integers, layouts, listed_in

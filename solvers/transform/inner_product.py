@@ -23,8 +23,7 @@ import numpy as np
 
 from blockvec import BlockVector, Operator, RowFunction, array_namespace, as_operator
 
-from ..blocks import Array, Block, small_matrix, to_host
-from ..column_block import ColumnBlock, ColumnOperator
+from ..blocks import Array, Block, ColumnBlock, applied, small_matrix, to_host
 from ..factorization.root import root_factor
 from ..orthogonalization import orthogonalize
 
@@ -57,17 +56,6 @@ def inner_product_columns(blocks: type[BlockVector]) -> type[ColumnBlock]:
     """Return the type of column-major blocks with the inner product of a type of blocks."""
     M = getattr(blocks, "inner", None)
     return ColumnBlock if M is None else _with_inner_product(ColumnBlock, M, getattr(blocks, "weights", None))
-
-
-def applied(M: Operator | None, X: Any) -> Any:
-    """Compute M X; X itself for the identity."""
-    if M is None:
-        return X
-    if isinstance(X, ColumnBlock):
-        if M.dtype == X.dtype:
-            return ColumnOperator(M).apply(ColumnBlock(X.array, X.layout))
-        return ColumnBlock(M.apply(BlockVector(np.ascontiguousarray(X.array))).array)
-    return M.apply(X)
 
 
 def isotropic(
@@ -118,11 +106,6 @@ def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None)
         __slots__ = ()
         inner, weights = M, factors
 
-        @staticmethod
-        def image(W: Array) -> Array:
-            product: Array = applied(M, base(W)).array
-            return product
-
         def random_like(self, n_cols: int, rng: Any = None) -> Any:
             X = super().random_like(n_cols, rng)
             if factors is not None:
@@ -147,22 +130,3 @@ def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None)
             return norms
 
     return InnerProductBlock
-
-
-class InnerProductOperator:
-    """An operator whose results are blocks of a type; see `solvers.blocks.Operator`."""
-
-    def __init__(self, operator: Operator, blocks: type[BlockVector]) -> None:
-        self.operator, self._blocks = operator, blocks
-        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
-        self.layout = operator.layout
-
-    def apply(self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0) -> Any:
-        """Compute alpha (A - shift I) X + beta out."""
-        assert isinstance(X, self._blocks)  # another inner product would make wrong values of right products
-        result = self.operator.apply(X, out, alpha, beta, shift)
-        return self._blocks(result.array) if out is None else out
-
-    def affine(self, alpha: float, shift: float) -> InnerProductOperator:
-        """Make alpha (A - shift I) an operator of its own."""
-        return InnerProductOperator(self.operator.affine(alpha, shift), self._blocks)

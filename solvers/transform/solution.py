@@ -14,8 +14,17 @@ from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, matrix_on_host, tall_block
-from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, to_host
-from ..column_block import ColumnBlock
+from ..blocks import (
+    Array,
+    Block,
+    ColumnBlock,
+    RealArray,
+    applied,
+    column_factors,
+    columns_of,
+    side_by_side,
+    to_host,
+)
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of
@@ -35,7 +44,7 @@ from ..stages.combine import (
 )
 from ..stages.drivers import solve
 from .deflation import solve_around
-from .inner_product import applied, orthonormal
+from .inner_product import orthonormal
 from .refinement import refined_pairs
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
 from .standard_form import StandardForm
