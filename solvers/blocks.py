@@ -1,6 +1,9 @@
 """Blocks and operators as solvers see them: protocols for the type checker, and operations on columns.
 
 `blockvec.BlockVector` and `blockvec.Operator` satisfy the protocols, as does every class with these members.
+So does `ColumnBlock`, the column-major block of blockvec whose operations are not checked: Lanczos runs on
+such blocks for columns of up to `solvers.sizes.SHORT_ROWS` rows. It is the only name that solvers import from
+blockvec and that is not public.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import Applied, BlockVector, RowLayout, array_namespace, start_copy
+from blockvec.blocks.columns import ColumnBlock as ColumnBlock
 
 Array = NDArray[Any]  # a NumPy array, or a CuPy array, which has the same interface
 RealArray = NDArray[np.float64]
@@ -121,6 +125,11 @@ ORDINARY = 1 / 6  # share of the exponents of a type that ordinary numbers have
 AnyBlock = TypeVar("AnyBlock", bound=Block)
 
 
+def summed(layout: RowLayout | None, part: Array) -> Array:
+    """Add a small array over the processes that share the rows."""
+    return part if layout is None else layout.sum(part)
+
+
 def width_padding(block: Block) -> int:
     """Return the number to whose multiples zero columns fill up blocks on the device of this one."""
     return 1 if block.device == "cpu" else PADDING
@@ -202,6 +211,11 @@ def in_precision(block: AnyBlock, dtype: Any) -> AnyBlock:
     copied = block.like(dtype=dtype)
     copied[:, :] = block
     return copied
+
+
+def applied(M: LinearMap | None, X: Any) -> Any:
+    """Compute M X; X itself for the identity."""
+    return X if M is None else M.apply(X)
 
 
 def project_out(Q: AnyBlock | None, X: AnyBlock) -> AnyBlock:

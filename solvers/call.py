@@ -39,7 +39,6 @@ from .arguments import (
     whole,
 )
 from .blocks import column_factors, to_host
-from .column_block import SHORT_ROWS
 from .costs import dense_is_faster, fits_dense, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
@@ -48,6 +47,7 @@ from .problem import Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import progress_bar
+from .sizes import SHORT_ROWS
 from .stages.dense import matrix_of
 from .stages.run import Task, run_stages
 from .transform.penalties import LOST, Penalties, Request, lost_digits, solve_in_parts

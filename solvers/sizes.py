@@ -15,7 +15,6 @@ from blockvec.system.frozen import frozen
 
 from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
-from .column_block import SHORT_ROWS
 from .costs import INDEX_BYTES, Rival, dense_is_faster, most_calls, product_s, rates, step_s
 from .iterations.filter import FEW_PAIRS, PAIR, choose_degree, filter_width
 from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
@@ -24,7 +23,6 @@ from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.memory import require_memory
 from .runtime.progress import logger
 from .stages.dense import dense_bytes
-from .transform.inner_product import InnerProductOperator
 
 MAX_RESTARTS = 5000  # restarts of Lanczos: documented
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
@@ -37,6 +35,7 @@ FEW_INVERSE_PAIRS = 5  # pairs: the same with a given inverse, of which one colu
 FUNCTION_BYTES = 1 << 30  # bytes
 MIN_DEGREE = 6  # degree: below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
 LEAST_STEPS = 8  # steps: of a large block for which a basis needs room
+SHORT_ROWS = 1 << 17  # rows of columns up to which blocks on the host are column-major
 SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
 # Largest basis of a window. In the middle of a spin chain's spectrum (12 870 rows) 256 vectors took half of
 # the time and a third of the columns of 82, on a sheet of graphene the same.
@@ -218,7 +217,7 @@ def _is_function_of_gpu(problem: Problem) -> bool:
 def has_short_columns(problem: Problem) -> bool:
     """Check whether Lanczos runs on column-major blocks: steps take as long as their calls."""
     op = problem.operator
-    is_here = op.device == "cpu" and isinstance(op, ArrayOperator | DescribedOperator | InnerProductOperator)
+    is_here = op.device == "cpu" and isinstance(op, ArrayOperator | DescribedOperator)
     is_usual = problem.target is None and op.dtype.char in "dD"
     return is_here and is_usual and op.shape[0] <= SHORT_ROWS
 

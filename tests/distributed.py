@@ -130,6 +130,8 @@ def every_operation_gives_the_rows_of_the_whole(comm: Any, folder: Path) -> None
             assert np.array_equal(W.copy().update_gram(V, C), (B - A @ C).conj().T @ (B - A @ C))
             assert V.n_global == 77
             assert V.shape == (layout.n_local, 4)
+            made = [V[:, 1:], V[:, [0, 2]], V.copy(), V.like(2), V.random_like(1), V + V, 2 * V, V @ C, -V]
+            assert all(block.layout is layout for block in [*made, V.to_host(), BlockVector(V)])
             with pytest.raises(ShapeError, match=r"V\.array\[rows\]"):
                 V[0:2]
 

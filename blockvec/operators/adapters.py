@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike
+from scipy.linalg import blas
 from scipy.sparse.linalg import LinearOperator
 
 from ..backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy, single_threaded_blas
@@ -96,6 +97,23 @@ class FunctionOperator(Operator):
             self._run(memory_of(X), memory_of(Y), 1, 0, 0)
 
         return KrylovSteps(queue, b, product=product, takes_several=False)
+
+    def apply_columns(
+        self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+    ) -> None:
+        with single_threaded_blas.lifted() if self.needs_threads else contextlib.nullcontext():
+            super().apply_columns(X, Y, alpha, beta, shift)
+
+    def vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
+        matrix = self.matrix if is_hermitian else None
+        if matrix is None or matrix.dtype.char != "d" or not matrix.flags.forc:
+            return super().vector_adder()
+        triangle = matrix if matrix.flags.f_contiguous else matrix.T
+
+        def add(x: Array, y: Array) -> None:
+            blas.dsymv(1.0, triangle, x, 1.0, y, overwrite_y=1)
+
+        return single_threaded_blas.lifted()(add) if self.needs_threads else add
 
     @Profile.timed("products")
     def _add_columns(self, X: Array, Y: Array) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..backends import Array, Backend
 from ..blocks.blockvector import BlockVector
+from ..blocks.columns import ColumnBlock
 from ..errors import ShapeError
 from ..kernels.problem import SpmmvProblem
 from ..operations.arrays import Memory, memory_of
@@ -103,9 +104,11 @@ class DistributedOperator(Operator):
         parts = self._sparse_parts()
         return sum(part.nnz for part in parts) if len(parts) == 1 + len(self._coupling) else None
 
-    def apply(self, *operands: Any, **options: Any) -> Any:
+    def apply(self, X: Any, *operands: Any, **options: Any) -> Any:
+        if isinstance(X, ColumnBlock):  # counted in `_add_columns`
+            return super().apply(X, *operands, **options)
         with current_traffic().product():
-            return super().apply(*operands, **options)
+            return super().apply(X, *operands, **options)
 
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, FactorKind]:
         if X.n_rows != self.local_shape[1]:

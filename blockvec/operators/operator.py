@@ -13,10 +13,12 @@ from numpy.typing import DTypeLike
 
 from ..backends import Array, Backend
 from ..blocks.blockvector import BlockVector
+from ..blocks.columns import ColumnBlock
 from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from ..kernels.problem import Problem, SpmmvProblem, promote
 from ..operations import arrays, elementwise, products
 from ..operations.arrays import Memory, check_writable, overlaps
+from ..operations.profile import Profile
 from ..parallel import RowLayout
 from . import hermitian
 from .fused import Applied, Extras, Sums
@@ -148,6 +150,8 @@ class Operator(ABC):
         >>> dots["xy"].tolist(), dots["yy"].tolist()
         ([2.0, 2.0, 2.0, 2.0, 2.0], [5.0, 6.0, 6.0, 6.0, 5.0])
         """
+        if isinstance(X, ColumnBlock):
+            return self._apply_to_columns(X, out, alpha, beta, shift)  # type: ignore[no-any-return]
         block = X if isinstance(X, BlockVector) else BlockVector(X, layout=self.layout)
         shift, shift_kind = self._check_operand(block, shift)
         # Scalars adapt to the operands' precision; shifts per column promote with their own.
@@ -157,7 +161,7 @@ class Operator(ABC):
         memory = block._memory or block.memory
         dtype, name = products.promote_factors((self._dtype_name, memory.dtype), factors)
         if promote(self._dtype_name, memory.dtype) != name:
-            block = BlockVector(block, dtype=dtype)
+            block = type(block)(block, dtype=dtype)
             memory = block.memory
         if shift_kind[0] == PER_COLUMN:  # alpha shift must have at least the precision of the result
             shift = shift.astype(products.result_type(shift, dtype.type(0).real), copy=False)
@@ -167,7 +171,7 @@ class Operator(ABC):
             Y = self.backend.empty((self.local_shape[0], memory.n_cols), name)
             if block.layout is not None:
                 block.layout.check(len(Y))
-            result = BlockVector._of(Y, block.layout, self.backend)
+            result = block._of(Y, block.layout, self.backend)
         else:
             result = out if isinstance(out, BlockVector) else BlockVector(out, layout=block.layout)
             self._check_out(result, block, dtype)
@@ -232,6 +236,18 @@ class Operator(ABC):
         )
         return PreparedProduct(forth, back, repeat)
 
+    @Profile.timed("products")
+    def _apply_to_columns(self, X: Any, out: Any, alpha: complex, beta: complex, shift: Any) -> Any:
+        """Do the work of `apply` for column-major blocks, which are not checked."""
+        Y = X.like() if out is None else out
+        if X.dtype == self.dtype:
+            self.apply_columns(X.array, Y.array, alpha, beta, shift)
+        else:
+            rows = BlockVector(X.array, copy=True, layout=X.layout)
+            product = self.apply(rows, None, alpha, 0, shift).array
+            Y.array[...] = product if beta == 0 else product + beta * Y.array
+        return Y
+
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
     ) -> None:
@@ -279,10 +295,11 @@ class Operator(ABC):
         """Set Y = Y + A X for column-major arrays."""
         Y += self.apply(np.ascontiguousarray(X)).array
 
-    def vector_adder(self) -> Callable[[Array, Array], object]:
+    def vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
         """Return a function ``add(x, y)`` that adds A x to y, for contiguous vectors of the operator's type.
 
-        For solvers that multiply many short vectors: what can be decided before the first one is.
+        For solvers that multiply many short vectors: what can be decided before the first one is. Of a dense
+        matrix that `is_hermitian`, one triangle is read.
 
         Examples
         --------
@@ -500,10 +517,11 @@ class AffineOperator(Operator):
         inner_shift = shift / self._alpha + self._shift
         return self._operator.prepare(X, out, alpha * self._alpha, beta, inner_shift, repeat)
 
-    def vector_adder(self) -> Callable[[Array, Array], object]:
+    def vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
         if self.dtype != self._operator.dtype:
             return super().vector_adder()
-        add, alpha, shift = self._operator.vector_adder(), self._alpha, self._shift
+        add = self._operator.vector_adder(is_hermitian=is_hermitian)
+        alpha, shift = self._alpha, self._shift
 
         def add_multiple(x: Array, y: Array) -> None:
             product = -shift * x

@@ -90,7 +90,8 @@ class SparseOperator(Operator):
         self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
     ) -> PreparedProduct:
         general = super().prepare(X, out, alpha, beta, shift, repeat)
-        if not self._is_plain or (repeat > 1 and self.shape[0] != self.shape[1]):
+        is_plain = self._is_plain and isinstance(X, BlockVector)
+        if not is_plain or (repeat > 1 and self.shape[0] != self.shape[1]):
             return general
         shift, kind = self._check_operand(X, shift)
         kinds = products.factor_kind("alpha", alpha), kind, products.factor_kind("beta", beta)
@@ -138,7 +139,7 @@ class SparseOperator(Operator):
         kernel = self._kernel_of_columns(X, Y)
         self._record_columns(kernel, watch, X.shape[1], "one", 0)
 
-    def vector_adder(self) -> Callable[[Array, Array], object]:
+    def vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
         direct = getattr(self.prepared, "vector_adder", None)  # on the host, without a compiled kernel
         is_watched = active_profile.get() is not None
         return super().vector_adder() if is_watched or direct is None else direct() or super().vector_adder()

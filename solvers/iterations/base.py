@@ -18,8 +18,7 @@ import numpy as np
 from blockvec import precompiled, start_copies
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
-from ..column_block import ColumnOperator
+from ..blocks import Block, ColumnBlock, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..problem import IterationOptions, IterationState, Problem, Stop, Verification
 from ..transform.fold import FoldedOperator
 from .counts import Counts
@@ -280,14 +279,13 @@ class Iteration(Run, ABC):
 
     def _probed(self, found: Found, budget: int) -> Verdict | None:
         """Look for missed eigenvalues by a Lanczos run where that is cheap; None if that decides nothing."""
-        operator = self.operator
-        if not isinstance(operator, ColumnOperator) or found.locked is not None:
+        if not isinstance(found.X, ColumnBlock) or found.locked is not None:
             return None
         value = found.wanted + float(found.limits[-1])
         if self._is_in_order():
             theta = found.theta[: found.k]
             value = least_doubtful(theta, found.limits, self.which, self._copies_together) or value
-        verdict = probe(operator, found, value, budget, self.rng, self._stopped)
+        verdict = probe(self.operator, found, value, budget, self.rng, self._stopped)
         if verdict.verification is not None:
             return verdict
         self._count_search(verdict.counts)

@@ -18,8 +18,7 @@ import numpy as np
 
 from blockvec import BlockVector, Recorder
 
-from ..blocks import Block, LinearMap, Operator, RealArray, in_precision, project_out
-from ..column_block import ColumnBlock, by_rows
+from ..blocks import Block, ColumnBlock, LinearMap, Operator, RealArray, in_precision, project_out
 from ..runtime.processes import everywhere
 from .filter import Filter
 from .mixed_precision import SingleCopy
@@ -173,7 +172,7 @@ class ChebyshevOperator:
         matrix: Any = None,
         project_every: int = 1,
     ) -> None:
-        operator, self._matrix, self._recorder = by_rows(operator), matrix, recorder
+        self._matrix, self._recorder = matrix, recorder
         self._repeats: dict[Any, Callable[[], object]] = {}  # by operands
         self._calls = 0
         self.degree, self._dtype = filter.degree, operator.dtype

@@ -42,7 +42,6 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..column_block import by_rows
 from ..problem import IterationState, excess
 from ..transform.fold import FoldedOperator
 from .chebyshev import ChebyshevOperator, recorder_for, steps_within_leak
@@ -340,7 +339,7 @@ class FilteredRestart(ThickRestart):
     def _single(self) -> SingleCopy:
         """Return the matrix in single precision; it is converted once."""
         if self._copy is None:
-            self._copy = SingleCopy(by_rows(self.operator), self._norm())
+            self._copy = SingleCopy(self.operator, self._norm())
         return self._copy
 
     # --- the end ------------

@@ -16,17 +16,18 @@ is T and its lower part is B.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import Profile
+from blockvec import Operator, Profile
 from blockvec.system.frozen import frozen
 
 from ..blocks import (
     Array,
     Block,
+    ColumnBlock,
     LinearMap,
     RealArray,
     assign,
@@ -37,13 +38,12 @@ from ..blocks import (
     to_host,
     width_padding,
 )
-from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import gram_root
 from .counts import Counts
 from .partial import LEAST_LOSS, PartialRecurrence
 from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
-from .steps import ColumnSteps, QueuedSteps, Steps, is_queued
+from .steps import QueuedSteps, SingleSteps, Steps, is_queued
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
 NARROW, WIDE_UNIT = 256, 64
@@ -132,11 +132,13 @@ class BlockKrylov:
         self._is_clear = False  # whether zeros follow [V Q] where products read them
         self._partial: PartialRecurrence | None = None
         self.steps = Steps()
-        if isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD":
-            is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "image", None) is None
-            if is_single and isinstance(operator, ColumnOperator):
-                self._partial = PartialRecurrence(operator.add_vector, buffer)
-            self.steps = ColumnSteps(buffer, self._partial)
+        is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "inner", None) is None
+        is_double = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
+        if is_single and is_double and isinstance(operator, Operator):
+            self._partial = PartialRecurrence(
+                operator.vector_adder(is_hermitian=True), cast(ColumnBlock, buffer)
+            )
+            self.steps = SingleSteps(self._partial)
         elif M is None and is_queued(operator, buffer):
             self.steps = QueuedSteps(operator, buffer, block_size)
 
@@ -293,13 +295,15 @@ class BlockKrylov:
         self, into: Block, block: Block, scale: float | None, first: Any
     ) -> Orthogonalized:
         """Orthogonalise a block against the basis and write it to columns behind [V Q]."""
-        basis = self.filled_basis()
-        behind = None if self._is_ragged else into  # which are zeros of the basis until then
-        new = into.shape[1]
+        basis, new = self.filled_basis(), into.shape[1]
+        if basis.shape[1] + new > block.n_global:  # zero columns, too, would take room
+            basis = self.basis
+        is_there = into is block
+        behind = None if is_there or self._is_ragged else into  # which are zeros of the basis until then
         result = orthogonalize(
             block, basis, M=self.M, scale=scale, first=first, max_rank=new, into=behind, rng=self.rng
         )
-        if behind is None:
+        if behind is None and not is_there:
             into[:, :] = block[:, :new]
         self.counts.reductions += result.reductions
         return result

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
-from ..blocks import Array
-from ..column_block import ColumnBlock, summed
+from ..blocks import Array, ColumnBlock, summed
 from ..orthogonalization.factors import square
 from ..orthogonalization.host_step import is_enough
 

@@ -24,11 +24,10 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import lapack
 
-from blockvec import Profile
+from blockvec import Operator, Profile
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, RealArray
-from ..column_block import ColumnBlock, ColumnOperator, summed
+from ..blocks import Array, ColumnBlock, RealArray, applied, summed
 from ..problem import Verification
 from .counts import Counts
 from .partial import vector_calls
@@ -44,7 +43,7 @@ EXHAUSTED = 1e-12  # remainder relative to the operator that ends a run: its spa
 
 @Profile.timed("verification")
 def probe(
-    operator: ColumnOperator,
+    operator: Any,
     found: Found,
     value: float,
     budget: int,
@@ -94,6 +93,8 @@ def probe(
                 break
             text = f"found {missed.shape[1]} more"
             return Verdict(missed, run.counts, Verification.UNDECIDED, text)
+        if is_over and run.highest(found.which) + after >= value:
+            break  # the space is invariant to its remainder, which hides values as near as that
         if is_resolved:
             is_whole = value <= found.wanted + found.limits[-1]
             beyond = "" if is_whole else f" (looked for values from {value:.6g} on)"
@@ -138,11 +139,12 @@ class _End:
 class _Run:
     """The Lanczos recurrence in the complement of orthonormal columns X, from a random vector."""
 
-    def __init__(self, operator: ColumnOperator, X: ColumnBlock, norm: float, rng: Any) -> None:
-        self._product, self._X, self._layout = operator.add_vector, X.array, X.layout
+    def __init__(self, operator: Operator, X: ColumnBlock, norm: float, rng: Any) -> None:
+        self._metric: Operator | None = getattr(X, "inner", None)
+        self._product = operator.vector_adder(is_hermitian=self._metric is None)
+        self._X, self._layout = X.array, X.layout
         self._blocks = type(X)
-        self._inner: Callable[[Array], Array] | None = getattr(X, "image", None)  # products with M
-        self._duals = X.array if self._inner is None else self._inner(X.array)
+        self._duals = applied(self._metric, X).array
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(X)
         self._adjoint = 2 if X.dtype.kind == "c" else 1
         self._dual: Array | None = None  # M v of the last vector v, in the inner product of M
@@ -211,7 +213,8 @@ class _Run:
 
     def _norm(self, w: Array) -> float:
         """Compute the norm of a vector, and M w in the inner product of M."""
-        self._dual = None if self._inner is None else self._inner(w[:, None])[:, 0]
+        if self._metric is not None:
+            self._dual = applied(self._metric, ColumnBlock(w[:, None], self._layout)).array[:, 0]
         square = self._dot(w if self._dual is None else self._dual, w).real
         return math.sqrt(max(square, 0.0)) if math.isfinite(square) else math.inf
 

@@ -26,8 +26,7 @@ from blockvec import BlockVector, RowFunction, array_namespace, start_copies
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, Operator, RealArray, project_out
-from ..column_block import ColumnBlock, ColumnOperator
+from ..blocks import Block, ColumnBlock, Operator, RealArray, project_out
 from .rayleigh_ritz import Which, ranking_key
 
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
@@ -116,7 +115,7 @@ def sketch_of(operator: Any, steps: int) -> Sketch:
     n, layout = operator.shape[0], operator.layout
     like: Block = BlockVector.empty(n, 0, operator.dtype, device=operator.device, layout=layout)
     if operator.device == "cpu" and layout is None:
-        like, operator = ColumnBlock.of(like), ColumnOperator(operator)
+        like = ColumnBlock.of(like)
     return sketch_spectrum(operator, like.random_like(1, np.random.default_rng(0)), steps)
 
 

@@ -1,29 +1,26 @@
 """Steps of a block Krylov decomposition: three kinds, of which an object is chosen once per decomposition.
 
-Steps on column-major columns of the host are taken in place, of single columns by a recurrence. Steps on a
-GPU are queued without waiting for their results. All others, and those that need more, are taken with care.
+Steps of single column-major vectors of the host are taken by a recurrence. Steps on a GPU are queued without
+waiting for their results. All others, and those that need more, are taken with care.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from blockvec import Profile
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block, LinearMap, ceil_div, round_up
-from ..column_block import ColumnBlock
-from ..orthogonalization import orthogonalize
+from ..blocks import Array, Block, ColumnBlock, LinearMap, ceil_div, round_up
 from ..orthogonalization.factors import PLAIN_GROWTH, square
-from ..orthogonalization.host_step import host_step
 from ..orthogonalization.queued_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
-    ReportOfSeveral,
-    StepReport,
+    Wait,
     is_easy,
     queue_step,
+    step_of_several,
 )
 from ..runtime.processes import everywhere
 from .partial import LEAST_LOSS, PartialRecurrence
@@ -65,8 +62,14 @@ class Steps:
         return result.R
 
     def _operands(self, space: BlockKrylov) -> tuple[Block, Block, Block]:
-        """Return a copy of the next pending columns, a block for their product, and columns for new ones."""
+        """Return the next pending columns, a block for their product, and columns for new ones.
+
+        The first two are copies that are contiguous; column-major ones are contiguous where they are.
+        """
         step, known = min(space.block_size, space.w), space.m + space.w
+        if isinstance(space.buffer, ColumnBlock) and step <= space.room:
+            into = space.columns(known, known + step)
+            return space.columns(space.m, space.m + step), into, into
         if self._scratch is None or self._scratch[0].shape[1] != step:
             self._scratch = space.buffer.like(step), space.buffer.like(step)
         X, W = self._scratch
@@ -118,25 +121,24 @@ class Steps:
         """Drop queued steps without waiting for them, and what was learned from them."""
 
 
-class ColumnSteps(Steps):
-    """Steps on column-major columns: those of single ones by a recurrence, where that is enough."""
+class SingleSteps(Steps):
+    """Steps of single column-major vectors by a recurrence, where that is enough."""
 
-    def __init__(self, buffer: ColumnBlock, partial: PartialRecurrence | None) -> None:
-        self._inner: Callable[[Array], Array] | None = getattr(buffer, "image", None)  # products with M
+    def __init__(self, partial: PartialRecurrence) -> None:
         self._partial = partial
 
     def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
-        """Take a step in place, or several of single columns."""
-        if space.room < min(space.block_size, space.w):
+        """Take several steps of single vectors, or a careful one."""
+        if space.room < min(space.block_size, space.w) or not self._take_singly(space, until, stop):
             self._take_carefully(space)
-        elif not self._take_singly(space, until, stop):
-            self._take_in_place(space)
+            if space.w == 1:
+                self._partial.began(space.H, space.m)
 
     @Profile.timed("orthogonalisation")
     def _take_singly(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> bool:
         """Take steps of the recurrence of single vectors, where that is enough."""
         partial = self._partial
-        if partial is None or space.w != 1:
+        if space.w != 1:
             return False
         begin, end = space.m, min(max(until, space.m + 1), space.capacity - 1, space.m + space.room)
         H, loss, counts = space.H, space.loss, space.counts
@@ -162,26 +164,6 @@ class ColumnSteps(Steps):
         counts.apply(1, space.m - begin)
         return space.m > begin
 
-    def _take_in_place(self, space: BlockKrylov) -> None:
-        """Apply the operator to columns of the buffer, and orthonormalise the result there.
-
-        Columns are contiguous blocks, which need no copies; the usual case takes no call of `orthogonalize`.
-        """
-        buffer, step = cast(ColumnBlock, space.buffer), min(space.block_size, space.w)
-        begin, end = space.n_locked + space.m, space.n_locked + space.m + space.w
-        X, W = (type(buffer)(buffer.array[:, i : i + step], buffer.layout) for i in (begin, end))
-        space.operator.apply(X, out=W)
-        S, R, length, reductions = host_step(
-            W, buffer.array[:, :end], self._window(space), space.scale, self._inner
-        )
-        if R is None:
-            result = orthogonalize(W, space.basis, scale=length, rng=space.rng)
-            S, R, reductions = S + result.S, result.R, reductions + result.reductions
-        self._note(space, space.m, space.m + space.w, S, R, reductions)
-        self._advance(space, step)
-        if self._partial is not None and space.w == 1:
-            self._partial.began(space.H, space.m)
-
 
 class QueuedSteps(Steps):
     """Steps on a GPU that do not wait: one per call, or several per launch."""
@@ -192,7 +174,7 @@ class QueuedSteps(Steps):
         self.takes_launches = self._launches is not None
         self._waits = False  # for each step, after one that was not enough and others like it
         # Of queued steps: m and m + w before each.
-        self._reports: list[tuple[int, int, StepReport | ReportOfSeveral]] = []
+        self._reports: list[tuple[int, int, Wait]] = []
 
     def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
         """Queue a step, or several by launches."""
@@ -214,9 +196,9 @@ class QueuedSteps(Steps):
 
     def _queue(self, space: BlockKrylov) -> None:
         X, W, into = self._operands(space)
-        step = queue_step(space.operator.apply(X, out=W), space.filled_basis(), self._window(space), into)
-        columns = space.n_locked + space.filled(space.m + space.w)
-        self._reports.append((space.m, space.m + space.w, StepReport(step, columns)))
+        W, basis = space.operator.apply(X, out=W), space.filled_basis()
+        wait = queue_step(W, basis, self._window(space), into)
+        self._reports.append((space.m, space.m + space.w, wait))
         self._advance(space, space.block_size)
         self._bound(space)
 
@@ -234,7 +216,7 @@ class QueuedSteps(Steps):
         columns = (space.n_locked + size for size in (m, end, space.full_until))
         wait = launches.queue(X, W, *columns, space.n_locked, count, QUEUED_ENOUGH * b, PLAIN_GROWTH)
         for step in range(count):
-            report = ReportOfSeveral(wait, step, space.buffer.dtype)
+            report = step_of_several(wait, step, space.buffer.dtype)
             self._reports.append((space.m, space.m + space.w, report))
             self._advance(space, b)
         if not takes_several:
@@ -254,8 +236,8 @@ class QueuedSteps(Steps):
 
     def _settle_first(self, space: BlockKrylov) -> bool:
         """Wait for the first queued step; if it was not enough, discard all, take it again, return False."""
-        m, known, report = self._reports.pop(0)
-        S, R = report.wait(space.scale)
+        m, known, wait = self._reports.pop(0)
+        S, R = wait(space.scale)
         if R is not None:
             self._note(space, m, known, S, R, REDUCTIONS)
             return True

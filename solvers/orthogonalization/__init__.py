@@ -26,8 +26,7 @@ from blockvec.errors import ShapeError
 from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
-from ..blocks import Array, Block
-from ..column_block import ColumnBlock
+from ..blocks import Array, Block, ColumnBlock
 from .host_step import host_step
 
 if TYPE_CHECKING:
@@ -135,10 +134,8 @@ def orthogonalize(
     before, reductions = None, 0
     rows, width, taken = W.n_global, W.shape[1], 0 if V is None else V.shape[1]
     is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
-    # A step of a recurrence; blocks in the inner product of M are of a derived class.
-    if is_usual and first is not None and type(W) is ColumnBlock and W.dtype.char in "dD":
-        basis = W.array[:, :0] if V is None else V.array
-        before, R, length, reductions = host_step(W, basis, first, scale or 0.0)
+    if is_usual and first is not None and isinstance(W, ColumnBlock) and W.dtype.char in "dD":
+        before, R, length, reductions = host_step(W, W[:, :0] if V is None else V, first, scale or 0.0)
         if R is not None:
             if into is not None:
                 into[:, :] = W

@@ -1,14 +1,13 @@
 """The decomposition W = V S + X R that orthogonalisation policies transform.
 
-Policies (`policies`) are written in terms of products, projections and triangular factors.
-`Decomposition` executes these operations lazily: a projection is fused with the Gram matrix that follows
-(`BlockVector.update_gram`). Copies of small matrices to the host are started before they are needed, and a
-division by R is queued before R is known on the host.
+Policies (`policies`) are written in terms of products, projections and triangular factors. A projection is
+executed with the Gram matrix that follows (`BlockVector.update_gram`). Copies of small matrices to the host
+are started before they are needed, and a division by R is queued before R is known on the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +17,7 @@ from blockvec import inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, column_factors, small_matrix
-from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, Step
+from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, Step, ranked
 
 
 class Coefficients:
@@ -91,7 +90,6 @@ class Decomposition:
         # Squared lengths of the parts that all projections removed from W, and the last one from X.
         self._taken = self._last_taken = np.zeros(self.width)
         self._projection: Coefficients | None = None  # to be subtracted from X
-        self._transform: Array | None = None  # to be multiplied to X; at most one of the two is pending
         self._image: Block | None = None  # M X
         self._reduced = False  # whether a product of this state of X has been counted
 
@@ -123,12 +121,12 @@ class Decomposition:
         self._judge(G)
         return np.asarray((G + G.conj().T) / 2)
 
-    def factorize(self, otherwise: Callable[[Array], Step]) -> None:
+    def factorize(self, *, final: bool) -> None:
         """Divide X by the Cholesky factor of X^H M X; raises as `gram` does.
 
         The device computes the factor and divides before the host has seen it, and so does not wait. It skips
-        the division for an ill-conditioned block, for which `otherwise` computes the step from the Gram
-        matrix; a factor that mixes noise into accurate columns is undone by the next step.
+        the division for an ill-conditioned block, which takes a step with pivoting (`factors.ranked`). So
+        does one with inaccurate columns: the division, which mixed noise into the others, is undone.
         """
         factor = inverse_factor(self._gram(), PLAIN_GROWTH)
         self.X.combine(factor.T, out=self.X)
@@ -138,11 +136,11 @@ class Decomposition:
         self._judge(found.G)
         is_accurate = (self.noise**2 < PLAIN_NOISE**2 * np.diagonal(found.G).real).all()
         if found.growth < PLAIN_GROWTH and is_accurate:
-            self.apply(Step(found.T, found.R, np.zeros(len(found.R), bool), found.growth))
-            self._transform = None  # it is done
+            self._note(Step(found.T, found.R, np.zeros(len(found.R), bool), found.growth))
         else:
-            self.apply(otherwise(found.G))
-            self._transform = found.R @ self._transform
+            step = ranked(found.G, self.noise, self.unit, final=final)
+            self._note(step)
+            self._multiply(found.R @ step.T)
 
     def _gram(self) -> Array:
         """Return X^H M X on the device."""
@@ -198,9 +196,12 @@ class Decomposition:
 
     def apply(self, step: Step) -> None:
         """Set X = X T and R = R_step R for a step X = (X T) R_step."""
-        if self._transform is None:
-            self._flush()
-        self._transform = step.T if self._transform is None else self._transform @ step.T
+        self._flush()
+        self._note(step)
+        self._multiply(step.T)
+
+    def _note(self, step: Step) -> None:
+        """Note that X is multiplied by the matrix of a step."""
         self.R, self.growth, self.lost = step.R @ self.R, step.growth, step.lost
         weights = (np.abs(step.T) ** 2).T  # contributions are independent
         self.noise = np.sqrt(weights @ self.noise**2)
@@ -227,10 +228,7 @@ class Decomposition:
         self.lost = np.zeros(columns, bool)
 
     def finish(self, into: Block | None) -> Array:
-        """Execute pending changes, copy X to `into`, and return S."""
-        if into is not None and self._transform is not None:
-            self.X.combine(small_matrix(self._transform, self.X), out=into)
-            into = None
+        """Execute a pending projection, copy X to `into`, and return S."""
         self._flush()
         if into is not None:
             into[:, :] = self.X
@@ -240,22 +238,24 @@ class Decomposition:
     # --- execution ----------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Execute the pending change of X."""
+        """Execute the pending projection."""
         if self._projection is not None:
             self._subtract(self._projection.parts)
             self._changed()
-        if self._transform is not None:
-            out = self.X[:, : self._transform.shape[1]]
-            self.X.combine(small_matrix(self._transform, self.X), out=out)
-            self.X = out
-            self._changed()
+
+    def _multiply(self, T: Array) -> None:
+        """Set X = X T."""
+        out = self.X[:, : T.shape[1]]
+        self.X.combine(small_matrix(T, self.X), out=out)
+        self.X = out
+        self._changed()
 
     def _subtract(self, parts: Sequence[tuple[int, int, Array]]) -> None:
         for begin, end, C in parts:
             self.V[:, begin:end].combine(C, out=self.X, alpha=-1, beta=1)  # type: ignore[index]
 
     def _changed(self) -> None:
-        self._projection = self._transform = self._image = None
+        self._projection = self._image = None
         self._reduced = False
 
     def _add_up(self) -> None:

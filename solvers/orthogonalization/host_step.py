@@ -8,15 +8,14 @@ limits of `adaptive`; if not, the general algorithm continues with what is left 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.linalg import blas
 
 from blockvec import Profile
 
-from ..blocks import Array
-from ..column_block import ColumnBlock, add_product, adjoint_product, both_summed, summed
+from ..blocks import Array, Block, ColumnBlock, applied
 from .factors import AMPLIFIED, ENOUGH, NOISE, PLAIN_GROWTH, PLAIN_NOISE, cholesky_factor, square
 
 UNIT = float(np.finfo(np.float64).eps) / 2
@@ -25,42 +24,36 @@ _TRMM = {"d": blas.dtrmm, "D": blas.ztrmm}
 
 @Profile.timed("orthogonalisation")
 def host_step(
-    block: ColumnBlock,
-    V: Array,
-    first: Sequence[tuple[int, int]],
-    scale: float,
-    image: Callable[[Array], Array] | None = None,
+    block: Block, basis: Block, first: Sequence[tuple[int, int]], scale: float
 ) -> tuple[Array, Array | None, float, int]:
     """Replace a block W in double precision by an orthonormal one that is orthogonal to V.
 
-    Arguments are those of `orthogonalize`; V is a column-major array. Inner products are x^H image(y), if
-    that is given. Returns S and R with W_old = V S + W_new R, the length of the longest column of W_old (or
-    `scale`), and the number of reductions. R is None where the block needs more than this step: W_new is then
-    W_old - V S.
+    Arguments are those of `orthogonalize`, column-major blocks. Returns S and R with
+    W_old = V S + W_new R, the length of the longest column of W_old (or `scale`), and the number of
+    reductions. R is None where the block needs more than this step: W_new is then W_old - V S.
     """
-    W, layout = block.array, block.layout
+    M = getattr(block, "inner", None)
+    W, V = ColumnBlock(block.array, block.layout), ColumnBlock(basis.array, basis.layout)
     S = np.zeros((V.shape[1], W.shape[1]), W.dtype)
-    ranges = [(i, j) for i, j in first if i < j]
-    MW = W if image is None else image(W)
-    for i, j in ranges:
-        S[i:j] = summed(layout, adjoint_product(V[:, i:j], MW))
-    for i, j in ranges:
-        add_product(V[:, i:j], S[i:j], W, -1.0)
-    MW = W if image is None else image(W)
-    rest, G = both_summed(layout, adjoint_product(V, MW), adjoint_product(W, MW))
-    taken = square(S)
+    views = [(i, j, V[:, i:j]) for i, j in first if i < j]
+    MW = applied(M, W)
+    for i, j, U in views:
+        S[i:j] = U.dot(MW)
+    for i, j, U in views:
+        U.combine(S[i:j], alpha=-1, beta=1, out=W)
+    MW = applied(M, W)
+    rest, G, taken = V.dot(MW), W.dot(MW), square(S)
     S += rest
     R, T, again, whole, spread = cholesky_factor(G, rest)
     growth, length = whole * spread, max(scale, (whole + again + taken) ** 0.5)
-    add_product(V, rest, W, -1.0)
+    V.combine(rest, alpha=-1, beta=1, out=W)
     if not is_enough(growth=growth, again=again, spread=spread, length=length, unit=UNIT):
         return S, None, length, 2
-    _multiply(W, T)
+    _multiply(W.array, T)
     if growth <= ENOUGH * len(R) ** 2:
         return S, R, length, 2
-    MW = W if image is None else image(W)
-    second, T, *_ = cholesky_factor(summed(layout, adjoint_product(W, MW)))  # leaves rounding errors only
-    _multiply(W, T)
+    second, T, *_ = cholesky_factor(W.dot(applied(M, W)))  # leaves rounding errors only
+    _multiply(W.array, T)
     return S, second @ R, length, 3
 
 

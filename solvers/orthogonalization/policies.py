@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..blocks import Array
 from .decomposition import Decomposition
-from .factors import AMPLIFIED, ENOUGH, Step, cholesky, ranked
+from .factors import AMPLIFIED, ENOUGH, cholesky
 
 NORM_DROP = 0.5  # ratio of lengths after and before a pass, below which another follows; "twice is enough"
 MAX_PASSES = 3  # passes over V after the first
@@ -29,12 +28,18 @@ def adaptive(d: Decomposition) -> None:
     References
     ----------
     Barlow, Smoktunowicz, Numer. Math. 123 (2013) 395; Carson, Lund, Ma, Oktay, arXiv:2408.10109 (BCGSI+A);
-    Daniel, Gragg, Kaufman, Stewart, Math. Comp. 30 (1976) 772 (when to reorthogonalise).
+    Daniel, Gragg, Kaufman, Stewart, Math. Comp. 30 (1976) 772 (when to reorthogonalise); Fukaya, Kannan,
+    Nakatsukasa, Yamamoto, Yanagisawa, SIAM J. Sci. Comput. 42 (2020) A477 (shifted CholQR).
     """
     for _ in range(1 if d.first is None else 2):
         C = d.dot()
         d.project(C)
-    ranked_qr(d)
+    # The first division resolves a condition number of u^(-1/2), the second 1/u, and determines the rank; a
+    # third one follows if the second was ill conditioned.
+    for final in (False, True, True):
+        d.factorize(final=final)
+        if d.growth <= ENOUGH * len(d.lost):
+            break
     d.limit_rank()
     if not len(d.lost) or d.lost.any():
         return  # random replacements must be projected, together with the other columns
@@ -42,27 +47,6 @@ def adaptive(d: Decomposition) -> None:
     is_narrowed = len(d.lost) < d.width
     if amplified or is_narrowed or np.linalg.norm(np.linalg.solve(d.R.T, C.host.T)) > 1:
         clean(d)
-
-
-def ranked_qr(d: Decomposition) -> None:
-    """Apply Cholesky QR with pivoting by signal-to-noise ratio, until a pass is well conditioned.
-
-    The first pass resolves a condition number of u^(-1/2), the second 1/u, and determines the rank; a third
-    follows if the second was ill conditioned. R is triangular after one pass, and otherwise triangular up to
-    the order of its columns.
-
-    References
-    ----------
-    Fukaya, Kannan, Nakatsukasa, Yamamoto, Yanagisawa, SIAM J. Sci. Comput. 42 (2020) A477 (shifted CholQR).
-    """
-    for final in (False, True, True):
-
-        def otherwise(G: Array, final: bool = final) -> Step:
-            return ranked(G, d.noise, d.unit, final=final)
-
-        d.factorize(otherwise)
-        if d.growth <= ENOUGH * len(d.lost):
-            break
 
 
 def clean(d: Decomposition) -> None:

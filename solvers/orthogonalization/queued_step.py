@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import FactorReport, InverseFactor, inverse_factor, start_copies
-from blockvec.system.frozen import frozen
+from blockvec import FactorReport, inverse_factor, start_copies
 
 from ..blocks import Array, Block
 from .factors import AMPLIFIED, ENOUGH, PLAIN_GROWTH, square
@@ -27,27 +26,15 @@ QUEUED_AMPLIFIED = 2 * AMPLIFIED  # u: accepted loss of orthogonality between V 
 LIKENESS = 2.0  # assumed upper bound of growth(step j + 1) / growth(step j)
 
 
-@frozen
-class QueuedStep:
-    """Device results of `queue_step`.
-
-    Attributes
-    ----------
-    passes : list of lists of (int, int, array)
-        Per projection, what it took out of W: ranges of columns of V, and V^H W.
-    factor : InverseFactor
-        Of what is left of W, which was multiplied by it.
-    """
-
-    passes: list[list[tuple[int, int, Array]]]
-    factor: InverseFactor
+Wait = Callable[[float], tuple[Array, "Array | None"]]
+"""Maps the norm of the operator, or a lower bound, to S and R; R is None if the step was not enough."""
 
 
-def queue_step(W: Block, V: Block, first: Sequence[tuple[int, int]], into: Block) -> QueuedStep:
+def queue_step(W: Block, V: Block, first: Sequence[tuple[int, int]], into: Block) -> Wait:
     """Project W twice, divide it by its Cholesky factor if that is accurate, and copy it to `into`.
 
-    The arguments are those of `orthogonalize`. The operations can be recorded: make a `StepReport` after each
-    replay.
+    The arguments are those of `orthogonalize`. The function that is returned waits for the small matrices on
+    their way to the host, with W_old = V S + W_new R.
     """
     ranges = [(i, j) for i, j in first if i < j]
     views = [V if j - i == V.shape[1] else V[:, i:j] for i, j in ranges]
@@ -58,45 +45,26 @@ def queue_step(W: Block, V: Block, first: Sequence[tuple[int, int]], into: Block
     factor = inverse_factor(W.update_gram(V, C), PLAIN_GROWTH, start=False)
     W.combine(factor.T, out=W)
     into[:, :] = W
-    removed = [(*ends, part) for ends, part in zip(ranges, parts, strict=True)]
-    return QueuedStep([removed, [(0, V.shape[1], C)]], factor)
+    copies = start_copies(*parts, C, factor.report)
+
+    def wait(scale: float) -> tuple[Array, Array | None]:
+        *removed, rest, report = copies()
+        before = np.zeros(rest.shape, report.dtype)
+        for (begin, end), part in zip(ranges, removed, strict=True):
+            before[begin:end] = part
+        return _judged(before, rest.astype(report.dtype), FactorReport.of(report), W.dtype, scale)
+
+    return wait
 
 
-class StepReport:
-    """The small matrices of a queued step of `columns` columns of V, on their way to the host."""
+def step_of_several(wait: Callable[[], list[Any]], step: int, dtype: np.dtype[Any]) -> Wait:
+    """Return the function of `queue_step` for one of several steps that were queued together."""
 
-    def __init__(self, step: QueuedStep, columns: int) -> None:
-        self._shape = columns, step.factor.T.shape[1]
-        self._ranges = [[part[:2] for part in parts] for parts in step.passes]
-        products = (part[2] for parts in step.passes for part in parts)
-        self._copies = start_copies(*products, step.factor.report)
-        self._unit = float(np.finfo(step.factor.T.dtype).eps) / 2
+    def wait_for_all(scale: float) -> tuple[Array, Array | None]:
+        found = wait()[step]
+        return _judged(found.first, found.second, found.factor, dtype, scale, factors_again=True)
 
-    def wait(self, scale: float) -> tuple[Array, Array | None]:
-        """Return S and R with W_old = V S + W_new R; R is None if the step was not enough.
-
-        `scale` is the norm of the operator, or a lower bound of it.
-        """
-        *products, report = self._copies()
-        taken, found = iter(products), FactorReport.of(report)
-        before, rest = (np.zeros(self._shape, report.dtype) for _ in self._ranges)
-        for coefficients, ranges in zip((before, rest), self._ranges, strict=True):
-            for begin, end in ranges:
-                coefficients[begin:end] = next(taken)
-        return _judged(before, rest, found, self._unit, scale)
-
-
-class ReportOfSeveral:
-    """The small matrices of one of several steps that were queued together."""
-
-    def __init__(self, wait: Callable[[], list[Any]], step: int, dtype: np.dtype[Any]) -> None:
-        self._wait, self._step = wait, step
-        self._unit = float(np.finfo(dtype).eps) / 2
-
-    def wait(self, scale: float) -> tuple[Array, Array | None]:
-        """Return what `StepReport.wait` does."""
-        found = self._wait()[self._step]
-        return _judged(found.first, found.second, found.factor, self._unit, scale, factors_again=True)
+    return wait_for_all
 
 
 def is_easy(R: Array, scale: float, dtype: np.dtype[Any], *, factors_again: bool = False) -> bool:
@@ -128,9 +96,16 @@ def is_easy(R: Array, scale: float, dtype: np.dtype[Any], *, factors_again: bool
 
 
 def _judged(
-    before: Array, rest: Array, found: FactorReport, unit: float, scale: float, *, factors_again: bool = False
+    before: Array,
+    rest: Array,
+    found: FactorReport,
+    dtype: np.dtype[Any],
+    scale: float,
+    *,
+    factors_again: bool = False,
 ) -> tuple[Array, Array | None]:
-    """Return S and R of `StepReport.wait` from what projections took out and the factor of the rest."""
+    """Return S and R of a queued step from what two projections took out and the factor of the rest."""
+    unit = float(np.finfo(dtype).eps) / 2
     whole, again, spread = float(found.G.trace().real), square(rest), square(found.T)
     length = max(scale, (whole + again + square(before)) ** 0.5)
     is_factored = factors_again or found.growth <= QUEUED_ENOUGH * len(found.R)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from blockvec.errors import BreakdownError, OptionError
 from ..arguments import integer, orthonormal_block
 from ..blocks import (
     Block,
+    ColumnBlock,
     Operator,
     ceil_div,
     column_factors,
@@ -22,7 +23,6 @@ from ..blocks import (
     project_out,
     to_host,
 )
-from ..column_block import ColumnBlock, ColumnOperator
 from ..costs import FEW_ROWS, is_dense
 from ..iterations.base import Iteration, IterationResult
 from ..iterations.counts import Counts
@@ -35,7 +35,7 @@ from ..runtime.interrupts import deferred_interrupt
 from ..runtime.memory import require_memory
 from ..runtime.processes import delivered, largest
 from ..sizes import choose_options, has_short_columns, may_mix, require_basis
-from ..transform.inner_product import InnerProductOperator, inner_product_columns
+from ..transform.inner_product import inner_product_columns
 from .combine import both_ends
 from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
 
@@ -71,11 +71,12 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     start: Block = _empty(op) if problem.start is None else problem.start
     if options.method != "jd" and has_short_columns(problem):
         columns = inner_product_columns(problem.blocks)
-        start, problem = columns.of(start), _by_columns(problem, columns)
-        op = problem.operator
+        start = columns.of(start)
+        if problem.locked is not None:
+            problem = replace(problem, locked=columns.of(problem.locked))
     elif problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
-    is_limited = op.device == "cpu" and (isinstance(start, ColumnBlock) or not _needs_threads(problem))
+    is_limited = op.device == "cpu" and (isinstance(start, ColumnBlock) or not needs_threads(op))
     threads = single_threaded_blas if is_limited else contextlib.nullcontext()
     if problem.start is None and not start.shape[1]:
         start = start.random_like(options.block_size, problem.rng)
@@ -109,22 +110,6 @@ def _iteration(method: Chosen) -> type[Iteration]:
 
         return JacobiDavidson
     return FilteredRestart if method == "filter" else ThickRestart
-
-
-def _needs_threads(problem: Problem) -> bool:
-    """Check whether products need threads of BLAS, which solves with sparse factors do not."""
-    return not problem.solve_width and needs_threads(problem.operator)
-
-
-def _by_columns(problem: Problem, columns: type[ColumnBlock]) -> Problem:
-    """Convert a problem of the host to column-major blocks of a type."""
-    locked = None if problem.locked is None else columns.of(problem.locked)
-    by_rows: Any = problem.operator
-    operator = ColumnOperator(
-        by_rows.operator if isinstance(by_rows, InnerProductOperator) else by_rows,
-        has_threads=_needs_threads(problem),
-    )
-    return replace(problem, operator=cast(Operator, operator), locked=locked)
 
 
 def _empty(op: Operator) -> BlockVector:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator
 
-from ..blocks import Array, Block, column_factors, side_by_side, to_host
+from ..blocks import Array, Block, applied, column_factors, needs_threads, side_by_side, to_host
 from ..problem import Problem
 from ..result import EigenResult
 from ..stages.combine import concatenated, one_after_other, staged
 from ..stages.drivers import solve
-from .inner_product import applied, orthonormal
+from .inner_product import orthonormal
 from .spectral_map import TransformedTolerance
 from .standard_form import StandardForm, operator_on
 
@@ -102,13 +102,14 @@ def _without(form: StandardForm, Y: Block) -> Operator:
     """Project vectors out of an operator that are orthonormal in its inner product: other pairs stay."""
     metric = getattr(form.blocks, "inner", None)
     operator, image = cast(Any, form.operator), applied(metric, Y)
-    function = operator if metric is None else operator.operator
 
     def apply(X: Array) -> Array:
         B = BlockVector(X, copy=True)
-        Z = function.apply(Y.combine(image.dot(B), out=B, alpha=-1, beta=1))
+        Z = operator.apply(Y.combine(image.dot(B), out=B, alpha=-1, beta=1))
         Y.combine(image.dot(Z), out=Z, alpha=-1, beta=1)
         projected: Array = Z.array
         return projected
 
-    return operator_on(apply, Y.shape[0], operator.dtype, form.A, form.blocks, "C")
+    projected_out = operator_on(apply, Y.shape[0], operator.dtype, form.A)
+    projected_out.needs_threads = needs_threads(operator)
+    return cast(Operator, projected_out)

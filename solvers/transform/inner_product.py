@@ -23,9 +23,7 @@ import numpy as np
 
 from blockvec import BlockVector, Operator, RowFunction, array_namespace, as_operator
 
-from ..blocks import Array, Block, small_matrix, to_host
-from ..column_block import ColumnBlock, ColumnOperator
-from ..factorization.root import root_factor
+from ..blocks import Array, Block, ColumnBlock, applied, small_matrix, to_host
 from ..orthogonalization import orthogonalize
 
 AnyType = TypeVar("AnyType", BlockVector, ColumnBlock)
@@ -59,17 +57,6 @@ def inner_product_columns(blocks: type[BlockVector]) -> type[ColumnBlock]:
     return ColumnBlock if M is None else _with_inner_product(ColumnBlock, M, getattr(blocks, "weights", None))
 
 
-def applied(M: Operator | None, X: Any) -> Any:
-    """Compute M X; X itself for the identity."""
-    if M is None:
-        return X
-    if isinstance(X, ColumnBlock):
-        if M.dtype == X.dtype:
-            return ColumnOperator(M).apply(ColumnBlock(X.array, X.layout))
-        return ColumnBlock(M.apply(BlockVector(np.ascontiguousarray(X.array))).array)
-    return M.apply(X)
-
-
 def isotropic(
     blocks: type[BlockVector], n: int, width: int, dtype: Any, device: str, rng: Any
 ) -> BlockVector:
@@ -82,6 +69,8 @@ def isotropic(
     M: Operator | None = getattr(blocks, "inner", None)
     if M is None:
         return Z
+    from ..factorization.root import root_factor
+
     D: Any = 1.0 if blocks.weights is None else blocks.weights  # type: ignore[attr-defined]
     scaled = as_operator(
         lambda X: D * M.apply(BlockVector(D * X)).array, shape=M.shape, dtype=M.dtype, device=device
@@ -118,11 +107,6 @@ def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None)
         __slots__ = ()
         inner, weights = M, factors
 
-        @staticmethod
-        def image(W: Array) -> Array:
-            product: Array = applied(M, base(W)).array
-            return product
-
         def random_like(self, n_cols: int, rng: Any = None) -> Any:
             X = super().random_like(n_cols, rng)
             if factors is not None:
@@ -147,22 +131,3 @@ def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None)
             return norms
 
     return InnerProductBlock
-
-
-class InnerProductOperator:
-    """An operator whose results are blocks of a type; see `solvers.blocks.Operator`."""
-
-    def __init__(self, operator: Operator, blocks: type[BlockVector]) -> None:
-        self.operator, self._blocks = operator, blocks
-        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
-        self.layout = operator.layout
-
-    def apply(self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0) -> Any:
-        """Compute alpha (A - shift I) X + beta out."""
-        assert isinstance(X, self._blocks)  # another inner product would make wrong values of right products
-        result = self.operator.apply(X, out, alpha, beta, shift)
-        return self._blocks(result.array) if out is None else out
-
-    def affine(self, alpha: float, shift: float) -> InnerProductOperator:
-        """Make alpha (A - shift I) an operator of its own."""
-        return InnerProductOperator(self.operator.affine(alpha, shift), self._blocks)

@@ -23,8 +23,7 @@ from scipy.sparse.csgraph import connected_components
 
 from blockvec import BlockVector, Operator
 
-from ..blocks import Array, RealArray
-from .inner_product import applied
+from ..blocks import Array, RealArray, applied
 
 PASSES = 5  # Rayleigh-Ritz steps at most
 FIRST_ORDER = 1e-3  # largest coefficient of one vector in another that is corrected to first order

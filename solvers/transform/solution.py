@@ -14,8 +14,17 @@ from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, matrix_on_host, tall_block
-from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, to_host
-from ..column_block import ColumnBlock
+from ..blocks import (
+    Array,
+    Block,
+    ColumnBlock,
+    RealArray,
+    applied,
+    column_factors,
+    columns_of,
+    side_by_side,
+    to_host,
+)
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of
@@ -35,7 +44,7 @@ from ..stages.combine import (
 )
 from ..stages.drivers import solve
 from .deflation import solve_around
-from .inner_product import applied, orthonormal
+from .inner_product import orthonormal
 from .refinement import refined_pairs
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
 from .standard_form import StandardForm
@@ -57,7 +66,6 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         _refuse_indefinite(form)
         norms = _norms(form, problem.norm)
         inside = _inside(form, problem, norms)
-    form.solve_within(_solve_tolerance(form, problem.tolerance, norms))
     try:
         inner = solve_around(form, inside)
         result = _accurate(form, inner, inside, problem, norms)
@@ -144,17 +152,6 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
     A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
     shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
     return Norms(A, M, A if form.inner is form.A else M, shift)
-
-
-def _solve_tolerance(form: StandardForm, tolerance: Tolerance, norms: Norms) -> float:
-    """Choose the residuals of solves, per ||x||, that leave those of pairs near the shift below their limits.
-
-    A pair whose vectors are x = theta^-1 (A - sigma M)^-1 x has the residual of that solve.
-    """
-    if form.inverse is None or (sigma := form.map.sigma) is None:
-        return 0.0
-    masses = 1.0 if form.M is None else 0.0  # at least, per ||x||
-    return float(SHARE * pair_limits(tolerance, np.array([sigma]), norms, 1.0, masses)[0])
 
 
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
@@ -321,7 +318,6 @@ def _accurate(
     """Transform pairs back; improve them where rounding errors keep them from their limits."""
     with blas_threads(form.A):
         result = _transformed_back(form, inner, problem, norms)
-    form.solve_within(0.0)
     if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
         return result
     is_dense = inner.info["method"] == "dense"

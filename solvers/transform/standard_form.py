@@ -40,14 +40,13 @@ from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, is_explicit
-from ..blocks import Array, to_host
-from ..column_block import ColumnBlock
+from ..blocks import Array, ColumnBlock, applied, to_host
 from ..costs import DENSE_SHARE
 from ..factorization.gram import Factor, gram_factor, must_be, rows_of_semidefinite
 from ..factorization.root import root_factor
 from ..factorization.shifted import ShiftedInverse, Solve, checked_inverse, shifted_inverse
 from ..result import SingularError
-from .inner_product import InnerProductOperator, applied, inner_product_blocks
+from .inner_product import inner_product_blocks
 from .spectral_map import SpectralMap
 
 FACTOR_ROWS = 1000  # of an M that has a factor: a singular one then makes the problem smaller
@@ -68,7 +67,7 @@ SINGULAR = {  # remedies for a singular M, by modes and methods that do not take
 class StandardForm:
     """A problem A x = lambda M x in the form S y = theta y."""
 
-    operator: Operator  # S, shape (r, r); on a GPU an `InnerProductOperator`
+    operator: Operator  # S, shape (r, r)
     A: Operator
     M: Operator | None  # None for the identity
     inner: Operator | None  # C C^H, in whose inner product vectors are orthonormal; None for the identity
@@ -96,11 +95,6 @@ class StandardForm:
     def inner_name(self) -> str:
         """The name of the matrix of the inner product."""
         return "A" if self.inner is self.A else "M"
-
-    def solve_within(self, tolerance: float) -> None:
-        """Let solves with A - sigma M have residuals of tolerance ||x||."""
-        if self.inverse is not None:
-            self.inverse.tolerance = tolerance
 
     @property
     def is_shifted(self) -> bool:
@@ -311,7 +305,7 @@ def _without_shift(
     ):
         operator = factor.transformed(_host_matrix("A", matrix, dtype))
     else:
-        operator = operator_on(apply, A.shape[0], dtype, A, blocks, "C")
+        operator = operator_on(apply, A.shape[0], dtype, A)
     return StandardForm(
         operator=operator,
         A=A,
@@ -342,8 +336,11 @@ def _with_shift(
         product = into(vectors(Y))
         return Y + 2 * sigma * product if mode == "cayley" else product
 
+    operator = operator_on(apply, factor.rank, dtype, A, order="A")
+    if inverse.factors is not None and inverse.factors.solve_width:  # of a sparse factorisation
+        operator.needs_threads = False
     return StandardForm(
-        operator=operator_on(apply, factor.rank, dtype, A, factor.blocks, "A"),
+        operator=operator,
         A=A,
         M=M,
         inner=A if mode == "buckling" else M,
@@ -357,13 +354,11 @@ def _with_shift(
     )
 
 
-def operator_on(
-    apply: Solve, size: int, dtype: Any, A: Operator, blocks: type[BlockVector], order: Any
-) -> Operator:
-    """Make a function of arrays an operator on blocks of a type."""
-    function: Any = as_operator(apply, shape=(size, size), dtype=dtype, device=A.device, order=order)
-    function.can_fail = True
-    return function if blocks is BlockVector else cast(Operator, InnerProductOperator(function, blocks))
+def operator_on(apply: Solve, size: int, dtype: Any, A: Operator, order: str = "C") -> Any:
+    """Make a function of arrays of the device of A an operator."""
+    operator: Any = as_operator(apply, shape=(size, size), dtype=dtype, device=A.device, order=order)
+    operator.can_fail = True
+    return operator
 
 
 def _mass(M: Any, A: Operator) -> Operator:

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from blockvec import BlockVector, array_namespace
 from blockvec.backends import backend_for, is_cupy
+from blockvec.kernels.roofline import Ceilings
 from blockvec.parallel import PeerError
 from blockvec.parallel.communicator import in_rank_order
 from tests.blocks import draw
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
+CEILINGS = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)  # that nobody measured
 MAX_WORK = 1_500_000  # multiply-adds of a reference product in extended precision
 
 dtypes = st.sampled_from(DTYPES)

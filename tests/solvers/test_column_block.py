@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import blockvec
 from blockvec import models, option_context
 from solvers import eigsh, sizes
-from solvers.column_block import ColumnBlock, ColumnOperator
+from solvers.blocks import ColumnBlock
 
 SHAPES = st.tuples(st.integers(0, 40), st.integers(0, 6), st.integers(0, 6))
 TYPES = st.sampled_from(["float64", "complex128"])
@@ -84,7 +84,7 @@ def operators(n: int, dtype: str) -> dict[str, Any]:
 def test_products_by_columns_are_those_of_the_operator(kind: str, dtype: str, width: int) -> None:
     A = operators(50, dtype)
     X, Y = (numbers(np.random.default_rng(seed), (50, width), dtype) for seed in (1, 2))
-    operator, dense = ColumnOperator(blockvec.as_operator(A[kind])), A["dense"]
+    operator, dense = blockvec.as_operator(A[kind]), A["dense"]
     assert np.array_equal(operator.apply(ColumnBlock(X)).array, dense @ X)
     out = ColumnBlock(np.full((50, width), np.nan, dtype, order="F"))
     assert operator.apply(ColumnBlock(X), out=out) is out
@@ -102,7 +102,7 @@ def test_threads_do_not_change_products() -> None:
     products = []
     for threads in (1, 2):
         with option_context(threads=threads):
-            products.append(ColumnOperator(A).apply(ColumnBlock(X)).array)
+            products.append(A.apply(ColumnBlock(X)).array)
     assert np.array_equal(*products)
 
 

@@ -28,7 +28,7 @@ from solvers import (
     NoConvergence,
     eigsh,
 )
-from solvers.column_block import ColumnBlock, ColumnOperator
+from solvers.blocks import ColumnBlock
 from solvers.iterations import lanczos
 from solvers.iterations.rayleigh_ritz import Tolerance, select
 from solvers.problem import Problem
@@ -616,7 +616,7 @@ def test_products_by_one_triangle_are_those_of_the_matrix(columns: int, order: A
     A = np.asarray(A + A.T, order=order)
     X = rng.standard_normal((60, columns))
     block = ColumnBlock.of(BlockVector(X))
-    found = ColumnOperator(as_operator(A)).apply(block).array
+    found = as_operator(A).apply(block).array
     assert np.allclose(found, A @ X, rtol=0, atol=1e-12)
     by_rows = as_operator(A) @ BlockVector(X)
     assert np.allclose(by_rows.array, A @ X, rtol=0, atol=1e-12)

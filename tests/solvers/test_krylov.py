@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator
 from solvers import eigsh
-from solvers.column_block import ColumnBlock, ColumnOperator
+from solvers.blocks import ColumnBlock
 from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.lanczos import ThickRestart
@@ -36,7 +36,7 @@ def operator_for(block_type: Any, plain: ModuleType) -> Callable[[Any], Any]:
     """What turns a matrix into an operator on these blocks."""
     if block_type is plain.PlainBlock:
         return plain.PlainOperator
-    return as_operator if block_type is BlockVector else lambda matrix: ColumnOperator(as_operator(matrix))
+    return as_operator
 
 
 def hermitian(n: int, dtype: str, seed: int = 0) -> Any:

@@ -16,8 +16,7 @@ from blockvec import BlockVector, as_operator, models
 from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
 from solvers import EigenResult, eigsh
-from solvers.blocks import in_precision
-from solvers.column_block import ColumnBlock
+from solvers.blocks import ColumnBlock, in_precision
 from solvers.iterations import filtered_lanczos, mixed_precision
 from solvers.iterations.chebyshev import ChebyshevOperator
 from solvers.iterations.filter import Filter

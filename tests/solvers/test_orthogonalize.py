@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import BlockVector
+from blockvec import BlockVector, as_operator
 from blockvec.errors import BreakdownError, ShapeError
-from solvers.column_block import ColumnBlock
+from solvers.blocks import ColumnBlock
 from solvers.orthogonalization import orthogonalize
 from solvers.orthogonalization.host_step import host_step
+from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 
 N, M, B = 1500, 24, 4
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -247,7 +248,9 @@ def test_the_step_of_column_major_blocks_is_that_of_others(dtype: str, width: in
 def test_a_length_that_rounding_makes_negative_is_left_to_other_policies(width: int) -> None:
     """In a semidefinite inner product, those of vectors of the null space are rounding errors."""
     rng = np.random.default_rng(0)
-    V, W = np.zeros((50, 3), order="F"), ColumnBlock(rng.standard_normal((50, width)))
-    _, R, length, _ = host_step(W, V, [(0, 3)], 1.0, image=lambda X: -1e-17 * X)
+    M = as_operator(lambda X: -1e-17 * X, shape=(50, 50))
+    blocks = inner_product_columns(inner_product_blocks(M))
+    V, W = blocks(np.zeros((50, 3))), blocks(rng.standard_normal((50, width)))
+    _, R, length, _ = host_step(W, V, [(0, 3)], 1.0)
     assert R is None
     assert length >= 1.0

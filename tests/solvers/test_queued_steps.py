@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import blockvec.backends
-from blockvec import BlockVector, as_operator, models
+from blockvec import BlockVector, as_operator, inverse_factor, models
 from blockvec.errors import BreakdownError
 from blockvec.operators.krylov_steps import KrylovSteps, StepReport
 from blockvec.operators.sparse import SparseOperator
@@ -358,8 +358,7 @@ def test_steps_of_blocks_with_columns_of_any_lengths_are_enough(dtype: str) -> N
     block = rng.standard_normal((500, 4)) * np.array([1e-2, 1.0, 1e2, 1e4])
     W = BlockVector(block.astype(dtype))
     into, before = W.like(), W.array.copy()
-    report = queued_step.StepReport(queue_step(W, V, [(0, 8)], into), 8)
-    S, R = report.wait(0.0)
+    S, R = queue_step(W, V, [(0, 8)], into)(0.0)
     assert R is not None
     assert np.abs(V.dot(into)).max() < 100 * unit
     assert np.abs(into.gram() - np.eye(4)).max() < 100 * unit
@@ -375,14 +374,14 @@ def test_only_launches_take_blocks_of_nearly_parallel_columns(spread: float) -> 
     parallel = rng.standard_normal((300, 1)) + spread * rng.standard_normal((300, 3))
     into = BlockVector.zeros(300, 3)
     R = np.linalg.qr(parallel)[1]
-    step = queue_step(BlockVector(parallel), V, [(0, 6)], into)
-    once = queued_step.StepReport(step, 6)
-    found = step.factor.wait()
+    found = inverse_factor(BlockVector(parallel - V.array @ (V.array.T @ parallel)).gram()).wait()
+    once = queue_step(BlockVector(parallel), V, [(0, 6)], into)
     assert found.growth > queued_step.QUEUED_ENOUGH * 3
     rest = np.zeros((6, 3))
-    launched = queued_step.ReportOfSeveral(lambda: [StepReport(rest, rest, found)], 0, np.dtype(np.float64))
-    assert once.wait(0.0)[1] is None
-    assert (launched.wait(0.0)[1] is not None) == (found.growth < factors.PLAIN_GROWTH)
+    reports = [StepReport(rest, rest, found)]
+    launched = queued_step.step_of_several(lambda: reports, 0, np.dtype(np.float64))
+    assert once(0.0)[1] is None
+    assert (launched(0.0)[1] is not None) == (found.growth < factors.PLAIN_GROWTH)
     assert not queued_step.is_easy(R, 0.0, R.dtype)
     expected = queued_step.LIKENESS * found.growth < factors.PLAIN_GROWTH
     assert queued_step.is_easy(R, 0.0, R.dtype, factors_again=True) == expected

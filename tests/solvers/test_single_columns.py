@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from blockvec import as_operator, models
 from blockvec.models.spectra import laplace_eigenvalues
 from solvers import eigsh
-from solvers.column_block import ColumnBlock, ColumnOperator
+from solvers.blocks import ColumnBlock
 from solvers.iterations import filtered_lanczos, lanczos
 from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
@@ -25,7 +25,7 @@ UNIT = np.finfo(np.float64).eps / 2
 
 def krylov_space(A: Any, capacity: int, loss: float) -> BlockKrylov:
     """Return a decomposition of single columns that fills its buffer."""
-    operator = ColumnOperator(as_operator(A))
+    operator = as_operator(A)
     start = ColumnBlock.random(A.shape[0], 1, A.dtype, rng=0)
     space = BlockKrylov(operator, start.like(capacity), 0, 1, np.random.default_rng(0), Counts())
     space.append(start)
@@ -90,7 +90,7 @@ def test_a_run_in_the_complement_finds_a_copy_or_proves_that_there_is_none(which
     sign = -1 if which == "SA" else 1
     values = sign * np.r_[2.0, 2.0, 1.9, 1.8, 1.7, np.linspace(-1, 1.5, n - 5)]
     A = sp.diags_array(values, format="csr")
-    operator = ColumnOperator(as_operator(A))
+    operator = as_operator(A)
     rng = np.random.default_rng(seed)
     for missed in (True, False):
         known = np.r_[0, 2:5] if missed else np.r_[0:4]
@@ -115,7 +115,7 @@ def test_a_run_in_an_inner_product_finds_a_copy_or_proves_that_there_is_none(mis
     values = np.r_[2.0, 2.0, 1.9, 1.8, 1.7, np.linspace(-1, 1.5, n - 5)]
     C = np.eye(n) + 0.5 * np.eye(n, k=1)  # M = C^H C, and eigenvectors are columns of C^-1
     vectors = np.linalg.inv(C)
-    operator = ColumnOperator(as_operator(vectors @ np.diag(values) @ C))
+    operator = as_operator(vectors @ np.diag(values) @ C)
     blocks = inner_product_columns(inner_product_blocks(as_operator(C.T @ C)))
     known = np.r_[0, 2:5] if missed else np.r_[0:4]
     X, lowest = blocks(np.asfortranarray(vectors[:, known])), 1.8 if missed else 1.9

@@ -390,16 +390,16 @@ def test_both_triangles_of_a_symmetric_matrix_are_refused_and_either_one_is_read
 
 
 BOMBS = {
-    "spaces": (b"", b" " * (1 << 26), r"found \d+ characters with 0 numbers"),
-    "blank lines": (b"", b"\n" * (1 << 26), r"found \d+ characters with 0 numbers"),
+    "spaces": (b"", b" " * (1 << 25), r"matrix\.mtx:3: .* a line of at most 1048576"),
+    "blank lines": (b"", b"\n" * (1 << 25), r"found \d+ characters with 0 elements"),
     "a comment": (
-        b"%" * (1 << 26) + b"\n",
+        b"%" * (1 << 25) + b"\n",
         b"",
         r"matrix\.mtx:2: .* the sizes within the first 1048576 bytes",
     ),
     "comments": (b"% a comment\n" * (1 << 17), b"", r"the sizes within the first 1048576 bytes"),
-    "a line of numbers": (b"", b"1 " * (1 << 25), r"matrix\.mtx:3: .* a line of at most 1048576"),
-    "a number": (b"", b"1" * (1 << 26), r"found \d+ characters with 1 numbers"),
+    "a line of numbers": (b"", b"1 " * (1 << 24), r"matrix\.mtx:3: .* a line of at most 1048576"),
+    "a number": (b"", b"1" * (1 << 25), r"matrix\.mtx:3: .* a line of at most 1048576"),
 }
 
 
@@ -412,7 +412,7 @@ def test_a_small_packed_file_takes_little_memory(name: str, mtx: Path) -> None:
     try:
         with pytest.raises(FormatError, match=message):
             io.read_matrix(mtx)
-        assert tracemalloc.get_traced_memory()[1] < 3 << 25
+        assert tracemalloc.get_traced_memory()[1] < 3 << 23
     finally:
         tracemalloc.stop()
 

@@ -21,9 +21,8 @@ from blockvec.backends.host.backend import HOST
 from blockvec.backends.host.sparse import RowBlocks
 from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
-from blockvec.kernels.roofline import Ceilings
 from blockvec.operations.dispatch import preferred
-from tests.contract.blocks import DTYPES, exact_values
+from tests.contract.blocks import CEILINGS, DTYPES, exact_values
 
 pytest.importorskip("llvmlite")
 
@@ -81,8 +80,7 @@ def test_the_choice_does_not_depend_on_threads_or_on_earlier_products() -> None:
 
 def test_profiles_name_the_kernel_and_explanations_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     profiles = importlib.import_module("blockvec.operations.profile")
-    known = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)
-    monkeypatch.setitem(profiles.known_ceilings, HOST.device.fingerprint, known)
+    monkeypatch.setitem(profiles.known_ceilings, HOST.device.fingerprint, CEILINGS)
     with profile() as p:
         as_operator(models.laplace2d(n=9)) @ np.ones((81, 2))
     assert [row["kernel"] for row in p.rows()] == ["csr_compiled"]
