@@ -24,18 +24,20 @@ from blockvec.operators import adapters
 from blockvec.operators.sparse import SparseOperator
 from tests.contract.blocks import (
     DTYPES,
+    FORMS,
     Guarded,
     Layout,
     Reference,
     dtypes,
     exact_values,
     host,
+    kept,
     layouts,
     on,
     seeds,
+    untidy,
     values,
 )
-from tests.untidy import FORMS, kept, untidy
 
 pytestmark = pytest.mark.usefixtures("jit")
 widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])

@@ -36,7 +36,7 @@ from solvers.iterations import lanczos
 from solvers.iterations.rayleigh_ritz import Tolerance, select
 from solvers.problem import Problem
 from solvers.runtime.interrupts import deferred_interrupt
-from tests.untidy import FORMS, kept, untidy
+from tests.contract.blocks import FORMS, kept, untidy
 
 ITERATIONS = ("lanczos", "filter", "jd")
 DTYPES = ("float32", "float64", "complex64", "complex128")
