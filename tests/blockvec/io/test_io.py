@@ -206,7 +206,7 @@ BROKEN = {
     "an integer of too many digits": (
         INTEGER + f"1 1 1\n1 1 {'9' * 5000}\n",
         3,
-        "a column index and an integer",
+        "Integer out of range",
     ),
     "unsigned skew-symmetric": (
         SKEW.replace("real", "unsigned-integer") + "2 2 1\n2 1 1\n",
