@@ -56,12 +56,6 @@ def test_real_files_have_the_sizes_types_and_symmetries_on_record(matrices: Path
         assert (abs(A - A.conj().T).max() <= 1e-14 * abs(A).max()) == record["hermitian"], name
 
 
-def test_a_closed_form_file_has_its_eigenvalues(matrices: Path) -> None:
-    A = io.read_matrix(matrices / "gr_30_30.mtx")
-    expected = models.spectra.stencil27_eigenvalues([30, 30]) - 27 + 9  # 9 - prod (1 + 2 cos)
-    np.testing.assert_allclose(np.linalg.eigvalsh(A.toarray()), expected, rtol=0, atol=1e-12)
-
-
 # Round trips
 
 FIELDS = {"real": np.float64, "complex": np.complex128, "integer": np.int64, "pattern": np.float64}
@@ -475,31 +469,6 @@ def test_a_column_major_file_is_read_row_major_and_not_mapped(tmp_path: Path) ->
     np.testing.assert_array_equal(W, V)
     with pytest.raises(LayoutError, match=r"V\.npy: its array is column-major .* load it with mmap=False"):
         io.load_block(tmp_path / "V.npy", mmap=True)
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "V.npy"
-    V = block((50, 2))
-    io.save_block(path, V)
-
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "ascontiguousarray", fail)
-        with pytest.raises(OSError, match="no space left"):
-            io.save_block(path, 2 * V)
-    assert os.listdir(tmp_path) == ["V.npy"]
-    np.testing.assert_array_equal(io.load_block(path), V)
-
-
-def test_an_existing_file_is_replaced(tmp_path: Path) -> None:
-    for width in (5, 2):
-        io.save_block(tmp_path / "V.npy", block((9, width)))
-    assert io.load_block(str(tmp_path / "V.npy")).shape == (9, 2)
-    assert os.listdir(tmp_path) == ["V.npy"]
 
 
 @pytest.mark.parametrize(
