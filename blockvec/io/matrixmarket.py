@@ -326,7 +326,7 @@ def defect_in(file: Path, header: Header, otherwise: str) -> FormatError:
                 if not words:
                     continue
                 count += 1
-                expected = _wrong(words, header)
+                expected = _wrong(raw, words, header)
                 if count > header.n_lines:
                     expected = (
                         f"the end of the file after {header.n_lines} elements as line {header.size_line} says"
@@ -343,26 +343,19 @@ def defect_in(file: Path, header: Header, otherwise: str) -> FormatError:
     return FormatError(f"{file}: {otherwise}.")
 
 
-def _wrong(words: list[str], header: Header) -> str:
+def _wrong(line: bytes, words: list[str], header: Header) -> str:
     """Describe what a line of the body should contain; empty if the line is valid."""
-    if len(words) != header.indices + header.values:
-        return header.line_form
     indices, values = words[: header.indices], words[header.indices :]
+    if not _lines_of(header.indices, header.values, header.whole).fullmatch(line.rstrip(b"\n") + b"\n"):
+        if len(values) == header.values and not header.whole:
+            if any(value.upper().count("D") == 1 for value in values):
+                return f"{header.line_form}; write exponents with E"
+            if any(value.startswith("+") for value in values):  # SciPy rejects it
+                return f"{header.line_form} without a leading +"
+        return header.line_form
     for index, extent, name in zip(indices, (header.n_rows, header.n_cols), ("row", "column"), strict=False):
-        if not index.isdecimal():
-            return header.line_form
         if not (_is_index(index) and 1 <= int(index) <= extent):
             return f"a {name} index between 1 and {extent}"
-    for value in values:
-        try:
-            int(value) if header.whole else float(value)
-        except ValueError:
-            is_fortran = value.upper().count("D") == 1 and not header.whole
-            return f"{header.line_form}; write exponents with E" if is_fortran else header.line_form
-        if value.startswith("+"):  # SciPy rejects it
-            return f"{header.line_form} without a leading +"
-        if "_" in value:  # only Python accepts it
-            return header.line_form
     on_diagonal = bool(indices) and int(indices[0]) == int(indices[1])
     if on_diagonal and header.symmetry == "skew-symmetric" and any(float(value) for value in values):
         return "no diagonal elements but zeros in a skew-symmetric matrix"

@@ -313,16 +313,6 @@ def test_the_hofstadter_model_has_the_spectrum_of_harpers_equation(nx: int, ny: 
     assert_same_spectrum(A, spectra.hofstadter_eigenvalues(nx, ny, p, q, 0.5))
 
 
-def test_the_phase_around_every_plaquette_is_the_flux() -> None:
-    nx, ny, p, q = 6, 4, 1, 3
-    H = models.hofstadter(nx=nx, ny=ny, p=p, q=q).toarray()
-    for x, y in itertools.product(range(nx), range(ny)):
-        corners = [(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1), (x, y)]
-        sites = [cx % nx + nx * (cy % ny) for cx, cy in corners]
-        around = math.prod(H[b, a] for a, b in itertools.pairwise(sites))
-        np.testing.assert_allclose(around, np.exp(2j * np.pi * p / q), rtol=1e-14)
-
-
 # Sectors of bit patterns
 
 
@@ -403,13 +393,6 @@ def test_the_xx_chain_is_free_fermions_for_odd_and_even_numbers_of_spins(sites: 
 def test_one_flipped_spin_is_a_magnon() -> None:
     A = models.xxz(sites=9, up=1, delta=0.7, j=-2.0)
     assert_same_spectrum(A, spectra.magnon_eigenvalues(9, 0.7, -2.0))
-
-
-@pytest.mark.parametrize(("sites", "up"), [(10, 5), (16, 8), (18, 4), (60, 2)])
-def test_sectors_have_binomial_dimensions(sites: int, up: int) -> None:
-    A = models.model(f"xxz:sites={sites},up={up}")
-    assert A.shape == (math.comb(sites, up),) * 2
-    assert A.nnz == A.shape[0] + sites * 2 * math.comb(sites - 2, up - 1)
 
 
 # Electrons

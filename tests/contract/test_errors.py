@@ -66,6 +66,33 @@ REFUSED: dict[str, tuple[type[BlockvecError], str]] = {
     "BlockVector.zeros(3, 2.5, device=d)": (ShapeError, r"n_cols: got 2\.5"),
     "BlockVector.random(3, 2, first_row=-1, device=d)": (OptionError, r"first_row: got -1"),
     "BlockVector.random(3, 2, distribution='cauchy')": (OptionError, r"'cauchy'; give 'uniform' or 'normal'"),
+    "A @ zeros(4, 2)": (ShapeError, r"A is 5 x 5 but X has 4 rows"),
+    "A.apply(V, shift=small(3))": (ShapeError, r"shifts of shape \(3,\) for 2 columns"),
+    "R.apply(V, shift=1)": (ShapeError, r"square operator, A is 2 x 5"),
+    "A.apply(V, zeros(5, 1))": (ShapeError, r"out has shape \(5, 1\), the result \(5, 2\)"),
+    "A.apply(V, single)": (DTypeError, r"out holds float32 but the result is float64"),
+    "A.apply(V, zeros(5, 2), shift=1j)": (DTypeError, r"out holds float64 but the result is complex128"),
+    "A.apply(V, V)": (LayoutError, r"out shares memory with X"),
+    "A.apply(V, V, dots='xx')": (LayoutError, r"out shares memory with X"),
+    "A.apply(V, beta=2)": (OptionError, r"beta=2 needs out="),
+    "A.apply(V, dots=('xx', 'yx'))": (OptionError, r"dots='yx' is not known; give some of xx, xy, yy"),
+    "A.apply(V, gram='xx')": (OptionError, r"gram='xx' is not known; give some of xy, yy"),
+    "A.apply(V, z=zeros(5, 1))": (ShapeError, r"z has shape \(5, 1\), the result \(5, 2\)"),
+    "A.apply(V, z=single)": (DTypeError, r"the result holds float64, z float32"),
+    "A.apply(V, z=zeros(5, 2), eta=1j)": (DTypeError, r"z float64, delta z \+ eta y complex128"),
+    "A.apply(V, z=V)": (LayoutError, r"z shares memory with X"),
+    "A.apply(V, W[:5, :2], z=W[:5, 1:3])": (LayoutError, r"z shares memory with out"),
+    "function(lambda X: X[:2]) @ V": (ShapeError, r"the operator returned shape \(2, 2\)"),
+    "function(lambda X, out: X[:, 0]) @ V": (ShapeError, r"the operator returned shape \(5,\)"),
+    "function(lambda X, out: X.astype('int64')) @ V": (DTypeError, r"int64 is not supported"),
+    "V.combine_dot(small(2, 2), zeros(4, 3))": (ShapeError, r"5 rows but the basis W has 4"),
+    "V.combine_dot(small(3, 2), zeros(5, 3))": (ShapeError, r"\(3, 2\) but must have \(2, 2\)"),
+    "V.combine_dot(small(2, 2) * 1j, zeros(5, 3))": (DTypeError, r"complex128"),
+    "V.update_gram(zeros(5, 3), small(2, 2))": (ShapeError, r"\(2, 2\) but must have \(3, 2\)"),
+    "V.update_gram(zeros(5, 3), small(3, 2) * 1j)": (DTypeError, r"float64, but .* columns are complex128"),
+    "W[:, :2].update_gram(W, small(4, 2))": (LayoutError, r"memory with the basis"),
+    "W[:, 1:3].combine_dot(small(2, 2), W[:, :2])": (LayoutError, r"memory with the basis"),
+    "BlockVector(C).combine_dot(C, zeros(2, 3))": (LayoutError, r"memory with C"),
 }
 
 
@@ -85,6 +112,9 @@ def test_it_is_refused_with_both_values(device: str, attempt: str) -> None:
         "S": as_operator(small(5, 5)),
     }
     names |= {"small": small, "zeros": zeros, "single": zeros(5, 2, "float32")}
+    for name, matrix in {"A": sp.eye_array(5), "R": sp.csr_array((2, 5))}.items():
+        names[name] = as_operator(matrix.tocsr(), device=device)
+    names |= {"C": small(2, 2), "function": lambda f: as_operator(f, shape=(5, 5), device=device)}
     error, message = REFUSED[attempt]
     with pytest.raises(error, match=message) as caught:
         eval(attempt, names)

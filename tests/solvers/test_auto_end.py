@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,10 @@ def _no_factors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_factors")
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
-@pytest.mark.parametrize("asked", NEAREST)
+@pytest.mark.parametrize(
+    ("asked", "dtype"),
+    list(zip(itertools.cycle(NEAREST), (np.float32, np.float64, np.complex64, np.complex128), strict=False)),
+)
 def test_the_smallest_values_of_a_random_graph_need_no_factors(asked: dict[str, Any], dtype: Any) -> None:
     A = random_graph().astype(dtype)
     result = solve(A, 6, **asked)
@@ -103,7 +106,7 @@ def test_as_many_zeros_are_found_as_a_graph_has_components() -> None:
 
 
 @pytest.mark.usefixtures("no_factors")
-@pytest.mark.parametrize(("n", "seed"), [(2378, 357), (3378, 361), (2094, 349)])
+@pytest.mark.parametrize(("n", "seed"), [(2378, 357), (2094, 349)])
 def test_zeros_of_vectors_that_are_not_quite_orthogonal_are_not_beyond_zero(n: int, seed: int) -> None:
     A = laplacian(power_law_graph(np.random.default_rng(seed), n))
     result = solve(A, 5, which="SM", tol=1e-8, convergence="norm")

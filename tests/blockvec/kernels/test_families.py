@@ -27,8 +27,7 @@ from blockvec.kernels.problem import (
     TsmttsmProblem,
 )
 from blockvec.kernels.selection import choose
-from tests.compiled import needs_compiler
-from tests.devices import DEVICES
+from tests.devices import DEVICES, needs_compiler
 from tests.kernel_problems import TYPES, chain, dense, fused, sparse, sweep, wide
 
 ON_DEVICES = pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.architecture)

@@ -13,7 +13,7 @@ from blockvec.kernels.build import compile_source
 from blockvec.kernels.sparse.codes import _LEAST_ENTRIES as LEAST
 from blockvec.kernels.sparse.codes import encode, source
 from blockvec.kernels.sparse.csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
-from tests.compiled import needs_compiler
+from tests.devices import needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 

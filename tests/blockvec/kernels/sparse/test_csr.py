@@ -25,9 +25,9 @@ from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.units import TASK_ENTRIES
 from blockvec.models import model as model_matrix
 from tests.contract.blocks import exact_values
-from tests.converted import coded
 from tests.emulator.host import every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct
+from tests.kernel_problems import coded
 from tests.pretended_gpu import pretended_gpu
 
 family = CSR
