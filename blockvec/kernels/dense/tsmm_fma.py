@@ -230,6 +230,7 @@ RECIPES: Sequence[Recipe] = (
     Recipe(2, 1, "registers", stages=4),
     Recipe(2, 2, warps=4, stages=2),
     Recipe(2, 2, "registers", stages=4),
+    Recipe(2, 4, stages=2),  # which decides between families
     Recipe(2, 8, warps=4, stages=2),
     Recipe(4, 2, warps=4),
     Recipe(4, 4, warps=4, stages=2),
