@@ -41,6 +41,7 @@ from .factorization.pencil import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
 from .placement import can_factorise, place_of, require_factors
 from .runtime.processes import split
+from .transform.inner_product import isotropic
 from .transform.penalties import LOST, Penalties, lost_digits
 from .transform.scaling import measured
 from .transform.standard_form import standard_form
@@ -167,21 +168,31 @@ def count_eigenvalues(
             left, right = pencil.cut(low, -1), pencil.cut(high, 1)
             value = right.below - left.below
             return EigenvalueCount(value, 0.0, f"by inertia at {left.sigma:.12g} and {right.sigma:.12g}")
-        operator = op if M is None else standard_form(op, A, M, None, method="estimate").operator
-        return estimate(operator, low, high, generated, width)[0]
+        if M is None:
+            return estimate(op, low, high, generated, width)[0]
+        form = standard_form(op, A, M, None, method="estimate")
+        return estimate(form.operator, low, high, generated, width, form.blocks)[0]
 
 
 def estimate(
-    operator: Operator, low: float, high: float, rng: Any, vectors: int = VECTORS
+    operator: Operator,
+    low: float,
+    high: float,
+    rng: Any,
+    vectors: int = VECTORS,
+    blocks: type[BlockVector] = BlockVector,
 ) -> tuple[EigenvalueCount, Sketch]:
-    """Estimate the number of eigenvalues of a standard problem in [low, high], with the sketch it is from."""
-    like = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
+    """Estimate the number of eigenvalues of a standard problem in [low, high], with the sketch it is from.
+
+    The operator is Hermitian in the inner product of `blocks`, and so are the random vectors isotropic.
+    """
+    V = isotropic(blocks, operator.shape[0], vectors, operator.dtype, operator.device, rng)
 
     def is_resolved(sketch: Sketch) -> bool:
         _, spread, doubt = _counted(sketch, low, high, vectors)
         return doubt <= spread
 
-    sketch = sketch_spectrum(operator, like, vectors, STEPS, rng, None, most=MAX_STEPS, resolved=is_resolved)
+    sketch = sketch_spectrum(operator, V, STEPS, most=MAX_STEPS, resolved=is_resolved)
     value, spread, doubt = _counted(sketch, low, high, vectors)
     why = f"estimated with {vectors} random vectors and {sketch.applications} steps"
     # No spread is no proof: vectors of one-dimensional spaces agree.

@@ -116,7 +116,7 @@ def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
     """Turn eigenpairs of the square into the k pairs of A nearest to sigma, ascending."""
     assert problem.target is not None
     sigma = problem.target
-    X: Block = BlockVector(square.eigenvectors)
+    X: Block = problem.blocks(square.eigenvectors)
     theta, residuals, R = ritz_step(problem, X)
     columns, blocks = X.shape[1], 1
     norm = _norm_of_root(square.info["norm"], sigma, problem.norm)

@@ -183,7 +183,8 @@ def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, mos
     """Compute pairs around the middle of the interval, or from an end of the spectrum, until one is out."""
     form = _form(problem, A, M)
     operator = problem.operator if form is None else form.operator
-    count, sketch = estimate(operator, low, high, problem.rng)
+    blocks = BlockVector if form is None else form.blocks
+    count, sketch = estimate(operator, low, high, problem.rng, blocks=blocks)
     refuse_more(count.value - SURE * count.error, most, "about ")
     from_low, from_high = low <= sketch.low, high >= sketch.high
     target = None if from_low or from_high else low + (high - low) / 2

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev as polynomials
 
-from blockvec import BlockVector, Operator
+from blockvec import BlockVector, Operator, array_namespace
 from blockvec.errors import OptionError
 
 from ..blocks import Array
@@ -48,7 +48,9 @@ def root_factor(M: Operator, Minv: Operator | None = None) -> Factor:
     doubled = M.affine(2 / half_width, centre)
 
     def inverse_root(X: Array) -> Array:
-        block = BlockVector(np.ascontiguousarray(X), copy=True, dtype=np.promote_types(M.dtype, X.dtype))
+        block = BlockVector(
+            array_namespace(X).ascontiguousarray(X), copy=True, dtype=np.promote_types(M.dtype, X.dtype)
+        )
         total = block.copy().scale(coefficients[0])
         steps = Recurrence(doubled, block, block.like())
         for coefficient in coefficients[1:]:
@@ -65,18 +67,19 @@ def root_factor(M: Operator, Minv: Operator | None = None) -> Factor:
 
 def _bounds(M: Operator, Minv: Operator | None) -> tuple[float, float]:
     """Estimate bounds of the spectrum of M."""
-    like = BlockVector.empty(M.shape[0], 0, M.dtype)
+    where: Any = {"dtype": M.dtype, "device": M.device}
     rng = np.random.default_rng(0)
 
     def sketch(operator: Operator, resolved: Any = lambda sketch: True) -> Sketch:
-        return sketch_spectrum(operator, like, 2, STEPS, rng, None, most=MOST_STEPS, resolved=resolved)
+        V = BlockVector.random(M.shape[0], 2, rng=rng, **where)
+        return sketch_spectrum(operator, V, STEPS, most=MOST_STEPS, resolved=resolved)
 
     if Minv is None:
         # The lower bound is the least Ritz value less its residual, which is small once that has converged.
         found = sketch(M, lambda sketch: sketch.low > sketch.theta.min() * (1 - MARGIN))
         low = found.low
     else:
-        x = BlockVector.random(M.shape[0], 1, M.dtype, rng=rng)
+        x = BlockVector.random(M.shape[0], 1, rng=rng, **where)
         error = Minv.apply(M.apply(x)).axpy(-1, x).norms()[0]
         if not error <= INVERSE * x.norms()[0]:
             raise OptionError(

@@ -285,7 +285,10 @@ class FilteredRestart(ThickRestart):
 
         counts = self.counts
         sketch = sketch_spectrum(
-            *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
+            self.operator,
+            self.krylov.buffer.random_like(SKETCH_WIDTH, self.rng),
+            SKETCH_STEPS,
+            self.locked,
             most=MAX_SKETCH_STEPS,
             resolved=lambda seen: seen.crowd(self._placed(seen)[-1], self.which) <= CROWDED * self._outside(),
         )

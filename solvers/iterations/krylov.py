@@ -132,8 +132,9 @@ class BlockKrylov:
         self._is_clear = False  # whether zeros follow [V Q] where products read them
         self._partial: PartialRecurrence | None = None
         self.steps = Steps()
-        is_single = type(buffer) is ColumnBlock and block_size == 1 and n_locked == 0
-        if is_single and isinstance(operator, Operator) and buffer.dtype.char in "dD":
+        is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "inner", None) is None
+        is_double = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
+        if is_single and is_double and isinstance(operator, Operator):
             self._partial = PartialRecurrence(operator.vector_adder(is_hermitian=True), buffer)
             self.steps = SingleSteps(self._partial)
         elif M is None and is_queued(operator, buffer):

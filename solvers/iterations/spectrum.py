@@ -81,16 +81,14 @@ class Sketch:
 
 def sketch_spectrum(
     operator: Operator,
-    like: Block,
-    width: int,
+    V: Block,
     steps: int,
-    rng: Any,
-    locked: Block | None,
+    locked: Block | None = None,
     *,
     most: int = 0,
     resolved: Callable[[Sketch], bool] = lambda sketch: True,
 ) -> Sketch:
-    """Run `steps` Lanczos steps from each of `width` random vectors and compute a sketch.
+    """Run `steps` Lanczos steps from each column of V, random vectors, and compute a sketch.
 
     The number of steps is doubled, up to `most`, until `resolved` returns True for the sketch. With
     orthonormal locked columns the operator is restricted to their complement.
@@ -100,11 +98,10 @@ def sketch_spectrum(
     BreakdownError
         If the operator returns NaN or Inf.
     """
-    V = like.random_like(width, rng)
     take = getattr(operator, "lanczos_recurrence", None) if locked is None else None
     launch = None if take is None else take(V)
     recurrence = _Recurrence(operator, V, locked) if launch is None else _LaunchedRecurrence(V, launch)
-    n = like.n_global - (0 if locked is None else int(locked.shape[1]))
+    n = V.n_global - (0 if locked is None else int(locked.shape[1]))
     while True:
         recurrence.extend(min(steps, n))
         sketch = recurrence.sketch(n)
@@ -119,7 +116,7 @@ def sketch_of(operator: Any, steps: int) -> Sketch:
     like: Block = BlockVector.empty(n, 0, operator.dtype, device=operator.device, layout=layout)
     if operator.device == "cpu" and layout is None:
         like = ColumnBlock.of(like)
-    return sketch_spectrum(operator, like, 1, steps, np.random.default_rng(0), None)
+    return sketch_spectrum(operator, like.random_like(1, np.random.default_rng(0)), steps)
 
 
 def _signs(xp: Any, alpha: Any) -> tuple[Any, Any]:

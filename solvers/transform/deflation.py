@@ -55,7 +55,7 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
         if found:
             at_shift.append(part.part(np.flatnonzero(is_near)))
             # One more step of inverse iteration: errors of their vectors would be amplified as they are.
-            Y = BlockVector(rest.operator.apply(BlockVector(at_shift[-1].eigenvectors)).array)
+            Y = BlockVector(rest.operator.apply(rest.blocks(at_shift[-1].eigenvectors)).array)
             Y.scale(column_factors(1 / to_host(Y.norms()), Y))
             near = orthonormal(side_by_side(near, Y), getattr(form.blocks, "inner", None))
             room = inside.n - inside.n_locked - near.shape[1]
@@ -104,12 +104,12 @@ def _without(form: StandardForm, Y: Block) -> Operator:
     operator, image = cast(Any, form.operator), applied(metric, Y)
 
     def apply(X: Array) -> Array:
-        B = BlockVector(X, copy=True)
+        B = form.blocks(X, copy=True)
         Z = operator.apply(Y.combine(image.dot(B), out=B, alpha=-1, beta=1))
         Y.combine(image.dot(Z), out=Z, alpha=-1, beta=1)
         projected: Array = Z.array
         return projected
 
-    projected_out = operator_on(apply, Y.shape[0], operator.dtype, form.A)
+    projected_out = operator_on(apply, Y.shape[0], operator.dtype, form.A, form.blocks)
     projected_out.needs_threads = needs_threads(operator)
     return cast(Operator, projected_out)

@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, RowFunction, array_namespace
+from blockvec import BlockVector, Operator, RowFunction, array_namespace, as_operator
 
 from ..blocks import Array, Block, ColumnBlock, applied, small_matrix, to_host
+from ..factorization.root import root_factor
 from ..orthogonalization import orthogonalize
 
 AnyType = TypeVar("AnyType", BlockVector, ColumnBlock)
@@ -55,6 +56,25 @@ def inner_product_columns(blocks: type[BlockVector]) -> type[ColumnBlock]:
     """Return the type of column-major blocks with the inner product of a type of blocks."""
     M = getattr(blocks, "inner", None)
     return ColumnBlock if M is None else _with_inner_product(ColumnBlock, M, getattr(blocks, "weights", None))
+
+
+def isotropic(
+    blocks: type[BlockVector], n: int, width: int, dtype: Any, device: str, rng: Any
+) -> BlockVector:
+    """Make random vectors x with E[x x^H] = M^-1: their parts along all vectors orthonormal in M are alike.
+
+    With the weights D of a type of blocks and a random z, x = D (D M D)^(-1/2) z. Refuses an M that is
+    ill-conditioned even with a diagonal of ones.
+    """
+    Z = BlockVector.random(n, width, dtype, rng=rng, device=device)
+    M: Operator | None = getattr(blocks, "inner", None)
+    if M is None:
+        return Z
+    D: Any = 1.0 if blocks.weights is None else blocks.weights  # type: ignore[attr-defined]
+    scaled = as_operator(
+        lambda X: D * M.apply(BlockVector(D * X)).array, shape=M.shape, dtype=M.dtype, device=device
+    )
+    return blocks(D * root_factor(scaled).solve(Z.array))  # type: ignore[misc]
 
 
 def orthonormal(X: Block, inner: Operator | None) -> Block:

@@ -173,7 +173,7 @@ def test_against_a_basis_the_host_waits_once_for_each_half(
 
 def test_a_sketch_waits_once(device: DeviceNamespace, plain: Any) -> None:
     block = plain.PlainBlock.random(200, 1, rng=1)
-    sketch_spectrum(plain.PlainOperator(MATRICES["a band"]), block, 4, 20, np.random.default_rng(0), None)
+    sketch_spectrum(plain.PlainOperator(MATRICES["a band"]), block.random_like(4, 0), 20)
     assert device.waits == 1
 
 

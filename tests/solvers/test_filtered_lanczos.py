@@ -27,8 +27,7 @@ from tests.pretended_gpu import pretended_gpu
 
 def sketch(values: np.ndarray, steps: int = 20, locked: Any = None, dtype: str = "float64") -> Sketch:
     operator = as_operator(sp.diags_array(values.astype(dtype), format="csr"))
-    like = BlockVector.empty(len(values), 1, dtype)
-    return sketch_spectrum(operator, like, 4, steps, np.random.default_rng(0), locked)
+    return sketch_spectrum(operator, BlockVector.random(len(values), 4, dtype, rng=0), steps, locked)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import OptionError
-from solvers import eigsh
+from solvers import count_eigenvalues, eigsh
 from solvers.orthogonalization import orthogonalize
 from solvers.transform import solution
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
@@ -31,7 +31,8 @@ def _as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.param == "rows":
         monkeypatch.setattr("solvers.sizes.SHORT_ROWS", 0)
 
-    monkeypatch.setattr("solvers.transform.standard_form.standard_form", form)
+    for module in ("transform.standard_form", "interval", "counting"):
+        monkeypatch.setattr(f"solvers.{module}.standard_form", form)
     monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
 
 
@@ -234,3 +235,25 @@ def test_random_blocks_have_alike_components_along_all_vectors(kind: str) -> Non
         root = sl.cholesky(M.toarray(), lower=True)
         sizes = np.linalg.norm(root.conj().T @ Z.array, axis=1)  # along M-orthonormal vectors
         assert sizes.max() < 5 * sizes.min()
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_an_interval_without_a_shift_is_complete_by_filters(kind: str) -> None:
+    A, M = (sp.csr_array(sp.block_diag([each, each])) for each in pencil(kind))
+    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
+    a, b = (values[600] + values[599]) / 2, (values[611] + values[612]) / 2
+    w, X = eigsh(A, M=M, interval=(a, b), method="filter", rng=0)
+    assert np.allclose(w, values[600:612], rtol=1e-8)
+    assert np.abs(X.conj().T @ (M @ X) - np.eye(len(w))).max() < 1e-10
+
+
+def test_a_count_estimated_without_a_shift_weighs_all_vectors_alike() -> None:
+    # Vectors of low values are smooth: M D^-1 M, with the diagonal D of M, is larger for them.
+    A, M = models.laplace1d(n=N), sp.csr_array(pencil("real")[1])
+    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
+    counts = [
+        count_eigenvalues(A, -1.0, (values[199] + values[200]) / 2, M=M, method="estimate", rng=seed)
+        for seed in range(6)
+    ]
+    errors = np.array([count.value - 200 for count in counts])
+    assert abs(errors.mean()) < 3 * np.mean([count.error for count in counts]) / np.sqrt(len(counts))

@@ -259,8 +259,8 @@ def test_without_a_factorisation_the_interval_is_complete_and_its_count_an_estim
 
 
 def test_an_estimate_far_too_small_is_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(*args: Any) -> Any:
-        count, sketch = estimate(*args)
+    def nothing(*args: Any, **options: Any) -> Any:
+        count, sketch = estimate(*args, **options)
         return type(count)(0, 1e-9, count.why), sketch
 
     estimate = interval.estimate
