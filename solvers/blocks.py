@@ -9,12 +9,12 @@ blockvec and that is not public.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Literal, Protocol, Self, TypeVar, overload
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import Applied, BlockVector, RowLayout, array_namespace, start_copy
+from blockvec import BlockVector, RowLayout, array_namespace, start_copy
 from blockvec.blocks.columns import ColumnBlock as ColumnBlock
 
 Array = NDArray[Any]  # a NumPy array, or a CuPy array, which has the same interface
@@ -95,18 +95,13 @@ class Operator(CostedOperator, Protocol):
 
 
 class SystemOperator(Protocol):
-    """An operator that computes column dots in the same pass: the part that linear solvers use."""
+    """An operator that computes column dots in the same pass, in a `blockvec.Applied`: for linear solvers."""
 
     @property
     def shape(self) -> tuple[int, int]: ...
     @property
     def device(self) -> str: ...
 
-    @overload
-    def apply(
-        self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0
-    ) -> Block: ...
-    @overload
     def apply(
         self,
         X: Block,
@@ -115,8 +110,8 @@ class SystemOperator(Protocol):
         beta: complex = 0,
         shift: Any = 0,
         *,
-        dots: Literal["xy"],
-    ) -> Applied: ...
+        dots: Any = (),
+    ) -> Any: ...
 
 
 PADDING = 16  # columns: widths of blocks on a GPU are multiples, since every width needs a compiled kernel

@@ -16,7 +16,7 @@ is T and its lower part is B.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,9 +135,7 @@ class BlockKrylov:
         is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "inner", None) is None
         is_double = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
         if is_single and is_double and isinstance(operator, Operator):
-            self._partial = PartialRecurrence(
-                operator.vector_adder(is_hermitian=True), cast(ColumnBlock, buffer)
-            )
+            self._partial = PartialRecurrence(operator.vector_adder(is_hermitian=True), buffer)
             self.steps = SingleSteps(self._partial)
         elif M is None and is_queued(operator, buffer):
             self.steps = QueuedSteps(operator, buffer, block_size)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
-from ..blocks import Array, ColumnBlock, summed
+from ..blocks import Array, Block, summed
 from ..orthogonalization.factors import square
 from ..orthogonalization.host_step import is_enough
 
@@ -46,14 +46,14 @@ VECTOR_CALLS: dict[str, tuple[Callable[..., Any], ...]] = {
 _product, _update, _largest = blas.dgemv, blas.daxpy, blas.idamax  # of the estimates
 
 
-def vector_calls(like: ColumnBlock) -> tuple[Callable[..., Any], ...]:
+def vector_calls(like: Block) -> tuple[Callable[..., Any], ...]:
     """Return the functions of `VECTOR_CALLS`, with inner products over the rows of all processes."""
     dot, *others = local_calls(like)
     layout = like.layout
     return (dot if layout is None else lambda v, w: layout.sum(np.array([dot(v, w)]))[0], *others)
 
 
-def local_calls(like: ColumnBlock) -> tuple[Callable[..., Any], ...]:
+def local_calls(like: Block) -> tuple[Callable[..., Any], ...]:
     """Return the functions of `VECTOR_CALLS`, with inner products over the rows of this process."""
     if like.layout is not None and not like.layout.n_local:  # BLAS refuses vectors without elements
         return np.vdot, _nothing, _nothing, lambda alpha, V, *_, **__: np.zeros(V.shape[1], V.dtype)
@@ -77,7 +77,7 @@ class PartialRecurrence:
         Column j holds v_j.
     """
 
-    def __init__(self, product: Callable[[Array, Array], object], columns: ColumnBlock) -> None:
+    def __init__(self, product: Callable[[Array, Array], object], columns: Block) -> None:
         c, layout, array = columns.shape[1], columns.layout, columns.array
         self.product, self.array, self._layout = product, array, layout
         self._vectors = [array[:, j] for j in range(c)]

@@ -113,7 +113,8 @@ class _Gmres(LinearSystems):
     def _apply(self, X: Block, out: Block) -> Block:
         """Set out = (A - sigma I) X without a projection, and return it."""
         self.count(self.b)
-        return self.operator.apply(X, out=out, shift=self.shift)
+        self.operator.apply(X, out=out, shift=self.shift)
+        return out
 
     def _scaled(self, X: Block, lengths: RealArray) -> Block:
         """Divide columns by their lengths, and set those of finished systems to zero."""

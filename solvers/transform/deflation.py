@@ -104,12 +104,12 @@ def _without(form: StandardForm, Y: Block) -> Operator:
     operator, image = cast(Any, form.operator), applied(metric, Y)
 
     def apply(X: Array) -> Array:
-        B = BlockVector(X, copy=True)
+        B = form.blocks(X, copy=True)
         Z = operator.apply(Y.combine(image.dot(B), out=B, alpha=-1, beta=1))
         Y.combine(image.dot(Z), out=Z, alpha=-1, beta=1)
         projected: Array = Z.array
         return projected
 
-    projected_out = operator_on(apply, Y.shape[0], operator.dtype, form.A)
+    projected_out = operator_on(apply, Y.shape[0], operator.dtype, form.A, form.blocks)
     projected_out.needs_threads = needs_threads(operator)
     return cast(Operator, projected_out)

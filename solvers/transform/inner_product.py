@@ -23,7 +23,7 @@ import numpy as np
 
 from blockvec import BlockVector, Operator, RowFunction, array_namespace, as_operator
 
-from ..blocks import Array, Block, ColumnBlock, applied, small_matrix, to_host
+from ..blocks import Array, Block, ColumnBlock, applied, small_matrix
 from ..orthogonalization import orthogonalize
 
 AnyType = TypeVar("AnyType", BlockVector, ColumnBlock)
@@ -34,7 +34,6 @@ def _lengths(xp: Any, squares: Any) -> tuple[Any]:
 
 
 LENGTHS = RowFunction(_lengths)
-NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
 EVEN = 16.0  # ratio of diagonal elements up to which random vectors are left as they are
 
 
@@ -79,25 +78,14 @@ def isotropic(
 
 
 def orthonormal(X: Block, inner: Operator | None) -> Block:
-    """Orthonormalise columns in their order: each changes by parts along those before it only.
+    """Orthonormalise columns in their order: each changes by parts along those before it only. Overwrites X.
 
     Rough vectors can be dependent to rounding: a solve amplifies what they share of the pairs nearest to the
     shift. Their own parts are then resolved by repeated passes, or replaced by random directions, whose
     residuals tell that they have not converged.
     """
-    for _ in range(2):  # once is not enough for a basis far from orthonormal in M
-        G = to_host(X.dot(applied(inner, X)))
-        try:
-            inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
-        except np.linalg.LinAlgError:
-            Q = BlockVector(X.array, copy=True)
-            R = orthogonalize(Q, M=inner).R  # its order is that of pivots
-            Q = Q.combine(small_matrix(np.linalg.qr(R)[0], Q))
-            return ColumnBlock.of(Q) if isinstance(X, ColumnBlock) else Q
-        X = X.combine(small_matrix(inverse, X))
-        if np.abs(G - np.eye(len(G))).max() < NEARLY_ORTHONORMAL / len(G):
-            break
-    return X
+    R = orthogonalize(X, M=inner).R  # its order is that of pivots
+    return X.combine(small_matrix(np.linalg.qr(R)[0], X))
 
 
 def _with_inner_product(base: type[AnyType], M: Operator, factors: Array | None) -> type[AnyType]:

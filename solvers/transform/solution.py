@@ -17,7 +17,6 @@ from ..arguments import blas_threads, matrix_on_host, tall_block
 from ..blocks import (
     Array,
     Block,
-    ColumnBlock,
     RealArray,
     applied,
     column_factors,
@@ -389,7 +388,7 @@ def _measured(
     The tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
     abs(lambda). `told` describes the result.
     """
-    X: Block = ColumnBlock(vectors) if form.A.device == "cpu" else BlockVector(vectors, copy=True)
+    X: Block = BlockVector(vectors, copy=True)
     X.scale(column_factors(1 / to_host(X.norms()), X))
     X = orthonormal(X, form.inner)
     MX = applied(form.M, X)

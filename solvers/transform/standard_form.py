@@ -40,7 +40,7 @@ from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, is_explicit
-from ..blocks import Array, ColumnBlock, applied, to_host
+from ..blocks import Array, Block, ColumnBlock, applied, to_host
 from ..costs import DENSE_SHARE
 from ..factorization.gram import Factor, gram_factor, must_be, rows_of_semidefinite
 from ..factorization.root import root_factor
@@ -305,7 +305,7 @@ def _without_shift(
     ):
         operator = factor.transformed(_host_matrix("A", matrix, dtype))
     else:
-        operator = operator_on(apply, A.shape[0], dtype, A)
+        operator = operator_on(apply, A.shape[0], dtype, A, blocks)
     return StandardForm(
         operator=operator,
         A=A,
@@ -336,7 +336,7 @@ def _with_shift(
         product = into(vectors(Y))
         return Y + 2 * sigma * product if mode == "cayley" else product
 
-    operator = operator_on(apply, factor.rank, dtype, A, order="A")
+    operator = operator_on(apply, factor.rank, dtype, A, factor.blocks, "A")
     if inverse.factors is not None and inverse.factors.solve_width:  # of a sparse factorisation
         operator.needs_threads = False
     return StandardForm(
@@ -354,10 +354,21 @@ def _with_shift(
     )
 
 
-def operator_on(apply: Solve, size: int, dtype: Any, A: Operator, order: str = "C") -> Any:
-    """Make a function of arrays of the device of A an operator."""
+def operator_on(
+    apply: Solve, size: int, dtype: Any, A: Operator, blocks: type[BlockVector], order: str = "C"
+) -> Any:
+    """Make a function of arrays an operator on blocks in the inner product of a type, and on no others."""
     operator: Any = as_operator(apply, shape=(size, size), dtype=dtype, device=A.device, order=order)
     operator.can_fail = True
+    product, inner = operator.apply, getattr(blocks, "inner", None)
+
+    def checked(X: Block, *arguments: Any, **options: Any) -> Block:
+        # Blocks with another inner product would make wrong values of right products.
+        assert getattr(X, "inner", None) is inner
+        result: Block = product(X, *arguments, **options)
+        return result
+
+    operator.apply = product if inner is None else checked
     return operator
 
 

@@ -14,9 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import blockvec
-from blockvec import models, option_context
+from blockvec import BlockVector, models, option_context
+from blockvec.errors import LayoutError
 from solvers import eigsh, sizes
 from solvers.blocks import ColumnBlock
+from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
+from solvers.transform.standard_form import operator_on
 
 SHAPES = st.tuples(st.integers(0, 40), st.integers(0, 6), st.integers(0, 6))
 TYPES = st.sampled_from(["float64", "complex128"])
@@ -94,6 +97,36 @@ def test_products_by_columns_are_those_of_the_operator(kind: str, dtype: str, wi
     shifts = np.arange(width)
     assert np.array_equal(operator.apply(ColumnBlock(X), shift=shifts).array, dense @ X - X * shifts)
     assert np.array_equal(operator.affine(2, 1).apply(ColumnBlock(X)).array, 2 * (dense @ X - X))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_vectors_are_added_by_one_triangle_of_a_hermitian_matrix(order: Any, dtype: str) -> None:
+    A = operators(50, dtype)["dense"].copy(order=order)
+    x, y = (numbers(np.random.default_rng(seed), (50, 1), dtype)[:, 0] for seed in (1, 2))
+    expected = A @ x + y
+    blockvec.as_operator(A).vector_adder(is_hermitian=True)(x, y)
+    assert np.array_equal(y, expected)
+
+
+def test_checked_operations_refuse_column_major_blocks() -> None:
+    X = np.ones((5, 2))
+    for refused in (lambda: BlockVector(X).dot(ColumnBlock(X)), lambda: BlockVector(ColumnBlock(X))):
+        with pytest.raises(LayoutError):
+            refused()
+
+
+def test_operators_keep_the_type_of_blocks() -> None:
+    A = blockvec.as_operator(models.laplace1d(n=6))
+    blocks = inner_product_blocks(A)
+    for kind in (blocks, inner_product_columns(blocks)):
+        X = kind(np.eye(6))
+        assert type(A.apply(X)) is type(A.affine(2, 1).apply(X)) is kind
+        assert np.allclose(X.dot(X), models.laplace1d(n=6).toarray())
+        guarded = operator_on(lambda Y: Y, 6, A.dtype, A, blocks)
+        assert type(guarded.apply(X)) is kind
+        with pytest.raises(AssertionError):  # another inner product would make wrong values
+            guarded.apply(kind.__base__(np.eye(6)))
 
 
 def test_threads_do_not_change_products() -> None:
