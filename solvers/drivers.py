@@ -18,9 +18,8 @@ from .combine import both_ends
 from .costs import FEW_ROWS, is_dense
 from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
 from .iterations.base import Iteration, IterationResult
-from .iterations.counts import Counts
-from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.lanczos import ThickRestart
+from .iterations.run import Counts
 from .problem import Chosen, IterationOptions, Problem, Verification
 from .result import EigenResult, described
 from .runtime.checkpoint import probe
@@ -99,7 +98,7 @@ def _iteration(method: Chosen) -> type[Iteration]:
         from .iterations.jacobi_davidson import JacobiDavidson
 
         return JacobiDavidson
-    return FilteredRestart if method == "filter" else ThickRestart
+    return ThickRestart
 
 
 def _needs_threads(problem: Problem) -> bool:
