@@ -296,6 +296,7 @@ def _krylov(s: Blocks, filtered: bool) -> None:
         s.recur(b)
     s.apply(b)
     s.normalize(1, 2, 4, 8)
+    s.recur_by_columns()
     s.orthonormalize(b)
     for M in (b, 2 * b):
         s.subtract(M, b, capacity)
@@ -306,7 +307,7 @@ def _krylov(s: Blocks, filtered: bool) -> None:
         s.rotate(M, keep, capacity)
     s.combine(1, 1)
     s.dot(1, 1)
-    s.recur(1)
+    s.apply(1)
     s.apply(2)
     if filtered:
         s.dot(keep, keep, capacity, 0, capacity, s.p)
@@ -316,7 +317,6 @@ def _krylov(s: Blocks, filtered: bool) -> None:
         for N in (1, 2):
             s.subtract(keep, N, capacity, b)
     else:
-        s.recur(2)
         s.combine(1, 1, ldb=capacity, at_b=b)
         s.rotate(keep, keep, capacity)
         for M in (keep - b, keep, keep + b):
@@ -352,7 +352,7 @@ def _jd(s: Blocks) -> None:
     s.rotate(s.vectors, s.after, basis)
     s.apply(s.width)
     s.orthonormalize(k)
-    s.recur(1)
+    s.apply(1)
     s.dot(k, 1)
     s.subtract(k, 1)
     s.dot(2 * p, b)

@@ -20,7 +20,7 @@ from blockvec.parallel import Communicator
 from blockvec.system.scalars import plain
 
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
-from .iterations.mixed_precision import SINGLE, Precision, can_convert
+from .iterations.filter import SINGLE, Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
 from .orthogonalization import orthogonalize
 from .problem import IterationState, Method, asks_for_corrections

@@ -18,8 +18,8 @@ from .runtime.progress import logger
 from .settle import settle
 
 if TYPE_CHECKING:
+    from .iterations.filter import Precision
     from .iterations.jd_options import JacobiDavidsonOptions
-    from .iterations.mixed_precision import Precision
 
 
 @overload

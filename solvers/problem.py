@@ -16,7 +16,7 @@ from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
 from .blocks import Block, Operator, RealArray, times
-from .iterations.mixed_precision import Precision
+from .iterations.filter import Precision
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .runtime.checkpoint import Checkpoint
 
@@ -216,7 +216,7 @@ class IterationOptions:
     block_size: int
     ncv: int  # basis vectors between restarts, the pending ones not counted
     maxiter: int  # maximum number of restarts, or of outer iterations of Jacobi-Davidson
-    degree: int = 1  # of the polynomial that `FilteredRestart` may put in the place of A; 1 for none
+    degree: int = 1  # of the polynomial that a `Filtering` may put in the place of A; 1 for none
     method: Chosen = "lanczos"
     why: str = ""  # reason for the method
     most_calls: float = math.inf  # calls of the operator after which the run ends as "costly"

@@ -18,8 +18,8 @@ from blockvec.interchange import ArrayKind, native
 from blockvec.system.frozen import frozen
 
 from .blocks import RealArray, columns_of, to_host
-from .iterations.counts import Counts
 from .iterations.rayleigh_ritz import clusters
+from .iterations.run import Counts
 from .problem import IterationState, Problem, Stop, Verification, excess
 
 if TYPE_CHECKING:

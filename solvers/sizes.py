@@ -16,8 +16,15 @@ from blockvec.system.frozen import frozen
 from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
 from .costs import INDEX_BYTES, Rival, dense_is_faster, most_calls, product_s, rates, step_s
-from .iterations.filter import FEW_PAIRS, PAIR, choose_degree, filter_width
-from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
+from .iterations.filter import (
+    FEW_PAIRS,
+    PAIR,
+    can_convert,
+    choose_degree,
+    copy_bytes,
+    filter_width,
+    saves_time,
+)
 from .iterations.rayleigh_ritz import Tolerance
 from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.memory import require_memory

@@ -18,18 +18,14 @@ import numpy as np
 from blockvec import precompiled, start_copies
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, ColumnBlock, RealArray, column_factors, project_out, to_host, whole_ranges
+from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..problem import IterationOptions, IterationState, Problem, Stop, Verification
 from ..transform.fold import FoldedOperator
-from .counts import Counts
-from .probe import probe
 from .rayleigh_ritz import Which
-from .run import Run
-from .search_interval import Found, least_doubtful, may_have_missed
-from .verification import Search, Verdict
+from .run import Counts, Run
+from .verification import Found, Search, least_doubtful
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
-MAX_SEARCH_WIDTH = 8  # maximum number of missed copies searched for at a time
 
 
 @frozen
@@ -66,12 +62,7 @@ class Iteration(Run, ABC):
         Called between steps; True stops the iteration.
     """
 
-    PROGRESS: tuple[str, ...] = (
-        *("least", "search_width", "found_missed"),
-        *("missing", "verification_text", "filter_calls"),
-    )
-
-    least: float  # lower bound of the ranking keys, of (A - target I)^2 with a target
+    PROGRESS: tuple[str, ...] = (*("search_width", "missing", "verification_text", "filter_calls"),)
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -86,8 +77,7 @@ class Iteration(Run, ABC):
         self.expected_calls = 0.0  # of the operator in all, where that can be predicted
         self.degree = 1  # highest degree of a polynomial of A
         self.residuals: RealArray | None = None  # true residual norms of the current vectors, if known
-        self.search_width = 1
-        self.found_missed = 0
+        self.search_width = 1  # missed copies that are searched for at a time
         self.missing = 0  # wanted vectors found by the last search that are not in the result
         self.verification = Verification.SKIPPED
         self.verification_text = "skipped: the iteration ended before"
@@ -106,7 +96,7 @@ class Iteration(Run, ABC):
     def _run(self) -> IterationResult:
         """Iterate while kernels are being precompiled."""
 
-    def _costly(self) -> str:
+    def costly(self) -> str:
         """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""
         calls, options = self.counts.block_applications - self.filter_calls, self.options
         is_costly = calls > options.most_calls or options.is_outpaced(calls, self.expected_calls)
@@ -129,7 +119,7 @@ class Iteration(Run, ABC):
         """The locked columns."""
 
     @abstractmethod
-    def _norm(self) -> float:
+    def operator_norm(self) -> float:
         """Return ||A||, as given or estimated."""
 
     @abstractmethod
@@ -162,14 +152,14 @@ class Iteration(Run, ABC):
 
     # --- residuals ----------------------------------------------------------------------------------
 
-    def _limits(self, theta: RealArray) -> RealArray:
+    def limits(self, theta: RealArray) -> RealArray:
         """Compute the residual limits of values."""
-        limits = self.problem.tolerance.limits(theta, self._norm())
+        limits = self.problem.tolerance.limits(theta, self.operator_norm())
         return limits if np.ndim(limits) else np.broadcast_to(limits, theta.shape)
 
     def _margins(self, theta: RealArray) -> RealArray:
         """Compute by how much other values must be more wanted than these to displace them."""
-        return self.problem.tolerance.margins(theta, self._norm())
+        return self.problem.tolerance.margins(theta, self.operator_norm())
 
     def _residual_block(self, theta: RealArray, begin: int, end: int) -> Block:
         """Compute A X - X theta for a range of the wanted vectors."""
@@ -230,9 +220,10 @@ class Iteration(Run, ABC):
         """Check whether copies of wanted values may have been missed, or shall be looked for anyway."""
         if self.problem.verify != "auto":
             return self.problem.verify == "always"
-        if not self._is_in_order():
+        if not (self.random_start and self._converges_in_order()):
             return True
-        return may_have_missed(theta, self._margins(theta), self.which, self._copies_together)
+        least = least_doubtful(theta, self._margins(theta), self.which, self._copies_together)
+        return least is not None
 
     @property
     def _copies_together(self) -> int:
@@ -242,56 +233,29 @@ class Iteration(Run, ABC):
         """
         return min(self.options.block_size, self.block_size)
 
-    def _is_in_order(self) -> bool:
-        """Check whether only values with as many copies as a block has columns can have more."""
-        return not self.found_missed and self._copies_converge_together()
-
-    def _copies_converge_together(self) -> bool:
-        """Check whether no value can be left out, as those that a given start has no component of."""
-        return self.random_start and self._converges_in_order()
-
     def _verified(self, state: IterationState) -> bool:
         """Search for missed eigenvalues; extend the basis by what is found."""
         target = self.problem.target
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
-        found, budget = self._found(state), self._search_budget()
-        # Squared distances from a target are too close to each other for a search up to the last value: it
-        # covers what its degree separates from that, and says how far.
+        found = self._found(state)
+        # Squared distances from a target are too close to each other for a search up to the last value.
         if not (self.random_start and (target is not None or self._converges_in_order())):
             found = replace(found, block_size=0)
-        probed = self._probed(found, budget)
-        verdict = probed
-        if verdict is None:
-            search = Search(folded, found, self.search_width, budget, self.rng, self._stopped)
-            verdict = search.run()
+        value = found.last if found.doubtful is None else found.doubtful
+        budget, width = self._search_budget(), self.search_width
+        verdict = Search(folded, found, value, width, budget, self.rng, self._stopped).run()
         self._count_search(verdict.counts, each)
-        self.verification = verdict.verification or Verification.UNDECIDED
+        self.verification = verdict.verification
         self.verification_text = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
         self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
         if verdict.missed is None:
             return True
-        if probed is None:
-            self.found_missed += self.missing
-            self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
+        self.search_width = min(2 * self.search_width, self.options.block_size)
         self._add_missed(verdict.missed)
         return False
 
-    def _probed(self, found: Found, budget: int) -> Verdict | None:
-        """Look for missed eigenvalues by a Lanczos run where that is cheap; None if that decides nothing."""
-        if not isinstance(found.X, ColumnBlock) or found.locked is not None:
-            return None
-        value = found.wanted + float(found.limits[-1])
-        if self._is_in_order():
-            theta = found.theta[: found.k]
-            value = least_doubtful(theta, found.limits, self.which, self._copies_together) or value
-        verdict = probe(self.operator, found, value, budget, self.rng, self._stopped)
-        if verdict.verification is not None:
-            return verdict
-        self._count_search(verdict.counts)
-        return None
-
-    def _count_search(self, spent: Counts, each: int = 1) -> None:
+    def _count_search(self, spent: Counts, each: int) -> None:
         self.counts.add(spent, each)
         self.counts.verification_columns += each * spent.operator_columns
         self.filter_calls += each * spent.block_applications
@@ -315,7 +279,7 @@ class Iteration(Run, ABC):
             verification=self.verification,
             verification_text=self.verification_text,
             missing=self.missing,
-            norm=self._norm(),
+            norm=self.operator_norm(),
             degree=self.degree,
             counts=self.counts,
             history=[entry.times(self.problem.exponent) for entry in self.history],

@@ -20,8 +20,7 @@ from blockvec import BlockVector, Recorder
 
 from ..blocks import Block, ColumnBlock, LinearMap, Operator, RealArray, in_precision, project_out
 from ..runtime.processes import everywhere
-from .filter import Filter
-from .mixed_precision import SingleCopy
+from .filter import Filter, SingleCopy
 
 MOST_REPEATS = 8  # pairs of blocks that a filter is bound to: steps have two scratch blocks, as a rule
 CALLS_BEFORE_RECORDING = 2  # of a filter, in which kernels are compiled and matrices are converted
@@ -29,42 +28,23 @@ MOST_RECORDED_BYTES = 1 << 27  # of the columns of a block: larger products take
 SINGLE_COLUMNS = 64  # in single precision up to which blockvec has kernels
 
 
-def degree_for(growth: float, distance: float) -> float:
-    """Return the degree with amplification `growth` at `distance` > 1 half-widths from the centre.
-
-    Examples
-    --------
-    >>> round(degree_for(1e6, 1.01), 1)
-    102.7
-    """
-    return math.acosh(max(growth, 1.0)) / math.acosh(distance)
-
-
-def steps_within(growth: float, distance: float) -> int:
-    """Return the number of steps with an amplification at `distance` below `growth`; at least one."""
-    if distance <= 1 or growth <= 1:
-        return 1
-    return max(1, int(degree_for(growth, distance)))
-
-
 def steps_within_leak(
     leak: float, above: RealArray, residuals: RealArray, half_width: float, unit: float
 ) -> float:
     """Return the steps in which components along computed vectors, initially their errors, stay below `leak`.
 
-    `above` are the distances of their values from the interval, and `unit` is the unit roundoff.
+    `above` are the distances of their values from the interval, and `unit` is the unit roundoff. Components
+    are amplified by T_d at 1 + distance / half_width.
     """
     outside = above > 0
     errors = np.clip(residuals[outside] / above[outside], 10 * unit, 1.0)
-    steps = (
-        steps_within(max(leak / error, 1.5), 1 + distance)
-        for error, distance in zip(errors, above[outside] / half_width, strict=True)
-    )
-    return min(steps, default=math.inf)
+    growth = np.arccosh(np.maximum(leak / errors, 1.5))
+    steps = growth / np.arccosh(1 + np.maximum(above[outside] / half_width, 1e-15))
+    return max(1.0, float(np.floor(steps.min(initial=math.inf))))
 
 
 class Recurrence:
-    """Steps of the recurrence above on two blocks, on a GPU several at a time, as one graph or launch.
+    """Steps of the recurrence above on two blocks, on a GPU several by one launch where a kernel takes them.
 
     Parameters
     ----------
@@ -74,9 +54,7 @@ class Recurrence:
         Y_0, and a block like it; both are overwritten.
     project : callable, optional
         ``project(j, Y_j, Y_{j-1})`` may project both blocks. It is called after every `project_every` steps
-        of a group, and at its end.
-    recorder : Recorder, optional
-        Repeats groups of steps.
+        of a call of `take`, and at its end.
 
     Attributes
     ----------
@@ -92,39 +70,18 @@ class Recurrence:
         X: Block,
         out: Block,
         project: Callable[[int, Block, Block], object] | None = None,
-        recorder: Recorder | None = None,
         project_every: int = 1,
     ) -> None:
         self._doubled: Any = doubled
         self._bind: Any = getattr(doubled, "prepare", None)
         self._project, self._project_every = project, project_every
         self.current, self.previous, self.taken = X, out, 0
-        self._groups: dict[int, Callable[[], object]] = {}  # by their numbers of steps
         self._products: dict[tuple[Any, ...], Any] = {}  # by kind, number and first block
-        # This loads the kernel of several steps, which cannot be done while a group is recorded.
-        at_once = recorder is not None and self._bind is not None and self._product(2, beta=-1).is_one_launch
-        self._recorder = None if at_once and project is None else recorder
 
     def take(self, count: int) -> None:
-        """Take steps; their kernels are compiled by the first two.
-
-        A group of an even number is recorded when it is taken first, with its calls of `project`, which have
-        to be the same for every group of this size.
-        """
-        first = self.taken + 1
+        """Take steps."""
+        first, size = self.taken + 1, count if self._project is None else self._project_every
         self.taken += count
-        if self._recorder is None or first <= 2 or count % 2:
-            self._take(first, count)
-            return
-        if count not in self._groups:
-            blocks = self.current, self.previous
-            with self._recorder:
-                self._groups[count] = self._recorder.record(lambda: self._take(first, count))
-            self.current, self.previous = blocks  # also where recording ended early
-        self._groups[count]()
-
-    def _take(self, first: int, count: int) -> None:
-        size = count if self._project is None else self._project_every
         for step in range(first, first + count, size):
             following = min(step + size, first + count)
             if step == 1:

@@ -23,9 +23,9 @@ from ..blocks import Block, RealArray, SystemOperator, to_host
 from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
 from ..linear.steps import Recordings
-from ..linear.systems import CountedOperator, Preconditioner, Progress, Projection
-from .counts import Counts
+from ..linear.systems import CountedOperator, Linear, Preconditioner, Progress, Projection
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions
+from .run import Counts
 
 END_STEPS = 100  # steps of MINRES per correction at an end of the spectrum, at most
 INSIDE_STEPS = 60  # the same inside a spectrum, where systems are indefinite and a new shift gains more
@@ -96,7 +96,8 @@ class Corrector:
         is_inside: bool,
         counts: Counts,
     ) -> None:
-        self.operator, self.counts = CountedOperator(operator, counts.apply), counts
+        self.operator, self.counts = operator, counts
+        self.counted = CountedOperator(operator, counts.apply)  # for functions of a user
         self.preconditioner = preconditioner
         self.minres_steps = how.inner_steps or (INSIDE_STEPS if is_inside else END_STEPS)
         self.gmres_steps = how.inner_steps or GMRES_STEPS
@@ -126,6 +127,11 @@ class Corrector:
         self.counts.preconditioner_columns += preconditioner_columns
         self.counts.reductions += reductions
 
+    def _count_solve(self, solved: Linear) -> None:
+        self.counts.operator_columns += solved.operator_columns
+        self.counts.block_applications += solved.block_applications
+        self._count(solved.preconditioner_columns, solved.reductions)
+
     def _solved(self, problem: CorrectionProblem, stop: AdaptiveStop) -> Block:
         """Solve the correction equations by MINRES, or by GMRES if the preconditioner is indefinite."""
         projection = Projection(problem.Q, self.preconditioner)
@@ -134,14 +140,14 @@ class Corrector:
         if self.method == "minres":
             options |= {"tol": 0.0, "maxiter": self.minres_steps, "stop": stop}
             solved = block_minres(self.operator, B, recordings=self._recordings, **options)
-            self._count(solved.preconditioner_columns, solved.reductions)
+            self._count_solve(solved)
             if "indefinite preconditioner" not in solved.reasons:
                 return cast(Block, solved.X)
             self.method = "gmres"
             del options["stop"]
         options |= {"tol": problem.tol, "maxiter": self.gmres_steps}
         solved = block_gmres(self.operator, B, **options)
-        self._count(solved.preconditioner_columns, solved.reductions)
+        self._count_solve(solved)
         return cast(Block, solved.X)
 
     def _decide(self, corrections: int, converged: int) -> None:

@@ -18,16 +18,22 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, RealArray, SystemOperator, pick, round_up, side_by_side, to_host
+from blockvec.system.frozen import frozen
+
+from ..blocks import Block, Operator, RealArray, SystemOperator, pick, round_up, side_by_side, to_host
+from ..costs import most_calls
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
+from ..transform.fold import FoldedOperator
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .correction import AdaptiveStop, Corrector
-from .filtered_start import filtered_start, is_cheap
+from .filter import choose_degree
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions, least_basis
-from .rayleigh_ritz import ranking_key
-from .search_interval import Found
+from .lanczos import ThickRestart
+from .rayleigh_ritz import Tolerance, ranking_key
+from .run import Counts
 from .search_space import Extracted, SearchSpace, extended
+from .verification import Found
 
 STALLED = 240  # corrections without a gain, after which the space is refreshed or given up
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
@@ -35,6 +41,19 @@ GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
 RESTARTS_BETWEEN_CLEANING = 10  # restarts between reorthonormalisations; each loses about one u
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
 WIDTHS = 8  # pairs are formed in multiples of it: every width needs a compiled kernel
+
+# The initial space inside a spectrum is by filtered block Lanczos around the target. Far from eigenvectors
+# corrections reduce the residual slowly: a third of the operator columns, and more than half of the time,
+# was spent before the first wanted vector was isolated. A filter computes the lowest eigenvectors of
+# (A - tau I)^2 by products alone, until residuals are small compared with the distances from tau: from there
+# on corrections converge fast, and filters of the square slowly.
+NEAR = 0.03  # residual of (A - tau I)^2 that is sufficient, over d^2, with the k-th distance d from tau
+START_BLOCK = 8  # columns per step
+START_STEPS = 8  # steps per basis
+START_SPARE = 4  # vectors in addition to the wanted ones
+START_RESTARTS = 60
+START_SHARE = 0.25  # applications, over those that take as long as dense LAPACK; each is two of A
+START_DEGREE = 6  # products per orthogonalised block of the same cost, from which A is cheap to apply
 
 
 class JacobiDavidson(Iteration):
@@ -82,7 +101,6 @@ class JacobiDavidson(Iteration):
         self.previous = np.zeros((0, 0), np.result_type(start.dtype, np.float64))
         self.updated_for = -1  # the pair that the preconditioner was last updated for, and
         self.followed = 0.0  # its value at the time
-        self.least = 0.0
         self.shrunk = 0  # restarts of the space
         self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
 
@@ -116,7 +134,7 @@ class JacobiDavidson(Iteration):
                 reason = self._stopped() or "converged"
             if not reason and self.space.room == 0 and not self.missing:
                 reason = "converged"  # the basis spans the space
-            reason = reason or self._stalled(state) or self._costly()
+            reason = reason or self._stalled(state) or self.costly()
             if not reason and state.converged < self.problem.k:
                 self._grow(state)
             self.counts.restarts += 1
@@ -169,17 +187,17 @@ class JacobiDavidson(Iteration):
 
     # --- one outer iteration --------------------------------------------------------------------
 
-    def _norm(self) -> float:
+    def operator_norm(self) -> float:
+        """Return ||A||, as given or estimated."""
         return self.space.norm if self.problem.norm is None else self.problem.norm
 
     def _extract(self) -> IterationState:
         """Extract the wanted pairs, and compute residuals of the first of them."""
         k = self.problem.k
         self.extracted: Extracted = self.space.extract()
-        self._note_far_end()
         theta = self.extracted.theta[:k]
-        limits = self._limits(theta)
-        residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # placeholders
+        limits = self.limits(theta)
+        residuals = np.maximum(self.operator_norm(), 2 * limits) + np.finfo(np.float64).tiny  # placeholders
         seen = k if self.counts.restarts + 1 == self.options.maxiter else self._seen()
         for count in (seen, k):
             self._form(count)
@@ -201,14 +219,6 @@ class JacobiDavidson(Iteration):
         self.X = self.space.vectors(Y)
         self.R = self.space.residuals(self.X, Y, theta)
         self.residuals = None
-
-    def _note_far_end(self) -> None:
-        """Update the smallest ranking key of all Ritz values: the far end of a search for missed values."""
-        values = self.extracted.theta if self.target is None else self.space.ritz_values()
-        self.space.norm = max(self.space.norm, float(np.abs(values).max(initial=0)))
-        keys = ranking_key(values, self.which) if self.target is None else -((values - self.target) ** 2)
-        least = float(np.min(keys))
-        self.least = least if not self.history else min(self.least, least)
 
     def _grow(self, state: IterationState) -> None:
         """Compute corrections to the first unconverged pairs and add them to the space."""
@@ -251,7 +261,7 @@ class JacobiDavidson(Iteration):
         self._update_preconditioner(int(failing[0]), state)
         theta, X = state.eigenvalues[failing], pick(self.X, failing)
         problem = CorrectionProblem(
-            self.corrector.operator,
+            self.corrector.counted,
             X,
             pick(self.R, failing),
             theta.copy(),
@@ -335,13 +345,11 @@ class JacobiDavidson(Iteration):
     def _found(self, state: IterationState) -> Found:
         """Describe the pairs of a state, around a target as those of the folded operator."""
         theta, residuals, limits, which = state.eigenvalues, state.residuals, state.limits, self.which
-        norm = self._norm()
         if self.target is not None:
             theta, which = (theta - self.target) ** 2, "SA"
             # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
-            norm = norm + abs(self.target)
-            stretch = norm + np.sqrt(theta)
-            residuals, limits, norm = residuals * stretch, limits * stretch, norm**2
+            stretch = self.operator_norm() + abs(self.target) + np.sqrt(theta)
+            residuals, limits = residuals * stretch, limits * stretch
         order = np.argsort(-ranking_key(theta, which), kind="stable")
         return Found(
             X=pick(self.X, order),
@@ -350,8 +358,6 @@ class JacobiDavidson(Iteration):
             k=self.problem.k,
             which=which,
             limits=limits[order],
-            norm=norm,
-            least=self.least,
             locked=self.locked,
             # Around a target no copies converge together: a single one may have others.
             block_size=self.options.block_size if self.target is None else 1,
@@ -369,3 +375,52 @@ class JacobiDavidson(Iteration):
         if self.X.shape[1] < self.problem.k:
             self._form(self.problem.k)
         return super()._result(state, reason)
+
+
+# --- the initial space around a target --------------------------------------------------------------
+
+
+@frozen
+class _Standing(Tolerance):
+    """Residuals at which eigenvectors of (A - tau I)^2 are separated from those further away."""
+
+    def limits(self, theta: RealArray, norm: float) -> RealArray:
+        """Compute the residual limits of values of the square from the norm of the square."""
+        limits: RealArray = np.maximum(NEAR * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
+        return limits
+
+
+def is_cheap(operator: Operator, basis: int) -> bool:
+    """Check whether `START_DEGREE` applications of an operator cost no more than orthogonalising a block."""
+    return choose_degree(operator, START_BLOCK, basis) >= START_DEGREE
+
+
+def filtered_start(
+    space: SearchSpace, problem: Problem, block_size: int, counts: Counts, interrupted: Callable[[], bool]
+) -> Block:
+    """Compute vectors near those of the eigenvalues nearest to the target of a search space.
+
+    The space has room for them. Costs are added to `counts`; `block_size` is that of Jacobi-Davidson.
+    """
+    operator, rng = space.operator, problem.rng
+    count = min(max(problem.k, min(problem.k + START_SPARE, space.capacity - block_size)), space.room)
+    b = min(START_BLOCK, space.room)
+    ncv = min(count + max(count, START_STEPS * b), space.room)
+    square = Problem(
+        operator=FoldedOperator(operator, space.tau, space.locked),
+        k=count,
+        which="SA",
+        tolerance=_Standing(0.0, "absolute", problem.tolerance.unit),
+        rng=rng,
+        locked=space.locked,
+        verify="never",
+        time_limit=problem.time_limit,
+        begin_s=problem.begin_s,
+    )
+    degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
+    options = IterationOptions(b, ncv, START_RESTARTS, degree, "filter")
+    options = replace(options, most_calls=START_SHARE * most_calls(problem, options))
+    start = space.buffer.random_like(b, rng)
+    found = ThickRestart(square, options, start, interrupted).run()
+    counts.add(found.counts, 2)
+    return found.X.copy()

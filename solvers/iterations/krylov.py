@@ -40,9 +40,9 @@ from ..blocks import (
 )
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import gram_root
-from .counts import Counts
 from .partial import LEAST_LOSS, PartialRecurrence
 from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
+from .run import Counts
 from .steps import QueuedSteps, SingleSteps, Steps, is_queued
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.

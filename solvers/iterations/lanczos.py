@@ -1,4 +1,4 @@
-"""Thick-restart block Lanczos with verified convergence."""
+"""Thick-restart block Lanczos with verified convergence, with A or a polynomial of A."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from ..blocks import (
     Block,
     RealArray,
     apply_in_ranges,
+    bordered,
     ceil_div,
     column_factors,
+    project_out,
     small_matrix,
     to_host,
     width_padding,
@@ -23,10 +25,12 @@ from ..costs import steps_of_a_look
 from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
+from .filter import Filter
+from .filtering import Filtering
 from .krylov import BlockKrylov, Ritz
 from .partial import MOST_LOSS
-from .rayleigh_ritz import ranking_key, ritz_pairs, select
-from .search_interval import Found
+from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
+from .verification import Found
 
 # Without the pace, by the cost of looks alone, 25 easy problems take 1.22 times as long.
 EAGERNESS = 0.8  # share of the columns that the pace of residuals predicts, after which to look again
@@ -70,10 +74,12 @@ class Looks:
 
 
 class ThickRestart(Iteration):
-    """Thick-restart block Lanczos for the wanted eigenpairs of a Hermitian operator."""
+    """Thick-restart block Lanczos for the wanted eigenpairs of a Hermitian operator.
 
-    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates")
-    KERNELS = "lanczos"  # key of the kernels
+    A `Filtering` may put a polynomial of the operator in its place, for some cycles or all.
+    """
+
+    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "least", "theta", "estimates")
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -97,6 +103,7 @@ class ThickRestart(Iteration):
         self.looks = Looks(0)
         self.seen: Ritz | None = None  # Ritz pairs of V as it was at the last look
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
+        self.filtering = Filtering(self) if options.method == "filter" else None
 
     @property
     def locked(self) -> Block | None:
@@ -113,19 +120,27 @@ class ThickRestart(Iteration):
             "keep": krylov.padded(self._keep(krylov.capacity - b, b)),
             "p": width_padding(krylov.buffer),
         }
-        return self.KERNELS, self.operator, krylov.buffer.dtype, sizes
+        return self.options.method, self.operator, krylov.buffer.dtype, sizes
+
+    @property
+    def filter(self) -> Filter | None:
+        """The filter whose steps are taken now."""
+        return None if self.filtering is None else self.filtering.filter
 
     def _run(self) -> IterationResult:
         if self._resumed():
             is_over = self.counts.restarts >= self.options.maxiter
-            reason = "maxiter" if is_over else self._costly() or self._advance()
+            reason = "maxiter" if is_over else self.costly() or self._advance(self.history[-1])
             if reason:
                 return self._result(self.history[-1], reason)
         else:
             self._begin()
         while True:
-            reason = self._cycle()
-            state = self._rayleigh_ritz()
+            columns = self.counts.operator_columns
+            reason = self._expand()
+            if self.filtering is not None and self.filtering.state.is_mixed:
+                self.counts.single_columns += self.counts.operator_columns - columns
+            state = self._restart()
             if reason or (self.counts.restarts + 1) % RESTARTS_BETWEEN_CLEANING == 0:
                 self.krylov.reorthonormalize()
             reason = self._report(state, reason)
@@ -136,29 +151,34 @@ class ThickRestart(Iteration):
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
                 reason = "maxiter"
-            reason = reason or self._costly()
+            reason = reason or self.costly()
             if not reason and self.krylov.complete and not self.krylov.append_random(self.block_size):
                 reason = "converged"  # the basis spans the space
             self._save(reason)
-            reason = reason or self._advance()
+            reason = reason or self._advance(self.history[-1])
             if reason:
                 return self._result(state, reason)
 
-    def _advance(self) -> str:
-        """Prepare the next cycle, for derived classes that change their operator; return a reason to stop."""
-        return ""
+    def _advance(self, state: IterationState) -> str:
+        """Choose the operator of the next cycle; return a reason to stop."""
+        return "" if self.filtering is None else self.filtering.advance(state)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state after a restart."""
-        return super().snapshot() | self.krylov.snapshot()
+        filtering = {} if self.filtering is None else self.filtering.snapshot()
+        return super().snapshot() | self.krylov.snapshot() | filtering
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         super().resume(saved)
+        if self.filtering is not None:
+            self.filtering.resume(saved)
         self.krylov.resume(saved)
 
     def _begin(self) -> None:
         """Orthonormalise the start, extend it to the block size, and apply A to a given one at once."""
+        if self.filtering is not None:
+            self.filtering.begin()
         krylov, b = self.krylov, self.block_size
         if self.locked is not None and self.problem.norm is None:
             # In the complement A may be zero up to rounding errors, which scale with the norm of all of A.
@@ -177,11 +197,13 @@ class ThickRestart(Iteration):
             if krylov.m < self.problem.k and krylov.w < b:
                 krylov.append_random(b - krylov.w)
 
-    def _cycle(self) -> str:
+    def _expand(self) -> str:
         """Expand until the buffer is full or all pairs seem converged; return a reason to stop, if any."""
         krylov, k = self.krylov, self.problem.k
-        # The Ritz pairs of a given start are checked first: they may be converged already.
+        # The Ritz pairs of a given start are checked first, and refined ones: they may be converged already.
         if not self.random_start and not self.history and krylov.m >= k:
+            return ""
+        if self.filtering is not None and self.filtering.is_refined:
             return ""
         queued = krylov.m + krylov.w
         while krylov.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
@@ -206,12 +228,12 @@ class ThickRestart(Iteration):
 
     def _loss(self) -> float:
         """Choose the loss of orthogonality that single vectors may have, for limits that are known."""
-        theta, scale = self.theta[: self.problem.k], max(self._norm(), self.krylov.most)
+        theta, scale = self.theta[: self.problem.k], max(self.operator_norm(), self.krylov.most)
         if not len(theta):
             theta = np.zeros(1)
             if self.problem.tolerance.convergence == "value":
                 return 0.0
-        limits = self.problem.tolerance.limits(theta, self._norm() or scale)
+        limits = self.problem.tolerance.limits(theta, self.operator_norm() or scale)
         return min(MOST_LOSS, LOSS * float(np.min(limits)) / scale) if scale else 0.0
 
     def _seems_done(self) -> bool:
@@ -231,11 +253,13 @@ class ThickRestart(Iteration):
 
     def _excess(self, ritz: Ritz) -> float:
         """Return the largest residual of the wanted Ritz pairs, relative to its limit."""
+        if self.filtering is not None and self.filter is not None:
+            return self.filtering.excess(self.filter, ritz)
         best = select(ritz.theta, self.which)[: self.problem.k]
         self.norm = max(self.norm, self.krylov.norm)
         if len(best) < self.problem.k:
             return math.inf
-        return float(excess(ritz.residuals[best], self._limits(ritz.theta[best])).max())
+        return float(excess(ritz.residuals[best], self.limits(ritz.theta[best])).max())
 
     def _least_pause(self) -> int:
         """Count the columns of the steps that take as long as a look for convergence, rounded up."""
@@ -257,28 +281,37 @@ class ThickRestart(Iteration):
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
-    def _norm(self) -> float:
+    def operator_norm(self) -> float:
+        """Return ||A||, as given or estimated."""
         return self.norm if self.problem.norm is None else self.problem.norm
-
-    def _rayleigh_ritz(self) -> IterationState:
-        """Restart from the wanted Ritz vectors and return the state."""
-        return self._restart(self._ritz())
 
     def _ritz(self) -> Ritz:
         """Return the Ritz pairs of V at the end of a cycle, which the last look may have computed."""
         seen, self.seen = self.seen, None
         return seen if seen is not None and len(seen.theta) == self.krylov.m else self.krylov.ritz()
 
-    def _restart(self, ritz: Ritz) -> IterationState:
+    def _restart(self) -> IterationState:
+        """Replace the basis by wanted Ritz vectors; return the state, with values and residuals of A."""
+        if self.filter is None:
+            self._restart_plainly(self._ritz())
+        elif self.filtering is not None:
+            if not self.filtering.is_refined:
+                ritz = self._ritz()
+                self._excess(ritz)
+                kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), self.krylov.w)]
+                self.krylov.restart(ritz, kept)
+            self.filtering.is_refined = False
+            self._rayleigh_ritz()
+        return self._current_state()
+
+    def _restart_plainly(self, ritz: Ritz) -> None:
         """Replace the basis by wanted Ritz vectors, by few where all that are wanted have converged."""
         krylov, k = self.krylov, self.problem.k
         order = select(ritz.theta, self.which)
         self.norm = max(self.norm, krylov.norm)
         keep = self._keep(len(order), krylov.w)
         theta = ritz.theta[order[:k]]
-        limits = self._limits(theta)
-        estimates = ritz.residuals[order[:k]]
-        settled = len(order) >= k and bool((estimates <= limits).all())
+        settled = len(order) >= k and bool((ritz.residuals[order[:k]] <= self.limits(theta)).all())
         if settled and not self._doubtful(theta):
             keep = min(keep, k + self.block_size)
         kept = order[:keep]
@@ -287,11 +320,42 @@ class ThickRestart(Iteration):
         # The smallest ranking key, less its residual, bounds the spectrum with high probability.
         least = float(ranking_key(ritz.theta[order[-1]], self.which) - ritz.residuals[order[-1]])
         self.least = min(self.least, least)
-        return self._current_state()
+
+    def _rayleigh_ritz(self) -> None:
+        """Rotate the vectors of a filter to Ritz vectors of A; compute their values and residuals."""
+        krylov, which = self.krylov, self.which
+        count = krylov.m or krylov.w
+        wide, begin = krylov.padded(count), krylov.m + krylov.w
+        fits = begin + wide <= krylov.capacity
+        AX = krylov.columns(begin, begin + wide) if fits else krylov.buffer.like(wide)
+        AX[:, count:] = 0
+        apply_in_ranges(self.operator, krylov.columns(0, count), AX[:, :count], self.block_size)
+        self.counts.apply(count)
+        project_out(self.locked, AX)
+        theta, U = ritz_pairs(to_host(krylov.columns(0, wide).dot(AX))[:count, :count])
+        self.norm = max(self.norm, float(np.abs(theta).max()))
+        self.least = min(self.least, float(ranking_key(theta, which).min()))
+        width = 2 * SAME_RITZ_VALUE * self.problem.tolerance.unit * self.norm
+        distinct = len(clusters(theta, width)) == len(theta)
+        order = select(theta, which) if distinct else np.arange(len(theta))
+        theta, U = theta[order], U[:, order]
+        krylov.rotate(U)
+        AX.combine(small_matrix(bordered(U, wide, wide), AX), out=AX)
+        X = krylov.columns(0, count)
+        AX[:, :count].axpy(column_factors(-theta, X), X)
+        G = to_host(AX.gram())[:count, :count].astype(U.dtype)
+        self.counts.reductions += 2
+        if not distinct:
+            theta, copies = separate_copies(theta, G, width)
+            order = select(theta, which)
+            copies = copies[:, order]
+            theta, G = theta[order], copies.conj().T @ G @ copies
+            krylov.rotate(copies)
+        self.theta, self.estimates = theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
 
     def _current_state(self) -> IterationState:
         theta, estimates = self.theta[: self.problem.k], self.estimates[: self.problem.k]
-        return self._state(theta, estimates, self._limits(theta))
+        return self._state(theta, estimates, self.limits(theta))
 
     # --- before the end ----------------------------------------------------------------------------
 
@@ -348,7 +412,9 @@ class ThickRestart(Iteration):
         return self.krylov.room == 0 and self.krylov.complete
 
     def _converges_in_order(self) -> bool:
-        return True
+        # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
+        # block that is narrower than these has mixtures of them beside fewer copies of each.
+        return self.which != "LM" or self.degree == 1
 
     def _search_budget(self) -> int:
         least = MIN_SEARCH // 2 if self.random_start else MIN_SEARCH
@@ -373,11 +439,8 @@ class ThickRestart(Iteration):
             k=self.problem.k,
             which=self.which,
             limits=self._margins(state.eigenvalues),
-            norm=self._norm(),
-            least=self.least,
             locked=self.locked,
             block_size=self._copies_together,
-            scratch=self.krylov.free,
         )
 
     def _add_missed(self, missed: Block) -> None:
@@ -408,6 +471,10 @@ class ThickRestart(Iteration):
     def _repair(self, state: IterationState) -> None:
         """Couple the true residuals to the decomposition, whose own residuals have drifted away."""
         assert self.residuals is not None
+        if self.filtering is not None and self.filter is not None:
+            self.filtering.retire()
+            self.residuals = None
+            return
         krylov, k, b = self.krylov, self.problem.k, self.block_size
         excess = self.residuals / state.limits
         failing = [begin for begin in range(0, k, b) if excess[begin : begin + b].max() > 1]

@@ -37,8 +37,8 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..orthogonalization.factors import gram_root
-from .counts import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
+from .run import Counts
 
 NEW = 1e-8  # length, over the longest one, below which a direction is dropped
 SAME_DISTANCE = 0.02  # relative difference of distances from the target that may be equal ones, on both sides
@@ -172,10 +172,6 @@ class SearchSpace:
         self._R[begin:end, :begin] = 0
 
     # --- extraction -----------------------------------------------------------------------------
-
-    def ritz_values(self) -> RealArray:
-        """Return the Ritz values of V, ascending."""
-        return ritz_pairs(self._H[: self.m, : self.m])[0] + self.tau
 
     @Profile.timed("Rayleigh-Ritz")
     def extract(self) -> Extracted:

@@ -15,20 +15,24 @@ simultaneously, as columns of a block.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, RowFunction, array_namespace, start_copies
+import blockvec
+from blockvec import BlockVector, Recorder, RowFunction, array_namespace, start_copies
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, ColumnBlock, Operator, RealArray, project_out
+from .partial import VECTOR_CALLS, vector_calls
 from .rayleigh_ritz import Which, ranking_key
 
+GROUP = 12  # steps of a recorded group, a multiple of the three blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
 
 
@@ -100,11 +104,11 @@ def sketch_spectrum(
     """
     take = getattr(operator, "lanczos_recurrence", None) if locked is None else None
     launch = None if take is None else take(V)
-    recurrence = _Recurrence(operator, V, locked) if launch is None else _LaunchedRecurrence(V, launch)
+    run = recurrences(operator, V, (locked,)) if launch is None else _LaunchedRecurrences(V, launch)
     n = V.n_global - (0 if locked is None else int(locked.shape[1]))
     while True:
-        recurrence.extend(min(steps, n))
-        sketch = recurrence.sketch(n)
+        run.extend(min(steps, n))
+        sketch = _sketched(run, n, 0 if locked is None else 1)
         if 2 * steps > min(most, n) or resolved(sketch):
             return sketch
         steps *= 2
@@ -119,6 +123,16 @@ def sketch_of(operator: Any, steps: int) -> Sketch:
     return sketch_spectrum(operator, like.random_like(1, np.random.default_rng(0)), steps)
 
 
+def recurrences(
+    operator: Operator, V: Block, complement: Sequence[Block | None] = (), recorder: Recorder | None = None
+) -> Recurrences:
+    """Make the recurrences of a kind of blocks; the arguments are those of `Recurrences`."""
+    is_vector = type(V) is ColumnBlock and V.shape[1] == 1 and V.dtype.char in VECTOR_CALLS
+    if is_vector and isinstance(operator, blockvec.Operator):
+        return _VectorRecurrence(operator, cast(ColumnBlock, V), complement)
+    return Recurrences(operator, V, complement, recorder)
+
+
 def _signs(xp: Any, alpha: Any) -> tuple[Any, Any]:
     return alpha, -alpha
 
@@ -128,95 +142,194 @@ SIGNS = RowFunction(_signs)
 
 @functools.cache
 def _divided(tiny: float) -> RowFunction:
-    """Make the function of norms beta, -beta and 1 / beta, with numbers of a type whose least is `tiny`."""
+    """Make the function of squared norms to beta, -beta and 1 / beta; `tiny` is a type's least number."""
 
-    def divided(xp: Any, beta: Any) -> tuple[Any, Any, Any]:
+    def divided(xp: Any, square: Any) -> tuple[Any, Any, Any]:
+        beta = xp.sqrt(xp.maximum(square, 0.0))
         return beta, -beta, 1.0 / xp.maximum(beta, tiny)
 
     return RowFunction(divided)
 
 
-class _Recurrence:
-    """Simultaneous Lanczos recurrences of some vectors, with their coefficients on the device."""
+class Recurrences:
+    """Simultaneous Lanczos recurrences of some vectors, with their coefficients on the device.
 
-    def __init__(self, operator: Operator, V: Block, locked: Block | None) -> None:
-        self.operator, self.locked, self.V = operator, locked, V
+    Parameters
+    ----------
+    operator : Operator
+    V : Block, shape (n, b)
+        Start vectors; overwritten.
+    complement : sequence of Block
+        Orthonormal columns that are projected out in every step.
+    recorder : Recorder, optional
+        Repeats groups of steps.
+
+    Attributes
+    ----------
+    steps : int
+        Number of steps taken.
+    project : callable
+        ``project(v, w)`` is called for the last two vectors after every `project_every` steps, a multiple of
+        `GROUP`, and may project both.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        V: Block,
+        complement: Sequence[Block | None] = (),
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.operator, self.complement, self._recorder = operator, complement, recorder
         self._xp, self._divided = array_namespace(V.array), _divided(float(np.finfo(V.dtype).tiny))
         # -beta and 1 / beta of the last step, -alpha of this one
-        self._minus_beta, self._inverse, self._minus_alpha, unused = self._rows(4)
-        self._normalise(project_out(locked, V), unused)
+        self._minus_beta, self._inverse, self._minus_alpha, unused = self._rows(4, V)
+        self._three = [V.like(), V, V.like()]  # by turns the vector before, this one, and the next
+        self._three[0][:, :] = 0
+        for _ in range(1 + any(Q is not None for Q in complement)):
+            self._normalise(V, unused)
         self._minus_beta[...] = 0  # nothing is before the first vector
-        self.previous, self.W = V.copy().scale(0.0), V.like()
-        self.steps = 0
-        self._coefficients: list[Any] = []  # alphas and betas of one step or several, shape (2 s, width)
+        self.steps, self.project_every, self.dtype = 0, GROUP, V.dtype
+        self.project: Callable[[Block, Block], object] = lambda v, w: None
+        self._coming: list[Any] = []  # alphas and betas of steps, shape (2 s, b)
+        self._known = np.zeros((0, V.shape[1]))
+        self._group: tuple[Any, Callable[[], object]] | None = None  # the recorded one, and its coefficients
 
-    def _rows(self, count: int) -> Any:
+    def _rows(self, count: int, V: Block) -> Any:
         """Return rows of real numbers, one per vector."""
-        return self._xp.empty((count, self.V.shape[1]), self.V.array.real.dtype)
+        return self._xp.empty((count, V.shape[1]), V.array.real.dtype)
+
+    @property
+    def vectors(self) -> Block:
+        """The last vectors, of norm one."""
+        return self._three[(self.steps + 1) % 3]
 
     def extend(self, steps: int) -> None:
-        """Continue up to a total number of steps."""
+        """Continue up to a total number of steps, or a few more."""
         while self.steps < steps:
-            self.steps += 1
-            previous, V, W = self.previous, self.V, self.W
-            self._coefficients.append(self._rows(2))
-            alpha, beta = self._coefficients[-1]
-            self.operator.apply(V, out=W)
-            project_out(self.locked, W)
-            W.axpy(self._minus_beta, previous)
-            SIGNS(V.column_dot(W).real, out=(alpha, self._minus_alpha))
-            W.axpy(self._minus_alpha, V)
-            self._normalise(W, beta)
-            self.previous, self.V, self.W = V, W, previous
+            if self._recorder is None or self.steps < GROUP:  # which compiles the kernels
+                rows = self._rows(2, self.vectors)
+                self._step(self.steps, *rows)
+                self.steps += 1
+            else:
+                rows = self._repeat(self._recorder)
+                self.steps += GROUP
+            self._coming.append(rows)
+            if self.steps % self.project_every == 0:
+                self.project(self._three[self.steps % 3], self.vectors)
+
+    def _repeat(self, recorder: Recorder) -> Any:
+        """Take a group of steps, after which all blocks have their roles again."""
+        with recorder:
+            if self._group is None:
+                rows, first = self._rows(2 * GROUP, self.vectors), self.steps
+
+                def steps() -> None:
+                    for i in range(GROUP):
+                        self._step(first + i, *rows[2 * i : 2 * i + 2])
+
+                self._group = rows, recorder.record(steps)
+            self._group[1]()
+            return self._group[0].copy()
+
+    def _step(self, step: int, alpha: Any, beta: Any) -> None:
+        previous, V, W = (self._three[(step + i) % 3] for i in range(3))
+        self.operator.apply(V, out=W)
+        W.axpy(self._minus_beta, previous)
+        SIGNS(V.column_dot(W).real, out=(alpha, self._minus_alpha))
+        W.axpy(self._minus_alpha, V)
+        self._normalise(W, beta)
 
     def _normalise(self, W: Block, beta: Any) -> None:
-        """Divide a block by its norms, and write them to a row."""
-        self._divided(W.norms(), out=(beta, self._minus_beta, self._inverse))
+        """Project a block, last: what it has outside would grow; divide it by its norms, and write these."""
+        for Q in self.complement:
+            project_out(Q, W)
+        self._divided(W.column_dot(W).real, out=(beta, self._minus_beta, self._inverse))
         W.scale(self._inverse)
 
-    def sketch(self, n: int) -> Sketch:
-        """Compute the sketch of n eigenvalues; waits for the device once."""
-        steps, width = self.steps, self.V.shape[1]
-        values = np.concatenate(start_copies(*self._coefficients)()).astype(np.float64)
-        alphas, betas = values[::2], values[1::2]
-        if not np.isfinite(values).all():
-            raise BreakdownError("the operator returned NaN or Inf for a finite block; check its entries.")
-        unit = float(np.finfo(self.V.dtype).eps)
-        noise = BROKEN_DOWN * unit * float(np.abs(alphas).max() + betas.max())
-        nodes, counts, rests, low, high = [], [], [], np.inf, -np.inf
+    def coefficients(self) -> tuple[RealArray, RealArray]:
+        """Return the alphas and betas of all steps, shape (s, b); waits for the device."""
+        if self._coming:
+            new = np.concatenate(start_copies(*self._coming)()).astype(np.float64)
+            if not np.isfinite(new).all():
+                raise BreakdownError("the operator returned NaN or Inf for a finite block.")
+            self._known, self._coming = np.concatenate([self._known, new]), []
+        return self._known[::2], self._known[1::2]
+
+    def projected(self) -> list[tuple[RealArray, RealArray]]:
+        """Return the diagonals of the projected matrix of each vector, as far as its space grows."""
+        alphas, betas = self.coefficients()
+        least, parts = noise(alphas, betas, self.dtype), []
         for alpha, beta in zip(alphas.T, betas.T, strict=True):
-            small = np.flatnonzero(beta <= noise)
-            length = int(small[0]) + 1 if len(small) else steps
-            T = np.diag(alpha[:length]) + np.diag(beta[: length - 1], 1) + np.diag(beta[: length - 1], -1)
-            theta, S = np.linalg.eigh(T)
-            rest = beta[length - 1] * np.abs(S[-1])
-            nodes.append(theta)
-            counts.append(n / width * S[0] ** 2)
-            rests.append(rest)
-            low, high = min(low, theta[0] - rest[0]), max(high, theta[-1] + rest[-1])
-        projections = 0 if self.locked is None else steps + 1
-        return Sketch(
-            theta=np.concatenate(nodes),
-            counts=np.concatenate(counts),
-            low=float(low),
-            high=float(high),
-            columns=width * steps,
-            applications=steps,
-            reductions=1 + 2 * steps + projections,
-            vectors=np.repeat(np.arange(width), [len(part) for part in nodes]),
-            distances=np.concatenate(rests),
-        )
+            small = np.flatnonzero(beta <= least)
+            length = int(small[0]) + 1 if len(small) else len(beta)
+            parts.append((alpha[:length], beta[: length - 1]))
+        return parts
 
 
-class _LaunchedRecurrence(_Recurrence):
+class _VectorRecurrence(Recurrences):
+    """The recurrence of a column-major vector of the host, in a few calls of BLAS."""
+
+    def __init__(
+        self, operator: blockvec.Operator, V: ColumnBlock, complement: Sequence[Block | None]
+    ) -> None:
+        super().__init__(cast(Operator, operator), V, complement)
+        self._dot, self._axpy, self._scale, _ = vector_calls(V)
+        self._vectors = [cast(ColumnBlock, block).array[:, 0] for block in self._three]
+        self._add, self._last = operator.vector_adder(is_hermitian=True), 0.0
+
+    def _step(self, step: int, alpha: Any, beta: Any) -> None:
+        previous, v, w = (self._vectors[(step + i) % 3] for i in range(3))
+        np.multiply(previous, -self._last, out=w)
+        self._add(v, w)
+        alpha[0] = product = self._dot(v, w).real
+        self._axpy(v, w, a=-product)
+        for Q in self.complement:
+            project_out(Q, self._three[(step + 2) % 3])
+        beta[0] = self._last = math.sqrt(max(self._dot(w, w).real, 0.0))
+        if self._last:
+            self._scale(1 / self._last, w)
+
+
+class _LaunchedRecurrences(Recurrences):
     """Recurrences of which a launch takes many steps, on a GPU."""
 
     def __init__(self, V: Block, take: Callable[[int], Any]) -> None:
-        self.V, self.locked, self._take = V, None, take
-        self.steps, self._coefficients = 0, []
+        self._take, self.steps, self.dtype = take, 0, V.dtype
+        self._coming, self._known = [], np.zeros((0, V.shape[1]))
 
     def extend(self, steps: int) -> None:
         """Continue up to a total number of steps."""
         if steps > self.steps:
-            self._coefficients.append(self._take(steps - self.steps))
+            self._coming.append(self._take(steps - self.steps))
             self.steps = steps
+
+
+def noise(alphas: RealArray, betas: RealArray, dtype: Any) -> float:
+    """Return the least remainder of a recurrence of vectors of a type that is no rounding error."""
+    return BROKEN_DOWN * float(np.finfo(dtype).eps) * float(np.abs(alphas).max() + betas.max())
+
+
+def _sketched(run: Recurrences, n: int, projections: int) -> Sketch:
+    """Compute the sketch of n eigenvalues."""
+    steps, width = run.coefficients()[1].shape
+    nodes, counts, rests, low, high = [], [], [], np.inf, -np.inf
+    for (alpha, beta), last in zip(run.projected(), run.coefficients()[1].T, strict=True):
+        T = np.diag(alpha) + np.diag(beta, 1) + np.diag(beta, -1)
+        theta, S = np.linalg.eigh(T)
+        rest = last[len(beta)] * np.abs(S[-1])
+        nodes.append(theta)
+        counts.append(n / width * S[0] ** 2)
+        rests.append(rest)
+        low, high = min(low, theta[0] - rest[0]), max(high, theta[-1] + rest[-1])
+    return Sketch(
+        theta=np.concatenate(nodes),
+        counts=np.concatenate(counts),
+        low=float(low),
+        high=float(high),
+        columns=width * steps,
+        applications=steps,
+        reductions=1 + 2 * steps + projections * (steps + 1),
+        vectors=np.repeat(np.arange(width), [len(part) for part in nodes]),
+        distances=np.concatenate(rests),
+    )

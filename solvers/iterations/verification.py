@@ -1,28 +1,31 @@
-"""Search for eigenvalues that an iteration has missed.
+"""Search for eigenvalues that an iteration has missed, by Lanczos recurrences in the complement.
 
 A Krylov space contains at most as many copies of a multiple eigenvalue as its start block has columns;
-further copies enter through rounding errors, late or never. Before a result is returned, a Chebyshev filter
-is therefore applied to random vectors orthogonal to the computed eigenvectors. It damps everything less
-wanted than the last wanted value and amplifies everything else by a known factor. Missed eigenvectors would
-grow by this factor; if no vector grows, none was missed, with a probability that determines the factor.
+further copies enter through rounding errors, late or never. Before a result is returned, a recurrence
+therefore runs from a random vector z in the complement of the computed vectors, without a basis. Its
+coefficients define polynomials p_j, orthonormal for the weights |u_i^H z|^2 of the eigenvectors there. No
+measure with the same 2d - 1 moments has more weight at x than 1 / sum_(j<d) p_j(x)^2 (Christoffel). Once that
+is less than a random vector has along any direction but with a small probability, there is no eigenvalue at
+x; and none beyond x, where the polynomials are larger still. If there is one, a Ritz value moves beyond x
+instead: p_j(x) changes its sign, and the recurrence runs again to form the vector of that value. No bounds of
+the spectrum are needed.
 
-The filter costs applications of the operator and almost no orthogonalisation. Unlike a Lanczos run in the
-complement it needs no basis: components along computed eigenvectors stay small if they are projected out
-before they have grown.
+References
+----------
+Szegő, Orthogonal Polynomials (1939), theorem 3.41.1; Kuczynski, Wozniakowski, SIAM J. Matrix Anal. Appl. 13
+(1992) 1094 (random starts).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy.linalg
 
-from blockvec import Recorder, start_copy
-from blockvec.errors import BreakdownError
+from blockvec import Profile, Recorder
 from blockvec.system.frozen import frozen
 
 from ..blocks import (
@@ -32,26 +35,57 @@ from ..blocks import (
     column_factors,
     padded_width,
     project_out,
+    side_by_side,
     small_matrix,
     to_host,
 )
 from ..orthogonalization import orthogonalize
 from ..problem import Verification
-from .chebyshev import Recurrence, recorder_for, steps_within, steps_within_leak
-from .counts import Counts
-from .rayleigh_ritz import ranking_key
-from .search_interval import DECISIVE, MARGIN, Found, choose_interval, decisive_growth
+from .chebyshev import recorder_for, steps_within_leak
+from .rayleigh_ritz import Which, ranking_key, ritz_pairs
+from .run import Counts
+from .spectrum import GROUP, Recurrences, noise, recurrences
 
-LEAK = 0.1  # relative size of components along computed vectors at which they are projected out again
-OVERFLOW_GROWTH = 1e8  # maximum growth between two checks of norms, whose squares must not overflow float32
-# The same on a GPU, where checks are read one late, by the character of the type.
-DEVICE_GROWTH = {"f": 1e4, "d": 1e30}
-AT_ONCE = 16  # steps that are repeated as one graph, at most
-SEPARATED = 1e-2  # residual, relative to a gap between Ritz values, that resolves it
-FALLING = 1e-3  # of a residual in a round: one vector separates from others, and the next round does the rest
-WIDEST = 16  # columns that vectors grow to
-FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up, where no columns are free
-ROUNDS, MAX_BUDGETS = 12, 4  # rounds, and sum of their degrees in budgets, after which a search is undecided
+UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
+SAME_VALUE = 10.0  # residual limits within which values may be copies of one eigenvalue
+NEGLIGIBLE = 0.1  # limits of residuals: change of a value by unconverged vectors that are projected out
+FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to those that showed it
+BETWEEN_LOOKS = 1.1  # ratio of the steps at successive looks at the polynomials
+LEAK = 1e-6  # size of components along computed vectors at which they are projected out again
+MOST_UNPROJECTED = 4 * GROUP  # steps: the most between projections
+MOST_BUDGETS = 4  # budgets of a search, after which it is undecided
+MOST_DEFLATIONS = 4  # times that copies of the last value are projected out, before a search is undecided
+FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up for the kernels of a GPU
+
+
+@frozen
+class Found:
+    """Computed eigenpairs of an iteration, the wanted ones first.
+
+    With locked columns the operator is restricted to their complement.
+    """
+
+    X: Block  # orthonormal, shape (n, q): k converged vectors and further, unconverged ones
+    theta: RealArray  # shape (q,), like the residuals
+    residuals: RealArray
+    k: int
+    which: Which
+    limits: RealArray  # by how much another value must be more wanted to displace one, shape (k,)
+    locked: Block | None
+    block_size: int  # copies of every value that have converged together; 0 where values may be left out
+
+    @property
+    def last(self) -> float:
+        """Ranking key that another value must exceed to displace the last wanted one."""
+        return float(ranking_key(self.theta[self.k - 1], self.which) + self.limits[-1])
+
+    @property
+    def doubtful(self) -> float | None:
+        """Smallest ranking key of the values that can have further copies; None without such values."""
+        k = self.k
+        if self.block_size == 0:
+            return self.last
+        return least_doubtful(self.theta[:k], self.limits, self.which, self.block_size)
 
 
 @frozen
@@ -60,320 +94,289 @@ class Verdict:
 
     missed: Block | None  # orthonormal vectors, orthogonal to X, with wanted Ritz values
     counts: Counts
-    verification: Verification | None  # None where nothing is decided, and another search may do so
+    verification: Verification
     text: str  # outcome in words
 
 
-@frozen
-class _Schedule:
-    """When a filter projects and looks at norms, in steps after the first few."""
+def least_doubtful(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> float | None:
+    """Return the smallest ranking key of the values that can have more copies than were computed, or None.
 
-    opening: int  # those first steps
-    group: int  # steps that are taken at once: a divisor or a multiple of `project_every`
-    project_every: int
-    look_every: int  # a multiple of `group`
+    The Krylov space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with
+    probability one, and they converge together. Only an eigenvalue of which b copies or more were computed
+    can have further ones. Further copies of the last wanted value do not change the result. Values, the
+    wanted first, that differ by a few `limits`, those of `Found`, may be copies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> theta = np.array([3.0, 2.0, 2.0, 1.0])
+    >>> [least_doubtful(theta, np.full(4, 1e-3), "LA", b) for b in (2, 3)]
+    [1.99, None]
+    """
+    # Lists, because k is small and NumPy's calls take longer.
+    values, widths = ranking_key(theta, which).tolist(), (SAME_VALUE * limits).tolist()
+    if not values:
+        return None
+    last, least, begin = values[-1] + float(limits[-1]), math.inf, 0
+    for end in range(1, len(values) + 1):
+        if end < len(values) and abs(values[end] - values[end - 1]) <= max(widths[end - 1 : end + 1]):
+            continue
+        if end - begin >= block_size and values[begin] > last:
+            least = min(least, *(values[j] - widths[j] for j in range(begin, end)))
+        begin = end
+    return max(least, last) if least < math.inf else None
 
 
 class Search:
-    """Search for eigenvalues more wanted than the last wanted one, in the complement of the computed vectors.
+    """Search for eigenvalues in the complement of computed vectors.
 
     Parameters
     ----------
+    value : float
+        Ranking key from which on values are looked for, ``found.last`` at least.
     width : int
         Number of random start vectors, and thus of missed copies that can be found.
     budget : int
-        Maximum degree of the filter. If the gap behind the last wanted value needs a higher degree, the
-        search covers only values further out.
+        Steps, of which a search takes a few times as many before it remains undecided.
     stop : callable
-        Called after every application, on a GPU after several; a true value aborts the search.
+        Called between groups of steps; a true value aborts the search.
     """
 
     def __init__(
-        self, operator: Operator, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
+        self,
+        operator: Operator,
+        found: Found,
+        value: float,
+        width: int,
+        budget: int,
+        rng: Any,
+        stop: Callable[[], object],
     ) -> None:
-        self.operator, self.found, self.rng, self.stop = operator, found, rng, stop
-        n = operator.shape[0]
-        self.most = max(1, n - found.X.shape[1])
-        self.width = min(width, self.most)
-        self.budget = budget
-        self.growth = decisive_growth(n)
-        self.counts = Counts()
-        self.far_ends = 0
-        self.generic = 0  # columns that have grown from random ones
-        self._recorder: Recorder | None = None
-        self._set_interval(found)
-
-    def _set_interval(self, found: Found) -> None:
-        self.found = found
-        self.interval = choose_interval(found, self.growth, self.budget)
-        self.deflated = self._filled_up(self.interval.deflated)
-        self.residual = 0.0  # of what has grown most, once something has
-        self.outgrown = 0.0  # logarithm of the growth of a missed value relative to that observed
-        self.degree = self.interval.degree(self.growth, self.budget)
-
-    def _filled_up(self, count: int) -> Block:
-        """Return the first vectors found, with zeros to a width that other blocks have if there is memory."""
-        vectors, free = self.found.X[:, :count], self.found.scratch
-        width = padded_width(count, vectors)
-        if width == count:
-            return vectors
-        if free is not None and width <= free.shape[1]:
-            filled = free[:, free.shape[1] - width :]
-        elif vectors.shape[0] * width * vectors.dtype.itemsize <= FILLED_BYTES:
-            # Kernels of found vectors expect the columns of a wider block.
-            filled = vectors.like(padded_width(width + 1, vectors))[:, :width]
-        else:
-            return vectors
-        filled[:, :count] = vectors
-        filled[:, count:] = 0
-        return filled
-
-    def run(self) -> Verdict:
-        """Filter random vectors until what grows in them is decided."""
-        Y = self._random()
-        self._recorder = recorder_for(self.operator, Y)
-        steps = 0
-        for _ in range(ROUNDS):
-            if steps >= MAX_BUDGETS * self.budget:
-                break
-            Y = self._filter(Y)
-            steps += self.degree
-            if self.stop():
-                return self._verdict(None, Verification.UNDECIDED, "cut short")
-            self._project(Y)
-            if not self._norms(Y).max() > DECISIVE:
-                return self._passed("nothing grew in the complement of what was found")
-            Y, verdict = self._judge(Y)
-            if verdict is not None:
-                return verdict
-        text = f"undecided after {steps} steps: a cluster surrounds the last value"
-        return self._verdict(None, Verification.UNDECIDED, text)
-
-    def _passed(self, outcome: str) -> Verdict:
-        """Describe a search without missed values, and its range if the gap was too narrow for the budget."""
-        covers = self.interval.target <= self.found.wanted + self.found.limits[-1]
-        if covers or self.found.norm == 0:
-            return self._verdict(None, Verification.SEARCHED, f"passed: {outcome}")
-        value = float(ranking_key(self.interval.target, self.found.which))
-        text = f"{outcome} (looked for values beyond {value:.6g})"
-        if self.found.block_size == 0:  # nothing tells that no value lies between
-            return self._verdict(None, Verification.UNDECIDED, f"undecided: {text}")
-        return self._verdict(None, Verification.SEARCHED, f"passed: {text}")
-
-    def _random(self) -> Block:
-        X = self.found.X
-        Y = X.random_like(self.width, self.rng)
-        self.generic = self.width
-        self._project(Y)
-        return self._normalized(Y)
-
-    def _filter(self, Y: Block) -> Block:
-        """Apply the filter to columns of norm one, projecting out the deflated vectors."""
-        interval, locked, counts = self.interval, self.found.locked, self.counts
-        schedule = self._schedule(Y)
-        opening, group, every = schedule.opening, schedule.group, schedule.project_every
-
-        within = every <= group  # otherwise between groups
-
-        def project(step: int, current: Block, previous: Block) -> None:
-            if locked is not None:  # they need not be invariant under A
-                project_out(locked, current)
-            if within and (step - opening) % every == 0:
-                project_out(self.deflated, current)
-                project_out(self.deflated, previous)
-
-        sign = -1 if self.found.which == "SA" else 1
-        doubled = self.operator.affine(2 / interval.half_width, sign * (interval.low + interval.edge) / 2)
-        is_short = self.degree <= opening + 2 * group  # not worth a recording
-        recorder = None if is_short else self._recorder
-        is_projected = within or locked is not None
-        steps = Recurrence(
-            doubled,
-            X=Y,
-            out=Y.like(),
-            project=project if is_projected else None,
-            recorder=recorder,
-            project_every=every if locked is None else 1,
+        self.operator, self.found, self.stop, self.counts = operator, found, stop, Counts()
+        self.value, deflated = _deflated(found, value)
+        n = operator.shape[0] - deflated - (0 if found.locked is None else found.locked.shape[1])
+        self.least, self.budget, self.most = n / UNLUCKY**2, budget, MOST_BUDGETS * budget
+        self.deflations = 0  # times that copies of the last value have been projected out
+        self.deflated, self.n_deflated = _filled_up(found.X, deflated), deflated
+        self.projects_rarely = (
+            True  # once in several steps, where components along computed vectors stay small
         )
-        norms: Callable[[], RealArray] | None = None
-        while steps.taken < self.degree:
-            count = group if steps.taken >= opening else opening
-            if is_short:
-                count = min(count, self.degree - steps.taken)
-            begin = steps.taken - opening
-            steps.take(count)
-            end = steps.taken - opening
-            counts.apply(Y.shape[1], count)
-            counts.reductions += (0 if locked is None else count) + 2 * (end // every - begin // every)
-            if not within and end % every == 0:
-                project_out(self.deflated, steps.current)
-                project_out(self.deflated, steps.previous)
+        self.start = found.X.random_like(max(1, min(width, n)), rng)
+
+    @Profile.timed("verification")
+    def run(self) -> Verdict:
+        """Take steps until it is decided whether there are eigenvalues from `value` on."""
+        run = self._begun(recorder_for(self.operator, self.start))
+        ends = self._ends(self.value)
+        look = GROUP
+        while True:
+            self._extend(run, look)
             if self.stop():
-                break
-            if end % schedule.look_every or end <= 0:
-                continue
-            # On a GPU the next steps are queued before norms are read.
-            earlier, norms = norms, self._start_norms(steps.current)
-            seen = norms if opening == 0 else earlier
-            if seen is not None and seen().max() > self.growth:
-                break
-        return steps.current
+                return self._verdict(None, Verification.UNDECIDED, "cut short", run)
+            alphas, betas = run.coefficients()
+            least = noise(alphas, betas, self.start.dtype)
+            for end in ends:
+                end.extend(alphas, betas, least)
+            is_resolved = all(end.is_resolved for end in ends)
+            if is_resolved or any(end.is_exceeded for end in ends):
+                if self._keys(run).max() > max(self.found.last, self.value - least):
+                    return self._missed(run)
+                if is_resolved:
+                    return self._passed(self.value, run)
+            if run.steps >= self.most:
+                return self._undecided(run)
+            if run.steps >= self.budget:  # a value between the last one and `value` keeps polynomials small
+                if self._keys(run).max() > self.found.last:
+                    return self._missed(run)
+                if self.deflations < MOST_DEFLATIONS and self._deflates_copies(run):
+                    return self.run()
+            look = min(math.ceil(BETWEEN_LOOKS * run.steps), self.most)
 
-    def _schedule(self, Y: Block) -> _Schedule:
-        """Choose when to project and to look at norms; on a GPU all happens between groups of steps.
+    # --- the recurrence -----------------------------------------------------------------------------
 
-        Groups take the last few steps beyond the degree. They are even, so that both blocks have their roles
-        again.
+    def _begun(self, recorder: Recorder | None) -> Recurrences:
+        return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated), recorder)
+
+    def _extend(self, run: Recurrences, steps: int) -> None:
+        """Take steps; after the first ones, computed vectors are projected out after several."""
+        if run.steps < GROUP:
+            run.extend(min(steps, GROUP))
+            is_begun = run.steps == GROUP and self.projects_rarely
+            if is_begun and (every := self._steps_between_projections(run)) > 1:
+                run.complement = (self.found.locked,)
+                run.project, run.project_every = self._project, every
+        run.extend(steps)
+
+    def _project(self, v: Block, w: Block) -> None:
+        for block in (v, w):
+            self.deflated.combine(self.deflated.dot(block), out=block, alpha=-1, beta=1)
+
+    def _steps_between_projections(self, run: Recurrences) -> int:
+        """Return the steps in which components along computed vectors, initially their errors, stay small.
+
+        They grow as the polynomials do: the more, the smaller the range of the others is taken to be.
         """
-        found, interval = self.found, self.interval
-        project_every = self._steps_between_projections()
-        reach = 1 + 2 * (found.norm + abs(interval.edge)) / interval.half_width
-        if Y.device == "cpu":
-            return _Schedule(0, 1, project_every, steps_within(OVERFLOW_GROWTH, reach))
-        look_every = steps_within(DEVICE_GROWTH[Y.dtype.char.lower()], reach)
-        project_every, look_every = (steps - steps % 2 or 1 for steps in (project_every, look_every))
-        group = min(AT_ONCE, look_every)
-        if project_every <= group:
-            group -= group % project_every
-        else:
-            project_every -= project_every % group
-        return _Schedule(2, group, project_every, look_every - look_every % group)
+        found, count, keys = self.found, self.n_deflated, self._keys(run)
+        low = -float(keys.max()) if found.which == "LM" else float(keys.min())
+        half_width = max((float(keys.max()) - low) / 2, np.finfo(float).tiny)
+        above = ranking_key(found.theta[:count], found.which) - keys.max()
+        unit = float(np.finfo(self.start.dtype).eps)
+        steps = steps_within_leak(LEAK, above, found.residuals[:count], half_width, unit)
+        return int(min(steps, MOST_UNPROJECTED)) // GROUP * GROUP or 1
 
-    def _steps_between_projections(self) -> int:
-        """Return the steps in which components along deflated vectors, initially their errors, stay small."""
-        found, interval = self.found, self.interval
-        above = ranking_key(found.theta[: interval.deflated], found.which) - interval.edge
-        unit = float(np.finfo(found.X.dtype).eps)
-        residuals = found.residuals[: interval.deflated]
-        return int(min(self.degree, steps_within_leak(LEAK, above, residuals, interval.half_width, unit)))
+    # --- decisions ----------------------------------------------------------------------------------
 
-    def _judge(self, Y: Block) -> tuple[Block, Verdict | None]:
-        """Compute Ritz values of the grown vectors; return the vectors and a verdict, or None."""
+    def _ends(self, value: float) -> list[_End]:
+        """Return the polynomials at the points that a value has in the spectrum, of every vector."""
+        which, columns = self.found.which, range(self.start.shape[1])
+        signs = (1.0, -1.0) if which == "LM" else (-1.0 if which == "SA" else 1.0,)
+        return [_End(sign * value, sign, column, self.least) for sign in signs for column in columns]
+
+    def _keys(self, run: Recurrences) -> RealArray:
+        """Compute the ranking keys of all Ritz values."""
+        theta = [scipy.linalg.eigvalsh_tridiagonal(*T) for T in run.projected()]
+        keys: RealArray = ranking_key(np.concatenate(theta), self.found.which)
+        return keys
+
+    def _passed(self, value: float, run: Recurrences) -> Verdict:
+        text = "passed: a random vector in the complement has no component beyond what was found"
+        if value > self.found.last:
+            sign = -1 if self.found.which == "SA" else 1
+            text += f" (looked for values from {sign * value:.6g} on)"
+        return self._verdict(None, Verification.SEARCHED, text, run)
+
+    def _undecided(self, run: Recurrences) -> Verdict:
+        """End a search whose steps were not enough, except for the values that can have further copies."""
         found = self.found
-        result = orthogonalize(Y, self.deflated, first=[(0, self.deflated.shape[1])], rng=self.rng)
-        self.counts.reductions += result.reductions
-        Y = Y[:, : min(Y.shape[1], _usual_width(Y.shape[1] - int(result.lost.sum())))]
-        AY = self.operator.apply(Y.copy())
-        self.counts.apply(Y.shape[1])
-        if found.locked is not None:
-            self._project_out(found.locked, AY)
-        # For "LM" the Ritz values of A^2 are computed.
-        small = to_host(AY.gram() if found.which == "LM" else Y.dot(AY)).astype(complex)
-        self.counts.reductions += 1
-        values, Z = np.linalg.eigh((small + small.conj().T) / 2)
-        values = np.sqrt(np.abs(values)) if found.which == "LM" else ranking_key(values, found.which)
-        missed = values > found.wanted + found.limits[-1]
-        if missed.any():
-            text = f"found {int(missed.sum())} more"
-            return Y, self._verdict(_combined(Y, Z[:, missed]), Verification.UNDECIDED, text)
-        if values.min() < self.interval.low:
-            # The far end is beyond the interval: extend it, further each time.
-            self.far_ends += 1
-            reach = float(values.min()) - 2**self.far_ends * MARGIN * self.interval.half_width
-            self._set_interval(replace(found, least=reach))
-            return self._random(), None
-        best = int(np.argmax(values))
-        y, spread = _combined(Y, Z[:, [best]]), _combined(AY, Z[:, [best]])
-        value, scale = float(ranking_key(values[best], found.which)), 1.0
-        if found.which == "LM":
-            spread = self.operator.apply(spread)
-            self.counts.apply(1)
-            value, scale = float(values[best] ** 2), max(float(values[best]), np.finfo(float).tiny)
-            if found.locked is not None:
-                self._project_out(found.locked, spread)
-        spread.axpy(-value, y)
-        residual = float(self._norms(spread)[0]) / scale
-        # A missed value as wanted as the last one would have outgrown this one by the decisive factor.
-        gain = self._rate(found.wanted) - self._rate(values[best])
-        self.outgrown += self.degree * max(gain, 0.0)
-        self.generic = min(self.generic, Y.shape[1])
-        mixed = max(self.growth * math.exp(-self.outgrown), 1.0)
-        highest = values[best] + _error_bound(np.sort(values)[::-1], residual, self.generic, mixed)
-        decided = highest < found.wanted + found.limits[-1] or residual <= found.limits[-1]
-        if decided or self.outgrown > math.log(self.growth):
-            return Y, self._passed("what grew in the complement is less wanted than the last value")
-        is_falling, self.residual = residual <= FALLING * self.residual, residual
-        if is_falling:  # alone: beside it, orthonormal vectors may be noise of the filter
-            Y, self.generic = y, 1
-        elif room := self._room_beside(Y):
-            # In a cluster one vector grows into a mixture, which its residual separates; random ones tell
-            # whether there are more values in it.
-            width = Y.shape[1]
-            wider = Y.like(width + room)
-            wider[:, :width], wider[:, width : width + 1] = Y, spread
-            if room > 1:
-                wider[:, width + 1 :] = Y.random_like(room - 1, self.rng)
-            self.generic += room - 1
-            self._project(wider)
-            Y = wider
-        return self._normalized(Y), None
+        first = float(ranking_key(found.theta[0], found.which))
+        doubtful = first if found.doubtful is None else found.doubtful
+        if doubtful > self.value:
+            alphas, betas = run.coefficients()
+            ends = self._ends(doubtful)
+            for end in ends:
+                end.extend(alphas, betas, noise(alphas, betas, self.start.dtype))
+            if all(end.is_resolved for end in ends):
+                return self._passed(doubtful, run)
+        text = f"undecided after {run.steps} steps: a cluster surrounds the last value"
+        return self._verdict(None, Verification.UNDECIDED, text, run)
 
-    def _room_beside(self, Y: Block) -> int:
-        """Return the columns that may join Y, up to the next usual width."""
-        width = Y.shape[1]
-        return max(min(_usual_width(width + 1), WIDEST, self.most) - width, 0)
+    def _missed(self, run: Recurrences) -> Verdict:
+        """Take some more steps, and form the vectors of missed values."""
+        self._extend(run, math.ceil(FURTHER * run.steps))
+        missed = self._vectors_beyond(run, self.found.last)
+        if missed is not None:
+            return self._verdict(missed, Verification.UNDECIDED, f"found {missed.shape[1]} more", run)
+        if self.projects_rarely:  # components along computed vectors have grown where a remainder was small
+            self.projects_rarely = False
+            self._count(run)
+            return self.run()
+        return self._verdict(None, Verification.UNDECIDED, "undecided: a value vanished", run)
 
-    def _rate(self, value: float) -> float:
-        """Return the logarithm of the growth per step of the filter at a ranking key."""
-        return math.acosh(max(1.0, 1 + (value - self.interval.edge) / self.interval.half_width))
+    def _deflates_copies(self, run: Recurrences) -> bool:
+        """Project out further copies of the last wanted value, near which polynomials hardly grow."""
+        width = SAME_VALUE * float(self.found.limits[-1])
+        near = self.found.last - width
+        copies = self._vectors_beyond(run, near) if self._keys(run).max() > near else None
+        if copies is None:
+            return False
+        R = project_out(self.found.locked, self.operator.apply(copies.copy()))
+        theta = to_host(copies.column_dot(R)).real.astype(np.float64)
+        R.axpy(column_factors(-theta, R), copies)
+        self.counts.apply(copies.shape[1])
+        if not (to_host(R.norms()) <= width).all():
+            return False
+        self._count(run)
+        self.deflations += 1
+        self.deflated, self.projects_rarely = side_by_side(self.deflated, copies), False
+        return True
 
-    def _project(self, Y: Block) -> None:
-        if self.found.locked is not None:
-            self._project_out(self.found.locked, Y)
-        self._project_out(self.deflated, Y)
-        self._project_out(self.deflated, Y)
+    def _vectors_beyond(self, run: Recurrences, key: float) -> Block | None:
+        """Form the Ritz vectors with keys beyond one, by the same steps again; None if there are none."""
+        parts = []
+        for T in run.projected():
+            theta, S = scipy.linalg.eigh_tridiagonal(*T)
+            parts.append(np.pad(S, ((0, run.steps - len(S)), (0, 0))))
+            parts[-1] = parts[-1][:, ranking_key(theta, self.found.which) > key]
+        coefficients = [scipy.linalg.block_diag(*(part[[j]] for part in parts)) for j in range(run.steps)]
+        again = self._begun(None)
+        Z = again.vectors.combine(small_matrix(coefficients[0], self.start))
+        for C in coefficients[1:]:
+            self._extend(again, again.steps + 1)
+            again.vectors.combine(small_matrix(C, Z), out=Z, beta=1)
+        self._count(again)
+        # Some of them may be the same.
+        result = orthogonalize(Z, self.deflated, first=[(0, self.deflated.shape[1])])
+        Z = Z[:, : Z.shape[1] - int(result.lost.sum())]
+        AZ = project_out(self.found.locked, self.operator.apply(Z.copy()))
+        self.counts.apply(Z.shape[1])
+        self.counts.reductions += result.reductions + 1
+        is_squared = self.found.which == "LM"  # two signs mix
+        values, Y = ritz_pairs(to_host(AZ.gram() if is_squared else Z.dot(AZ)))
+        keys = np.sqrt(np.abs(values)) if is_squared else ranking_key(values, self.found.which)
+        Y = Y[:, keys > key]
+        return Z.combine(small_matrix(Y, Z)) if Y.shape[1] else None
 
-    def _project_out(self, V: Block, Y: Block) -> None:
-        project_out(V, Y)
-        self.counts.reductions += 1
+    def _count(self, run: Recurrences) -> None:
+        self.counts.apply(self.start.shape[1], run.steps)
+        self.counts.reductions += 3 * run.steps
 
-    def _norms(self, Y: Block) -> RealArray:
-        return self._start_norms(Y)()
-
-    def _start_norms(self, Y: Block) -> Callable[[], RealArray]:
-        """Queue the computation of norms; return a function that waits for them."""
-        self.counts.reductions += 1
-        computed = Y.norms()
-        copy = (lambda: computed) if Y.device == "cpu" else start_copy(computed)
-
-        def wait() -> RealArray:
-            norms = copy().astype(np.float64)
-            if not np.isfinite(norms).all():
-                raise BreakdownError("verification: the operator returned NaN or Inf for a finite block.")
-            return norms
-
-        return wait
-
-    def _normalized(self, Y: Block) -> Block:
-        norms = self._norms(Y)
-        factors = 1 / np.where(norms > 0, norms, 1)
-        Y.scale(column_factors(factors, Y))
-        return Y
-
-    def _verdict(self, missed: Block | None, verification: Verification, text: str) -> Verdict:
+    def _verdict(
+        self, missed: Block | None, verification: Verification, text: str, run: Recurrences
+    ) -> Verdict:
+        self._count(run)
         return Verdict(missed, self.counts, verification, text)
 
 
-def _error_bound(values: RealArray, residual: float, generic: int, mixed: float = 1.0) -> float:
-    """Bound how far above the first of descending Ritz values an eigenvalue is that its vector has a part of.
+class _End:
+    """The polynomials p_j of one vector at a point of the spectrum, and the sum of their squares."""
 
-    A random vector has parts of all, also of the highest one of a cluster: of 1 / `mixed` of its length, that
-    is `mixed` residuals above at most. The inequality of Kato and Temple holds where a gap follows that is
-    far wider than a residual: vectors that are deflated before they have converged keep it from falling
-    further. All values before the gap are known if they are fewer than the vectors that have grown from
-    random ones.
+    def __init__(self, point: float, sign: float, column: int, least: float) -> None:
+        self.point, self.sign, self.column, self.least = point, sign, column, least
+        self.steps = 0
+        self._now, self._before, self._sum, self._beta = 1.0, 0.0, 1.0, 0.0
+        self.is_exceeded = False  # whether a Ritz value lies beyond the point
+        self.is_resolved = False  # whether there is no eigenvalue there, unless it is exceeded
+
+    def extend(self, alphas: RealArray, betas: RealArray, noise: float) -> None:
+        """Take the steps of their recurrence whose coefficients are new."""
+        part = slice(self.steps, None), self.column
+        for alpha, beta in zip(alphas[part].tolist(), betas[part].tolist(), strict=True):
+            if self.is_resolved:
+                return
+            self.steps += 1
+            if not beta > noise:  # the space of the vector is invariant
+                self.is_resolved = True
+                return
+            following = ((self.point - alpha) * self._now - self._beta * self._before) / beta
+            self.is_exceeded = self.is_exceeded or following * self._now * self.sign <= 0
+            self._now, self._before, self._beta = following, self._now, beta
+            self._sum += following * following
+            self.is_resolved = self._sum > self.least
+
+
+def _deflated(found: Found, value: float) -> tuple[float, int]:
+    """Choose how many vectors to project out, and the value that is then looked for.
+
+    An unconverged vector has components of missed ones. Without these, their values are lower, by
+    residual^2 / distance at most; that must not exceed half of the distance to the last wanted value.
     """
-    gaps = values[0] - values
-    count = int(np.argmax(gaps >= residual / SEPARATED))  # before the gap; 0 if there is none
-    return residual**2 * count / float(gaps[count]) if 0 < count < generic else residual * mixed
+    keys, room = ranking_key(found.theta, found.which), (value - found.last) / 2
+    lowered, most, deflated = 0.0, max(room, NEGLIGIBLE * float(found.limits[-1])), found.k
+    for d in range(found.k, len(keys)):
+        more = float(found.residuals[d] ** 2 / max(value - keys[d], np.finfo(float).tiny))
+        if lowered + more > most:
+            break
+        lowered, deflated = lowered + more, d + 1
+    return value - min(lowered, max(room, 0.0)), deflated
 
 
-def _usual_width(width: int) -> int:
-    """Round up to a power of two: every width needs a compiled kernel on a GPU."""
-    return 1 << max(width - 1, 0).bit_length()
-
-
-def _combined(Y: Block, Z: NDArray[Any]) -> Block:
-    """Compute Y Z for a small host matrix."""
-    C = Z if Y.dtype.kind == "c" else Z.real
-    return Y.combine(small_matrix(C, Y))
+def _filled_up(X: Block, count: int) -> Block:
+    """Return the first vectors found, with zeros to a width that other blocks have if there is memory."""
+    vectors, width = X[:, :count], padded_width(count, X)
+    if width == count or X.shape[0] * width * X.dtype.itemsize > FILLED_BYTES:
+        return vectors
+    # Kernels of found vectors expect the columns of a wider block.
+    filled = X.like(padded_width(width + 1, X))[:, :width]
+    filled[:, :count] = vectors
+    filled[:, count:] = 0
+    return filled

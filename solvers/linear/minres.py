@@ -20,7 +20,7 @@ from blockvec.errors import OptionError
 from ..blocks import Array, Block
 from .arrays import takes_arrays
 from .steps import Recordings, State, Steps
-from .systems import CountedOperator, Linear, LinearSystems, Preconditioner, Progress, Projection, finite
+from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite
 from .tridiagonal import Coordinates, Log, Scalars
 
 Stop = Callable[[Progress], NDArray[np.bool_]]
@@ -114,8 +114,6 @@ class _Minres(LinearSystems):
         super().__init__(A, B, shift, tol, projection)
         if not self.is_real:
             raise OptionError("shift: got complex numbers; MINRES takes real ones, block_gmres these, too.")
-        operator = self.operator
-        self.bare = operator.counted if isinstance(operator, CountedOperator) else operator
         self.U = projection.project(B.copy())
         Z = projection.precondition(self.U)
         self.Z = None if projection.preconditioner is None else Z
@@ -128,7 +126,7 @@ class _Minres(LinearSystems):
 
     def run(self, maxiter: int | None, with_first: bool, recordings: Recordings | None) -> Linear:
         """Take at most `maxiter` steps."""
-        self.recordings = Recordings.for_solve(self.bare, self.U, self.projection, recordings)
+        self.recordings = Recordings.for_solve(self.operator, self.U, self.projection, recordings)
         context: Any = contextlib.nullcontext()
         if self.recordings is not None:
             context = self.recordings.opened(self.projection.Q)
@@ -148,7 +146,7 @@ class _Minres(LinearSystems):
         """Go on from the state of the systems with these indices."""
         self.places, limits = places, (self.tol * self.initial)[places]
         steps = Steps if self.recordings is None else self.recordings.steps
-        self.steps = steps(self.bare, state, self.shifts(places), limits, self.projection)
+        self.steps = steps(self.operator, state, self.shifts(places), limits, self.projection)
 
     def _narrow(self) -> None:
         """Drop finished columns if at least half of the columns have finished."""
@@ -169,8 +167,6 @@ class _Minres(LinearSystems):
         rows = steps.take()
         for _ in range(steps.started - started):
             self.count(width)
-            if isinstance(self.operator, CountedOperator):
-                self.operator.count(width)
         self.reductions += 2 + (self.projection.Q is not None)
         finite(rows[:2])
         log = Log(*self._whole(rows))

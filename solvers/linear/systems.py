@@ -162,16 +162,16 @@ class Projection:
 
 
 class CountedOperator:
-    """An operator that reports the columns of each block it is applied to; recorded steps report theirs."""
+    """An operator that reports the columns of each block it is applied to."""
 
     def __init__(self, operator: SystemOperator, count: Callable[[int], object]) -> None:
-        self.counted, self.count = operator, count
+        self._operator, self.count = operator, count
         self.shape, self.device = operator.shape, operator.device
 
     def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
         """Apply the operator."""
         self.count(X.shape[1])
-        return self.counted.apply(X, *arguments, **options)
+        return self._operator.apply(X, *arguments, **options)
 
 
 class LinearSystems:

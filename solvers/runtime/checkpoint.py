@@ -34,7 +34,7 @@ from ..blocks import Array, Block, Operator, project_out, to_host
 from .archive import Part, array_of, is_intact, part_of, read, write
 from .processes import from_first, largest
 
-FORMAT = "blockvec checkpoint 2"  # another number where the file, the fingerprint or the state changes
+FORMAT = "blockvec checkpoint 3"  # another number where the file, the fingerprint or the state changes
 HEAD_BYTES = 4096  # bytes at the beginning of a file that tell its format
 STATE, IMAGE = "state/", "image"  # names of parts
 BLOCKS = {"basis", "next", "images", "preconditioned_from", "preconditioned_to"}  # of states: rows as A has

@@ -25,9 +25,8 @@ from ..blocks import (
 )
 from ..costs import FEW_ROWS, is_dense
 from ..iterations.base import Iteration, IterationResult
-from ..iterations.counts import Counts
-from ..iterations.filtered_lanczos import FilteredRestart
 from ..iterations.lanczos import ThickRestart
+from ..iterations.run import Counts
 from ..problem import Chosen, IterationOptions, Problem, Verification
 from ..result import EigenResult, described
 from ..runtime.checkpoint import probe
@@ -109,7 +108,7 @@ def _iteration(method: Chosen) -> type[Iteration]:
         from ..iterations.jacobi_davidson import JacobiDavidson
 
         return JacobiDavidson
-    return FilteredRestart if method == "filter" else ThickRestart
+    return ThickRestart
 
 
 def _empty(op: Operator) -> BlockVector:

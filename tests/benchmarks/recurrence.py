@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import blockvec
 from blockvec.backends import backend_for
 from blockvec.backends.cuda import recurrence
-from solvers.iterations.spectrum import _Recurrence
+from solvers.iterations.spectrum import Recurrences
 from tests.benchmarks.records import environment
 
 MATRICES = (
@@ -74,10 +74,10 @@ def sketched(A: Any, n_bytes: int) -> dict[str, Any]:
     V = blockvec.BlockVector.random(A.shape[0], 2, A.dtype, device="gpu")
     recurrence.CACHE_SHARES[True] = 1e9
     take = A.lanczos_recurrence(V.copy())
-    steps = _Recurrence(A, V, None)
+    steps = Recurrences(A, V)
 
     def called() -> None:
-        steps.steps, steps._coefficients = 1, []
+        steps.steps, steps._coming = 1, []
         steps.extend(1 + STEPS)
 
     steps.extend(4)

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
 from solvers import eigsh, placement
-from solvers.iterations.krylov import BlockKrylov, Counts
+from solvers.iterations.krylov import BlockKrylov
+from solvers.iterations.run import Counts
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
 from blockvec.backends.cuda import recurrence
-from solvers.iterations.chebyshev import Recurrence
+from solvers.iterations.spectrum import recurrences
 from tests.contract.blocks import DTYPES, exact_values, host, on
 
 pytestmark = pytest.mark.gpu
@@ -86,21 +86,17 @@ def test_prepared_products_outlive_their_operator() -> None:
     assert np.allclose(host(Y), matrix @ (matrix @ (matrix @ x)), atol=1e-10), len(taken)
 
 
-@pytest.mark.parametrize("every", [1, 4, 8])
-def test_recorded_groups_with_projections_are_those_of_single_steps(every: int) -> None:
-    doubled = as_operator(models.model("laplace2d:n=40"), device="gpu").affine(0.25, 4.0)
-    X = BlockVector.random(1600, 4, device="gpu", rng=0)
-
-    def project(step: int, current: BlockVector, previous: BlockVector) -> None:
-        current.scale(0.5)
-        previous.scale(0.5)
-
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("width", [1, 4])
+def test_recorded_groups_of_lanczos_steps_are_those_of_single_steps(width: int, locked: bool) -> None:
+    A = as_operator(models.model("laplace2d:n=40"), device="gpu")
+    V = BlockVector.random(1600, width, device="gpu", rng=0)
+    Q = BlockVector(np.linalg.qr(np.random.default_rng(0).standard_normal((1600, 16)))[0]).to_device("gpu")
     found = []
     for recorder in (None, Recorder("gpu")):
-        steps = Recurrence(doubled, X.copy(), X.like(), project, recorder, project_every=every)
-        for count in (2, 8, 8, 8):
-            steps.take(count)
-        found.append(host(steps.current))
+        run = recurrences(A, V.copy(), (Q if locked else None,), recorder)
+        run.extend(48)
+        found.append(np.concatenate(run.coefficients()))
     assert np.array_equal(*found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +18,11 @@ from solvers import eigsh
 from solvers.iterations import filter, lanczos
 from solvers.iterations.chebyshev import ChebyshevOperator, steps_within_leak
 from solvers.iterations.filter import LEAST_DEGREE, PAYING_DEGREE, Filter, choose_degree, design_filter
-from solvers.iterations.filtered_lanczos import FilteredRestart
+from solvers.iterations.filtering import Filtering, FilterState, converges_soon
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.rayleigh_ritz import separate_copies
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
+from solvers.problem import IterationState
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
@@ -238,16 +240,17 @@ def test_a_wrong_bound_of_the_far_end_is_noticed(which: Any, monkeypatch: pytest
 
 def test_an_edge_that_leaves_nothing_outside_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.linspace(0, 1, 2000) ** 2
-    true = FilteredRestart._design
+    true = Filtering._design
     moved: list[float] = []
 
-    def misplaced(self: Any, ends: tuple[float, float, float, float]) -> None:
-        true(self, ends)
-        if self.designs == 1 and self.filter is not None:  # two values are left outside
-            self.filter = Filter(self.filter.low, -2e-6, 20, 1.0, "SA")
-        moved.append(self.filter.edge)
+    def misplaced(self: Any, ends: tuple[float, float, float, float]) -> Any:
+        made = true(self, ends)
+        if self.state.designs == 1 and made is not None:  # two values are left outside
+            self.state.filter = made = Filter(made.low, -2e-6, 20, 1.0, "SA")
+        moved.append(made.edge)
+        return made
 
-    monkeypatch.setattr(FilteredRestart, "_design", misplaced)
+    monkeypatch.setattr(Filtering, "_design", misplaced)
     A = sp.diags_array(values, format="csr")
     result = eigsh(A, 8, which="SA", method="filter", rng=0, tol=1e-9, convergence="norm", return_info=True)
     assert np.allclose(result.eigenvalues, values[:8], atol=1e-9)
@@ -337,32 +340,35 @@ def test_a_solve_that_is_half_done_is_not_filtered(spec: str, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("needed", "designs", "kept"), [(False, 1, True), (True, 1, False), (False, 6, False)]
+    ("low", "designs", "kept"), [(-1.0, 1, True), (-0.5, 1, False), (-1.0, 6, False)], ids=str
 )
 def test_a_filter_is_kept_where_another_is_neither_possible_nor_needed(
-    needed: bool, designs: int, kept: bool
+    low: float, designs: int, kept: bool
 ) -> None:
-    former, adopted = Filter(-1.0, 0.5, 12, 10.0, "LA"), []
-    run: Any = SimpleNamespace(filter=former, is_mixed=True, expected_calls=5.0, least=-1.0)
-    run.problem, run.retired, run.designs = SimpleNamespace(k=2), False, designs
+    """One that has stalled with wanted values inside its interval, whose far end is wrong for low = -0.5."""
+    former, retired = Filter(low, 0.5, 12, 10.0, "LA"), []
+    loop = SimpleNamespace(theta=np.array([3.0, 0.4, 0.1]), which="LA", least=-1.0)
+    filtering: Any = object.__new__(Filtering)
+    filtering.loop, filtering.problem = loop, SimpleNamespace(k=2)
+    filtering.state = FilterState(former, designs=designs, best=1.0, stalled=2)
 
     def design(values: tuple[float, ...]) -> None:
         assert values == (3.0, 0.4, 0.1, -1.0)
-        run.filter, run.is_mixed, run.expected_calls, run.retired = None, False, 0.0, True
-        run.designs += 1
+        filtering.state.designs += 1
 
-    run._design, run._adopt = design, lambda: adopted.append(True)
-    FilteredRestart._redesign(run, np.array([3.0, 0.4, 0.1]), needed=needed)
-    assert (run.filter is former, run.is_mixed, run.expected_calls == 5.0) == (kept, kept, kept)
-    assert (bool(adopted), run.retired) == (not kept, not kept)
+    filtering._design, filtering.retire = design, lambda: retired.append(True)
+    filtering._judge(former, SimpleNamespace(), 5.0)
+    assert bool(retired) == (not kept)
+    assert filtering.filter is former
 
 
 @pytest.mark.parametrize(("fallen", "soon"), [(1e3, True), (9e5, False)])
 def test_a_filter_waits_while_the_residuals_predict_few_more_cycles(fallen: float, soon: bool) -> None:
-    states = [SimpleNamespace(residuals=np.array([one]), limits=np.ones(1)) for one in (1e6, fallen)]
-    run: Any = SimpleNamespace(history=states, _mean_digits=FilteredRestart._mean_digits)
-    run.krylov = SimpleNamespace(takes_single_columns=False)
-    assert FilteredRestart._converges_soon(run) == soon
+    states = [IterationState(0, np.ones(1), np.array([one]), np.ones(1), 0, 0.0) for one in (1e6, fallen)]
+    assert converges_soon(states, is_single=False) == soon
+    converged = replace(states[0], residuals=np.zeros(1))
+    assert converges_soon([converged, *states], is_single=False) == soon
+    assert converges_soon([*states, converged, states[1]], is_single=False)
 
 
 @pytest.mark.parametrize("k", [3, 20])

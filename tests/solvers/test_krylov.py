@@ -13,10 +13,10 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator
 from solvers import eigsh
 from solvers.blocks import ColumnBlock
-from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance, ritz_pairs, select
+from solvers.iterations.run import Counts
 from solvers.problem import IterationOptions, IterationState, Problem
 
 UNIT = 2.0**-53

@@ -17,10 +17,9 @@ from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
 from solvers import EigenResult, eigsh
 from solvers.blocks import ColumnBlock, in_precision
-from solvers.iterations import filtered_lanczos, mixed_precision
+from solvers.iterations import filter, filtering
 from solvers.iterations.chebyshev import ChebyshevOperator
-from solvers.iterations.filter import Filter
-from solvers.iterations.mixed_precision import LEAST_LIMIT, UNIT, SingleCopy
+from solvers.iterations.filter import LEAST_LIMIT, UNIT, Filter, SingleCopy
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
@@ -57,14 +56,14 @@ def check(A: Any, result: EigenResult, values: np.ndarray) -> None:
 def test_vectors_whose_refinement_stalls_keep_their_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mixtures of them would converge from the beginning again."""
     for name, value in {"LEAST_REFINEMENT": math.inf, "MOST_DAMPING": 1.0, "LEAST_DEGREE": 2}.items():
-        monkeypatch.setattr(filtered_lanczos, name, value)  # too little damping by the first refinement
-    kept, adopt = [], filtered_lanczos.FilteredRestart._adopt
+        monkeypatch.setattr(filtering, name, value)  # too little damping by the first refinement
+    kept, adopt = [], filtering.Filtering._adopt
 
-    def watched(self: Any, *, keeps: bool = False) -> None:
+    def watched(self: Any, filter: Any, *, keeps: bool = False) -> None:
         kept.append((len(seen), keeps))
-        adopt(self, keeps=keeps)
+        adopt(self, filter, keeps=keeps)
 
-    monkeypatch.setattr(filtered_lanczos.FilteredRestart, "_adopt", watched)
+    monkeypatch.setattr(filtering.Filtering, "_adopt", watched)
     A, seen = disordered(models.model("laplace2d:n=34")), list[float]()
     result = solve(
         A,
@@ -157,7 +156,7 @@ def test_a_mixed_solve_ends_in_double_precision_where_its_limits_are_tighter(tol
 def test_auto_mixes_from_a_known_tolerance_on(
     share: float, mixes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mixed_precision, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
     A = disordered(models.model("laplace2d:n=34"))
     result = solve(A, 6, tol=share * LEAST_LIMIT, method="filter")
     assert (result.info["single_columns"] > 0) == mixes
@@ -171,7 +170,7 @@ def test_auto_stays_in_double_precision_where_a_value_far_out_leaves_low_degrees
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That of a regular graph is its degree; amplified, it would drown the others in rounding errors."""
-    monkeypatch.setattr(mixed_precision, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
     A = matrix("regular_graph:n=1500,degree=8,seed=436").tocsr()
     auto, mixed = (solve(A, 20, which="LA", method="filter", precision=p) for p in ("auto", "mixed"))
     for result in (auto, mixed):
@@ -183,23 +182,23 @@ def test_auto_stays_in_double_precision_where_a_value_far_out_leaves_low_degrees
 def test_auto_mixes_only_where_products_are_those_of_memory() -> None:
     small = as_operator(models.model("laplace3d:n=20"))
     large = as_operator(models.model("laplace3d:n=64"))
-    assert not mixed_precision.saves_time(small, 8)
-    assert mixed_precision.saves_time(large, 8)
+    assert not filter.saves_time(small, 8)
+    assert filter.saves_time(large, 8)
 
 
 def test_a_copy_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free must not choose the precision: the same call would give other bits at another time."""
-    monkeypatch.setattr(mixed_precision, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
     monkeypatch.setattr("solvers.runtime.memory.SMALL_BYTES", 0)
     A = models.model("laplace2d:n=34")
     asked: list[int] = []
     monkeypatch.setattr("solvers.sizes.require_memory", lambda op, needed, *text: asked.append(needed))
     solve(A, 6, method="filter", precision="double")
-    copy = mixed_precision.copy_bytes(as_operator(A), 4)
+    copy = filter.copy_bytes(as_operator(A), 4)
     assert solve(A, 6, method="filter", precision="auto").info["single_columns"] > 0
     assert asked[-1] == asked[0] + copy
     monkeypatch.undo()
-    monkeypatch.setattr(mixed_precision, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
     monkeypatch.setattr("solvers.runtime.memory.SMALL_BYTES", 0)
     monkeypatch.setattr("solvers.runtime.memory.available_memory", lambda: asked[0] + copy - 1)
     for precision in ("auto", "mixed"):
@@ -279,14 +278,14 @@ def test_a_block_keeps_its_kind_in_another_precision() -> None:
 def test_the_refining_filter_damps_by_what_the_residuals_need(monkeypatch: pytest.MonkeyPatch) -> None:
     A = disordered(models.model("laplace2d:n=34"))
     seen: list[tuple[float, float]] = []
-    refine = filtered_lanczos.FilteredRestart._refine
+    refine = filtering.Filtering._refine
 
-    def watched(self: Any, worst: float) -> None:
-        before = self.counts.operator_columns
-        refine(self, worst)
-        seen.append((worst, self.counts.operator_columns - before))
+    def watched(self: Any, filter: Any, worst: float) -> None:
+        before = self.loop.counts.operator_columns
+        refine(self, filter, worst)
+        seen.append((worst, self.loop.counts.operator_columns - before))
 
-    monkeypatch.setattr(filtered_lanczos.FilteredRestart, "_refine", watched)
+    monkeypatch.setattr(filtering.Filtering, "_refine", watched)
     result = solve(A, 6, precision="mixed")
     ((worst, columns),) = seen  # once
     assert worst > 1
@@ -328,5 +327,5 @@ def test_mixed_solves_on_a_gpu_have_the_pairs_of_double_precision(case: str) -> 
 def test_a_copy_of_a_chain_takes_memory_for_blocks_alone() -> None:
     spec = "xxz:sites=12,up=6"
     chain, matrix = models.operator(spec), as_operator(models.model(spec))
-    assert mixed_precision.copy_bytes(chain, 2) == 2 * 924 * 2 * 4
-    assert mixed_precision.copy_bytes(matrix, 2) > mixed_precision.copy_bytes(chain, 2) + 4 * chain.nnz - 1
+    assert filter.copy_bytes(chain, 2) == 2 * 924 * 2 * 4
+    assert filter.copy_bytes(matrix, 2) > filter.copy_bytes(chain, 2) + 4 * chain.nnz - 1

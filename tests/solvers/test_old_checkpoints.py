@@ -29,10 +29,10 @@ CHECKPOINT = """
 """
 # Of this tree: format, fingerprint, state.
 NAMES = """
-blockvec checkpoint 2
+blockvec checkpoint 3
 block_size blockvec columns of orthogonal_to columns of v0 convergence correction degree dtype inner_steps k
 method min_basis n ncv norm preconditioner rng rounding sigma tol unit verify which
-counts defect degree elapsed_s filter_calls found_missed history krylov_norm least m missing most norm rng
+counts defect degree elapsed_s filter_calls history krylov_norm least m missing most norm rng
 search_width verification verification_text w
 """
 

@@ -17,8 +17,8 @@ from blockvec.operators.krylov_steps import KrylovSteps, StepReport
 from blockvec.operators.sparse import SparseOperator
 from solvers import eigsh, sizes
 from solvers.iterations import krylov, lanczos, steps
-from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
+from solvers.iterations.run import Counts
 from solvers.iterations.steps import QueuedSteps
 from solvers.orthogonalization import factors, queued_step
 from solvers.orthogonalization.queued_step import queue_step

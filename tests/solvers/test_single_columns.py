@@ -12,12 +12,11 @@ from blockvec import as_operator, models
 from blockvec.models.spectra import laplace_eigenvalues
 from solvers import eigsh
 from solvers.blocks import ColumnBlock
-from solvers.iterations import filtered_lanczos, lanczos
-from solvers.iterations.counts import Counts
+from solvers.iterations import filtering, lanczos
 from solvers.iterations.krylov import BlockKrylov
-from solvers.iterations.probe import probe
 from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs
-from solvers.iterations.search_interval import Found
+from solvers.iterations.run import Counts
+from solvers.iterations.verification import Found, Search
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 
 UNIT = np.finfo(np.float64).eps / 2
@@ -96,10 +95,9 @@ def test_a_run_in_the_complement_finds_a_copy_or_proves_that_there_is_none(which
         known = np.r_[0, 2:5] if missed else np.r_[0:4]
         X = ColumnBlock(np.asfortranarray(np.eye(n)[:, known]))
         theta, limits = values[known], np.full(k, 1e-8)
-        found = Found(X, theta, np.zeros(k), k, which, limits, 2.0, -1.0, None, 1)
+        found = Found(X, theta, np.zeros(k), k, which, limits, None, 1)
         lowest = 1.8 if missed else 1.9
-        verdict = probe(operator, found, lowest - 1e-7, 300, rng, bool)
-        assert verdict is not None
+        verdict = Search(operator, found, lowest - 1e-7, 1, 300, rng, bool).run()
         assert verdict.counts.operator_columns < 100
         if missed:
             assert verdict.missed is not None
@@ -115,14 +113,13 @@ def test_a_run_in_an_inner_product_finds_a_copy_or_proves_that_there_is_none(mis
     values = np.r_[2.0, 2.0, 1.9, 1.8, 1.7, np.linspace(-1, 1.5, n - 5)]
     C = np.eye(n) + 0.5 * np.eye(n, k=1)  # M = C^H C, and eigenvectors are columns of C^-1
     vectors = np.linalg.inv(C)
-    operator = as_operator(vectors @ np.diag(values) @ C)
+    operator = as_operator(sp.csr_array(vectors @ np.diag(values) @ C))
     blocks = inner_product_columns(inner_product_blocks(as_operator(C.T @ C)))
     known = np.r_[0, 2:5] if missed else np.r_[0:4]
     X, lowest = blocks(np.asfortranarray(vectors[:, known])), 1.8 if missed else 1.9
     limits = np.full(k, 1e-8)
-    found = Found(X, values[known], np.zeros(k), k, "LA", limits, 2.0, -1.0, None, 1)
-    verdict = probe(operator, found, lowest - 1e-7, 300, np.random.default_rng(0), bool)
-    assert verdict is not None
+    found = Found(X, values[known], np.zeros(k), k, "LA", limits, None, 1)
+    verdict = Search(operator, found, lowest - 1e-7, 1, 300, np.random.default_rng(0), bool).run()
     assert verdict.text.startswith("found 1" if missed else "passed")
     if missed:
         assert verdict.missed is not None
@@ -147,8 +144,8 @@ def test_a_wider_filter_after_single_columns_finds_all_copies(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its start, two mixtures of one Krylov space, has one copy of every value, not two.
-    monkeypatch.setattr(filtered_lanczos, "SINGLE_CYCLES", 2)
-    monkeypatch.setattr(filtered_lanczos, "MOST_SINGLE_CYCLES", 0.0)
+    monkeypatch.setattr(filtering, "SINGLE_CYCLES", 2)
+    monkeypatch.setattr(filtering, "MOST_SINGLE_CYCLES", 0.0)
     place = np.abs(np.arange(48) - 23.5)
     inside = np.flatnonzero(np.hypot(place[:, None], place[None, :]) < 24)
     A = sp.csr_array(models.model("laplace2d:n=48")[inside][:, inside]) * 24**2  # has many double values
