@@ -181,9 +181,9 @@ class Search:
             if is_resolved or any(end.is_exceeded for end in ends):
                 if self._keys(run).max() > max(self.found.last, self.value - least):
                     return self._missed(run)
-                if is_resolved:
+                if is_resolved and self._excludes(self.value, ends, run, least):
                     return self._passed(self.value, run)
-            if run.steps >= self.most:
+            if is_resolved or run.steps >= self.most:
                 return self._undecided(run)
             if run.steps >= self.budget:  # a value between the last one and `value` keeps polynomials small
                 if self._keys(run).max() > self.found.last:
@@ -232,6 +232,10 @@ class Search:
         signs = (1.0, -1.0) if which == "LM" else (-1.0 if which == "SA" else 1.0,)
         return [_End(sign * value, sign, column, self.least) for sign in signs for column in columns]
 
+    def _excludes(self, value: float, ends: list[_End], run: Recurrences, least: float) -> bool:
+        """Check that resolved ends exclude a value: a remainder that ends a recurrence hides nearer ones."""
+        return not any(end.is_broken for end in ends) or bool(self._keys(run).max() < value - least)
+
     def _keys(self, run: Recurrences) -> RealArray:
         """Compute the ranking keys of all Ritz values."""
         theta = [scipy.linalg.eigvalsh_tridiagonal(*T) for T in run.projected()]
@@ -253,9 +257,10 @@ class Search:
         if doubtful > self.value:
             alphas, betas = run.coefficients()
             ends = self._ends(doubtful)
+            least = noise(alphas, betas, self.start.dtype)
             for end in ends:
-                end.extend(alphas, betas, noise(alphas, betas, self.start.dtype))
-            if all(end.is_resolved for end in ends):
+                end.extend(alphas, betas, least)
+            if all(end.is_resolved for end in ends) and self._excludes(doubtful, ends, run, least):
                 return self._passed(doubtful, run)
         text = f"undecided after {run.steps} steps: a cluster surrounds the last value"
         return self._verdict(None, Verification.UNDECIDED, text, run)
@@ -336,6 +341,7 @@ class _End:
         self._now, self._before, self._sum, self._beta = 1.0, 0.0, 1.0, 0.0
         self.is_exceeded = False  # whether a Ritz value lies beyond the point
         self.is_resolved = False  # whether there is no eigenvalue there, unless it is exceeded
+        self.is_broken = False  # whether the recurrence ended before
 
     def extend(self, alphas: RealArray, betas: RealArray, noise: float) -> None:
         """Take the steps of their recurrence whose coefficients are new."""
@@ -344,8 +350,8 @@ class _End:
             if self.is_resolved:
                 return
             self.steps += 1
-            if not beta > noise:  # the space of the vector is invariant
-                self.is_resolved = True
+            if not beta > noise:  # the space of the vector is invariant but for this
+                self.is_resolved = self.is_broken = True
                 return
             following = ((self.point - alpha) * self._now - self._beta * self._before) / beta
             self.is_exceeded = self.is_exceeded or following * self._now * self.sign <= 0
