@@ -261,6 +261,17 @@ def row_cycles(problem: TsmttsmProblem) -> float:
     return products * MMA_CYCLES / 4 / QUADRANTS + _CONVERTED_SHARE * converted / _CONVERSIONS
 
 
+def _busiest_pipe(config: TsmttsmMmaConfig, products: list[float]) -> float:
+    """Sum the cycles per step in the busiest quadrant, the mean over the blocks of a multiprocessor."""
+    pipes = [0.0] * QUADRANTS
+    for block in range(config.blocks):
+        for index in range(config.warps):
+            backwards = (index // max(4, len(products)) + block) % 2 and 4 % len(products) == 0
+            which = index % len(products)
+            pipes[index % QUADRANTS] += products[-1 - which if backwards else which] / config.blocks
+    return max(pipes)
+
+
 @functools.lru_cache(maxsize=65536)
 def _stage_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> tuple[float, ...]:
     """Estimate the cycles per stage: of the warps that copy, shared memory, the tensor pipes, a warp."""
@@ -281,11 +292,12 @@ def _stage_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: Dev
     fill = _FILL_CYCLES + _PIECE_CYCLES * ceil_div(copied, 32 * max(config.producers, 1))
     warp = steps * max(*products, 30)  # products of one tile wait for each other
     if config.ahead:
-        pipe = config.warps / QUADRANTS * steps * sum(products) / len(products) / _AHEAD_PIPE_RATE
+        pipe = _busiest_pipe(config, products) * steps / _AHEAD_PIPE_RATE
         warp += _AHEAD_BUBBLE_CYCLES / (config.wk if config.takes_turns else 1)
         return fill, shared, pipe + _AHEAD_BUBBLE_CYCLES / config.blocks, warp
     # Warps with small tiles wait for those with large ones at every turn of the ring.
-    pipe = config.warps / QUADRANTS * steps * max(products) / _PIPE_RATE
+    uneven = max(products) * len(products) / sum(products)
+    pipe = _busiest_pipe(config, products) * steps * uneven / _PIPE_RATE
     loads = read / len(shares) * size // 4
     warp += steps * loads / config.unroll + _STAGE_CYCLES
     return fill, shared, pipe + _BUBBLE_CYCLES / config.blocks, warp

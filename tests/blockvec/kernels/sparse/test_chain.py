@@ -232,16 +232,6 @@ def test_what_cannot_be_run_is_refused_with_a_reason() -> None:
     assert "aligned" in str(family.refuse(problem(8, align_x=8), valid, H200))
 
 
-@pytest.mark.parametrize("width", range(1, 17))
-@pytest.mark.parametrize("dtype", TYPES)
-def test_all_sums_and_operands_are_fused_at_every_width(width: int, dtype: str) -> None:
-    fused = {"alpha": "general", "beta": "general", "shift": "column", "chain": "general", "dots": DOTS}
-    for pattern in ("spins", "electrons"):
-        p = problem(width, dtype, dtype_matrix="float64", pattern=pattern, ldz=width, **fused)
-        assert family.supports(p, H200) is None
-        assert family.refuse(p, family.choose(p, H200), H200) is None
-
-
 def test_larger_rows_of_X_make_smaller_blocks() -> None:
     lows = [family.choose(problem(width, "complex128"), H200).low for width in (1, 8)]
     assert lows == sorted(lows, reverse=True)
