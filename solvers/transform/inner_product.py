@@ -24,7 +24,6 @@ import numpy as np
 from blockvec import BlockVector, Operator, RowFunction, array_namespace, as_operator
 
 from ..blocks import Array, Block, ColumnBlock, applied, small_matrix
-from ..factorization.root import root_factor
 from ..orthogonalization import orthogonalize
 
 AnyType = TypeVar("AnyType", BlockVector, ColumnBlock)
@@ -54,7 +53,11 @@ def inner_product_blocks(M: Operator, diagonal: Array | None = None) -> type[Blo
 def inner_product_columns(blocks: type[BlockVector]) -> type[ColumnBlock]:
     """Return the type of column-major blocks with the inner product of a type of blocks."""
     M = getattr(blocks, "inner", None)
-    return ColumnBlock if M is None else _with_inner_product(ColumnBlock, M, getattr(blocks, "weights", None))
+    if M is None:
+        return ColumnBlock
+    columns: Any = _with_inner_product(ColumnBlock, M, getattr(blocks, "weights", None))
+    columns.rows = blocks
+    return columns  # type: ignore[no-any-return]
 
 
 def isotropic(
@@ -65,6 +68,8 @@ def isotropic(
     With the weights D of a type of blocks and a random z, x = D (D M D)^(-1/2) z. Refuses an M that is
     ill-conditioned even with a diagonal of ones.
     """
+    from ..factorization.root import root_factor  # not for every solve
+
     Z = BlockVector.random(n, width, dtype, rng=rng, device=device)
     M: Operator | None = getattr(blocks, "inner", None)
     if M is None:
