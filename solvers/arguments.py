@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -77,15 +77,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
+NOT_OF_INTERVALS = (
+    *("Minv", "OPinv", "preconditioner", "jd_options"),
+    *("v0", "ncv", "maxiter", "orthogonal_to"),
+)
+OF_INTERVALS = ("auto", "filter", "dense")  # methods
 SHORT_TYPES = ("float16", "float32", "complex64", ">f2", ">f4", ">c8", "<f2", "<f4", "<c8")
-
-
-def check_choices(callback: Any, **choices: Any) -> None:
-    """Refuse unknown values of options with a few known ones, and a callback that cannot be called."""
-    for name, value in choices.items():
-        check_choice(name, value, CHOICES[name])
-    if callback is not None and not callable(callback):
-        raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
 
 
 def check_choice(name: str, value: Any, known: Sequence[str]) -> None:
@@ -94,29 +91,32 @@ def check_choice(name: str, value: Any, known: Sequence[str]) -> None:
         raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
 
 
-def check_combination(
-    *, M: Any, sigma: Any, Minv: Any, OPinv: Any, mode: str, method: str, which: str, **corrections: Any
-) -> None:
-    """Refuse options that are not available or do not go together.
-
-    `corrections` are options that only Jacobi-Davidson has.
-    """
-    if Minv is not None and (M is None or sigma is not None):
+def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
+    """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
+    for name, known in CHOICES.items():
+        check_choice(name, which if name == "which" else options[name], known)
+    method, mode, callback, how = (options[name] for name in ("method", "mode", "callback", "jd_options"))
+    if callback is not None and not callable(callback):
+        raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
+    if options["interval"] is not None:
+        _check_with_interval(sigma, which, options)
+    if options["Minv"] is not None and (M is None or sigma is not None):
         raise OptionError("Minv: is the inverse of M in A x = lambda M x without a shift; leave it out.")
-    if sigma is None and OPinv is not None:
+    has_inverse = options["OPinv"] is not None
+    if sigma is None and has_inverse:
         raise OptionError("OPinv: is the inverse of A - sigma M; give sigma, too.")
     if mode != "normal" and sigma is None:
         raise OptionError(f"mode: got {mode!r}, a transformation with a shift; give sigma.")
-    for name, value in corrections.items():
-        if value is not None and method not in ("auto", "jd"):
+    for name in ("preconditioner", "jd_options"):
+        if options[name] is not None and method not in ("auto", "jd"):
             raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
-    if (how := corrections["jd_options"]) is not None:
+    if how is not None:
         from .iterations.jd_options import JacobiDavidsonOptions
 
         if not isinstance(how, JacobiDavidsonOptions):
             raise OptionError(f"jd_options: got {how!r}; give a JacobiDavidsonOptions.")
-    if asks_for_corrections(method, **corrections):
-        if OPinv is not None:
+    if asks_for_corrections(method, options["preconditioner"], how):
+        if has_inverse:
             raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
         if mode != "normal":
             raise OptionError(f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.")
@@ -124,10 +124,22 @@ def check_combination(
             raise OptionError(
                 f"which: got {which!r} with sigma; Jacobi-Davidson has 'LM' only, nearest to it."
             )
-    if method == "filter" and sigma is not None and M is None and OPinv is None and which != "LM":
+    if method == "filter" and sigma is not None and M is None and not has_inverse and which != "LM":
         raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
-    if which == "SM" and sigma is not None and OPinv is not None:
+    if which == "SM" and sigma is not None and has_inverse:
         raise OptionError("OPinv: 'SM' with sigma needs another inverse, or none; leave it out.")
+
+
+def _check_with_interval(sigma: Any, which: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that an interval has no use for."""
+    given = ["sigma"] * (sigma is not None)
+    given += [name for name in NOT_OF_INTERVALS if options[name] is not None]
+    given += ["which"] * (which != "LM") + ["mode"] * (options["mode"] != "normal")
+    if given:
+        raise OptionError(f"{given[0]}: all eigenvalues in the interval are computed; leave it out.")
+    if options["method"] not in OF_INTERVALS:
+        known = ", ".join(map(repr, OF_INTERVALS))
+        raise OptionError(f"method: got {options['method']!r} with an interval; give one of {known}.")
 
 
 def ends(interval: Any) -> tuple[float, float]:

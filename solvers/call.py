@@ -1,25 +1,31 @@
-"""A call of `eigsh`: its checked arguments, converted to the arrays of blockvec, and the plan for them."""
+"""A call of `eigsh`: its checked arguments, the plan for them, the scaled problem, and its solution back."""
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from blockvec import Operator, as_operator
+from blockvec import BlockVector, Operator, as_operator
+from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.parallel import Communicator
 
 from .arguments import (
-    check_choices,
-    check_combination,
+    check,
+    check_precision,
     checkpoint_for,
     device_of,
     ends,
+    farthest,
     generator,
+    integer,
     is_explicit,
     matrix_on_host,
     natively,
@@ -32,20 +38,27 @@ from .arguments import (
     tall_block,
     whole,
 )
+from .blocks import column_factors, to_host
 from .costs import dense_is_faster, fits_dense, is_full
-from .dense import matrix_of
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
 from .planning import Plan, plan_of
 from .problem import Problem, asks_for_corrections
-from .runtime.processes import processes_of, same_generator, split
-from .transform.penalties import Penalties
+from .result import ConvergenceWarning, EigenResult
+from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
+from .runtime.progress import progress_bar
+from .sizes import SHORT_ROWS
+from .stages.dense import matrix_of
+from .stages.run import Task, run_stages
+from .transform.penalties import LOST, Penalties, Request, lost_digits, solve_in_parts
+from .transform.scaling import Scaling, measured, product_rounding
+
+if TYPE_CHECKING:
+    from .transform.standard_form import StandardForm
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
-CHOSEN = ("mode", "method", "convergence", "on_unconverged", "verify", "precision")
-TOGETHER = ("method", "mode", "Minv", "OPinv", "preconditioner", "jd_options")
 SIZES = ("block_size", "ncv", "maxiter")
 # Options that a problem has as they are given.
 PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
@@ -55,9 +68,23 @@ HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
 
 @dataclass(slots=True)
 class Call:
-    """The checked arguments of a call of `eigsh`, and what is chosen for them before anything is applied."""
+    """The checked arguments of a call of `eigsh` as blockvec takes them, and the problem that they describe.
 
-    given: Operands
+    A sparse operator of the host is the matrix `A`, which may be factorised, and the operator `applied`.
+    """
+
+    caller: ArrayKind | None  # kind of arrays
+    applied: Operator | None
+    A: Any
+    M: Any
+    OPinv: Any
+    preconditioner: Any
+    start: Any
+    locked: Any
+    device: str | None
+    dtype: Any
+    spacings: tuple[float, float]  # eps of the types that A and M are given in
+    processes: Communicator | None
     options: Mapping[str, Any]
     begin_s: float
     k: int | None
@@ -66,13 +93,13 @@ class Call:
     sigma: float | None
     which: str
     own: dict[str, Any]  # entries of `info` that are the caller's
-    processes: Communicator | None
     home: str | None = None  # device of a result that the host computes
     penalties: Penalties | None = None
     op: Operator | None = None
     placement: Placement | None = None
     problem: Problem | None = None
     predicted_s: tuple[float, float] | None = None  # of an iteration at an end, and of factors
+    single: Any = None  # the type of a matrix in single precision that is solved for in double precision
 
     @property
     def pairs(self) -> int:
@@ -82,115 +109,157 @@ class Call:
     @property
     def corrects(self) -> bool:
         """Whether Jacobi-Davidson is asked for."""
-        how = self.options["method"], self.given.preconditioner, self.options["jd_options"]
-        return asks_for_corrections(*how)
+        return asks_for_corrections(self.options["method"], self.preconditioner, self.options["jd_options"])
 
     @property
     def asks_for_nearest(self) -> bool:
         """Whether the values are those nearest to sigma, by whichever method."""
-        if self.penalties is not None or self.sigma is None or self.given.M is not None:
+        if self.penalties is not None or self.sigma is None or self.M is not None:
             return False
         options = self.options
         is_free = options["method"] == "auto" and all(options[name] is None for name in HOW)
         promises = options["verify"] == "always" or options["precision"] == "mixed"  # which hold for a method
         return (self.which, self.mode) == ("LM", "normal") and is_free and not promises
 
+    # --- the plan -----------------------------------------------------------------------------------
+
     def planned(self) -> Plan:
         """Plan the solve: nothing is applied."""
-        given, method = self.given, "jd" if self.corrects else self.options["method"]
+        method = "jd" if self.corrects else self.options["method"]
         if self.asks_for_nearest:
-            from .auto_end import may_be_quick
+            from .stages.end import may_be_quick
 
-            self.op = given.operator()
-            if _is_small_matrix(given.A, self.op, self.pairs, self.options):
+            self.op = self._operator()
+            if self._is_small_matrix():
                 method = "dense"
             else:
-                self.predicted_s = may_be_quick(given.A, self.op, self.pairs)
-        self.placement = placement = Placement.of(
-            *(given.A, given.M, device_of(given.A, given.device), self.sigma),
-            k=self.pairs,
-            method=method,
-            mode=self.mode,
-            is_given=given.OPinv is not None,
-            needs_host=given.Minv is not None,
-            has_interval=self.interval is not None,
-        )
+                self.predicted_s = may_be_quick(self.A, self.op, self.pairs)
+        self.placement = placement = Placement.of(self, device_of(self.A, self.device), method)
         if placement.is_on_host:
-            given.move_to_host(placement.home)
+            self.A, self.M = on_host(self.A), on_host(self.M)
         if placement.home is not None:  # its entries are read there
-            self.home, self.op = placement.home, None
-        op = self.op = given.operator() if self.op is None else self.op
-        is_formed = given.are_explicit or (op.device == "cpu" and fits_dense(op))
-        is_usual = given.OPinv is None and (method, self.mode, self.which) == ("auto", "normal", "LM")
+            self.device, self.home, self.op = "cpu", placement.home, None
+        op = self.op = self._operator() if self.op is None else self.op
+        are_explicit = is_explicit(self.A) and (self.M is None or is_explicit(self.M))
+        is_formed = are_explicit or (op.device == "cpu" and fits_dense(op))
+        is_usual = self.OPinv is None and (method, self.mode, self.which) == ("auto", "normal", "LM")
         if placement.transforms and self.sigma is not None and is_usual and not is_formed:
             self.placement = placement = replace(placement, unfactored=True)
+        if self.options["precision"] == "mixed":
+            others = self.M, self.sigma, self.interval, self.OPinv, self.preconditioner
+            is_plain = all(other is None for other in (*others, self.options["jd_options"]))
+            check_precision(op, method=self.options["method"], is_plain=is_plain)
+        if self._takes_double(placement, op):
+            self.single, self.A = op.dtype, self.A.astype(DOUBLE[op.dtype.char])
+            op = self.op = as_operator(self.A, device=self.device)
         self.problem = self._problem(op, self.sigma if placement.unfactored else None)
         return plan_of(self, self.problem, placement)
+
+    def _operator(self) -> Operator:
+        """Make A an operator; a function has the shape and the type of M, if none are given."""
+        similar, shape = None if self.OPinv is None else self.M, self.options["shape"]
+        shape = getattr(similar, "shape", None) if shape is None else shape
+        dtype = getattr(similar, "dtype", None) if self.dtype is None else self.dtype
+        A = self.A if self.applied is None else self.applied
+        op = square(as_operator(A, shape=shape, dtype=dtype, device=self.device))
+        if self.caller is not None:  # refuses before the solve what it would after
+            self.caller.share(op.backend.empty((1, 1), op.dtype.name))
+        return op
+
+    def _is_small_matrix(self) -> bool:
+        """Check whether dense LAPACK takes less time for values around sigma than factors with their solves.
+
+        The options that only iterations have are honoured.
+        """
+        op, options = cast(Operator, self.op), self.options
+        is_here = op.device == "cpu" and op.layout is None and op.dtype.char not in DOUBLE
+        if not (is_here and is_explicit(self.A) and fits_dense(op)):
+            return False
+        if any(options[name] is not None for name in ("v0", "block_size", "checkpoint")):
+            return False
+        is_short = dense_is_faster(op.shape[0], self.pairs, op.device, "factors") is not None
+        return is_short or (isinstance(self.A, np.ndarray) and is_full(op))
 
     def _problem(self, op: Operator, target: float | None) -> Problem:
         """Form the problem of an operator before it is scaled."""
         options, method = self.options, self.options["method"]
         tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
-        seed = 0 if options["rng"] is None and self.given.start is not None else options["rng"]
+        seed = 0 if options["rng"] is None and self.start is not None else options["rng"]
+        dtype, preconditioner = op.dtype if self.single is None else self.single, self.preconditioner
         return Problem(
             operator=op,
             k=self.pairs,
             which=cast(Selection, self.which),
-            tolerance=Tolerance(tol, options["convergence"], float(np.finfo(op.dtype).eps) / 2),
+            tolerance=Tolerance(tol, options["convergence"], float(np.finfo(dtype).eps) / 2),
             rng=same_generator(generator(seed), self.processes),
             target=target,
             norm=positive("norm", options["norm"]),
-            **self.given.blocks(op),
+            start=None if self.start is None else tall_block("v0", self.start, op),
+            locked=None if self.locked is None else tall_block("orthogonal_to", self.locked, op),
+            preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
             checkpoint=checkpoint_for(options["checkpoint"], options["checkpoint_interval"], self.processes),
             time_limit=positive("time_limit", options["time_limit"]),
             begin_s=self.begin_s,
+            dtype=None if self.single is None else self.single.name,
             may_be_dense=(
                 method in ("auto", "dense")
                 and self.penalties is None  # which a tridiagonal form has again
-                and not (self.corrects or self.given.OPinv is not None)
+                and not (self.corrects or self.OPinv is not None)
                 and fits_dense(op)
             ),
             **{name: options[name] for name in PASSED_ON},
         )
 
+    def _takes_double(self, placement: Placement, op: Operator) -> bool:
+        """Check whether a matrix in single precision is solved for in double precision.
+
+        Steps of short columns take fewer calls there, and then less time. In the other cases matrices are
+        factorised. Where eigenvalues are counted, many shifts would be too near one of them for factors in
+        single precision, and a shift that is an eigenvalue would be moved past others.
+        """
+        options, is_shifted = self.options, self.sigma is not None
+        always = self.interval is not None or self.penalties is not None
+        always |= placement.transforms and is_shifted and self.mode == "normal"
+        is_end = not placement.transforms and (not is_shifted or self.predicted_s is not None)
+        is_short = op.device == "cpu" and op.shape[0] <= SHORT_ROWS
+        mass = self.M if self.penalties is None else None
+        others = mass, self.OPinv, self.preconditioner, options["jd_options"]
+        is_plain = options["method"] in ("auto", "lanczos") and all(other is None for other in others)
+        is_single = op.dtype.char in DOUBLE and op.layout is None
+        return (always or (is_end and is_short)) and is_plain and is_single and is_explicit(self.A)
+
 
 def called(
     A: Any, k: Any, M: Any, sigma: Any, which: str, options: Mapping[str, Any], begin_s: float
 ) -> Call:
-    """Check the arguments of `eigsh`, and convert them."""
+    """Check the arguments of `eigsh`, and convert arrays and functions of torch and JAX.
+
+    A function A has their device and type. Rows of A are split over processes, if there are several.
+    """
     check(M, sigma, which, options)
     k = None if k is None else whole("k", k)
-    sizes = {name: options[name] for name in SIZES if options[name] is not None}
-    options = {**options, **{name: whole(name, size) for name, size in sizes.items()}}
+    options = {**options, **{name: whole(name, options[name]) for name in SIZES if options[name] is not None}}
     interval = None if options["interval"] is None else ends(options["interval"])
-    given = Operands.of(A, M, options)
-    processes = given.split(options, interval)
+    device, dtype, like, comm = (options[name] for name in ("device", "dtype", "like", "comm"))
+    caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+    if caller is not None and is_function(A):
+        device = caller.device if device is None else device
+        dtype = caller.dtype if dtype is None else dtype
+    spacings = spacing(A), spacing(M)
+    others = (options[name] for name in ("OPinv", "preconditioner", "v0", "orthogonal_to"))
+    A, M, OPinv, preconditioner, start, locked = natively(caller, A, M, *others)
+    stays = device is None or (isinstance(device, str) and device == "cpu")
+    matrix = matrix_on_host(A) if stays and comm is None else None
+    applied, A = (None, A) if matrix is None else (A, matrix)
+    needed = {"M": M, "OPinv": OPinv, "like": like, "interval": interval}
+    kind = {"shape": options["shape"], "dtype": dtype, "device": device, "mode": options["mode"]}
+    A = split(A, comm, **kind, **needed)
+    processes = processes_of(A, comm)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})
     mode, sigma, which = _by_largest(options["mode"], sigma, which)
-    return Call(given, options, begin_s, k, interval, mode, sigma, which, own, processes)
-
-
-def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
-    """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
-    check_choices(options["callback"], which=which, **{name: options[name] for name in CHOSEN})
-    together = {"which": which, "sigma": sigma, **{name: options[name] for name in TOGETHER}}
-    if options["interval"] is not None:
-        from .interval import check_with_interval
-
-        sizes = ("v0", "ncv", "maxiter", "orthogonal_to")
-        check_with_interval(**together, **{name: options[name] for name in sizes})
-    check_combination(M=M, **together)
-
-
-def _is_small_matrix(A: Any, op: Operator, k: int, options: Mapping[str, Any]) -> bool:
-    """Check whether dense LAPACK takes less time for values around sigma than factors with their solves."""
-    if not is_explicit(A) or op.device != "cpu" or op.layout is not None or op.dtype.char in DOUBLE:
-        return False
-    if any(options[name] is not None for name in ("v0", "block_size", "checkpoint")) or not fits_dense(op):
-        return False
-    is_short = dense_is_faster(op.shape[0], k, op.device, "factors") is not None
-    return is_short or (isinstance(A, np.ndarray) and is_full(op))
+    matrices = caller, applied, A, M, OPinv, preconditioner, start, locked, device, dtype, spacings, processes
+    return Call(*matrices, options, begin_s, k, interval, mode, sigma, which, own)
 
 
 def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float | None, str]:
@@ -202,86 +271,167 @@ def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float 
     return SMALLEST[mode], -sigma if mode == "cayley" else sigma, "LM"
 
 
-@dataclass(slots=True)
-class Operands:
-    """Matrices, functions and blocks of a call as blockvec takes them, and the caller's kind of arrays.
+# --- the solve ------------------------------------------------------------------------------------------
 
-    A sparse operator of the host is the matrix `A`, which may be factorised, and the operator `applied`.
+
+def solved(call: Call, A: Any, M: Any) -> EigenResult:
+    """Plan a call for A and M, scale its problem, solve it, and return the result for these matrices.
+
+    The rows of penalties are scaled; where they divide the spectrum, the problem becomes several.
     """
+    pairs = call.pairs if call.interval is None else call.k
+    request = Request(pairs, cast(Selection, call.which), call.sigma, call.interval)
+    penalties, requests = _penalties(call, request)
+    if penalties is None:
+        return _solved_as_one(call, call.planned())
+    if requests != [request]:
 
-    caller: ArrayKind | None
-    applied: Operator | None
-    A: Any
-    M: Any
-    Minv: Any
-    OPinv: Any
-    preconditioner: Any
-    start: Any
-    locked: Any
-    device: str | None
-    shape: Any
-    dtype: Any
-    spacings: tuple[float, float]  # eps of the types that A and M are given in
+        def part(request: Request, name: str) -> EigenResult:
+            path = call.options["checkpoint"]
+            path = None if path is None else f"{path}.{name}"
+            options = {**call.options, "interval": request.interval, "checkpoint": path}
+            of_part = called(A, request.k, M, request.sigma, request.which, options, call.begin_s)
+            return solved(of_part, A, M)
 
-    @classmethod
-    def of(cls, A: Any, M: Any, options: Mapping[str, Any]) -> Operands:
-        """Convert arrays and functions of torch and JAX; a function A has their device and type."""
-        device, dtype, like = options["device"], options["dtype"], options["like"]
-        caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
-        if caller is not None and is_function(A):
-            device = caller.device if device is None else device
-            dtype = caller.dtype if dtype is None else dtype
-        spacings = spacing(A), spacing(M)
-        others = (options["OPinv"], options["preconditioner"], options["v0"], options["orthogonal_to"])
-        A, M, OPinv, preconditioner, start, locked = natively(caller, A, M, *others)
-        stays = device is None or (isinstance(device, str) and device == "cpu")
-        matrix = matrix_on_host(A) if stays and options["comm"] is None else None
-        applied = None if matrix is None else A
-        given = A if matrix is None else matrix, M, options["Minv"], OPinv, preconditioner, start, locked
-        return cls(caller, applied, *given, device, options["shape"], dtype, spacings)
+        return solve_in_parts(request, requests, penalties.given, part).with_info(**call.own)
+    device = device_of(call.A, call.device)
+    call.home = None if device == "cpu" else device
+    call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
+    call.penalties = penalties
+    return _solved_as_one(call, call.planned())
 
-    def split(self, options: Mapping[str, Any], interval: Any) -> Communicator | None:
-        """Split the rows of A over processes, if there are several; return these."""
-        whole = {"M": self.M, "OPinv": self.OPinv, "like": options["like"], "interval": interval}
-        kind = {"shape": self.shape, "dtype": self.dtype, "device": self.device, "mode": options["mode"]}
-        self.A = split(self.A, options["comm"], **kind, **whole)
-        return processes_of(self.A, options["comm"])
 
-    @property
-    def are_explicit(self) -> bool:
-        """Whether A and M have their entries in memory."""
-        return is_explicit(self.A) and (self.M is None or is_explicit(self.M))
+def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
+    task, scaling = _scaled(call, plan)
+    problem, processes, interval = task.problem, call.processes, call.interval
+    is_shown = call.options["progress"] and (processes is None or processes.rank == 0)
+    shown = progress_bar(problem.callback) if is_shown else nullcontext(problem.callback)
+    with scaling.noted(), shown as callback:
+        task.problem = scaled = scaling.problem(replace(problem, callback=callback))
+        result = run_stages(task)
+        if interval is not None:
+            result = result.with_info(interval=[end if math.isfinite(end) else None for end in interval])
+        if call.single is not None:
+            result = _rounded(result, scaled, task.M, call.single)
+        examined = scaling.examined(result, cast(Operator, problem.operator), task.A)
+        result = examined.result(result, call.sigma, problem.tolerance.tol)
+        if call.penalties is not None:
+            result = call.penalties.result(result)
+    result = result.with_info(**call.own, plan=plan)
+    if processes is not None:
+        result = result.with_info(processes=shares(call.A))
+    if call.home is not None:
+        result = result.moved(call.home)
+    if problem.checkpoint is not None and result.info["stopped"] == "converged":
+        problem.checkpoint.remove()
+    return result
 
-    def move_to_host(self, home: str | None) -> None:
-        """Copy the matrices to the host, which solves a problem of the device `home`, or of its own."""
-        self.A, self.M = on_host(self.A), on_host(self.M)
-        self.device = self.device if home is None else "cpu"
 
-    def operator(self) -> Operator:
-        """Make A an operator; a function has the shape and the type of M, if none are given."""
-        similar = None if self.OPinv is None else self.M
-        shape = getattr(similar, "shape", None) if self.shape is None else self.shape
-        dtype = getattr(similar, "dtype", None) if self.dtype is None else self.dtype
-        A = self.A if self.applied is None else self.applied
-        op = square(as_operator(A, shape=shape, dtype=dtype, device=self.device))
-        if self.caller is not None:  # refuses before the solve what it would after
-            self.caller.share(op.backend.empty((1, 1), op.dtype.name))
-        return op
+def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Request]]:
+    """Look for penalties in the matrix of a problem that factors may solve, and divide what is asked for.
 
-    def form_matrices(self, op: Operator, mode: str, *, is_factorised: bool) -> None:
-        """Form the matrices of operators that must be factorised or counted."""
-        if self.Minv is not None:
-            self.M = as_operator(self.M)  # which is not factorised
-        elif self.M is not None:
-            self.M = matrix_of("M", self.M, op)
-        is_factorised = is_factorised and self.OPinv is None and mode != "distance"
-        if mode in ("buckling", "reciprocal") or is_factorised:
-            self.A = matrix_of("A", self.A, op)
+    Where some remain that leave few digits of wanted values, this is a warning, and an error for an interval
+    if they leave none: its values would be counted by their errors.
+    """
+    options, penalties = call.options, Penalties.of(call.A, call.M)
+    if penalties is not None and penalties.are_far(request):
+        return None, [request]
+    others = call.OPinv, call.preconditioner, call.locked
+    is_usual = all(other is None for other in others)
+    is_usual &= all(options[name] is None for name in ("Minv", "jd_options", "norm", "comm"))
+    is_usual &= options["method"] in ("auto", "lanczos") and options["precision"] != "mixed"
+    is_usual &= call.mode == "normal" and (request.sigma is None or request.which == "LM")
+    if penalties is not None and is_usual and (requests := penalties.requests(request)) is not None:
+        return penalties, requests
+    are_largest = request == Request(request.k, "LM")
+    if penalties is None and are_largest:
+        return None, [request]
+    wanted = _wanted(request, call.mode)
+    if (text := lost_digits(call.A, wanted, LOST if penalties is None else 0.0)) is not None:
+        if request.interval is not None and lost_digits(call.A, wanted, LOST):
+            raise OptionError(f"interval: {text}.")
+        warnings.warn(f"eigsh: {text}.", ConvergenceWarning, stacklevel=5)
+    return None, [request]
 
-    def blocks(self, op: Operator) -> dict[str, Any]:
-        """Convert the given blocks and the preconditioner to the type and the device of an operator."""
-        start = None if self.start is None else tall_block("v0", self.start, op)
-        locked = None if self.locked is None else tall_block("orthogonal_to", self.locked, op)
-        given = self.preconditioner
-        preconditioner = None if given is None else preconditioner_for(given, op)
-        return {"start": start, "locked": locked, "preconditioner": preconditioner}
+
+def _wanted(request: Request, mode: str) -> tuple[float, ...]:
+    """Return values near which eigenvalues are wanted, infinite ones for the ends of the spectrum."""
+    if request.interval is not None:
+        return request.interval
+    if request.sigma is not None and (request.which, mode) == ("LM", "normal"):
+        return (request.sigma,)
+    is_one = request.sigma is None and request.which in ("SA", "LA")
+    return (-math.inf if request.which == "SA" else math.inf,) if is_one else (-math.inf, math.inf)
+
+
+def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
+    """Scale the problem of a call."""
+    options, sigma, mode, interval = call.options, call.sigma, call.mode, call.interval
+    placement, op, problem = call.placement, call.op, call.problem
+    assert placement is not None
+    assert op is not None
+    assert problem is not None
+    _form_matrices(call, placement, op)
+    far, is_checked = sigma if interval is None else farthest(*interval), options["check_hermitian"]
+    accuracy = problem.tolerance.tol, options["convergence"] == "absolute"
+    scaling = measured(op, call.A, call.M, far, mode, problem.norm, is_checked, call.spacings, accuracy)
+    with scaling.noted():
+        op, A, M, OPinv = scaling.operands(op, call.A, call.M, call.OPinv, call.device, is_checked)
+    unfactored, shift = placement.unfactored, None if sigma is None else scaling.value(sigma)
+    rounding = 0.0 if op.layout is not None else product_rounding(A, op.dtype)
+    tolerance = replace(problem.tolerance, rounding=rounding)
+    problem = replace(problem, operator=op, target=shift if unfactored else None, tolerance=tolerance)
+
+    @functools.cache
+    def form() -> StandardForm:
+        from .transform.condensation import form_without_shift
+        from .transform.standard_form import standard_form
+
+        if interval is not None:
+            return form_without_shift(op, A, M, "interval", may_condense=problem.may_be_dense)
+        at, how = (None, "jd") if unfactored else (shift, options["method"])
+        return standard_form(op, A, M, at, OPinv, mode, Minv=options["Minv"], k=call.pairs, method=how)
+
+    task = Task(
+        problem,
+        plan,
+        A,
+        M,
+        mode,
+        shift,
+        form if placement.transforms or (M is not None and interval is not None) else None,
+        call.predicted_s,
+        interval=None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1])),
+        most=None if call.k is None or interval is None else integer("k", call.k, 0),
+    )
+    return task, scaling
+
+
+def _form_matrices(call: Call, placement: Placement, op: Operator) -> None:
+    """Form the matrices of operators that must be factorised or counted, on the device of a problem."""
+    options, mode, transforms = call.options, call.mode, placement.transforms
+    if transforms:
+        refuse_factorisation(call.processes, options["method"])
+    if not transforms and call.interval is None:
+        return
+    if options["Minv"] is not None:
+        call.M = as_operator(call.M)  # which is not factorised
+    elif call.M is not None:
+        call.M = matrix_of("M", call.M, op)
+    is_factorised = transforms and call.sigma is not None and call.OPinv is None and mode != "distance"
+    if mode in ("buckling", "reciprocal") or (is_factorised and not call.corrects):
+        call.A = matrix_of("A", call.A, op)
+
+
+def _rounded(result: EigenResult, problem: Problem, M: Any, dtype: Any) -> EigenResult:
+    """Round a result to single precision, and compute its residuals again."""
+    theta, X = result.eigenvalues.astype(dtype.type(0).real.dtype), result.eigenvectors.astype(dtype)
+    block = BlockVector(X.astype(problem.operator.dtype))
+    values = to_host(theta).astype(np.float64)
+    mass = block if M is None else as_operator(M).apply(block)
+    R = problem.operator.apply(block.copy()).axpy(column_factors(-values, block), mass)
+    residuals = to_host(R.norms()).astype(np.float64)
+    columns = result.info["operator_columns"] + X.shape[1]
+    counted = result.with_info(dtype=dtype.name, operator_columns=columns)
+    converged = residuals <= result.limits
+    return replace(counted, eigenvalues=theta, eigenvectors=X, residuals=residuals, converged=converged)

@@ -284,18 +284,17 @@ def eigsh(
     """
     given = locals()
     begin_s = time.perf_counter()
-    from .preparation import prepare  # most of the package, which `import solvers` need not wait for
+    from .call import called, solved  # most of the package, which `import solvers` need not wait for
 
     options = {name: plain(given[name]) for name in Options.__annotations__}
-    prepared = prepare(A, plain(k), M, plain(sigma), plain(which), options, begin_s)
-    result, caller, comm = prepared.solve(), prepared.caller, prepared.processes
-    del prepared  # with its factors, which takes time
+    call = called(A, plain(k), M, plain(sigma), plain(which), options, begin_s)
+    result = solved(call, A, M)
     if not return_eigenvectors:
         result = replace(result, eigenvectors=None)
-    if caller is not None:
-        result = result.shared(caller)
+    if call.caller is not None:
+        result = result.shared(call.caller)
     result = result.with_info(time_s=time.perf_counter() - begin_s)
-    if (comm is None or comm.rank == 0) and logger.isEnabledFor(logging.INFO):
+    if (call.processes is None or call.processes.rank == 0) and logger.isEnabledFor(logging.INFO):
         logger.info(result.summary())
     settle(result, verify, on_unconverged, "LM" if sigma is None else which)
     if return_info:

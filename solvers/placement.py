@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import blockvec
 from blockvec.errors import DeviceError
@@ -15,25 +15,30 @@ from .blocks import Operator
 from .costs import dense_is_faster
 from .runtime.memory import require_memory
 
+if TYPE_CHECKING:
+    from .call import Call
+
 UNASKED_ENTRIES = 100_000_000  # stored entries: of a matrix that is factorised unasked, at most
 AFFORDABLE_S = 20.0  # s, predicted: a factorisation on the host that nobody asked for
 MOST_BYTES = 8 << 30  # bytes, predicted: of the same, half of the memory of a small computer
-# Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
-# graphs, where this matters, the prediction is some five times too high.
-LONGEST_S = 600.0
-# Predicted seconds of a factorisation on the host for a matrix of a GPU without a library of factors, where
-# iterations can take its place. Inside a spectrum iterations on a GPU took 3 to 60 times as long, at an end a
-# fifth for a cube of 30^3.
-QUICK_S = 8.0
+# Factorisation above which values around a shift are computed without one. For random graphs, where this
+# matters, the prediction is some five times too high.
+LONGEST_S = 600.0  # s, predicted
+# Factorisation on the host for a matrix of a GPU without a library of factors, where iterations can take its
+# place. Inside a spectrum iterations on a GPU took 3 to 60 times as long, at an end a fifth for a cube of
+# 30^3.
+QUICK_S = 8.0  # s, predicted
 MOST_ROWS = 300_000  # rows of a matrix that is copied for this prediction, up to three times too high
 MOST_ENTRIES = 5_000_000  # entries of the same
 FOREST = 3  # elements per row of matrices without cycles in their graphs, at most
-# Real entries of a matrix and of STEP_VECTORS vectors up to which steps on the host take less time than the
-# launches of their kernels on a GPU.
-HOST_WORK, STEP_VECTORS = 40_000, 8
+STEP_VECTORS = 8  # vectors that a step moves beside the matrix
+# Real entries of a matrix and these vectors up to which steps on the host take less time than the launches of
+# their kernels on a GPU.
+HOST_WORK = 40_000  # entries
 HOST_PAIRS = 20  # pairs: the same up to here
-FEW = 2  # pairs: for these there are few steps, and other calls of the GPU take longer: twice the work
-LAPACK_ROWS = 256  # up to here LAPACK on the host takes as long as a GPU's, which compiles kernels at first
+LAPACK_ROWS = (
+    256  # rows: up to here LAPACK on the host takes as long as a GPU's, which compiles kernels at first
+)
 
 
 @frozen
@@ -46,30 +51,18 @@ class Placement:
     unfactored: bool  # whether a shift is a target of iterations without a factorisation
 
     @classmethod
-    def of(
-        cls,
-        A: Any,
-        M: Any,
-        device: str,
-        sigma: float | None,
-        *,
-        k: int,
-        method: str,
-        mode: str,
-        is_given: bool,
-        needs_host: bool,
-        has_interval: bool,
-    ) -> Self:
-        """Place a problem of `eigsh` on a device, or on the host.
+    def of(cls, call: Call, device: str, method: str) -> Self:
+        """Place the problem of a call on its device, or on the host.
 
-        `is_given`: (A - sigma M)^-1 is given. `needs_host`: an operator must be one of the host. Steps with a
-        small matrix of a GPU take less time on the host than their launches would.
+        Steps with a small matrix of a GPU take less time on the host than their launches would.
 
         Raises
         ------
         DeviceError
             For a problem that needs factors that nothing on this machine can compute.
         """
+        A, M, sigma, mode = call.A, call.M, call.sigma, call.mode
+        is_given, has_interval = call.OPinv is not None, call.interval is not None
         is_plain = M is None and not is_given and mode == "normal"
         place = None
         if M is not None or sigma is not None or has_interval:  # otherwise nothing is factorised
@@ -81,14 +74,16 @@ class Placement:
         by_products = method in ("filter", "dense") or (method == "auto" and place is None)
         unfactored = method == "jd" or (is_plain and by_products)
         transforms = not has_interval and (M is not None or not (sigma is None or unfactored))
-        needs_host |= method in ("jd", "dense") or mode in ("distance", "reciprocal")
+        needs_host = method in ("jd", "dense") or mode in ("distance", "reciprocal")
+        needs_host |= call.options["Minv"] is not None
         is_factorised = transforms and (needs_host or not is_given) and (M is not None or mode != "distance")
         if is_factorised and device != "cpu":
             moves = _is_on_host(M, device, place, sigma, needs_host)
         elif has_interval:
             moves = method == "auto" and place == "cpu"
         else:
-            moves = is_plain and sigma is None and method == "auto" and not needs_host and is_short(A, k)
+            moves = is_plain and sigma is None and method == "auto" and not needs_host
+            moves = moves and is_short(A, call.pairs)
         home = device if moves and device != "cpu" else None
         return cls(home, device == "cpu" or home is not None, transforms, unfactored)
 
@@ -117,8 +112,8 @@ def is_short(A: Any, k: int) -> bool:
         return True
     if not 0 < k <= HOST_PAIRS or type_of not in "dD":
         return False
-    parts, most = (2 if type_of == "D" else 1), (2 if k <= FEW else 1) * HOST_WORK
-    return hasattr(A, "nnz") and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= most)
+    parts = 2 if type_of == "D" else 1
+    return hasattr(A, "nnz") and bool(parts * (A.nnz + STEP_VECTORS * A.shape[0]) <= HOST_WORK)
 
 
 def place_of(A: Any, device: str, limit_s: float = QUICK_S, M: Any = None) -> str | None:

@@ -19,11 +19,11 @@ from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
 from .arguments import Options, integer, is_explicit
-from .costs import dense_is_faster, is_full, product_s, rates, recurrence_s, step_s
-from .dense import dense_bytes
+from .costs import dense_is_faster, fits_dense, is_full, product_s, rates, recurrence_s, step_s
 from .placement import Placement, can_factorise, is_factorable
 from .problem import IterationOptions, Problem
 from .sizes import DescribedOperator, basis_bytes, choose_options
+from .stages.dense import dense_bytes
 
 if TYPE_CHECKING:
     from .call import Call
@@ -155,7 +155,7 @@ def plan(
 def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
     """Plan the solve of a problem whose operator may be described only, at its place."""
     n, op, sigma = problem.n, problem.operator, call.sigma
-    A, M, is_given = call.given.A, call.given.M, call.given.OPinv is not None
+    A, M, is_given = call.A, call.M, call.OPinv is not None
     if problem.n_locked >= n:
         raise ShapeError(f"orthogonal_to has {problem.n_locked} columns for {n} rows; give fewer.")
     form = "without a transformation"
@@ -241,7 +241,8 @@ def _interval_stages(problem: Problem, A: Any, M: Any) -> list[Stage]:
     why = dense_is_faster(problem.n, 0, op.device, "interval") if M is None else None
     if problem.method == "dense" or (problem.method == "auto" and why is not None):
         return [_dense_stage(problem, why or problem.method_why)]
-    if problem.method == "auto" and can_factorise(op, A, M):
+    mass = M if M is None or is_explicit(M) or not fits_dense(op) else None  # of few rows it will be formed
+    if problem.method == "auto" and can_factorise(op, A, mass):
         return [Stage("slices", "shift-invert", "factors at several shifts count all values")]
     return [Stage("iterate", "filter", "nothing is factorised")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -228,19 +228,15 @@ class EigenResult:
         values = to_host(native(self.eigenvalues))
         return values, clusters(values.astype(np.float64), SAME_VALUE * self.limits)
 
-    def _rows(self) -> Iterator[tuple[int, float, float, str]]:
-        """Yield the number, value, residual and copy of each pair."""
+    def __str__(self) -> str:
+        """Format a table of values, residuals and multiplicities."""
+        lines = [f"{'':>4} {'eigenvalue':>22}  {'residual':>9}  {'copies':>7}"]
         values, groups = self._groups()
         for begin, end in groups:
             for i in range(begin, end):
                 copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
-                yield i + 1, values[i], self.residuals[i], copies if self.converged[i] else "?  not converged"
-
-    def __str__(self) -> str:
-        """Format a table of values, residuals and multiplicities."""
-        lines = [f"{'':>4} {'eigenvalue':>22}  {'residual':>9}  {'copies':>7}"]
-        for i, value, residual, copies in self._rows():
-            lines.append(f"{i:4d} {value:22.14g}  {residual:9.1e}  {copies:>7}")
+                copies = copies if self.converged[i] else "?  not converged"
+                lines.append(f"{i + 1:4d} {values[i]:22.14g}  {self.residuals[i]:9.1e}  {copies:>7}")
         lines.append(self.summary())
         return "\n".join(lines)
 
@@ -263,15 +259,10 @@ class EigenResult:
         )
 
     def _repr_html_(self) -> str:
-        """Format the table as HTML, for notebooks."""
+        """Format the table for notebooks."""
         from html import escape
 
-        rows = "".join(
-            f"<tr><td>{i}</td><td>{value:.14g}</td><td>{residual:.1e}</td><td>{copies}</td></tr>"
-            for i, value, residual, copies in self._rows()
-        )
-        head = "".join(f"<th>{name}</th>" for name in ("", "eigenvalue", "residual", "copies"))
-        return f"<table><tr>{head}</tr>{rows}</table><p>{escape(self.summary())}</p>"
+        return f'<pre style="white-space: pre-wrap">{escape(str(self))}</pre>'
 
     def to_dict(self) -> dict[str, Any]:
         """Convert everything except the vectors to plain numbers, lists and text, ready for JSON."""

@@ -16,35 +16,31 @@ from blockvec.system.frozen import frozen
 from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
 from .costs import INDEX_BYTES, Rival, dense_is_faster, most_calls, product_s, rates, step_s
-from .dense import dense_bytes
 from .iterations.filter import FEW_PAIRS, PAIR, choose_degree, filter_width
 from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
 from .iterations.rayleigh_ritz import Tolerance
 from .problem import Chosen, IterationOptions, Method, Problem
 from .runtime.memory import require_memory
 from .runtime.progress import logger
+from .stages.dense import dense_bytes
 
-MAX_RESTARTS = 5000
+MAX_RESTARTS = 5000  # restarts of Lanczos: documented
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
-SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice as many, more save few
+SINGLE_STEPS = 32  # steps of single columns: with 20 hard problems take up to twice as many, more save few
 SINGLE_PAIRS = 128  # pairs: for more, blocks of four find more copies; 50 to 100 took half to nine tenths
 FEW_COSTLY_PAIRS = 50  # pairs: narrow blocks of solves up to here; a search for copies of more takes long
-FEW_INVERSE_PAIRS = (
-    5  # the same with a given inverse, whose calls may cost as much for one column as for four
-)
-# Steps between restarts, by block size, with a function of a GPU: nine matrices of 3000 to 1.3 million rows
-# took .4 to 1.0 of the time of half as many.
-STEPS_OF_FUNCTIONS = {2: 28, 4: 21, 8: 16}
-FUNCTION_PAIRS = 64  # pairs: the most for so many steps
-FUNCTION_BYTES = 1 << 30  # bytes: of the largest basis for them
-MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
-MANY_PAIRS = 20  # pairs that pay for a block of four corrections
-LEAST_STEPS = 8  # steps of a large block for which a basis needs room
+FEW_INVERSE_PAIRS = 5  # pairs: the same with a given inverse, of which one column may cost as much as four
+# Basis of a function of a GPU that takes twice as many steps between restarts. Nine matrices of 3000 to 1.3
+# million rows took .4 to 1.0 of the time with it.
+FUNCTION_BYTES = 1 << 30  # bytes
+MIN_DEGREE = 6  # degree: below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
+LEAST_STEPS = 8  # steps: of a large block for which a basis needs room
 SHORT_ROWS = 1 << 17  # rows of columns up to which blocks on the host are column-major
 SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
-# Upper bounds of the basis of a window, in vectors and bytes: in the middle of a spin chain's spectrum
-# (12 870 rows) 256 took half of the time and a third of the columns of 82, on a sheet of graphene the same.
-WINDOW_BASIS, WINDOW_BYTES = 256, 1 << 30
+# Largest basis of a window. In the middle of a spin chain's spectrum (12 870 rows) 256 vectors took half of
+# the time and a third of the columns of 82, on a sheet of graphene the same.
+WINDOW_BASIS = 256  # vectors
+WINDOW_BYTES = 1 << 30  # bytes
 
 
 def choose_options(problem: Problem) -> IterationOptions:
@@ -163,8 +159,8 @@ def _width_of_corrections(problem: Problem) -> int:
     Blocks take more columns and fewer calls. Calls decide about the time while columns are short, on a GPU up
     to a million rows at least, the more the more pairs are wanted: on two cores ten pairs of 900 to 14 000
     rows took 0.43 to 0.74 of the time of blocks of two in blocks of eight, five pairs 0.4 to 0.6 on about
-    1000 rows, but 1.0 to 1.4 on 8000 to 14 000. For longer columns, many pairs pay for a block of four, and
-    few do where a preconditioner or a filter around a target guides them.
+    1000 rows, but 1.0 to 1.4 on 8000 to 14 000. There, four to six pairs took 0.3 to 1.0 of it in blocks of
+    four (lattices and a graph of 16 000 rows on one core).
     """
     op, k, ncv = problem.operator, problem.k, problem.ncv
     is_short = op.device != "cpu" or problem.n <= SHORT_COLUMN * k
@@ -172,8 +168,7 @@ def _width_of_corrections(problem: Problem) -> int:
         return 2
     if is_short and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
         return 8
-    is_filtered = problem.target is not None and getattr(op, "nnz", None) is not None
-    return 4 if problem.preconditioner is not None or is_filtered or k >= MANY_PAIRS else 2
+    return 4
 
 
 def _start_width(problem: Problem) -> int:
@@ -195,9 +190,8 @@ def _basis_size(problem: Problem, b: int) -> int:
         if problem.has_costly_steps:  # ends when pairs have converged: rather a large basis than restarts
             steps = 20
         elif _is_function_of_gpu(problem):
-            more = STEPS_OF_FUNCTIONS.get(b, steps)
-            n_bytes = problem.n * (k + more * b) * problem.operator.dtype.itemsize
-            steps = more if k <= FUNCTION_PAIRS and n_bytes <= FUNCTION_BYTES else steps
+            n_bytes = problem.n * (k + 2 * steps * b) * problem.operator.dtype.itemsize
+            steps = 2 * steps if n_bytes <= FUNCTION_BYTES else steps
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
         ncv = min(room, round_up(k + max(k, steps * b) + wide, b))
         if problem.target is None or problem.method != "filter":

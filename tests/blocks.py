@@ -138,8 +138,8 @@ def asks_for_chunks(problem: TsmmProblem, config: TsmmFmaConfig, blocks: int) ->
 
 def counters_are_ready(workspace: np.ndarray) -> bool:
     """Whether the counters at the head of a workspace are as a launch must leave them for the next one."""
-    header = workspace[:4].view(np.uint64)
-    return not header[:2].any() and bool(header[2] == header[3])
+    header = workspace[:3].view(np.uint64)
+    return not header[0] and bool(header[1] == header[2])
 
 
 def bind(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
 
 from blockvec.kernels.device import H200, DeviceInfo
 
-__all__ = ["A10", "A100", "B200", "DEVICES", "L40S", "RTX_5090", "SMALL_DEVICES"]
+__all__ = ["A10", "A100", "B200", "DEVICES", "L40S", "RTX_5090", "SMALL_DEVICES", "needs_compiler"]
 
 A100 = replace(
     H200,
@@ -37,3 +40,5 @@ DEVICES: tuple[DeviceInfo, ...] = (A100, A10, L40S, H200, B200, RTX_5090)
 """One device per architecture that kernels are compiled for."""
 SMALL_DEVICES = (A10, L40S, RTX_5090)
 """Those with 99 KB of shared memory per block and slow double precision."""
+
+needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")

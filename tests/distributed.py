@@ -130,6 +130,8 @@ def every_operation_gives_the_rows_of_the_whole(comm: Any, folder: Path) -> None
             assert np.array_equal(W.copy().update_gram(V, C), (B - A @ C).conj().T @ (B - A @ C))
             assert V.n_global == 77
             assert V.shape == (layout.n_local, 4)
+            made = [V[:, 1:], V[:, [0, 2]], V.copy(), V.like(2), V.random_like(1), V + V, 2 * V, V @ C, -V]
+            assert all(block.layout is layout for block in [*made, V.to_host(), BlockVector(V)])
             with pytest.raises(ShapeError, match=r"V\.array\[rows\]"):
                 V[0:2]
 
@@ -380,8 +382,6 @@ def rows_move_to_their_owners_in_another_layout(comm: Any, folder: Path) -> None
         assert np.array_equal(moved.array, A[other.rows, 1:])
         rows = one.redistribute(sp.csr_array(M[one.rows]), other)
         assert np.array_equal(rows.toarray(), M[other.rows].toarray())
-    balanced = RowLayout.by_entries(np.diff(M.indptr)[one.rows], comm)
-    assert abs(M[balanced.rows].nnz - M.nnz / comm.size) <= 41
     with pytest.raises(ShapeError, match="got 37 rows over all processes, but the layout has 38"):
         one.redistribute(A[one.rows], RowLayout.equal(38, comm))
     with pytest.raises(OptionError, match="give one of the same processes"):
@@ -414,20 +414,6 @@ def rows_go_to_the_parts_of_a_partitioner_and_back(comm: Any, folder: Path) -> N
         Partition(np.full(given.n_local, comm.size), given)
     with pytest.raises(OptionError, match="give one on the host with"):
         split.to_parts(BlockVector.zeros(given.n_local, 1))
-
-
-@work
-def a_partition_of_a_scrambled_grid_has_a_smaller_halo(comm: Any, folder: Path) -> None:
-    A, given = models.model("laplace2d:n=20"), RowLayout.equal(400, comm)
-    scramble = np.random.default_rng(1).permutation(400)
-    B = sp.csr_array(A)[scramble][:, scramble]
-    order = sp.csgraph.reverse_cuthill_mckee(B, symmetric_mode=True)
-    parts = np.empty(400, np.int64)
-    parts[order] = np.arange(400) * comm.size // 400
-    split = Partition(parts[given.rows], given)
-    before = as_operator(B, layout=given)
-    after = as_operator(split.matrix(B[given.rows]), layout=split.layout)
-    assert sum(share(given.comm, after.halo_rows)) < sum(share(given.comm, before.halo_rows)) / 2
 
 
 def written(A: Any, path: Path, comm: Any, text: bytes | None = None, **options: Any) -> None:

@@ -143,6 +143,39 @@ def a_step_of_a_recurrence_is_orthonormal_over_all_processes(comm: Any, folder: 
             assert np.abs(basis @ result.S + X @ result.R - columns).max() <= 1e-13
 
 
+def check_factors(W: Any, V: Any, layout: RowLayout) -> None:
+    """Check the identities, and that all processes have the same factors and ranks as one alone."""
+    Q, basis = (BlockVector(np.array(whole[layout.rows]), layout=layout) for whole in (W, V))
+    found = orthogonalize(Q, basis, rng=3)
+    assert len(set(share(layout.comm, found.R.tobytes() + found.S.tobytes()))) == 1
+    alone = orthogonalize(BlockVector(np.array(W)), BlockVector(np.array(V)), rng=3)
+    assert found.lost.sum() == alone.lost.sum()
+    whole, eps = np.hstack([V, Q.gather().array]), np.finfo(W.dtype).eps
+    assert np.abs(whole.conj().T @ whole - np.eye(whole.shape[1])).max() <= 100 * eps
+    assert np.abs(whole @ np.vstack([found.S, found.R]) - W).max() <= 100 * eps * np.abs(W).max()
+
+
+@work
+def orthogonalisation_gives_the_identities(comm: Any, folder: Path) -> None:
+    rng, one = np.random.default_rng(7), comm.size
+    for dtype in ("float32", "float64", "complex64", "complex128"):
+        parts = rng.standard_normal((2, 50, 7))
+        columns = (parts[0] + 1j * parts[1] if "complex" in dtype else parts[0]).astype(dtype)
+        V, W = np.linalg.qr(columns[:, :4])[0], columns[:, 4:]
+        doubled = np.concatenate([W, W[:, :1], np.zeros((50, 1), dtype)], axis=1)
+        for layout, basis, block in itertools.product(layouts(50, comm), (V, V[:, :0]), (W, doubled)):
+            check_factors(block, basis, layout)
+    for layout in (RowLayout.equal(one, comm), RowLayout([0] * one + [one], comm)):
+        check_factors(rng.standard_normal((one, one - 1)), np.eye(one, 1), layout)
+        with pytest.raises(ShapeError, match="columns"):
+            orthogonalize(BlockVector.zeros(one, one + 1, layout=layout))
+    W[-1, 0] = np.nan
+    with pytest.raises(BreakdownError):
+        orthogonalize(
+            BlockVector(np.array(W[RowLayout.equal(50, comm).rows]), layout=RowLayout.equal(50, comm))
+        )
+
+
 @work
 def all_copies_of_multiple_values_are_found(comm: Any, folder: Path) -> None:
     generator = models.generator("laplace3d:n=9")
@@ -235,19 +268,9 @@ def vectors_and_functions_of_the_caller_have_local_rows(comm: Any, folder: Path)
         return A[layout.rows] @ layout.gather(X)
 
     for given, shape in ((A, None), (A[layout.rows], None), (product, (100, 100))):
-        result = eigsh(
-            given,
-            3,
-            which="SA",
-            method="jd",
-            shape=shape,
-            orthogonal_to=known,
-            v0=start,
-            preconditioner=lambda X: X * diagonal,
-            rng=0,
-            comm=comm,
-            return_info=True,
-        )
+        options: dict[str, Any] = {"which": "SA", "method": "jd", "orthogonal_to": known, "v0": start}
+        options |= {"preconditioner": lambda X: X * diagonal, "rng": 0, "comm": comm, "return_info": True}
+        result = eigsh(given, 3, shape=shape, **options)
         check(A, result, comm, values[1:4], 1e-9)
     with pytest.raises(ShapeError, match="v0"):
         eigsh(A, 1, v0=np.ones(101), comm=comm)
@@ -368,33 +391,20 @@ def a_failure_at_each_stage_ends_the_solve_everywhere(comm: Any, folder: Path) -
             return X * diagonal
 
         options: dict[str, Any] = {"preconditioner": solve} if method == "jd" else {"ncv": 14}
-        w = eigsh(
-            product,
-            3,
-            which="SA",
-            method=method,
-            shape=A.shape,
-            rng=0,
-            verify="always",
-            callback=lambda state: passes("callback"),
-            checkpoint=checkpoint,
-            checkpoint_interval=0,
-            comm=comm,
-            **options,
-        )[0]
-        return w, calls
+        options |= {"callback": lambda state: passes("callback"), "checkpoint": checkpoint, "comm": comm}
+        options |= {"shape": A.shape, "rng": 0, "verify": "always", "checkpoint_interval": 0}
+        return eigsh(product, 3, which="SA", method=method, **options)[0], calls
 
-    for method in ("lanczos", "filter", "jd"):
-        for stage in ("product", "callback", *(["preconditioner"] if method == "jd" else [])):
-            total = run(method, stage, -1, 0, None)[1]
-            for number, at in enumerate(sorted({1, total // 2, total} - {0})):
-                failing = (0, comm.size - 1)[number % 2]
-                state = folder / f"{comm.size}-{method}-{stage}-{at}"
-                with pytest.raises(FormatError, match=f"^rank {failing}: {stage} {at}$"):
-                    run(method, stage, failing, at, state)
-                resumed = run(method, stage, -1, 0, state)[0]  # from what the failure left
-                assert np.abs(resumed - values[:3]).max() <= 1e-9
-                assert not any(share(communicator(comm), state.exists()))
+    stages = itertools.product(("lanczos", "filter", "jd"), ("product", "callback"))
+    for number, (method, stage) in enumerate([*stages, ("jd", "preconditioner")]):
+        total = run(method, stage, -1, 0, None)[1]
+        at, failing = (total // 2, total, 1)[number % 3], (0, comm.size - 1)[number % 2]
+        state = folder / f"{comm.size}-{method}-{stage}"
+        with pytest.raises(FormatError, match=f"^rank {failing}: {stage} {at}$"):
+            run(method, stage, failing, at, state)
+        resumed = run(method, stage, -1, 0, state)[0]  # from what the failure left
+        assert np.abs(resumed - values[:3]).max() <= 1e-9
+        assert not any(share(communicator(comm), state.exists()))
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Memory that processes of a host share: the same results as by messages, and no process waits forever.
 
-``mpiexec -n 2 python -m mpi4py -m tests.host_memory`` calls the functions below.
+Processes of mpiexec call `main`; see `tests.under_mpi`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def unequal_patterns_are_exchanged_by_messages(comm: MpiCommunicator) -> None:
     assert kinds(halo) == {Messages}
 
 
-def main() -> None:
+def main(*_: Any) -> None:
+    """Call all functions, by all processes of mpiexec."""
     from mpi4py import MPI
 
     messages, shared = (MpiCommunicator(MPI.COMM_WORLD, by_messages=choice) for choice in (True, False))
@@ -122,9 +123,3 @@ def main() -> None:
             if shared.rank in refusing:
                 patch.setattr(host_memory, "FOLDER", Path("/nowhere"))
             assert MpiCommunicator(MPI.COMM_WORLD)._mailbox is None
-    if shared.rank == 0:
-        print("passed", flush=True)
-
-
-if __name__ == "__main__":
-    main()

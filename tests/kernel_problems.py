@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.families import CSR, families_of, sparse_families_of
 from blockvec.kernels.problem import (
     DOTS,
     GRAMS,
@@ -18,9 +22,14 @@ from blockvec.kernels.problem import (
     is_complex,
     itemsize,
 )
+from blockvec.kernels.sparse.csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
 
-__all__ = ["chain", "dense", "fused", "sparse", "sweep", "wide"]
+__all__ = [
+    *("TYPES", "assert_summed_up_in_order", "chain", "coded", "dense", "drawn", "families_for"),
+    *("fused", "sparse", "supporting", "sweep", "wide"),
+]
 
+_WIDTHS = range(1, 65)
 TYPES = ("float64", "complex128", "float32", "complex64")
 ROWS = (1 << 12, 1 << 16, 1 << 20)
 ENTRIES = {"lines": (3, 5, 9, 16), "planes": (7, 14, 27), "scattered": (1, 4, 12, 64, 256), "uneven": (6, 20)}
@@ -71,9 +80,9 @@ def wide(draw: random.Random, dtype: str) -> Any:
 def sweep(draw: random.Random, dtype: str) -> SweepProblem:
     """Draw a sweep over a basis and a block."""
     M, N = draw.choice((1, 5, 8, 24, 48, 64, 100, 256, 512)), draw.choice((1, 2, 3, 4, 8, 16, 32))
-    ldw, operation = M + draw.choice((0, 0, 8, 5)), draw.choice(("combine_dot", "update_gram"))
+    ldw = M + draw.choice((0, 0, 8, 5))
     align = 16 if ldw * itemsize(dtype) % 16 == 0 else 8
-    return SweepProblem(operation, draw.choice(ROWS), M, N, *(dtype,) * 3, ldw, N, align)
+    return SweepProblem("update_gram", draw.choice(ROWS), M, N, *(dtype,) * 3, ldw, N, align)
 
 
 def sparse(draw: random.Random, width: int, dtype: str) -> SpmmvProblem:
@@ -143,3 +152,45 @@ def fused(width: int) -> Iterator[SpmmvProblem]:
                 coded=coded,
                 index_bytes=8 if dots or coded else 4,
             )
+
+
+def coded(plan: Plan) -> Codes:
+    """Encode the entries of a matrix of few different values."""
+    table, places = np.unique(plan.data, return_inverse=True)
+    padded = np.concatenate([table, np.zeros(MAX_VALUES - len(table), table.dtype)])
+    return Codes(plan.indices + (places << CODE_BIT).astype(plan.indices.dtype), padded)
+
+
+def assert_summed_up_in_order(p: SpmmvProblem) -> None:
+    """Rows are summed entry after entry by `spmmv_csr`, which runs until the matrix has its form."""
+    in_order = CSR.choose_in_order(p, H200)
+    assert (in_order.split, in_order.flat) == (1, False)
+    assert p.longest <= in_order.long_row
+
+
+def families_for(problem: Any) -> list[Any]:
+    """List the families for a problem, the preferred one first."""
+    is_sparse = isinstance(problem, SpmmvProblem)
+    return list(sparse_families_of(problem) if is_sparse else families_of(problem))
+
+
+def supporting(problem: Any, device: DeviceInfo) -> list[Any]:
+    """List the families that take a problem, the preferred one first."""
+    return [family for family in families_for(problem) if family.supports(problem, device) is None]
+
+
+def drawn(count: int, seed: int) -> Iterator[Any]:
+    """Draw problems of every kind in turn."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        dtype, width = draw.choice(TYPES), draw.choice((*_WIDTHS, *range(1, 17)))
+        yield dense(draw, width, draw.choice((width, draw.choice(_WIDTHS))), dtype)
+        yield sparse(draw, width, dtype)
+        yield draw.choice(
+            (
+                sweep(draw, draw.choice(TYPES[:2])),
+                wide(draw, draw.choice(TYPES[:2])),
+                chain(draw, min(width, 32), dtype),
+                dense(draw, width, draw.choice(_WIDTHS), dtype, draw.choice(TYPES)),
+            )
+        )

@@ -123,9 +123,8 @@ def _compute(problem: Any, *operands: Any) -> None:
     operands = tuple(map(bare, operands))
     if isinstance(problem, SweepProblem):
         W, V, C, S = operands
-        combines = problem.operation == "combine_dot"
-        V[...] = V @ C if combines else V - W @ C
-        S[...] = (W if combines else V).conj().T @ V
+        V -= W @ C
+        S[...] = V.conj().T @ V
         return
     if not isinstance(problem, SpmmvProblem):
         _chosen(problem).run(problem, *operands)

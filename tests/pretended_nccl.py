@@ -1,6 +1,6 @@
 """NCCL on pretended GPUs: a thread per process is its stream, and MPI moves the data.
 
-``mpiexec -n 2 python -m mpi4py -m tests.pretended_nccl`` calls the functions below.
+Processes of mpiexec call `main`; see `tests.under_mpi`.
 """
 
 from __future__ import annotations
@@ -479,7 +479,8 @@ def recorded_operations_are_repeated(comm: MpiCommunicator) -> None:
     assert time.monotonic() - begin_s < DEADLINE_S
 
 
-def main() -> None:
+def main(*_: Any) -> None:
+    """Call all functions, by all processes of mpiexec."""
     from mpi4py import MPI
 
     comm: Any = communicator(MPI.COMM_WORLD)
@@ -497,9 +498,3 @@ def main() -> None:
     with pytest.MonkeyPatch.context() as patch, pretended(patch, "the same"):
         arrays_arrive(shared)
         assert shared.gpu_route == "MPI (processes use the same GPU)"
-    if comm.rank == 0:
-        print("passed", flush=True)
-
-
-if __name__ == "__main__":
-    main()

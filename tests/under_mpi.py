@@ -10,9 +10,14 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests import distributed, distributed_policies, distributed_solvers
+from tests import distributed, distributed_solvers, host_memory, pretended_nccl
 
-WORKS = {**distributed.WORKS, **distributed_policies.WORKS, **distributed_solvers.WORKS}
+WORKS = {
+    **distributed.WORKS,
+    **distributed_solvers.WORKS,
+    "processes_of_a_host_share_memory": host_memory.main,
+    "failures_between_gpus_end_all_processes": pretended_nccl.main,
+}
 
 
 def main(folder: str, *names: str, works: Mapping[str, distributed.Work] = WORKS) -> int:

@@ -135,9 +135,13 @@ class Factors(Protocol):
     ----------
     width : int
         Columns of the narrowest block whose columns take little more time than those of wider ones.
+    entries, nbytes : int
+        Stored elements, and their memory; 0 without factors.
     """
 
     width: int = 4
+    entries: int = 0
+    nbytes: int = 0
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         """Factorise a matrix from `Backend.csr` with the pattern of the previous one; False for a zero pivot.
@@ -145,14 +149,6 @@ class Factors(Protocol):
         With `exchanges_rows`, accuracy comes before sparse factors and an inertia. A library that replaces a
         zero pivot by a small one has factors all the same.
         """
-
-    @property
-    def entries(self) -> int:
-        """Stored elements."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the factors."""
 
     @property
     def negative(self) -> int | None:

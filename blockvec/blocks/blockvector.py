@@ -154,7 +154,7 @@ class BlockVector(BlockStorage):
         return out if isinstance(out, BlockVector) else self._of(b.array, self.layout, self.backend, b)
 
     def combine_dot(self, C: Any, W: Any) -> Array:
-        """Set V = V C and compute W^H V of the new V, reading V once.
+        """Set V = V C and compute W^H V of the new V.
 
         The first half of an orthogonalisation: C = R^-1 makes V orthonormal, W^H V projects it on the basis.
         Operands that do not fit together raise as in `dot`.

@@ -2,16 +2,18 @@
 
 SciPy silently reads ``1.0D+3`` as 1.0, ignores what follows a number, doubles a symmetric matrix of which
 both triangles are given, allocates what the header claims and the longest line takes, and does not always
-name file and line. So the header is parsed here, and one vectorised pass checks that the body consists of the
-right number of numbers; only for a broken file, a slow pass finds the line.
+name file and line. So the header is parsed here, and a regular expression checks that the body consists of
+the right number of lines; only for a broken file, a slow pass finds the line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import io
 import itertools
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -30,7 +32,7 @@ from ..system.memory import check_readable
 _CHUNK_BYTES = 1 << 20  # per step of the check
 LINE_BYTES = 1 << 20  # of the longest line; the standard allows 1024
 _HEADER_BYTES = 1 << 20
-_NUMBER_BYTES = 1024  # at most so many per number on average: compressed blanks take as good as no space
+_ELEMENT_BYTES = 1024  # at most so many per element on average: compressed blanks take as good as no space
 _MAX_DIGITS = 18  # of sizes and indices, which are 64-bit integers
 GZIP = b"\x1f\x8b"
 _GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -68,14 +70,13 @@ def read_body(
 
     try:
         with opened() as stream:
-            count = count_numbers(file, stream, header)
+            count = count_lines(file, stream, header)
     except _GZIP_ERRORS:
         count = None
     counts = share(count)
-    is_sound = None not in counts and sum(counts) == header.n_numbers
-    if count is None or not is_sound or any(found % header.line_numbers for found in counts):
+    if count is None or None in counts or sum(counts) != header.n_lines:
         raise defect_in(file, header, "found other characters than numbers, or too few or too many of them")
-    own = replace(header, n_lines=count // header.line_numbers)
+    own = replace(header, n_lines=count)
     check_readable(
         f"{file}:{header.size_line}: {header.n_rows} rows with {own.n_lines} of {header.n_lines} elements",
         own.needed_bytes * (1 if len(counts) == 1 else 2),  # they are sent to others
@@ -193,16 +194,6 @@ class Header:
         return {"pattern": 0, "complex": 2}.get(self.field, 1)
 
     @property
-    def line_numbers(self) -> int:
-        """Number of indices and values per line."""
-        return self.indices + self.values
-
-    @property
-    def n_numbers(self) -> int:
-        """Number of indices and values of the body."""
-        return self.n_lines * self.line_numbers
-
-    @property
     def whole(self) -> bool:
         """Whether values are integers."""
         return self.field in ("integer", "unsigned-integer")
@@ -284,83 +275,38 @@ def _is_index(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-# Classes of bytes, and which class may follow which in a list of numbers.
-_SPACE, _DIGIT, _SIGN, _POINT, _EXPONENT, _LETTER, _OTHER = range(7)
-_CLASS_BITS = 3
-_CHARACTERS = {
-    _SPACE: b" \t\r\n",
-    _DIGIT: b"0123456789",
-    _SIGN: b"+-",
-    _POINT: b".",
-    _EXPONENT: b"eE",
-    _LETTER: b"aAfFiInNtTyY",  # nan, inf, infinity
-}
-_CLASS_OF = bytes(
-    next((kind for kind, characters in _CHARACTERS.items() if byte in characters), _OTHER)
-    for byte in range(256)
-)
-_FOLLOWS = {
-    _SPACE: (_SPACE, _DIGIT, _SIGN, _POINT, _LETTER),
-    _DIGIT: (_SPACE, _DIGIT, _POINT, _EXPONENT),
-    _SIGN: (_DIGIT, _POINT, _LETTER),
-    _POINT: (_SPACE, _DIGIT, _EXPONENT),
-    _EXPONENT: (_DIGIT, _SIGN),
-    _LETTER: (_SPACE, _LETTER),
-    _OTHER: (),
-}
-_NOTHING_NEW, _NUMBER_STARTS, _IMPOSSIBLE = b"\0", b"\1", b"\2"
-
-# After deletion of all but points, exponents and spaces, those of one number are adjacent.
-_NOT_MARKS = b"".join(_CHARACTERS[kind] for kind in (_DIGIT, _SIGN, _LETTER))
-_TWICE_IN_ONE = tuple(bytes(pair) for pair in ((_POINT, _POINT), (_EXPONENT, _POINT), (_EXPONENT, _EXPONENT)))
+_NUMBER = rb"-?(?:(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?+\d++)?+|(?i:nan|inf(?:inity)?+))"
 
 
-def _pair_table(whole: bool) -> bytes:
-    """Tabulate the meaning of each pair of adjacent classes."""
-    table = bytearray(_IMPOSSIBLE * 256)
-    for first, followers in _FOLLOWS.items():
-        for second in followers:
-            if not (whole and {first, second} & {_POINT, _EXPONENT, _LETTER}):
-                starts = first == _SPACE != second
-                table[first << _CLASS_BITS | second] = ord(_NUMBER_STARTS if starts else _NOTHING_NEW)
-    return bytes(table)
+@functools.cache
+def _lines_of(indices: int, values: int, whole: bool) -> re.Pattern[bytes]:
+    """Compile a pattern of lines that are blank or have so many indices and values, without backtracking."""
+    numbers = [rb"\d++"] * indices + [rb"-?\d++" if whole else _NUMBER] * values
+    return re.compile(rb"(?:[ \t\r]*+(?:" + rb"[ \t]++".join(numbers) + rb"[ \t\r]*+)?+\n)*+")
 
 
-def count_numbers(file: Path, stream: IO[bytes], header: Header) -> int | None:
-    """Count the numbers of a body, or of a part of it; None if it has something else.
+def count_lines(file: Path, stream: IO[bytes], header: Header) -> int | None:
+    """Count the lines with numbers of a body, or of a part of it; None if it has something else.
 
     Without this check SciPy silently returns a wrong matrix for numbers that it reads in part (``1.0D+3``,
     ``1.5-100``, ``2.5`` for an integer) and for elements with too many or too few values. Lines and blanks
     have an upper bound, because SciPy keeps whole lines in memory.
     """
-    table = _pair_table(header.whole or header.field == "pattern")
-    found = before = read = length = 0  # `before` the last end of a line
-    last, last_mark = b" ", b""
+    pattern = _lines_of(header.indices, header.values, header.whole)
+    found = read = 0
+    rest = b""
     for chunk in itertools.chain(iter(lambda: stream.read(_CHUNK_BYTES), b""), [b"\n"]):
-        classes = np.frombuffer((last + chunk).translate(_CLASS_OF), np.uint8)
-        pairs = (classes[:-1] << _CLASS_BITS | classes[1:]).tobytes().translate(table)
-        marks = last_mark + chunk.translate(_CLASS_OF, _NOT_MARKS)
-        if _IMPOSSIBLE in pairs or any(pair in marks for pair in _TWICE_IN_ONE):
+        whole, newline, rest = (rest + chunk).rpartition(b"\n")
+        if len(rest) > LINE_BYTES or not pattern.fullmatch(whole + newline):
             return None
-        if header.indices:
-            ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
-            starts = np.cumsum(np.frombuffer(pairs, np.uint8), dtype=np.int32)  # of numbers: the only ones
-            counts = np.diff(found + starts[ends], prepend=before)
-            if not ((counts == 0) | (counts == header.line_numbers)).all():
-                return None
-            before += int(counts.sum())
-        found += pairs.count(_NUMBER_STARTS)
+        lines = whole.split(b"\n")
+        found += len(lines) - lines.count(b"") - sum(map(bytes.isspace, lines))
         read += len(chunk)
-        if read > _NUMBER_BYTES * (found + _NUMBER_BYTES):
+        if read > _ELEMENT_BYTES * (found + _ELEMENT_BYTES):
             raise FormatError(
-                f"{file}: found {read} characters with {found} numbers, expected at most {_NUMBER_BYTES} "
-                "per number; remove the blanks."
+                f"{file}: found {read} characters with {found} elements, expected at most {_ELEMENT_BYTES} "
+                "per element; remove the blanks."
             )
-        first_end, last_end = chunk.find(b"\n"), chunk.rfind(b"\n")
-        if length + (len(chunk) if first_end < 0 else first_end) > LINE_BYTES:
-            return None
-        length = length + len(chunk) if last_end < 0 else len(chunk) - last_end - 1
-        last, last_mark = chunk[-1:], marks[-1:]
     return found
 
 
@@ -380,7 +326,7 @@ def defect_in(file: Path, header: Header, otherwise: str) -> FormatError:
                 if not words:
                     continue
                 count += 1
-                expected = _wrong(words, header)
+                expected = _wrong(raw, words, header)
                 if count > header.n_lines:
                     expected = (
                         f"the end of the file after {header.n_lines} elements as line {header.size_line} says"
@@ -397,26 +343,19 @@ def defect_in(file: Path, header: Header, otherwise: str) -> FormatError:
     return FormatError(f"{file}: {otherwise}.")
 
 
-def _wrong(words: list[str], header: Header) -> str:
+def _wrong(line: bytes, words: list[str], header: Header) -> str:
     """Describe what a line of the body should contain; empty if the line is valid."""
-    if len(words) != header.indices + header.values:
-        return header.line_form
     indices, values = words[: header.indices], words[header.indices :]
+    if not _lines_of(header.indices, header.values, header.whole).fullmatch(line.rstrip(b"\n") + b"\n"):
+        if len(values) == header.values and not header.whole:
+            if any(value.upper().count("D") == 1 for value in values):
+                return f"{header.line_form}; write exponents with E"
+            if any(value.startswith("+") for value in values):  # SciPy rejects it
+                return f"{header.line_form} without a leading +"
+        return header.line_form
     for index, extent, name in zip(indices, (header.n_rows, header.n_cols), ("row", "column"), strict=False):
-        if not index.isdecimal():
-            return header.line_form
         if not (_is_index(index) and 1 <= int(index) <= extent):
             return f"a {name} index between 1 and {extent}"
-    for value in values:
-        try:
-            int(value) if header.whole else float(value)
-        except ValueError:
-            is_fortran = value.upper().count("D") == 1 and not header.whole
-            return f"{header.line_form}; write exponents with E" if is_fortran else header.line_form
-        if value.startswith("+"):  # SciPy rejects it
-            return f"{header.line_form} without a leading +"
-        if "_" in value:  # only Python accepts it
-            return header.line_form
     on_diagonal = bool(indices) and int(indices[0]) == int(indices[1])
     if on_diagonal and header.symmetry == "skew-symmetric" and any(float(value) for value in values):
         return "no diagonal elements but zeros in a skew-symmetric matrix"

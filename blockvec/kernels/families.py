@@ -6,59 +6,42 @@ from typing import Any
 
 from .dense.family import DenseFamily
 from .dense.sweep_mma import SweepMma
-from .dense.sweep_mma_model import SweepMmaModel
 from .dense.tsmm_3m import Tsmm3m
-from .dense.tsmm_3m_model import Tsmm3mModel
 from .dense.tsmm_fma import TsmmFma
-from .dense.tsmm_fma_model import TsmmFmaModel
 from .dense.tsmm_mma import TsmmMma
-from .dense.tsmm_mma_model import TsmmMmaModel
 from .dense.tsmttsm_fma import TsmttsmFma
-from .dense.tsmttsm_fma_model import TsmttsmFmaModel
 from .dense.tsmttsm_mma import Tsmttsm3m, TsmttsmMma
-from .dense.tsmttsm_mma_model import TsmttsmMmaModel
-from .dense.tsmttsm_mma_ring import Tsmttsm3mConfig
 from .device import DeviceInfo
 from .family import AnyFamily
 from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .records import from_fields
 from .sparse.chain import SpmmvChain
-from .sparse.chain_model import SpmmvChainModel
 from .sparse.csr import SpmmvCsr
-from .sparse.csr_model import SpmmvCsrModel
 from .sparse.family import SparseFamily
 from .sparse.sell import SpmmvSell
-from .sparse.sell_model import SpmmvSellModel
-
-_SWEEPS = SweepMmaModel()
 
 FAMILIES: dict[str, DenseFamily[Any, Any]] = {
     family.name: family
     for family in (
-        SweepMma(_SWEEPS, "sweep_mma", SweepProblem),
-        TsmttsmMma(TsmttsmMmaModel()),
-        Tsmttsm3m(TsmttsmMmaModel(Tsmttsm3mConfig)),
+        SweepMma("sweep_mma", SweepProblem),
+        TsmttsmMma(),
+        Tsmttsm3m(),
         # With a basis of more than 64 columns it takes a sixth longer for A^H B than the one before; A C of
         # such a basis has no other family.
-        SweepMma(_SWEEPS, "tsmttsm_sweep", TsmttsmProblem),
-        TsmttsmFma(TsmttsmFmaModel()),
-        TsmmMma(TsmmMmaModel()),
-        Tsmm3m(Tsmm3mModel()),
-        SweepMma(_SWEEPS, "tsmm_sweep", TsmmProblem),
-        TsmmFma(TsmmFmaModel()),
+        SweepMma("tsmttsm_sweep", TsmttsmProblem),
+        TsmttsmFma(),
+        TsmmMma(),
+        Tsmm3m(),
+        SweepMma("tsmm_sweep", TsmmProblem),
+        TsmmFma(),
     )
 }
 """Families for products of dense blocks, in order of preference where nothing was measured."""
 
-CSR = SpmmvCsr(SpmmvCsrModel())
+CSR = SpmmvCsr()
 
 SPARSE_FAMILIES: dict[str, SparseFamily[Any]] = {
-    family.name: family
-    for family in (
-        CSR,
-        SpmmvSell(SpmmvSellModel(), CSR),
-        SpmmvChain(SpmmvChainModel()),
-    )
+    family.name: family for family in (CSR, SpmmvSell(CSR), SpmmvChain())
 }
 """Families of sparse products, which launch several kernels or take the matrix in another form."""
 

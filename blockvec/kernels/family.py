@@ -1,66 +1,30 @@
-"""The contract of kernel families: what a family is (`Family`), and how fast it is (`Model`)."""
+"""The contract of kernel families: what a family is, which configurations it has, and how fast these are."""
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ..errors import OptionError
 from .device import DeviceInfo
 from .problem import Problem, in_class
-from .roofline import Ceilings
 
 P = TypeVar("P", bound=Problem)
 """The problems of a family."""
 C = TypeVar("C")
 """The configurations of a family: a frozen dataclass."""
-R = TypeVar("R")
-"""The recipes of a family: what a configuration has in common with those of other widths and types."""
 
 
 def _accepts_all(config: Any) -> bool:
     return True
 
 
-class Model(ABC, Generic[P, C, R]):
-    """The few configurations of a family that are worth having, and their modelled times.
-
-    Attributes
-    ----------
-    recipes : sequence
-        The curated list. Beside each list stands what it costs against the hundreds of configurations that it
-        was chosen from, by the predicted times.
-    spare : sequence
-        Recipes for problems that none of the list fits.
-    """
-
-    recipes: Sequence[R]
-    spare: Sequence[R] = ()
-
-    @abstractmethod
-    def configure(self, problem: P, recipe: R, device: DeviceInfo) -> C | None:
-        """Make the configuration of a recipe for a problem; None if they do not fit. It may be refused."""
-
-    @abstractmethod
-    def predict(self, problem: P, config: C, device: DeviceInfo, ceilings: Ceilings | None = None) -> float:
-        """Predict the time of a valid configuration in seconds."""
-
-    def is_faster(self, problem: P) -> bool:
-        """Check whether the family precedes those listed before it where nothing was measured."""
-        return False
-
-
 class Family(ABC, Generic[P, C]):
-    """A generated kernel with its configurations, for one operation.
+    """A generated kernel with the few configurations that are worth having, and a model of their time.
 
     No method but `bind` of the subclasses needs a GPU.
-
-    Parameters
-    ----------
-    model : Model
-        Its curated configurations and their times.
 
     Attributes
     ----------
@@ -70,14 +34,18 @@ class Family(ABC, Generic[P, C]):
         Its configurations: a frozen dataclass of integers and strings.
     problem_type : type
         Its problems.
+    recipes : sequence
+        What configurations have in common with those of other widths and types: the curated list. Beside each
+        list stands what it costs against the hundreds of recipes that it was chosen from, by predicted times.
+    spare : sequence
+        Recipes for problems that none of the list fits.
     """
 
     name: str
     Config: type[C]
     problem_type: type[P]
-
-    def __init__(self, model: Model[P, C, Any]) -> None:
-        self.model = model
+    recipes: ClassVar[Sequence[Any]]
+    spare: ClassVar[Sequence[Any]] = ()
 
     @abstractmethod
     def refuse_problem(self, problem: P, device: DeviceInfo) -> str | None:
@@ -101,7 +69,7 @@ class Family(ABC, Generic[P, C]):
 
     def is_faster(self, problem: P) -> bool:
         """Check whether the family precedes those listed before it where nothing was measured."""
-        return self.model.is_faster(problem)
+        return False
 
     def configurations(
         self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all
@@ -119,17 +87,19 @@ class Family(ABC, Generic[P, C]):
         """Check whether a configuration of the list is valid and accepted: those that a choice is made of."""
         return bool(self.configurations(self.alike(problem), device, accepts))
 
-    def predict(self, problem: P, config: C, device: DeviceInfo, ceilings: Ceilings | None = None) -> float:
-        """Predict the time of a valid configuration in seconds."""
-        return self.model.predict(problem, config, device, ceilings)
+    @abstractmethod
+    def configure(self, problem: P, recipe: Any, device: DeviceInfo) -> C | None:
+        """Make the configuration of a recipe for a problem; None if they do not fit. It may be refused."""
 
-    def choose(
-        self,
-        problem: P,
-        device: DeviceInfo,
-        ceilings: Ceilings | None = None,
-        accepts: Callable[[C], bool] = _accepts_all,
-    ) -> C:
+    @abstractmethod
+    def predict(self, problem: P, config: C, device: DeviceInfo) -> float:
+        """Predict the time of a valid configuration in seconds.
+
+        The terms that decide between configurations, beside the limits of the hardware; what changes the
+        choices of drawn problems by less than 1 per cent of their time is left out.
+        """
+
+    def choose(self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all) -> C:
         """Choose the configuration with the shortest predicted time among those of the list.
 
         `accepts` limits the choice.
@@ -143,7 +113,7 @@ class Family(ABC, Generic[P, C]):
         if not valid:
             reason = self.supports(problem, device) or "no configuration fits its shared memory and registers"
             raise OptionError(f"{self.name} cannot run on {device.name}: {reason}; use another kernel.")
-        return min(valid, key=lambda config: self.predict(problem, config, device, ceilings))
+        return min(valid, key=lambda config: self.predict(problem, config, device))
 
     @abstractmethod
     def kernel_name(self, problem: P) -> str:
@@ -172,9 +142,8 @@ AnyFamily = Family[Any, Any]
 @functools.lru_cache(maxsize=4096)
 def _valid(family: AnyFamily, problem: Any, device: DeviceInfo, of_spare: bool) -> tuple[Any, ...]:
     """List the different valid configurations of the usual or the spare recipes of a family."""
-    model = family.model
-    recipes = model.spare if of_spare else model.recipes
-    made = dict.fromkeys(model.configure(problem, recipe, device) for recipe in recipes)
+    recipes = family.spare if of_spare else family.recipes
+    made = dict.fromkeys(family.configure(problem, recipe, device) for recipe in recipes)
     return tuple(
         config for config in made if config is not None and family.refuse(problem, config, device) is None
     )

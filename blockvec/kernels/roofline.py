@@ -57,6 +57,10 @@ class Ceilings:
     mixed_gb_s: tuple[tuple[float, float], ...] = ()
 
 
+H200_CEILINGS = Ceilings(4650.0, 4400.0, 4240.0)
+"""Measured limits of an H200, of which models of kernels predict times."""
+
+
 @frozen
 class Traffic:
     """Compulsory bytes of a problem."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ..backends.base import Backend, Candidate
@@ -69,22 +68,13 @@ def accepts(problem: Problem, backend: Backend) -> bool:
 
 def preferred(problem: Problem, backend: Backend) -> Candidate | None:
     """Choose a candidate under the current options; None if none accepts the problem."""
-    current = options()
-    allowed = current.vendor, current.three_m
-    return _choose(problem, backend, allowed, current.threads, current.jit, current.tune, current.cache_dir)
+    return _choose(problem, backend, options())
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(
-    problem: Problem,
-    backend: Backend,
-    allowed: tuple[bool, bool],
-    _threads: int,
-    _jit: str,
-    _tune: str,
-    _cache_dir: Path,
-) -> Candidate | None:
-    vendor, three_m = allowed
-    accepted = [c for c in backend.candidates(problem) if not c.refusal and (three_m or not c.three_m)]
-    own = [c for c in accepted if not c.vendor]
-    return next(iter(own if own and not vendor else accepted), None)
+def _choose(problem: Problem, backend: Backend, current: Options) -> Candidate | None:
+    accepted = [
+        c for c in backend.candidates(problem) if not c.refusal and (current.three_m or not c.three_m)
+    ]
+    own = [candidate for candidate in accepted if not candidate.vendor]
+    return next(iter(own if own and not current.vendor else accepted), None)

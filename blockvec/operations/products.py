@@ -262,21 +262,20 @@ def _check_apart(operation: str, out: Memory, *inputs: Memory) -> None:
 
 # --- sweeps -------------------------------------------------------------------------------------------------
 # Orthogonalising a block V against a basis W alternates V <- V - W C with V^H V, and V <- V C with W^H V. A
-# sweep computes both products and reads V once; without a kernel for it, one product follows the other.
+# sweep computes the first two and reads V once; without a kernel for it, one product follows the other.
 
 
 def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, layout: RowLayout | None) -> Array:
     """Do the work of `BlockVector.combine_dot` or `update_gram`."""
     C, dtype_c = _check_sweep(operation, v, C, w)
-    problem = _sweep_problem(operation, v.kind, dtype_c, w.kind)
-    combines = operation == "combine_dot"
-    if dispatch.accepts(problem, v.backend):
-        S = v.backend.empty((problem.M if combines else problem.N, problem.N), problem.dtype)
-        dispatch.run(problem, v.backend, w.array, v.array, C, S)
-        return sum_over(layout, S)
-    if combines:
+    if operation == "combine_dot":
         combine(v, C, out=v)
         return dot(w, v, layout=layout)
+    problem = _sweep_problem(operation, v.kind, dtype_c, w.kind)
+    if dispatch.accepts(problem, v.backend):
+        S = v.backend.empty((problem.N, problem.N), problem.dtype)
+        dispatch.run(problem, v.backend, w.array, v.array, C, S)
+        return sum_over(layout, S)
     combine(w, C, alpha=-1, beta=1, out=v)
     return dot(v, v, layout=layout)
 

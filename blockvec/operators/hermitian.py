@@ -9,20 +9,9 @@ import numpy as np
 
 from ..backends import Array
 from ..blocks.blockvector import BlockVector
-from ..errors import BreakdownError, OptionError, ShapeError
+from ..errors import BreakdownError, ShapeError
 
 MOST = 1e4  # difference of the two products in units of eps; rounding errors were below 1.3
-
-
-def check(A: Any, rng: Any, name: str) -> float:
-    """Raise unless an operator A is Hermitian to rounding; see `Operator.check_hermitian`."""
-    norm, difference = measure(A, rng, name)
-    if difference > MOST * np.finfo(A.dtype).eps:
-        raise OptionError(
-            f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
-            f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
-        )
-    return norm
 
 
 def measure(A: Any, rng: Any, name: str) -> tuple[float, float]:

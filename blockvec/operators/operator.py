@@ -405,7 +405,13 @@ class Operator(ABC):
         BreakdownError
             If the operator returns NaN or Inf, or numbers whose squares overflow.
         """
-        return hermitian.check(self, rng, name)
+        norm, difference = hermitian.measure(self, rng, name)
+        if difference > hermitian.MOST * np.finfo(self.dtype).eps:
+            raise OptionError(
+                f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
+                f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
+            )
+        return norm
 
     def hermitian_defect(self, rng: Any = 0, *, name: str = "A") -> tuple[float, float]:
         """Measure how far the operator is from Hermitian, by the products of `check_hermitian`.

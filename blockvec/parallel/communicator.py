@@ -109,7 +109,6 @@ class MpiCommunicator:
         self._notices: list[Any] = []  # messages about a failure of this process
         self._abandoned: list[Any] = []  # requests and buffers of operations that a failure has cut short
         self._latest: Any = None  # those of the latest exchange, which a failure may leave without a wait
-        self._are_alike = False  # whether all GPUs compute the same bits
         self._copies = weakref.WeakSet[HostCopies]()
         self._mailbox: Mailbox | None = None
         memory = None if by_messages else self._common_memory(Mailbox.nbytes(self.size))
@@ -265,11 +264,6 @@ class MpiCommunicator:
         )
         return None if problems else copies
 
-    @property
-    def is_recordable(self) -> bool:
-        """Whether operations between GPUs can be recorded, and small matrices have the same bits on each."""
-        return self._gpus is not None and self._are_alike
-
     def record(
         self, record: Callable[[Callable[[], object]], Callable[[], object]], operations: Callable[[], object]
     ) -> Callable[[], object]:
@@ -354,10 +348,9 @@ class MpiCommunicator:
     def _connect(self, backend: Any) -> None:
         reason = "gpu_transport='mpi'" if options().gpu_transport == "mpi" else nccl.missing()
         place = platform.node(), nccl.place(backend.device_id)
-        found = share(self, (reason, place, backend.device))
-        reasons = [reason for reason, _, _ in found if reason]
-        self._are_alike = all(device == backend.device for _, _, device in found)
-        if len({gpu for _, gpu, _ in found}) < self.size:
+        found = share(self, (reason, place))
+        reasons = [reason for reason, _ in found if reason]
+        if len({gpu for _, gpu in found}) < self.size:
             reasons = reasons or ["processes use the same GPU"]
         if reasons:
             self.gpu_route = f"MPI ({reasons[0]})"

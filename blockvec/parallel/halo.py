@@ -75,11 +75,6 @@ class Halo:
 
         return finish
 
-    @property
-    def is_recordable(self) -> bool:
-        """Whether `Recorder` can record exchanges."""
-        return isinstance(self._comm, MpiCommunicator) and self._comm.is_recordable
-
     def _buffers_for(self, kind: tuple[int, str, bool]) -> Buffers:
         """Return buffers for blocks of a width, type and order; those of a recording belong to it."""
         if self._backend.name != "cpu" and self._backend.xp.cuda.get_current_stream().is_capturing():

@@ -106,7 +106,8 @@ def gram_factor(name: str, matrix: Any) -> Factor:
     else:
         # Tiny masses are not zero: powers of two make all diagonal elements about one.
         scale = np.exp2(np.rint(np.log2(inner.diagonal().real) / 2))
-        inner = sp.csr_array(sp.diags_array(1 / scale) @ inner @ sp.diags_array(1 / scale))
+        D = sp.diags_array(1 / scale)
+        inner = sp.csr_array(D @ inner @ D)
         lu = _pivots_on_diagonal(inner)
         if lu is None and len(live) > DENSE_ROWS:
             raise OptionError(f"{name} is singular or indefinite; {must_be(name)}, but for rows of zeros.")
@@ -118,11 +119,8 @@ def gram_factor(name: str, matrix: Any) -> Factor:
         negligible = NEGLIGIBLE * float(np.abs(pivots).max())
     if pivots.min() < -negligible:
         raise OptionError(f"{name} is indefinite; {must_be(name)}.")
-    kept, roots, order = (
-        np.flatnonzero(pivots > negligible),
-        np.sqrt(np.maximum(pivots, 0)),
-        np.argsort(place),
-    )
+    kept, order = np.flatnonzero(pivots > negligible), np.argsort(place)
+    roots = np.sqrt(np.maximum(pivots, 0))
     data = lower.data * np.repeat(roots, np.diff(lower.indptr)) * scale[order][lower.indices]
     triangle = sp.csc_array((data, lower.indices, lower.indptr), shape=lower.shape).astype(dtype, copy=False)
     if len(kept) < n:

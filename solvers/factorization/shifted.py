@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from blockvec import BlockVector, Factorization, Operator, array_namespace, factorize, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
+from blockvec.system.frozen import frozen
 
 from ..blocks import Array, to_host
 
@@ -30,20 +30,15 @@ class SingularError(OptionError):
     """Error for an A - sigma M that is singular for all sigma."""
 
 
-@dataclass
+@frozen
 class ShiftedInverse:
     """Solves with A - sigma M."""
 
-    solver: Callable[[Array, float], Array]
+    solve: Solve  # of a block; on the host also for a column-major one
     sigma: float  # moved if A - sigma M was singular
     why: str  # the factorisation, in words
-    tolerance: float = 0.0  # residuals of at most tolerance ||x|| need no refinement
     factors: Factorization | None = None  # None for a given inverse
     error: float = 0.0  # residual of solves with a given inverse, relative to B; 0 if rounding explains it
-
-    def solve(self, B: Array) -> Array:
-        """Solve for a block; on the host also for a column-major one."""
-        return self.solver(B, self.tolerance)
 
 
 def shifted_inverse(
@@ -71,12 +66,12 @@ def shifted_inverse(
         where += f", moved from {sigma:g}, an eigenvalue to working precision"
     why = f"A - sigma M is factorised for {where}, with {solves.growth:.1f} times its entries"
 
-    def solver(B: Array, tolerance: float) -> Array:
+    def solve(B: Array) -> Array:
         if solves.device == "cpu":
-            return solves.solve_columns(np.asfortranarray(B), tolerance)
-        return solves.solve(BlockVector(B), tolerance=tolerance).array
+            return solves.solve_columns(np.asfortranarray(B))
+        return solves.solve(BlockVector(B)).array
 
-    return ShiftedInverse(solver, solves.sigma, why, factors=solves)
+    return ShiftedInverse(solve, solves.sigma, why, factors=solves)
 
 
 def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: float) -> ShiftedInverse:
@@ -96,14 +91,11 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
     errors: list[float] = []  # of refined solutions
 
     @single_threaded_blas.lifted()
-    def solver(array: Array, tolerance: float) -> Array:
+    def solve(array: Array) -> Array:
         B = BlockVector(array_namespace(array).ascontiguousarray(array))
         X = given.apply(B)
         for _ in errors[1:]:
-            R = residual(B, X)
-            if (lengths(R) <= tolerance * lengths(X)).all():
-                break
-            X += given.apply(R)
+            X += given.apply(residual(B, X))
         return X.array
 
     dtype = A.dtype if M is None else np.promote_types(A.dtype, M.dtype)
@@ -132,4 +124,4 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
         why += f", whose residuals of {errors[0]:.1e} are refined to {errors[-1]:.1e}"
     elif not is_exact:
         why += f", accurate to {errors[-1]:.1e}"
-    return ShiftedInverse(solver, sigma, why, error=0.0 if is_exact else errors[-1])
+    return ShiftedInverse(solve, sigma, why, error=0.0 if is_exact else errors[-1])

@@ -93,6 +93,8 @@ def probe(
                 break
             text = f"found {missed.shape[1]} more"
             return Verdict(missed, run.counts, Verification.UNDECIDED, text)
+        if is_over and run.highest(found.which) + after >= value:
+            break  # the space is invariant to its remainder, which hides values as near as that
         if is_resolved:
             is_whole = value <= found.wanted + found.limits[-1]
             beyond = "" if is_whole else f" (looked for values from {value:.6g} on)"

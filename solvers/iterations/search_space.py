@@ -145,7 +145,8 @@ class SearchSpace:
         """Append the directions of a block, up to the capacity; the block is overwritten."""
         width = min(T.shape[1], self.capacity - self.m, self.room)
         begin, end = self.m, self.m + width
-        basis = self.buffer[:, : self.padded(self.n_locked + begin)]
+        # Zero columns, too, take room in the whole space.
+        basis = self.buffer[:, : min(self.padded(self.n_locked + begin), T.n_global - width)]
         result = orthogonalize(T, basis, max_rank=width, rng=self.rng)
         self.columns(begin, end)[:, :] = T[:, :width]
         self.counts.reductions += result.reductions
@@ -163,7 +164,8 @@ class SearchSpace:
             self._W[:, begin:end] = D
             return
         scale = self.norm + abs(self.tau)
-        result = orthogonalize(D, self._W[:, : self.padded(begin)], scale=scale, rng=self.rng)
+        images = self._W[:, : min(self.padded(begin), D.n_global - width)]
+        result = orthogonalize(D, images, scale=scale, rng=self.rng)
         self._W[:, begin:end] = D
         self.counts.reductions += result.reductions
         self._R[:begin, begin:end], self._R[begin:end, begin:end] = result.S[:begin], result.R

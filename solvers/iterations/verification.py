@@ -287,7 +287,8 @@ class Search:
         gain = self._rate(found.wanted) - self._rate(values[best])
         self.outgrown += self.degree * max(gain, 0.0)
         self.generic = min(self.generic, Y.shape[1])
-        highest = values[best] + _error_bound(np.sort(values)[::-1], residual, self.generic)
+        mixed = max(self.growth * math.exp(-self.outgrown), 1.0)
+        highest = values[best] + _error_bound(np.sort(values)[::-1], residual, self.generic, mixed)
         decided = highest < found.wanted + found.limits[-1] or residual <= found.limits[-1]
         if decided or self.outgrown > math.log(self.growth):
             return Y, self._passed("what grew in the complement is less wanted than the last value")
@@ -353,16 +354,18 @@ class Search:
         return Verdict(missed, self.counts, verification, text)
 
 
-def _error_bound(values: RealArray, residual: float, generic: int) -> float:
-    """Bound how far above the first of descending Ritz values its eigenvalue is.
+def _error_bound(values: RealArray, residual: float, generic: int, mixed: float = 1.0) -> float:
+    """Bound how far above the first of descending Ritz values an eigenvalue is that its vector has a part of.
 
-    By the residual, or by the inequality of Kato and Temple where a gap follows that is far wider than it:
-    vectors that are deflated before they have converged keep the residual from falling further. All values
-    before the gap are known if they are fewer than the vectors that have grown from random ones.
+    A random vector has parts of all, also of the highest one of a cluster: of 1 / `mixed` of its length, that
+    is `mixed` residuals above at most. The inequality of Kato and Temple holds where a gap follows that is
+    far wider than a residual: vectors that are deflated before they have converged keep it from falling
+    further. All values before the gap are known if they are fewer than the vectors that have grown from
+    random ones.
     """
     gaps = values[0] - values
     count = int(np.argmax(gaps >= residual / SEPARATED))  # before the gap; 0 if there is none
-    return residual**2 * count / float(gaps[count]) if 0 < count < generic else residual
+    return residual**2 * count / float(gaps[count]) if 0 < count < generic else residual * mixed
 
 
 def _usual_width(width: int) -> int:

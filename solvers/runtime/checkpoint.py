@@ -3,8 +3,8 @@
 A file holds a fingerprint of the problem (options, type, size, version, and the product of A and a fixed
 vector), the state of the iteration between two restarts, and a digest of all of it. It is replaced
 atomically, and its format, digest and fingerprint are checked before its state is used. The state includes
-that of the random generator: a resumed run gives the same bits as an uninterrupted one. Only a file that this
-run has written or read as a checkpoint is replaced or deleted.
+that of the random generator: a resumed run gives the same bits as an uninterrupted one. A file that is no
+checkpoint is refused before the solve, and only one that this run has written or read is deleted.
 
 If rows are split over processes, the file is that of one process, with all rows: process 0 has it, and any
 number of processes can resume from it. At the same number, the results have the same bits.
@@ -65,7 +65,7 @@ class Checkpoint:
         self.layout: RowLayout | None = None  # of the image and of blocks; set before `load` and `save`
         self._stages: list[Checkpoint] = []
         self._next_s = time.monotonic() + interval_s
-        self._known: Identity | None = None  # of the file that this run has written or read
+        self._is_own = False  # whether this run has written or read the file
         if not self.has_file:
             return
         check_output("checkpoint", path)
@@ -83,8 +83,7 @@ class Checkpoint:
 
         One that is broken, or belongs to another problem, other options, or another version, is refused.
         """
-        identity = _identity(self.path) if self.has_file else None
-        if from_first(self.comm, identity) is None:
+        if not from_first(self.comm, self.has_file and self.path.exists()):
             return None
         if self.has_file:
             self._require_intact()
@@ -95,7 +94,7 @@ class Checkpoint:
             arrays = read(archive, self.layout, _has_rows)
         del arrays["header"]
         self._compare_image(arrays.pop(IMAGE))
-        self._known = identity
+        self._is_own = True
         state: dict[str, Any] = header["state"]
         return state | {name.removeprefix(STATE): array for name, array in arrays.items()}
 
@@ -165,10 +164,9 @@ class Checkpoint:
     def _replace(self, parts: Mapping[str, Part]) -> OSError | None:
         """Replace the file; return the error of a file system."""
         try:
-            self._require_own()
             with replaced(self.path) as file:
                 write(file, parts)
-            self._known = _identity(self.path)
+            self._is_own = True
         except OSError as error:
             return error
         return None
@@ -177,18 +175,12 @@ class Checkpoint:
         """Delete the file and those of its stages, as far as this run has written or read them."""
         for stage in self._stages:
             stage.remove()
-        if self._known is not None:
+        if self._is_own and self.has_file:
             try:
-                self._require_own()
                 self.path.unlink(missing_ok=True)
             except OSError as error:
                 self._warn(error, "it is left")
-            self._known = None
-
-    def _require_own(self) -> None:
-        """Raise `OSError` if there is a file now that this run has neither written nor read."""
-        if _identity(self.path) not in (None, self._known):
-            raise OSError("another program has written it")
+            self._is_own = False
 
     def _warn(self, error: OSError, consequence: str) -> None:
         reason = error.strerror or str(error)
@@ -198,18 +190,6 @@ class Checkpoint:
 def _has_rows(name: str) -> bool:
     """Check whether a part has as many rows as A."""
     return name == IMAGE or name.removeprefix(STATE) in BLOCKS
-
-
-Identity = tuple[int, int, int]
-
-
-def _identity(path: Path) -> Identity | None:
-    """Identify the content of a file without reading it; None if there is no file."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def probe(operator: Operator, like: Block, locked: Block | None) -> Array:

@@ -25,8 +25,22 @@ from blockvec import Operator, as_operator, factorize
 
 from ..blocks import Array
 from ..factorization.gram import ROUNDING, pivoted_factor
+from ..result import SingularError
 from .spectral_map import SpectralMap
-from .standard_form import StandardForm
+from .standard_form import StandardForm, standard_form
+
+
+def form_without_shift(
+    operator: Operator, A: Any, M: Any, method: str = "auto", *, may_condense: bool = True
+) -> StandardForm:
+    """Form a problem without a shift, of a singular M on the host with its finite eigenvalues only."""
+    try:
+        return standard_form(operator, A, M, None, method=method)
+    except SingularError:
+        form = condensed_form(operator, A, M) if may_condense and operator.device == "cpu" else None
+        if form is None:
+            raise
+        return form
 
 
 def condensed_form(operator: Operator, A: Any, M: Any) -> StandardForm | None:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from blockvec import BlockVector, Operator
 
 from ..blocks import Array, Block, applied, column_factors, needs_threads, side_by_side, to_host
-from ..combine import concatenated, one_after_other, staged
-from ..drivers import solve
 from ..problem import Problem
 from ..result import EigenResult
+from ..stages.combine import concatenated, one_after_other, staged
+from ..stages.drivers import solve
 from .inner_product import orthonormal
 from .spectral_map import TransformedTolerance
 from .standard_form import StandardForm, operator_on

@@ -68,12 +68,12 @@ def isotropic(
     With the weights D of a type of blocks and a random z, x = D (D M D)^(-1/2) z. Refuses an M that is
     ill-conditioned even with a diagonal of ones.
     """
-    from ..factorization.root import root_factor  # not for every solve
-
     Z = BlockVector.random(n, width, dtype, rng=rng, device=device)
     M: Operator | None = getattr(blocks, "inner", None)
     if M is None:
         return Z
+    from ..factorization.root import root_factor
+
     D: Any = 1.0 if blocks.weights is None else blocks.weights  # type: ignore[attr-defined]
     scaled = as_operator(
         lambda X: D * M.apply(BlockVector(D * X)).array, shape=M.shape, dtype=M.dtype, device=device

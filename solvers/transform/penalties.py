@@ -25,13 +25,12 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
 
 from blockvec import array_namespace
-from blockvec.interchange import ArrayKind
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit, on_host
@@ -40,9 +39,6 @@ from ..iterations.rayleigh_ritz import FLOOR, Selection
 from ..placement import is_affordable
 from ..problem import STOPPED
 from ..result import EigenResult, refuse_more
-
-if TYPE_CHECKING:
-    from ..preparation import Prepared
 
 # Share of the norm of most rows: a limit of rounding above it leaves eigenvalues few digits.
 LOST = 1e-3
@@ -203,50 +199,49 @@ class Penalties:
         return _measured(replace(result, eigenvectors=X.astype(given.dtype)), A, M)
 
 
-@frozen
-class Parts:
-    """Requests for groups of eigenvalues, ascending, in the place of one."""
+def solve_in_parts(
+    whole: Request,
+    requests: list[Request],
+    matrices: tuple[Any, Any],
+    solve: Callable[[Request, str], EigenResult],
+) -> EigenResult:
+    """Solve for groups of eigenvalues, ascending, in the place of one, until the caller stops a solve.
 
-    whole: Request
-    requests: list[Request]
-    matrices: tuple[Any, Any]  # A and M on the host
-    prepare: Callable[[Request, str], Prepared]  # of a request, and a name for its checkpoint
-    caller: ArrayKind | None
-    given: dict[str, Any]  # entries of `info` that are the caller's
-    processes: None = None  # rows that are split over some have no penalties looked for
+    The matrices A and M are those of the host. `solve` also takes a name for a checkpoint.
+    """
+    interval, parts = whole.interval, []
+    for number, request in enumerate(requests, 1):
+        parts.append(solve(request, f"part{number}"))
+        if parts[-1].info["stopped"] in STOPPED:
+            break
+    result = functools.reduce(_above, _orthogonal(parts, requests, matrices))
+    if interval is None:
+        return result.with_info(k=whole.k, interval=None, counted=None, count_error=None)
+    found, is_whole = result.info["k"], len(parts) == len(requests)
+    refuse_more(found, whole.k)
+    ends = [end if math.isfinite(end) else None for end in interval]
+    missing = result.info["missing"] + (not is_whole)
+    result = result.with_info(counted=float(found), count_error=0.0, missing=missing)
+    return result.with_info(which="interval", interval=ends)
 
-    def solve(self) -> EigenResult:
-        """Solve for one group after the other, until the caller stops a solve."""
-        interval, parts = self.whole.interval, []
-        for number, request in enumerate(self.requests, 1):
-            parts.append(self.prepare(request, f"part{number}").solve())
-            if parts[-1].info["stopped"] in STOPPED:
-                break
-        result = functools.reduce(_above, self._orthogonal(parts)).with_info(**self.given)
-        if interval is None:
-            return result.with_info(k=self.whole.k, interval=None, counted=None, count_error=None)
-        found, is_whole = result.info["k"], len(parts) == len(self.requests)
-        refuse_more(found, self.whole.k)
-        ends = [end if math.isfinite(end) else None for end in interval]
-        missing = result.info["missing"] + (not is_whole)
-        result = result.with_info(counted=float(found), count_error=0.0, missing=missing)
-        return result.with_info(which="interval", interval=ends)
 
-    def _orthogonal(self, parts: list[EigenResult]) -> list[EigenResult]:
-        """Make the vectors of parts orthogonal: those of penalties, less accurate, to the others."""
-        A, M = map(sp.csr_array, self.matrices)
-        basis = np.zeros((A.shape[0], 0))
-        for i in sorted(range(len(parts)), key=lambda i: self.requests[i].which != "LM"):
-            given = parts[i].eigenvectors
-            X = to_host(given).astype(np.promote_types(given.dtype, np.float64))
-            if basis.shape[1] and X.shape[1]:
-                X -= basis @ (basis.conj().T @ (M @ X))
-                X /= np.sqrt((X.conj() * (M @ X)).real.sum(axis=0))
-                parts[i] = _measured(replace(parts[i], eigenvectors=X.astype(given.dtype)), A, M)
-                vectors = array_namespace(given).asarray(parts[i].eigenvectors)
-                parts[i] = replace(parts[i], eigenvectors=vectors)
-            basis = np.concatenate([basis, X], axis=1)
-        return parts
+def _orthogonal(
+    parts: list[EigenResult], requests: list[Request], matrices: tuple[Any, Any]
+) -> list[EigenResult]:
+    """Make the vectors of parts orthogonal: those of penalties, less accurate, to the others."""
+    A, M = map(sp.csr_array, matrices)
+    basis = np.zeros((A.shape[0], 0))
+    for i in sorted(range(len(parts)), key=lambda i: requests[i].which != "LM"):
+        given = parts[i].eigenvectors
+        X = to_host(given).astype(np.promote_types(given.dtype, np.float64))
+        if basis.shape[1] and X.shape[1]:
+            X -= basis @ (basis.conj().T @ (M @ X))
+            X /= np.sqrt((X.conj() * (M @ X)).real.sum(axis=0))
+            parts[i] = _measured(replace(parts[i], eigenvectors=X.astype(given.dtype)), A, M)
+            vectors = array_namespace(given).asarray(parts[i].eigenvectors)
+            parts[i] = replace(parts[i], eigenvectors=vectors)
+        basis = np.concatenate([basis, X], axis=1)
+    return parts
 
 
 def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
@@ -260,7 +255,7 @@ def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
 
 def _above(low: EigenResult, high: EigenResult) -> EigenResult:
     """Join the results for two groups; values of the lower one that reach the other may be the same ones."""
-    from ..combine import are_apart, both_described, concatenated, continued
+    from ..stages.combine import are_apart, both_described, concatenated, continued
 
     info, verification = both_described(high, low), low.verification.joined(high.verification)
     info["k"] = low.info["k"] + high.info["k"]

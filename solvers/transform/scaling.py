@@ -44,7 +44,7 @@ class Scaling:
     a: int = 0
     m: int = 0
     inner: int = 0  # m, or a in buckling mode, where vectors are orthonormal in the inner product of A
-    columns: int = 0  # operator columns, of the check, of the measurement, and of what came before
+    columns: int = 0  # operator columns, of the check and of the measurement
     applications: int = 0
     is_known: bool = True  # whether the norm of A has been measured or given
     # Of the matrices that are not Hermitian to rounding errors of the working precision, by name.
@@ -53,10 +53,6 @@ class Scaling:
 
     def __bool__(self) -> bool:
         return self.a != 0 or self.m != 0
-
-    def after(self, columns: int) -> Scaling:
-        """Add operator columns that were applied before, one by one."""
-        return replace(self, columns=self.columns + columns, applications=self.applications + columns)
 
     def __str__(self) -> str:
         return f"A / 2^{self.a}" + (f" and M / 2^{self.m}" if self.m else "")

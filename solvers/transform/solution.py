@@ -24,7 +24,13 @@ from ..blocks import (
     side_by_side,
     to_host,
 )
-from ..combine import (
+from ..factorization.inertia import proof_around
+from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
+from ..iterations.spectrum import sketch_of
+from ..linear.preconditioners import following
+from ..problem import STOPPED, Problem, Verification
+from ..result import EigenResult, InfiniteError
+from ..stages.combine import (
     COUNTED,
     concatenated,
     continued,
@@ -35,13 +41,7 @@ from ..combine import (
     staged,
     totals,
 )
-from ..drivers import solve
-from ..factorization.inertia import proof_around
-from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
-from ..iterations.spectrum import sketch_of
-from ..linear.preconditioners import following
-from ..problem import STOPPED, Problem, Verification
-from ..result import EigenResult, InfiniteError
+from ..stages.drivers import solve
 from .deflation import solve_around
 from .inner_product import orthonormal
 from .refinement import refined_pairs
@@ -65,7 +65,6 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         _refuse_indefinite(form)
         norms = _norms(form, problem.norm)
         inside = _inside(form, problem, norms)
-    form.solve_within(_solve_tolerance(form, problem.tolerance, norms))
     try:
         inner = solve_around(form, inside)
         result = _accurate(form, inner, inside, problem, norms)
@@ -152,17 +151,6 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
     A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
     shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
     return Norms(A, M, A if form.inner is form.A else M, shift)
-
-
-def _solve_tolerance(form: StandardForm, tolerance: Tolerance, norms: Norms) -> float:
-    """Choose the residuals of solves, per ||x||, that leave those of pairs near the shift below their limits.
-
-    A pair whose vectors are x = theta^-1 (A - sigma M)^-1 x has the residual of that solve.
-    """
-    if form.inverse is None or (sigma := form.map.sigma) is None:
-        return 0.0
-    masses = 1.0 if form.M is None else 0.0  # at least, per ||x||
-    return float(SHARE * pair_limits(tolerance, np.array([sigma]), norms, 1.0, masses)[0])
 
 
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
@@ -329,7 +317,6 @@ def _accurate(
     """Transform pairs back; improve them where rounding errors keep them from their limits."""
     with blas_threads(form.A):
         result = _transformed_back(form, inner, problem, norms)
-    form.solve_within(0.0)
     if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
         return result
     is_dense = inner.info["method"] == "dense"

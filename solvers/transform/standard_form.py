@@ -96,11 +96,6 @@ class StandardForm:
         """The name of the matrix of the inner product."""
         return "A" if self.inner is self.A else "M"
 
-    def solve_within(self, tolerance: float) -> None:
-        """Let solves with A - sigma M have residuals of tolerance ||x||."""
-        if self.inverse is not None:
-            self.inverse.tolerance = tolerance
-
     @property
     def is_shifted(self) -> bool:
         """Whether A - sigma M is inverted."""

@@ -17,7 +17,6 @@ from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES, families_of
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import Problem
-from blockvec.kernels.roofline import Ceilings
 from blockvec.system.frozen import frozen
 
 __all__ = ["Outcome", "Trial", "Variant", "compile_fault", "faults_ahead", "select_fastest", "variants"]
@@ -73,20 +72,18 @@ class Outcome:
         return tuple(trial for trial in self.trials if trial.fault)
 
 
-def variants(
-    problem: Problem, device: DeviceInfo, ceilings: Ceilings | None = None, *, first: int = 10
-) -> list[Variant]:
+def variants(problem: Problem, device: DeviceInfo, *, first: int = 10) -> list[Variant]:
     """List the `first` configurations of all families by their predicted times.
 
     The first is the choice without measurements: that of the first family that supports the problem.
     """
     supporting = [family for family in families_of(problem) if family.supports(problem, device) is None]
     timed = [
-        (family.predict(problem, config, device, ceilings), family.name, config)
+        (family.predict(problem, config, device), family.name, config)
         for family in supporting
         for config in family.configurations(problem, device)
     ]
-    choice = supporting and (supporting[0].name, supporting[0].choose(problem, device, ceilings))
+    choice = supporting and (supporting[0].name, supporting[0].choose(problem, device))
     timed.sort(key=lambda entry: (entry[1:] != choice, entry[0]))
     return [Variant(name, config, time_s, i) for i, (time_s, name, config) in enumerate(timed[:first])]
 

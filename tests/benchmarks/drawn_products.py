@@ -85,7 +85,7 @@ def compiled(
 ) -> tuple[Variant, list[Variant]]:
     """Compile the selected kernel and the first ones of the models; those that fail are left out."""
     choice = selected(problem, name, device)
-    others = variants(problem, device, limits, first=first) if first else []
+    others = variants(problem, device, first=first) if first else []
     known = [v for v in others if (v.kernel, v.config) != (choice.kernel, choice.config)]
     for prefetch_ends in (False, True) if is_view(problem) else ():
         if not prefetch_ends or _shares_sectors(problem):

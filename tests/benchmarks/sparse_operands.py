@@ -20,7 +20,6 @@ from blockvec.kernels.families import SPARSE_FAMILIES, sparse_families_of
 from blockvec.kernels.launch import GRID_HEADER_BYTES
 from blockvec.kernels.measure import Stopwatch, Timing
 from blockvec.kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
-from blockvec.kernels.roofline import Ceilings
 from blockvec.kernels.sparse.family import SparseFamily
 from tests.benchmarks.contest import Variant
 from tests.benchmarks.dense_operands import time_in_turns
@@ -98,24 +97,22 @@ class SparseOperands:
         return lambda: launch(self._X.data.ptr, self._Y.data.ptr, *self._factors, **optional)
 
 
-def variants_of(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Variant]:
+def variants_of(problem: SpmmvProblem, device: DeviceInfo, first: int) -> list[Variant]:
     """List the first configurations of each family by predicted time, after the model's choice."""
     found = [
         (family.name, *timed)
         for family in sparse_families_of(problem)
         if family.supports(problem, device) is None
-        for timed in _ranked(family, problem, device, ceilings)[:first]
+        for timed in _ranked(family, problem, device)[:first]
     ]
     return [Variant(name, config, time_s, place) for place, (name, time_s, config) in enumerate(found)]
 
 
-def _ranked(
-    family: SparseFamily[Any], problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings
-) -> list[tuple[float, Any]]:
+def _ranked(family: SparseFamily[Any], problem: SpmmvProblem, device: DeviceInfo) -> list[tuple[float, Any]]:
     """List a family's choice, then its other configurations by predicted time, the shortest first."""
-    choice = family.choose(problem, device, ceilings)
+    choice = family.choose(problem, device)
     configs = [c for c in family.configurations(problem, device) if family.refuse_sums(problem, c) is None]
-    timed = [(family.predict(problem, config, device, ceilings), config) for config in configs]
+    timed = [(family.predict(problem, config, device), config) for config in configs]
     return sorted(timed, key=lambda pair: (pair[1] != choice, pair[0]))
 
 

@@ -15,7 +15,7 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.elementwise import PhiloxKernel
 from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmttsmProblem
 from tests.benchmarks.kernel_package import archive, pretended_backend, requests, sources, wheel
-from tests.compiled import needs_compiler
+from tests.devices import needs_compiler
 
 PHILOX = PhiloxKernel("float64").source()
 

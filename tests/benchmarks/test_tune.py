@@ -20,11 +20,11 @@ NARROW = SpmmvProblem(10**7, 10**7, 7 * 10**7, 2, "float64", "float64", 2, 2, pa
 
 
 def test_both_families_meet_the_preferred_one_first() -> None:
-    field = variants_of(NARROW, H200, LIMITS, 3)
+    field = variants_of(NARROW, H200, 3)
     assert [variant.kernel for variant in field] == ["spmmv_sell"] * 3 + ["spmmv_csr"] * 3
     assert [variant.place for variant in field] == list(range(6))
     for problem in (replace(NARROW, dots=("xy",)), replace(NARROW, pattern="uneven", longest=10**5)):
-        assert {variant.kernel for variant in variants_of(problem, H200, LIMITS, 3)} == {"spmmv_csr"}
+        assert {variant.kernel for variant in variants_of(problem, H200, 3)} == {"spmmv_csr"}
 
 
 @pytest.mark.parametrize(("sell_s", "winner"), [(0.9, "spmmv_sell"), (0.99, "cusparse"), (1.2, "cusparse")])

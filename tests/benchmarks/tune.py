@@ -87,7 +87,7 @@ def tune(
 ) -> tuple[TsmttsmProblem | TsmmProblem, Outcome | None]:
     """Measure the kernels for a product of blocks and keep the fastest; return what was measured."""
     problem = with_rows(problem)
-    field = variants(problem, backend.device, limits, first=first)
+    field = variants(problem, backend.device, first=first)
     sources = {variant: source_of(problem, variant, backend.device) for variant in field}
     architecture, threads = backend.device.architecture, os.cpu_count() or 1
     faults = faults_ahead(sources.values(), architecture, options().cache_dir, threads)
@@ -111,7 +111,7 @@ def tune_sparse(
     """Measure the kernels for products with a matrix and keep the fastest."""
     kind, gpu = problem.kind, backend._gpu
     others = {c.name: c for c in backend.candidates(kind) if not c.refusal and c.name not in SPARSE_FAMILIES}
-    field = [*map(Variant, others), *variants_of(kind, backend.device, limits, first)]
+    field = [*map(Variant, others), *variants_of(kind, backend.device, first)]
 
     def select() -> Outcome | None:
         setup = SparseOperands(gpu, kind, matrix, others, backend.stopwatch)

@@ -149,13 +149,6 @@ def test_a_bad_variable_leaves_commands_usable() -> None:
     assert all(f"BLOCKVEC_{name}: got" in done.stderr for name in ("THREADS", "VENDOR", "TUNE"))
 
 
-def test_the_environment_reaches_a_new_process() -> None:
-    command = [sys.executable, "-c", "import blockvec; print(blockvec.options().threads)"]
-    environment = os.environ | {"BLOCKVEC_THREADS": "7"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "7\n"
-
-
 @pytest.mark.parametrize("name", config.NEIGHBOURS)
 def test_processes_of_a_computer_divide_its_cores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)

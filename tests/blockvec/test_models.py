@@ -249,12 +249,6 @@ def test_the_laplacian_is_the_kronecker_sum_with_x_fastest() -> None:
     np.testing.assert_array_equal(A.toarray(), (x + y + z).toarray())
 
 
-def test_the_number_of_elements_of_a_stencil_is_what_its_boundary_leaves() -> None:
-    assert models.laplace3d(n=5).nnz == 7 * 125 - 6 * 25
-    assert models.stencil27(n=5).nnz == (3 * 5 - 2) ** 3
-    assert models.stencil27(n=5, periodic=True).nnz == 27 * 125
-
-
 # Disorder
 
 
@@ -295,13 +289,6 @@ def test_clean_graphene_has_its_closed_form_spectrum(nx: int, ny: int) -> None:
     assert_same_spectrum(models.graphene(nx=nx, ny=ny, t=1.5), spectra.graphene_eigenvalues(nx, ny, 1.5))
 
 
-def test_open_graphene_has_three_neighbours_inside_and_a_symmetric_spectrum() -> None:
-    A = models.graphene(nx=7, ny=5, periodic=False)
-    assert np.diff(A.indptr).max() == 3
-    values = values_of(A)
-    np.testing.assert_allclose(values, -values[::-1], rtol=0, atol=1e-13)
-
-
 def test_graphene_has_the_structure_of_the_real_file(matrices: Path) -> None:
     path = matrices / "graphene128x64.mtx"
     real = scipy.io.mmread(path, spmatrix=False).tocsr()
@@ -324,28 +311,6 @@ def test_the_hofstadter_model_has_the_spectrum_of_harpers_equation(nx: int, ny: 
     A = models.hofstadter(nx=nx, ny=ny, p=p, q=q, t=0.5)
     assert A.dtype == np.complex128
     assert_same_spectrum(A, spectra.hofstadter_eigenvalues(nx, ny, p, q, 0.5))
-
-
-def test_without_flux_the_hofstadter_model_is_a_plain_lattice() -> None:
-    A = models.hofstadter(nx=4, ny=5, p=0)
-    laplacian = models.laplace2d(nx=4, ny=5, periodic=True)
-    np.testing.assert_array_equal(A.toarray(), laplacian.toarray() - 4 * np.eye(20))
-
-
-def test_half_a_flux_quantum_gives_the_spectrum_of_dirac_fermions() -> None:
-    kx, ky = np.meshgrid(2 * np.pi * np.arange(3) / 6, 2 * np.pi * np.arange(4) / 4)
-    band = 2 * np.sqrt(np.cos(kx) ** 2 + np.cos(ky) ** 2)
-    assert_same_spectrum(models.hofstadter(nx=6, ny=4, q=2), np.sort([band, -band], axis=None))
-
-
-def test_the_phase_around_every_plaquette_is_the_flux() -> None:
-    nx, ny, p, q = 6, 4, 1, 3
-    H = models.hofstadter(nx=nx, ny=ny, p=p, q=q).toarray()
-    for x, y in itertools.product(range(nx), range(ny)):
-        corners = [(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1), (x, y)]
-        sites = [cx % nx + nx * (cy % ny) for cx, cy in corners]
-        around = math.prod(H[b, a] for a, b in itertools.pairwise(sites))
-        np.testing.assert_allclose(around, np.exp(2j * np.pi * p / q), rtol=1e-14)
 
 
 # Sectors of bit patterns
@@ -430,45 +395,6 @@ def test_one_flipped_spin_is_a_magnon() -> None:
     assert_same_spectrum(A, spectra.magnon_eigenvalues(9, 0.7, -2.0))
 
 
-def test_heisenberg_rings_have_their_known_ground_states() -> None:
-    """Energies by Bethe's ansatz."""
-    for sites, energy in [(2, -1.5), (4, -2.0), (6, -1 - math.sqrt(13) / 2)]:
-        lowest = values_of(models.xxz(sites=sites, up=sites // 2))[0]
-        assert lowest == pytest.approx(energy, abs=1e-13)
-
-
-def test_two_spins_are_a_singlet_and_a_triplet() -> None:
-    np.testing.assert_allclose(
-        values_of(models.xxz(sites=2, up=1, periodic=False)), [-0.75, 0.25], atol=1e-15
-    )
-    np.testing.assert_allclose(models.xxz(sites=2, up=2, periodic=False).toarray(), [[0.25]], atol=1e-15)
-
-
-def test_the_ferromagnet_is_lowest_in_every_sector_and_uniform() -> None:
-    for up in range(9):
-        A = models.xxz(sites=8, up=up, j=-1.0)
-        assert values_of(A)[0] == pytest.approx(-8 / 4, abs=1e-13)
-        np.testing.assert_allclose(A.sum(axis=1), -8 / 4, atol=1e-14)
-
-
-def test_the_heisenberg_spectrum_of_a_sector_contains_that_of_the_next() -> None:
-    """Total spin is conserved: lowering the magnetisation keeps every multiplet and adds new ones."""
-    more = values_of(models.xxz(sites=8, up=4))
-    fewer = values_of(models.xxz(sites=8, up=3))
-    left = more.tolist()
-    for value in fewer:
-        nearest = min(left, key=lambda other: abs(other - value))
-        assert nearest == pytest.approx(value, abs=1e-12)
-        left.remove(nearest)
-
-
-@pytest.mark.parametrize(("sites", "up"), [(10, 5), (16, 8), (18, 4), (60, 2)])
-def test_sectors_have_binomial_dimensions(sites: int, up: int) -> None:
-    A = models.model(f"xxz:sites={sites},up={up}")
-    assert A.shape == (math.comb(sites, up),) * 2
-    assert A.nnz == A.shape[0] + sites * 2 * math.comb(sites - 2, up - 1)
-
-
 # Electrons
 
 
@@ -507,39 +433,6 @@ def test_without_repulsion_electrons_are_free_for_odd_and_even_numbers(
 ) -> None:
     A = models.hubbard(sites=5, up=up, down=down, u=0, t=1.2, periodic=periodic)
     assert_same_spectrum(A, spectra.free_electron_eigenvalues(5, up, down, 1.2, periodic=periodic))
-
-
-def test_two_electrons_on_two_sites_have_four_known_energies() -> None:
-    u, t = 3.0, 0.7
-    root = math.sqrt(u**2 + 16 * t**2)
-    A = models.hubbard(sites=2, up=1, down=1, u=u, t=t, periodic=False)
-    assert_same_spectrum(A, np.array([(u - root) / 2, 0.0, u, (u + root) / 2]))
-
-
-def test_the_hubbard_chain_is_a_kronecker_sum_plus_repulsion() -> None:
-    sites, up, down, u = 5, 2, 3, 4.0
-    T_up = models.hubbard(sites=sites, up=up, down=0, u=0).toarray()
-    T_down = models.hubbard(sites=sites, up=0, down=down, u=0).toarray()
-    H = models.hubbard(sites=sites, up=up, down=down, u=u).toarray()
-    difference = H - np.kron(T_up, np.eye(len(T_down))) - np.kron(np.eye(len(T_up)), T_down)
-    doubly = np.diagonal(difference) / u
-    np.testing.assert_array_equal(difference, np.diag(u * doubly))
-    assert set(doubly) == {0.0, 1.0, 2.0}
-
-
-def test_a_strong_repulsion_leaves_the_heisenberg_chain() -> None:
-    """At half filling H -> 4 t^2 / u (S S - 1/4) up to O(t^4 / u^3) as u grows."""
-    u, sites = 400.0, 4
-    lowest = values_of(models.hubbard(sites=sites, up=2, down=2, u=u))[0]
-    heisenberg = values_of(models.xxz(sites=sites, up=2))[0] - sites / 4
-    assert lowest == pytest.approx(4 / u * heisenberg, rel=20 / u**2 + 1e-9)
-
-
-def test_antiperiodic_levels_lie_between_the_periodic_ones() -> None:
-    np.testing.assert_allclose(spectra.chain_levels(4), [-2, 0, 0, 2], atol=1e-15)
-    np.testing.assert_allclose(
-        spectra.chain_levels(4, antiperiodic=True), np.sqrt(2) * np.array([-1, -1, 1, 1])
-    )
 
 
 @pytest.mark.parametrize("spec", ["hubbard:sites=4,up=2,down=2,U=1e308", "anderson:n=4,disorder=1e309"])

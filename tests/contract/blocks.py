@@ -6,20 +6,23 @@ import contextlib
 import itertools
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, array_namespace
 from blockvec.backends import backend_for, is_cupy
+from blockvec.kernels.roofline import Ceilings
 from blockvec.parallel import PeerError
 from blockvec.parallel.communicator import in_rank_order
 from tests.blocks import draw
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
+CEILINGS = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)  # that nobody measured
 MAX_WORK = 1_500_000  # multiply-adds of a reference product in extended precision
 
 dtypes = st.sampled_from(DTYPES)
@@ -151,6 +154,46 @@ def is_close(result: Any, expected: Any, scale: Any, dtype: Any, ulps: float = 8
     """Whether |result - expected| <= ulps u scale in every element."""
     difference = np.abs(extended(host(result)) - extended(np.asarray(expected)))
     return bool((difference <= ulps * unit_roundoff(dtype) * np.abs(scale) + np.finfo(dtype).tiny).all())
+
+
+FORMS = (sp.csr_array, sp.csc_array, sp.coo_array, sp.csr_matrix, sp.csc_matrix, sp.coo_matrix)
+
+
+def untidy(dense: np.ndarray, form: Any, *, writeable: bool = True) -> Any:
+    """A sparse matrix with each entry a in two parts, 3 a and -2 a, at random places of its row or column."""
+    entries = sp.coo_array(dense)
+    data = np.concatenate([3 * entries.data, -2 * entries.data])
+    rows, columns = (np.tile(places, 2) for places in entries.coords)
+    kind = form(dense.shape).format
+    major, minor = (columns, rows) if kind == "csc" else (rows, columns)
+    keys = np.random.default_rng(0).random(len(data))
+    order = np.argsort(keys) if kind == "coo" else np.lexsort((keys, major))
+    data, major, minor = data[order], major[order], minor[order]
+    if kind == "coo":
+        A = form((data, (major, minor)), shape=dense.shape)
+    else:
+        pointers = np.searchsorted(major, np.arange(dense.shape[kind == "csc"] + 1))
+        A = form((data, minor, pointers), shape=dense.shape)
+    assert not A.has_canonical_format
+    for array in arrays_of(A):
+        array.flags.writeable = writeable
+    return A
+
+
+def arrays_of(A: Any) -> tuple[np.ndarray, ...]:
+    """What a matrix consists of."""
+    return (A.data, *A.coords) if A.format == "coo" else (A.data, A.indices, A.indptr)
+
+
+@contextlib.contextmanager
+def kept(*matrices: Any) -> Iterator[None]:
+    """Assert that matrices consist of the same arrays afterwards, and these of the same bits."""
+    before = [[(array, array.tobytes()) for array in arrays_of(A)] for A in matrices]
+    yield
+    for A, arrays in zip(matrices, before, strict=True):
+        for now, (array, bits) in zip(arrays_of(A), arrays, strict=True):
+            assert now is array, f"{type(A).__name__}: an array is another one"
+            assert now.tobytes() == bits, f"{type(A).__name__}: an array was written to"
 
 
 class Hub:

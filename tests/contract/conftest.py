@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from blockvec.backends import backend_for
-from blockvec.kernels.roofline import Ceilings
 from blockvec.system.config import options, set_default_options
+from tests.contract.blocks import CEILINGS
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,8 @@ def backend(device: str) -> Any:
 @pytest.fixture
 def known_ceilings(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings on record, so that a test of profiles need not measure any."""
-    known = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)
     profile = importlib.import_module("blockvec.operations.profile")
-    monkeypatch.setitem(profile.known_ceilings, backend.device.fingerprint, known)
+    monkeypatch.setitem(profile.known_ceilings, backend.device.fingerprint, CEILINGS)
 
 
 @pytest.fixture(scope="module", params=["never", "always"])

@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-import blockvec
 from blockvec import BlockVector
 from blockvec.errors import DTypeError, LayoutError
 from tests.contract.blocks import DTYPES, dtypes, host, layouts, on, seeds, values
@@ -246,13 +245,6 @@ def test_a_block_is_no_sequence_and_has_no_truth_value(device: str) -> None:
         V + "text"
     with pytest.raises(TypeError):
         V @ "text"
-
-
-def test_the_namespace_of_a_small_result_is_the_device_s(device: str) -> None:
-    V = BlockVector.zeros(3, 2, device=device)
-    xp = blockvec.array_namespace(V.gram())
-    assert xp is V.backend.xp
-    assert xp.__name__ == ("numpy" if device == "cpu" else "cupy")
 
 
 def test_steps_in_ranges_are_refused_with_the_remedy(device: str) -> None:

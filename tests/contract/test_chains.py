@@ -155,7 +155,7 @@ def test_solvers_find_the_copies_that_the_matrix_has(device: str, spec: str, k: 
 
 
 def test_filters_in_single_precision_take_a_chain(device: str) -> None:
-    spec, k = "xxz:sites=14,up=7", 4
+    spec, k = "xxz:sites=12,up=6", 4
     S = models.operator(spec, device=device)
     w = eigsh(S, k=k, which="SA", method="filter", precision="mixed", tol=1e-8, return_eigenvectors=False)
     np.testing.assert_allclose(

@@ -66,18 +66,6 @@ def test_the_options_exclude_kernels_of_vendors_and_with_three_real_products() -
 
 
 @pytest.mark.usefixtures("known_ceilings")
-def test_profiles_nest_and_end_with_their_block(device: str) -> None:
-    V = BlockVector.random(100, 2, rng=0, device=device)
-    with blockvec.profile() as outer:
-        V.gram()
-        with blockvec.profile() as inner:
-            V.gram()
-        V.gram()
-    assert inner.rows()[0]["calls"] == 1
-    assert outer.rows()[0]["calls"] == 2
-
-
-@pytest.mark.usefixtures("known_ceilings")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_explanation_names_the_kernel_that_then_runs(device: str, dtype: str) -> None:
     V = BlockVector.random(200000, 3, dtype, rng=0, device=device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,17 @@ import numpy as np
 import pytest
 
 from blockvec import models
+from blockvec.backends import backend_for
 from solvers import eigsh
-from tests import distributed, distributed_policies, distributed_solvers
-from tests.contract.blocks import in_parallel
+from tests import distributed, distributed_solvers
+from tests.contract.blocks import CEILINGS, in_parallel
+
+
+@pytest.fixture(autouse=True)
+def known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceilings of the host on record."""
+    profile = importlib.import_module("blockvec.operations.profile")
+    monkeypatch.setitem(profile.known_ceilings, backend_for("cpu").device.fingerprint, CEILINGS)
 
 
 @pytest.mark.parametrize("name", distributed.WORKS)
@@ -24,12 +33,6 @@ def test_split_blocks(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", distributed_solvers.WORKS)
 def test_split_solves(name: str, tmp_path: Path) -> None:
     in_parallel(2, lambda comm: distributed_solvers.WORKS[name](comm, tmp_path))
-
-
-@pytest.mark.parametrize("name", distributed_policies.WORKS)
-def test_split_orthogonalisation(name: str, tmp_path: Path) -> None:
-    for size in (2, 3):
-        in_parallel(size, lambda comm: distributed_policies.WORKS[name](comm, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["lanczos", "jd"])

@@ -53,31 +53,6 @@ def test_exact_operands_give_exact_products_at_any_row_count(
     assert np.array_equal(host(V.dot(W, conj=conj)), expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("M", "N"), [(1, 1), (3, 2), (8, 8), (5, 17)])
-def test_exact_operands_give_exact_products_over_many_rows(device: str, dtype: str, M: int, N: int) -> None:
-    K = 250007
-    rng = np.random.default_rng(M)
-    A, B = exact_values(rng, (K, M), dtype), exact_values(rng, (K, N), dtype)
-    V, W = Guarded(A, device, Layout(1, 2)).block, Guarded(B, device).block
-    assert np.array_equal(host(V.H @ W), A.conj().T.astype(complex) @ B)
-    assert np.array_equal(host(V.gram()), A.conj().T.astype(complex) @ A)
-
-
-@pytest.mark.parametrize("left", DTYPES)
-@pytest.mark.parametrize("right", DTYPES)
-@pytest.mark.parametrize("K", [700, 20011])
-def test_all_pairs_of_types_are_multiplied(device: str, left: str, right: str, K: int) -> None:
-    rng = np.random.default_rng(2)
-    A, B = exact_values(rng, (K, 3), left), exact_values(rng, (K, 4), right)
-    C = exact_values(rng, (3, 4), np.result_type(left, right))
-    for layout in (PLAIN, Layout(2, 1)):
-        V, W, out = Guarded(A, device, layout).block, Guarded(B, device, layout).block, on(device, C)
-        V.dot(W, alpha=2, beta=-1, out=out)
-        assert np.array_equal(host(out), 2 * A.conj().T.astype(complex) @ B - C)
-        assert np.array_equal(host(V.T @ W), A.T.astype(complex) @ B)
-
-
 @given(sizes(), st.booleans(), dtypes, dtypes, layouts, complex_factors, complex_factors, seeds)
 def test_alpha_and_beta_update_an_output_as_the_formula_says(
     device: str,
@@ -126,13 +101,6 @@ def test_a_gram_matrix_is_hermitian_to_the_last_bit(
     G = host(Guarded(A, device, layout).block.gram())
     assert np.array_equal(G, G.conj().T)
     assert Reference.of(adjoint(A, True), A, dtype).accepts(G)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_large_gram_matrix_is_hermitian_to_the_last_bit(device: str, dtype: str) -> None:
-    A = values(np.random.default_rng(3), (60013, 13), dtype)
-    G = host(BlockVector(on(device, A)).gram())
-    assert np.array_equal(G, G.conj().T)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])

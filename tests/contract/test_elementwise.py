@@ -17,7 +17,6 @@ from tests.contract.blocks import (
     DTYPES,
     Guarded,
     Layout,
-    adjoint,
     complex_factors,
     dtypes,
     exact_values,
@@ -316,14 +315,6 @@ def test_in_place_operators_keep_the_memory(device: str, dtype: str) -> None:
     assert V.array is data
     assert np.array_equal(host(V), (((X + Y) - 2 * Y) * 2 / 4 + 1) * Y)
     assert frame.is_untouched_outside()
-
-
-def test_gram_and_norms_agree(device: str) -> None:
-    X = values(np.random.default_rng(11), (901, 6), "complex128")
-    V = BlockVector(on(device, X))
-    exact = np.sqrt(np.diagonal(adjoint(extended(X), True) @ extended(X)).real)
-    assert is_close(np.sqrt(np.diagonal(host(V.gram())).real), exact, exact, "complex128", ulps=200)
-    assert is_close(V.norms(), exact, exact, "complex128", ulps=200)
 
 
 @given(st.integers(1, 300), st.booleans(), st.sampled_from(["float32", "float64"]), seeds)

@@ -26,19 +26,13 @@ FEW = (
     "limits_and_callbacks_stop_all_processes",
     "different_arguments_are_refused_on_all_processes",
     "a_failure_anywhere_ends_the_solve_everywhere",
+    "processes_of_a_host_share_memory",
+    "failures_between_gpus_end_all_processes",
 )
 
 
 def test_two_processes_that_split_rows(under_mpi: Callable[..., str], tmp_path: Path) -> None:
     assert f"{len(FEW)} passed" in under_mpi(2, "-m", "tests.under_mpi", str(tmp_path), *FEW)
-
-
-def test_processes_of_a_host_share_memory(under_mpi: Callable[..., str]) -> None:
-    assert "passed" in under_mpi(2, "-m", "mpi4py", "-m", "tests.host_memory")
-
-
-def test_failures_between_gpus_end_all_processes(under_mpi: Callable[..., str]) -> None:
-    assert "passed" in under_mpi(2, "-m", "mpi4py", "-m", "tests.pretended_nccl")
 
 
 def test_the_command_speaks_once_for_all_processes(under_mpi: Callable[..., str], tmp_path: Path) -> None:

@@ -187,11 +187,3 @@ inline void mma_m16n8k4(double (&c_top)[2], double (&c_bottom)[2], const double 
                         const double (&b)[1]) {
     emulator::multiply<1>({c_top, c_bottom, top, bottom, b});
 }
-inline void mma_m16n8k8(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[2], const double (&bottom)[2],
-                        const double (&b)[2]) {
-    emulator::multiply<2>({c_top, c_bottom, top, bottom, b});
-}
-inline void mma_m16n8k16(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[4], const double (&bottom)[4],
-                        const double (&b)[4]) {
-    emulator::multiply<4>({c_top, c_bottom, top, bottom, b});
-}

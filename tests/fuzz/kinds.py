@@ -24,18 +24,13 @@ from scipy.sparse.linalg import LinearOperator
 import blockvec
 from blockvec import BlockVector, as_operator, models
 from blockvec.__main__ import main as blockvec_main
+from blockvec.backends.host.backend import HOST
 from blockvec.errors import BlockvecError
-from blockvec.io import load_block
-from blockvec.kernels import device, records
-from blockvec.kernels.build import machine_code
-from blockvec.kernels.families import FAMILIES
-from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
-from blockvec.kernels.selection import Selection, choose, record_measured
-from blockvec.kernels.selection import measured as measured_kernel
-from blockvec.operations.profile import ceilings, known_ceilings
+from blockvec.operations.profile import known_ceilings
 from blockvec.system import config
 from solvers import eigsh
 from solvers.__main__ import main as eigs_main
+from tests.contract.blocks import CEILINGS
 from tests.fuzz.damage import TEXTS, altered, altered_array, damaged, odd_value, packed
 
 
@@ -157,24 +152,6 @@ def _petsc(draw: random.Random, A: np.ndarray) -> bytes:
     return numbers.tobytes() + rows.data.astype(value).tobytes()
 
 
-def block_files(folder: Path) -> Draw:
-    """Files of blocks whose header or data are damaged."""
-    path = folder / "work" / "block.npy"
-
-    def draw_one(draw: random.Random) -> Input:
-        array = np.ones(
-            (draw.randint(0, 4), draw.randint(0, 3)), draw.choice(("float32", "complex128", "int8"))
-        )
-        stream = io.BytesIO()
-        np.lib.format.write_array(stream, array.T if draw.random() < 0.3 else array)
-        path.write_bytes(data := damaged(draw, stream.getvalue()))
-        mmap = draw.random() < 0.3
-        load = (lambda: load_block(path, mmap=True)) if mmap else (lambda: BlockVector.load(path))
-        return Input(repr(data), lambda: load() is None or None)
-
-    return draw_one
-
-
 SOLVES: tuple[dict[str, Any], ...] = (
     {"which": "SA", "method": "lanczos", "block_size": 2, "ncv": 14},
     {"which": "SA", "method": "filter", "block_size": 2, "ncv": 16},
@@ -211,14 +188,8 @@ def checkpoints(folder: Path) -> Draw:
         (folder / "work" / name).write_bytes(data)
 
         def resume() -> str:
-            result = eigsh(
-                A,
-                **common,
-                **options,
-                checkpoint=folder / "work" / "run",
-                on_unconverged="return",
-                maxiter=60,
-            )
+            state = folder / "work" / "run"
+            result = eigsh(A, **common, **options, checkpoint=state, on_unconverged="return", maxiter=60)
             if not result.converged.all():
                 return "unconverged"
             values = np.r_[truth[:2], truth[-2:]] if options.get("which") == "BE" else truth[:4]
@@ -253,108 +224,16 @@ def _altered_members(draw: random.Random, data: bytes) -> bytes:
     return stream.getvalue()
 
 
-# Caches
-
-
-class _MissingError(Exception):
-    """Stands for a measurement: the cache did not serve."""
-
-
-class _Unmeasured:
-    """A device whose ceilings nobody measures."""
-
-    device = device.host_device(cores=1)
-    stopwatch = None
-
-    def ceiling_probes(self) -> Any:
-        raise _MissingError
-
-
-def caches(folder: Path) -> Draw:
-    """Damaged files in the cache folder: measured kernels, ceilings and compiled kernels."""
-    gpu = dataclasses.replace(device.H200, architecture="sm_90a")
-    problems = (
-        TsmttsmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8),
-        TsmmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8),
-    )
-    names = ("tsmttsm_mma", "tsmm_mma")
-    source = 'extern "C" __global__ void nothing() {}'
-    rates = {"read_gb_s": 9.0, "write_gb_s": 8.0, "copy_gb_s": 7.0, "l2_gb_s": 30.0}
-    measured = {"ceilings": rates | {"gflop_s": {"float64": 50.0}, "mixed_gb_s": [[0.5, 7.5]]}}
-    number = 0
-
-    def store(kind: int, cache: Path) -> None:
-        if kind == 0:
-            key = _Unmeasured.device.fingerprint
-            records.store(cache / "ceilings" / key, key, measured)
-        elif kind == 1:
-            machine_code(source, "sm_90", cache_dir=cache)
-        else:
-            found: dict[Any, Selection] = {
-                problem: choose(FAMILIES[name], problem, gpu)
-                for problem, name in zip(problems, names, strict=True)
-            }
-            record_measured(found, gpu)
-
-    def load(kind: int, cache: Path) -> str | None:
-        if kind == 0:
-            with contextlib.suppress(_MissingError):
-                found = ceilings(_Unmeasured(), refresh=False)  # type: ignore[arg-type]
-                assert 0 < found.read_gb_s < float("inf")
-                return "found"
-            return "missing"
-        if kind == 1:
-            return "found" if machine_code(source, "sm_90", cache_dir=cache).image else "missing"
-        for problem, name in zip(problems, names, strict=True):
-            known = measured_kernel(problem, gpu)
-            if known is not None and known.config is not None:
-                assert FAMILIES[known.kernel].refuse(problem, known.config, gpu) is None
-            choose(FAMILIES[name], problem, gpu)
-        return None
-
-    def draw_one(draw: random.Random) -> Input:
-        nonlocal number
-        number += 1
-        kind = draw.randrange(3)
-        cache = folder / "caches" / str(number)
-        with blockvec.option_context(cache_dir=folder / "caches" / f"{number}-whole"):
-            store(kind, config.options().cache_dir)
-            for file in sorted(config.options().cache_dir.rglob("*")):
-                if file.is_file():
-                    copy = cache / file.relative_to(config.options().cache_dir)
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    fields, payload = records.load(file, file.name) or ({}, b"")
-                    changed = altered(draw, fields)
-                    if draw.random() < 0.5 and isinstance(changed, dict):
-                        records.store(copy, copy.name, changed, payload)
-                    else:
-                        copy.write_bytes(damaged(draw, file.read_bytes()))
-
-        def read() -> str | None:
-            known_ceilings.clear()
-            with blockvec.option_context(cache_dir=cache):
-                return load(kind, cache)
-
-        return Input(f"{('ceilings', 'kernel', 'measured')[kind]} in {cache}", read, refusals=())
-
-    return draw_one
-
-
 # Arguments
 
 
 def eigsh_arguments(folder: Path) -> Draw:
     """Calls of eigsh with one to three arguments of other types, sizes and values."""
     matrices: dict[str, Any] = {}
-    for name, A in (
-        ("real", models.model("laplace2d:nx=6,ny=5")),
-        ("complex", models.hofstadter(nx=6, ny=5)),
-    ):
+    for name, A in {"real": models.laplace2d(nx=6, ny=5), "complex": models.hofstadter(nx=6, ny=5)}.items():
         matrices |= {name: A, f"{name} dense": A.toarray(), f"{name} coo": A.tocoo()}
-        matrices[f"{name} operator"] = as_operator(A)
-        matrices[f"{name} linear operator"] = LinearOperator(
-            A.shape, matvec=A.dot, matmat=A.dot, dtype=A.dtype
-        )
+        linear = LinearOperator(A.shape, matvec=A.dot, matmat=A.dot, dtype=A.dtype)
+        matrices |= {f"{name} operator": as_operator(A), f"{name} linear operator": linear}
     reasonable: dict[str, tuple[Any, ...]] = {
         "k": (1, 2, 5, 29, 30, 31),
         "which": ("LM", "SA", "LA", "BE", "SM"),
@@ -420,21 +299,10 @@ def block_arguments(folder: Path) -> Draw:
     operator = as_operator(models.model("laplace2d:nx=4,ny=3"))
     arrays: tuple[Any, ...] = (
         *(np.ones((12, 3)), np.ones((12, 3), "float32"), np.ones((12, 3), "complex64"), np.ones((12, 1))),
-        *(
-            np.ones(12),
-            np.ones((0, 3)),
-            np.ones((12, 0)),
-            np.ones((3, 3)),
-            np.asfortranarray(np.ones((12, 3))),
-        ),
-        *(np.ones((12, 6))[:, ::2], np.ones((12, 6))[:, 1:4], np.ones((24, 3))[::2], np.ones((3, 12)).T),
-        *(np.ones((12, 3), int), np.ones((12, 3), bool), np.ones((12, 3), object), np.ones((2, 2, 2))),
-        *(
-            np.full((12, 3), np.nan),
-            np.ones((12, 3), ">f8"),
-            np.ma.ones((12, 3)),
-            np.ones((12, 3), "float16"),
-        ),
+        *(np.ones(12), np.ones((0, 3)), np.ones((12, 0)), np.ones((3, 3)), np.ones((3, 12)).T),
+        *(np.ones((12, 6))[:, ::2], np.ones((12, 6))[:, 1:4], np.ones((24, 3))[::2], np.ones((2, 2, 2))),
+        *(np.ones((12, 3), int), np.ones((12, 3), bool), np.ones((12, 3), object), np.ones((12, 3), ">f8")),
+        *(np.full((12, 3), np.nan), np.ma.ones((12, 3)), np.ones((12, 3), "float16")),
         *(sp.eye_array(12), sp.eye_array(3, format="csr"), [[1.0, 2.0]] * 12, operator, "text", None),
     )
 
@@ -474,20 +342,13 @@ def block_arguments(folder: Path) -> Draw:
         "zeros(x, y)": (lambda V, x, y: BlockVector.zeros(x, y), wrong),
         "random(3, 2, rng=x)": (lambda V, x, y: BlockVector.random(3, 2, rng=x), numpys),
         "options(threads=x)": (lambda V, x, y: config._replace(config.options(), {"threads": x}), wrong),
-        "options(tune_budget_s=x)": (
-            lambda V, x, y: config._replace(config.options(), {"tune_budget_s": x}),
-            wrong,
-        ),
     }
 
     def draw_one(draw: random.Random) -> Input:
         name = draw.choice(sorted(calls))
         call, refusals = calls[name]
-        V, x, y = (
-            BlockVector(np.ones((12, 3), draw.choice(("float64", "complex64")))),
-            operand(draw),
-            operand(draw),
-        )
+        V = BlockVector(np.ones((12, 3), draw.choice(("float64", "complex64"))))
+        x, y = operand(draw), operand(draw)
         if "zeros" in name:  # sizes up to the bound on memory are no error
             x, y = (min(v, 10**15) if type(v) is int and v > 1000 else v for v in (x, y))
         text = f"{name} with x = {x!r} ({type(x).__name__}), y = {y!r} ({type(y).__name__}), V {V!r}"
@@ -512,14 +373,14 @@ def commands(folder: Path) -> Draw:
         "numbers.npz": b"PK\x03\x04 not ours",
         "a.mtx": b"%%MatrixMarket matrix coordinate real symmetric\n3 3 3\n1 1 2\n2 2 3\n3 3 5\n",
         "broken.mtx": b"%%MatrixMarket matrix coordinate real general\n3 3 9\n1 1 2\n",
-        "results.json": b'{"records": []}',
     }
     (work / "folder").mkdir(exist_ok=True)
     writable = ("new.npz", "new.png", "new.json", "new.svg", "x.bogus")
+    known_ceilings[HOST.device.fingerprint] = CEILINGS
     paths = (*writable, *bystanders, "folder", "folder/", "no/such/file.npz", "", ".", "-", "a" * 300)
     texts = [text for text in TEXTS if "\0" not in text]  # no process is given one
     matrices = ("laplace1d:n=30", "laplace2d:n=8", "xxz:sites=6,up=3", "hofstadter:nx=6,ny=5", "a.mtx")
-    known = {name: _options(_help(name)) for name in ("eigs", "info", "bench", "tune", "explain", "plot")}
+    known = {name: _options(_help(name)) for name in ("eigs", "info", "bench", "explain")}
     outputs = {"--save", "--plot", "--json", "--output", "-o", "--checkpoint"}
     good: dict[str, tuple[str, ...]] = {
         "-k": ("1", "3", "30"),
@@ -553,18 +414,16 @@ def commands(folder: Path) -> Draw:
                 file.unlink()
         for name, content in bystanders.items():
             (work / name).write_bytes(content)
-        program = draw.choice(("eigs", "eigs", "eigs", "explain", "explain", "bench", "plot", "tune", "info"))
+        program = draw.choice(("eigs", "eigs", "eigs", "explain", "explain", "bench", "info"))
         operands = {
             "eigs": [draw.choice((*matrices, *matrices, *paths, *texts))],
             "explain": [draw.choice(("dot", "combine", "apply", *texts))],
-            "plot": [draw.choice(("results.json", *paths))],
         }.get(program, [])
         argv = [operand for operand in operands if draw.random() < 0.97]
         given: list[tuple[str, str]] = []
-        for option, takes in draw.sample(
-            sorted(known[program].items()), min(len(known[program]), draw.randint(0, 4))
-        ):
-            if option in ("--measure", "--sparse"):
+        options = sorted(known[program].items())
+        for option, takes in draw.sample(options, min(len(options), draw.randint(0, 4))):
+            if option == "--measure":
                 continue  # minutes of measuring, as asked
             argv.append(option)
             if takes:
@@ -577,10 +436,8 @@ def commands(folder: Path) -> Draw:
         if program != "eigs":
             argv.insert(0, program)
         named = {Path(work, text) for option, text in given if option in outputs}
-        kept = {
-            Path(work, text) for option, text in given if option == "--checkpoint" and text in bystanders
-        } - {Path(work, text) for option, text in given if option in outputs - {"--checkpoint"}}
-        pictures = {path.with_suffix(".svg") for path in work.glob("*.json")} if program == "plot" else set()
+        written = {Path(work, text) for option, text in given if option in outputs - {"--checkpoint"}}
+        kept = {Path(work, text) for option, text in given if text in bystanders} - written
         stages = {Path(f"{path}{stage}") for path in named for stage in STAGES}
 
         def execute() -> str:
@@ -597,7 +454,7 @@ def commands(folder: Path) -> Draw:
                 assert len(err.getvalue()) < 15_000, "a message of 15000 characters"
             return f"exit {code}"
 
-        return Input(f"{program}: {argv}", execute, (), frozenset((named | stages | pictures) - kept))
+        return Input(f"{program}: {argv}", execute, (), frozenset((named | stages) - kept))
 
     return draw_one
 
@@ -615,25 +472,7 @@ def _options(text: str) -> dict[str, bool]:
     return {option: bool(value) for option, value in found if option not in ("--help", "-h", "--version")}
 
 
-def environments(folder: Path) -> Draw:
-    """Environment variables with texts that are no options."""
-
-    def draw_one(draw: random.Random) -> Input:
-        texts = (*TEXTS[:-1], "~nosuchuser/cache", "/proc/cache", "0.5", "auto", "cached")
-        environ = {name: draw.choice(texts) for name in sorted(config.VARIABLES) if draw.random() < 0.6}
-
-        def read() -> None:
-            config.options_from_environment(environ)
-
-        return Input(str(environ), read)
-
-    return draw_one
-
-
 KINDS: dict[str, Callable[[Path], Draw]] = {
     kind.__name__: kind
-    for kind in (
-        *(model_strings, matrix_files, block_files, checkpoints, caches),
-        *(eigsh_arguments, block_arguments, commands, environments),
-    )
+    for kind in (*(model_strings, matrix_files, checkpoints, eigsh_arguments, block_arguments, commands),)
 }

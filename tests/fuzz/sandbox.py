@@ -72,7 +72,8 @@ class Watch:
         if isinstance(path, str | bytes | os.PathLike):
             with contextlib.suppress(ValueError):
                 whole = Path(os.path.abspath(os.fsdecode(path)))
-                if not whole.is_relative_to(self._folder) and str(whole) != os.devnull:
+                allowed = any(whole.is_relative_to(place) for place in (self._folder, *self._ignored))
+                if not allowed and str(whole) != os.devnull:
                     self._outside.append(f"{event} {whole}")
 
     def snapshot(self) -> dict[Path, str]:

@@ -1,7 +1,7 @@
-"""Run inputs of one kind in this process: ``python -m tests.fuzz.worker KIND FIRST SECONDS COUNT FOLDER``.
+"""Run inputs: ``python -m tests.fuzz.worker FIRST SECONDS COUNT FOLDER KIND ...``, a process per kind.
 
-Prints the number of each input before it runs, so that the last line names one that ends the process, and at
-last one JSON line with the counts and the failures.
+Each writes to FOLDER/KIND.txt the number of each input before it runs, so that the last line names one that
+ends the process, and at last one JSON line with the counts and the failures.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from tests.fuzz.kinds import KINDS, Input
 MOST_FAILURES = 5
 
 
-def main(kind: str, first: int, seconds: float, count: int, folder: Path) -> None:
+def run_kind(kind: str, first: int, seconds: float, count: int, folder: Path) -> None:
     """Run inputs `first` and following: `count` of them, or as many as `seconds` allow."""
     warnings.simplefilter("ignore")
-    for name in ("work", "caches", "home"):
-        (folder / name).mkdir()
+    (folder / "work").mkdir(parents=True)
     os.chdir(folder / "work")
     prepare = KINDS[kind]
     run = prepare(folder)
     for warm in range(10):  # imports, threads and tables are no growth
         with contextlib.suppress(Exception), sandbox.limited_time():
             run(random.Random(f"{kind}:warm {warm}")).execute()
-    watch = sandbox.Watch(folder, ignored=[folder / "caches", folder / "home"])
+    watch = sandbox.Watch(folder, ignored=[folder.parent / "home"])
     sandbox.limit_memory()
     outcomes: collections.Counter[str] = collections.Counter()
     failures: list[str] = []
@@ -78,5 +77,18 @@ def _outcome(given: Input) -> str:
         return type(error).__name__
 
 
+def main(first: int, seconds: float, count: int, folder: Path, *kinds: str) -> None:
+    """Run the inputs of each kind in a copy of this process, which has imported everything."""
+    (folder / "home").mkdir()
+    for kind in kinds:
+        child = os.fork()
+        if child == 0:
+            output = os.open(folder / f"{kind}.txt", os.O_WRONLY | os.O_CREAT)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            run_kind(kind, first, seconds, count, folder / kind)
+        os.waitpid(child, 0)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
+    main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), *sys.argv[5:])

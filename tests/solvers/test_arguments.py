@@ -14,7 +14,7 @@ import blockvec
 from blockvec.errors import DTypeError, OptionError
 from blockvec.models import model
 from solvers import JacobiDavidsonOptions, count_eigenvalues, eigsh, memory_needed
-from solvers.preparation import Prepared
+from solvers.stages.run import Task
 
 GRID = model("laplace2d:n=30")
 # Ways to write a number: each has to lead to the same bits.
@@ -92,12 +92,12 @@ def test_every_way_to_write_k_takes_the_same_path_beside_a_mass_matrix(
     M = sp.diags_array([np.full(1199, 0.1), np.linspace(1, 2, 1200), np.full(1199, 0.1)], offsets=[-1, 0, 1])
     forms = []
 
-    def described(self: Prepared) -> None:
-        assert self.task.form is not None
-        forms.append((self.task.problem.k, self.task.form.is_direct))
+    def described(task: Task) -> None:
+        assert task.form is not None
+        forms.append((task.problem.k, task.form.is_direct))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Prepared, "solve", described)
+    monkeypatch.setattr("solvers.call.run_stages", described)
     for k in (380, 380.0, np.int64(380), np.array(380), np.float32(380), 4):
         with pytest.raises(KeyboardInterrupt):
             eigsh(A, k, M=M.tocsr(), sigma=0.3)

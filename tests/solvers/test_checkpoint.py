@@ -261,22 +261,6 @@ def test_a_checkpoint_that_a_solve_in_stages_does_not_use_is_left(
     assert [path.name for path in tmp_path.iterdir()] == [written.name]
 
 
-@pytest.mark.parametrize("restart", [0, 2])
-def test_a_file_written_by_another_program_during_a_run_is_left_and_the_run_goes_on(
-    restart: int, tmp_path: Path
-) -> None:
-    A, path = models.model("laplace3d:n=8"), tmp_path / "run"
-
-    def write(state: IterationState) -> None:
-        if state.restart == restart:
-            path.write_bytes(FOREIGN)
-
-    with pytest.warns(UserWarning, match="another program has written it"):
-        result = solve(A, which="SA", method="lanczos", block_size=2, checkpoint=path, callback=write)
-    assert result.converged.all()
-    assert path.read_bytes() == FOREIGN
-
-
 def test_a_checkpoint_that_cannot_be_written_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +325,7 @@ def test_a_changed_entry_or_version_is_noticed(written: Path, monkeypatch: pytes
     A[7, 7] *= 1 + 1e-6
     with pytest.raises(OptionError, match="another matrix of the same size"):
         solve(A.tocsr(), checkpoint=written, **FOR)
-    monkeypatch.setattr("solvers.drivers.__version__", "99.0")
+    monkeypatch.setattr("solvers.stages.drivers.__version__", "99.0")
     with pytest.raises(OptionError, match=r"blockvec = '.*', now it is '99\.0'"):
         solve(models.model("laplace2d:n=20"), checkpoint=written, **FOR)
 

@@ -13,8 +13,8 @@ import scipy.sparse as sp
 
 from blockvec import models
 from solvers import EigenResult, eigsh
-from solvers.combine import lacks, one_after_other
 from solvers.iterations.rayleigh_ritz import Selection, select
+from solvers.stages.combine import lacks, one_after_other
 from solvers.transform import solution
 from solvers.transform.spectral_map import SpectralMap
 

@@ -10,8 +10,8 @@ from scipy.sparse.linalg import aslinearoperator
 
 from blockvec import BlockVector, as_operator, eigsh
 from blockvec.models import model
-from solvers.dense import SELECTIVE_ROWS, dense_eigenpairs, selected_eigenpairs
 from solvers.iterations.rayleigh_ritz import select
+from solvers.stages.dense import SELECTIVE_ROWS, dense_eigenpairs, selected_eigenpairs
 
 N = SELECTIVE_ROWS + 10
 

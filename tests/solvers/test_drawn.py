@@ -19,6 +19,7 @@ from tests.drawn import matrices, oracle
 from tests.drawn.judge import attempt, is_accepted, judge, judge_count
 from tests.drawn.pool import run
 from tests.drawn.problems import KINDS, Draw, build
+from tests.pretended_gpu import pretended_gpu
 
 SAMPLE = {"doubled": 70, "generalised": 80, "sizeable": 10, "single": 20, "penalty": 10}
 SMALL = 250  # rows of the sample
@@ -254,3 +255,11 @@ def test_processes_judge_calls_and_outlive_one_that_takes_too_long(monkeypatch: 
     (late,) = run(calls[:1], limit_s=1e-4, **how)
     assert late["outcome"] == "refused"
     assert "s of computing" in late["reason"]
+
+
+@pytest.mark.parametrize("seed", [70113, 70179, 70339])
+def test_named_methods_fill_the_space_of_a_small_matrix_on_a_gpu(seed: int) -> None:
+    # Blocks of a GPU end in columns of zeros, which took the room of the last directions.
+    with pretended_gpu():
+        verdict = attempt(KINDS["doubled"](seed, 20_000), "gpu")
+    assert verdict.outcome == "right", verdict.reason

@@ -26,17 +26,16 @@ from solvers import (
     JacobiDavidsonOptions,
     JacobiPreconditioner,
     NoConvergence,
-    drivers,
     eigsh,
-    stages,
 )
 from solvers.blocks import ColumnBlock
-from solvers.combine import both_ends
 from solvers.iterations import lanczos
 from solvers.iterations.rayleigh_ritz import Tolerance, select
 from solvers.problem import Problem
 from solvers.runtime.interrupts import deferred_interrupt
-from tests.untidy import FORMS, kept, untidy
+from solvers.stages import drivers, run
+from solvers.stages.combine import both_ends
+from tests.contract.blocks import FORMS, kept, untidy
 
 ITERATIONS = ("lanczos", "filter", "jd")
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -85,15 +84,14 @@ def zoo() -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", ITERATIONS)
 @pytest.mark.parametrize("name", zoo())
-@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
-@pytest.mark.parametrize("k", [1, 5, 20])
+@pytest.mark.parametrize(("which", "k"), [("LA", 1), ("SA", 5), ("LM", 20), ("SA", 20)])
 def test_degenerate_spectra_have_all_their_copies(name: str, which: str, k: int, method: str) -> None:
     A = zoo()[name]
     check(solve(A, k, which, method=method), A)
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
-@pytest.mark.parametrize("block_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("block_size", [1, 3])
 def test_multiplicities_above_the_block_size_are_found(block_size: int, method: str) -> None:
     A = zoo()["a block six times"]
     for which in ("LA", "LM"):
@@ -101,7 +99,7 @@ def test_multiplicities_above_the_block_size_are_found(block_size: int, method: 
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
-@pytest.mark.parametrize("copies", [2, 3, 6])
+@pytest.mark.parametrize("copies", [2, 6])
 def test_copies_do_not_hide_behind_values_of_the_other_sign(copies: int, method: str) -> None:
     block = np.random.default_rng(7).standard_normal((40, 40))
     A = np.kron(np.eye(copies), block + block.T)
@@ -127,7 +125,7 @@ def test_what_waits_in_a_full_basis_makes_room_for_missed_copies() -> None:
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_single_vector_finds_the_triple_values_of_a_cube(seed: int, method: str) -> None:
     A = models.model("laplace3d:n=9")
     result = solve(A, 10, "SA", block_size=1, tol=1e-6, rng=seed, method=method)
@@ -136,7 +134,7 @@ def test_a_single_vector_finds_the_triple_values_of_a_cube(seed: int, method: st
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(6))
 def test_random_spectra_are_found_with_their_random_multiplicities(seed: int, method: str) -> None:
     rng = np.random.default_rng(seed)
     n, k = int(rng.integers(60, 200)), int(rng.integers(1, 20))
@@ -245,8 +243,7 @@ def test_real_matrices_agree_with_their_reference(
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+@pytest.mark.parametrize(("dtype", "which"), list(zip(DTYPES, ("LA", "SA", "LM", "LA"), strict=True)))
 def test_all_four_types_are_solved_in_their_own_precision(dtype: str, which: str, method: str) -> None:
     A = models.model("hofstadter:nx=12,ny=12").astype(dtype) if "complex" in dtype else None
     A = models.model("laplace2d:n=12").astype(dtype) if A is None else A
@@ -317,8 +314,8 @@ def test_the_users_matrices_stay_as_they_are(
     solves("LA", pair, (pair + sigma) / (pair - sigma), M=M, sigma=sigma, mode="cayley")
     solves("LM", inverted[1], 1 / (1 - sigma * pair), matrix=M, M=A, sigma=sigma, mode="buckling")
     for name, value in {"shift_invert_s": lambda *_: 0, "LEAST_S": 0, "ELEMENT_S": 0}.items():
-        monkeypatch.setattr(stages, name, value)  # then on to factorisations
-    monkeypatch.setitem(stages.PAIR_RESTARTS, "host", 1)
+        monkeypatch.setattr(run, name, value)  # then on to factorisations
+    monkeypatch.setitem(run.PAIR_RESTARTS, "host", 1)
     assert solves("SA", alone, alone, block_size=2, ncv=6) == "shift-invert"
     assert solves("SA", pair, pair, M=M, block_size=2, ncv=6) == "shift-invert"
     solves("LM", alone, inverted[0], sigma=0.0)

@@ -31,7 +31,7 @@ def _as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.param == "rows":
         monkeypatch.setattr("solvers.sizes.SHORT_ROWS", 0)
 
-    for module in ("transform.standard_form", "interval", "counting"):
+    for module in ("transform.standard_form", "stages.interval", "counting"):
         monkeypatch.setattr(f"solvers.{module}.standard_form", form)
     monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
 

@@ -11,10 +11,11 @@ import scipy.sparse as sp
 
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
-from solvers import costs, drivers, eigsh
-from solvers.interior_filter import SquaredTolerance, solve_window
+from solvers import costs, eigsh
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import IterationOptions, Problem
+from solvers.stages import drivers
+from solvers.stages.window import SquaredTolerance, solve_window
 
 CASES = {
     "a cluster of many copies": ("laplace3d:n=8", 6.0, 12),

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from blockvec import as_operator, count_eigenvalues
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.models import model, spectra
-from solvers import EigenResult, Interrupted, NoConvergence, eigsh, interval, slicing
+from solvers import EigenResult, Interrupted, NoConvergence, eigsh
 from solvers.factorization.pencil import Pencil
 from solvers.problem import Verification
-from solvers.slicing import Slicing
+from solvers.stages import interval, slicing
+from solvers.stages.slicing import Slicing
 
 GRID = model("laplace2d:nx=30,ny=30")
 VALUES = spectra.laplace_eigenvalues([30, 30])

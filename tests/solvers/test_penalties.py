@@ -105,10 +105,17 @@ def test_the_end_of_an_indefinite_matrix_is_found(sign: int) -> None:
     assert result.info["which"] == end
 
 
-def test_penalties_themselves_are_found_at_their_end() -> None:
-    A = grid(1e12)
-    w = eigsh(A, 3, which="LA", rng=0)[0]
-    assert np.abs(w - 1e12).max() <= 10
+@pytest.mark.parametrize(
+    ("penalty", "k", "seed"), [(1e13, 3, 7), (1e13, 5, 7), (2e13, 3, 0), (2e13, 3, 9), (2e13, 5, 5)]
+)
+def test_no_penalty_is_left_out_that_its_cluster_hides(penalty: float, k: int, seed: int) -> None:
+    A = grid(penalty)
+    result = eigsh(A, k, which="LA", rng=seed, return_info=True)
+    # They are 1e-13 of their size apart, and those of the first rows except for parts of 1 / penalty.
+    side = A[:SIDE, :SIDE].toarray() - penalty * np.eye(SIDE)
+    others = np.linalg.qr(result.eigenvectors[:SIDE], mode="complete")[0][:, k:]
+    highest = penalty + np.linalg.eigvalsh(others.T @ side @ others)[-1]
+    assert highest <= result.eigenvalues[0] + 2 * result.limits[0]
 
 
 def measured(A: Any, M: Any, result: Any) -> np.ndarray:

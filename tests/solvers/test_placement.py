@@ -33,8 +33,9 @@ def has_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def placed(A: Any, M: Any = None, sigma: float | None = 0.5, **others: Any) -> Placement:
-    how: dict[str, Any] = {"k": 6, "method": "auto", "mode": "normal", "is_given": False, "needs_host": False}
-    return Placement.of(A, M, "gpu", sigma, **{"has_interval": False, **how, **others})
+    call: Any = {"pairs": 6, "mode": "normal", "OPinv": None, "interval": None}
+    call |= {"A": A, "M": M, "sigma": sigma, "options": {"Minv": None}, **others}
+    return Placement.of(SimpleNamespace(**call), "gpu", "auto")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("spec", [CHAIN, PLANE, SMALL, CUBE, GRAPH])
@@ -90,5 +91,5 @@ def test_nothing_is_predicted_where_nothing_is_factorised(monkeypatch: pytest.Mo
 
 
 def test_intervals_of_quick_matrices_are_sliced_on_the_host(has_library: bool) -> None:
-    placement = placed(matrix(CHAIN), sigma=None, has_interval=True)
+    placement = placed(matrix(CHAIN), sigma=None, interval=(0.0, 1.0))
     assert placement.is_on_host is (not has_library)

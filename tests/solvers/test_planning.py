@@ -32,10 +32,12 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", CALLS)
-def test_a_solve_does_what_its_plan_says(name: str) -> None:
-    planned = plan(PLANE, **CALLS[name])
-    result = eigsh(PLANE, **CALLS[name], rng=0, return_info=True)
+def test_a_solve_does_what_its_plan_says(name: str, dtype: Any) -> None:
+    A = PLANE.astype(dtype)
+    planned = plan(A, **CALLS[name])
+    result = eigsh(A, **CALLS[name], rng=0, return_info=True)
     info, stages = result.info, [stage for stage in planned.stages if stage.name != "end"]
     assert info["plan"] == planned
     methods = {stage.method for stage in stages}

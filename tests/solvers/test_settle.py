@@ -23,17 +23,16 @@ from solvers import (
     NoConvergence,
     eigsh,
     replace_eigsh,
-    shift_invert,
-    stages,
 )
 from solvers.__main__ import main
-from solvers.dense import dense_eigenpairs
 from solvers.factorization import inertia
 from solvers.iterations.base import Iteration
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import STOPPED, Problem, Verification
 from solvers.settle import doubt, is_complete, settle
-from solvers.stages import PAIR_RESTARTS
+from solvers.stages import run, shift_invert
+from solvers.stages.dense import dense_eigenpairs
+from solvers.stages.run import PAIR_RESTARTS
 from solvers.transform import solution
 from solvers.transform.spectral_map import SpectralMap
 from solvers.transform.standard_form import standard_form
@@ -291,7 +290,7 @@ def test_a_wrong_result_of_dense_lapack_is_refused(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(solution, "_refined", unrefined)
     for by, error in ((1e-6, NoConvergence), (np.nan, BlockvecError)):
-        monkeypatch.setattr("solvers.drivers.dense_eigenpairs", spoiled(by))
+        monkeypatch.setattr("solvers.stages.drivers.dense_eigenpairs", spoiled(by))
         with pytest.raises(error):
             eigsh(K, 50, M=M, which="SA", method="dense", rng=0)
 
@@ -325,8 +324,8 @@ def test_only_a_singular_matrix_makes_a_dense_solve_keep_its_shift() -> None:
     form = standard_form(op, K, M, 1.0, method="dense")
     singular, broken = M.copy(), M.copy()
     singular.data[0], broken.data[0] = 0.0, np.nan
-    condensed = stages._without_shift(form, op, K, singular)
+    condensed = run._without_shift(form, op, K, singular)
     assert condensed is not None
     assert condensed.operator.shape == (49, 49)
     with pytest.raises(OptionError, match="M holds NaN or Inf"):
-        stages._without_shift(form, op, K, broken)
+        run._without_shift(form, op, K, broken)

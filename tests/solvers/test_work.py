@@ -12,12 +12,13 @@ import scipy.sparse as sp
 
 from blockvec import Factorization, as_operator, factorize
 from blockvec.models import model
-from solvers import EigenResult, eigsh, shift_invert, sizes
+from solvers import EigenResult, eigsh, sizes
 from solvers.factorization import inertia
 from solvers.factorization.inertia import proof
 from solvers.factorization.work import FactorWork
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import Problem
+from solvers.stages import shift_invert
 
 
 def random_graph(n: int) -> Any:

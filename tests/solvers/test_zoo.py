@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from blockvec.errors import BreakdownError
 from blockvec.models import model
 from solvers import NoConvergence, costs, eigsh
-from solvers.auto_end import LOOK_STEPS
+from solvers.stages.end import LOOK_STEPS
 from tests.solvers import zoo
 
 PERIOD = 37  # of all cases by methods that were asked for, one in so many belongs to `make test`

@@ -122,20 +122,12 @@ class CudssFactors(Factors):
 
     def _compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         system = self._system
+        self.entries = self.nbytes = 0
         if system is None or system.is_general != exchanges_rows or system.stored != matrix.nnz:
             self._system = None  # frees its factors
             self._system = system = _System(self._gpu, self._dtype, matrix, exchanges_rows)
+        self.entries, self.nbytes = system.entries, int(system.estimates[PERMANENT_DEVICE])
         return system.factorize(matrix.data)
-
-    @property
-    def entries(self) -> int:
-        """Stored elements of the factor."""
-        return 0 if self._system is None else self._system.entries
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the factors on the device, and on the host where they do not fit."""
-        return 0 if self._system is None else self._system.nbytes
 
     @property
     def negative(self) -> int | None:
@@ -237,11 +229,6 @@ class _System:
             self._set("HYBRID_MEMORY_MODE", 1)
         self._execute("ANALYSIS", *self._blocks)
         self.estimates = self.get("MEMORY_ESTIMATES", np.zeros(ESTIMATES, np.int64))
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the factors."""
-        return int(self.estimates[PERMANENT_DEVICE])
 
     def factorize(self, data: Array) -> bool:
         """Compute the numbers for the elements of a matrix; return whether no pivot was replaced."""

@@ -21,7 +21,7 @@ DOT_ROWS = 128  # the longest chain of additions in the type of the operands
 
 def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> None:
     """Set out = alpha X + beta Y, or alpha X if Y is None; see `blockvec.operations.elementwise.axpby`."""
-    spread_rows(problem, axpby_rows(X, Y, out, alpha, beta), problem.K)
+    spread_rows(axpby_rows(X, Y, out, alpha, beta), problem.K, (problem.reads + problem.writes) * out.nbytes)
 
 
 def axpby_rows(X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> Callable[[int, int], None]:
@@ -112,7 +112,7 @@ def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
             begin = stop
         return sums
 
-    rows = [sums for part in spread_rows(problem, work, problem.K) for sums in part]
+    rows = [sums for part in spread_rows(work, problem.K, problem.reads * X.nbytes) for sums in part]
     if not rows:
         out[...] = 0
         return

@@ -13,26 +13,13 @@ from ..base import Array, Factors
 class LapackFactors(Factors):
     """Factors L U of a dense matrix, whose rows are always exchanged; the inertia is that of L D L^H."""
 
-    def __init__(self) -> None:
-        self._matrix = self._lu = np.zeros((0, 0))
-        self._pivots = np.zeros(0, np.intc)
-
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         self._matrix = matrix.toarray()
         functions: Any = sl.get_lapack_funcs(("getrf", "getrs"), (self._matrix,))
         factorise, self._solve = functions
         self._lu, self._pivots, failed = factorise(self._matrix)
-        if failed:
-            self._lu = self._lu[:0, :0]
+        self.entries, self.nbytes = (0, 0) if failed else (self._lu.size, self._lu.nbytes)
         return not failed
-
-    @property
-    def entries(self) -> int:
-        return int(self._lu.size)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self._lu.nbytes)
 
     @property
     def negative(self) -> int | None:

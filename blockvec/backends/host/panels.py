@@ -22,8 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ...kernels.problem import Problem, TsmmProblem, TsmttsmProblem, is_complex
-from ...kernels.roofline import traffic
+from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex
 from ...system.config import options
 from ..base import Array
 from .threads import map_rows
@@ -72,24 +71,13 @@ def quiet_arithmetic() -> np.errstate:
     return np.errstate(invalid="ignore", over="ignore", under="ignore")
 
 
-def spread_rows(problem: Problem, work: Callable[[int, int], Result], n_rows: int) -> list[Result]:
-    """Run ``work(begin, end)`` over ranges of rows, on several threads if the work outlasts waking them."""
-    n_bytes = _bytes_moved(problem)
+def spread_rows(work: Callable[[int, int], Result], n_rows: int, n_bytes: int) -> list[Result]:
+    """Run ``work(begin, end)`` over ranges of rows, on several threads if their bytes outlast waking them."""
     with quiet_arithmetic():
         if n_bytes < SERIAL_BYTES:
             return [work(0, n_rows)]
         share = n_bytes // (options().threads * SERIAL_BYTES)
         return map_rows(work, n_rows, min(max(share, 1), MAX_RANGES))
-
-
-@functools.lru_cache(maxsize=4096)
-def _bytes_moved(problem: Problem) -> int:
-    return traffic(problem).total_bytes
-
-
-def _panels(block: Array, begin: int, n_panels: int, rows: int, fold: int = 1) -> Array:
-    """View rows from `begin` on as a stack of panels, `fold` rows side by side in each, without a copy."""
-    return block[begin : begin + n_panels * rows].reshape(n_panels, rows // fold, fold * block.shape[1])
 
 
 def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: complex, beta: complex) -> None:
@@ -104,11 +92,8 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
     # With p rows side by side, the result is the sum of the p diagonal blocks of the product. The others are
     # discarded; computing them is free on registers that narrow operands do not fill.
     fold = _fold(max(Ar.shape[1], Br.shape[1]) * work_dtype.itemsize, Ar, Br)
-
-    def work(begin: int, end: int) -> Array:
-        return _sum_rows(Ar, Br, begin, end, work_dtype, fold)
-
-    parts = spread_rows(problem, work, problem.K)
+    work = functools.partial(_sum_rows, Ar, Br, work_dtype, fold)
+    parts = spread_rows(work, problem.K, A.nbytes + (0 if problem.same else B.nbytes))
     G = parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])
     if problem.same:
         _mirror_upper(G)
@@ -127,19 +112,23 @@ def _below_diagonal(width: int) -> Array:
     return np.tri(width, k=-1, dtype=np.bool_)
 
 
-def _sum_rows(A: Array, B: Array, begin: int, end: int, dtype: RealType, fold: int = 1) -> Array:
+def _sum_rows(A: Array, B: Array, dtype: RealType, fold: int, begin: int, end: int) -> Array:
     """Compute A^T B over a range of rows of real blocks, in double precision; `fold` rows side by side."""
     M, N = A.shape[1], B.shape[1]
+    rows = PANEL_ROWS if M <= WIDE >= N else WIDE_PANEL_ROWS
+    converted = rows * (M + N) if A.dtype != dtype or B.dtype != dtype else 0
     total = np.zeros((M, N), np.float64)
-    row = begin
-    for side in (fold, 1) if fold > 1 else (1,):
-        rows = PANEL_ROWS * side if M <= WIDE >= N else WIDE_PANEL_ROWS
-        if end - row >= rows:
-            part, row = _sum_panels(A, B, row, end, rows, side, dtype)
-            total += part
-    if row < end:
-        rest = A[None, row:end]
-        total += _sum_products(rest, rest if A is B else B[None, row:end], dtype)
+    while begin < end:
+        side = fold if end - begin >= rows * fold else 1
+        height = min(rows * side, end - begin)
+        scratch = side * (side * M * N + converted) * dtype.itemsize
+        count = min(max(1, CHUNK_BYTES // max(1, scratch)), (end - begin) // height)
+        stop, shape = begin + count * height, (count, height // side)
+        left = A[begin:stop].reshape(*shape, side * M).astype(dtype, copy=False)
+        right = left if A is B else B[begin:stop].reshape(*shape, side * N).astype(dtype, copy=False)
+        sums = np.add.reduce(np.matmul(left.swapaxes(1, 2), right), axis=0, dtype=np.float64)
+        total += sums.reshape(side, M, side, N).trace(axis1=0, axis2=2) if side > 1 else sums
+        begin = stop
     return total
 
 
@@ -148,35 +137,6 @@ def _fold(row_bytes: int, A: Array, B: Array) -> int:
     if not 0 < row_bytes <= LINE_BYTES // 2 or not (A.flags.c_contiguous and B.flags.c_contiguous):
         return 1
     return 1 << (LINE_BYTES // row_bytes).bit_length() - 1
-
-
-def _sum_panels(
-    A: Array, B: Array, begin: int, end: int, rows: int, fold: int, dtype: RealType
-) -> tuple[Array, int]:
-    """Compute A^T B over all whole panels of so many rows; return it and the row after them."""
-    M, N = A.shape[1], B.shape[1]
-    scratch = fold * fold * M * N * dtype.itemsize
-    if A.dtype != dtype or B.dtype != dtype:
-        scratch += rows * (M + N) * dtype.itemsize
-    group = max(1, CHUNK_BYTES // max(1, scratch))
-    total = np.zeros((fold * M, fold * N), np.float64)
-    while (count := min(group, (end - begin) // rows)) > 0:
-        Ap = _panels(A, begin, count, rows, fold)
-        Bp = Ap if A is B else _panels(B, begin, count, rows, fold)
-        total += _sum_products(Ap, Bp, dtype)
-        begin += count * rows
-    if fold == 1:
-        return total, begin
-    blocks = total.reshape(fold, M, fold, N)
-    return sum((blocks[p, :, p] for p in range(1, fold)), start=blocks[0, :, 0]), begin
-
-
-def _sum_products(A: Array, B: Array, dtype: RealType) -> Array:
-    """Compute the sum of A^T B over two stacks of panels, in double precision."""
-    left = A if A.dtype == dtype else A.astype(dtype)
-    right = left if A is B else B if B.dtype == dtype else B.astype(dtype)
-    total: Array = np.add.reduce(np.matmul(left.swapaxes(1, 2), right), axis=0, dtype=np.float64)
-    return total
 
 
 def _combine_parts(G: Array, problem: TsmttsmProblem) -> Array:
@@ -203,6 +163,7 @@ def store(product: Array, C: Array, alpha: complex, beta: complex) -> None:
 def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
     """Set B = alpha A C + beta B; B may be the leading columns of A itself."""
     Cr = C if alpha == 1 else alpha * C
+    n_bytes = A.nbytes + B.nbytes
     # Complex BLAS is at the roofline for a vector, and for a matrix whose real form exceeds the cache.
     unsplit = problem.N == 1 or 2 * Cr.nbytes > REAL_MATRIX_BYTES
     if unsplit and A.dtype == Cr.dtype == B.dtype and B.dtype.kind == "c":
@@ -216,7 +177,7 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
         row_bytes = (Ar.shape[1] + Br.shape[1]) * Cr.itemsize
         rows = _panel_rows(row_bytes)
     if problem.beta == "zero" and Ar.dtype == Cr.dtype and is_disjoint(problem, A, B):
-        spread_rows(problem, lambda begin, end: _multiply(Ar[begin:end], Cr, Br[begin:end], rows), problem.K)
+        spread_rows(lambda i, j: _multiply(Ar[i:j], Cr, Br[i:j], rows), problem.K, n_bytes)
         return
     # The product stays in cache until it is added to B, and so do converted rows of A.
     widths = Br.shape[1] + (Ar.shape[1] if Ar.dtype != Cr.dtype else 0)
@@ -230,7 +191,7 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
             _multiply(Ar[row:stop].astype(Cr.dtype, copy=False), Cr, part, rows)
             _add_scaled(part, B[row:stop], Br[row:stop], beta)
 
-    spread_rows(problem, work, problem.K)
+    spread_rows(work, problem.K, n_bytes)
 
 
 def is_disjoint(problem: TsmmProblem, A: Array, B: Array) -> bool:
@@ -249,9 +210,10 @@ def _panel_rows(row_bytes: int) -> int:
 def _multiply(A: Array, C: Array, B: Array, rows: int) -> None:
     """Set B = A C, panel by panel; a matrix times a vector in one call."""
     whole = len(A) // rows if C.shape[1] > 1 else 0
-    np.matmul(_panels(A, 0, whole, rows), C, out=_panels(B, 0, whole, rows))
-    if whole * rows < len(A):
-        np.matmul(A[whole * rows :], C, out=B[whole * rows :])
+    end = whole * rows
+    np.matmul(A[:end].reshape(whole, rows, len(C)), C, out=B[:end].reshape(whole, rows, C.shape[1]))
+    if end < len(A):
+        np.matmul(A[end:], C, out=B[end:])
 
 
 def _add_scaled(product: Array, B: Array, Br: Array, beta: complex) -> None:

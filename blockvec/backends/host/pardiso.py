@@ -67,8 +67,7 @@ def accepts(dtype: str) -> bool:
 class PardisoFactors(Factors):
     """Factors of matrices; the analysis is kept while the pattern stays the same."""
 
-    def __init__(self) -> None:
-        self._system: _System | None = None
+    _system: _System | None = None
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         """Factorise, at first also analyse; False if a pivot was replaced.
@@ -77,6 +76,7 @@ class PardisoFactors(Factors):
         to the diagonal.
         """
         upper = _upper(matrix)
+        self.entries = self.nbytes = 0
         if self._system is None or exchanges_rows or not self._system.fits(upper):
             self._system = None  # frees its factors
             try:
@@ -85,19 +85,9 @@ class PardisoFactors(Factors):
                 if exchanges_rows:  # of a singular matrix
                     return False
                 raise
-        return self._system.factorise(upper.data)
-
-    @property
-    def entries(self) -> int:
-        return 0 if self._system is None else self._system.count(ENTRIES)
-
-    @property
-    def nbytes(self) -> int:
-        return (
-            0
-            if self._system is None
-            else 1024 * (self._system.count(KEPT_KB) + self._system.count(FACTORS_KB))
-        )
+        has_pivots, count = self._system.factorise(upper.data), self._system.count
+        self.entries, self.nbytes = count(ENTRIES), 1024 * (count(KEPT_KB) + count(FACTORS_KB))
+        return has_pivots
 
     @property
     def negative(self) -> int | None:

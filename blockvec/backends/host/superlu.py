@@ -22,7 +22,6 @@ class HostFactors(Factors):
 
     def __init__(self) -> None:
         self._factors: Factors = SuperLuFactors()
-        self.width = self._factors.width
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         if is_nearly_full(matrix):
@@ -36,16 +35,11 @@ class HostFactors(Factors):
     def _by(self, library: type[Factors], matrix: Any, exchanges_rows: bool) -> bool:
         """Factorise by a library, whose analysis of the pattern is kept."""
         if not isinstance(self._factors, library):
-            self._factors, self.width = library(), library.width
-        return self._factors.compute(matrix, exchanges_rows)
-
-    @property
-    def entries(self) -> int:
-        return self._factors.entries
-
-    @property
-    def nbytes(self) -> int:
-        return self._factors.nbytes
+            self._factors = library()
+        factors = self._factors
+        has_pivots = factors.compute(matrix, exchanges_rows)
+        self.width, self.entries, self.nbytes = factors.width, factors.entries, factors.nbytes
+        return has_pivots
 
     @property
     def negative(self) -> int | None:
@@ -71,16 +65,13 @@ class SuperLuFactors(Factors):
     """Factors L U of a sparse matrix, without a part that another matrix of the same pattern could reuse."""
 
     width = 2
-
-    def __init__(self) -> None:
-        self._lu: Any = None
-        self._entries = self._element_bytes = 0
+    _lu: Any = None
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         # The columns of a Hermitian matrix are its rows, conjugated.
         data = matrix.data.conj() if matrix.dtype.kind == "c" else matrix.data
         columns = sp.csc_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
-        self._lu, self._entries, self._element_bytes = None, 0, columns.dtype.itemsize + INDEX_BYTES
+        self._lu, self.entries, self.nbytes = None, 0, 0
         if not columns.diagonal().all():
             if not exchanges_rows:
                 return False  # a zero would be a pivot
@@ -95,16 +86,9 @@ class SuperLuFactors(Factors):
             self._lu = splu(columns, **({} if exchanges_rows else symmetric))
         except RuntimeError:  # a pivot is zero
             return False
-        self._entries = int(self._lu.nnz)
+        self.entries = int(self._lu.nnz)
+        self.nbytes = self.entries * (columns.dtype.itemsize + INDEX_BYTES)
         return True
-
-    @property
-    def entries(self) -> int:
-        return self._entries
-
-    @property
-    def nbytes(self) -> int:
-        return self.entries * self._element_bytes
 
     @property
     def negative(self) -> int | None:

@@ -38,14 +38,14 @@ def row_ranges(n_rows: int, n_ranges: int, granule: int = 64) -> list[tuple[int,
 def map_rows(work: Callable[[int, int], Result], n_rows: int, ranges_per_thread: int = 1) -> list[Result]:
     """Run ``work(begin, end)`` over row ranges on all threads and return the results in row order."""
     ranges = row_ranges(n_rows, options().threads * ranges_per_thread)
-    results: dict[int, Result] = {}
+    results: list[Any] = [None] * len(ranges)
 
     def run(index: int) -> None:
         results[index] = work(*ranges[index])
 
     with single_threaded_blas:
         run_in_threads(run, len(ranges))
-    return [results[index] for index in range(len(ranges))]
+    return results
 
 
 def run_in_threads(work: Callable[[int], None], n_items: int) -> None:
@@ -94,35 +94,25 @@ class _Worker:
     """A thread that waits on a lock for work: it wakes in half the time of a queue or a future, a few us."""
 
     def __init__(self) -> None:
-        self._wanted, self._done = threading.Lock(), threading.Lock()
-        self._wanted.acquire()
-        self._done.acquire()
-        self._job: Callable[[], None] | None = None
-        self._error: BaseException | None = None
+        self.wanted, self.done = threading.Lock(), threading.Lock()
+        self.wanted.acquire()
+        self.done.acquire()
+        self.job: Callable[[], None] | None = None
+        self.error: BaseException | None = None
         thread = threading.Thread(target=self._serve, name="blockvec", daemon=True)
         thread.start()
         self.native_id = thread.native_id or 0
 
     def _serve(self) -> None:
         while True:
-            self._wanted.acquire()
+            self.wanted.acquire()
             try:
-                if self._job is not None:
-                    self._job()
+                if self.job is not None:
+                    self.job()
             except BaseException as error:  # raised by the caller
-                self._error = error
-            self._job = None  # releases the arrays that it refers to
-            self._done.release()
-
-    def start(self, job: Callable[[], None]) -> None:
-        self._job = job
-        self._wanted.release()
-
-    def finish(self) -> BaseException | None:
-        """Wait until the job is done; return the exception that it raised."""
-        self._done.acquire()
-        error, self._error = self._error, None
-        return error
+                self.error = error
+            self.job = None  # releases the arrays that it refers to
+            self.done.release()
 
 
 class _Workers:
@@ -148,7 +138,8 @@ class _Workers:
         except RuntimeError:  # the system allows no more threads: these do all the work
             pass
         for worker in crew:
-            worker.start(functools.partial(contextvars.copy_context().run, job))
+            worker.job = functools.partial(contextvars.copy_context().run, job)
+            worker.wanted.release()
         return crew
 
     def _take(self) -> _Worker:
@@ -161,7 +152,8 @@ class _Workers:
 
     def finish(self, worker: _Worker) -> BaseException | None:
         """Wait until a worker is done; return the exception that it raised."""
-        error = worker.finish()
+        worker.done.acquire()
+        error, worker.error = worker.error, None
         self._idle.append(worker)
         return error
 
@@ -181,15 +173,15 @@ class _Workers:
                 os.sched_setaffinity(thread, cores)
 
 
-def _current_core() -> int:
-    """Look up the core that this thread runs on; -1 if the system does not tell."""
-    return _getcpu() if _getcpu else -1
+def _unknown_core() -> int:
+    """Stand for the number of the core that this thread runs on, where the system does not tell."""
+    return -1
 
 
-try:
-    _getcpu = ctypes.PyDLL(None).sched_getcpu if hasattr(os, "sched_setaffinity") else None
-except (OSError, AttributeError):
-    _getcpu = None
+_current_core: Callable[[], int] = _unknown_core
+if hasattr(os, "sched_setaffinity"):
+    with contextlib.suppress(OSError, AttributeError):
+        _current_core = ctypes.PyDLL(None).sched_getcpu
 
 
 @functools.cache
@@ -263,10 +255,11 @@ class _SingleThreadedBlas:
                     controller = threadpoolctl.ThreadpoolController().select(user_api="blas")
                     self._libraries = controller.lib_controllers
                 # Not by the controller's `limit`, which takes as long as some steps of a small problem.
-                threads = [(library, library.get_num_threads()) for library in self._libraries]
-                self._limited = [(library, count) for library, count in threads if count != 1]
-                for library, _ in self._limited:
-                    library.set_num_threads(1)
+                self._limited.clear()
+                for library in self._libraries:
+                    if (count := library.get_num_threads()) != 1:
+                        self._limited.append((library, count))
+                        library.set_num_threads(1)
             elif self._limiting == 0:
                 for library, count in self._limited:
                     library.set_num_threads(count)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from ..device import DeviceInfo
 from ..family import Family
-from ..launch import Launch
-from ..limits import round_up
+from ..launch import Launch, pack_product
+from ..limits import excess, round_up
 from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem
 from ..source import short_names
 
@@ -18,11 +18,15 @@ _PITCH = 16  # elements: a multiple has rows of every alignment
 
 
 class BlockConfig(Protocol):
-    """A configuration that determines the size of a block."""
+    """A configuration that determines the size of a block and the blocks of a multiprocessor."""
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks resident on a multiprocessor."""
 
 
 P = TypeVar("P", bound=TsmttsmProblem | TsmmProblem | SweepProblem)
@@ -38,10 +42,13 @@ class DenseFamily(Family[P, C]):
         Whether a complex product takes three real products, not four.
     unit : str
         Part of the kernels' names: ``"fma"``, ``"mma"`` or ``"sweep"``.
+    static_bytes : int
+        Bound on the static shared memory of the kernel.
     """
 
     three_m: ClassVar[bool] = False
     unit: ClassVar[str]
+    static_bytes: ClassVar[int] = 0
 
     def alike(self, problem: P) -> P:
         """Return the problem that stands for all with the same choice, whatever the length of a pitch."""
@@ -61,9 +68,21 @@ class DenseFamily(Family[P, C]):
         types = short_names(*problem.dtypes)
         return f"{problem.operation}_{self.unit}_{types}_m{problem.M}_n{problem.N}"
 
+    def refuse(self, problem: P, config: C, device: DeviceInfo) -> str | None:
+        reason = self.refuse_problem(problem, device) or self.misfit(problem, config, device)
+        if reason:
+            return reason
+        shared = self.shared_bytes(problem, config, device) + self.static_bytes
+        registers = self.registers(problem, config, device)
+        return excess(config.threads, config.blocks, registers, shared, device)
+
     @abstractmethod
-    def source(self, problem: P, config: C, device: DeviceInfo) -> str:
-        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
+    def misfit(self, problem: P, config: C, device: DeviceInfo) -> str | None:
+        """Explain which options of a configuration exclude each other; None if they fit a problem."""
+
+    @abstractmethod
+    def registers(self, problem: P, config: C, device: DeviceInfo) -> int:
+        """Estimate the registers per thread with which the compiler spills none."""
 
     @abstractmethod
     def workspace_bytes(self, problem: P, config: C, device: DeviceInfo) -> int:
@@ -73,9 +92,9 @@ class DenseFamily(Family[P, C]):
     def grid(self, problem: P, config: C, device: DeviceInfo) -> int:
         """Compute the number of blocks of a launch."""
 
-    @abstractmethod
     def pack(self, problem: P) -> Callable[..., tuple[Any, ...] | None]:
         """Create the function that packs the kernel's arguments; see `Launch.pack`."""
+        return pack_product(cast("Any", problem))
 
     def launch(self, problem: P, config: C, device: DeviceInfo) -> Launch:
         """Prepare the launch of the kernel of `source` on a problem, whose K and pitches may differ."""

@@ -1,8 +1,8 @@
 """A wide basis W times a narrow block V, and back, in one sweep over both on FP64 tensor cores (sm_90).
 
 The kernel (``sweep_mma.cu`` explains it) serves three kinds of problems: TSMTTSM where one operand is wide
-(W^H V or V^H W), TSMM from a wide block to a narrow one (V = alpha W C + beta V), and `SweepProblem`, two
-products of which the second takes the rows that the first has just computed.
+(W^H V or V^H W), TSMM from a wide block to a narrow one (V = alpha W C + beta V), and `SweepProblem`, an
+update of V and the Gram matrix of the rows that it has just computed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..family import Model
 from ..launch import partials_bytes, partials_chain
-from ..limits import architecture_of, ceil_div, excess_registers, excess_shared, excess_threads, round_up
+from ..limits import (
+    CLOCK_HZ,
+    LAUNCH_S,
+    QUADRANTS,
+    RESERVED_SHARED_BYTES,
+    architecture_of,
+    ceil_div,
+    round_up,
+    smooth_max,
+)
 from ..problem import BetaClass, ScalarClass, SweepProblem, TsmmProblem, TsmttsmProblem, is_complex
+from ..roofline import H200_CEILINGS, memory_time, traffic
 from ..source import Constant, constants_of, render
 from .family import DenseFamily
 
@@ -27,7 +36,6 @@ MIN_BASIS_OF_PRODUCTS = 64  # columns; narrower ones run in the other families
 MAX_BASIS = 512
 MAX_BLOCK = 32
 
-STATIC_SHARED_BYTES = 1024  # bound on barriers and counters, beside the ring
 BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 _BULK_ROW_BYTES = 512  # rows of 128 bytes took 1.4 times the time of memory in bulk copies, 1.1 in pieces
 # With so few columns of V there is little work per tile, and bulk copies come in bursts: 512 columns by 1 or
@@ -57,6 +65,8 @@ class SweepMmaConfig:
     warps: int
     wc: int
 
+    blocks: ClassVar[int] = 1  # per multiprocessor
+
     @property
     def threads(self) -> int:
         """Threads of a block."""
@@ -76,7 +86,6 @@ class Shape:
     w_piece: int
     v_piece: int
     update: bool = False
-    scale: bool = False
     dot: bool = False
     gram: bool = False
     conj: bool = False
@@ -146,10 +155,8 @@ def shape_of(problem: SweepLike) -> Shape:
         case SweepProblem():
             wide = (problem.M, problem.ldw, problem.align_w)
             shape = _shape(problem.K, parts, wide, (problem.N, problem.ldv, problem.align_v))
-            shape = replace(shape, conj=parts == 2)
-            if problem.operation == "combine_dot":
-                return replace(shape, scale=True, dot=True)
-            return replace(shape, update=True, gram=True, alpha="general", beta="one")
+            shape = replace(shape, conj=parts == 2, update=True, gram=True)
+            return replace(shape, alpha="general", beta="one")
 
 
 def _shape(K: int, parts: int, wide: tuple[int, int, int], narrow: tuple[int, int, int]) -> Shape:
@@ -189,62 +196,54 @@ def layout(problem: SweepLike, config: SweepMmaConfig) -> Layout:
     after = 0
     if shape.update:
         after += config.wc * config.rows * shape.outputs * 64 + shape.gram * config.rows * v_pitch
-    if shape.scale:
-        after += ceil_div(shape.N, 4) * shape.outputs * 256 + 2 * config.rows * v_pitch
     return Layout(w_pitch, v_pitch, stage, after)
-
-
-def shared_bytes(problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-    """Compute the dynamic shared memory of a block: the ring and buffers of warps, later their sums."""
-    parts = layout(problem, config)
-    shape = shape_of(problem)
-    ring = config.stages * parts.stage_bytes + parts.after_bytes
-    return max(ring, shape.sum_bytes * shape.has_sum, 32 * config.warps * 8)
-
-
-def grid(problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-    """Compute the number of blocks of a launch."""
-    return min(device.multiprocessors, ceil_div(problem.K, config.rows))
-
-
-def registers(problem: SweepLike, config: SweepMmaConfig) -> int:
-    """Estimate the registers per thread, from above."""
-    shape = shape_of(problem)
-    tiles = tiles_of(shape, config)
-    doubles = 4 * tiles * shape.groups
-    if not shape.update:
-        return 2 * doubles + (2 * tiles + 4 * shape.groups) * shape.parts + 56
-    doubles += 4 * config.rows * config.wc // (shape.block * config.warps) * shape.outputs
-    if shape.gram:
-        doubles += 4 * ceil_div(ceil_div(shape.N, shape.block) * shape.groups, config.warps)
-    return 2 * doubles + 72
-
-
-def refuse(problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str | None:
-    """Explain why a configuration is invalid for a problem; None if it is valid."""
-    shape = shape_of(problem)
-    if config.warps % config.wc or config.wc > ceil_div(shape.M, shape.block):
-        return f"{config.wc} of {config.warps} warps cannot share {shape.M} columns"
-    unit = row_unit(shape, config.warps // config.wc)
-    if config.rows < 1 or config.rows % unit:
-        return f"{config.rows} rows are no multiple of {unit}"
-    if config.stages < 2:
-        return f"{config.stages} stages; a pipeline has at least two"
-    reason = excess_threads(config.threads, 1, device)
-    reason = reason or excess_registers(registers(problem, config), config.threads, 1, device)
-    if reason:
-        return reason
-    if config.rows * shape.M * 8 * shape.parts >= 1 << 20:
-        return "a stage is larger than a barrier can count"
-    shared = shared_bytes(problem, config, device) + STATIC_SHARED_BYTES
-    return excess_shared(shared, 1, device)
 
 
 def row_unit(shape: Shape, wr: int) -> int:
     """Compute the unit of the rows per tile, which `wr` warps share."""
-    if shape.update:
-        return shape.block * wr
-    return max(4 * wr, shape.block if shape.scale else 4)
+    return shape.block * wr if shape.update else 4 * wr
+
+
+@frozen
+class Recipe:
+    """A configuration but for the widths.
+
+    Attributes
+    ----------
+    warps, wc
+        As in the configuration.
+    tile_kb : int
+        Kilobytes of rows of the basis per multiprocessor in a tile, about; 0 for the fewest rows.
+    """
+
+    warps: int
+    wc: int
+    tile_kb: int
+
+
+# Of 80 recipes; the others would gain 0.3 per cent of the predicted time in the geometric mean of drawn
+# sweeps and products with wide blocks, and 8 per cent at the most.
+RECIPES = (
+    Recipe(8, 1, 0),
+    Recipe(8, 2, 32),
+    Recipe(8, 4, 16),
+    Recipe(8, 4, 32),
+    Recipe(8, 8, 0),
+    Recipe(8, 8, 64),
+    Recipe(16, 1, 0),
+    Recipe(16, 2, 0),
+)
+
+
+# Fitted to 350 timed configurations of 76 problems on an H200, in cycles.
+_MAX_STAGES = 12
+_MEMORY_RATE = 0.92  # of the ceilings that was reached
+_MEMORY_LATENCY_S = 0.7e-6  # as fitted here, see limits.MEMORY_LATENCY_S
+_MMA_CYCLES = 18  # of a quadrant's tensor pipe per m16n8k4, beside loads
+_TURN_CYCLES = 350  # waiting for a tile, barriers, loops
+_PIECE_CYCLES = 25  # per copy of a piece by each thread
+_GRAM_CYCLES = 280  # per four rows of GRAM
+_FINISH_CYCLES = 90  # to add up one element per thread, and as much again for every three partial results
 
 
 class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
@@ -252,8 +251,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
 
     Parameters
     ----------
-    model : Model
-        Its search space and times.
     name : str
         Key in records.
     problem_type : type
@@ -263,14 +260,10 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
     Config = SweepMmaConfig
     unit = "sweep"
 
-    refuse = staticmethod(refuse)
-    shared_bytes = staticmethod(shared_bytes)
-    grid = staticmethod(grid)
+    static_bytes = 1024  # barriers and counters, beside the ring
+    recipes = RECIPES
 
-    def __init__(
-        self, model: Model[SweepLike, SweepMmaConfig, Any], name: str, problem_type: type[SweepLike]
-    ) -> None:
-        super().__init__(model)
+    def __init__(self, name: str, problem_type: type[SweepLike]) -> None:
         self.name, self.problem_type = name, problem_type
 
     def refuse_problem(self, problem: SweepLike, device: DeviceInfo) -> str | None:
@@ -285,6 +278,8 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
             return f"takes float64 or complex128 throughout, not {', '.join(types)}"
         if align < 8:
             return f"operands must be aligned to 8 bytes, not {align}"
+        if isinstance(problem, SweepProblem) and problem.operation != "update_gram":
+            return "updates a block and then computes its Gram matrix; combine_dot is two products"
         shape = shape_of(problem)
         if min(shape.K, shape.M, shape.N) < 1:
             return "has no rows or columns to multiply"
@@ -297,18 +292,52 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
             return f"at most {MAX_BASIS} and {MAX_BLOCK} columns, not {shape.M} and {shape.N}"
         return None
 
+    def misfit(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str | None:
+        shape = shape_of(problem)
+        if config.warps % config.wc or config.wc > ceil_div(shape.M, shape.block):
+            return f"{config.wc} of {config.warps} warps cannot share {shape.M} columns"
+        unit = row_unit(shape, config.warps // config.wc)
+        if config.rows < 1 or config.rows % unit:
+            return f"{config.rows} rows are no multiple of {unit}"
+        if config.stages < 2:
+            return f"{config.stages} stages; a pipeline has at least two"
+        if config.rows * shape.M * 8 * shape.parts >= 1 << 20:
+            return "a stage is larger than a barrier can count"
+        return None
+
+    def shared_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+        """Compute the dynamic shared memory of a block: the ring and buffers of warps, later their sums."""
+        parts = layout(problem, config)
+        shape = shape_of(problem)
+        ring = config.stages * parts.stage_bytes + parts.after_bytes
+        return max(ring, shape.sum_bytes * shape.has_sum, 32 * config.warps * 8)
+
+    def registers(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+        """Estimate the registers per thread, from above."""
+        shape = shape_of(problem)
+        tiles = tiles_of(shape, config)
+        doubles = 4 * tiles * shape.groups
+        if not shape.update:
+            return 2 * doubles + (2 * tiles + 4 * shape.groups) * shape.parts + 56
+        doubles += 4 * config.rows * config.wc // (shape.block * config.warps) * shape.outputs
+        if shape.gram:
+            doubles += 4 * ceil_div(ceil_div(shape.N, shape.block) * shape.groups, config.warps)
+        return 2 * doubles + 72
+
+    def grid(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+        return min(device.multiprocessors, ceil_div(problem.K, config.rows))
+
     def chain_length(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
         shape = shape_of(problem)
         update = shape.parts * ceil_div(shape.M, config.wc) + config.wc + 1 if shape.update else 0
-        scale = shape.parts * shape.N if shape.scale else 0
         if not shape.has_sum:
             return update
-        blocks = grid(problem, config, device)
+        blocks = self.grid(problem, config, device)
         turns = ceil_div(ceil_div(shape.K, config.rows), blocks)
         shares = config.warps if shape.gram else config.warps // config.wc
         rows = turns * ceil_div(config.rows // 4, shares) * 4 * shape.parts
         sums = partials_chain(blocks)
-        return update + scale + rows + shares + max(sums, blocks if sums else 0)
+        return update + rows + shares + max(sums, blocks if sums else 0)
 
     def source(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str:
         shape = shape_of(problem)
@@ -321,7 +350,7 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         shape = shape_of(problem)
         if not shape.has_sum:
             return 0
-        return partials_bytes(grid(problem, config, device), shape.sum_bytes // 8)
+        return partials_bytes(self.grid(problem, config, device), shape.sum_bytes // 8)
 
     def pack(self, problem: SweepLike) -> Callable[..., tuple[Any, ...] | None]:
         """Create the function that packs the kernel's arguments.
@@ -344,7 +373,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
             return W, V, C, 0, *extents, a.real, a.imag, b.real, b.imag, 0
 
         def sweep(W: int, V: int, C: int, S: int, workspace: int) -> tuple[Any, ...]:
-            # The factors of an update; the other sweep has none.
             return W, V, C, S, *extents, -1.0, 0.0, 1.0, 0.0, workspace
 
         match problem:
@@ -354,3 +382,46 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
                 return combine
             case SweepProblem():
                 return sweep
+
+    def configure(self, problem: SweepLike, recipe: Recipe, device: DeviceInfo) -> SweepMmaConfig | None:
+        shape = shape_of(problem)
+        if recipe.wc > ceil_div(shape.M, shape.block):
+            return None
+        unit = row_unit(shape, recipe.warps // recipe.wc)
+        unit_bytes = unit * shape.M * 8 * shape.parts
+        rows = max(1, round((recipe.tile_kb << 10) / unit_bytes)) * unit
+        base = SweepMmaConfig(rows, 2, recipe.warps, recipe.wc)
+        parts = layout(problem, base)
+        reserved = self.static_bytes + RESERVED_SHARED_BYTES + parts.after_bytes
+        share = device.shared_bytes_per_multiprocessor - reserved
+        return replace(base, stages=max(2, min(share // parts.stage_bytes, _MAX_STAGES)))
+
+    def predict(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> float:
+        """Predict the time of a valid configuration in seconds.
+
+        The time of a block per tile is the longer of its share of memory time and of its work: the tensor
+        products of the busiest quadrant, copies, and the additional work of each mode.
+        """
+        shape = shape_of(problem)
+        blocks = self.grid(problem, config, device)
+        tiles = ceil_div(shape.K, config.rows)
+        turns = ceil_div(tiles, blocks)
+        memory_s = memory_time(traffic(problem), H200_CEILINGS) / _MEMORY_RATE * turns * blocks / tiles
+        flight = (config.stages - 1) * config.rows * shape.M * 8 * shape.parts
+        wanted = H200_CEILINGS.read_gb_s * 1e9 / blocks * _MEMORY_LATENCY_S
+        memory_s *= (1 + (wanted / flight) ** 4) ** 0.25
+        wr, own = config.warps // config.wc, tiles_of(shape, config)
+        if shape.dot:
+            products = ceil_div(config.rows // 4, wr) * own * shape.groups * shape.parts
+        else:
+            products = config.rows // (shape.block * wr) * (own * shape.block // 4) * shape.outputs
+        cycles: float = products * ceil_div(config.warps, QUADRANTS) * _MMA_CYCLES + _TURN_CYCLES
+        if shape.w_piece:
+            row_bytes = shape.M * 8 * shape.parts
+            cycles += _PIECE_CYCLES * ceil_div(config.rows * row_bytes, shape.w_piece * config.threads)
+        if shape.update:
+            cycles += _FINISH_CYCLES * ceil_div(config.rows * shape.N, config.threads) * (1 + config.wc / 3)
+        if shape.gram:
+            cycles += _GRAM_CYCLES * ceil_div(config.rows // 4, config.warps)
+        tail = 2e-6 + 2 * blocks * shape.sum_bytes / 3e12 if shape.has_sum and blocks > 1 else 0.0
+        return LAUNCH_S + _MEMORY_LATENCY_S + smooth_max(memory_s, turns * cycles / CLOCK_HZ) + tail

@@ -7,20 +7,26 @@ registers and multiplies it by 16 columns of C at a time; ``tsmm_3m.cu`` explain
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
-from ..limits import QUADRANTS, ceil_div, register_limit
+from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, mma_cycles, smooth_max
 from ..problem import TsmmProblem, is_complex, itemsize, real_bytes
+from ..roofline import H200_CEILINGS, memory_time
 from ..source import C_TYPES, Constant, constants_of, render
 from . import tsmm_mma
 from .family import DenseFamily
+from .model import view_traffic
 from .tsmm_mma import shape_of, tile_bytes
 
 ROWS = 16  # of a tile
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
+_PIPE_RATE = 0.9  # of the rate of tensor products by themselves
+_PASS_CYCLES = 120  # of a warp that stores and goes on to the next columns ...
+_TILE_CYCLES = 600  # ... and to the next tile
+_LAUNCH_S = 5e-6  # with the latency of the first tile
 
 
 @frozen
@@ -35,56 +41,12 @@ class Tsmm3mConfig:
 
     warps: int
 
+    blocks: ClassVar[int] = 1  # per multiprocessor
+
     @property
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * self.warps
-
-
-def passes(problem: TsmmProblem) -> int:
-    """Count the parts of up to 16 columns of C, each of which a warp multiplies at a time."""
-    return ceil_div(problem.N, 16)
-
-
-def refuse_problem(problem: TsmmProblem, device: DeviceInfo) -> str | None:
-    """Explain why no configuration can run a problem."""
-    if reason := tsmm_mma.refuse_problem(problem, device):
-        return reason.replace("tsmm_mma", "tsmm_3m")
-    if not is_complex(problem.dtype_a):
-        return "takes complex operands"
-    if problem.beta != "zero":
-        return "adds nothing to B: beta must be zero"
-    if shape_of(problem, device).piece_a:
-        return "takes contiguous A, aligned to 16 bytes, on sm_90"
-    if problem.align_b < itemsize(problem.dtype):
-        size = itemsize(problem.dtype)
-        return f"elements of {size} bytes, but B is aligned to {problem.align_b}"
-    return None
-
-
-def invalid(problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
-    """Refuse a configuration as `refuse` does, for a problem that is supported."""
-    if config.warps % QUADRANTS or not QUADRANTS <= config.warps <= 32:
-        return f"{config.warps} warps; quadrants share a multiple of {QUADRANTS}, at most 32"
-    needed, limit = shared_bytes(problem, config, device), device.shared_bytes_per_block
-    if needed > limit:
-        return f"{needed} bytes of shared memory; a thread block gets {limit}"
-    needed, limit = registers(problem, config, device), register_limit(config.threads, device)
-    if needed > limit:
-        return f"{needed} registers per thread estimated; {config.warps} warps leave {limit}"
-    return None
-
-
-def shared_bytes(problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-    """Compute the dynamic shared memory of a block: fragments of C, and a stage and a barrier per warp."""
-    shape = shape_of(problem, device)
-    stage = tile_bytes(problem.M, ROWS, shape)
-    return 3 * 512 * shape.kt * passes(problem) + config.warps * (stage + 8)
-
-
-def registers(problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-    """Estimate the registers per thread with which the compiler spills none."""
-    return 8 * shape_of(problem, device).kt + 124
 
 
 class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
@@ -106,11 +68,34 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     three_m = True
     unit = "3m"
 
-    refuse_problem = staticmethod(refuse_problem)
-    shared_bytes = staticmethod(shared_bytes)
+    recipes = (4, 8)  # warps
 
-    def refuse(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
-        return refuse_problem(problem, device) or invalid(problem, config, device)
+    def refuse_problem(self, problem: TsmmProblem, device: DeviceInfo) -> str | None:
+        if reason := tsmm_mma.refuse_problem(problem, device):
+            return reason.replace("tsmm_mma", "tsmm_3m")
+        if not is_complex(problem.dtype_a):
+            return "takes complex operands"
+        if problem.beta != "zero":
+            return "adds nothing to B: beta must be zero"
+        if shape_of(problem, device).piece_a:
+            return "takes contiguous A, aligned to 16 bytes, on sm_90"
+        if problem.align_b < (size := itemsize(problem.dtype)):
+            return f"elements of {size} bytes, but B is aligned to {problem.align_b}"
+        return None
+
+    def misfit(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
+        if config.warps % QUADRANTS or config.warps < QUADRANTS:
+            return f"{config.warps} warps; quadrants share a multiple of {QUADRANTS}"
+        return None
+
+    def registers(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
+        return 8 * shape_of(problem, device).kt + 124
+
+    def shared_bytes(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
+        """Compute the dynamic shared memory: fragments of C, and a stage and a barrier per warp."""
+        shape = shape_of(problem, device)
+        stage = tile_bytes(problem.M, ROWS, shape)
+        return 3 * 512 * shape.kt * ceil_div(problem.N, 16) + config.warps * (stage + 8)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         """Check whether products rather than memory limit the product with four real products."""
@@ -149,3 +134,15 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
         size = itemsize(problem.dtype)
         return pack_product(problem, (problem.lda * size, problem.ldb * size))
+
+    def configure(self, problem: TsmmProblem, recipe: int, device: DeviceInfo) -> Tsmm3mConfig:
+        return Tsmm3mConfig(recipe)
+
+    def predict(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> float:
+        passes = ceil_div(problem.N, 16)
+        pipe = shape_of(problem, device).kt * 3 * ceil_div(problem.N, 8) * mma_cycles(device) / _PIPE_RATE
+        alone = (passes * _PASS_CYCLES + _TILE_CYCLES) * QUADRANTS / config.warps
+        turns = ceil_div(ceil_div(problem.K, ROWS), device.multiprocessors * config.warps)
+        cycles = turns * config.warps / QUADRANTS * (pipe + alone)
+        memory = memory_time(view_traffic(problem), H200_CEILINGS)
+        return smooth_max(cycles / TENSOR_CLOCK_HZ, memory) + _LAUNCH_S

@@ -13,20 +13,31 @@ pieces of 4 to 16 bytes. Wide complex operands, whose products take longer than 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
-from ..limits import QUADRANTS, architecture_of, ceil_div, register_limit, round_up
+from ..limits import (
+    BANK_ROW_BYTES,
+    MMA_CYCLES,
+    QUADRANTS,
+    TENSOR_CLOCK_HZ,
+    architecture_of,
+    ceil_div,
+    mma_cycles,
+    round_up,
+    smooth_max,
+)
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
+from ..roofline import H200_CEILINGS, memory_time
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
-from .layout import prefetches_ends
-
-MAX_WIDTH = 64
-MMA_CYCLES = 16  # per m16n8k4 (1024 flops) of a quadrant's tensor pipe on Hopper; warp w is in quadrant w % 4
+from .layout import MAX_WIDTH, prefetches_ends
+from .model import PARTIAL_BYTES, view_traffic
 
 _COPY_BYTES_PER_CYCLE = 16.7  # per SM, both directions together [H200]
 # Tiles in order gain 2 to 7 per cent where memory limits, and cost up to 4 where tensor pipes do.
@@ -46,9 +57,7 @@ class TsmmMmaConfig:
     split : int
         Warps that share the columns of a tile: 1, 2 or 4. They form a group with its own pipeline.
     rows : int
-        Rows of a tile.
-    unroll : int
-        Blocks of rows that a warp multiplies at once (16 rows of real numbers, 8 of complex ones).
+        Rows of a tile, whole blocks (of 16 rows of real numbers, 8 of complex ones).
     stages : int
         Tiles of A per group, in flight or in use.
     slabs : int
@@ -60,10 +69,11 @@ class TsmmMmaConfig:
     warps: int
     split: int
     rows: int
-    unroll: int
     stages: int
     slabs: int
     shared_coefficients: bool
+
+    blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def threads(self) -> int:
@@ -139,50 +149,6 @@ def refuse_problem(problem: TsmmProblem, device: DeviceInfo) -> str | None:
     return None
 
 
-def invalid(problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> str | None:
-    """Refuse a configuration as `refuse` does, for a problem that is supported."""
-    shape = shape_of(problem, device)
-    if config.warps % QUADRANTS or not QUADRANTS <= config.warps <= 32:
-        return f"{config.warps} warps; quadrants share a multiple of {QUADRANTS}, at most 32"
-    if config.split not in (1, 2, 4) or config.split > shape.nt:
-        return f"{config.split} warps cannot share the {shape.nt} column tiles of N={problem.N}"
-    if config.unroll < 1 or config.rows < 1 or config.rows % (config.unroll * shape.block):
-        return f"rows={config.rows} is no multiple of unroll={config.unroll} blocks of {shape.block} rows"
-    for piece, width in ((shape.piece_a, problem.M), (shape.piece_b, problem.N)):
-        if not piece and config.rows // shape.subs * width * shape.size % 16:
-            return f"rows={config.rows} make no multiple of 16 bytes of a sub-chunk of {width} columns"
-    reason = _invalid_direct(problem, config, shape) if config.direct else _invalid_slabs(config)
-    if reason:
-        return reason
-    needed, limit = shared_bytes(problem, config, device), device.shared_bytes_per_block
-    if needed > limit:
-        return f"{needed} bytes of shared memory; a thread block gets {limit}"
-    needed, limit = registers(problem, config, device), register_limit(config.threads, device)
-    if needed > limit:
-        return f"{needed} registers per thread estimated; {config.warps} warps leave {limit}"
-    return None
-
-
-def _invalid_slabs(config: TsmmMmaConfig) -> str | None:
-    if config.split > 1 and config.groups > _NAMED_BARRIERS:
-        return f"{config.groups} groups need a named barrier each, and there are {_NAMED_BARRIERS}"
-    if config.stages < 1 or config.slabs < 1:
-        return f"stages={config.stages}, slabs={config.slabs}; a pipeline has at least one of each"
-    return None
-
-
-def _invalid_direct(problem: TsmmProblem, config: TsmmMmaConfig, shape: Shape) -> str | None:
-    if not config.shared_coefficients or not _suits_complex_kernel(problem, shape):
-        return "no slabs: for complex A, contiguous, times coefficients in shared memory, and beta zero"
-    if problem.align_b < shape.size:
-        return f"no slabs: elements of {shape.size} bytes, but B is aligned to {problem.align_b}"
-    if shape.nt < 2 * config.split:
-        return f"{config.split} warps get less than 8 of {problem.N} columns each"
-    if config.stages < 2:
-        return f"stages={config.stages}; the next tile is there before one is done"
-    return None
-
-
 def _suits_complex_kernel(problem: TsmmProblem, shape: Shape) -> bool:
     return shape.parts == 2 and shape.piece_a == 0 and problem.beta == "zero"
 
@@ -214,45 +180,81 @@ def is_in_order(problem: TsmmProblem, shape: Shape) -> bool:
     return pipe_share(shape, problem) < _IN_ORDER_SHARE
 
 
-def shared_bytes(problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-    """Compute the dynamic shared memory of a block."""
-    shape = shape_of(problem, device)
-    tile_a, tile_b = (tile_bytes(width, config.rows, shape) for width in (problem.M, problem.N))
-    stage = tile_a + (tile_b if problem.beta != "zero" else 0)
-    state_bytes = 20 if is_complex_kernel(problem, config, shape) else 12
-    state = round_up(state_bytes * config.stages, 8)
-    group = config.stages * stage + config.slabs * tile_b + state
-    stored = shape.nt if config.shared_coefficients else rest(shape, config)
-    return config.groups * group + shape.kt * stored * 256
-
-
 def rest(shape: Shape, config: TsmmMmaConfig) -> int:
     """Count the column tiles that warps with coefficients in registers process cyclically, one per pass."""
-    passes = config.rows // (shape.block * config.unroll)
+    passes = config.rows // shape.block
     return 0 if config.shared_coefficients or passes % config.split else shape.nt % config.split
 
 
-def registers(problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-    """Estimate the registers per thread with which the compiler spills none.
+@frozen
+class Recipe:
+    """A configuration but for the widths.
 
-    The reserve beside the live values was found by compiling some 5,000 configurations: ptxas renames
-    accumulators and loads fragments far ahead, and spills where that nearly fits.
+    Attributes
+    ----------
+    warps, split, stages, slabs, shared_coefficients
+        As in the configuration.
+    tile_kb : int
+        Kilobytes of rows that the groups process at a time, up to twice as many: tiles have a power of two of
+        the rows that a warp multiplies at once. 0 is one, for complex numbers in single precision alone.
     """
-    shape = shape_of(problem, device)
-    tiles = ceil_div(shape.nt, config.split)
-    if is_complex_kernel(problem, config, shape):
-        groups = ceil_div(tiles, 2)
-        return 8 * config.unroll * groups + 4 * groups + 14 * config.unroll + 40
-    more = rest(shape, config)
-    own = (shape.nt - more) // config.split if more else tiles
-    fragments = own * (1 if config.shared_coefficients else shape.kt)
-    live = 2 * (fragments + 4 * config.unroll * (own + more) + 4 * config.unroll)
-    reserve = 48 if config.shared_coefficients else 64 if config.warps >= 16 else 80
-    extras = (problem.beta != "zero") + (shape.piece_a > 0) + (shape.piece_b > 0)
-    extras += problem.alpha == "general" and problem.M % 4 > 0
-    if config.shared_coefficients and config.split > 1 and own >= 8 and problem.N * shape.parts % 8:
-        reserve += 120  # all fragments of the last column tile, which is partial, are fetched ahead
-    return live + reserve + 8 * extras
+
+    warps: int
+    split: int = 1
+    stages: int = 2
+    slabs: int = 1
+    shared_coefficients: bool = False
+    tile_kb: int = 16
+
+
+# Of 840 recipes; the others would gain 0.5 per cent of the predicted time in the geometric mean of drawn
+# products, and 8 per cent at the most.
+RECIPES: Sequence[Recipe] = (
+    Recipe(8),
+    Recipe(8, tile_kb=32),
+    Recipe(8, shared_coefficients=True),
+    Recipe(8, stages=4, slabs=2),
+    Recipe(8, stages=4, shared_coefficients=True, tile_kb=0),
+    Recipe(8, split=2),
+    Recipe(8, split=2, shared_coefficients=True),
+    Recipe(8, split=2, slabs=0, shared_coefficients=True, tile_kb=0),
+    Recipe(12, stages=3, slabs=2),
+    Recipe(12, split=2),
+    Recipe(12, split=4, shared_coefficients=True),
+    Recipe(16, stages=3, slabs=2),
+)
+SPARE: Sequence[Recipe] = tuple(
+    Recipe(warps, split, stages, slabs, shared)
+    for warps, split, stages, slabs in itertools.product((4, 8), (1, 2, 4), (2, 1), (2, 1))
+    for shared in (False, True)
+)
+
+# Few warps keep tiles in order best, and suffice while tensor pipes are idle for more than half of the time.
+_IDLE_SHARE = 0.4
+_REGISTER_FRAGMENTS = 24  # of C, fewer of which are never loaded from shared memory
+
+
+# Fitted to 2166 timed configurations of 388 problems in double precision on an H200.
+_PIPE_RATE = 0.83  # of the rate of tensor products by themselves
+_SHARED_RATE = 0.86  # of shared memory's peak
+_MMA_LATENCY = 30  # cycles of a product
+_TILE_CYCLES = 600  # of a tile: waiting, issuing copies
+_MEMORY_CYCLES = 1500  # latency of a copy from loaded memory ...
+_TILE_RATE = 31  # ... and the bytes per cycle at which a tile is loaded and stored
+_FLIGHT_BYTES, _FLIGHT_COST = 24 << 10, 0.006  # of A in flight to a multiprocessor; loss per factor of two
+_ROUND_CYCLES, _COMPLEX_PASS_CYCLES = 150, 460  # where no warp waits for another
+_DIRECT_BYTES = 380  # in place of PARTIAL_BYTES, where registers are stored
+_CONVERSIONS = 14  # between float32 and float64, per cycle and SM
+_CONVERTED_SHARES = 0.6, 0.8  # of conversions that do not overlap with products, of real and complex numbers
+_LAUNCH_S = 3e-6  # as fitted here
+
+
+def row_cycles(problem: TsmmProblem) -> float:
+    """Estimate the cycles of a multiprocessor per row in single precision without the limit of memory."""
+    parts = 2 if is_complex(problem.dtype) else 1
+    products = ceil_div(problem.M, 4) * ceil_div(problem.N * parts, 8) * parts / 16
+    share = _CONVERTED_SHARES[parts - 1]
+    return products * MMA_CYCLES / QUADRANTS + share * (problem.M + problem.N) * parts / _CONVERSIONS
 
 
 class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
@@ -262,12 +264,68 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     Config = TsmmMmaConfig
     problem_type = TsmmProblem
     unit = "mma"
+    recipes, spare = RECIPES, SPARE
 
     refuse_problem = staticmethod(refuse_problem)
-    shared_bytes = staticmethod(shared_bytes)
 
-    def refuse(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> str | None:
-        return refuse_problem(problem, device) or invalid(problem, config, device)
+    def misfit(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> str | None:
+        shape = shape_of(problem, device)
+        if config.warps % QUADRANTS or config.warps < QUADRANTS:
+            return f"{config.warps} warps; quadrants share a multiple of {QUADRANTS}"
+        if config.split not in (1, 2, 4) or config.split > shape.nt:
+            return f"{config.split} warps cannot share the {shape.nt} column tiles of N={problem.N}"
+        if config.rows < 1 or config.rows % shape.block:
+            return f"rows={config.rows} is no multiple of blocks of {shape.block} rows"
+        for piece, width in ((shape.piece_a, problem.M), (shape.piece_b, problem.N)):
+            if not piece and config.rows // shape.subs * width * shape.size % 16:
+                return f"rows={config.rows} make no multiple of 16 bytes of a sub-chunk of {width} columns"
+        if not config.direct:
+            if config.split > 1 and config.groups > _NAMED_BARRIERS:
+                return f"{config.groups} groups need a named barrier each, and there are {_NAMED_BARRIERS}"
+            if config.stages < 1:
+                return f"stages={config.stages}; a pipeline has at least one"
+            return None
+        if not config.shared_coefficients or not _suits_complex_kernel(problem, shape):
+            return "no slabs: for complex A, contiguous, times coefficients in shared memory, and beta zero"
+        if problem.align_b < shape.size:
+            return f"no slabs: elements of {shape.size} bytes, but B is aligned to {problem.align_b}"
+        if shape.nt < 2 * config.split:
+            return f"{config.split} warps get less than 8 of {problem.N} columns each"
+        if config.stages < 2:
+            return f"stages={config.stages}; the next tile is there before one is done"
+        return None
+
+    def registers(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
+        """Estimate the registers per thread with which the compiler spills none.
+
+        The reserve beside the live values was found by compiling some 5,000 configurations: ptxas renames
+        accumulators and loads fragments far ahead, and spills where that nearly fits.
+        """
+        shape = shape_of(problem, device)
+        tiles = ceil_div(shape.nt, config.split)
+        if is_complex_kernel(problem, config, shape):
+            groups = ceil_div(tiles, 2)
+            return 12 * groups + 54
+        more = rest(shape, config)
+        own = (shape.nt - more) // config.split if more else tiles
+        fragments = own * (1 if config.shared_coefficients else shape.kt)
+        live = 2 * (fragments + 4 * (own + more) + 4)
+        reserve = 48 if config.shared_coefficients else 64 if config.warps >= 16 else 80
+        extras = (problem.beta != "zero") + (shape.piece_a > 0) + (shape.piece_b > 0)
+        extras += problem.alpha == "general" and problem.M % 4 > 0
+        if config.shared_coefficients and config.split > 1 and own >= 8 and problem.N * shape.parts % 8:
+            reserve += 120  # all fragments of the last column tile, which is partial, are fetched ahead
+        return live + reserve + 8 * extras
+
+    def shared_bytes(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
+        shape = shape_of(problem, device)
+        tile_a, tile_b = (tile_bytes(width, config.rows, shape) for width in (problem.M, problem.N))
+        stage = tile_a + (tile_b if problem.beta != "zero" else 0)
+        state_bytes = 20 if is_complex_kernel(problem, config, shape) else 12
+        state = round_up(state_bytes * config.stages, 8)
+        group = config.stages * stage + config.slabs * tile_b + state
+        stored = shape.nt if config.shared_coefficients else rest(shape, config)
+        return config.groups * group + shape.kt * stored * 256
 
     def chain_length(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
         if real_bytes(problem.dtype) == 4:
@@ -307,3 +365,54 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
         size = itemsize(problem.dtype)
         return pack_product(problem, (problem.lda * size, problem.ldb * size))
+
+    def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmMmaConfig | None:
+        shape = shape_of(problem, device)
+        if recipe.tile_kb == 0:
+            is_suited = shape.parts == 2 and shape.size == 8 and shape.nt >= 4
+        else:
+            is_idle = pipe_share(shape, problem) < _IDLE_SHARE
+            is_suited = recipe.warps <= 12 if is_idle else recipe.warps >= 8
+            is_suited &= not recipe.shared_coefficients or shape.kt * shape.nt >= _REGISTER_FRAGMENTS
+        if recipe.split > shape.nt or not is_suited:
+            return None
+        row_bytes, rows = recipe.warps // recipe.split * max(problem.M, problem.N) * shape.size, shape.block
+        while rows * row_bytes < recipe.tile_kb << 10:
+            rows *= 2
+        tiles = recipe.stages, recipe.slabs, recipe.shared_coefficients
+        return TsmmMmaConfig(recipe.warps, recipe.split, rows, *tiles)
+
+    def predict(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> float:
+        """Predict the time of a valid configuration in seconds.
+
+        A smooth maximum of the times of memory; of the tensor pipes; of shared memory, which every byte
+        passes two to six times; and of the pipelines of the groups, whose tiles wait for the tensor pipes and
+        for memory (Little's law).
+        """
+        shape = shape_of(problem, device)
+        turns = ceil_div(ceil_div(problem.K, config.rows), device.multiprocessors * config.groups)
+        passes = config.rows // shape.block
+        products = passes * shape.kt * shape.nt * mma_cycles(device) / QUADRANTS  # of a tile
+        tile_a, tile_b = (config.rows * shape.size * width for width in (problem.M, problem.N))
+        memory = memory_time(
+            view_traffic(problem, _DIRECT_BYTES if config.direct else PARTIAL_BYTES), H200_CEILINGS
+        )
+        memory *= 1 + _FLIGHT_COST * max(
+            0.0, math.log2(config.groups * config.stages * tile_a / _FLIGHT_BYTES)
+        )
+        latency = _MEMORY_CYCLES / TENSOR_CLOCK_HZ + _LAUNCH_S
+        if is_complex_kernel(problem, config, shape):
+            cycles = config.groups * products + _ROUND_CYCLES + _COMPLEX_PASS_CYCLES * passes
+            return smooth_max(turns * cycles / TENSOR_CLOCK_HZ, memory) + latency
+        moved = tile_a + (2 if problem.beta == "zero" else 4) * tile_b
+        moved += config.rows * shape.size * 4 * shape.kt * config.split
+        if config.shared_coefficients:
+            moved += passes * shape.kt * shape.nt * 256
+        step = ceil_div(shape.nt, config.split) * mma_cycles(device)
+        apart = _TILE_CYCLES + passes * (shape.kt * max(0, _MMA_LATENCY - step) + 2 * step)
+        warps = config.warps // QUADRANTS
+        work = max(passes * shape.kt * step * warps, passes * shape.kt * step + apart)
+        loading = (_MEMORY_CYCLES + (tile_a + tile_b) / _TILE_RATE + work) / config.stages
+        shared = config.groups * moved / BANK_ROW_BYTES
+        cycles = max(config.groups * products / _PIPE_RATE, shared / _SHARED_RATE)
+        return smooth_max(memory, *(turns * c / TENSOR_CLOCK_HZ for c in (cycles, work, loading))) + latency

@@ -39,8 +39,6 @@ class TsmttsmMmaConfig:
         Stages of the ring.
     wm, wn, wk : int
         Warps that share the columns of A, the columns of B, and the rows of a stage (but see `takes_turns`).
-    kstep : int
-        Sets of 4 rows in one tensor product: 1, 2 or 4.
     fold : int
         Consecutive rows of narrow operands treated as one row.
     unroll : int
@@ -59,7 +57,6 @@ class TsmttsmMmaConfig:
     wm: int
     wn: int
     wk: int
-    kstep: int = 1
     fold: int = 1
     unroll: int = 2
     blocks: int = 1
@@ -242,15 +239,6 @@ def tensor_maps(
     for address, operand in zip((A, B), tall_operands(problem), strict=False):
         rows += operand.maps(address, problem.K, 4, _GAP, config.rows // 4)
     return TensorMaps.of(rows, encode)
-
-
-def copies(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-    """Count the bulk copies of a stage: one per operand, or two with a gap between them."""
-    if has_boxes(problem, device):
-        return 4 * (2 - problem.same)
-    stage = layout(problem, config, device)
-    gaps = ((stage.a_piece, stage.a_gap), (stage.b_piece, stage.b_gap))
-    return sum(2 if gap else 1 for piece, gap in gaps[: 2 - problem.same] if not piece)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,14 +1,17 @@
-"""Common parts of all kernels of sparse products: constants and types of their sources, operands.
+"""Common parts of all kernels of sparse products: constants and types of their sources, operands, entries.
 
-Both are those of ``cuda/sparse/spmmv.cuh``.
+Constants and operands are those of ``cuda/sparse/spmmv.cuh``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ..problem import SpmmvProblem, is_complex, itemsize
+from ..roofline import Traffic, traffic
 from ..source import c_type, constants_of
 
 Constants = dict[str, bool | int | float]
@@ -106,6 +109,20 @@ def entry_bytes(problem: SpmmvProblem) -> int:
 def row_entries(problem: SpmmvProblem) -> float:
     """Compute the average number of entries per row."""
     return problem.nnz / max(1, problem.n_rows)
+
+
+def stored_traffic(problem: SpmmvProblem) -> Traffic:
+    """Compute the bytes of a product with a matrix as it is stored: coded entries have no values."""
+    moved = traffic(problem)
+    saved = problem.nnz * itemsize(problem.dtype_matrix) if problem.coded else 0
+    return replace(moved, read_bytes=moved.read_bytes - saved)
+
+
+def unroll_of(entries: float, most: int) -> int:
+    """Choose a number of entries in flight, at most `most`, that divides an average row well."""
+    entries = max(1.0, entries)
+    trips = math.ceil(entries / most)
+    return max(1, min(most, math.ceil(entries / trips)))
 
 
 def operands(

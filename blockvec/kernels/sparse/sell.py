@@ -2,7 +2,7 @@
 
 The entries of 32 rows are interleaved, so that neighbouring lanes read neighbouring entries directly into
 registers (``cuda/sparse/spmmv_sell.cu``). This takes a second copy of the matrix, which
-``cuda/sparse/spmmv_sell_fill.cu`` fills. Rows keep their order. The list and the model are in `sell_model`.
+``cuda/sparse/spmmv_sell_fill.cu`` fills. Rows keep their order.
 
 References
 ----------
@@ -12,6 +12,7 @@ multiplication on modern processors with wide SIMD units", SIAM J. Sci. Comput. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,17 +21,28 @@ import numpy as np
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..family import Model
-from ..limits import WARP, ceil_div, excess_registers, excess_threads
+from ..limits import LAUNCH_S, WARP, ceil_div, excess_registers, excess_threads, smooth_max
 from ..problem import SpmmvProblem, is_complex, itemsize
-from ..roofline import LEAST_BYTES, traffic
+from ..roofline import H200_CEILINGS, LEAST_BYTES, memory_time, traffic
 from ..source import c_type, constants_of, render, short_names
 from . import pieces
 from .arrays import Array, Load, address, namespace, to_host
 from .csr import LEAST_LONG_ROW, SpmmvCsr
 from .csr_plan import Plan, Walk
 from .family import SparseFamily
-from .interface import bind_kernel, constants, entry_bytes, pack_bytes, refuse_alignment, types_of
+from .interface import (
+    are_aligned,
+    bind_kernel,
+    constants,
+    entry_bytes,
+    pack_bytes,
+    refuse_alignment,
+    row_entries,
+    stored_traffic,
+    types_of,
+    unroll_of,
+    widest_pack,
+)
 
 CHUNK = 32  # rows, C of SELL-C: one per lane
 MAX_ROW_BYTES = 64  # of X
@@ -95,6 +107,29 @@ class SellMatrix:
         return len(self.starts) - 1
 
 
+@frozen
+class Recipe:
+    """A configuration but for the width, the types and the lengths of rows; `unroll` is the most."""
+
+    unroll: int
+    warps: int
+    blocks: int
+
+
+# Of 36 recipes; in 228 drawn products no choice is another without the rest.
+RECIPES = tuple(
+    Recipe(unroll, *block) for unroll in (8, 5, 3) for block in ((8, 4), (4, 10), (8, 3), (4, 12), (8, 2))
+)
+
+# Wide rows of X with fused operands take the registers of all but one block of few warps.
+SPARE = tuple(Recipe(unroll, 8, 1) for unroll in (8, 5, 3))
+
+# Fitted to some thousand runs over stencils, lattice models and a band on an H200:
+_ATTAINED = 0.88  # of the memory bandwidth
+_ENTRY_S = 5.2e-9  # per entry of a chunk, if its warp were alone and gathered one row of X at a time
+_IN_FLIGHT = 0.45  # exponent of the gain by more entries in flight; more warps gain in proportion
+
+
 class SpmmvSell(SparseFamily[SellConfig]):
     """The family ``spmmv_sell``: sparse products of matrices in SELL-C form, made after some products.
 
@@ -104,7 +139,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
 
     Parameters
     ----------
-    model : Model
     csr : SpmmvCsr
         The family that runs until the matrix is converted.
     """
@@ -112,9 +146,9 @@ class SpmmvSell(SparseFamily[SellConfig]):
     name = "spmmv_sell"
     Config = SellConfig
     converts = True
+    recipes, spare = RECIPES, SPARE
 
-    def __init__(self, model: Model[SpmmvProblem, SellConfig, Any], csr: SpmmvCsr) -> None:
-        super().__init__(model)
+    def __init__(self, csr: SpmmvCsr) -> None:
         self._csr = csr
 
     def converts_after(self, problem: SpmmvProblem) -> int:
@@ -160,6 +194,32 @@ class SpmmvSell(SparseFamily[SellConfig]):
         """
         narrow = problem.width * itemsize(problem.dtype_x) <= _FASTER_ROW_BYTES
         return narrow and traffic(problem).total_bytes >= LEAST_BYTES
+
+    def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> SellConfig:
+        vector = widest_pack(problem)
+        aligned_x, aligned_y = are_aligned(problem, vector)
+        return SellConfig(
+            vectors=problem.width // vector,
+            vector=vector,
+            unroll=unroll_of(row_entries(problem), recipe.unroll),
+            warps=recipe.warps,
+            blocks=recipe.blocks,
+            # Blocks that start in order stay closer together, which favours scattered rows of X.
+            persistent=problem.pattern != "scattered",
+            aligned_x=aligned_x,
+            aligned_y=aligned_y,
+        )
+
+    def predict(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> float:
+        """Predict the time in seconds: of memory, or of gathers, which alone depend on the configuration."""
+        average = row_entries(problem)
+        chunks = problem.n_rows / CHUNK / device.multiprocessors
+        in_flight = max(1.0, average / max(1, math.ceil(average / config.unroll)))
+        warps = config.warps * config.blocks
+        return LAUNCH_S + smooth_max(
+            memory_time(stored_traffic(problem), H200_CEILINGS) / _ATTAINED,
+            _ENTRY_S * chunks * average / (warps * in_flight**_IN_FLIGHT),
+        )
 
     def conversion(self, problem: SpmmvProblem, config: SellConfig) -> str:
         n_bytes = problem.nnz * entry_bytes(problem)

@@ -9,6 +9,7 @@ import pytest
 
 from blockvec import BlockVector
 from blockvec.backends import backend_for
+from blockvec.backends.host import backend
 from blockvec.bench import OPERATIONS, Sizes, make_cases, measure_case
 from blockvec.bench.cases import HOST_ELEMENTS, _Blocks, _memory
 from blockvec.errors import OptionError
@@ -114,6 +115,14 @@ def test_rows_follow_from_the_size_that_is_asked_for() -> None:
     assert Sizes(quick=True).rows_for(1, "float32", HOST) == 1 << 18
     assert Sizes(quick=True).footprint(HOST) == 0
     assert Sizes().footprint(HOST) > 1 << 28
+
+
+def test_probes_of_ceilings_move_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "PROBE_BYTES", 1 << 16)
+    probes = HOST.ceiling_probes()
+    for probe in probes:
+        probe.call()
+    assert {probe.ceiling for probe in probes} == {"read", "write", "copy", "float64", "float32"}
 
 
 def test_an_unknown_operation_is_refused() -> None:

@@ -26,28 +26,6 @@ from blockvec.io import matrixmarket
 from blockvec.system import memory
 
 GENERAL = "%%MatrixMarket matrix coordinate real general\n"
-REAL_MATRICES = [
-    "1138_bus",
-    "bcsstk03",
-    "bcsstk06",
-    "bcsstk08",
-    "bcsstk09",
-    "bcsstk10",
-    "bcsstk16",
-    "bcsstm06",
-    "bcsstm08",
-    "bcsstm09",
-    "bcsstm10",
-    "bcsstm13",
-    "elast_A",
-    "elast_B",
-    "gr_30_30",
-    "graphene128x64",
-    "lund_a",
-    "lund_b",
-    "mhd1280b",
-    "qc324",
-]
 
 
 @pytest.fixture
@@ -63,23 +41,19 @@ def rng() -> np.random.Generator:
 # Real files
 
 
-@pytest.mark.parametrize("name", REAL_MATRICES)
-def test_a_real_file_has_the_size_type_and_symmetry_on_record(name: str, matrices: Path) -> None:
-    record = json.loads((matrices / "reference_eigenvalues.json").read_text())[name]
-    A = io.read_matrix(matrices / f"{name}.mtx")
-    assert isinstance(A, scipy.sparse.csr_array)
-    assert A.shape == (record["n"], record["n"])
-    assert A.nnz == record["nnz"]
-    assert A.dtype == record["dtype"]
-    assert A.indices.dtype == A.indptr.dtype == np.int32
-    assert A.has_canonical_format
-    assert (abs(A - A.conj().T).max() <= 1e-14 * abs(A).max()) == record["hermitian"]
-
-
-def test_a_closed_form_file_has_its_eigenvalues(matrices: Path) -> None:
-    A = io.read_matrix(matrices / "gr_30_30.mtx")
-    expected = models.spectra.stencil27_eigenvalues([30, 30]) - 27 + 9  # 9 - prod (1 + 2 cos)
-    np.testing.assert_allclose(np.linalg.eigvalsh(A.toarray()), expected, rtol=0, atol=1e-12)
+def test_real_files_have_the_sizes_types_and_symmetries_on_record(matrices: Path) -> None:
+    records = json.loads((matrices / "reference_eigenvalues.json").read_text())
+    files = {path.stem: path for path in matrices.glob("*.mtx") if path.stem in records}
+    assert len(files) >= 20
+    for name, path in files.items():
+        record, A = records[name], io.read_matrix(path)
+        assert isinstance(A, scipy.sparse.csr_array)
+        assert A.shape == (record["n"], record["n"])
+        assert A.nnz == record["nnz"]
+        assert A.dtype == record["dtype"]
+        assert A.indices.dtype == A.indptr.dtype == np.int32
+        assert A.has_canonical_format
+        assert (abs(A - A.conj().T).max() <= 1e-14 * abs(A).max()) == record["hermitian"], name
 
 
 # Round trips
@@ -106,52 +80,32 @@ def random_matrix(n: int, field: str, symmetry: str, rng: np.random.Generator) -
     return A
 
 
-@pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize(
-    ("field", "symmetry"),
-    [
-        (f, s)
-        for f in FIELDS
-        for s in ("general", "symmetric", "skew-symmetric", "hermitian")
-        if not (f == "pattern" and s == "skew-symmetric") and (f == "complex" or s != "hermitian")
-    ],
-)
-def test_coordinate_files_of_every_kind_come_back(
-    field: str, symmetry: str, is_packed: bool, tmp_path: Path, rng: np.random.Generator
+KINDS = [
+    (field, symmetry)
+    for field in FIELDS
+    for symmetry in ("general", "symmetric", "skew-symmetric", "hermitian")
+    if (field == "complex" or symmetry != "hermitian") and (field, symmetry) != ("pattern", "skew-symmetric")
+]
+
+
+@pytest.mark.parametrize("layout", ["coordinate", "packed", "array"])
+@pytest.mark.parametrize(("field", "symmetry"), KINDS)
+def test_files_of_every_kind_come_back(
+    field: str, symmetry: str, layout: str, mtx: Path, rng: np.random.Generator
 ) -> None:
+    if layout == "array" and field == "pattern":
+        pytest.skip("an array has values")
     A = random_matrix(9, field, symmetry, rng)
-    path = tmp_path / "matrix.mtx"
-    scipy.io.mmwrite(path, scipy.sparse.coo_array(A), field=field, symmetry=symmetry, precision=17)
-    assert f"{field} {symmetry}" in path.read_text().splitlines()[0]
-    if is_packed:
-        path = tmp_path / "matrix.mtx.gz"
-        path.write_bytes(gzip.compress((tmp_path / "matrix.mtx").read_bytes()))
-    B = io.read_matrix(path)
-    assert isinstance(B, scipy.sparse.csr_array)
-    assert B.dtype == (np.complex128 if field == "complex" else np.float64)
-    np.testing.assert_array_equal(B.toarray(), A)
-
-
-@pytest.mark.parametrize(
-    ("field", "symmetry"),
-    [
-        (f, s)
-        for f in ("real", "complex", "integer")
-        for s in ("general", "symmetric", "skew-symmetric", "hermitian")
-        if f == "complex" or s != "hermitian"
-    ],
-)
-def test_array_files_of_every_kind_come_back_row_major(
-    field: str, symmetry: str, mtx: Path, rng: np.random.Generator
-) -> None:
-    A = random_matrix(6, field, symmetry, rng)
-    scipy.io.mmwrite(mtx, A, field=field, symmetry=symmetry, precision=17)
-    assert f"array {field} {symmetry}" in mtx.read_text().splitlines()[0]
+    stored = A if layout == "array" else scipy.sparse.coo_array(A)
+    scipy.io.mmwrite(mtx, stored, field=field, symmetry=symmetry, precision=17)
+    assert f"{field} {symmetry}" in mtx.read_text().splitlines()[0]
+    if layout == "packed":
+        mtx.write_bytes(gzip.compress(mtx.read_bytes()))
     B = io.read_matrix(mtx)
-    assert isinstance(B, np.ndarray)
-    assert B.flags.c_contiguous
+    assert isinstance(B, np.ndarray if layout == "array" else scipy.sparse.csr_array)
     assert B.dtype == (np.complex128 if field == "complex" else np.float64)
-    np.testing.assert_array_equal(B, A)
+    np.testing.assert_array_equal(B if layout == "array" else B.toarray(), A)
+    assert layout != "array" or B.flags.c_contiguous
 
 
 def test_elements_given_twice_are_summed(mtx: Path) -> None:
@@ -185,81 +139,33 @@ def test_a_matrix_without_elements_is_read(mtx: Path) -> None:
     assert io.read_matrix(mtx).shape == (3, 4)
 
 
-def test_a_packed_file_is_known_by_its_content(mtx: Path) -> None:
-    mtx.write_bytes(gzip.compress((GENERAL + "1 1 1\n1 1 7\n").encode()))
-    np.testing.assert_array_equal(io.read_matrix(str(mtx)).toarray(), [[7]])
-
-
 # Broken files
 
 
-def variant(**words: str) -> str:
-    banner = GENERAL
-    for old, new in words.items():
-        banner = banner.replace(old, new)
-    return banner
-
+ARRAY, SKEW = GENERAL.replace("coordinate", "array"), GENERAL.replace("general", "skew-symmetric")
+COMPLEX, INTEGER, PATTERN = (GENERAL.replace("real", field) for field in ("complex", "integer", "pattern"))
+HERMITIAN = COMPLEX.replace("general", "hermitian")
 
 BROKEN = {
-    "empty": ("", 1, "found '', expected '%%MatrixMarket matrix ...': this is no Matrix Market file"),
+    "empty": ("", 1, "this is no Matrix Market file"),
     "another format": ("hello\n1 2\n", 1, "found 'hello', expected '%%MatrixMarket"),
     "binary": ("\x89PNG\x00\xff" * 99, 1, "this is no Matrix Market file"),
     "capital banner": (GENERAL.upper() + "1 1 1\n1 1 1\n", 1, "this is no Matrix Market file"),
-    "short banner": (
-        "%%MatrixMarket matrix coordinate\n1 1 1\n",
-        1,
-        "expected '%%MatrixMarket matrix coordinate|array",
-    ),
-    "unknown object": (variant(matrix="vector"), 1, "found '%%MatrixMarket vector"),
-    "unknown field": (variant(real="quaternion"), 1, "real|double|complex|integer"),
-    "array pattern": (
-        variant(coordinate="array", real="pattern") + "1 1\n",
-        1,
-        "a pattern has the coordinate format",
-    ),
-    "no size line": (
-        GENERAL + "% only this\n",
-        3,
-        "found '', expected the numbers of rows, columns and elements",
-    ),
-    "short size line": (
-        GENERAL + "2 2\n",
-        2,
-        "found '2 2', expected the numbers of rows, columns and elements",
-    ),
+    "short banner": ("%%MatrixMarket matrix coordinate\n1 1 1\n", 1, "matrix coordinate|array"),
+    "unknown object": (GENERAL.replace("matrix", "vector"), 1, "found '%%MatrixMarket vector"),
+    "unknown field": (GENERAL.replace("real", "quaternion"), 1, "real|double|complex|integer"),
+    "array pattern": (ARRAY.replace("real", "pattern") + "1 1\n", 1, "a pattern has the coordinate format"),
+    "no size line": (GENERAL + "% only this\n", 3, "the numbers of rows, columns and elements"),
+    "short size line": (GENERAL + "2 2\n", 2, "the numbers of rows, columns and elements"),
     "long size line": (GENERAL + "2 2 1 1\n1 1 1\n", 2, "found '2 2 1 1'"),
     "negative size": (GENERAL + "-2 2 1\n1 1 1\n", 2, "found '-2 2 1'"),
-    "array size line": (
-        variant(coordinate="array") + "2 2 4\n1\n2\n3\n4\n",
-        2,
-        "expected the numbers of rows and columns",
-    ),
-    "not square": (
-        variant(general="symmetric") + "2 3 1\n2 1 1\n",
-        2,
-        "as many rows as columns in a symmetric matrix",
-    ),
-    "truncated": (
-        GENERAL + "2 2 3\n1 1 1\n2 2 2\n",
-        4,
-        "found the end of the file after 2 elements, expected 3 as line 2 says: it is truncated",
-    ),
-    "truncated in a line": (
-        GENERAL + "2 2 2\n1 1 1\n2 2",
-        4,
-        "found '2 2', expected a row and a column index and a number",
-    ),
+    "array size line": (ARRAY + "2 2 4\n1\n2\n3\n4\n", 2, "the numbers of rows and columns"),
+    "not square": (GENERAL.replace("general", "symmetric") + "2 3 1\n2 1 1\n", 2, "as many rows as columns"),
+    "truncated": (GENERAL + "2 2 3\n1 1 1\n2 2 2\n", 4, "expected 3 as line 2 says: it is truncated"),
+    "truncated in a line": (GENERAL + "2 2 2\n1 1 1\n2 2", 4, "found '2 2', expected a row"),
     "truncated in an exponent": (GENERAL + "2 2 1\n1 1 1e", 3, "found '1 1 1e'"),
-    "too many": (
-        GENERAL + "2 2 1\n1 1 1\n\n2 2 2\n",
-        5,
-        "found '2 2 2', expected the end of the file after 1 elements as line 2 says",
-    ),
-    "bad value": (
-        GENERAL + "2 2 1\n1 1 x\n",
-        3,
-        "found '1 1 x', expected a row and a column index and a number",
-    ),
+    "too many": (GENERAL + "2 2 1\n1 1 1\n\n2 2 2\n", 5, "expected the end of the file after 1"),
+    "bad value": (GENERAL + "2 2 1\n1 1 x\n", 3, "found '1 1 x', expected a row"),
     "value with a tail": (GENERAL + "2 2 1\n1 1 1.5abc\n", 3, "found '1 1 1.5abc'"),
     "two points": (GENERAL + "2 2 1\n1 1 1.5.5", 3, "found '1 1 1.5.5'"),
     "two exponents": (GENERAL + "2 2 1\n1 1 1e5e5\n", 3, "found '1 1 1e5e5'"),
@@ -268,28 +174,12 @@ BROKEN = {
     "Fortran exponent without a letter": (GENERAL + "2 2 1\n1 1 1.0-100\n", 3, "found '1 1 1.0-100'"),
     "leading plus": (GENERAL + "2 2 1\n1 1 +1.0\n", 3, "a number without a leading +"),
     "underscore": (GENERAL + "2 2 1\n1 1 1_0\n", 3, "found '1 1 1_0'"),
-    "no value": (GENERAL + "2 2 1\n1 1\n", 3, "found '1 1', expected a row and a column index and a number"),
+    "no value": (GENERAL + "2 2 1\n1 1\n", 3, "found '1 1', expected a row"),
     "complex value in a real file": (GENERAL + "2 2 1\n1 1 1 2\n", 3, "found '1 1 1 2'"),
-    "real value in a complex file": (
-        variant(real="complex") + "1 1 1\n1 1 1\n",
-        3,
-        "a real and an imaginary part",
-    ),
-    "value in a pattern": (
-        variant(real="pattern") + "1 1 1\n1 1 1\n",
-        3,
-        "found '1 1 1', expected a row and a column index.",
-    ),
-    "fraction in an integer file": (
-        variant(real="integer") + "2 2 1\n1 2 5.5\n",
-        3,
-        "a column index and an integer",
-    ),
-    "integer too large": (
-        variant(real="integer") + "2 2 1\n1 2 99999999999999999999\n",
-        3,
-        "Integer out of range",
-    ),
+    "real value in a complex file": (COMPLEX + "1 1 1\n1 1 1\n", 3, "a real and an imaginary part"),
+    "value in a pattern": (PATTERN + "1 1 1\n1 1 1\n", 3, "expected a row and a column index."),
+    "fraction in an integer file": (INTEGER + "2 2 1\n1 2 5.5\n", 3, "a column index and an integer"),
+    "integer too large": (INTEGER + "2 2 1\n1 2 99999999999999999999\n", 3, "Integer out of range"),
     "row too large": (GENERAL + "2 3 1\n3 1 1\n", 3, "found '3 1 1', expected a row index between 1 and 2"),
     "column zero": (GENERAL + "2 3 1\n1 0 1\n", 3, "found '1 0 1', expected a column index between 1 and 3"),
     "fractional index": (GENERAL + "2 3 1\n1.5 1 1\n", 3, "found '1.5 1 1'"),
@@ -297,62 +187,30 @@ BROKEN = {
     "elements on one line": (GENERAL + "2 2 2\n1 1 1 2 2 2\n", 3, "found '1 1 1 2 2 2'"),
     "index on the line before": (GENERAL + "9 9 2\n1 1 1 2\n2 2.5\n", 3, "found '1 1 1 2', expected a row"),
     "element over two lines": (GENERAL + "2 2 1\n1 1\n1\n", 3, "found '1 1'"),
-    "skew diagonal": (
-        variant(general="skew-symmetric") + "2 2 2\n2 1 1\n2 2 3\n",
-        4,
-        "no diagonal elements but zeros",
-    ),
-    "complex diagonal": (
-        variant(real="complex", general="hermitian") + "1 1 1\n1 1 1 2\n",
-        3,
-        "a real diagonal",
-    ),
-    "array too short": (
-        variant(coordinate="array") + "2 2\n1\n2\n3\n",
-        5,
-        "after 3 elements, expected 4 as line 2 says",
-    ),
-    "array too long": (
-        variant(coordinate="array") + "1 2\n1\n2\n3\n",
-        5,
-        "found '3', expected the end of the file",
-    ),
-    "array row by row": (
-        variant(coordinate="array") + "2 2\n1 2\n3 4\n",
-        3,
-        "found '1 2', expected a number",
-    ),
-    "a count beyond all memory": (
-        GENERAL + f"2 2 {10**14}\n1 1 1\n",
-        3,
-        "after 1 elements, expected 100000000000000",
-    ),
-    "an array beyond all memory": (
-        variant(coordinate="array") + f"{10**7} {10**7}\n1\n",
-        3,
-        "it is truncated",
-    ),
+    "skew diagonal": (SKEW + "2 2 2\n2 1 1\n2 2 3\n", 4, "no diagonal elements but zeros"),
+    "complex diagonal": (HERMITIAN + "1 1 1\n1 1 1 2\n", 3, "a real diagonal"),
+    "array too short": (ARRAY + "2 2\n1\n2\n3\n", 5, "expected 4 as line 2 says"),
+    "array too long": (ARRAY + "1 2\n1\n2\n3\n", 5, "the end of the file"),
+    "array row by row": (ARRAY + "2 2\n1 2\n3 4\n", 3, "found '1 2', expected a number"),
+    "a count beyond all memory": (GENERAL + f"2 2 {10**14}\n1 1 1\n", 3, "expected 100000000000000"),
+    "an array beyond all memory": (ARRAY + f"{10**7} {10**7}\n1\n", 3, "it is truncated"),
     "sizes of too many digits": (GENERAL + "9" * 5000 + " 1 1\n1 1 1\n", 2, "of at most 18 digits"),
     "a count of too many digits": (GENERAL + f"1 1 {'9' * 5000}\n1 1 1\n", 2, "of at most 18 digits"),
-    "an index of too many digits": (
-        GENERAL + f"1 1 1\n{'9' * 5000} 1 1\n",
-        3,
-        "a row index between 1 and 1",
-    ),
+    "an index of too many digits": (GENERAL + f"1 1 1\n{'9' * 5000} 1 1\n", 3, "a row index between 1 and 1"),
     "an integer of too many digits": (
-        variant(real="integer") + f"1 1 1\n1 1 {'9' * 5000}\n",
+        INTEGER + f"1 1 1\n1 1 {'9' * 5000}\n",
         3,
-        "a row and a column index and an integer",
+        "Integer out of range",
     ),
     "unsigned skew-symmetric": (
-        variant(real="unsigned-integer", general="skew-symmetric") + "2 2 1\n2 1 1\n",
+        SKEW.replace("real", "unsigned-integer") + "2 2 1\n2 1 1\n",
         1,
         "signed values",
     ),
     "a line longer than a mebibyte": (
         GENERAL + "2 2 400000\n" + "1 1 1 " * 400000,
         3,
-        "a line of at most 1048576 characters",
+        "a line of at most 1048576",
     ),
     "a long line": (GENERAL + "2 2 1\n1 1 " + "9" * 70 + "x\n", 3, "999..."),
 }
@@ -390,16 +248,16 @@ def test_both_triangles_of_a_symmetric_matrix_are_refused_and_either_one_is_read
 
 
 BOMBS = {
-    "spaces": (b"", b" " * (1 << 26), r"found \d+ characters with 0 numbers"),
-    "blank lines": (b"", b"\n" * (1 << 26), r"found \d+ characters with 0 numbers"),
+    "spaces": (b"", b" " * (1 << 25), r"matrix\.mtx:3: .* a line of at most 1048576"),
+    "blank lines": (b"", b"\n" * (1 << 25), r"found \d+ characters with 0 elements"),
     "a comment": (
-        b"%" * (1 << 26) + b"\n",
+        b"%" * (1 << 25) + b"\n",
         b"",
         r"matrix\.mtx:2: .* the sizes within the first 1048576 bytes",
     ),
     "comments": (b"% a comment\n" * (1 << 17), b"", r"the sizes within the first 1048576 bytes"),
-    "a line of numbers": (b"", b"1 " * (1 << 25), r"matrix\.mtx:3: .* a line of at most 1048576"),
-    "a number": (b"", b"1" * (1 << 26), r"found \d+ characters with 1 numbers"),
+    "a line of numbers": (b"", b"1 " * (1 << 24), r"matrix\.mtx:3: .* a line of at most 1048576"),
+    "a number": (b"", b"1" * (1 << 25), r"matrix\.mtx:3: .* a line of at most 1048576"),
 }
 
 
@@ -412,7 +270,7 @@ def test_a_small_packed_file_takes_little_memory(name: str, mtx: Path) -> None:
     try:
         with pytest.raises(FormatError, match=message):
             io.read_matrix(mtx)
-        assert tracemalloc.get_traced_memory()[1] < 3 << 25
+        assert tracemalloc.get_traced_memory()[1] < 3 << 23
     finally:
         tracemalloc.stop()
 
@@ -611,31 +469,6 @@ def test_a_column_major_file_is_read_row_major_and_not_mapped(tmp_path: Path) ->
     np.testing.assert_array_equal(W, V)
     with pytest.raises(LayoutError, match=r"V\.npy: its array is column-major .* load it with mmap=False"):
         io.load_block(tmp_path / "V.npy", mmap=True)
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "V.npy"
-    V = block((50, 2))
-    io.save_block(path, V)
-
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "ascontiguousarray", fail)
-        with pytest.raises(OSError, match="no space left"):
-            io.save_block(path, 2 * V)
-    assert os.listdir(tmp_path) == ["V.npy"]
-    np.testing.assert_array_equal(io.load_block(path), V)
-
-
-def test_an_existing_file_is_replaced(tmp_path: Path) -> None:
-    for width in (5, 2):
-        io.save_block(tmp_path / "V.npy", block((9, width)))
-    assert io.load_block(str(tmp_path / "V.npy")).shape == (9, 2)
-    assert os.listdir(tmp_path) == ["V.npy"]
 
 
 @pytest.mark.parametrize(

@@ -251,28 +251,12 @@ __device__ __forceinline__ void mma_m8n8k4(double (&c)[2], double a, double b) {
         : "d"(a), "d"(b));
 }
 
-// m16n8k4, m16n8k8, m16n8k16 (sm_90)
+// m16n8k4 (sm_90)
 __device__ __forceinline__ void mma_m16n8k4(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[1],
                                             const double (&bottom)[1], const double (&b)[1]) {
     asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+d"(c_top[0]), "+d"(c_top[1]), "+d"(c_bottom[0]), "+d"(c_bottom[1])
         : "d"(top[0]), "d"(bottom[0]), "d"(b[0]));
-}
-
-__device__ __forceinline__ void mma_m16n8k8(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[2],
-                                            const double (&bottom)[2], const double (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+d"(c_top[0]), "+d"(c_top[1]), "+d"(c_bottom[0]), "+d"(c_bottom[1])
-        : "d"(top[0]), "d"(bottom[0]), "d"(top[1]), "d"(bottom[1]), "d"(b[0]), "d"(b[1]));
-}
-
-__device__ __forceinline__ void mma_m16n8k16(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[4],
-                                             const double (&bottom)[4], const double (&b)[4]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3};"
-        : "+d"(c_top[0]), "+d"(c_top[1]), "+d"(c_bottom[0]), "+d"(c_bottom[1])
-        : "d"(top[0]), "d"(bottom[0]), "d"(top[1]), "d"(bottom[1]), "d"(top[2]), "d"(bottom[2]), "d"(top[3]),
-          "d"(bottom[3]), "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
 }
 
 // ---- time

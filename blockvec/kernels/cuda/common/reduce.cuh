@@ -22,8 +22,8 @@
 #include "common/ptx.cuh"
 
 struct GridHeader {  // of the workspace, zero before its first launch
-    u32 opened, arrived, departed, unused;  // zero between launches
-    u64 started, before;                    // equal between launches
+    u32 arrived, departed;  // zero between launches
+    u64 started, before;    // equal between launches
 };
 
 constexpr int GRID_HEADER_BYTES = 128;

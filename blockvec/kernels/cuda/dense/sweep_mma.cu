@@ -1,11 +1,10 @@
 // One sweep over a basis W (K x M, wide) and a block V (K x N, narrow), row-major, on FP64 tensor cores (sm_90). For each tile of ROWS rows:
 //
-//   SCALE    V <- V C                    C is N x N
 //   UPDATE   V <- alpha W C + beta V     C is M x N
 //   DOT      S += W^H V, or W^T V        M x N, of the new V
 //   GRAM     S += V^H V                  N x N, of the new V
 //
-// alone or as SCALE, DOT and UPDATE, GRAM: W and V are read once, V is written once. S is summed over the blocks in a fixed order.
+// UPDATE and DOT alone, or UPDATE, GRAM: W and V are read once, V is written once. S is summed over the blocks in a fixed order.
 //
 // Copies. STAGES tiles are on their way at a time; a block reads a tile, synchronises, and starts the copies of the tile STAGES on into its
 // place. Rows of W move as one bulk copy each (W_PIECE = 0), else, as those of V, in pieces of 8 or 16 bytes. Rows past K are zeros.
@@ -16,17 +15,16 @@
 //            re and im of v conj(w).
 //   UPDATE   columns of W are the k index, and rows the 16 rows: 16 of real numbers, or 8 of complex ones, whose real parts come first.
 //            C is an M x 2N real matrix then. Its fragments stay in registers; the WC partial results are added in shared memory.
-//   SCALE    as UPDATE, by single warps.
 //   GRAM     as DOT, the result and then the rows shared by all warps, one tile behind the others.
 // Fragments are loaded with lane (g, t) = (l / 4, l % 4) at column g of row t (k index: rows) or column t of row g; pitches of 32 bytes
 // modulo 128 make both free of bank conflicts for real numbers and the first for complex ones, 64 modulo 128 the second.
 //
-// Columns past M or N are zeros where they are a k index (W in UPDATE, V in SCALE), and else arbitrary, since they reach only columns of
+// Columns past M or N are zeros where they are a k index (W in UPDATE), and else arbitrary, since they reach only columns of
 // results that are dropped.
 //
 // Registers of a lane in doubles: 4 TILES NT accumulators of S or as many coefficients, NT = N / 8 rounded up, and about 40 more.
 //
-// Problem: M, N, COMPLEX, UPDATE, SCALE, DOT, GRAM; CONJ; TRANSPOSED: V^H W is wanted instead; ALPHA_ONE, BETA: 0 zero, 1 one, 2 general: factors of
+// Problem: M, N, COMPLEX, UPDATE, DOT, GRAM; CONJ; TRANSPOSED: V^H W is wanted instead; ALPHA_ONE, BETA: 0 zero, 1 one, 2 general: factors of
 //          UPDATE, or of DOT alone; W_PIECE, V_PIECE.
 // Config:  ROWS, STAGES, WARPS, WC.
 // Layout:  W_PITCH, V_PITCH: bytes between rows in shared memory.
@@ -49,10 +47,9 @@ constexpr bool HAS_SUM = DOT || GRAM;
 constexpr int W_BYTES = ROWS * W_PITCH;
 constexpr int STAGE_BYTES = W_BYTES + (READS_V ? ROWS * V_PITCH : 0);
 constexpr int SUMS_BYTES = UPDATE ? WC * ROWS * OT * 64 : 0;
-constexpr int COEFFICIENTS_BYTES = SCALE ? (N + 3) / 4 * OT * 32 * 8 : 0;
 constexpr int ARRIVALS = (W_PIECE ? THREADS : WARPS) + (READS_V ? THREADS : 0);  // at the barrier of a full stage
 
-static_assert(ROWS % (4 * WR) == 0 && (!UPDATE || ROWS % (BLOCK * WR) == 0) && (!SCALE || ROWS % BLOCK == 0), "whole products");
+static_assert(ROWS % (4 * WR) == 0 && (!UPDATE || ROWS % (BLOCK * WR) == 0), "whole products");
 
 struct Stages {
     u64 full[STAGES];
@@ -157,11 +154,10 @@ __device__ __forceinline__ void fill_block(char* stage, u64* full, const Operand
 
 // The padding columns that are a k index; copies never write them.
 __device__ __forceinline__ void clear_margins(char* ring, int thread) {
-    constexpr int FIRST = UPDATE ? M * SIZE : W_BYTES + N * SIZE, PITCH = UPDATE ? W_PITCH : V_PITCH;
-    constexpr int BYTES = UPDATE ? (WC * COLUMNS - M) * SIZE : SCALE ? ((N + 3) / 4 * 4 - N) * SIZE : 0;
+    constexpr int BYTES = UPDATE ? (WC * COLUMNS - M) * SIZE : 0;
     if constexpr (BYTES > 0)
         for (int row = thread; row < STAGES * ROWS; row += THREADS) {
-            char* margin = ring + row / ROWS * STAGE_BYTES + row % ROWS * PITCH + FIRST;
+            char* margin = ring + row / ROWS * STAGE_BYTES + row % ROWS * W_PITCH + M * SIZE;
             for (int byte = 0; byte < BYTES; byte += 8) *reinterpret_cast<double*>(margin + byte) = 0;
         }
 }
@@ -196,11 +192,6 @@ struct Sweep {
         if (ahead(tile) < o.tiles) fill_block(stage(s), stages.full + s, o, ahead(tile), at);
     }
 
-    __device__ __forceinline__ void refill(int s, i64 tile) const {
-        refill_basis(s, tile);
-        refill_block(s, tile);
-    }
-
     // DOT alone.
     __device__ __forceinline__ void dot(DotSums& sums) const {
         Cursor<STAGES> ready;
@@ -209,70 +200,8 @@ struct Sweep {
             wait(stages.full + ready.stage, ready.parity);
             sums.add_tile(from, from + W_BYTES, at);
             __syncthreads();
-            refill(ready.stage, tile);
-        }
-    }
-
-    // V <- V C for one tile, by some of the warps; the new rows also go to `block`.
-    __device__ __forceinline__ void scale(const char* staged, char* block, i64 tile) const {
-        const double* coefficients = reinterpret_cast<const double*>(after) + at.lane;
-        const int rows = o.rows(tile);
-        char* to = o.V + tile * ROWS * o.pitch_v;
-#pragma unroll 1
-        for (int item = at.warp; item < ROWS / BLOCK * OT; item += WARPS) {
-            const int y = item % OT, first = item / OT * BLOCK;
-            const char* from = staged + W_BYTES + (first + at.g) * V_PITCH + at.t * SIZE;
-            double sums[2][2] = {};
-#pragma unroll
-            for (int x = 0; x < (N + 3) / 4; ++x) {
-                double top[1], bottom[1];
-                const double c[1] = {coefficients[(x * OT + y) * 32]};
-                load_rows(from + 4 * x * SIZE, V_PITCH, top, bottom);
-                mma_m16n8(sums[0], sums[1], top, bottom, c);
-            }
-            for_pairs(sums, y, at, [&](int row, int column, double2 pair) {
-                row += first;
-                if (row >= rows) pair = make_double2(0, 0);
-                *reinterpret_cast<double2*>(block + row * V_PITCH + column * SIZE) = pair;
-                if (row >= rows || column >= N) return;
-                char* p = to + row * o.pitch_v + column * SIZE;
-                if (V_PIECE == 16 && (COMPLEX || column + 1 < N)) {
-                    *reinterpret_cast<double2*>(p) = pair;
-                } else {
-                    reinterpret_cast<double*>(p)[0] = pair.x;
-                    if (COMPLEX || column + 1 < N) reinterpret_cast<double*>(p)[1] = pair.y;
-                }
-            });
-        }
-    }
-
-    // SCALE and DOT: a tile is scaled after the one before it is multiplied, with one barrier per tile.
-    __device__ __forceinline__ void scale_dot(DotSums& sums) const {
-        double* coefficients = reinterpret_cast<double*>(after);
-        for (int i = at.thread; i < (N + 3) / 4 * OT * 32; i += THREADS)
-            coefficients[i] = coefficient(o, i / 32 / OT * 4 + i % 4, N, i / 32 % OT, i % 32 / 4);
-        char* const blocks = after + COEFFICIENTS_BYTES;
-        const bool scales = at.warp < ROWS / BLOCK * OT;
-        Cursor<STAGES> ready;
-        int before = 0, turn = 0;
-        __syncthreads();
-        if (scales && blockIdx.x < o.tiles) {
-            wait(stages.full, 0);
-            scale(ring, blocks, blockIdx.x);
-        }
-        for (i64 tile = blockIdx.x; tile < o.tiles; tile += gridDim.x) {
-            const char* from = stage(ready.stage);
-            wait(stages.full + ready.stage, ready.parity);
-            __syncthreads();  // this tile is scaled, the one before it multiplied
-            if (tile >= gridDim.x) refill(before, tile - gridDim.x);
-            sums.add_tile(from, blocks + turn * ROWS * V_PITCH, at);
-            before = ready.stage;
-            ready.advance();
-            turn ^= 1;
-            if (scales && tile + gridDim.x < o.tiles) {
-                wait(stages.full + ready.stage, ready.parity);
-                scale(stage(ready.stage), blocks + turn * ROWS * V_PITCH, tile + gridDim.x);
-            }
+            refill_basis(ready.stage, tile);
+            refill_block(ready.stage, tile);
         }
     }
 
@@ -441,10 +370,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (HAS_SUM && at.thread == 0) launch = grid_started(workspace);
     if constexpr (DOT) {
         DotSums sums = {};
-        if constexpr (SCALE)
-            sweep.scale_dot(sums);
-        else
-            sweep.dot(sums);
+        sweep.dot(sums);
         reduce(sums, S, o, reinterpret_cast<double*>(shared), workspace, launch, at);
     } else if constexpr (GRAM) {
         GramSums sums = {};

@@ -75,7 +75,7 @@ __device__ __forceinline__ double coefficient(const Operands& o, int k, int widt
     const int column = 8 * y + g, n = column / P;
     if (k >= width || n >= N) return 0;
     Number c = {o.C[(k * N + n) * P], COMPLEX ? o.C[(k * N + n) * P + P - 1] : 0};
-    if constexpr (UPDATE && !ALPHA_ONE) c = times(o.alpha, c);
+    if constexpr (!ALPHA_ONE) c = times(o.alpha, c);
     return COMPLEX && g % 2 ? c.im : c.re;
 }
 

@@ -2,9 +2,9 @@
 //
 //   for each tile of ROWS rows, assigned in turn to the groups of SPLIT warps of all blocks:
 //       A's rows  ->  a stage in shared memory                                     asynchronous, STAGES tiles ahead
-//       for each UNROLL blocks of 8 of its rows:
-//           for x < KT, j < groups of 8 columns of this warp, m < UNROLL:
-//               sums[m][j] += A[rows of block m][4x..4x+3] (alpha C)[4x..4x+3][8 columns of group j]       two m16n8k4
+//       for each block of 8 of its rows:
+//           for x < KT, j < groups of 8 columns of this warp:
+//               sums[j] += A[rows of the block][4x..4x+3] (alpha C)[4x..4x+3][8 columns of group j]       two m16n8k4
 //           sums  ->  B's rows, or a slab in shared memory
 //       slab  ->  B's rows                                                         asynchronous, SLABS tiles behind
 //
@@ -16,17 +16,17 @@
 // before the last products are done. C's fragments lie in shared memory, one for all. Results go to memory from the registers, 64 bytes of a row at
 // a time (SLABS = 0), or, of groups of one warp, through its own slabs in whole lines, which is faster for elements of 8 bytes at odd widths.
 //
-// Registers of a lane in doubles: sums 4 UNROLL GROUPS, A fragments 4 UNROLL (double-buffered) and 2 UNROLL, C's 2 GROUPS.
+// Registers of a lane in doubles: sums 4 GROUPS, A fragments 4 (double-buffered) and 2, C's 2 GROUPS.
 //
 // Constants, beside those of tsmm_tiles.cuh: ALPHA: C is multiplied by alpha; WARPS of a thread block, one per multiprocessor; SPLIT: warps of a group,
-// among which columns are divided; ROWS of a tile, a multiple of UNROLL blocks; STAGES; SLABS; PAIRED: two neighbouring elements of B, of 8
+// among which columns are divided; ROWS of a tile, whole blocks; STAGES; SLABS; PAIRED: two neighbouring elements of B, of 8
 // bytes each, are stored at once.
 
 #include "common/tile_queue.cuh"
 #include "dense/tsmm_tiles.cuh"
 
 constexpr int UNITS = (N + 3) / 4;               // sets of 4 columns of B
-constexpr int PASSES = ROWS / (BLOCK * UNROLL);  // through a tile
+constexpr int PASSES = ROWS / BLOCK;             // blocks of a tile
 constexpr int GROUPS = WARPS / SPLIT;
 constexpr int FRAGMENT_BYTES = KT * UNITS * 32 * 8;
 constexpr int STAGE_BYTES = Tile<M>::BYTES, GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
@@ -78,26 +78,18 @@ __device__ __forceinline__ void make_fragments(double* fragments, const Operands
     }
 }
 
-// Four columns of A, of UNROLL blocks of rows: real and imaginary part.
-using Fragments = double[UNROLL][2][1];
+// Four columns of A, of a block of rows: real and imaginary part.
+using Fragments = double[2][1];
 
 __device__ __forceinline__ void load_fragments(Fragments& a, const char* from, int x, const Lane& lane) {
-#pragma unroll
-    for (int m = 0; m < UNROLL; m++) {
-        const Element value = load(from + STEP * m * Tile<M>::PITCH + 4 * x * SIZE);
-        const bool inside = 4 * x + 3 < M || 4 * x + lane.t < M;  // 0 * NaN would be NaN
-        a[m][0][0] = inside ? value.part[0] : 0.0;
-        a[m][1][0] = inside ? value.part[P - 1] : 0.0;
-    }
+    const Element value = load(from + 4 * x * SIZE);
+    const bool inside = 4 * x + 3 < M || 4 * x + lane.t < M;  // 0 * NaN would be NaN
+    a[0][0] = inside ? value.part[0] : 0.0;
+    a[1][0] = inside ? value.part[P - 1] : 0.0;
 }
 
 // A word that depends on all loads.
-__device__ __forceinline__ u32 token(const Fragments& a) {
-    u32 word = 0;
-#pragma unroll
-    for (int m = 0; m < UNROLL; m++) word |= __double2loint(a[m][0][0]) | __double2loint(a[m][1][0]);
-    return word;
-}
+__device__ __forceinline__ u32 token(const Fragments& a) { return __double2loint(a[0][0]) | __double2loint(a[1][0]); }
 
 struct alignas(2 * SIZE) Neighbours {
     Real part[2][P];
@@ -107,7 +99,7 @@ struct alignas(2 * SIZE) Neighbours {
 template <int COUNT>
 struct Sums {
     static constexpr int WHOLE = COUNT / 2, ALL = (COUNT + 1) / 2;  // groups of 8 columns, and with the last 4
-    double value[UNROLL][ALL][2][2];
+    double value[ALL][2][2];
 
     // `c`: the lane's fragments are 64 doubles apart, a pair for a group.
     __device__ __forceinline__ void add(const Fragments& a, const double* c, int lane) {
@@ -119,28 +111,21 @@ struct Sums {
             im[j][0] = pair.y;
         }
 #pragma unroll
-        for (int j = 0; j < WHOLE; j++)
-#pragma unroll
-            for (int m = 0; m < UNROLL; m++) mma_m16n8(value[m][j][0], value[m][j][1], a[m][0], a[m][1], re[j]);
+        for (int j = 0; j < WHOLE; j++) mma_m16n8(value[j][0], value[j][1], a[0], a[1], re[j]);
         if constexpr (ALL > WHOLE) {
             const double real[1] = {c[64 * WHOLE + lane]};
-#pragma unroll
-            for (int m = 0; m < UNROLL; m++) mma_m16n8(value[m][WHOLE][0], value[m][WHOLE][1], a[m][0], a[m][1], real);
+            mma_m16n8(value[WHOLE][0], value[WHOLE][1], a[0], a[1], real);
         }
-        double negative[UNROLL][1];
+        const double negative[1] = {flip_sign(a[1][0])};
 #pragma unroll
-        for (int m = 0; m < UNROLL; m++) negative[m][0] = flip_sign(a[m][1][0]);
-#pragma unroll
-        for (int j = 0; j < WHOLE; j++)
-#pragma unroll
-            for (int m = 0; m < UNROLL; m++) mma_m16n8(value[m][j][0], value[m][j][1], negative[m], a[m][0], im[j]);
+        for (int j = 0; j < WHOLE; j++) mma_m16n8(value[j][0], value[j][1], negative, a[0], im[j]);
     }
 
-    // Stores block m's row of this lane, which begins at `to` with the first of `columns` that are left.
-    __device__ __forceinline__ void store_row(char* to, int m, int columns, int t) const {
+    // Stores the row of this lane, which begins at `to` with the first of `columns` that are left.
+    __device__ __forceinline__ void store_row(char* to, int columns, int t) const {
 #pragma unroll
         for (int j = 0; j < WHOLE; j++) {
-            const double(&v)[2][2] = value[m][j];
+            const double(&v)[2][2] = value[j];
             if constexpr (PAIRED) {
                 Neighbours two;
 #pragma unroll
@@ -155,7 +140,7 @@ struct Sums {
             }
         }
         if constexpr (ALL > WHOLE) {
-            const double(&v)[2][2] = value[m][WHOLE];
+            const double(&v)[2][2] = value[WHOLE];
             if (8 * WHOLE + t < columns) store(to + (8 * WHOLE + t) * SIZE, element(v[0][0] - v[1][1], v[0][1] + v[1][0]));
         }
     }
@@ -188,14 +173,14 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAG
         const int rows = o.rows(tile);
         char* const out = o.B + tile * ROWS * o.pitch_b;
 #pragma unroll 1
-        for (int pass = 0; pass < PASSES; pass++, staged += STEP * UNROLL * Tile<M>::PITCH) {
+        for (int pass = 0; pass < PASSES; pass++, staged += STEP * Tile<M>::PITCH) {
             Sums<COUNT> sums = {};
 #pragma unroll
             for (int x = 0; x < KT; x++) {
                 if (x + 1 < KT)
                     load_fragments(a[(x + 1) % 2], staged, x + 1, lane);
                 else if (pass + 1 < PASSES)
-                    load_fragments(a[(x + 1) % 2], staged + STEP * UNROLL * Tile<M>::PITCH, 0, lane);
+                    load_fragments(a[(x + 1) % 2], staged + STEP * Tile<M>::PITCH, 0, lane);
                 sums.add(a[x % 2], fragments + (x * UNITS + first) * 32, lane.lane);
             }
             if (pass + 1 == PASSES) {
@@ -210,21 +195,16 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAG
                 }
             }
 #pragma unroll
-            for (int m = 0; m < UNROLL; m++)
-#pragma unroll
-                for (int part = 0; part < 2; part++) a[0][m][part][0] = a[KT % 2][m][part][0];
+            for (int part = 0; part < 2; part++) a[0][part][0] = a[KT % 2][part][0];
             if (SLABS > 0 && pass == 0) {  // the slab is free once the store issued SLABS tiles ago has read it
                 bulk_store_wait_read<SLABS ? SLABS - 1 : 0>();
                 __syncwarp();
             }
-#pragma unroll
-            for (int m = 0; m < UNROLL; m++) {
-                const int down = STEP * (pass * UNROLL + m);
-                if constexpr (SLABS > 0)
-                    sums.store_row(slab + turn * Tile<N>::BYTES + down * Tile<N>::PITCH, m, N, lane.t);
-                else if (row + down < rows)
-                    sums.store_row(out + (row + down) * o.pitch_b + column * SIZE, m, N - column, lane.t);
-            }
+            const int down = STEP * pass;
+            if constexpr (SLABS > 0)
+                sums.store_row(slab + turn * Tile<N>::BYTES + down * Tile<N>::PITCH, N, lane.t);
+            else if (row + down < rows)
+                sums.store_row(out + (row + down) * o.pitch_b + column * SIZE, N - column, lane.t);
         }
         if constexpr (SLABS > 0) {
             bulk_store_fence();

@@ -2,9 +2,9 @@
 //
 //   for each tile of ROWS rows, taken in order by the groups of SPLIT warps of all blocks:
 //       A's rows, and B's if beta != 0  ->  a stage in shared memory               asynchronous, STAGES tiles ahead
-//       for each UNROLL blocks of its rows:
-//           for x < KT, y < this warp's share of NT, m < UNROLL:
-//               acc[m][y] += A[rows of block m][4x..4x+3] (alpha C)[4x..4x+3][8 real columns of tile y]      m16n8k4
+//       for each block of its rows:
+//           for x < KT, y < this warp's share of NT:
+//               acc[y] += A[rows of the block][4x..4x+3] (alpha C)[4x..4x+3][8 real columns of tile y]      m16n8k4
 //           acc  ->  a slab in shared memory
 //       slab  ->  B's rows                                                         asynchronous, SLABS tiles behind
 //
@@ -25,13 +25,13 @@
 // stale shared memory gives for them reaches no other row.
 //
 // Registers of a lane in doubles, TILES = NT / SPLIT rounded up: C fragments KT TILES (with SHARED_C loaded as needed),
-// accumulators 4 UNROLL TILES, A fragments 4 UNROLL (double-buffered).
+// accumulators 4 TILES, A fragments 4 (double-buffered).
 //
 // Real: parts of elements. Float ones become double on their way to a fragment and round once on their way back.
 // Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general; PIECE_A, PIECE_B: 0 where rows
 // are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 4, 8 or 16 bytes that a lane moves at a time,
 // from rows of any pitch; WARPS of a thread block, one per multiprocessor; SPLIT: warps of a group, among which columns are divided; ROWS
-// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory;
+// of a tile, whole blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory;
 // PREFETCH_ENDS: sectors that rows of B fill in part are requested before a tile is multiplied (row_ends.cuh).
 
 #include "common/row_ends.cuh"
@@ -40,7 +40,7 @@
 
 constexpr int NT = (P * N + 7) / 8;              // and over those of B, in real numbers
 constexpr int COLUMNS = 8 / P;                   // of B in such a tile
-constexpr int PASSES = ROWS / (BLOCK * UNROLL);  // through a tile
+constexpr int PASSES = ROWS / BLOCK;             // blocks of a tile
 // If SPLIT does not divide NT, warps have equal shares of coefficients in registers, and after their passes each multiplies some of the
 // rows by the REST of the columns; with all coefficients in shared memory or too few passes, only shares < NT % SPLIT have their last tile.
 constexpr int REST = SHARED_C || PASSES % SPLIT ? 0 : NT % SPLIT;
@@ -137,16 +137,13 @@ __device__ __forceinline__ int fragment_offset(const Lane& lane) {
     return lane.g % SUBS * Tile<WIDTH>::SUB + lane.g / SUBS * Tile<WIDTH>::PITCH + lane.t * SIZE;
 }
 
-__device__ __forceinline__ void load_fragments(double (&a)[UNROLL][2][1], const char* from, int x, const Lane& lane) {
-#pragma unroll
-    for (int m = 0; m < UNROLL; m++) {
-        const char* p = from + STEP * m * Tile<M>::PITCH + 4 * x * SIZE;
-        const Element top = load(p);
-        const double bottom = COMPLEX ? top.part[P - 1] : load(p + HALF * Tile<M>::PITCH).part[0];
-        const bool inside = 4 * x + 3 < M || 4 * x + lane.t < M;
-        a[m][0][0] = inside ? top.part[0] : 0.0;
-        a[m][1][0] = inside ? bottom : 0.0;
-    }
+__device__ __forceinline__ void load_fragments(double (&a)[2][1], const char* from, int x, const Lane& lane) {
+    const char* p = from + 4 * x * SIZE;
+    const Element top = load(p);
+    const double bottom = COMPLEX ? top.part[P - 1] : load(p + HALF * Tile<M>::PITCH).part[0];
+    const bool inside = 4 * x + 3 < M || 4 * x + lane.t < M;
+    a[0][0] = inside ? top.part[0] : 0.0;
+    a[1][0] = inside ? bottom : 0.0;
 }
 
 __device__ __forceinline__ void sync_group(int group) {
@@ -209,26 +206,26 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
             const i64 row = static_cast<i64>(tile) * ROWS;
             prefetch_ends<N * SIZE, LANES>(o.B + row * o.pitch_b, o.pitch_b, min(static_cast<i64>(ROWS), o.K - row), lane.index);
         }
-        double a[2][UNROLL][2][1];
+        double a[2][2][1];
         load_fragments(a[0], staged + fragment_offset<M>(lane), 0, lane);
         // One set of rows by own columns, or by the rest of them; the rows `next` follow, if not negative.
         auto multiply = [&](int rows, int next, auto columns) {
             constexpr bool OWN = decltype(columns)::OWN;
             constexpr int ALL = OWN || REST == 0 ? TILES : REST;
             const char* from = staged + fragment_offset<M>(lane);
-            const int to = fragment_offset<N>(lane) + rows * STEP * UNROLL * Tile<N>::PITCH;
+            const int to = fragment_offset<N>(lane) + rows * STEP * Tile<N>::PITCH;
             const int first = COLUMNS * (OWN ? lane.share : FIRST_STORED);
-            double acc[UNROLL][ALL][2][2] = {};
+            double acc[ALL][2][2] = {};
             // f(sums, h, e, offset in a tile of B) for each element of B that this lane holds: sums[h][e], row g + 8h and column
             // t + 4e, if real; all four sums if complex.
             auto each = [&](auto f) {
                 constexpr int ELEMENTS = 4 / (P * P);  // in four sums
 #pragma unroll
-                for (int i = 0; i < UNROLL * ALL * ELEMENTS; i++) {
-                    const int e = i % ELEMENTS % 2, h = i % ELEMENTS / 2, y = i / ELEMENTS % ALL, m = i / ELEMENTS / ALL;
+                for (int i = 0; i < ALL * ELEMENTS; i++) {
+                    const int e = i % ELEMENTS % 2, h = i % ELEMENTS / 2, y = i / ELEMENTS;
                     const int column = first + COLUMNS * y * (OWN ? SPLIT : 1) + 4 * e;
                     if (lane.t + column >= N) continue;
-                    f(acc[m][y], h, e, to + (STEP * m + HALF * h) * Tile<N>::PITCH + column * SIZE);
+                    f(acc[y], h, e, to + HALF * h * Tile<N>::PITCH + column * SIZE);
                 }
             };
             if constexpr (BETA != 0) {
@@ -243,21 +240,19 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
 #pragma unroll
             for (int x = 0; x < KT; x++) {
                 if (x + 1 < KT)
-                    load_fragments(a[(x + 1) % 2], from + rows * STEP * UNROLL * Tile<M>::PITCH, x + 1, lane);
+                    load_fragments(a[(x + 1) % 2], from + rows * STEP * Tile<M>::PITCH, x + 1, lane);
                 else if (next >= 0)
-                    load_fragments(a[(x + 1) % 2], from + next * STEP * UNROLL * Tile<M>::PITCH, 0, lane);
+                    load_fragments(a[(x + 1) % 2], from + next * STEP * Tile<M>::PITCH, 0, lane);
 #pragma unroll
                 for (int y = 0; y < ALL; y++) {
                     if (OWN && REST == 0 && y * SPLIT + SPLIT > NT && lane.share >= NT % SPLIT) continue;
                     const int at = (x * STORED + y * (OWN ? SPLIT : 1)) * 32;
                     const double b[1] = {SHARED_C || !OWN ? fragments[at] : c[SHARED_C ? 0 : x][y]};
-#pragma unroll
-                    for (int m = 0; m < UNROLL; m++) mma_m16n8(acc[m][y][0], acc[m][y][1], a[x % 2][m][0], a[x % 2][m][1], b);
+                    mma_m16n8(acc[y][0], acc[y][1], a[x % 2][0], a[x % 2][1], b);
                 }
             }
 
-            for (int m = 0; m < UNROLL; m++)
-                for (int h = 0; h < 2; h++) a[0][m][h][0] = a[KT % 2][m][h][0];
+            for (int h = 0; h < 2; h++) a[0][h][0] = a[KT % 2][h][0];
 
             if (OWN && rows == 0) {  // the slab is free once the store issued SLABS tiles ago has read it
                 if (PIECE_B == 0 && lane.storer) bulk_store_wait_read<SLABS - 1>();

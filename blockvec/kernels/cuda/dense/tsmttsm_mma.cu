@@ -1,7 +1,7 @@
 // C (M x N) = alpha A^T B + beta C or alpha A^H B + beta C for tall A (K x M), B (K x N) on FP64 tensor cores.
 //
 //   for each stage of ROWS rows (assigned to the blocks in turn)                   copied to shared memory ahead of time
-//     for each step of 4 KSTEP rows (shared by WK warps)
+//     for each step of 4 rows (shared by WK warps)
 //       for each pair of 8-column groups i of A, j of B (shared by WM x WN warps)
 //         acc[i][j] (8 x 8) += A(step, group i)^T B(step, group j)                  one tensor product
 //   C = alpha (sum of acc over the WK warps, then over the blocks, in fixed order) + beta C
@@ -30,14 +30,14 @@
 // SAME (B is A) with all of C in one warp, or complex with 2 x 2 warps: only blocks of one triangle are computed; see tsmttsm_shapes.cuh.
 // FOLD > 1, for narrow matrices: FOLD consecutive rows are taken as one FOLD times as wide; C is the sum of the FOLD diagonal blocks of the product.
 //
-// Registers of a consumer: 4 IM IN accumulators (8 if complex, 12 with three products), 2 (IM + IN) KSTEP for fragments (4 if complex, 6 with
+// Registers of a consumer: 4 IM IN accumulators (8 if complex, 12 with three products), 2 (IM + IN) for fragments (4 if complex, 6 with
 // three products), ~30 more.
 //
 // Types:   Real: parts of elements. Float ones become double on their way from shared memory to a fragment: products are exact and sums in
 //          double precision, at the rate of single precision multiply-adds with a fraction of their instructions.
-// Problem: M, N; COMPLEX, CONJ, SAME; THREE_M; ALPHA_ONE, BETA_ZERO; SUMMED: else the kernel ends with its last product; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
+// Problem: M, N; COMPLEX, CONJ, SAME; THREE_M; ALPHA_ONE, BETA_ZERO; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
 //          16, 8 or 4, bytes a cp.async copies of its rows.
-// Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; UNROLL of steps; AHEAD: fragments are loaded a step ahead; BLOCKS a
+// Config:  ROWS, STAGES of the ring; WM, WN, WK warps; FOLD; UNROLL of steps; AHEAD: fragments are loaded a step ahead; BLOCKS a
 //          multiprocessor; PRODUCERS: warps that copy.
 // Layout:  A_ROW, B_ROW bytes between (folded) rows in shared memory; A_PITCH, B_PITCH between chunks; A_GAP, B_GAP more between the second and
 //          the third; B_OFFSET of B in a stage; STAGE_BYTES.
@@ -62,7 +62,6 @@ constexpr int PARTS = COMPLEX ? 2 : 1;
 constexpr int SUMS = THREE_M ? 3 : PARTS;            // of products, for each element of C
 constexpr int REAL = sizeof(Real), SIZE = REAL * PARTS;  // bytes of a real number, of an element
 constexpr int CHUNK = ROWS / 4;                      // folded rows a chunk
-constexpr int STEPS = CHUNK / KSTEP;
 constexpr int MF = FOLD * M, NF = FOLD * N;          // folded widths
 constexpr int GM = (MF + 7) / 8, GN = (NF + 7) / 8;  // groups of 8 columns
 constexpr int IM = (GM + WM - 1) / WM, IN = (GN + WN - 1) / WN;  // groups of a warp, at most
@@ -75,7 +74,7 @@ constexpr bool B_IS_D = IN <= IM;                    // which operand plays d in
 constexpr bool A_BULK = A_PIECE == 0, B_BULK = B_PIECE == 0 && !SAME;
 constexpr bool ANY_BULK = A_BULK || B_BULK, ANY_PIECES = !A_BULK || (B_PIECE != 0 && !SAME);
 
-static_assert(ROWS % 4 == 0 && CHUNK % KSTEP == 0, "whole steps");
+static_assert(ROWS % 4 == 0, "whole steps");
 static_assert(COMPLEX || !(THREE_M || SWAPS), "for complex numbers");
 
 #include "dense/tsmttsm_shapes.cuh"
@@ -90,27 +89,25 @@ struct alignas(2 * REAL) Pair {
 // The column of an odd group that lane g takes is g ^ TWIST.
 constexpr int TWIST = SWAPS && SIZE == 16 ? 4 : 0;
 
-// One step's columns of a warp's groups, lane (g, t) holding column g of row t of each 4-row set u.
+// One step's columns of a warp's groups, lane (g, t) holding column g of row t.
 template <int GROUPS, int ROW>
 struct Fragments {
-    double part[PARTS][GROUPS][KSTEP];
+    double part[PARTS][GROUPS][1];
 
     __device__ __forceinline__ void load(const char* lane_base, int step, int groups, const int (&moved)[2], int t) {
 #pragma unroll
-        for (int group = 0; group < groups; ++group)
-#pragma unroll
-            for (int u = 0; u < KSTEP; ++u) {
-                const int turn = step * KSTEP + u, row = BOXES ? (turn & ~3) | ((turn + t) & 3) : turn;
-                const char* from = lane_base + row * ROW + group * 8 * SIZE;
-                if (SWAPS && (group | 1) < groups) from += moved[group % 2];
-                if constexpr (COMPLEX) {
-                    const Pair pair = *reinterpret_cast<const Pair*>(from);
-                    part[0][group][u] = pair.re;
-                    part[PARTS - 1][group][u] = pair.im;
-                } else {
-                    part[0][group][u] = *reinterpret_cast<const Real*>(from);
-                }
+        for (int group = 0; group < groups; ++group) {
+            const int row = BOXES ? (step & ~3) | ((step + t) & 3) : step;
+            const char* from = lane_base + row * ROW + group * 8 * SIZE;
+            if (SWAPS && (group | 1) < groups) from += moved[group % 2];
+            if constexpr (COMPLEX) {
+                const Pair pair = *reinterpret_cast<const Pair*>(from);
+                part[0][group][0] = pair.re;
+                part[PARTS - 1][group][0] = pair.im;
+            } else {
+                part[0][group][0] = *reinterpret_cast<const Real*>(from);
             }
+        }
     }
 
     // Brings the groups that an odd lane loaded in the other order into theirs.
@@ -118,22 +115,18 @@ struct Fragments {
 #pragma unroll
         for (int group = 0; group + 1 < groups; group += 2)
 #pragma unroll
-            for (int p = 0; p < PARTS; ++p)
-#pragma unroll
-                for (int u = 0; u < KSTEP; ++u) {
-                    const double first = part[p][group][u], second = part[p][group + 1][u];
-                    part[p][group][u] = is_odd ? second : first;
-                    part[p][group + 1][u] = is_odd ? first : second;
-                }
+            for (int p = 0; p < PARTS; ++p) {
+                const double first = part[p][group][0], second = part[p][group + 1][0];
+                part[p][group][0] = is_odd ? second : first;
+                part[p][group + 1][0] = is_odd ? first : second;
+            }
     }
 
     // A word that depends on all loads.
     __device__ __forceinline__ u32 token(int groups) const {
         u32 word = 0;
 #pragma unroll
-        for (int group = 0; group < groups; ++group)
-#pragma unroll
-            for (int u = 0; u < KSTEP; ++u) word |= __double2loint(part[0][group][u]);
+        for (int group = 0; group < groups; ++group) word |= __double2loint(part[0][group][0]);
         return word;
     }
 };
@@ -156,21 +149,16 @@ struct Accumulators {
         return !is_diagonal(shape) && im % 2 == 1 && i == im - 1 && !(in % 2 == 1 && j == in - 1);
     }
 
-    __device__ __forceinline__ void single(int part, int i, int j, const double (&a)[KSTEP], const double (&b)[KSTEP]) {
-#pragma unroll
-        for (int u = 0; u < KSTEP; ++u) mma_m8n8k4(value[i][j][part], a[u], b[u]);
-    }
-
     // A real product.
     template <int SHAPE>
-    __device__ __forceinline__ void add_real(int part, const double (&a)[IM][KSTEP], const double (&b)[IN][KSTEP]) {
+    __device__ __forceinline__ void add_real(int part, const double (&a)[IM][1], const double (&b)[IN][1]) {
         constexpr int GROUPS_A = groups_of_a(SHAPE), GROUPS_B = groups_of_b(SHAPE);
         if constexpr (is_diagonal(SHAPE)) {
 #pragma unroll
             for (int j = 0; j < GROUPS_B; ++j) {
 #pragma unroll
                 for (int i = 0; i + 1 <= j; i += 2) mma_m16n8(value[i][j][part], value[i + 1][j][part], a[i], a[i + 1], b[j]);
-                if (j % 2 == 0) single(part, j, j, a[j], b[j]);
+                if (j % 2 == 0) mma_m8n8k4(value[j][j][part], a[j][0], b[j][0]);
             }
         } else {
 #pragma unroll
@@ -183,24 +171,22 @@ struct Accumulators {
 #pragma unroll
                 for (int j = 0; j + 1 < GROUPS_B; j += 2)
                     mma_m16n8(value[LAST][j][part], value[LAST][j + 1][part], b[j], b[j + 1], a[LAST]);
-                if constexpr (GROUPS_B % 2 == 1) single(part, LAST, GROUPS_B - 1, a[LAST], b[GROUPS_B - 1]);
+                if constexpr (GROUPS_B % 2 == 1) mma_m8n8k4(value[LAST][GROUPS_B - 1][part], a[LAST][0], b[GROUPS_B - 1][0]);
             }
         }
     }
 
     // Re + Im of the groups of a fragment, or Re - Im.
     template <int GROUPS>
-    static __device__ __forceinline__ void sum_parts(double (&sum)[GROUPS][KSTEP], const double (&part)[PARTS][GROUPS][KSTEP], bool minus) {
+    static __device__ __forceinline__ void sum_parts(double (&sum)[GROUPS][1], const double (&part)[PARTS][GROUPS][1], bool minus) {
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group)
-#pragma unroll
-            for (int u = 0; u < KSTEP; ++u)
-                sum[group][u] = minus ? part[0][group][u] - part[PARTS - 1][group][u] : part[0][group][u] + part[PARTS - 1][group][u];
+            sum[group][0] = minus ? part[0][group][0] - part[PARTS - 1][group][0] : part[0][group][0] + part[PARTS - 1][group][0];
     }
 
     template <int SHAPE, class FB>
     __device__ __forceinline__ void add_three(const FragmentsA& a, const FB& b) {
-        double sum_a[IM][KSTEP], sum_b[IN][KSTEP];
+        double sum_a[IM][1], sum_b[IN][1];
         sum_parts(sum_a, a.part, CONJ);
         sum_parts(sum_b, b.part, false);
         add_real<SHAPE>(0, a.part[0], b.part[0]);
@@ -227,13 +213,9 @@ struct Accumulators {
         constexpr int GROUPS_D = B_IS_D ? IN : IM, GROUPS_S = B_IS_D ? IM : IN;
 #pragma unroll
         for (int y = 0; y < GROUPS_D; ++y) {
-            double first[KSTEP], second[KSTEP];
-#pragma unroll
-            for (int u = 0; u < KSTEP; ++u) {
-                first[u] = xor_words(d.part[PARTS - 1][y][u], CONJ ? keep : flip, keep);
-                second[u] = xor_words(d.part[0][y][u], CONJ ? flip : keep, keep);
-            }
-            auto products = [&](const double(&top)[KSTEP], const double(&bottom)[KSTEP], const auto& s_part) {
+            const double first[1] = {xor_words(d.part[PARTS - 1][y][0], CONJ ? keep : flip, keep)};
+            const double second[1] = {xor_words(d.part[0][y][0], CONJ ? flip : keep, keep)};
+            auto products = [&](const double(&top)[1], const double(&bottom)[1], const auto& s_part) {
 #pragma unroll
                 for (int x = 0; x < GROUPS_S; ++x) {
                     const int i = B_IS_D ? x : y, j = B_IS_D ? y : x;
@@ -378,7 +360,7 @@ __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, c
         int emptied = now.stage;
         at.advance<TAKERS>();
         if constexpr (AHEAD) {
-            constexpr int TURNS = STEPS / SHARERS;
+            constexpr int TURNS = CHUNK / SHARERS;
 #pragma unroll
             for (int turn = 0; turn < TURNS; ++turn) {
                 const int next = (turn + 1) % 2;
@@ -397,7 +379,7 @@ __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, c
         } else {
             wait(ring.full + now.stage, now.parity);
 #pragma unroll UNROLL
-            for (int turn = 0; turn * WK + place.wk < STEPS; ++turn) {
+            for (int turn = 0; turn * WK + place.wk < CHUNK; ++turn) {
                 place.load<SHAPE>(a[0], b[0], from, turn);
                 place.exchange<SHAPE>(a[0], b[0], lane % 2);
                 acc.add<SHAPE>(a[0], b[0]);
@@ -451,7 +433,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
         for (int s = 0; s < STAGES && blockIdx.x + s * static_cast<i64>(gridDim.x) < stages; ++s)
             fill_bulk(shared + s * STAGE_BYTES, ring.full + s, source, blockIdx.x + s * static_cast<i64>(gridDim.x), lane);
 
-    if (SUMMED && threadIdx.x == 0) launch = grid_started(workspace);
+    if (threadIdx.x == 0) launch = grid_started(workspace);
     Accumulators acc = {};
     acc.keep = static_cast<u32>(K >> 63);
     acc.flip = acc.keep ^ 0x80000000u;
@@ -490,7 +472,6 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
         consume<0>(acc, place, shared, ring, source, lane);
 
     if constexpr (THREE_M) acc.combine();
-    if (!SUMMED && alpha_re == alpha_re) return;  // always, but the compiler must keep the products
 
     // The ring's memory is free after this barrier: the last stage has landed, and all warps have read it.
     const u32 started = threadIdx.x == 0 ? grid_seen(workspace) : 0;

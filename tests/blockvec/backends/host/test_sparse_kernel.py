@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
@@ -21,9 +20,8 @@ from blockvec.backends.host.backend import HOST
 from blockvec.backends.host.sparse import RowBlocks
 from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
-from blockvec.kernels.roofline import Ceilings
 from blockvec.operations.dispatch import preferred
-from tests.contract.blocks import DTYPES, exact_values
+from tests.contract.blocks import CEILINGS, DTYPES, exact_values
 
 pytest.importorskip("llvmlite")
 
@@ -81,8 +79,7 @@ def test_the_choice_does_not_depend_on_threads_or_on_earlier_products() -> None:
 
 def test_profiles_name_the_kernel_and_explanations_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     profiles = importlib.import_module("blockvec.operations.profile")
-    known = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)
-    monkeypatch.setitem(profiles.known_ceilings, HOST.device.fingerprint, known)
+    monkeypatch.setitem(profiles.known_ceilings, HOST.device.fingerprint, CEILINGS)
     with profile() as p:
         as_operator(models.laplace2d(n=9)) @ np.ones((81, 2))
     assert [row["kernel"] for row in p.rows()] == ["csr_compiled"]
@@ -108,17 +105,6 @@ def test_the_reason_for_a_missing_compiler_says_how_to_install_it(monkeypatch: p
         llvm._machine.cache_clear()
     assert reason.startswith("no compiler (")
     assert "[jit]" in reason
-
-
-def test_an_import_and_small_solves_load_no_compiler() -> None:
-    program = (
-        "import sys, blockvec, solvers\n"
-        "solvers.eigsh(blockvec.models.laplace2d(n=20), k=3, which='SA')\n"
-        "print([name for name in sys.modules if 'llvmlite' in name])"
-    )
-    command = [sys.executable, "-c", program]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
 
 
 @given(
@@ -171,21 +157,6 @@ def test_matrices_of_foreign_byte_order_and_of_strided_arrays_are_read_right() -
         assert np.array_equal(Y, expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 6])
-@pytest.mark.parametrize("jit", ["never", "always"])
-def test_products_are_added_to_column_major_arrays(dtype: str, width: int, jit: str) -> None:
-    A = random_matrix((70, 70), dtype)
-    X, Y = (np.asfortranarray(exact_values(np.random.default_rng(5), (70, width), dtype)) for _ in range(2))
-    expected = Y + A.toarray() @ X
-    guard = np.full((80, width), 7, dtype, order="F")
-    guard[:70] = Y
-    with option_context(jit=jit):
-        as_operator(A).apply_columns(X, guard[:70], beta=1)
-    assert np.array_equal(guard[:70], expected)
-    assert (guard[70:] == 7).all()
-
-
 @given(
     st.sampled_from(DTYPES),
     st.integers(0, 5),
@@ -193,10 +164,10 @@ def test_products_are_added_to_column_major_arrays(dtype: str, width: int, jit: 
     st.sampled_from([0, 1, -1, 3]),
     st.sampled_from([0, 2, "column"]),
     st.booleans(),
-    st.booleans(),
+    st.sampled_from(["never", "always", "a function"]),
 )
 def test_updates_of_column_major_arrays_are_exact_where_the_terms_are(
-    dtype: str, width: int, alpha: float, beta: float, shift: Any, complex_factors: bool, explicit: bool
+    dtype: str, width: int, alpha: float, beta: float, shift: Any, complex_factors: bool, way: str
 ) -> None:
     rng = np.random.default_rng(7)
     A = random_matrix((45, 45), dtype)
@@ -206,19 +177,14 @@ def test_updates_of_column_major_arrays_are_exact_where_the_terms_are(
     if complex_factors and np.dtype(dtype).kind == "c":
         factors = [factor * (1 - 1j) for factor in factors]
     expected = factors[0] * (A.toarray() @ X - factors[2] * X) + factors[1] * Y
-    if beta == 0:
-        Y[...] = np.nan
-    op = as_operator(A) if explicit else as_operator(lambda X: A @ X, shape=A.shape, dtype=dtype)
-    op.apply_columns(X, Y, *factors)
-    assert np.array_equal(Y, expected)
-
-
-def test_sums_over_many_rows_in_single_precision_have_short_chains() -> None:
-    n = 300_000
-    X = np.random.default_rng(6).random((n, 2), np.float32)
-    _, dots, _ = as_operator(sp.eye_array(n, dtype=np.float32, format="csr")).apply(X, dots="xx")
-    exact = np.sum(X.astype("float64") ** 2, axis=0)
-    assert np.all(np.abs(dots["xx"] - exact) <= np.finfo(np.float32).eps * exact)
+    guard = np.full((50, width), 7, dtype, order="F")
+    guard[:45] = np.nan if beta == 0 else Y
+    is_function = way == "a function"
+    op = as_operator(lambda X: A @ X, shape=A.shape, dtype=dtype) if is_function else as_operator(A)
+    with option_context(jit="always" if is_function else way):
+        op.apply_columns(X, guard[:45], *factors)
+    assert np.array_equal(guard[:45], expected)
+    assert (guard[45:] == 7).all()
 
 
 def test_infinities_stay_in_their_rows_and_columns() -> None:

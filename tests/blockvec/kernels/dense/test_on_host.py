@@ -76,7 +76,7 @@ CASES: list[tuple[Any, ...]] = [
     # tensor cores
     # real: odd and even numbers of groups and shares, more rows a product, folding, tiles, gaps, conflicts
     (dot(8, K=333), Dots(32, 3, 1, 1, 4), 3),
-    (dot(7, 5, K=211), Dots(48, 2, 1, 1, 2, kstep=2), 3),
+    (dot(7, 5, K=211), Dots(48, 2, 1, 1, 2), 3),
     (dot(16, 8, K=333), Dots(36, 3, 1, 1, 4), 3),
     (dot(4, K=333), Dots(36, 3, 1, 1, 4, producers=1), 3),
     (dot(1, K=1001), Dots(64, 2, 1, 1, 4, fold=8), 3),
@@ -92,7 +92,7 @@ CASES: list[tuple[Any, ...]] = [
     (dot(9, 20, "complex128", K=61), Dots(16, 2, 1, 2, 2), 2),
     (dot(20, 9, "complex128", K=61, conj=False), Dots(16, 2, 2, 1, 2), 2),
     (dot(33, 5, "complex128", K=61), Dots(16, 2, 4, 1, 2), 2),
-    (dot(12, 9, "complex128", K=61), Dots(16, 2, 1, 1, 2, kstep=2), 2),
+    (dot(12, 9, "complex128", K=61), Dots(16, 2, 1, 1, 2), 2),
     (dot(2, dtype="complex128", K=333, beta="general"), Dots(32, 2, 1, 1, 4, fold=4), 3),
     (dot(20, dtype="complex128", K=61, same=True), Dots(16, 2, 1, 1, 2), 2),
     (dot(20, dtype="complex128", K=61, same=True, conj=False), Dots(16, 2, 1, 1, 2), 2),
@@ -116,7 +116,7 @@ CASES: list[tuple[Any, ...]] = [
     (dot(20, 9, "complex128", K=61, conj=False), Dot3m(16, 2, 2, 1, 2), 2),
     (
         dot(12, 9, "complex128", K=61, alpha="general", beta="general"),
-        Dot3m(16, 2, 1, 1, 2, kstep=2),
+        Dot3m(16, 2, 1, 1, 2),
         2,
     ),
     (dot(2, dtype="complex128", K=333), Dot3m(32, 2, 1, 1, 4, fold=4), 3),
@@ -136,7 +136,7 @@ CASES: list[tuple[Any, ...]] = [
     (dot(37, 25, "float32", K=151, lda=61, ldb=25, align_a=4), Dots(32, 3, 1, 1, 4), 2),
     (
         dot(11, 21, "complex64", K=151, lda=13, ldb=22, align_a=8, align_b=8),
-        Dots(48, 2, 1, 1, 2, kstep=2),
+        Dots(48, 2, 1, 1, 2),
         2,
     ),
     (dot(41, 42, "complex128", K=51, lda=43, ldb=42), Dot3m(16, 3, 2, 2, 2, unroll=1, ahead=True), 2),
@@ -186,46 +186,46 @@ CASES: list[tuple[Any, ...]] = [
         combine(5, 3, "complex64", K=233, lda=9, ldb=7, align_a=8, align_b=8),
         CombineFma(1, 3, 2, 2, 5, teams=2),
     ),
-    # tensor cores: warps, split, rows, unroll, stages, slabs, shared_coefficients
-    (combine(8, K=333), Mma(4, 1, 32, 2, 2, 2, False)),
-    (combine(1, K=1001), Mma(4, 1, 64, 4, 3, 1, False)),
-    (combine(13, 9, K=511, alpha="general"), Mma(4, 2, 16, 1, 2, 1, False)),
-    (combine(7, 30, K=300, beta="one"), Mma(8, 4, 32, 1, 2, 2, False)),
-    (combine(21, 17, K=203, beta="general"), Mma(8, 2, 32, 2, 1, 1, True)),
-    (combine(9, 5, K=407, lda=11, ldb=8, align_a=8), Mma(4, 1, 32, 1, 2, 2, False)),
-    (combine(16, 12, K=130, lda=20, ldb=12, beta="general"), Mma(4, 2, 16, 1, 3, 2, False)),
-    (combine(11, K=267, inplace=True), Mma(4, 1, 32, 1, 2, 2, False)),
-    (combine(12, 7, K=267, ldb=12, inplace=True, beta="one"), Mma(4, 1, 32, 2, 2, 2, False)),
-    (combine(3, 6, K=4), Mma(4, 1, 32, 2, 2, 2, False)),
-    (combine(5, dtype="complex128", K=333), Mma(4, 1, 16, 2, 2, 2, False)),
-    (combine(9, 13, "complex128", K=151, alpha="general"), Mma(8, 4, 16, 1, 2, 1, False)),
-    (combine(6, 11, "complex128", K=97, beta="general"), Mma(4, 2, 8, 1, 2, 1, True)),
-    (combine(4, 7, "complex128", K=140, lda=5, ldb=9, align_b=8), Mma(4, 1, 16, 1, 2, 2, False)),
-    (combine(10, 6, "complex128", K=90, ldb=10, inplace=True), Mma(4, 2, 16, 2, 2, 1, False)),
-    (combine(13, 9, "float32", K=511, alpha="general"), Mma(4, 2, 32, 1, 2, 1, False)),
-    (combine(7, 30, "float32", K=299, beta="one"), Mma(8, 4, 32, 1, 2, 2, True)),
-    (combine(9, 5, "float32", K=407, lda=11, ldb=7, align_a=4, align_b=4), Mma(4, 1, 32, 1, 2, 2, False)),
-    (combine(1, dtype="float32", K=1003), Mma(4, 1, 64, 2, 3, 1, False)),
-    (combine(5, dtype="complex64", K=331), Mma(4, 1, 16, 2, 2, 2, False)),
-    (combine(6, 11, "complex64", K=97, beta="general", align_b=8), Mma(4, 2, 8, 1, 2, 1, True)),
+    # tensor cores: warps, split, rows, stages, slabs, shared_coefficients
+    (combine(8, K=333), Mma(4, 1, 32, 2, 2, False)),
+    (combine(1, K=1001), Mma(4, 1, 64, 3, 1, False)),
+    (combine(13, 9, K=511, alpha="general"), Mma(4, 2, 16, 2, 1, False)),
+    (combine(7, 30, K=300, beta="one"), Mma(8, 4, 32, 2, 2, False)),
+    (combine(21, 17, K=203, beta="general"), Mma(8, 2, 32, 1, 1, True)),
+    (combine(9, 5, K=407, lda=11, ldb=8, align_a=8), Mma(4, 1, 32, 2, 2, False)),
+    (combine(16, 12, K=130, lda=20, ldb=12, beta="general"), Mma(4, 2, 16, 3, 2, False)),
+    (combine(11, K=267, inplace=True), Mma(4, 1, 32, 2, 2, False)),
+    (combine(12, 7, K=267, ldb=12, inplace=True, beta="one"), Mma(4, 1, 32, 2, 2, False)),
+    (combine(3, 6, K=4), Mma(4, 1, 32, 2, 2, False)),
+    (combine(5, dtype="complex128", K=333), Mma(4, 1, 16, 2, 2, False)),
+    (combine(9, 13, "complex128", K=151, alpha="general"), Mma(8, 4, 16, 2, 1, False)),
+    (combine(6, 11, "complex128", K=97, beta="general"), Mma(4, 2, 8, 2, 1, True)),
+    (combine(4, 7, "complex128", K=140, lda=5, ldb=9, align_b=8), Mma(4, 1, 16, 2, 2, False)),
+    (combine(10, 6, "complex128", K=90, ldb=10, inplace=True), Mma(4, 2, 16, 2, 1, False)),
+    (combine(13, 9, "float32", K=511, alpha="general"), Mma(4, 2, 32, 2, 1, False)),
+    (combine(7, 30, "float32", K=299, beta="one"), Mma(8, 4, 32, 2, 2, True)),
+    (combine(9, 5, "float32", K=407, lda=11, ldb=7, align_a=4, align_b=4), Mma(4, 1, 32, 2, 2, False)),
+    (combine(1, dtype="float32", K=1003), Mma(4, 1, 64, 3, 1, False)),
+    (combine(5, dtype="complex64", K=331), Mma(4, 1, 16, 2, 2, False)),
+    (combine(6, 11, "complex64", K=97, beta="general", align_b=8), Mma(4, 2, 8, 2, 1, True)),
     # what is left of the columns taken in turns
-    (combine(7, 50, K=300, beta="general"), Mma(4, 4, 64, 1, 2, 1, False)),
-    (combine(9, 27, "complex128", K=151, alpha="general"), Mma(8, 4, 32, 1, 2, 2, False)),
+    (combine(7, 50, K=300, beta="general"), Mma(4, 4, 64, 2, 1, False)),
+    (combine(9, 27, "complex128", K=151, alpha="general"), Mma(8, 4, 32, 2, 2, False)),
     # straight from registers: whole and half groups of columns, uneven shares, passes, views, in place
-    (combine(9, 13, "complex128", K=151), Mma(8, 2, 8, 1, 2, 0, True)),
-    (combine(16, 36, "complex128", K=140, ldb=37), Mma(8, 4, 32, 2, 3, 0, True)),
-    (combine(11, 10, "complex128", K=77, inplace=True, ldb=11), Mma(4, 1, 16, 2, 2, 0, True)),
-    (combine(16, dtype="complex64", K=203), Mma(8, 2, 16, 2, 2, 0, True)),
+    (combine(9, 13, "complex128", K=151), Mma(8, 2, 8, 2, 0, True)),
+    (combine(16, 36, "complex128", K=140, ldb=37), Mma(8, 4, 32, 3, 0, True)),
+    (combine(11, 10, "complex128", K=77, inplace=True, ldb=11), Mma(4, 1, 16, 2, 0, True)),
+    (combine(16, dtype="complex64", K=203), Mma(8, 2, 16, 2, 0, True)),
     # ... and through slabs of single warps
-    (combine(23, 29, "complex64", K=203, alpha="general"), Mma(4, 1, 32, 2, 2, 1, True)),
-    (combine(45, 47, "complex128", K=77), Mma(4, 1, 8, 1, 2, 2, True)),
-    (combine(7, 9, "complex64", K=203, align_b=8, alpha="general"), Mma(4, 1, 16, 1, 3, 0, True)),
+    (combine(23, 29, "complex64", K=203, alpha="general"), Mma(4, 1, 32, 2, 1, True)),
+    (combine(45, 47, "complex128", K=77), Mma(4, 1, 8, 2, 2, True)),
+    (combine(7, 9, "complex64", K=203, align_b=8, alpha="general"), Mma(4, 1, 16, 3, 0, True)),
     # long rows of B end within sectors, of tiles in order and in turn, by one warp and by two
-    (combine(6, 17, K=1207, ldb=23, align_b=8), Mma(4, 1, 32, 1, 2, 2, False)),
-    (combine(6, 33, "float32", K=203, lda=7, align_a=4, ldb=41, align_b=4), Mma(8, 2, 16, 1, 2, 1, False)),
+    (combine(6, 17, K=1207, ldb=23, align_b=8), Mma(4, 1, 32, 2, 2, False)),
+    (combine(6, 33, "float32", K=203, lda=7, align_a=4, ldb=41, align_b=4), Mma(8, 2, 16, 2, 1, False)),
     (
         combine(10, 6, "complex64", K=91, ldb=10, align_a=4, align_b=4, inplace=True),
-        Mma(4, 2, 16, 2, 2, 1, False),
+        Mma(4, 2, 16, 2, 1, False),
     ),
     # three real products
     (combine(45, 47, dtype="complex128", K=333), Combine3m(4)),
@@ -260,11 +260,6 @@ CASES: list[tuple[Any, ...]] = [
         1,
     ),
     (combine(24, 16, K=61, ldb=24, inplace=True), Sweep(32, 2, 4, 2), 2),
-    (sweep("combine_dot", 33, 5, K=101), Sweep(16, 3, 4, 2), 3),
-    (sweep("combine_dot", 48, 16, K=133), Sweep(32, 3, 4, 1), 2),
-    (sweep("combine_dot", 20, 9, "complex128", K=61), Sweep(8, 3, 4, 2), 2),
-    (sweep("combine_dot", 20, 3, "complex128", K=61, ldw=31, ldv=31, align_v=8), Sweep(16, 2, 4, 2), 2),
-    (sweep("combine_dot", 17, 3, K=61, ldw=20, ldv=20, align_v=8), Sweep(32, 2, 4, 1), 1),
     (sweep("update_gram", 33, 5, K=101), Sweep(32, 3, 4, 2), 3),
     (sweep("update_gram", 64, 16, K=133), Sweep(16, 3, 4, 4), 2),
     (sweep("update_gram", 20, 9, "complex128", K=61), Sweep(16, 3, 4, 2), 2),
@@ -296,9 +291,7 @@ def drawn(p: Any, rng: np.random.Generator, exact: bool = True) -> tuple[list[np
         return [A, A if p.same else B, draw(rng, (p.M, p.N), p.dtype)], tall_memory
     if isinstance(p, TsmmProblem):
         return [A, draw(rng, (p.M, p.N), p.dtype_c, exact), B], tall_memory
-    is_scaled = p.operation == "combine_dot"
-    C = draw(rng, (p.N if is_scaled else p.M, p.N), p.dtype)
-    return [A, B, C, draw(rng, (p.M if is_scaled else p.N, p.N), p.dtype)], tall_memory
+    return [A, B, draw(rng, (p.M, p.N), p.dtype), draw(rng, (p.N, p.N), p.dtype)], tall_memory
 
 
 def results(p: Any, operands: list[np.ndarray], alpha: complex, beta: complex) -> dict[int, np.ndarray]:
@@ -310,8 +303,8 @@ def results(p: Any, operands: list[np.ndarray], alpha: complex, beta: complex) -
         A, C, B = operands
         return {2: alpha * (A.astype(p.dtype) @ C.astype(p.dtype)) + beta * B}
     W, V, C, _ = operands
-    new = V @ C if p.operation == "combine_dot" else V - W @ C
-    return {1: new, 3: (W if p.operation == "combine_dot" else new).conj().T @ new}
+    new = V - W @ C
+    return {1: new, 3: new.conj().T @ new}
 
 
 def run(

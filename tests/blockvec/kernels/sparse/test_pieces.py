@@ -18,7 +18,7 @@ from blockvec.kernels.sparse.sell import CHUNK, layout
 from blockvec.kernels.sparse.structure import structure_of
 from blockvec.kernels.sparse.units import TASK_ENTRIES, divide
 from blockvec.models import model as model_matrix
-from tests.compiled import needs_compiler
+from tests.devices import needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 INDICES = ("int32", "int64")

@@ -19,9 +19,9 @@ from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.sell import CHUNK, SellMatrix, fill, fill_source, layout
 from blockvec.kernels.sparse.sell import SellConfig as Config
 from tests.contract.blocks import exact_values
-from tests.converted import assert_summed_up_in_order, coded
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
+from tests.kernel_problems import assert_summed_up_in_order, coded
 
 family = SPARSE_FAMILIES["spmmv_sell"]
 TYPES = ("float32", "float64", "complex64", "complex128")

@@ -11,7 +11,7 @@ import numpy as np
 
 from blockvec import BlockVector, array_namespace
 
-from .blocks import (
+from ..blocks import (
     Block,
     RealArray,
     apply_in_ranges,
@@ -21,15 +21,15 @@ from .blocks import (
     small_matrix,
     to_host,
 )
-from .iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
-from .orthogonalization import orthogonalize
-from .orthogonalization.factors import cholesky_factor
-from .problem import IterationState, Problem
-from .result import EigenResult, SolveInfo
-from .runtime.processes import delivered
+from ..iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
+from ..orthogonalization import orthogonalize
+from ..orthogonalization.factors import cholesky_factor
+from ..problem import IterationState, Problem
+from ..result import EigenResult, SolveInfo
+from ..runtime.processes import delivered
 
 if TYPE_CHECKING:
-    from .transform.spectral_map import SpectralMap
+    from ..transform.spectral_map import SpectralMap
 
 COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),
@@ -39,7 +39,7 @@ COUNTED = (
 # Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
 # vanish in a Rayleigh-Ritz step of all.
 COMPUTED = 0.5
-COLUMNS_AT_ONCE = 8  # of products with A on a GPU: a width that steps have
+COLUMNS_AT_ONCE = 8  # columns per product on a GPU: a block size whose kernels are compiled
 
 
 def staged(problem: Problem, name: str) -> Problem:

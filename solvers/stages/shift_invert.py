@@ -18,18 +18,18 @@ import blockvec
 from blockvec import array_namespace, as_operator
 from blockvec.errors import CapacityError
 
-from .arguments import on_host, tall_block
-from .blocks import Block, round_up, small_matrix, to_host
+from ..arguments import on_host, tall_block
+from ..blocks import Block, round_up, small_matrix, to_host
+from ..iterations.rayleigh_ritz import FLOOR, Which
+from ..placement import factor_s, place_of, require_factors
+from ..problem import STOPPED, Problem, Verification
+from ..result import EigenResult, counted
+from ..settle import is_complete
+from ..sizes import why_dense
 from .combine import COUNTED, computed_outwards, errors_allowed, join_ends, lacks, one_after_other, staged
-from .iterations.rayleigh_ritz import FLOOR, Which
-from .placement import factor_s, place_of, require_factors
-from .problem import STOPPED, Problem, Verification
-from .result import EigenResult, counted
-from .settle import is_complete
-from .sizes import why_dense
 
 if TYPE_CHECKING:
-    from .transform.standard_form import StandardForm
+    from ..transform.standard_form import StandardForm
 
 AT_ONCE_S = 0.3  # s, predicted: of factors that are computed before an iteration with a diagonal M is tried
 SHIFTS = 6  # shifts that come closer to the end, at most
@@ -46,8 +46,8 @@ def above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
     Stiffness matrices are semidefinite. A diagonal element below zero shows that a matrix is not. Factors of
     A take about as long as those of an M that is not diagonal, which the iteration needs.
     """
-    from .transform.solution import solve_transformed
-    from .transform.standard_form import standard_form
+    from ..transform.solution import solve_transformed
+    from ..transform.standard_form import standard_form
 
     if problem.which != "SA" or problem.locked is not None or problem.operator.device != "cpu":
         return None
@@ -163,9 +163,9 @@ def _from_shifts(
     the values on one side of it, if others are known to be on the other (`towards`). None if no shift is
     outside.
     """
-    from .factorization.inertia import outer_end, shift_outside
-    from .transform.solution import solve_transformed
-    from .transform.standard_form import standard_form
+    from ..factorization.inertia import outer_end, shift_outside
+    from ..transform.solution import solve_transformed
+    from ..transform.standard_form import standard_form
 
     end, result, op = problem.which, first, cast(blockvec.Operator, problem.operator)
     norm = first.info["norm"] / (1.0 if mass is None else factors.largest_mass)
@@ -219,8 +219,8 @@ def _proven(
     first: EigenResult | None = None,
 ) -> EigenResult:
     """Prove by inertia that nothing is missing from an end; else repeat the solve with a search."""
-    from .factorization.inertia import proof
-    from .transform.solution import solve_transformed
+    from ..factorization.inertia import proof
+    from ..transform.solution import solve_transformed
 
     factors, end = cast(blockvec.Factorization, form.factors), cast(Which, problem.which)
 

@@ -15,17 +15,20 @@ from blockvec import Operator as ArrayOperator
 from blockvec.errors import BreakdownError
 from blockvec.parallel import share
 
-from .arguments import is_explicit
-from .blocks import Block, Operator, RealArray, to_host
-from .costs import fits_dense
-from .iterations.rayleigh_ritz import Selection, select
-from .runtime.memory import require_memory
+from ..arguments import is_explicit
+from ..blocks import Block, Operator, RealArray, to_host
+from ..costs import fits_dense
+from ..iterations.rayleigh_ritz import Selection, select
+from ..runtime.memory import require_memory
 
 IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
-# Rows, and rows per pair, from which on selected vectors of a tridiagonal matrix take less time than all:
-# eight of 200 rows .8, of 500 to 3000 rows a third to a half.
-SELECTIVE_ROWS, SELECTIVE_ROWS_PER_PAIR = 150, 10
-UNTHREADED_ROWS = 500  # up to which LAPACK is as fast with one thread of BLAS as with two that wake at once
+# Selected vectors of a tridiagonal matrix take less time than all from so many rows on: eight of 200 rows .8,
+# of 500 to 3000 rows a third to a half.
+SELECTIVE_ROWS = 150  # rows
+SELECTIVE_ROWS_PER_PAIR = 10  # rows per pair, where that is more
+UNTHREADED_ROWS = (
+    500  # rows: up to here LAPACK is as fast with one thread of BLAS as with two that wake at once
+)
 PANEL = 32  # columns that LAPACK works on at once: the least that its documentation advises
 
 

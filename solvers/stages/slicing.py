@@ -29,14 +29,14 @@ import numpy as np
 from blockvec import BlockVector, __version__
 from blockvec.errors import BreakdownError
 
-from .blocks import Block, RealArray, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
-from .factorization.pencil import Cut, Pencil, uncertain
-from .iterations.krylov import BlockKrylov
-from .iterations.run import Run
-from .orthogonalization.factors import gram_root
-from .problem import IterationState, Problem
-from .runtime.checkpoint import probe
-from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
+from ..blocks import Block, RealArray, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
+from ..factorization.pencil import Cut, Pencil, uncertain
+from ..iterations.krylov import BlockKrylov
+from ..iterations.run import Run
+from ..orthogonalization.factors import gram_root
+from ..problem import IterationState, Problem
+from ..runtime.checkpoint import probe
+from ..transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
 
 PER_SHIFT = 64  # values that one shift looks for: more make the basis costly, fewer the factorisations
 COLUMNS = 2.5  # columns of a basis per value looked for, where there are more than that
@@ -46,9 +46,9 @@ FIRST_LOOK = 1.5  # columns per wanted value at the first Rayleigh-Ritz step
 LOOKS = 1.15  # ratio of the columns at further ones
 MAX_RESTARTS = 30  # restarts of a basis in which nothing has converged
 FRUITLESS = 3  # shifts in succession that find nothing, after which a run ends
-# Largest residuals of pairs that are kept, in their limits, and after a shift that found nothing; after two,
-# all are kept. Errors of those kept add up in others, which are orthogonal to them.
-KEPT = 0.5, 1.0
+# Largest residuals of pairs that are kept; the whole limit after a shift that found nothing; after two, all
+# are kept. Errors of those kept add up in others, which are orthogonal to them.
+KEPT = 0.5  # of the limit
 PLACE = 0.4877  # place of a shift in a range: not the middle, where symmetric spectra have values
 # Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
 NEAREST = 0.75
@@ -341,7 +341,7 @@ class Slicing(Run):
             R.axpy(column_factors(-values, X), MX)
             residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
             limits = pair_limits(self.problem.tolerance, values, tolerance.norms, lengths, masses)
-            is_good = (residuals <= KEPT[self.fruitless > 0] * limits) | (self.fruitless > 1)
+            is_good = (residuals <= (1 if self.fruitless else KEPT) * limits) | (self.fruitless > 1)
             if is_good.all():
                 break
         good = np.flatnonzero(is_good)

@@ -11,8 +11,8 @@ import numpy as np
 from blockvec import BlockVector, __version__, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
 
-from .arguments import integer, orthonormal_block
-from .blocks import (
+from ..arguments import integer, orthonormal_block
+from ..blocks import (
     Block,
     ColumnBlock,
     Operator,
@@ -23,21 +23,21 @@ from .blocks import (
     project_out,
     to_host,
 )
+from ..costs import FEW_ROWS, is_dense
+from ..iterations.base import Iteration, IterationResult
+from ..iterations.counts import Counts
+from ..iterations.filtered_lanczos import FilteredRestart
+from ..iterations.lanczos import ThickRestart
+from ..problem import Chosen, IterationOptions, Problem, Verification
+from ..result import EigenResult, described
+from ..runtime.checkpoint import probe
+from ..runtime.interrupts import deferred_interrupt
+from ..runtime.memory import require_memory
+from ..runtime.processes import delivered, largest
+from ..sizes import choose_options, has_short_columns, may_mix, require_basis
+from ..transform.inner_product import inner_product_columns
 from .combine import both_ends
-from .costs import FEW_ROWS, is_dense
 from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
-from .iterations.base import Iteration, IterationResult
-from .iterations.counts import Counts
-from .iterations.filtered_lanczos import FilteredRestart
-from .iterations.lanczos import ThickRestart
-from .problem import Chosen, IterationOptions, Problem, Verification
-from .result import EigenResult, described
-from .runtime.checkpoint import probe
-from .runtime.interrupts import deferred_interrupt
-from .runtime.memory import require_memory
-from .runtime.processes import delivered, largest
-from .sizes import choose_options, has_short_columns, may_mix, require_basis
-from .transform.inner_product import inner_product_columns
 
 
 def solve(problem: Problem) -> EigenResult:
@@ -46,7 +46,7 @@ def solve(problem: Problem) -> EigenResult:
     if options.method == "dense":
         return _solve_densely(problem, options)
     if options.method == "filter" and problem.target is not None:
-        from .interior_filter import solve_window
+        from .window import solve_window
 
         return solve_window(problem, options, solve_iteratively)
     if problem.which == "BE":
@@ -106,7 +106,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
 
 def _iteration(method: Chosen) -> type[Iteration]:
     if method == "jd":
-        from .iterations.jacobi_davidson import JacobiDavidson
+        from ..iterations.jacobi_davidson import JacobiDavidson
 
         return JacobiDavidson
     return FilteredRestart if method == "filter" else ThickRestart
@@ -119,7 +119,7 @@ def _empty(op: Operator) -> BlockVector:
 
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     """Collect everything that determines an iteration, except the operator itself."""
-    from .iterations.jd_options import JacobiDavidsonOptions
+    from ..iterations.jd_options import JacobiDavidsonOptions
 
     return {
         **{name: getattr(problem, name) for name in ("n", "k", "which", "norm", "verify")},
@@ -140,7 +140,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
 
 def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by dense LAPACK."""
-    from .transform.spectral_map import SpectralMap
+    from ..transform.spectral_map import SpectralMap
 
     op, n = problem.operator, problem.n
     purpose = f"a dense matrix of {n} rows and its eigenvectors"

@@ -11,69 +11,50 @@ import math
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, Operator
-from blockvec.errors import OptionError
+from blockvec import BlockVector
 
-from .arguments import blas_threads
-from .blocks import RealArray, pick, to_host
+from ..arguments import blas_threads
+from ..blocks import RealArray, pick, to_host
+from ..costs import dense_is_faster
+from ..counting import estimate
+from ..factorization.pencil import Pencil, eigenvalue_rounding
+from ..placement import require_factors
+from ..planning import Stage
+from ..problem import Problem, Verification
+from ..result import EigenResult, described, refuse_more
+from ..runtime.interrupts import deferred_interrupt
+from ..runtime.memory import require_memory
+from ..transform.solution import as_rounding_allows
+from ..transform.spectral_map import SpectralMap
 from .combine import one_after_other, staged
-from .costs import dense_is_faster
-from .counting import estimate
-from .drivers import solve
-from .factorization.pencil import Pencil, eigenvalue_rounding
-from .placement import can_factorise, require_factors
-from .problem import Problem, Verification
-from .result import EigenResult, SingularError, described, refuse_more
-from .runtime.interrupts import deferred_interrupt
-from .runtime.memory import require_memory
 from .slicing import PER_SHIFT, Slicing, basis_columns
-from .transform.solution import as_rounding_allows, solve_transformed
-from .transform.spectral_map import SpectralMap
-from .transform.standard_form import StandardForm, standard_form
 
-METHODS = ("auto", "filter", "dense")
+if TYPE_CHECKING:
+    from .run import Task
+
 SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 4  # pairs asked for beyond the estimate and its error
 GROWTH = 1.5  # of their number, while none of them lies outside
-ROUNDS = 8
+ROUNDS = 8  # of an iteration with more pairs, at most
 AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
 
-def check_with_interval(*, method: str, which: str, mode: str, **options: Any) -> None:
-    """Refuse options of `eigsh` that an interval has no use for; `options` have the default None."""
-    given = [name for name, value in options.items() if value is not None]
-    given += ["which"] * (which != "LM") + ["mode"] * (mode != "normal")
-    if given:
-        raise OptionError(f"{given[0]}: all eigenvalues in the interval are computed; leave it out.")
-    if method not in METHODS:
-        known = ", ".join(map(repr, METHODS))
-        raise OptionError(f"method: got {method!r} with an interval; give one of {known}.")
+def solve_interval(task: Task, ends: tuple[float, float], stage: Stage) -> EigenResult:
+    """Compute all eigenpairs of a task between two ends, by a stage of its plan."""
+    if stage.name == "dense":
+        return _densely(task, *ends, stage.why)
+    return _by_slices(task, *ends) if stage.name == "slices" else _by_iteration(task, *ends)
 
 
-def solve_interval(
-    problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None
-) -> EigenResult:
-    """Compute all eigenpairs of A, or of A and M, in [low, high].
-
-    `problem.operator` applies A. More than `most` pairs are refused.
-    """
-    op, method = problem.operator, problem.method
-    why = dense_is_faster(problem.n, 0, op.device, "interval") if method == "auto" and M is None else None
-    if method == "dense" or why is not None:
-        return _densely(problem, A, M, low, high, most, why or problem.method_why)
-    if method == "auto" and can_factorise(op, A, M):
-        return _by_slices(problem, A, M, low, high, most)
-    return _by_iteration(problem, A, M, low, high, most)
-
-
-def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
+def _by_slices(task: Task, low: float, high: float) -> EigenResult:
     """Count by inertia and collect by shift-invert."""
-    require_factors(A, M, problem.operator, "use method='filter'")
+    problem, A, M = task.problem, task.A, task.M
+    require_factors(A, M, task.operator, "use method='filter'")
     pencil = Pencil.of(problem.operator, A, M, problem.norm)
     left, is_late = pencil.cut(low, -1), problem.is_late()
     right = left if is_late else pencil.cut(high, 1)
@@ -81,8 +62,8 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
     problem = replace(problem, operator=pencil.A)
     why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
     if why is not None and problem.checkpoint is None:
-        return _densely(problem, A, M, low, high, most, why)
-    refuse_more(count, most)
+        return _densely(replace(task, problem=problem), low, high, why)
+    refuse_more(count, task.most)
     size = n * (2 * count + basis_columns(min(count, PER_SHIFT))) * problem.operator.dtype.itemsize
     purpose = f"{count} eigenvectors of {n} rows"
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
@@ -138,37 +119,12 @@ def _inside(theta: RealArray, low: float, high: float, rounding: Any) -> tuple[N
     return inside, int(((theta[inside] <= low + first) | (theta[inside] >= high - last)).sum())
 
 
-def _densely(
-    problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None, why: str
-) -> EigenResult:
+def _densely(task: Task, low: float, high: float, why: str) -> EigenResult:
     """Compute the whole spectrum by dense LAPACK and select."""
-    form = _form(problem, A, M)
-    n = problem.n if form is None else form.operator.shape[0]
-    result = _solved(form, replace(problem, method="dense", k=n, which="SA", block_size=None))
-    result = _selected(result, low, high, most)
-    why = why if problem.method == "auto" else result.info["why"]
-    return result.with_info(why=why, counted=float(result.info["k"]), count_error=0.0)
-
-
-def _solved(form: StandardForm | None, problem: Problem) -> EigenResult:
-    return solve(problem) if form is None else solve_transformed(form, problem)
-
-
-def _form(problem: Problem, A: Any, M: Any) -> StandardForm | None:
-    """Transform a pair without a shift; of few rows with a singular M to its finite eigenvalues."""
-    operator = cast(Operator, problem.operator)
-    if M is None:
-        return None
-    try:
-        return standard_form(operator, A, M, None, method="interval")
-    except SingularError:
-        if not problem.may_be_dense or operator.device != "cpu":
-            raise
-        from .transform.condensation import condensed_form
-
-        if (form := condensed_form(operator, A, M)) is None:
-            raise
-        return form
+    n = task.problem.n if task.form is None else task.form.operator.shape[0]
+    whole = replace(task.problem, method="dense", method_why=why, k=n, which="SA", block_size=None)
+    result = _selected(task.solve(whole), low, high, task.most)
+    return result.with_info(counted=float(result.info["k"]), count_error=0.0)
 
 
 def _selected(result: EigenResult, low: float, high: float, most: int | None) -> EigenResult:
@@ -179,11 +135,10 @@ def _selected(result: EigenResult, low: float, high: float, most: int | None) ->
     return result.part(inside).with_info(k=len(inside), which="interval", sigma=None)
 
 
-def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
+def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
     """Compute pairs around the middle of the interval, or from an end of the spectrum, until one is out."""
-    form = _form(problem, A, M)
-    operator = problem.operator if form is None else form.operator
-    blocks = BlockVector if form is None else form.blocks
+    problem, form, most = task.problem, task.form, task.most
+    operator, blocks = (task.operator, BlockVector) if form is None else (form.operator, form.blocks)
     count, sketch = estimate(operator, low, high, problem.rng, blocks=blocks)
     refuse_more(count.value - SURE * count.error, most, "about ")
     from_low, from_high = low <= sketch.low, high >= sketch.high
@@ -199,7 +154,7 @@ def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, mos
     wanted = math.ceil(count.value + SURE / 2 * count.error) + SPARE
     for turn in range(ROUNDS):
         k = min(wanted, n)
-        latest = _solved(form, replace(staged(part, f"round {turn}"), k=k))
+        latest = task.solve(replace(staged(part, f"round {turn}"), k=k))
         if result is not None:
             latest = one_after_other(result, latest, part.which, SpectralMap(target))
         result = latest

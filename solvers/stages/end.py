@@ -26,24 +26,25 @@ from blockvec import Operator
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
-from .arguments import is_explicit
-from .blocks import to_host
-from .costs import dense_is_faster, product_s, rates
+from ..arguments import is_explicit
+from ..blocks import to_host
+from ..costs import dense_is_faster, product_s, rates
+from ..iterations.rayleigh_ritz import Which
+from ..iterations.spectrum import Sketch, sketch_of
+from ..placement import place_of
+from ..problem import STOPPED, IterationState, Problem, Successor, stops
+from ..result import EigenResult
+from ..settle import is_complete
 from .drivers import solve
-from .iterations.rayleigh_ritz import Which
-from .iterations.spectrum import Sketch, sketch_of
-from .placement import place_of
-from .problem import STOPPED, IterationState, Problem, Successor, stops
-from .result import EigenResult
-from .settle import is_complete
 
 LOOK_STEPS = 16  # columns
 NOISE = 100.0  # rounding errors of a Ritz value
 SLIGHT = 0.01  # share of the limit of the residual of a Ritz value that its error may be
 TINY = 1e-16  # share of the largest distance that counts as none
-# Columns of a Lanczos iteration for six pairs, at least and per level of the graph: 6 to 10 were counted for
-# lattices, 15 to 25 for graphs of neighbours, 5 to 40 for finite elements, and 40 for random graphs.
-COLUMNS, COLUMNS_PER_LEVEL = 200, 8
+COLUMNS = 200  # columns of a Lanczos iteration for six pairs, at least
+# Further columns per level of the graph: 6 to 10 were counted for lattices, 15 to 25 for graphs of
+# neighbours, 5 to 40 for finite elements, and 40 for random graphs.
+COLUMNS_PER_LEVEL = 8
 # Geometric mean of the distances from sigma, as a share of the largest, below which more columns are taken:
 # by the root of their ratio, as counted for graphs with hubs and rough elements. Stiff matrices have .015.
 DISTANCE = 0.3
@@ -58,7 +59,7 @@ def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
 
     Where nothing can factorise these are infinite.
     """
-    from .factorization.work import FactorWork
+    from ..factorization.work import FactorWork
 
     if k < 1 or dense_is_faster(op.shape[0], k, "cpu", "end") is not None:
         return None

@@ -14,21 +14,21 @@ import numpy as np
 from blockvec import Operator
 from blockvec.errors import BreakdownError
 
-from .arguments import tall_block
-from .blocks import to_host
+from ..arguments import tall_block
+from ..blocks import to_host
+from ..costs import FEW_ROWS
+from ..iterations.rayleigh_ritz import FLOOR
+from ..placement import shift_invert_s
+from ..planning import Plan, StageName
+from ..problem import IterationOptions, Problem, Successor, Verification
+from ..result import EigenResult, InfiniteError, SingularError
+from ..settle import is_complete
+from ..sizes import outpaced
 from .combine import both_ends, errors_allowed, join_ends, one_after_other, staged
-from .costs import FEW_ROWS
 from .drivers import prepare, solve, solve_iteratively
-from .iterations.rayleigh_ritz import FLOOR
-from .placement import shift_invert_s
-from .planning import Plan, StageName
-from .problem import IterationOptions, Problem, Successor, Verification
-from .result import EigenResult, InfiniteError, SingularError
-from .settle import is_complete
-from .sizes import outpaced
 
 if TYPE_CHECKING:
-    from .transform.standard_form import StandardForm
+    from ..transform.standard_form import StandardForm
 
 LEAST_S = 0.05  # s: an iteration at an end may take so long in any case
 ELEMENT_S = 1e-7  # s per stored element, beside that: several times the time of a prediction
@@ -77,7 +77,7 @@ class Task:
         """Solve a part of the problem, in its standard form if it has one."""
         if self.form is None:
             return solve(problem)
-        from .transform.solution import solve_transformed
+        from ..transform.solution import solve_transformed
 
         return solve_transformed(self.form, problem)
 
@@ -86,8 +86,8 @@ def run_stages(task: Task) -> EigenResult:
     """Run the stages of a plan in turn."""
     if not task.plan.has("end"):
         return _run_or_densify(task)
-    from .auto_end import look
-    from .transform.spectral_map import SpectralMap
+    from ..transform.spectral_map import SpectralMap
+    from .end import look
 
     problem, sigma, first = task.problem, cast(float, task.shift), None
     beside = look(task.operator, sigma, cast("tuple[float, float]", task.predicted_s))
@@ -171,7 +171,7 @@ def _both_ends(task: Task) -> EigenResult:
     if form is None:
         problem, options = prepare(_succeeded(task))
     else:
-        from .transform.solution import joined_ends
+        from ..transform.solution import joined_ends
 
         join = functools.partial(joined_ends, form)
     return both_ends(problem, lambda end: _run_in_turn(replace(task, problem=end, options=options)), join)
@@ -192,7 +192,7 @@ def _iterate(task: Task, first: EigenResult | None) -> EigenResult:
     if task.interval is not None:
         from .interval import solve_interval
 
-        return solve_interval(problem, task.A, task.M, *task.interval, task.most)
+        return solve_interval(task, task.interval, task.plan.stages[0])
     if not task.plan.has("shift-invert") or (task.M is not None and problem.locked is not None):
         return solve(problem) if form is None else _around_a_shift(task, form)
     if form is not None:
@@ -212,7 +212,7 @@ def _above_zero(task: Task, first: EigenResult | None) -> EigenResult | None:
 
 def _window(task: Task, first: EigenResult | None) -> EigenResult:
     """Go on by a filter around a target, after corrections."""
-    from .transform.spectral_map import SpectralMap
+    from ..transform.spectral_map import SpectralMap
 
     problem, begun = task.problem, cast(EigenResult, first)
     part = replace(
@@ -259,7 +259,7 @@ RUN: dict[StageName, Callable[[Task, EigenResult | None], EigenResult | None]] =
 
 def _around_a_shift(task: Task, form: StandardForm) -> EigenResult:
     """Solve a problem in its standard form, for values around a shift at those nearest to the one given."""
-    from .transform.solution import solve_proven, solve_transformed
+    from ..transform.solution import solve_proven, solve_transformed
 
     problem, shift = task.problem, task.shift
     may_prove = problem.which == "LM" and problem.locked is None and form.factors is not None
@@ -308,15 +308,17 @@ def _densely(task: Task) -> EigenResult:
 
     Shifts then only select values, unless neither M nor A where M is singular has an inverse.
     """
-    from .transform.solution import solve_transformed
-    from .transform.spectral_map import SpectralMap
-    from .transform.standard_form import standard_form
+    from ..transform.solution import solve_transformed
+    from ..transform.spectral_map import SpectralMap
+    from ..transform.standard_form import standard_form
 
     form, sigma, A, M = task.form, task.shift, task.A, task.M
     none: dict[str, Any] = dict.fromkeys(OF_ITERATIONS)
     dense = replace(task.problem, method="dense", **none)
     if task.interval is not None:
-        return _iterate(replace(task, problem=dense), None)
+        from .interval import solve_interval
+
+        return solve_interval(replace(task, problem=dense), task.interval, task.plan.stages[-1])
     if form is not None and sigma is not None:
         factors = form.factors
         if factors is not None and form.map.sigma != sigma:  # moved: an eigenvalue there counts as above it
@@ -333,12 +335,12 @@ def _densely(task: Task) -> EigenResult:
 
 def _without_shift(form: StandardForm, op: Operator, A: Any, M: Any) -> StandardForm | None:
     """Form a problem without the shift that another form of it has; None where that needs one."""
-    from .transform.condensation import condensed_form
-    from .transform.standard_form import standard_form
+    from ..transform.condensation import form_without_shift
+    from ..transform.standard_form import standard_form
 
     try:
         if form.inner is form.A:
             return standard_form(op, A, M, math.inf, None, "reciprocal")
-        return standard_form(op, A, M, None)
+        return form_without_shift(op, A, M)
     except SingularError:
-        return condensed_form(op, A, M) if op.device == "cpu" and form.inner is not form.A else None
+        return None

@@ -30,21 +30,21 @@ import numpy as np
 from blockvec import BlockVector
 from blockvec.system.frozen import frozen
 
-from .blocks import Block, RealArray, columns_of, pick, round_up, side_by_side
+from ..blocks import Block, RealArray, columns_of, pick, round_up, side_by_side
+from ..iterations.rayleigh_ritz import Tolerance
+from ..orthogonalization import orthogonalize
+from ..problem import IterationOptions, Problem
+from ..result import EigenResult
+from ..runtime.processes import delivered
+from ..transform.fold import FoldedOperator
+from ..transform.spectral_map import SpectralMap
 from .combine import one_after_other, ritz_step, staged
-from .iterations.rayleigh_ritz import Tolerance
-from .orthogonalization import orthogonalize
-from .problem import IterationOptions, Problem
-from .result import EigenResult
-from .runtime.processes import delivered
-from .transform.fold import FoldedOperator
-from .transform.spectral_map import SpectralMap
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
 MIXED = 0.03  # share of the distance from sigma above which a residual belongs to a mixture
 SHARE = 0.3  # limit on residuals of the square, in those that the estimate allows
 TIGHTER = 0.1  # factor of that share per further round
-ROUNDS = 3
+ROUNDS = 3  # solves for the square, at most
 
 
 @frozen
