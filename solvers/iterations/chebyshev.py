@@ -186,7 +186,8 @@ class ChebyshevOperator:
     def _rows(self, block: Block) -> Block:
         """Return a block as it is, or a row-major copy in the operator's precision."""
         if isinstance(block, ColumnBlock):
-            return BlockVector(block.array, copy=True, dtype=self._dtype, layout=block.layout)
+            rows: type[BlockVector] = getattr(block, "rows", BlockVector)  # in the same inner product
+            return rows(block.array, copy=True, dtype=self._dtype, layout=block.layout)
         return block if block.dtype == self._dtype else in_precision(block, self._dtype)
 
 
