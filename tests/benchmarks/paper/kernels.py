@@ -79,7 +79,7 @@ class Tsmttsm(Shape):
         """Bound on the registers per thread."""
         sums = self.accumulators or self.tm * self.tn
         loaded = (self.tm + self.tn) * (2 if self.leapfrog else 1)
-        return 2 * self.parts * (sums + loaded) + 28
+        return 2 * self.parts * (sums + loaded) + (34 if self.leapfrog else 28)
 
     @property
     def misfit(self) -> str | None:

@@ -7,7 +7,7 @@
 // Operands are loaded from memory to registers, element by element. LEAPFROG: those of the next row are loaded before the products of this one.
 // INTERLEAVED: columns are dealt to the tiles in turn ("transposed"), not in blocks. Tiles in direction M first.
 //
-// Registers: 2 P (TM TN + TM + TN), with LEAPFROG 2 P (TM TN + 2 TM + 2 TN), and about 28 more.
+// Registers: 2 P (TM TN + TM + TN), with LEAPFROG 2 P (TM TN + 2 TM + 2 TN), and about 30 more.
 //
 // REDUCTION: 0 partial sums of blocks in a fixed order, 1 atomic additions per block after some in shared memory, 2 atomic additions per thread,
 //            3 none: C stays as it is, and the others are timed against this.
