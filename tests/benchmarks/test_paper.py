@@ -16,7 +16,7 @@ from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200
 from tests.benchmarks.paper.figures import key_of, missing
 from tests.benchmarks.paper.kernels import Config, Tsmm, Tsmttsm, grid_of, name_of, refusal, source
-from tests.benchmarks.paper.points import FIGURES, Point, points
+from tests.benchmarks.paper.points import FIGURES, OPERAND_BYTES, Point, points
 from tests.benchmarks.pictures.draw import draw
 from tests.benchmarks.pictures.paper import rows_from
 from tests.benchmarks.plot import of_tables
@@ -102,6 +102,7 @@ def test_kernels_that_are_compared_compile_without_spills(seed: int) -> None:
 def test_every_kernel_that_is_compared_is_valid_and_has_its_setting(figure: str) -> None:
     for point in some_points(figure):
         assert refusal(point.config, H200) is None
+        assert 8 * point.config.parts * point.K * point.config.M <= OPERAND_BYTES
         config, launched = point.config, point.resident * point.config.threads // 32
         has = vars(config) | {"unroll": getattr(config, "rows", None), "warps": launched}
         assert {name: has.get(name, value) for name, value in point.setting.items()} == point.setting

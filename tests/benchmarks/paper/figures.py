@@ -20,7 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,24 +103,27 @@ def measured(
 ) -> Iterator[tuple[Point, Record]]:
     """Yield the fastest kernel of each setting with its record, one product after the other.
 
-    Kernels are compiled by threads, ahead. No product is begun after `budget_s` seconds.
+    The kernels of a figure are compiled by threads before the first of them is timed. No product is begun
+    after `budget_s` seconds.
     """
     deadline = time.monotonic() + budget_s
     numbers = Numbers()
-    groups: dict[tuple[Any, ...], list[Point]] = {}
+    figures: dict[str, dict[Any, list[Point]]] = {}
     for point in todo:
-        groups.setdefault((point.figure, point.problem), []).append(point)
-    with ThreadPoolExecutor(os.cpu_count() or 1) as executor:
+        figures.setdefault(point.figure, {}).setdefault(point.problem, []).append(point)
+    for figure, groups in figures.items():
         every = dict.fromkeys(point.config for group in groups.values() for point in group)
-        compiled: dict[Any, Future[Any]] = {config: executor.submit(load, config) for config in every}
-        for (figure, problem), group in groups.items():
+        with ThreadPoolExecutor(os.cpu_count() or 1) as executor:
+            kernels = dict(zip(every, executor.map(load, every), strict=True))
+        for problem, group in groups.items():
             if time.monotonic() > deadline:
-                executor.shutdown(cancel_futures=True)
                 return
-            ready = [point for point in group if compiled[point.config].result() is not None]
-            right = [p for p in ready if numbers.is_right(p, backend.device.multiprocessors)]
-            for point in [point for point in ready if point not in right]:
-                print(f"{figure}: wrong, left out: {point.config}", file=sys.stderr, flush=True)
+            right = []
+            for point in group:
+                if kernels[point.config] and numbers.is_right(point, backend.device.multiprocessors):
+                    right.append(point)
+                else:
+                    print(f"{figure}: spills or is wrong: {point.config}", file=sys.stderr, flush=True)
             for point, timing, peers in _fastest(right, numbers, backend):
                 config = dataclasses.asdict(point.config)
                 kernel = f"paper_{name_of(point.config)}"

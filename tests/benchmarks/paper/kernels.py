@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from blockvec.kernels.device import DeviceInfo
-from blockvec.kernels.limits import STATIC_SHARED_LIMIT, ceil_div, excess
+from blockvec.kernels.limits import RESERVED_SHARED_BYTES, ceil_div, excess
 from blockvec.kernels.problem import is_complex
 
 PASS = 8  # values: of each thread that are summed over a block at a time, as in tsmttsm.cu
@@ -166,8 +166,11 @@ def load(config: Config) -> Any:
     import cupy
 
     kernel = cupy.RawModule(code=source(config), options=("--std=c++17",)).get_function(name_of(config))
-    if config.shared_bytes > STATIC_SHARED_LIMIT:
+    if config.shared_bytes:  # for all resident blocks, and no more: the rest is the first-level cache
         kernel.max_dynamic_shared_size_bytes = config.shared_bytes
+        whole = cupy.cuda.Device().attributes["MaxSharedMemoryPerMultiprocessor"]
+        used = config.blocks * (config.shared_bytes + RESERVED_SHARED_BYTES)
+        kernel.preferred_shared_memory_carveout = min(100, ceil_div(100 * used, whole))
     return None if kernel.local_size_bytes else kernel
 
 
