@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
 import sys
 import time
@@ -60,8 +61,9 @@ class Numbers:
 
     def operands(self, point: Point, *, exact: bool = False) -> tuple[Any, Any, Any]:
         """Return the operands of a product and its result, in the order that kernels take them."""
-        config, rows = point.config, _exact_rows(point) if exact else point.K
-        first, second = self._exact if exact else self._random
+        config, rows, first, second = point.config, point.K, *self._random
+        if exact:
+            rows, first, second = EXACT_BYTES // (8 * config.M * config.parts) + RAGGED_ROWS, *self._exact
         A = _view(first, rows, config.M, config.dtype)
         if isinstance(config, Tsmttsm):
             B = _view(second, rows, config.N, config.dtype)
@@ -75,7 +77,7 @@ class Numbers:
 
         config = point.config
         adds = isinstance(config, Tsmttsm)
-        if adds and config.reduction == "none":
+        if isinstance(config, Tsmttsm) and config.reduction == "none":
             return True
         A, B, out = self.operands(point, exact=True)
         key = (adds, config.M, config.N, config.dtype)
@@ -86,11 +88,6 @@ class Numbers:
         launch()
         launch()
         return bool(cupy.array_equal(out, self._products[key] * (2 if adds else 1)))
-
-
-def _exact_rows(point: Point) -> int:
-    row_bytes = point.config.M * point.config.parts * 8
-    return EXACT_BYTES // row_bytes + RAGGED_ROWS
 
 
 def _view(numbers: Any, rows: int, width: int, dtype: str) -> Any:
@@ -162,16 +159,21 @@ def _fastest(
 def _peers(problem: Any, operands: tuple[Any, Any, Any], backend: Any) -> dict[str, Callable[[], None]]:
     accepted = [candidate for candidate in backend.candidates(problem) if not candidate.refusal]
     peers = {"blockvec": accepted[0]} | {c.name: c for c in accepted if c.vendor}
-    return {name: lambda c=c: c.run(problem, *operands, 1, 0) for name, c in peers.items()}
+    return {name: functools.partial(c.run, problem, *operands, 1, 0) for name, c in peers.items()}
 
 
 def _replayed(call: Callable[[], None], backend: Any) -> Timing:
     """Time one of several launches in a graph."""
+
+    def launches() -> None:
+        for _ in range(REPLAYS):
+            call()
+
+    launches()
     graphs = backend.graphs()
-    call()
     graphs.enter()
     try:
-        replay = graphs.record(lambda: [call() for _ in range(REPLAYS)])
+        replay = graphs.record(launches)
         whole = measure(replay, backend.stopwatch, budget_s=BUDGET_S)
     finally:
         graphs.leave()
