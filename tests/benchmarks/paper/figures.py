@@ -8,8 +8,8 @@ again, delete the file. Of the kernels of equal settings the fastest is kept. Ev
 compared with an exact one before it is timed. Operands are 1 GiB each; the reductions' smaller ones are
 multiplied in replayed CUDA graphs, without the latency of launches.
 
-CUTLASS's split-K kernel, a peer in the paper, is C++ that nvcc compiles for each shape, and its packages
-hold no compiled kernels; its place takes cuBLAS by slices of the rows that are added up (`cublas_splitk`).
+CUTLASS's split-K kernel, a peer in the paper, is a C++ template for nvcc, of which no package of compiled
+kernels is known; its place takes cuBLAS by slices of the rows that are added up (`cublas_splitk`).
 """
 
 from __future__ import annotations
