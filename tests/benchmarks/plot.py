@@ -7,6 +7,7 @@ python -m tests.benchmarks.plot docs/results/host-2core/spmmv.json
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.benchmarks.pictures import (
     eigsh,
     jacobi_davidson,
     orthogonality,
+    paper,
     processes,
 )
 from tests.benchmarks.pictures.draw import Paint, draw_files, of_products
@@ -31,6 +33,8 @@ def of_tables(document: Record) -> Iterator[tuple[Paint, list[Record]]]:
 
     solves = of("eigsh")
     of_corrections = [r for r in solves if r.get("table") in jacobi_davidson.TABLES]
+    of_paper = [r for r in records if "figure" in r]
+    yield functools.partial(paper.paint, ceilings=document["ceilings"]), of_paper
     yield accuracy.paint, of("accuracy")
     yield processes.paint_host, of("processes")
     yield processes.paint_scaling, records if all("efficiency" in r for r in records) else []
