@@ -230,7 +230,7 @@ class Recurrences:
 
                 self._group = rows, recorder.record(steps)
             self._group[1]()
-            return self._group[0].copy()
+            return BlockVector(self._group[0], copy=True).array  # CuPy's copy would compile a kernel
 
     def _step(self, step: int, alpha: Any, beta: Any) -> None:
         previous, V, W = (self._three[(step + i) % 3] for i in range(3))

@@ -181,7 +181,7 @@ class Search:
             if is_resolved or any(end.is_exceeded for end in ends):
                 if self._keys(run).max() > max(self.found.last, self.value - least):
                     return self._missed(run)
-                if is_resolved and self._excludes(self.value, ends, run, least):
+                if is_resolved and self._excludes(self.value, ends, run):
                     return self._passed(self.value, run)
             if is_resolved or run.steps >= self.most:
                 return self._undecided(run)
@@ -218,9 +218,10 @@ class Search:
         """
         found, count, keys = self.found, self.n_deflated, self._keys(run)
         low = -float(keys.max()) if found.which == "LM" else float(keys.min())
-        half_width = max((float(keys.max()) - low) / 2, np.finfo(float).tiny)
         above = ranking_key(found.theta[:count], found.which) - keys.max()
         unit = float(np.finfo(self.start.dtype).eps)
+        rounding = unit * float(np.abs(above).max(initial=0.0))
+        half_width = max((float(keys.max()) - low) / 2, rounding, float(np.finfo(np.float64).tiny))
         steps = steps_within_leak(LEAK, above, found.residuals[:count], half_width, unit)
         return int(min(steps, MOST_UNPROJECTED)) // GROUP * GROUP or 1
 
@@ -232,9 +233,10 @@ class Search:
         signs = (1.0, -1.0) if which == "LM" else (-1.0 if which == "SA" else 1.0,)
         return [_End(sign * value, sign, column, self.least) for sign in signs for column in columns]
 
-    def _excludes(self, value: float, ends: list[_End], run: Recurrences, least: float) -> bool:
-        """Check that resolved ends exclude a value: a remainder that ends a recurrence hides nearer ones."""
-        return not any(end.is_broken for end in ends) or bool(self._keys(run).max() < value - least)
+    def _excludes(self, value: float, ends: list[_End], run: Recurrences) -> bool:
+        """Check that resolved ends exclude a value; the remainder that ends a recurrence hides near ones."""
+        rest = max(end.remainder for end in ends)
+        return rest == 0 or bool(self._keys(run).max() + rest < value)
 
     def _keys(self, run: Recurrences) -> RealArray:
         """Compute the ranking keys of all Ritz values."""
@@ -260,7 +262,7 @@ class Search:
             least = noise(alphas, betas, self.start.dtype)
             for end in ends:
                 end.extend(alphas, betas, least)
-            if all(end.is_resolved for end in ends) and self._excludes(doubtful, ends, run, least):
+            if all(end.is_resolved for end in ends) and self._excludes(doubtful, ends, run):
                 return self._passed(doubtful, run)
         text = f"undecided after {run.steps} steps: a cluster surrounds the last value"
         return self._verdict(None, Verification.UNDECIDED, text, run)
@@ -341,7 +343,7 @@ class _End:
         self._now, self._before, self._sum, self._beta = 1.0, 0.0, 1.0, 0.0
         self.is_exceeded = False  # whether a Ritz value lies beyond the point
         self.is_resolved = False  # whether there is no eigenvalue there, unless it is exceeded
-        self.is_broken = False  # whether the recurrence ended before
+        self.remainder = 0.0  # that the recurrence ended with
 
     def extend(self, alphas: RealArray, betas: RealArray, noise: float) -> None:
         """Take the steps of their recurrence whose coefficients are new."""
@@ -351,7 +353,7 @@ class _End:
                 return
             self.steps += 1
             if not beta > noise:  # the space of the vector is invariant but for this
-                self.is_resolved = self.is_broken = True
+                self.is_resolved, self.remainder = True, beta
                 return
             following = ((self.point - alpha) * self._now - self._beta * self._before) / beta
             self.is_exceeded = self.is_exceeded or following * self._now * self.sign <= 0
