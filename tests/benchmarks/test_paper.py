@@ -20,7 +20,7 @@ from tests.benchmarks.paper.points import FIGURES, OPERAND_BYTES, Point, points
 from tests.benchmarks.pictures.draw import draw
 from tests.benchmarks.pictures.paper import rows_from
 from tests.benchmarks.plot import of_tables
-from tests.compiled import needs_compiler
+from tests.devices import needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 COMPILED = 12  # kernels
