@@ -274,7 +274,8 @@ class _VectorRecurrence(Recurrences):
         self, operator: blockvec.Operator, V: ColumnBlock, complement: Sequence[Block | None]
     ) -> None:
         super().__init__(cast(Operator, operator), V, complement)
-        self._dot, self._axpy, self._scale, _ = vector_calls(V)
+        self._dot, self._axpy, self._scale, self._gemv = vector_calls(V)
+        self._adjoint = 2 if V.dtype.kind == "c" else 1
         self._vectors = [cast(ColumnBlock, block).array[:, 0] for block in self._three]
         self._add, self._last = operator.vector_adder(is_hermitian=True), 0.0
 
@@ -285,7 +286,11 @@ class _VectorRecurrence(Recurrences):
         alpha[0] = product = self._dot(v, w).real
         self._axpy(v, w, a=-product)
         for Q in self.complement:
-            project_out(Q, self._three[(step + 2) % 3])
+            if Q is None or not Q.shape[1] or Q.layout is not None:
+                project_out(Q, self._three[(step + 2) % 3])
+            else:
+                parts = self._gemv(1.0, Q.array, w, trans=self._adjoint)
+                self._gemv(-1.0, Q.array, parts, 1.0, w, overwrite_y=1)
         beta[0] = self._last = math.sqrt(max(self._dot(w, w).real, 0.0))
         if self._last:
             self._scale(1 / self._last, w)

@@ -168,7 +168,7 @@ class Search:
         """Take steps until it is decided whether there are eigenvalues from `value` on."""
         run = self._begun(recorder_for(self.operator, self.start))
         ends = self._ends(self.value)
-        look = GROUP
+        look = GROUP if self.start.device != "cpu" else 1  # a look waits for a device
         while True:
             self._extend(run, look)
             if self.stop():
@@ -190,7 +190,7 @@ class Search:
                     return self._missed(run)
                 if self.deflations < MOST_DEFLATIONS and self._deflates_copies(run):
                     return self.run()
-            look = min(math.ceil(BETWEEN_LOOKS * run.steps), self.most)
+            look = min(max(math.ceil(BETWEEN_LOOKS * run.steps), run.steps + 1), self.most)
 
     # --- the recurrence -----------------------------------------------------------------------------
 
