@@ -269,7 +269,7 @@ class Search:
 
     def _missed(self, run: Recurrences) -> Verdict:
         """Take some more steps, and form the vectors of missed values."""
-        self._extend(run, math.ceil(FURTHER * run.steps))
+        self._extend(run, math.ceil(FURTHER * max(run.steps, GROUP)))
         missed = self._vectors_beyond(run, self.found.last)
         if missed is not None:
             return self._verdict(missed, Verification.UNDECIDED, f"found {missed.shape[1]} more", run)
