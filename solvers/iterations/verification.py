@@ -3,7 +3,7 @@
 A Krylov space contains at most as many copies of a multiple eigenvalue as its start block has columns;
 further copies enter through rounding errors, late or never. Before a result is returned, a recurrence
 therefore runs from a random vector z in the complement of the computed vectors, without a basis. Its
-coefficients define polynomials p_j, orthonormal for the weights |u_i^H z|^2 of the eigenvectors there. No
+coefficients define polynomials p_j, orthonormal for the weights ``|u_i^H z|^2`` of the eigenvectors there. No
 measure with the same 2d - 1 moments has more weight at x than 1 / sum_(j<d) p_j(x)^2 (Christoffel). Once that
 is less than a random vector has along any direction but with a small probability, there is no eigenvalue at
 x; and none beyond x, where the polynomials are larger still. If there is one, a Ritz value moves beyond x
