@@ -125,6 +125,12 @@ def summed(layout: RowLayout | None, part: Array) -> Array:
     return part if layout is None else layout.sum(part)
 
 
+def empty_block(operator: Operator) -> BlockVector:
+    """Make a block without columns that an operator can be applied to."""
+    n, dtype = operator.shape[0], operator.dtype
+    return BlockVector.empty(n, 0, dtype, device=operator.device, layout=operator.layout)
+
+
 def width_padding(block: Block) -> int:
     """Return the number to whose multiples zero columns fill up blocks on the device of this one."""
     return 1 if block.device == "cpu" else PADDING

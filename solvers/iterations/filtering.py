@@ -91,7 +91,7 @@ LEAK = 1e-3  # relative size of components along locked eigenvectors at which th
 
 @dataclass
 class FilterState:
-    """What a filter has learned, as a checkpoint holds it."""
+    """The state of a filter between cycles; a checkpoint stores its fields."""
 
     filter: Filter | None = None
     is_mixed: bool = False  # whether it is in single precision
@@ -134,8 +134,8 @@ class Filtering:
         fields = saved["filtering"]
         filter = fields.pop("filter")
         self.state = FilterState(**fields)
-        for name in ("mixes", "is_mixed"):
-            setattr(self.state, name, self.options.mixes and getattr(self.state, name))
+        self.state.mixes = self.options.mixes and self.state.mixes
+        self.state.is_mixed = self.options.mixes and self.state.is_mixed
         if filter is not None:
             self.state.filter = Filter(**filter)
             self.loop.krylov = self.krylov_of(self.state.filter)

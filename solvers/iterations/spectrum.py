@@ -28,7 +28,7 @@ from blockvec import BlockVector, Recorder, RowFunction, array_namespace, start_
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, ColumnBlock, Operator, RealArray, project_out
+from ..blocks import Block, ColumnBlock, Operator, RealArray, empty_block, project_out
 from .partial import VECTOR_CALLS, vector_calls
 from .rayleigh_ritz import Which, ranking_key
 
@@ -116,9 +116,8 @@ def sketch_spectrum(
 
 def sketch_of(operator: Any, steps: int) -> Sketch:
     """Run a few Lanczos steps from a random vector with a fixed seed, by single columns on the host."""
-    n, layout = operator.shape[0], operator.layout
-    like: Block = BlockVector.empty(n, 0, operator.dtype, device=operator.device, layout=layout)
-    if operator.device == "cpu" and layout is None:
+    like: Block = empty_block(operator)
+    if operator.device == "cpu" and operator.layout is None:
         like = ColumnBlock.of(like)
     return sketch_spectrum(operator, like.random_like(1, np.random.default_rng(0)), steps)
 
@@ -274,8 +273,7 @@ class _VectorRecurrence(Recurrences):
         self, operator: blockvec.Operator, V: ColumnBlock, complement: Sequence[Block | None]
     ) -> None:
         super().__init__(cast(Operator, operator), V, complement)
-        self._dot, self._axpy, self._scale, self._gemv = vector_calls(V)
-        self._adjoint = 2 if V.dtype.kind == "c" else 1
+        self._dot, self._axpy, self._scale, _ = vector_calls(V)
         self._vectors = [cast(ColumnBlock, block).array[:, 0] for block in self._three]
         self._add, self._last = operator.vector_adder(is_hermitian=True), 0.0
 
@@ -286,11 +284,7 @@ class _VectorRecurrence(Recurrences):
         alpha[0] = product = self._dot(v, w).real
         self._axpy(v, w, a=-product)
         for Q in self.complement:
-            if Q is None or not Q.shape[1] or Q.layout is not None:
-                project_out(Q, self._three[(step + 2) % 3])
-            else:
-                parts = self._gemv(1.0, Q.array, w, trans=self._adjoint)
-                self._gemv(-1.0, Q.array, parts, 1.0, w, overwrite_y=1)
+            project_out(Q, self._three[(step + 2) % 3])
         beta[0] = self._last = math.sqrt(max(self._dot(w, w).real, 0.0))
         if self._last:
             self._scale(1 / self._last, w)

@@ -158,9 +158,8 @@ class Search:
         self.least, self.budget, self.most = n / UNLUCKY**2, budget, MOST_BUDGETS * budget
         self.deflations = 0  # times that copies of the last value have been projected out
         self.deflated, self.n_deflated = _filled_up(found.X, deflated), deflated
-        self.projects_rarely = (
-            True  # once in several steps, where components along computed vectors stay small
-        )
+        # Once in several steps, where components along computed vectors stay small.
+        self.projects_rarely = True
         self.start = found.X.random_like(max(1, min(width, n)), rng)
 
     @Profile.timed("verification")
@@ -173,15 +172,12 @@ class Search:
             self._extend(run, look)
             if self.stop():
                 return self._verdict(None, Verification.UNDECIDED, "cut short", run)
-            alphas, betas = run.coefficients()
-            least = noise(alphas, betas, self.start.dtype)
-            for end in ends:
-                end.extend(alphas, betas, least)
+            least = self._follow(ends, run)
             is_resolved = all(end.is_resolved for end in ends)
             if is_resolved or any(end.is_exceeded for end in ends):
                 if self._keys(run).max() > max(self.found.last, self.value - least):
                     return self._missed(run)
-                if is_resolved and self._excludes(self.value, ends, run):
+                if self._exclude(ends, self.value, run):
                     return self._passed(self.value, run)
             if is_resolved or run.steps >= self.most:
                 return self._undecided(run)
@@ -233,8 +229,18 @@ class Search:
         signs = (1.0, -1.0) if which == "LM" else (-1.0 if which == "SA" else 1.0,)
         return [_End(sign * value, sign, column, self.least) for sign in signs for column in columns]
 
-    def _excludes(self, value: float, ends: list[_End], run: Recurrences) -> bool:
-        """Check that resolved ends exclude a value; the remainder that ends a recurrence hides near ones."""
+    def _follow(self, ends: list[_End], run: Recurrences) -> float:
+        """Take the steps of a run at points of the spectrum; return the size of rounding errors there."""
+        alphas, betas = run.coefficients()
+        least = noise(alphas, betas, self.start.dtype)
+        for end in ends:
+            end.extend(alphas, betas, least)
+        return least
+
+    def _exclude(self, ends: list[_End], value: float, run: Recurrences) -> bool:
+        """Check that the ends of a value exclude it; the remainder that ends a recurrence hides near ones."""
+        if not all(end.is_resolved for end in ends):
+            return False
         rest = max(end.remainder for end in ends)
         return rest == 0 or bool(self._keys(run).max() + rest < value)
 
@@ -257,12 +263,9 @@ class Search:
         first = float(ranking_key(found.theta[0], found.which))
         doubtful = first if found.doubtful is None else found.doubtful
         if doubtful > self.value:
-            alphas, betas = run.coefficients()
             ends = self._ends(doubtful)
-            least = noise(alphas, betas, self.start.dtype)
-            for end in ends:
-                end.extend(alphas, betas, least)
-            if all(end.is_resolved for end in ends) and self._excludes(doubtful, ends, run):
+            self._follow(ends, run)
+            if self._exclude(ends, doubtful, run):
                 return self._passed(doubtful, run)
         text = f"undecided after {run.steps} steps: a cluster surrounds the last value"
         return self._verdict(None, Verification.UNDECIDED, text, run)

@@ -10,13 +10,13 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, array_namespace, as_operator, single_threaded_blas
 from blockvec import Operator as ArrayOperator
+from blockvec import array_namespace, as_operator, single_threaded_blas
 from blockvec.errors import BreakdownError
 from blockvec.parallel import share
 
 from ..arguments import is_explicit
-from ..blocks import Block, Operator, RealArray, to_host
+from ..blocks import Block, Operator, RealArray, empty_block, to_host
 from ..costs import fits_dense
 from ..iterations.rayleigh_ritz import Selection, select
 from ..runtime.memory import require_memory
@@ -71,7 +71,7 @@ def matrix_of(name: str, A: Any, like: ArrayOperator) -> Any:
     require_memory(op, dense_bytes(op), f"the dense matrix of {name}", f"give {name} as a sparse matrix")
     if op is not like:  # which has been checked
         op.check_hermitian(0, name=name)
-    return dense_matrix(op, BlockVector.empty(op.shape[0], 0, op.dtype))
+    return dense_matrix(op, empty_block(op))
 
 
 def dense_eigenpairs(

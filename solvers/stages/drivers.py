@@ -15,10 +15,10 @@ from ..arguments import integer, orthonormal_block
 from ..blocks import (
     Block,
     ColumnBlock,
-    Operator,
     ceil_div,
     column_factors,
     columns_of,
+    empty_block,
     needs_threads,
     project_out,
     to_host,
@@ -67,7 +67,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     options = replace(options, mixes=may_mix(problem, options))
     require_basis(problem, options)
     op = problem.operator
-    start: Block = _empty(op) if problem.start is None else problem.start
+    start: Block = empty_block(op) if problem.start is None else problem.start
     if options.method != "jd" and has_short_columns(problem):
         columns = inner_product_columns(problem.blocks)
         start = columns.of(start)
@@ -111,11 +111,6 @@ def _iteration(method: Chosen) -> type[Iteration]:
     return ThickRestart
 
 
-def _empty(op: Operator) -> BlockVector:
-    """Return a block without columns that an operator can be applied to."""
-    return BlockVector.empty(op.shape[0], 0, op.dtype, device=op.device, layout=op.layout)
-
-
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     """Collect everything that determines an iteration, except the operator itself."""
     from ..iterations.jd_options import JacobiDavidsonOptions
@@ -150,7 +145,7 @@ def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
             "method='lanczos', or leave out comm."
         )
     seen = problem.seen or SpectralMap(problem.target).transformed
-    theta, X, norm = dense_eigenpairs(op, _empty(op), problem.k, problem.which, seen, problem.locked)
+    theta, X, norm = dense_eigenpairs(op, empty_block(op), problem.k, problem.which, seen, problem.locked)
     norm = norm if problem.norm is None else problem.norm
     formed = 0 if is_dense(op) else n  # columns by products
     counts = Counts(

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, as_operator
+from blockvec import Operator, as_operator
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit
-from ..blocks import to_host
+from ..blocks import empty_block, to_host
 
 # Asymmetry in units of eps up to which it is rounding. Its estimate by two products reached 18 for symmetric
 # matrices; 50 are half of the share of ||A|| to which residuals always count as converged.
@@ -63,7 +63,7 @@ def judged(
 
 def measured_size(op: Operator, matrix: Any) -> float:
     """Compute ||(A - A^H) z|| / ||A z|| for a random z."""
-    z = BlockVector.empty(op.shape[0], 0, op.dtype, device=op.device).random_like(1, 0)
+    z = empty_block(op).random_like(1, 0)
     image = op.apply(z)
     length = float(to_host(image.norms())[0])
     as_operator(matrix.conj().T, device=op.device, check_indices=False).apply(z, out=image, alpha=-1, beta=1)

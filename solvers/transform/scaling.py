@@ -298,8 +298,7 @@ def product_rounding(A: Any, dtype: Any) -> float:
 def _magnitude(function: Callable[[Any], Any], op: blocks.Operator, name: str) -> float:
     """Compute the largest component of the product with a random vector."""
     for half in (0, -np.finfo(op.dtype).maxexp // 2):  # the product with the first one may overflow
-        like = BlockVector.empty(op.shape[0], 0, op.dtype, device=op.device, layout=op.layout)
-        x = like.random_like(1, 0).scale(2.0**half)
+        x = blocks.empty_block(op).random_like(1, 0).scale(2.0**half)
         with np.errstate(over="ignore", invalid="ignore"):
             own = _largest(blocks.to_host(function(x).array))
         found = largest(op.layout, own)

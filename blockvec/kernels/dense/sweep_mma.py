@@ -237,13 +237,13 @@ RECIPES = (
 
 # Fitted to 350 timed configurations of 76 problems on an H200, in cycles.
 _MAX_STAGES = 12
-_MEMORY_RATE = 0.92  # of the ceilings that was reached
+_MEMORY_RATE = 0.92  # measured bandwidth of sweeps, as a share of the device's ceilings
 _MEMORY_LATENCY_S = 0.7e-6  # as fitted here, see limits.MEMORY_LATENCY_S
-_MMA_CYCLES = 18  # of a quadrant's tensor pipe per m16n8k4, beside loads
-_TURN_CYCLES = 350  # waiting for a tile, barriers, loops
-_PIECE_CYCLES = 25  # per copy of a piece by each thread
-_GRAM_CYCLES = 280  # per four rows of GRAM
-_FINISH_CYCLES = 90  # to add up one element per thread, and as much again for every three partial results
+_MMA_CYCLES = 18  # cycles: a quadrant's tensor pipe per m16n8k4, while warps also load
+_TURN_CYCLES = 350  # cycles per tile: waiting for it, barriers, loops
+_PIECE_CYCLES = 25  # cycles: one copy of a piece by each thread
+_GRAM_CYCLES = 280  # cycles: four rows of GRAM
+_FINISH_CYCLES = 90  # cycles: adding up one element per thread; again for every three partial results
 
 
 class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):

@@ -23,9 +23,9 @@ from .tsmm_mma import shape_of, tile_bytes
 
 ROWS = 16  # of a tile
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
-_PIPE_RATE = 0.9  # of the rate of tensor products by themselves
-_PASS_CYCLES = 120  # of a warp that stores and goes on to the next columns ...
-_TILE_CYCLES = 600  # ... and to the next tile
+_PIPE_RATE = 0.9  # rate of tensor products beside other work, as a share of the rate without it
+_PASS_CYCLES = 120  # cycles: a warp stores columns and goes on to the next ones
+_TILE_CYCLES = 600  # cycles: a warp goes on to the next tile
 _LAUNCH_S = 5e-6  # with the latency of the first tile
 
 

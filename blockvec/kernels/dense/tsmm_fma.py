@@ -270,12 +270,12 @@ def _tiled(
 
 # Fitted to runs of 64 widths on an H200 and of 8 products on an H100.
 _LAUNCH_S = 3.3e-6  # including the latency of the first bytes
-_COPY_CYCLES = 28  # of a warp's copies to or from a stage
-_CHUNK_INSTRUCTIONS = 130  # waiting for a stage and filling it again, besides its copies
-_DIRECT = 8  # times as long as loads from a stage: those from memory, of rows that lie apart
-_BUSY = 1.5, 1.24  # of the cycles that tiles take by themselves, of real and complex numbers
-_LIGHT = 0.9  # of the time of memory: products that never wait
-_BYTES_PER_CYCLE = 18  # to or from memory, of one multiprocessor
+_COPY_CYCLES = 28  # cycles: one copy of a warp to or from a stage
+_CHUNK_INSTRUCTIONS = 130  # instructions per stage: waiting for it and filling it, besides its copies
+_DIRECT = 8  # time of loads from memory, of rows that lie apart, relative to loads from a stage
+_BUSY = 1.5, 1.24  # cycles of tiles beside other work, relative to those without it: real, complex
+_LIGHT = 0.9  # time of products, as a share of the time of memory, up to which they cost nothing
+_BYTES_PER_CYCLE = 18  # bytes per cycle: one multiprocessor to or from memory
 
 
 def _tile_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, float, float]:

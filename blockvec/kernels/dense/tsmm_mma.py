@@ -235,12 +235,12 @@ _REGISTER_FRAGMENTS = 24  # of C, fewer of which are never loaded from shared me
 
 
 # Fitted to 2166 timed configurations of 388 problems in double precision on an H200.
-_PIPE_RATE = 0.83  # of the rate of tensor products by themselves
-_SHARED_RATE = 0.86  # of shared memory's peak
-_MMA_LATENCY = 30  # cycles of a product
-_TILE_CYCLES = 600  # of a tile: waiting, issuing copies
-_MEMORY_CYCLES = 1500  # latency of a copy from loaded memory ...
-_TILE_RATE = 31  # ... and the bytes per cycle at which a tile is loaded and stored
+_PIPE_RATE = 0.83  # rate of tensor products beside other work, as a share of the rate without it
+_SHARED_RATE = 0.86  # rate of shared memory, as a share of its peak
+_MMA_LATENCY = 30  # cycles: one tensor product that waits for the one before
+_TILE_CYCLES = 600  # cycles per tile: waiting for it, issuing copies
+_MEMORY_CYCLES = 1500  # cycles: latency of a copy while memory is busy
+_TILE_RATE = 31  # bytes per cycle: loading and storing one tile, after that latency
 _FLIGHT_BYTES, _FLIGHT_COST = 24 << 10, 0.006  # of A in flight to a multiprocessor; loss per factor of two
 _ROUND_CYCLES, _COMPLEX_PASS_CYCLES = 150, 460  # where no warp waits for another
 _DIRECT_BYTES = 380  # in place of PARTIAL_BYTES, where registers are stored

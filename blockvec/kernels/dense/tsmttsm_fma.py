@@ -371,12 +371,12 @@ def _unroll(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
 # Fitted to runs of 64 widths on an H200 and of 10 products on an H100.
 _LAUNCH_S = 3.3e-6  # including the latency of the first bytes
 _CONVERSION_CYCLES = 9  # of a quadrant: float32 -> float64 of a warp, 14 a clock and multiprocessor
-_COPY_CYCLES = 28  # of a warp's copies to a stage
-_CHUNK_INSTRUCTIONS = 160  # waiting for a stage and filling it again, besides its copies
-_DIRECT = 8  # times as long as loads from a stage: those from memory, of rows that lie apart
-_BUSY = 1.9, 1.45  # of the cycles that tiles take by themselves, of real and complex numbers
+_COPY_CYCLES = 28  # cycles: one copy of a warp to a stage
+_CHUNK_INSTRUCTIONS = 160  # instructions per stage: waiting for it and filling it, besides its copies
+_DIRECT = 8  # time of loads from memory, of rows that lie apart, relative to loads from a stage
+_BUSY = 1.9, 1.45  # cycles of tiles beside other work, relative to those without it: real, complex
 _LIGHT, _LIMITED = 0.46, 0.9  # of the time of memory, up to which it is the only limit, here and there
-_BYTES_PER_CYCLE = 18  # from memory to one multiprocessor
+_BYTES_PER_CYCLE = 18  # bytes per cycle: memory to one multiprocessor
 
 
 def _step_cycles(

@@ -227,15 +227,16 @@ def _stages(problem: TsmttsmProblem, config: TsmttsmMmaConfig, recipe: Recipe, d
 # Fitted to 1,850 timed configurations of 60 problems on an H200.
 _MEMORY_LATENCY_S = 0.9e-6  # as fitted here, see limits.MEMORY_LATENCY_S
 _LAUNCH_S = 2.0e-6  # as fitted here, without the latency of the first stage
-_SM_BYTES_PER_CYCLE = 32  # from L2 to one multiprocessor, with few blocks on the device
-_STAGE_CYCLES = 180  # per stage, to wait for it and to release it, of a warp
-_BUBBLE_CYCLES = 175  # of a tensor pipe where warps go on to the next stage together ...
-_AHEAD_BUBBLE_CYCLES = 300  # ... and where they wait for it a step early, which costs more when it is late
-_FILL_CYCLES = 300  # to wait for an empty stage and announce its bytes, of the warp that fills it ...
-_PIECE_CYCLES = 50  # ... and per 32 cp.async of a producer warp, with their addresses
-_PIPE_RATE, _AHEAD_PIPE_RATE = 0.82, 0.95  # of the rate of tensor products alone
+_SM_BYTES_PER_CYCLE = 32  # bytes per cycle: L2 to one multiprocessor, with few blocks on the device
+_STAGE_CYCLES = 180  # cycles: a warp waits for a stage and releases it
+_BUBBLE_CYCLES = 175  # cycles: a tensor pipe idles while warps go on to the next stage together
+_AHEAD_BUBBLE_CYCLES = 300  # cycles: the same where warps wait for a stage one step early
+_FILL_CYCLES = 300  # cycles: the producer warp waits for an empty stage and announces its bytes
+_PIECE_CYCLES = 50  # cycles: 32 cp.async of a producer warp, with their addresses
+_PIPE_RATE = 0.82  # rate of tensor products beside other work, as a share of the rate without it
+_AHEAD_PIPE_RATE = 0.95  # the same where warps wait for a stage one step early
 _CONVERSIONS = 14  # float32 -> float64, per cycle and multiprocessor
-_CONVERTED_SHARE = 0.5  # of conversions that do not overlap with products
+_CONVERTED_SHARE = 0.5  # share of conversions that do not overlap with products
 
 
 def _products(im: int, in_: int, parts: int, triangle: bool, three_m: bool) -> float:
