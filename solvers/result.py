@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .planning import Plan
 
 SAME_VALUE = 10.0  # values within this many residual limits are shown as copies of one eigenvalue
+HEADER = "eigenvalue", "residual", "/ limit", "copies"
+DECIDED = {Verification.PROVED: " (proved)", Verification.SEARCHED: " (checked)", Verification.NOT_NEEDED: ""}
 
 
 def counted(number: int, noun: str) -> str:
@@ -228,41 +230,66 @@ class EigenResult:
         values = to_host(native(self.eigenvalues))
         return values, clusters(values.astype(np.float64), SAME_VALUE * self.limits)
 
-    def __str__(self) -> str:
-        """Format a table of values, residuals and multiplicities."""
-        lines = [f"{'':>4} {'eigenvalue':>22}  {'residual':>9}  {'copies':>7}"]
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the values and the vectors: ``w, X = result``."""
+        return iter((self.eigenvalues, self.eigenvectors))
+
+    def __repr__(self) -> str:
+        info, count = self.info, int(self.converged.sum())
+        worst = float(np.max(self.residuals, initial=0.0))
+        return (
+            f"EigenResult(k={info['k']}, converged {count}/{info['k']}, copies {self.verification.value}, "
+            f"residual <= {worst:.1e}, {info['method']}, {info['time_s']:.3g} s)"
+        )
+
+    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Write each pair: its value, its residual, that relative to its limit, and its copy."""
         values, groups = self._groups()
+        relative = excess(self.residuals, self.limits)
         for begin, end in groups:
             for i in range(begin, end):
                 copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
                 copies = copies if self.converged[i] else "?  not converged"
-                lines.append(f"{i + 1:4d} {values[i]:22.14g}  {self.residuals[i]:9.1e}  {copies:>7}")
+                yield f"{values[i]:.14g}", f"{self.residuals[i]:.1e}", f"{relative[i]:.1e}", copies
+
+    def __str__(self) -> str:
+        """Format a table of values, residuals and multiplicities."""
+        lines = ["{:>4} {:>22}  {:>9}  {:>9}  {:>7}".format("", *HEADER)]
+        for i, row in enumerate(self._rows(), 1):
+            lines.append("{:4d} {:>22}  {:>9}  {:>9}  {:>7}".format(i, *row))
         lines.append(self.summary())
         return "\n".join(lines)
-
-    def summary(self) -> str:
-        """Describe the outcome in a few sentences: convergence, multiplicities, and costs.
-
-        As "All 4 converged (filter: ...). Multiplicities complete (passed: ...). 352 operator columns, 1
-        restart, 0.1 s."
-        """
-        info, count = self.info, int(self.converged.sum())
-        of = f"All {count}" if count == info["k"] else f"{count} of {info['k']}"
-        if info["missing"]:
-            copies = f"At least {info['missing']} copies are missing"
-        else:
-            copies = f"Multiplicities {'complete' if self.verification.is_decided else 'not verified'}"
-        columns = counted(info["operator_columns"], "operator column")
-        return (
-            f"{of} converged ({info['method']}: {info['why']}). {copies} ({info['verification']}). "
-            f"{columns}, {counted(info['restarts'], 'restart')}, {info['time_s']:.3g} s."
-        )
 
     def _repr_html_(self) -> str:
         """Format the table for notebooks."""
         from html import escape
 
-        return f'<pre style="white-space: pre-wrap">{escape(str(self))}</pre>'
+        def row(tag: str, *cells: object) -> str:
+            return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+
+        pairs = "".join(row("td", i, *cells) for i, cells in enumerate(self._rows(), 1))
+        return f"<table>{row('th', '', *HEADER)}{pairs}</table><p>{escape(self.summary())}</p>"
+
+    def summary(self) -> str:
+        """Describe the outcome in a few sentences: convergence, multiplicities, and costs.
+
+        As "4 eigenvalues, all converged; no copy of a multiple eigenvalue is missing (checked). Method
+        lanczos: 351 products of A with a column, 9 restarts, 0.22 s."
+        """
+        info, count = self.info, int(self.converged.sum())
+        of = "all converged" if count == info["k"] else f"{count} converged"
+        if info["missing"]:
+            verb = "is" if info["missing"] == 1 else "are"
+            copies = f"at least {counted(info['missing'], 'wanted eigenvector')} {verb} missing"
+        elif self.verification.is_decided:
+            copies = f"no copy of a multiple eigenvalue is missing{DECIDED[self.verification]}"
+        else:
+            copies = f"copies of multiple eigenvalues may be missing (not checked: {info['verification']})"
+        products = counted(info["operator_columns"], "product")
+        return (
+            f"{counted(info['k'], 'eigenvalue')}, {of}; {copies}. Method {info['method']}: {products} of A "
+            f"with a column, {counted(info['restarts'], 'restart')}, {info['time_s']:.3g} s."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Convert everything except the vectors to plain numbers, lists and text, ready for JSON."""

@@ -60,7 +60,7 @@ def frozen(cls: type[T]) -> type[T]:
         "__init__": initialise,
         "__eq__": equals,
         "__hash__": lambda self: hash(values(self)),
-        "__repr__": as_text,
+        "__repr__": cls.__dict__.get("__repr__", as_text),
         "__setattr__": _refuse,
         "__delattr__": _refuse,
     }

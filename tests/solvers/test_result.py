@@ -23,25 +23,31 @@ def solve(**options: Any) -> EigenResult:
 def test_the_summary_tells_convergence_copies_and_costs() -> None:
     result = solve(tol=1e-8)
     summary = result.summary()
-    assert summary.startswith("All 5 converged (lanczos: asked for). Multiplicities complete (")
-    assert f"{result.info['operator_columns']} operator columns" in summary
+    assert summary.startswith("5 eigenvalues, all converged; no copy of a multiple eigenvalue is missing")
+    assert "(checked). Method lanczos: " in summary
+    assert f"{result.info['operator_columns']} products of A" in summary
     assert str(result).endswith(summary)
 
 
 def test_the_summary_of_a_solve_without_search_says_that_copies_are_not_verified() -> None:
-    assert "Multiplicities not verified (switched off)." in solve(tol=1e-8, verify="never").summary()
+    assert "may be missing (not checked: switched off)." in solve(tol=1e-8, verify="never").summary()
 
 
 def test_the_summary_counts_pairs_that_did_not_converge() -> None:
     result = solve(maxiter=1, tol=1e-14, on_unconverged="return")
-    assert result.summary().startswith(f"{int(result.converged.sum())} of 5 converged")
+    assert result.summary().startswith(f"5 eigenvalues, {int(result.converged.sum())} converged")
     assert "1 restart," in result.summary()
 
 
-def test_a_notebook_shows_every_pair_and_the_escaped_summary() -> None:
-    result = solve(tol=1e-8).with_info(why="1 < 2")
+def test_a_result_unpacks_and_is_one_line_in_a_list_and_a_table_in_a_notebook() -> None:
+    result = solve(tol=1e-8, verify="never").with_info(verification="1 < 2")
+    w, X = result
+    assert w is result.eigenvalues
+    assert X is result.eigenvectors
+    assert repr(result).startswith("EigenResult(k=5, converged 5/5, copies skipped, residual <= ")
+    assert len(repr(result)) < 120
     page = result._repr_html_()
-    assert page.count("\n") == 6
+    assert page.count("<tr>") == 6
     assert "1 &lt; 2" in page
 
 

@@ -165,8 +165,8 @@ def test_a_result_has_the_verification_for_programs_and_its_text_for_display(sol
     json.dumps(solved.to_dict())
     for verification in Verification:
         text = replace(solved, verification=verification).summary()
-        assert ("Multiplicities complete" in text) == verification.is_decided
-        assert solved.info["verification"] in text
+        assert ("no copy" in text) == verification.is_decided
+        assert verification.is_decided or solved.info["verification"] in text
 
 
 # --- calls -------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_the_command_prints_that_copies_may_be_missing_and_has_an_exit_code_for_
     arguments = ["laplace1d:n=400", "-k", "4", "--which", "LA", "--method", "lanczos", "--tol", "1e-3"]
     assert main(arguments) == 3
     captured = capsys.readouterr()
-    assert "not verified" in captured.out
+    assert "copies of multiple eigenvalues may be missing (not checked: " in captured.out
     assert captured.err.startswith("blockvec-eigs: All 4 pairs converged, but copies")
     assert main([*arguments, "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["verification"] == "skipped"
