@@ -18,11 +18,15 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.viewcode",
     "numpydoc",
+    "sphinx_copybutton",
     "command_help",
     "mathml",
     "sphinx_gallery.gen_gallery",
 ]
+copybutton_prompt_text = r">>> |\.\.\. |\$ "  # left out, with the output below
+copybutton_prompt_is_regexp = True
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "examples"]
@@ -51,6 +55,8 @@ sphinx_gallery_conf = {
     "show_signature": False,
     "write_computation_times": False,
     "download_all_examples": False,
+    "backreferences_dir": "reference/generated/examples",  # lists below each function of the examples that use it
+    "doc_module": ("blockvec", "solvers"),
 }
 
 # Furo imports a package that calls basicConfig(level=INFO), which has an effect only if it is the first call.
