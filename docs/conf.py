@@ -55,7 +55,7 @@ sphinx_gallery_conf = {
     "show_signature": False,
     "write_computation_times": False,
     "download_all_examples": False,
-    "backreferences_dir": "reference/generated/examples",  # lists below each function of the examples that use it
+    "backreferences_dir": "reference/generated/examples",  # for each function the examples that use it
     "doc_module": ("blockvec", "solvers"),
 }
 

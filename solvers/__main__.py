@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -59,6 +60,7 @@ OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
     ("--which", (*WHICH, "BE"), None, "ends SA, LA, both BE, magnitudes LM (default SA, with --sigma LM)"),
     ("--sigma S", float, None, "eigenvalues near this number"),
     ("--interval A B", float, None, "all eigenvalues from A to B; -inf and inf for no end"),
+    ("--hz", bool, None, "eigenvalues are (2 pi f)^2: --sigma and --interval give f in Hz, and f is printed"),
     ("--mass FILE", str, None, "mass matrix M of a generalised problem A x = lambda M x"),
     ("--tol T", float, 1e-8, "tolerance of --convergence"),
     ("--convergence", CHOICES["convergence"], "norm", "residuals up to T |theta|, T (||A|| + |theta|), or T"),
@@ -130,9 +132,23 @@ def _speaking_once() -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.hz:
+        arguments.sigma = None if arguments.sigma is None else _squared(arguments.sigma)
+        arguments.interval = arguments.interval and [_squared(end) for end in arguments.interval]
     comm = _communicator(arguments)
     with agreed(comm):
         return _run_together(arguments, comm)
+
+
+def _squared(frequency: float) -> float:
+    """Convert a frequency in Hz to the eigenvalue (2 pi f)^2, with the sign of f."""
+    return math.copysign((2 * math.pi * frequency) ** 2, frequency)
+
+
+def _frequencies(result: EigenResult) -> list[float]:
+    """Convert eigenvalues to frequencies in Hz; those of negative ones, as of modes at rest, are negative."""
+    values = to_host(result.eigenvalues).tolist()
+    return [math.copysign(math.sqrt(abs(value)) / (2 * math.pi), value) for value in values]
 
 
 def _communicator(arguments: argparse.Namespace) -> Communicator | None:
@@ -290,6 +306,7 @@ def _print(
     inputs = {"matrix": arguments.matrix, "mass": arguments.mass, "sigma": arguments.sigma}
     if arguments.json:
         kernels = {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
+        kernels |= {"frequencies_hz": _frequencies(result)} if arguments.hz else {}
         print(json.dumps({**inputs, **result.to_dict(), **kernels}, allow_nan=False), flush=True)
         return
     info, layout = result.info, getattr(A, "layout", None)
@@ -300,6 +317,9 @@ def _print(
         processes += f" ({info['processes'][0]['transport']})"
     print(f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}{processes}")
     tables = [] if profile is None else [profile.table()]
+    if arguments.hz:
+        shown = (f"{i:4d} {f:14.6g}" for i, f in enumerate(_frequencies(result), 1))
+        tables.insert(0, "\n".join(["     frequency / Hz", *shown]))
     if "processes" in info:
         tables.append(_process_table(info["processes"]))
     print(result, *(f"\n{table}" for table in tables), sep="\n", flush=True)

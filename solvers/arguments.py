@@ -265,9 +265,11 @@ def spacing(*matrices: Any) -> float:
 def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:
     """Convert to a real number and check it."""
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError):
-        raise OptionError(f"{name}: got {value!r}; give a real number.") from None
+        number = math.nan
+    if math.isnan(number):
+        raise OptionError(f"{name}: got {value!r}; give a real number.")
     if not accepts(number):
         raise OptionError(f"{name}: got {value!r}; give {wanted}.")
     return number

@@ -17,6 +17,8 @@ from .runtime.processes import together
 from .runtime.progress import logger
 from .settle import settle
 
+Which = Literal["LM", "LA", "SA", "BE", "SM"]
+
 if TYPE_CHECKING:
     from .iterations.filter import Precision
     from .iterations.jd_options import JacobiDavidsonOptions
@@ -28,7 +30,7 @@ def eigsh(
     k: int | None = None,
     M: Any = None,
     sigma: float | None = None,
-    which: str = "LM",
+    which: Which = "LM",
     *,
     return_eigenvectors: bool = True,
     return_info: Literal[True],
@@ -42,7 +44,7 @@ def eigsh(
     k: int | None = None,
     M: Any = None,
     sigma: float | None = None,
-    which: str = "LM",
+    which: Which = "LM",
     *,
     return_eigenvectors: Literal[True] = True,
     return_info: Literal[False] = False,
@@ -56,7 +58,7 @@ def eigsh(
     k: int | None = None,
     M: Any = None,
     sigma: float | None = None,
-    which: str = "LM",
+    which: Which = "LM",
     *,
     return_eigenvectors: bool = True,
     return_info: bool = False,
@@ -70,7 +72,7 @@ def eigsh(
     k: int | None = None,
     M: Any = None,
     sigma: float | None = None,
-    which: str = "LM",
+    which: Which = "LM",
     v0: Any = None,
     ncv: int | None = None,
     maxiter: int | None = None,

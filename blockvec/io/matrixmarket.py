@@ -230,7 +230,8 @@ def read_header(file: Path) -> Header:
                     file,
                     1,
                     first,
-                    "'%%MatrixMarket matrix ...': this is no Matrix Market file, and none of SciPy or PETSc",
+                    "'%%MatrixMarket matrix ...': this is no Matrix Market file, and none of SciPy or PETSc "
+                    "(convert others in Python: scipy.io.loadmat or hb_read, then scipy.sparse.save_npz)",
                 )
             if len(words) != len(_WORDS) or any(w not in k for w, k in zip(words, _WORDS, strict=True)):
                 known = " ".join("|".join(known) for known in _WORDS)

@@ -38,7 +38,12 @@ def progress_bar(
 
         def show(state: IterationState) -> object:
             total = len(state.eigenvalues)
-            progress.update(task, description=describe(state), completed=state.converged, total=total)
+            text = (
+                f"{total} converged, checking for missed copies"
+                if state.converged == total
+                else describe(state)
+            )
+            progress.update(task, description=text, completed=state.converged, total=total)
             return None if callback is None else callback(state)
 
         yield show

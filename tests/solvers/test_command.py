@@ -445,3 +445,13 @@ def test_what_several_processes_cannot_share_is_refused(
     matrix = [] if option == ["-"] else ["laplace3d:n=4"]
     assert main([*matrix, *option, "--comm", "mpi"]) == 2
     assert capsys.readouterr().err.startswith(f"blockvec-eigs: {option[0]}: ")
+
+
+def test_frequencies_in_hz_are_given_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "springs.npz"
+    modes = np.array([0.0, 10.0, 20.0, 30.0])
+    sp.save_npz(file, sp.diags_array((2 * np.pi * modes) ** 2, format="csr"))
+    assert main([str(file), "--hz", "--interval", "5", "25", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["frequencies_hz"] == pytest.approx([10.0, 20.0])
+    assert main([str(file), "--hz", "-k", "1", "--sigma", "29"]) == 0
+    assert "frequency / Hz\n   1             30\n" in capsys.readouterr().out
