@@ -19,7 +19,8 @@ from ..blocks.blockvector import BlockVector
 from ..errors import BreakdownError, OptionError, ShapeError
 from ..operations.profile import Profile
 from .adapters import as_operator
-from .operator import BlockLike, Operator
+from .base import BlockLike
+from .operator import Operator
 
 ACCURATE = 16.0  # a solution whose residual is below so many u of | |S| |x| + |b| | is as good as any
 REFINEMENTS = 3  # steps of refinement in which a usable factorisation reaches that
