@@ -1,0 +1,220 @@
+"""exp(t A) times a block by Taylor polynomials, for matrices without structure.
+
+exp(t A) B is computed in s steps of exp(t A / s), each by a Taylor polynomial of degree m of A - mu I, with
+the mean of the eigenvalues mu. Degree and steps follow from norms of powers of A, so that the polynomial is
+the exponential of a matrix next to A, within rounding. Terms end where they no longer change the sum.
+
+References
+----------
+Al-Mohy, Higham, SIAM J. Sci. Comput. 33 (2011) 488, algorithm 3.2 and table 3.1. Deviations: norms of
+columns where a sum ends; where an operator has no adjoint, norms are estimated by its products alone, and
+steps in which the series has not converged are halved.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from blockvec import BlockVector, as_operator
+from blockvec.errors import BreakdownError
+
+from ..blocks import to_host
+from .norms import WIDTH, Product, power_norm
+from .operands import Matrix
+
+# ||A|| up to which a Taylor polynomial of a degree has a backward error of one unit roundoff [table 3.1].
+THETA = {
+    "d": {
+        **{5: 2.4e-3, 10: 1.4e-1, 15: 6.4e-1, 20: 1.4, 25: 2.4, 30: 3.5},
+        **{35: 4.7, 40: 6.0, 45: 7.2, 50: 8.5, 55: 9.9},
+    },
+    "f": {
+        **{5: 1.3e-1, 10: 1.0, 15: 2.2, 20: 3.6, 25: 4.9, 30: 6.3},
+        **{35: 7.7, 40: 9.1, 45: 11.0, 50: 12.0, 55: 13.0},
+    },
+}
+MOST_DEGREE = 55
+MOST_POWER = 8  # the largest p with p (p - 1) <= MOST_DEGREE + 1
+TRACE_VECTORS = 4  # random vectors of the estimate of a trace
+UNSURE = 2.0  # factor of norms that are estimated without an adjoint
+MOST_HALVINGS = 30
+
+
+class Taylor:
+    """exp(t A) X for a matrix without structure.
+
+    Parameters
+    ----------
+    matrix : Matrix
+    trace : scalar, optional
+        Of A without its factor; estimated where it is missing and there are no entries.
+    X : BlockVector
+        A block as those that follow.
+
+    Attributes
+    ----------
+    steps, columns : int
+        Products and columns of products so far.
+    degree : int
+        The largest degree.
+    """
+
+    def __init__(self, matrix: Matrix, trace: complex | None, X: BlockVector) -> None:
+        self._matrix, self._factor = matrix, matrix.factor
+        self._operator, self._entries = matrix.operator, matrix.entries
+        self.steps = self.columns = self.degree = 0
+        self._like, n = X.like(0, dtype=np.result_type(X.dtype, matrix.operator.dtype)), X.n_global
+        if trace is None:
+            if matrix.is_linear_operator:
+                warnings.warn(
+                    "Trace of LinearOperator not available, it will be estimated. "
+                    "Provide `traceA` to ensure performance.",
+                    stacklevel=4,
+                )
+            trace = self._trace()
+        mean = complex(trace) / n
+        self._shift: Any = mean.real if mean.imag == 0 else mean
+        self._shifted = self._operator.affine(1, self._shift) if self._shift else self._operator
+        self._norms: dict[int, float] = {}
+        self._adjoint: tuple[Product | None] | None = None
+        self._plans: dict[complex, tuple[int, int]] = {}
+
+    def apply(self, t: float, X: BlockVector) -> BlockVector:
+        """Compute exp(t A) X.
+
+        Raises
+        ------
+        BreakdownError
+            If the series does not converge: A returned NaN or Inf, or the result overflows.
+        """
+        z: Any = t * self._factor
+        z = z.real if np.imag(z) == 0 else z
+        kinds = X.dtype, self._operator.dtype, *[np.dtype(np.complex64)] * np.iscomplexobj(z)
+        dtype = np.result_type(*kinds, *[np.dtype(np.complex64)] * np.iscomplexobj(self._shift))
+        F = X.like(dtype=dtype)
+        F[:, :] = X
+        if z not in self._plans:
+            self._plans[z] = self._plan(z, X.n_cols)
+        degree, count = self._plans[z]
+        done, halvings, total = 0, 0, count
+        with np.errstate(all="ignore"):
+            while done < total:
+                found = self._step(z / total, degree, F, math.inf if self._is_sure else math.exp(12))
+                if found is not None:
+                    F, done = found, done + 1
+                    continue
+                done, total, halvings = 2 * done, 2 * total, halvings + 1
+                if halvings > MOST_HALVINGS:
+                    raise BreakdownError(
+                        "exp(t A) B: the series does not converge; A returned NaN or Inf, or the result is "
+                        "beyond the range of its type."
+                    )
+        return F
+
+    def _step(self, z: complex, degree: int, B: BlockVector, most: float) -> BlockVector | None:
+        """Compute exp(z A) B by one polynomial; None if its terms do not end, or cancel."""
+        F, term, following = B.copy(), B.copy(), B.like()
+        unit = float(np.finfo(B.dtype).eps) / 2
+        before = largest = start = to_host(B.norms())
+        if not degree:
+            return F.scale(_exp(z * self._shift))
+        for j in range(1, degree + 1):
+            self._shifted.apply(term, out=following, alpha=z / j, z=F)
+            term, following = following, term
+            self.steps, self.columns, self.degree = (
+                self.steps + 1,
+                self.columns + B.n_cols,
+                max(self.degree, j),
+            )
+            size, total = to_host(term.norms()), to_host(F.norms())
+            largest = np.maximum(largest, size)
+            if (before + size <= unit * total).all():
+                break
+            before = size
+        else:
+            if not self._is_sure and not (before + size <= 1e3 * unit * total).all():
+                return None
+        if not np.isfinite(total).all() or (largest > most * np.maximum(total, start)).any():
+            return None
+        return F.scale(_exp(z * self._shift))
+
+    def _plan(self, z: complex, width: int) -> tuple[int, int]:
+        """Choose degree and steps by the fewest products."""
+        theta, size = THETA["f" if self._like.dtype.char in "fF" else "d"], abs(z)
+        norm = size * self._norm(1)
+        if not norm:
+            return 0, 1
+        whole = {m: math.ceil(norm / limit) for m, limit in theta.items()}
+        # Where norms of powers, which need products themselves, may save more than they cost [eq. 3.13].
+        worth = 2 * WIDTH * MOST_POWER * (MOST_POWER + 3) * theta[MOST_DEGREE] / (width * MOST_DEGREE)
+        if norm > worth or not self._is_sure:
+            for p in range(2, MOST_POWER + 1):
+                alpha = size * max(self._norm(q) ** (1 / q) for q in (p, p + 1))
+                for m in theta:
+                    if p * (p - 1) - 1 <= m:
+                        whole[m] = min(whole[m], max(1, math.ceil(alpha / theta[m])))
+        return min(whole.items(), key=lambda plan: plan[0] * plan[1])
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether norms are those of entries, or estimated with an adjoint."""
+        return self._entries is not None or self._adjoint_product is not None
+
+    @property
+    def _adjoint_product(self) -> Product | None:
+        if self._adjoint is None:
+            self._adjoint = (adjoint_of(self._matrix, self._shift),)
+        return self._adjoint[0]
+
+    def _norm(self, power: int) -> float:
+        """Return the norm of a power of A - mu I, estimated unless the entries give it."""
+        if power not in self._norms:
+            if power == 1 and self._entries is not None:
+                self._norms[1] = _one_norm(self._entries, self._shift)
+            else:
+                found = power_norm(self._shifted, self._adjoint_product, self._like, power)
+                self._norms[power] = found if self._is_sure else found * UNSURE**power
+        return self._norms[power]
+
+    def _trace(self) -> complex:
+        """Compute the trace, or estimate it by a few random vectors: any number is a valid shift."""
+        if self._entries is not None:
+            return complex(self._entries.diagonal().sum())
+        X = self._like.random_like(TRACE_VECTORS, 0)
+        products = to_host(X.column_dot(self._operator.apply(X)))
+        return complex((products / to_host(X.norms()) ** 2).mean() * X.n_global)
+
+
+def _exp(weight: Any) -> Any:
+    value = np.exp(weight)
+    return value.item()
+
+
+def _one_norm(entries: Any, shift: complex) -> float:
+    """Compute ``||A - shift I||_1`` of a matrix."""
+    diagonal = entries.diagonal()
+    sums = abs(entries).sum(axis=0).ravel() - abs(diagonal) + abs(diagonal - shift)
+    return float(sums.max())
+
+
+def adjoint_of(matrix: Matrix, shift: complex) -> Product | None:
+    """Return the adjoint of A - shift I, without the factor of A; None where there is none."""
+    source, operator = matrix.entries, matrix.operator
+    if source is not None:
+        transposed = source.conj().T
+        adjoint = as_operator(transposed.tocsr() if hasattr(source, "tocsr") else transposed)
+    elif matrix.is_linear_operator:
+        adjoint = as_operator(matrix.source.H)
+        try:
+            adjoint.apply(BlockVector.full(operator.shape[0], 1, 1, operator.dtype, device=operator.device))
+        except (NotImplementedError, TypeError):  # it has no rmatvec
+            return None
+    elif hasattr(operator, "H"):
+        adjoint = operator.H
+    else:
+        return None
+    return adjoint.affine(1, np.conj(shift).item()) if shift else adjoint
