@@ -60,6 +60,21 @@ def lorentz(count: int) -> RealArray:
     return factors
 
 
+def damped(count: int, kernel: str) -> RealArray:
+    """Return the factors of the terms of a series: those of a kernel, all but the first of them twice."""
+    factors = (jackson if kernel == "jackson" else lorentz)(count)
+    factors[1:] *= 2
+    return factors
+
+
+def scaled(energies: Any, bounds: SpectralBounds) -> tuple[RealArray, RealArray]:
+    """Return scaled energies and the weights of the series there, which are 0 outside of the bounds."""
+    x = (np.asarray(energies, np.float64) - bounds.centre) / bounds.half_width
+    is_inside = np.abs(x) < 1
+    x = np.where(is_inside, x, 0.0).astype(np.float64)
+    return x, is_inside / (np.pi * bounds.half_width * np.sqrt(1 - x**2))
+
+
 @frozen
 class DensityOfStates:
     """Density of the eigenvalues of a matrix; as a function of energies, it integrates to 1.
@@ -129,19 +144,13 @@ class DensityOfStates:
 
     def _series(self, x: RealArray) -> RealArray:
         """Sum up the damped series, of each vector, at numbers in [-1, 1]."""
-        factors = (jackson if self.kernel == "jackson" else lorentz)(len(self.samples))
-        factors[1:] *= 2
+        factors = damped(len(self.samples), self.kernel)
         return np.asarray(chebyshev.chebval(x, factors[:, None] * self.samples), np.float64)
 
     def _sampled(self, energies: Any) -> RealArray:
         """Compute the density of each vector, shape (R, ...)."""
-        E = np.asarray(energies, np.float64)
-        x = (E - self.bounds.centre) / self.bounds.half_width
-        is_inside = np.abs(x) < 1
-        x = np.where(is_inside, x, 0.0).astype(np.float64)
-        values = self._series(x) / (np.pi * self.bounds.half_width * np.sqrt(1 - x**2))
-        density: RealArray = np.where(is_inside, values, 0.0).astype(np.float64)
-        return density
+        x, weight = scaled(energies, self.bounds)
+        return self._series(x) * weight
 
     def _reduced(self, values: Any, statistic: Callable[..., Any]) -> Any:
         """Reduce the numbers of random vectors to one; those of sites move to the last axis."""

@@ -12,7 +12,9 @@ from blockvec import as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.models import spectra
 from solvers.functions.density import density_of_states, jackson, lorentz
-from tests.contract.blocks import DTYPES, exact_values
+from solvers.functions.double_moments import double_moments
+from solvers.functions.vectors import random_signs
+from tests.contract.blocks import DTYPES, exact_values, host
 
 LATTICES = {
     "laplace1d:n=400": spectra.laplace_eigenvalues([400]),
@@ -75,7 +77,6 @@ def test_local_densities_are_exact(device: str, dtype: str) -> None:
 
 
 def test_a_doubled_matrix_has_the_same_density() -> None:
-    A = models.model("anderson:n=6,disorder=3") if "anderson" in models.available() else None
     A = models.model("laplace3d:n=6")
     both = sp.block_diag([A, A], format="csr")
     single, double = (density_of_states(matrix, 32, sites=[5], bounds=(-0.1, 12.1)) for matrix in (A, both))
@@ -144,3 +145,35 @@ def test_matrices_of_numbers_and_of_zeros(device: str) -> None:
 def test_wrong_arguments_are_refused(change: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         density_of_states(**{"H": models.model("laplace1d:n=100"), **change})
+
+
+@pytest.mark.parametrize("count", [5, 64, 100])
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+def test_double_moments_are_those_of_dense_matrices(device: str, count: int, dtype: str) -> None:
+    rng = np.random.default_rng(4)
+    H, J = (exact_values(rng, (70, 70), dtype) for _ in range(2))
+    H, J = H + H.conj().T, J + J.conj().T
+    found = double_moments(sp.csr_array(H), J, count, 3, rng=5, device=device)
+    values, V = np.linalg.eigh(H.astype(complex))
+    T = np.array([(V * row) @ V.conj().T for row in chebyshev(values, found.bounds, count)])
+    keys = [int(key) for key in np.random.default_rng(5).integers(1 << 63, size=3)]
+    signs = [host(random_signs(as_operator(H), 1, key)) for key in keys]
+    for x, sample in zip(signs, found.samples, strict=True):
+        left, right = np.hstack([J @ (term @ x) for term in T]), np.hstack([term @ (J @ x) for term in T])
+        scale = np.linalg.norm(J, 2) ** 2
+        assert np.abs(sample - left.conj().T @ right / 70).max() <= count * 70 * np.finfo(dtype).eps * scale
+
+
+def test_a_current_of_one_makes_a_line_of_equal_energies() -> None:
+    H = models.model("laplace1d:n=300,periodic=true")
+    found = double_moments(H, sp.eye_array(300).tocsr(), 64, 8, rng=0)
+    rho = density_of_states(H, 64, 8, rng=0)
+    assert found(2.0) > 10 * abs(found(2.0, 3.0))
+    assert found(9.0) == 0 == found(2.0, -9.0)
+    assert found.error([1.0, 2.0]).shape == (2,)
+    assert abs(found.moments[0, 0] - 1) <= 1e-12
+    assert abs(found.moments[0, 2] - rho.moments[2]) <= 0.1
+    with pytest.raises(OptionError, match="J is not Hermitian"):
+        double_moments(H, np.triu(np.ones((300, 300))))
+    with pytest.raises(ShapeError, match="J"):
+        double_moments(H, np.eye(2))
