@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from blockvec import BlockVector, as_operator
-from blockvec.errors import BreakdownError
+from blockvec.errors import BreakdownError, OptionError
 
 from ..blocks import to_host
 from .norms import WIDTH, Product, power_norm
-from .operands import Matrix
+from .operands import Matrix, operator_of
 
 # ||A|| up to which a Taylor polynomial of a degree has a backward error of one unit roundoff [table 3.1].
 THETA = {
@@ -89,7 +89,9 @@ class Taylor:
         Raises
         ------
         BreakdownError
-            If the series does not converge: A returned NaN or Inf, or the result overflows.
+            If the series does not converge: A returned NaN or Inf.
+        OptionError
+            If the result overflows.
         """
         z: Any = t * self._factor
         z = z.real if np.imag(z) == 0 else z
@@ -100,20 +102,22 @@ class Taylor:
         if z not in self._plans:
             self._plans[z] = self._plan(z, X.n_cols)
         degree, count = self._plans[z]
-        done, halvings, total = 0, 0, count
+        done, halvings, total, exponent = 0, 0, count, 0
         with np.errstate(all="ignore"):
             while done < total:
                 found = self._step(z / total, degree, F, math.inf if self._is_sure else math.exp(12))
                 if found is not None:
                     F, done = found, done + 1
+                    exponent += _within_range(F)
                     continue
                 done, total, halvings = 2 * done, 2 * total, halvings + 1
                 if halvings > MOST_HALVINGS:
                     raise BreakdownError(
-                        "exp(t A) B: the series does not converge; A returned NaN or Inf, or the result is "
-                        "beyond the range of its type."
+                        "exp(t A) B: the series does not converge; check that A returns finite numbers."
                     )
-        return F
+            if exponent > np.finfo(dtype).maxexp:
+                raise OptionError("exp(t A) B overflows; take a shorter time, or another unit.")
+            return F.scale(math.ldexp(1.0, exponent)) if exponent else F
 
     def _step(self, z: complex, degree: int, B: BlockVector, most: float) -> BlockVector | None:
         """Compute exp(z A) B by one polynomial; None if its terms do not end, or cancel."""
@@ -189,6 +193,16 @@ class Taylor:
         return complex((products / to_host(X.norms()) ** 2).mean() * X.n_global)
 
 
+def _within_range(F: BlockVector) -> int:
+    """Divide a block by a power of two if its next squares may overflow; return the exponent."""
+    largest = float(to_host(F.norms()).max())
+    exponent = math.frexp(largest)[1]
+    if exponent <= np.finfo(F.dtype).maxexp // 8:
+        return 0
+    F.scale(math.ldexp(1.0, -exponent))
+    return exponent
+
+
 def _exp(weight: Any) -> Any:
     value = np.exp(weight)
     return value.item()
@@ -208,7 +222,7 @@ def adjoint_of(matrix: Matrix, shift: complex) -> Product | None:
         transposed = source.conj().T
         adjoint = as_operator(transposed.tocsr() if hasattr(source, "tocsr") else transposed)
     elif matrix.is_linear_operator:
-        adjoint = as_operator(matrix.source.H)
+        adjoint = operator_of(matrix.source.H)
         try:
             adjoint.apply(BlockVector.full(operator.shape[0], 1, 1, operator.dtype, device=operator.device))
         except (NotImplementedError, TypeError):  # it has no rmatvec
