@@ -148,7 +148,7 @@ def _by_chebyshev(exponential: Exponential, steps: list[float], X: BlockVector) 
     blocks = exponential.apply((steps[0],), X)
     rest = steps[1:]
     while rest:
-        count = min(exponential.together(rest[0]), len(rest))
+        count = min(exponential.together(rest[0], X), len(rest))
         blocks += exponential.apply(tuple(np.cumsum(rest[:count]).tolist()), blocks[-1])
         rest = rest[count:]
     return blocks

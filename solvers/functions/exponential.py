@@ -23,6 +23,8 @@ LEAST_RATIO = 1e-3
 FEW_COLUMNS = 60  # columns of products up to which proven bounds cost no more than estimates save
 MOST_SERIES = 16  # times for which coefficients are kept
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
+MOST_TOGETHER = 8  # times of these
+MOST_BYTES = 1 << 27  # of their states
 FEW_ROWS = 8  # of a linear operator whose structure two random vectors say little about
 
 
@@ -65,10 +67,11 @@ class Exponential:
         self.error, self.degree = 0.0, 0
         self._known: dict[Any, list[Series]] = {}
 
-    def together(self, step: float) -> int:
+    def together(self, step: float, X: BlockVector) -> int:
         """Return the number of equal steps whose results the same products give."""
         size = abs(self.c * step) * self.polynomials.bounds.half_width
-        return 1 if self.c.real else max(1, min(8, int(TOGETHER / size) if size > TOGETHER / 8 else 8))
+        fitting = MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize)
+        return 1 if self.c.real else max(1, min(MOST_TOGETHER, fitting, int(TOGETHER / max(size, 1.0))))
 
     def unscaled(self, times: tuple[float, ...], X: BlockVector) -> tuple[list[BlockVector], list[complex]]:
         """Compute exp(c t H) X / exp(w) for every time; return the blocks and the numbers w."""

@@ -225,7 +225,7 @@ def adjoint_of(matrix: Matrix, shift: complex) -> Product | None:
         adjoint = operator_of(matrix.source.H)
         try:
             adjoint.apply(BlockVector.full(operator.shape[0], 1, 1, operator.dtype, device=operator.device))
-        except (NotImplementedError, TypeError):  # it has no rmatvec
+        except (RuntimeError, TypeError):  # it has no rmatvec
             return None
     elif hasattr(operator, "H"):
         adjoint = operator.H
