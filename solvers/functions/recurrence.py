@@ -19,7 +19,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..blocks import Array, Block
+from scipy.linalg import blas
+
+from ..blocks import Array, Block, ColumnBlock
+
+AXPY = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
+
+
+def add_multiple(total: Any, coefficient: complex, block: Any) -> None:
+    """Add a multiple of a block to another; columns by one call of BLAS."""
+    if type(block) is ColumnBlock and block.array.size:
+        x, y = (columns.array.reshape(-1, order="F") for columns in (block, total))
+        AXPY[block.dtype.char](x, y, a=coefficient)
+    else:
+        total.axpy(coefficient, block)
 
 
 class Recurrence:
@@ -135,13 +148,16 @@ class Recurrence:
     def _step(self, terms: list[tuple[Any, Any]], dots: tuple[str, ...]) -> dict[str, Array]:
         """Take a step whose product adds to the first of some sums in the same pass."""
         options: dict[str, Any] = {"beta": -1} if self.taken else {"alpha": 0.5}
-        if terms:
+        by_columns = type(self.current) is ColumnBlock  # whose products do nothing else
+        if dots:
+            options["dots"] = dots
+        if terms and not by_columns:
             options |= {"z": terms[0][1], "eta": terms[0][0]}
-        result = self._doubled.apply(self.current, out=self.previous, dots=dots, **options)
+        result = self._doubled.apply(self.current, out=self.previous, **options)
         self.current, self.previous = self.previous, self.current
         self.taken += 1
-        for coefficient, total in terms[1:]:
-            total.axpy(coefficient, self.current)
+        for coefficient, total in terms[0 if by_columns else 1 :]:
+            add_multiple(total, coefficient, self.current)
         return result.dots if dots else {}
 
     def _multiply(self, turns: int, **factor: float) -> None:
