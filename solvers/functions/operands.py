@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
@@ -19,6 +20,7 @@ from ..runtime.processes import delivered, split
 from ..runtime.processes import largest as largest_of
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
+SHORT_MATRIX = 1 << 20  # entries up to which a matrix is copied
 SAME_PHASE = 1e-10  # distance from a power of i within which a measured phase is that
 
 
@@ -95,6 +97,16 @@ def operator_of(A: Any, **options: Any) -> Operator:
 
         return as_operator(rounded, shape=A.shape, dtype="complex128" if A.dtype.kind == "c" else "float64")
     return as_operator(A, **options)
+
+
+def fixed(A: Operator, alpha: complex, shift: complex) -> Operator:
+    """Prepare ``alpha (A - shift I)``; a short matrix on the host is copied with both."""
+    matrix = matrix_on_host(A)
+    if matrix is None or matrix.nnz > SHORT_MATRIX:
+        return A.affine(alpha, shift)
+    if shift:
+        matrix = matrix - shift * sp.eye_array(A.shape[0], dtype=matrix.dtype, format="csr")
+    return as_operator(alpha * matrix)
 
 
 def _only_part(A: Any) -> tuple[complex, Any] | None:

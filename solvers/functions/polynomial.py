@@ -19,11 +19,13 @@ import numpy as np
 from blockvec import BlockVector, Operator, Recorder
 from blockvec.errors import BreakdownError
 
+from ..arguments import blas_threads
 from ..blocks import ColumnBlock, RealArray, in_precision, to_host
 from ..iterations.chebyshev import CALLS_BEFORE_RECORDING, recorder_for
 from ..sizes import SHORT_ROWS
 from .bounds import SpectralBounds
 from .coefficients import Series
+from .operands import fixed
 from .recurrence import Recurrence, add_multiple
 
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
@@ -98,7 +100,7 @@ class Polynomials:
             rows += [np.pad(part, (0, degree + 1 - len(part))) for part in parts]
         are_used = [bool(row.any()) for row in rows]
         used = [row for row, is_used in zip(rows, are_used, strict=True) if is_used]
-        x = _as_real(X) if splits else X
+        x = as_real(X) if splits else X
         Y, out, *totals = self._blocks(x, len(used))
         Y[:, :] = x
         for total, row in zip(totals, used, strict=True):
@@ -115,7 +117,7 @@ class Polynomials:
             pairs = zip((1, 1j), blocks[size * k : size * (k + 1)], strict=False)
             terms = [(factor, part) for factor, part in pairs if part is not None]
             for term, (factor, part) in enumerate(terms):
-                result.axpby(factor, _as_block(part, result), min(term, 1))
+                result.axpby(factor, as_block(part, result), min(term, 1))
             if not terms:
                 result[:, :] = 0
             results.append(result)
@@ -133,7 +135,7 @@ class Polynomials:
         """Take all steps by groups; return False if norms grow."""
         if self._doubled is None:
             half_width = self.bounds.half_width or max(map(abs, self.bounds)) or 1.0
-            self._doubled = self.operator.affine(2 / half_width, self.bounds.centre)
+            self._doubled = fixed(self.operator, 2 / half_width, self.bounds.centre)
         steps, degree = Recurrence(self._doubled, Y, out), len(rows[0])
         calls = self._calls.setdefault(tuple(map(id, series)), [0, series, {}])
         calls[0] += 1
@@ -142,7 +144,7 @@ class Polynomials:
         limits = GROWTH * norms
         for begin in range(0, degree, GROUP):
             part = [row[begin : begin + GROUP] for row in rows]
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), blas_threads(self.operator):
                 self._group(steps, part, totals, calls)
                 self.steps += len(part[0])
                 self.columns += len(part[0]) * Y.n_cols
@@ -173,22 +175,26 @@ class Polynomials:
         key = dtype, x.n_cols, x.layout
         if self._work is None or self._work[0] != key:
             self._work, self._calls = (key, []), {}
-        is_short = x.n_cols <= MOST_COLUMNS and x.n_rows * x.n_cols <= SHORT_ROWS and x.layout is None
-        by_columns = is_short and hasattr(self.operator, "nnz") and self.operator.device == "cpu"
         blocks = self._work[1]
         while len(blocks) < 2 + count:
-            blocks.append(ColumnBlock.of(x).like(dtype=dtype) if by_columns else x.like(dtype=dtype))
+            blocks.append(by_columns(self.operator, x).like(dtype=dtype))
         return blocks[: 2 + count]
 
 
-def _as_real(X: BlockVector) -> BlockVector:
+def by_columns(A: Operator, x: BlockVector) -> Any:
+    """Copy a block to column-major order if products with a sparse matrix then take less time."""
+    is_short = x.n_cols <= MOST_COLUMNS and x.n_rows * x.n_cols <= SHORT_ROWS and x.layout is None
+    return ColumnBlock.of(x) if is_short and hasattr(A, "nnz") and A.device == "cpu" else x
+
+
+def as_real(X: BlockVector) -> BlockVector:
     """View complex columns as pairs of real ones, their real and imaginary parts."""
     if X.dtype.kind != "c":
         return X
     return BlockVector(X.array.view(X.dtype.type(0).real.dtype), layout=X.layout)
 
 
-def _as_block(part: Any, like: BlockVector) -> Any:
+def as_block(part: Any, like: BlockVector) -> Any:
     """View pairs of real columns as complex ones, or convert columns, as those of another block."""
     if isinstance(part, ColumnBlock):
         part = BlockVector(part.array, copy=True)
