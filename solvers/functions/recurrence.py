@@ -156,7 +156,10 @@ class Recurrence:
             options["dots"] = dots
         if terms and is_fused:
             options |= {"z": terms[0][1], "eta": terms[0][0]}
-        result = self._doubled.apply(self.current, out=self.previous, **options)
+        if type(self.current) is ColumnBlock and not dots:  # without checks
+            self._doubled.apply_columns(self.current.array, self.previous.array, **options)
+        else:
+            result = self._doubled.apply(self.current, out=self.previous, **options)
         self.current, self.previous = self.previous, self.current
         self.taken += 1
         for coefficient, total in terms[1 if is_fused else 0 :]:

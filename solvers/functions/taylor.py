@@ -23,7 +23,7 @@ from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads
-from ..blocks import to_host
+from ..blocks import ColumnBlock, to_host
 from .norms import WIDTH, Product, power_norm
 from .operands import Matrix, fixed, operator_of
 from .polynomial import as_block, as_real, by_columns
@@ -46,6 +46,7 @@ TRACE_VECTORS = 4  # random vectors of the estimate of a trace
 UNSURE = 2.0  # factor of norms that are estimated without an adjoint
 GAIN = 0.9  # ratio of the norms of successive powers, by their roots, below which the next is estimated
 MOST_HALVINGS = 30
+BETWEEN_LOOKS = 3  # terms, until they are nearly negligible
 NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
 
 
@@ -140,14 +141,21 @@ class Taylor:
         A, F, term, following, coefficient = self._scaled[z], B.copy(), B.copy(), B.like(), 1.0
         unit = float(np.finfo(B.dtype).eps) / 2
         before = largest = total = start = to_host(B.norms())
+        is_near = False
         for j in range(1, degree + 1):
-            A.apply(term, out=following)
+            if isinstance(term, ColumnBlock):
+                A.apply_columns(term.array, following.array)
+            else:
+                A.apply(term, out=following)
             term, following, coefficient = following, term, coefficient * scale / j
             add_multiple(F, coefficient, term)
             self.steps, self.columns = self.steps + 1, self.columns + B.shape[1]
+            if j % BETWEEN_LOOKS and j < degree and not is_near:
+                continue
             size = coefficient * to_host(term.norms())
             largest, self.degree = np.maximum(largest, size), max(self.degree, j)
-            if (size <= NEARLY * unit * largest).all():
+            is_near = bool((size <= NEARLY * unit * largest).all())
+            if is_near:
                 total = to_host(F.norms())
                 if (before + size <= unit * total).all():
                     break
