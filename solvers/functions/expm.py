@@ -98,7 +98,7 @@ def expm_multiply(
     times = _times(start, stop, num, endpoint)
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     op, X = given.A.operator, given.B
-    steps = [1.0] if times is None else [times[0], *np.diff(times)]
+    steps = [1.0] if times is None else [float(times[0]), *np.diff(times).tolist()]
     span = sum(map(abs, steps))
     is_trivial = X.n_cols == 0 or op.shape[0] == 0 or span == 0
     hermitian = None if is_trivial else recognised(given.A)
@@ -148,7 +148,7 @@ def _by_chebyshev(exponential: Exponential, steps: list[float], X: BlockVector) 
     blocks = exponential.apply((steps[0],), X)
     rest = steps[1:]
     while rest:
-        count = min(exponential.together(rest[0]), len(rest))
+        count = min(exponential.together(rest[0], X), len(rest))
         blocks += exponential.apply(tuple(np.cumsum(rest[:count]).tolist()), blocks[-1])
         rest = rest[count:]
     return blocks

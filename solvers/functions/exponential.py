@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Operator
+from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import OptionError
 
 from ..blocks import to_host
-from .bounds import SpectralBounds, estimated, gershgorin
+from .bounds import FEW_STEPS, SpectralBounds, estimated, gershgorin
 from .coefficients import Series, exponential
 from .operands import Matrix, phase_of
 from .polynomial import Polynomials
@@ -20,9 +20,11 @@ from .polynomial import Polynomials
 # Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
 # are relative to the largest.
 LEAST_RATIO = 1e-3
-FEW_COLUMNS = 60  # columns of products up to which proven bounds cost no more than estimates save
+FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more than estimates save
 MOST_SERIES = 16  # times for which coefficients are kept
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
+MOST_TOGETHER = 8  # times of these
+MOST_BYTES = 1 << 27  # of their states
 FEW_ROWS = 8  # of a linear operator whose structure two random vectors say little about
 
 
@@ -36,7 +38,10 @@ def recognised(matrix: Matrix) -> tuple[complex, Operator, Any] | None:
         return None
     if phase == 1:
         return complex(matrix.factor), op, matrix.entries
-    return complex(matrix.factor) * phase, op.affine(1 / phase, 0), None
+    if matrix.entries is None:
+        return complex(matrix.factor) * phase, op.affine(1 / phase, 0), None
+    H = matrix.entries * (1 / phase)
+    return complex(matrix.factor) * phase, as_operator(H), H
 
 
 def bounds_for(H: Operator, entries: Any, time: float, columns: int) -> SpectralBounds:
@@ -44,7 +49,7 @@ def bounds_for(H: Operator, entries: Any, time: float, columns: int) -> Spectral
     proven = gershgorin(entries)
     if proven is not None and (time * proven.half_width + 10) * columns <= FEW_COLUMNS:
         return proven
-    return estimated(H, proven)
+    return estimated(H, proven, FEW_STEPS)
 
 
 class Exponential:
@@ -65,10 +70,11 @@ class Exponential:
         self.error, self.degree = 0.0, 0
         self._known: dict[Any, list[Series]] = {}
 
-    def together(self, step: float) -> int:
+    def together(self, step: float, X: BlockVector) -> int:
         """Return the number of equal steps whose results the same products give."""
         size = abs(self.c * step) * self.polynomials.bounds.half_width
-        return 1 if self.c.real else max(1, min(8, int(TOGETHER / size) if size > TOGETHER / 8 else 8))
+        fitting = MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize)
+        return 1 if self.c.real else max(1, min(MOST_TOGETHER, fitting, int(TOGETHER / max(size, 1.0))))
 
     def unscaled(self, times: tuple[float, ...], X: BlockVector) -> tuple[list[BlockVector], list[complex]]:
         """Compute exp(c t H) X / exp(w) for every time; return the blocks and the numbers w."""

@@ -56,7 +56,9 @@ def power_norm(A: Product, adjoint: Product | None, like: BlockVector, power: in
         size = abs(Y.array)
         S = BlockVector(xp.where(size == 0, 1, Y.array / xp.where(size == 0, 1, size)), copy=True)
         rows = to_host(abs(powered(adjoint, S, power).array).max(axis=1))
-        order = [int(i) for i in np.argsort(-rows)[: WIDTH + len(used)] if int(i) not in used][:WIDTH]
+        count = min(WIDTH + len(used), n)
+        largest = np.argpartition(-rows, count - 1)[:count]
+        order = [int(i) for i in largest[np.argsort(-rows[largest])] if int(i) not in used][:WIDTH]
         if not order:
             return best
         used.update(order)

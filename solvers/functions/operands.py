@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
-from blockvec.interchange import ArrayKind, is_function
+from blockvec.interchange import ArrayKind, in_element_type, is_function
 
 from ..arguments import is_explicit, matrix_on_host, natively
 from ..blocks import is_ordinary, to_host
@@ -19,6 +20,7 @@ from ..runtime.processes import delivered, split
 from ..runtime.processes import largest as largest_of
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
+SHORT_MATRIX = 1 << 20  # entries up to which a matrix is copied
 SAME_PHASE = 1e-10  # distance from a power of i within which a measured phase is that
 
 
@@ -76,7 +78,7 @@ def matrix_of(
     if extents is not None and (len(extents) != 2 or (comm is None and extents[0] != extents[1])):
         raise ShapeError(f"A has shape {tuple(extents)}; a function of a matrix needs a square one.")
     whole = split(A, comm, shape=shape, dtype=dtype, device=device, mode="normal")
-    operator = as_operator(whole, shape=shape, dtype=dtype, device=device)
+    operator = operator_of(whole, shape=shape, dtype=dtype, device=device)
     if operator.shape[0] != operator.shape[1]:
         raise ShapeError(
             f"A is {operator.shape[0]} x {operator.shape[1]}; a function of a matrix needs a square one."
@@ -84,6 +86,27 @@ def matrix_of(
     if operator.layout is not None:
         entries = None
     return Matrix(factor, operator, entries, A)
+
+
+def operator_of(A: Any, **options: Any) -> Operator:
+    """Convert to an operator; products of a linear operator in extended precision become double precision."""
+    if hasattr(A, "matvec") and getattr(A.dtype, "char", "") in "gG":
+
+        def rounded(X: Any) -> Any:
+            return in_element_type(A.matmat(X))
+
+        return as_operator(rounded, shape=A.shape, dtype="complex128" if A.dtype.kind == "c" else "float64")
+    return as_operator(A, **options)
+
+
+def fixed(A: Operator, alpha: complex, shift: complex) -> Operator:
+    """Prepare ``alpha (A - shift I)``; a short matrix on the host is copied with both."""
+    matrix = matrix_on_host(A)
+    if matrix is None or matrix.nnz > SHORT_MATRIX:
+        return A.affine(alpha, shift)
+    if shift:
+        matrix = matrix - shift * sp.eye_array(A.shape[0], dtype=matrix.dtype, format="csr")
+    return as_operator(alpha * matrix)
 
 
 def _only_part(A: Any) -> tuple[complex, Any] | None:

@@ -19,15 +19,19 @@ import numpy as np
 from blockvec import BlockVector, Operator, Recorder
 from blockvec.errors import BreakdownError
 
-from ..blocks import RealArray, in_precision, to_host
+from ..arguments import blas_threads
+from ..blocks import ColumnBlock, RealArray, in_precision, to_host
 from ..iterations.chebyshev import CALLS_BEFORE_RECORDING, recorder_for
+from ..sizes import SHORT_ROWS
 from .bounds import SpectralBounds
 from .coefficients import Series
-from .recurrence import Recurrence
+from .operands import fixed
+from .recurrence import Recurrence, add_multiple
 
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
 GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; others have at most 1
 WIDER = (0.02, 0.1, 0.5, 2.0, 10.0)  # shares of the half width by which bounds move outwards, one by one
+MOST_COLUMNS = 4  # of a block on the host up to which products by columns take less time
 MOST_RECORDED_SERIES = 4  # each keeps its launches
 
 
@@ -51,7 +55,7 @@ class Polynomials:
         self.operator, self.bounds = operator, bounds
         self.steps = self.columns = 0
         self._doubled: Any = None
-        self._work: tuple[Any, list[BlockVector]] | None = None
+        self._work: tuple[Any, list[Any]] | None = None
         self._recorder: Recorder | None = None
         self._calls: dict[Any, list[Any]] = {}  # by coefficients: their number, or recorded groups of steps
 
@@ -96,10 +100,12 @@ class Polynomials:
             rows += [np.pad(part, (0, degree + 1 - len(part))) for part in parts]
         are_used = [bool(row.any()) for row in rows]
         used = [row for row, is_used in zip(rows, are_used, strict=True) if is_used]
-        Y, out, *totals = self._blocks(X, len(used))
-        self._fill(Y, X)
+        x = as_real(X) if splits else X
+        Y, out, *totals = self._blocks(x, len(used))
+        Y[:, :] = x
         for total, row in zip(totals, used, strict=True):
-            total.axpby(row[0].item(), Y, 0)
+            total[:, :] = 0
+            add_multiple(total, row[0].item(), Y)
         if degree and not self._run(series, Y, out, totals, [row[1:].tolist() for row in used], norms):
             return None
         sums, results = iter(totals), []
@@ -111,7 +117,7 @@ class Polynomials:
             pairs = zip((1, 1j), blocks[size * k : size * (k + 1)], strict=False)
             terms = [(factor, part) for factor, part in pairs if part is not None]
             for term, (factor, part) in enumerate(terms):
-                result.axpby(factor, _viewed(part, result), min(term, 1))
+                result.axpby(factor, as_block(part, result), min(term, 1))
             if not terms:
                 result[:, :] = 0
             results.append(result)
@@ -120,16 +126,16 @@ class Polynomials:
     def _run(
         self,
         series: Sequence[Series],
-        Y: BlockVector,
-        out: BlockVector,
-        totals: list[BlockVector],
+        Y: Any,
+        out: Any,
+        totals: list[Any],
         rows: list[list[complex]],
         norms: RealArray,
     ) -> bool:
         """Take all steps by groups; return False if norms grow."""
         if self._doubled is None:
             half_width = self.bounds.half_width or max(map(abs, self.bounds)) or 1.0
-            self._doubled = self.operator.affine(2 / half_width, self.bounds.centre)
+            self._doubled = fixed(self.operator, 2 / half_width, self.bounds.centre)
         steps, degree = Recurrence(self._doubled, Y, out), len(rows[0])
         calls = self._calls.setdefault(tuple(map(id, series)), [0, series, {}])
         calls[0] += 1
@@ -138,17 +144,17 @@ class Polynomials:
         limits = GROWTH * norms
         for begin in range(0, degree, GROUP):
             part = [row[begin : begin + GROUP] for row in rows]
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), blas_threads(self.operator):
                 self._group(steps, part, totals, calls)
                 self.steps += len(part[0])
                 self.columns += len(part[0]) * Y.n_cols
-                grown = to_host(_viewed(cast(BlockVector, steps.current), None, len(norms)).norms())
-            if not (grown <= limits).all():
+                grown = to_host(steps.current.norms()).reshape(len(norms), -1)  # of the parts of a column
+            if not (np.linalg.norm(grown, axis=1) <= limits).all():
                 return False
         return True
 
     def _group(
-        self, steps: Recurrence, rows: list[list[complex]], totals: list[BlockVector], calls: list[Any]
+        self, steps: Recurrence, rows: list[list[complex]], totals: list[Any], calls: list[Any]
     ) -> None:
         """Take a group of steps; on a GPU their launches are recorded where they are repeated."""
         if calls[0] > CALLS_BEFORE_RECORDING and self._recorder is None:
@@ -163,29 +169,35 @@ class Polynomials:
             recorded[begin]()
         steps.skip(len(rows[0]))
 
-    def _blocks(self, X: BlockVector, count: int) -> list[BlockVector]:
-        """Return two blocks for the recurrence, and one for each sum."""
-        is_real = self.operator.dtype.kind == "f"
-        dtype = X.dtype.type(0).real.dtype if is_real else np.result_type(X.dtype, np.complex64)
-        width = 2 * X.n_cols if is_real and X.dtype.kind == "c" else X.n_cols
-        key = dtype, width, X.layout
+    def _blocks(self, x: BlockVector, count: int) -> list[Any]:
+        """Return two blocks for the recurrence, and one for each sum; short ones of the host by columns."""
+        dtype = np.result_type(self.operator.dtype, x.dtype)
+        key = dtype, x.n_cols, x.layout
         if self._work is None or self._work[0] != key:
             self._work, self._calls = (key, []), {}
         blocks = self._work[1]
         while len(blocks) < 2 + count:
-            blocks.append(X.like(width, dtype=dtype))
+            blocks.append(by_columns(self.operator, x).like(dtype=dtype))
         return blocks[: 2 + count]
 
-    def _fill(self, Y: BlockVector, X: BlockVector) -> None:
-        """Copy X into the first block of the recurrence."""
-        target = Y if Y.n_cols == X.n_cols else BlockVector(Y.array.view(X.dtype), layout=Y.layout)
-        target[:, :] = X
+
+def by_columns(A: Operator, x: BlockVector) -> Any:
+    """Copy a block to column-major order if products with a sparse matrix then take less time."""
+    is_short = x.n_cols <= MOST_COLUMNS and x.n_rows * x.n_cols <= SHORT_ROWS and x.layout is None
+    return ColumnBlock.of(x) if is_short and hasattr(A, "nnz") and A.device == "cpu" else x
 
 
-def _viewed(block: BlockVector, like: BlockVector | None, width: int = 0) -> BlockVector:
-    """View real columns as pairs for complex ones, or convert them, as those of another block."""
-    width = width if like is None else like.n_cols
-    if block.n_cols != width:
-        kind = np.result_type(block.dtype, np.complex64)
-        return BlockVector(block.array.view(kind), layout=block.layout)
-    return block if like is None or block.dtype == like.dtype else in_precision(block, like.dtype)
+def as_real(X: BlockVector) -> BlockVector:
+    """View complex columns as pairs of real ones, their real and imaginary parts."""
+    if X.dtype.kind != "c":
+        return X
+    return BlockVector(X.array.view(X.dtype.type(0).real.dtype), layout=X.layout)
+
+
+def as_block(part: Any, like: BlockVector) -> Any:
+    """View pairs of real columns as complex ones, or convert columns, as those of another block."""
+    if isinstance(part, ColumnBlock):
+        part = BlockVector(part.array, copy=True)
+    if part.n_cols != like.n_cols:
+        return BlockVector(part.array.view(like.dtype), layout=part.layout)
+    return part if part.dtype == like.dtype else in_precision(part, like.dtype)

@@ -19,12 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, as_operator
-from blockvec.errors import BreakdownError
+from blockvec import BlockVector, Operator, as_operator
+from blockvec.errors import BreakdownError, OptionError
 
-from ..blocks import to_host
+from ..arguments import blas_threads
+from ..blocks import ColumnBlock, to_host
 from .norms import WIDTH, Product, power_norm
-from .operands import Matrix
+from .operands import Matrix, fixed, operator_of
+from .polynomial import as_block, as_real, by_columns
+from .recurrence import add_multiple
 
 # ||A|| up to which a Taylor polynomial of a degree has a backward error of one unit roundoff [table 3.1].
 THETA = {
@@ -41,7 +44,10 @@ MOST_DEGREE = 55
 MOST_POWER = 8  # the largest p with p (p - 1) <= MOST_DEGREE + 1
 TRACE_VECTORS = 4  # random vectors of the estimate of a trace
 UNSURE = 2.0  # factor of norms that are estimated without an adjoint
+GAIN = 0.9  # ratio of the norms of successive powers, by their roots, below which the next is estimated
 MOST_HALVINGS = 30
+BETWEEN_LOOKS = 3  # terms, until they are nearly negligible
+NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
 
 
 class Taylor:
@@ -78,7 +84,8 @@ class Taylor:
             trace = self._trace()
         mean = complex(trace) / n
         self._shift: Any = mean.real if mean.imag == 0 else mean
-        self._shifted = self._operator.affine(1, self._shift) if self._shift else self._operator
+        self._shifted = fixed(self._operator, 1, self._shift) if self._shift else self._operator
+        self._scaled: dict[complex, Operator] = {}
         self._norms: dict[int, float] = {}
         self._adjoint: tuple[Product | None] | None = None
         self._plans: dict[complex, tuple[int, int]] = {}
@@ -89,58 +96,77 @@ class Taylor:
         Raises
         ------
         BreakdownError
-            If the series does not converge: A returned NaN or Inf, or the result overflows.
+            If the series does not converge: A returned NaN or Inf.
+        OptionError
+            If the result overflows.
         """
         z: Any = t * self._factor
         z = z.real if np.imag(z) == 0 else z
         kinds = X.dtype, self._operator.dtype, *[np.dtype(np.complex64)] * np.iscomplexobj(z)
         dtype = np.result_type(*kinds, *[np.dtype(np.complex64)] * np.iscomplexobj(self._shift))
-        F = X.like(dtype=dtype)
-        F[:, :] = X
+        whole = X.like(dtype=dtype)
+        whole[:, :] = X
+        is_real = "c" not in self._operator.dtype.kind + np.asarray(z * self._shift).dtype.kind
+        rows = as_real(whole) if is_real else whole
+        F: Any = by_columns(self._operator, rows)
         if z not in self._plans:
             self._plans[z] = self._plan(z, X.n_cols)
         degree, count = self._plans[z]
-        done, halvings, total = 0, 0, count
-        with np.errstate(all="ignore"):
+        done, halvings, total, exponent = 0, 0, count, 0
+        with np.errstate(all="ignore"), blas_threads(self._operator):
             while done < total:
                 found = self._step(z / total, degree, F, math.inf if self._is_sure else math.exp(12))
                 if found is not None:
                     F, done = found, done + 1
+                    exponent += _within_range(F)
                     continue
                 done, total, halvings = 2 * done, 2 * total, halvings + 1
                 if halvings > MOST_HALVINGS:
                     raise BreakdownError(
-                        "exp(t A) B: the series does not converge; A returned NaN or Inf, or the result is "
-                        "beyond the range of its type."
+                        "exp(t A) B: the series does not converge; check that A returns finite numbers."
                     )
-        return F
+            if exponent > np.finfo(dtype).maxexp:
+                raise OptionError("exp(t A) B overflows; take a shorter time, or another unit.")
+            result: BlockVector = as_block(F.scale(math.ldexp(1.0, exponent)) if exponent else F, whole)
+            return result
 
-    def _step(self, z: complex, degree: int, B: BlockVector, most: float) -> BlockVector | None:
-        """Compute exp(z A) B by one polynomial; None if its terms do not end, or cancel."""
-        F, term, following = B.copy(), B.copy(), B.like()
+    def _step(self, z: complex, degree: int, B: Any, most: float) -> Any:
+        """Compute exp(z A) B by one polynomial; None if its terms do not end, or cancel.
+
+        Terms are powers of a matrix of norm one, about, times B, with coefficients.
+        """
+        scale = 2.0 ** math.ceil(math.log2(max(abs(z) * self._norm(1), 1e-300)))
+        if z not in self._scaled:
+            self._scaled = {z: fixed(self._operator, z / scale, self._shift)}
+        A, F, term, following, coefficient = self._scaled[z], B.copy(), B.copy(), B.like(), 1.0
         unit = float(np.finfo(B.dtype).eps) / 2
-        before = largest = start = to_host(B.norms())
-        if not degree:
-            return F.scale(_exp(z * self._shift))
+        before = largest = total = start = to_host(B.norms())
+        is_near = False
         for j in range(1, degree + 1):
-            self._shifted.apply(term, out=following, alpha=z / j, z=F)
-            term, following = following, term
-            self.steps, self.columns, self.degree = (
-                self.steps + 1,
-                self.columns + B.n_cols,
-                max(self.degree, j),
-            )
-            size, total = to_host(term.norms()), to_host(F.norms())
-            largest = np.maximum(largest, size)
-            if (before + size <= unit * total).all():
-                break
+            if isinstance(term, ColumnBlock):
+                A.apply_columns(term.array, following.array)
+            else:
+                A.apply(term, out=following)
+            term, following, coefficient = following, term, coefficient * scale / j
+            add_multiple(F, coefficient, term)
+            self.steps, self.columns = self.steps + 1, self.columns + B.shape[1]
+            if j % BETWEEN_LOOKS and j < degree and not is_near:
+                continue
+            size = coefficient * to_host(term.norms())
+            largest, self.degree = np.maximum(largest, size), max(self.degree, j)
+            is_near = bool((size <= NEARLY * unit * largest).all())
+            if is_near:
+                total = to_host(F.norms())
+                if (before + size <= unit * total).all():
+                    break
             before = size
         else:
-            if not self._is_sure and not (before + size <= 1e3 * unit * total).all():
+            total = to_host(F.norms())
+            if degree and not self._is_sure and not (before + size <= 1e3 * unit * total).all():
                 return None
         if not np.isfinite(total).all() or (largest > most * np.maximum(total, start)).any():
             return None
-        return F.scale(_exp(z * self._shift))
+        return F.scale(np.exp(z * self._shift).item())
 
     def _plan(self, z: complex, width: int) -> tuple[int, int]:
         """Choose degree and steps by the fewest products."""
@@ -152,8 +178,12 @@ class Taylor:
         # Where norms of powers, which need products themselves, may save more than they cost [eq. 3.13].
         worth = 2 * WIDTH * MOST_POWER * (MOST_POWER + 3) * theta[MOST_DEGREE] / (width * MOST_DEGREE)
         if norm > worth or not self._is_sure:
+            before = norm
             for p in range(2, MOST_POWER + 1):
                 alpha = size * max(self._norm(q) ** (1 / q) for q in (p, p + 1))
+                if alpha > GAIN * before:  # higher powers will gain no more
+                    break
+                before = alpha
                 for m in theta:
                     if p * (p - 1) - 1 <= m:
                         whole[m] = min(whole[m], max(1, math.ceil(alpha / theta[m])))
@@ -189,9 +219,14 @@ class Taylor:
         return complex((products / to_host(X.norms()) ** 2).mean() * X.n_global)
 
 
-def _exp(weight: Any) -> Any:
-    value = np.exp(weight)
-    return value.item()
+def _within_range(F: BlockVector) -> int:
+    """Divide a block by a power of two if its next squares may overflow; return the exponent."""
+    largest = float(to_host(F.norms()).max())
+    exponent = math.frexp(largest)[1]
+    if exponent <= np.finfo(F.dtype).maxexp // 8:
+        return 0
+    F.scale(math.ldexp(1.0, -exponent))
+    return exponent
 
 
 def _one_norm(entries: Any, shift: complex) -> float:
@@ -208,10 +243,10 @@ def adjoint_of(matrix: Matrix, shift: complex) -> Product | None:
         transposed = source.conj().T
         adjoint = as_operator(transposed.tocsr() if hasattr(source, "tocsr") else transposed)
     elif matrix.is_linear_operator:
-        adjoint = as_operator(matrix.source.H)
+        adjoint = operator_of(matrix.source.H)
         try:
             adjoint.apply(BlockVector.full(operator.shape[0], 1, 1, operator.dtype, device=operator.device))
-        except (NotImplementedError, TypeError):  # it has no rmatvec
+        except (RuntimeError, TypeError):  # it has no rmatvec
             return None
     elif hasattr(operator, "H"):
         adjoint = operator.H
