@@ -13,7 +13,15 @@ import scipy.sparse as sp
 from blockvec import BlockVector, RowLayout, as_operator, models, profile
 from blockvec.errors import BreakdownError, FormatError, OptionError, ShapeError
 from blockvec.parallel import communicator, recorded_traffic, share
-from solvers import EigenResult, NoConvergence, eigsh
+from solvers import (
+    EigenResult,
+    NoConvergence,
+    density_of_states,
+    double_moments,
+    eigsh,
+    logdet,
+    trace,
+)
 from solvers.blocks import ColumnBlock
 from solvers.orthogonalization import orthogonalize
 from tests.contract.blocks import host
@@ -500,3 +508,27 @@ def a_checkpoint_that_does_not_fit_is_refused_on_all_processes(comm: Any, folder
     with pytest.raises(OptionError, match="rank 0: checkpoint: cannot write"):
         eigsh(A, 6, **{**options, "checkpoint": folder / "missing" / "file"})
     check(A, eigsh(A, 6, return_info=True, **options), comm, dense_values(A)[:6], 1e-8)
+
+
+@work
+def densities_and_traces_are_those_of_one_process(comm: Any, folder: Path) -> None:
+    A, B = models.model("laplace2d:n=15"), models.model(HOFSTADTER)
+    for matrix, f in ((A, np.sqrt), (B, np.exp)):
+        n = matrix.shape[0]
+        alone = density_of_states(matrix, 32, 8, rng=3, bounds=(-9.0, 9.0))
+        local = density_of_states(matrix, 16, sites=[0, n - 1], bounds=(-9.0, 9.0))
+        estimate = trace(f, matrix, rng=4, vectors=20)
+        for layout in layouts(n, comm):
+            op = as_operator(matrix, layout=layout)
+            rho = density_of_states(op, 32, 8, rng=3, bounds=(-9.0, 9.0))
+            assert np.abs(rho.samples - alone.samples).max() <= 1e-13
+            assert np.abs(density_of_states(2 * op - op, 32, 8, rng=3).integrate() - 1) <= 1e-12
+            ends = density_of_states(op, 16, sites=[0, n - 1], bounds=(-9.0, 9.0))
+            assert np.abs(ends.moments - local.moments).max() <= 1e-13
+            again = trace(f, op, rng=4, vectors=20)
+            assert abs(again.value - estimate.value) <= 1e-9 * abs(estimate.value)
+    found = logdet(A, 0.1, rng=0, comm=comm)
+    assert found.method != "factors"
+    assert abs(found.value - np.linalg.slogdet(A.toarray())[1]) <= 4 * found.error
+    with pytest.raises(OptionError, match="double moments need one"):
+        double_moments(as_operator(A, layout=RowLayout.equal(225, comm)), A)

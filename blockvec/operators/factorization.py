@@ -235,8 +235,8 @@ class Factorization:
         Examples
         --------
         >>> import blockvec as bv
-        >>> bv.factorize([[1.0, 2.0], [2.0, 1.0]]).log_determinant()
-        (-1.0, 1.0986...)
+        >>> bv.factorize(bv.models.laplace1d(n=3), sigma=1.0).log_determinant()  # of -1
+        (-1.0, 0.0)
         """
         if self.is_singular or not self._factors.entries:
             return 0.0, -math.inf

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ from ..arguments import blas_threads, check_choice, integer
 from ..blocks import RealArray
 from ..runtime.memory import require_memory
 from ..runtime.processes import together
+from ..runtime.progress import counted_bar
 from .bounds import SpectralBounds, bounds_of
 from .polynomial import GROUP, WIDER
 from .recurrence import Recurrence
@@ -176,6 +178,7 @@ def density_of_states(
     *,
     sites: Sequence[int] | None = None,
     bounds: Any = None,
+    progress: bool = False,
     shape: tuple[int, int] | None = None,
     dtype: Any = None,
     device: str | None = None,
@@ -201,7 +204,7 @@ def density_of_states(
         Rows whose local densities are computed, by unit vectors in place of random ones.
     bounds : pair of float, optional
         Numbers that enclose the spectrum; by default they are computed as `spectral_bounds` does.
-    shape, dtype, device, like, comm
+    progress, shape, dtype, device, like, comm
         As for `eigsh`.
 
     Returns
@@ -225,12 +228,21 @@ def density_of_states(
     True
     """
     options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    return _density(H, moments, vectors, kernel, rng, sites, bounds, **options)
+    return _density(H, moments, vectors, kernel, rng, sites, bounds, progress=progress, **options)
 
 
 @together
 def _density(
-    H: Any, moments: int, vectors: int, kernel: str, rng: Any, sites: Any, bounds: Any, **options: Any
+    H: Any,
+    moments: int,
+    vectors: int,
+    kernel: str,
+    rng: Any,
+    sites: Any,
+    bounds: Any,
+    *,
+    progress: bool,
+    **options: Any,
 ) -> DensityOfStates:
     check_choice("kernel", kernel, KERNELS)
     count = integer("moments", moments, 2)
@@ -250,8 +262,9 @@ def _density(
             starts.append(partial(random_signs, op, min(WIDTH, columns - begin), key))
         else:
             starts.append(partial(unit_vectors, op, chosen[begin : begin + WIDTH]))
-    with blas_threads(op):
-        samples, found, products = chebyshev_moments(op, starts, count + count % 2, found)
+    is_shown = progress and (op.layout is None or op.layout.rank == 0)
+    with blas_threads(op), counted_bar("moments") if is_shown else nullcontext() as show:
+        samples, found, products = chebyshev_moments(op, starts, count + count % 2, found, show)
     return DensityOfStates(samples, found, kernel, chosen, products)
 
 
@@ -274,18 +287,29 @@ def scaled_operands(H: Any, bounds: Any, **options: Any) -> tuple[Operator, Spec
 
 
 def chebyshev_moments(
-    op: Operator, starts: Sequence[Callable[[], BlockVector]], count: int, bounds: SpectralBounds
+    op: Operator,
+    starts: Sequence[Callable[[], BlockVector]],
+    count: int,
+    bounds: SpectralBounds,
+    show: Callable[[int, str, int], object] | None = None,
 ) -> tuple[RealArray, SpectralBounds, int]:
     """Compute moments <x|T_k(h)|x> / <x|x> of the columns of blocks, shape (count, b).
 
     Returns the bounds that hold, which are wider ones if necessary, and the number of columns multiplied.
+    `show` is called with the steps so far, a text, and all steps.
     """
+
+    def report(steps: int) -> None:
+        if show is not None:
+            done, every = len(found) * (count // 2) + steps, len(starts) * (count // 2)
+            show(done, f"{done} of {every} products", every)
+
     products = 0
     for share in (*WIDER, None):
         doubled, found = op.affine(2 / bounds.half_width, bounds.centre), []
         for start in starts:
             steps = Recurrence(doubled, X := start(), X.like())
-            part = _moments(steps, count)
+            part = _moments(steps, count, report)
             products += steps.taken * X.n_cols
             if part is None:
                 break
@@ -300,7 +324,7 @@ def chebyshev_moments(
     )
 
 
-def _moments(steps: Recurrence, count: int) -> RealArray | None:
+def _moments(steps: Recurrence, count: int, report: Callable[[int], object]) -> RealArray | None:
     """Take the steps for a number of moments; None if a norm grows."""
     rows: list[RealArray] = []
     limit = 1 + max(EXCESS, float(np.finfo(steps.current.dtype).eps) ** 0.5)
@@ -318,6 +342,7 @@ def _moments(steps: Recurrence, count: int) -> RealArray | None:
         rows += [(part.real / squares).astype(np.float64) for part in parts]
         if not all((np.abs(row) <= limit).all() for row in rows[2 * begin :]):
             return None
+        report(steps.taken)
     found = np.array(rows)  # <T_{j-1} x|T_j x>, <T_j x|T_j x> for j = 1, 2, ...
     first = found[0].copy()
     found = 2 * found
