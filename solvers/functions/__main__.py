@@ -132,11 +132,12 @@ def _save(rho: DensityOfStates, arguments: argparse.Namespace) -> None:
 
 
 def _print(arguments: argparse.Namespace, H: Any, rho: DensityOfStates, time_s: float, profile: Any) -> None:
+    count, columns = rho.samples.shape
     info = {
         "matrix": arguments.matrix,
         "n": H.shape[0],
-        "moments": len(rho.samples),
-        "vectors": rho.samples.shape[1],
+        "moments": count,
+        "vectors": columns,
         "kernel": rho.kernel,
         "bounds": list(rho.bounds),
         "products": rho.products,
@@ -144,10 +145,11 @@ def _print(arguments: argparse.Namespace, H: Any, rho: DensityOfStates, time_s: 
     }
     if arguments.json:
         curve = {name: array.tolist() for name, array in _curve(rho, arguments.points).items()}
+        if columns < 2 and rho.sites is None:
+            curve["errors"] = None  # of one vector they are not known
         kernels = {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
         print(json.dumps({**info, **curve, **kernels}, allow_nan=False), flush=True)
         return
-    count, columns = rho.samples.shape
     print(f"{arguments.matrix}: {H.shape[0]} x {H.shape[1]}, {rho.bounds!r}")
     print(f"{count} moments of {columns} vectors, {rho.products} products, {time_s:.2f} s\n")
     curve = _curve(rho, ROWS)

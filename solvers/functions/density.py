@@ -41,9 +41,8 @@ from .vectors import generator_for, hermitian_matrix, random_signs, unit_vectors
 
 KERNELS = ("jackson", "lorentz")
 LORENTZ = 4.0  # exponent of the Lorentz kernel, with which its resolution is LORENTZ / moments
-EXCESS = (
-    1e-6  # of ||x||^2 by which rounding may let ||T_k x||^2 exceed it; times eps^(1/2) in single precision
-)
+# Of ||x||^2, by which rounding may let ||T_k x||^2 exceed it; eps^(1/2) in single precision.
+EXCESS = 1e-6
 MARGIN = 0.01  # of the half width: bounds are moved outwards, since kernels widen the ends of a spectrum
 WIDTH = 32  # columns of a block at most
 POINTS = 1000  # of a picture
@@ -137,7 +136,7 @@ class DensityOfStates:
         names = ["density of states"] if self.sites is None else [f"site {site}" for site in self.sites]
         for name, value, error in zip(names, values, errors, strict=True):
             (line,) = axes.plot(energies, value, lw=1, label=name)
-            if error.any():
+            if error.any() and np.isfinite(error).all():
                 axes.fill_between(energies, value - error, value + error, color=line.get_color(), alpha=0.3)
         axes.set(xlabel="energy", ylabel="density of states", ylim=(0, None))
         if self.sites is not None:
