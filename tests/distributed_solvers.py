@@ -19,7 +19,11 @@ from solvers import (
     density_of_states,
     double_moments,
     eigsh,
+    evolve,
+    expm_multiply,
+    funm_multiply,
     logdet,
+    spectral_bounds,
     trace,
 )
 from solvers.blocks import ColumnBlock
@@ -532,3 +536,31 @@ def densities_and_traces_are_those_of_one_process(comm: Any, folder: Path) -> No
     assert abs(found.value - np.linalg.slogdet(A.toarray())[1]) <= 4 * found.error
     with pytest.raises(OptionError, match="double moments need one"):
         double_moments(as_operator(A, layout=RowLayout.equal(225, comm)), A)
+
+
+@work
+def functions_of_matrices_are_those_of_one_process(comm: Any, folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for A, f, method in (
+        (models.model("laplace2d:n=9"), -0.5j, "chebyshev"),
+        (models.model(HOFSTADTER), 0.3, "chebyshev"),
+        (sp.csr_array(rng.standard_normal((81, 81)) / 4), 1, "taylor"),
+    ):
+        n, layout = A.shape[0], RowLayout.equal(A.shape[0], communicator(comm))
+        B = rng.standard_normal((n, 3)) + 1j * rng.standard_normal((n, 3))
+        found, info = expm_multiply(f * A, B[layout.rows], comm=comm, return_info=True)
+        assert info["method"] == method
+        whole = expm_multiply(f * A, B)
+        assert np.abs(host(found.gather()) - whole).max() <= 1e-12 * np.abs(whole).max()
+        if method == "taylor":
+            continue
+        for t, psi in evolve(A, B[layout.rows], [1.0, 2.5], comm=comm):
+            assert np.abs(host(psi.gather()) - expm_multiply(-1j * t * A, B)).max() <= 1e-12
+        for g in (np.cos, np.abs):
+            found = funm_multiply(g, A, B[layout.rows], comm=comm)
+            assert np.abs(host(found.gather()) - funm_multiply(g, A, B)).max() <= 1e-8
+        low, high = spectral_bounds(A, comm=comm)
+        values = dense_values(A)
+        assert low <= values[0] <= values[-1] <= high
+    with pytest.raises(ShapeError, match="A is 81 x 81, but B has 7 rows"):
+        expm_multiply(models.model("laplace2d:n=9"), np.ones((7, 1)), comm=comm)

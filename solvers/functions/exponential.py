@@ -41,7 +41,7 @@ def recognised(matrix: Matrix) -> tuple[complex, Operator, Any] | None:
     if matrix.entries is None:
         return complex(matrix.factor) * phase, op.affine(1 / phase, 0), None
     H = matrix.entries * (1 / phase)
-    return complex(matrix.factor) * phase, as_operator(H), H
+    return complex(matrix.factor) * phase, as_operator(H, device=op.device), H
 
 
 def bounds_for(H: Operator, entries: Any, time: float, columns: int) -> SpectralBounds:
@@ -78,7 +78,7 @@ class Exponential:
 
     def unscaled(self, times: tuple[float, ...], X: BlockVector) -> tuple[list[BlockVector], list[complex]]:
         """Compute exp(c t H) X / exp(w) for every time; return the blocks and the numbers w."""
-        if not any(times):
+        if not any(times) or not X.n_cols or not X.n_global:
             return [X.copy() for _ in times], [0j] * len(times)
         unit, norms = float(np.finfo(X.dtype).eps) / 2, to_host(X.norms())
 

@@ -153,8 +153,10 @@ def operands(
     op = matrix.operator
     if len(B) != op.local_shape[1]:
         raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}, but B has {len(B)} rows.")
-    kinds = [op.dtype, B.dtype] + [np.dtype(np.complex64)] * (np.imag(matrix.factor) != 0)
-    wanted = np.result_type(*kinds)
+    wanted = np.result_type(op.dtype, B.dtype)
+    if op.dtype != (precise := wanted if op.dtype.kind == "c" else wanted.type(0).real.dtype):
+        matrix = _in_precision(matrix, precise)
+        op = matrix.operator
     wanted = wanted if B.dtype.kind == "c" else wanted.type(0).real.dtype
     block = BlockVector(B[:, None] if is_vector else B, copy=True, dtype=wanted, layout=op.layout)
     if block.device != op.device:
@@ -170,6 +172,15 @@ def operands(
         return [result.array[:, 0] if is_vector else result.array for result in results]
 
     return Operands(matrix, block, rows_of, lambda rows: rows if caller is None else caller.share(rows))
+
+
+def _in_precision(matrix: Matrix, dtype: Any) -> Matrix:
+    """Convert a matrix to the precision of its products, since it will be multiplied by factors."""
+    op, entries = matrix.operator, matrix.entries
+    if entries is not None:
+        entries = entries.astype(dtype)
+        return matrix._replace(operator=as_operator(entries, device=op.device), entries=entries)
+    return matrix._replace(operator=op.converted(dtype)) if hasattr(op, "converted") else matrix
 
 
 def _in_range(block: BlockVector) -> int:

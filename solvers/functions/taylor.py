@@ -109,6 +109,8 @@ class Taylor:
         is_real = "c" not in self._operator.dtype.kind + np.asarray(z * self._shift).dtype.kind
         rows = as_real(whole) if is_real else whole
         F: Any = by_columns(self._operator, rows)
+        if z == 0:
+            return whole
         if z not in self._plans:
             self._plans[z] = self._plan(z, X.n_cols)
         degree, count = self._plans[z]
@@ -241,13 +243,12 @@ def adjoint_of(matrix: Matrix, shift: complex) -> Product | None:
     source, operator = matrix.entries, matrix.operator
     if source is not None:
         transposed = source.conj().T
-        adjoint = as_operator(transposed.tocsr() if hasattr(source, "tocsr") else transposed)
+        transposed = transposed.tocsr() if hasattr(source, "tocsr") else transposed
+        adjoint = as_operator(transposed, device=operator.device)
     elif matrix.is_linear_operator:
-        adjoint = operator_of(matrix.source.H)
-        try:
-            adjoint.apply(BlockVector.full(operator.shape[0], 1, 1, operator.dtype, device=operator.device))
-        except (RuntimeError, TypeError):  # it has no rmatvec
+        if getattr(matrix.source, "_CustomLinearOperator__rmatmat_impl", matrix) is None:
             return None
+        adjoint = operator_of(matrix.source.H)
     elif hasattr(operator, "H"):
         adjoint = operator.H
     else:

@@ -22,6 +22,7 @@ FEW = (
     "broken_files_are_refused_as_by_one_process",
     "the_exception_of_one_process_is_that_of_all",
     "every_method_finds_the_values_of_the_matrix",
+    "functions_of_matrices_are_those_of_one_process",
     "a_checkpoint_that_does_not_fit_is_refused_on_all_processes",
     "limits_and_callbacks_stop_all_processes",
     "densities_and_traces_are_those_of_one_process",

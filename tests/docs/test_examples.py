@@ -237,3 +237,13 @@ def test_the_lobpcg_of_the_tutorial_reaches_the_eigenvalues_that_eigsh_computes(
     np.testing.assert_allclose(tutorial.values, exact, atol=1e-12)
     assert tutorial.history[-1].max() < 1e-12
     assert tutorial.plain[-1].max() < 0.1 * tutorial.plain[0].max()
+
+
+def test_a_packet_keeps_its_norm_and_a_part_of_it_passes_each_wall(run: Run) -> None:
+    walls = run("tunnelling")
+    np.testing.assert_allclose(walls.norms, 1, rtol=1e-12)
+    assert all(0.02 < share < 0.5 for share in walls.through)
+    before = sum(film[1][:, 84:].sum() for film in walls.films)
+    assert before < sum(walls.through)
+    for film in walls.films:  # the walls and the packet are the same seen from above and from below
+        np.testing.assert_allclose(film[-1][10], film[-1][86], atol=2e-4)
