@@ -17,7 +17,7 @@ from blockvec import BlockVector, Operator, array_namespace
 from blockvec.errors import OptionError
 
 from ..blocks import Array
-from ..iterations.chebyshev import Recurrence
+from ..functions.recurrence import Recurrence
 from ..iterations.spectrum import Sketch, sketch_spectrum
 from .gram import Factor
 
@@ -52,10 +52,7 @@ def root_factor(M: Operator, Minv: Operator | None = None) -> Factor:
             array_namespace(X).ascontiguousarray(X), copy=True, dtype=np.promote_types(M.dtype, X.dtype)
         )
         total = block.copy().scale(coefficients[0])
-        steps = Recurrence(doubled, block, block.like())
-        for coefficient in coefficients[1:]:
-            steps.take(1)
-            total.axpy(float(coefficient), steps.current)
+        Recurrence(doubled, block, block.like()).add([coefficients[1:].tolist()], [total])
         return total.array
 
     def root_of(X: Array) -> Array:

@@ -1,11 +1,8 @@
 """Chebyshev polynomials of an operator, which damp an interval and amplify everything outside.
 
 On [centre - half_width, centre + half_width] the polynomial T_d((A - centre)/half_width) is bounded by 1; at
-a relative distance x > 1 from the centre it is cosh(d arccosh(x)). A step of the recurrence
-
-    Y_{j+1} = S Y_j - Y_{j-1},    Y_1 = S Y_0 / 2
-
-is one application of S = 2/half_width (A - centre), which is prepared once, and needs no inner product.
+a relative distance x > 1 from the centre it is cosh(d arccosh(x)). Its recurrence is in
+`solvers.functions.recurrence`.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ import numpy as np
 from blockvec import BlockVector, Recorder
 
 from ..blocks import Block, ColumnBlock, LinearMap, Operator, RealArray, in_precision, project_out
+from ..functions.recurrence import Recurrence
 from ..runtime.processes import everywhere
 from .filter import Filter, SingleCopy
 
@@ -41,73 +39,6 @@ def steps_within_leak(
     growth = np.arccosh(np.maximum(leak / errors, 1.5))
     steps = growth / np.arccosh(1 + np.maximum(above[outside] / half_width, 1e-15))
     return max(1.0, float(np.floor(steps.min(initial=math.inf))))
-
-
-class Recurrence:
-    """Steps of the recurrence above on two blocks, on a GPU several by one launch where a kernel takes them.
-
-    Parameters
-    ----------
-    doubled : AffineOperator
-        S of the recurrence.
-    X, out : Block
-        Y_0, and a block like it; both are overwritten.
-    project : callable, optional
-        ``project(j, Y_j, Y_{j-1})`` may project both blocks. It is called after every `project_every` steps
-        of a call of `take`, and at its end.
-
-    Attributes
-    ----------
-    current, previous : Block
-        Y_j and Y_{j-1} for j steps taken.
-    taken : int
-        The number j.
-    """
-
-    def __init__(
-        self,
-        doubled: Any,
-        X: Block,
-        out: Block,
-        project: Callable[[int, Block, Block], object] | None = None,
-        project_every: int = 1,
-    ) -> None:
-        self._doubled: Any = doubled
-        self._bind: Any = getattr(doubled, "prepare", None)
-        self._project, self._project_every = project, project_every
-        self.current, self.previous, self.taken = X, out, 0
-        self._products: dict[tuple[Any, ...], Any] = {}  # by kind, number and first block
-
-    def take(self, count: int) -> None:
-        """Take steps."""
-        first, size = self.taken + 1, count if self._project is None else self._project_every
-        self.taken += count
-        for step in range(first, first + count, size):
-            following = min(step + size, first + count)
-            if step == 1:
-                self._multiply(1, alpha=0.5)
-            if others := following - max(step, 2):
-                self._multiply(others, beta=-1)
-            if self._project is not None:
-                self._project(following - 1, self.current, self.previous)
-
-    def _multiply(self, turns: int, **factor: float) -> None:
-        """Take steps without projections: the blocks take turns."""
-        if self._bind is None:
-            for _ in range(turns):
-                self._doubled.apply(self.current, out=self.previous, **factor)
-                self.current, self.previous = self.previous, self.current
-            return
-        self._product(turns, **factor)()
-        if turns % 2:
-            self.current, self.previous = self.previous, self.current
-
-    def _product(self, turns: int, **factor: float) -> Any:
-        """Return the prepared product of so many steps from the current block on."""
-        key = *factor, turns, id(self.current)
-        if key not in self._products:
-            self._products[key] = self._bind(self.current, self.previous, repeat=turns, **factor)
-        return self._products[key]
 
 
 class ChebyshevOperator:

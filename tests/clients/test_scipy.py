@@ -1,9 +1,11 @@
-"""SciPy's own tests of eigsh, unmodified and from the installed SciPy, with blockvec's eigsh in its place."""
+"""SciPy's own tests, unmodified and from the installed SciPy, with blockvec's functions in its place."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from tests.clients.own_tests import run_own_tests
 
@@ -26,3 +28,23 @@ def test_scipys_own_tests_of_eigsh_pass_except_for_the_known_deviations(tmp_path
     assert ours["solves"] >= counts["passed"] >= LEAST - len(DEVIATIONS), ours["output"]
     assert counts["skipped"] == 0
     assert {test for test, outcome in outcomes.items() if outcome == "failed"} == DEVIATIONS.keys()
+
+
+FUNCTIONS = {"test_expm_multiply": 179, "test_funm_multiply_krylov": 43}  # test cases of SciPy 1.17
+FUNCTION_DEVIATIONS = {
+    f"test_expm_multiply_interval_status_{status}": "asks which of three loops of SciPy's own a call takes"
+    for status in range(3)
+}
+
+
+@pytest.mark.slow
+def test_scipys_own_tests_of_functions_of_matrices_pass(tmp_path: Path) -> None:
+    modules = [f"scipy.sparse.linalg.tests.{name}" for name in FUNCTIONS]
+    ours = run_own_tests(["--pyargs", *modules], "blockvec", tmp_path, "with_functions")
+    outcomes = {test.rpartition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
+    counts = Counter(outcomes.values())
+    print(f"functions of matrices: {counts['passed']} of {counts.total()} passed, {ours['solves']} calls")
+    assert counts["passed"] >= sum(FUNCTIONS.values()) - len(FUNCTION_DEVIATIONS), ours["output"]
+    assert ours["solves"] > 1000
+    failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
+    assert failed == FUNCTION_DEVIATIONS.keys(), ours["output"]
