@@ -14,7 +14,7 @@ import pytest
 
 from tests.clients.own_tests import ROOT, run_own_tests
 
-PAGE = (ROOT / "docs/guide/clients.md").read_text()
+PAGES = "".join((ROOT / "docs/guide" / name).read_text() for name in ("clients.md", "clients_quantum.md"))
 
 OWN_TESTS = {  # in the package's wheel, or in its source distribution, which BLOCKVEC_CLIENT_SOURCES contains
     "sklearn": ["sklearn.manifold.tests.test_spectral_embedding", "sklearn.cluster.tests.test_spectral"],
@@ -28,7 +28,7 @@ OWN_TESTS = {  # in the package's wheel, or in its source distribution, which BL
     "openfermion": ["openfermion.linalg.sparse_tools_test"],
 }
 
-RECIPES = re.findall(r"^## [^\n]*?\(`(\w+)`\)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+RECIPES = re.findall(r"^## [^\n]*?\(`(\w+)`\)\n(.*?)(?=^## |\Z)", PAGES, re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.slow
 
