@@ -84,7 +84,7 @@ class Taylor:
             trace = self._trace()
         mean = complex(trace) / n
         self._shift: Any = mean.real if mean.imag == 0 else mean
-        self._shifted = fixed(self._operator, 1, self._shift) if self._shift else self._operator
+        self._shifted: Operator | None = None  # without the mean, for estimates of norms
         self._scaled: dict[complex, Operator] = {}
         self._norms: dict[int, float] = {}
         self._adjoint: tuple[Product | None] | None = None
@@ -143,10 +143,12 @@ class Taylor:
         A, F, term, following, coefficient = self._scaled[z], B.copy(), B.copy(), B.like(), 1.0
         unit = float(np.finfo(B.dtype).eps) / 2
         before = largest = total = start = to_host(B.norms())
-        is_near = False
+        is_near, is_vector = False, isinstance(B, ColumnBlock) and B.shape[1] == 1
+        add = A.vector_adder() if is_vector and B.dtype == A.dtype else None
         for j in range(1, degree + 1):
-            if isinstance(term, ColumnBlock):
-                A.apply_columns(term.array, following.array)
+            if add is not None:
+                following.array.fill(0)
+                add(term.array[:, 0], following.array[:, 0])
             else:
                 A.apply(term, out=following)
             term, following, coefficient = following, term, coefficient * scale / j
@@ -208,6 +210,8 @@ class Taylor:
             if power == 1 and self._entries is not None:
                 self._norms[1] = _one_norm(self._entries, self._shift)
             else:
+                if self._shifted is None:
+                    self._shifted = fixed(self._operator, 1, self._shift) if self._shift else self._operator
                 found = power_norm(self._shifted, self._adjoint_product, self._like, power)
                 self._norms[power] = found if self._is_sure else found * UNSURE**power
         return self._norms[power]
