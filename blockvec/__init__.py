@@ -48,14 +48,18 @@ if TYPE_CHECKING:
     from .precompile import precompiled
     from .solvers import (
         count_eigenvalues,
+        density_of_states,
+        double_moments,
         eigsh,
         evolve,
         expm_multiply,
         funm_multiply,
         funm_multiply_krylov,
+        logdet,
         orthogonalize,
         plan,
         spectral_bounds,
+        trace,
     )
     from .system.config import Options, option_context, options, set_default_options
 else:
@@ -79,8 +83,8 @@ else:
             "operators.partition": "Partition",
             "parallel": "RowLayout",
             "precompile": "precompiled",
-            "solvers": "count_eigenvalues eigsh evolve expm_multiply funm_multiply funm_multiply_krylov "
-            "orthogonalize plan spectral_bounds",
+            "solvers": "count_eigenvalues density_of_states double_moments eigsh evolve expm_multiply "
+            "funm_multiply funm_multiply_krylov logdet orthogonalize plan spectral_bounds trace",
             "system.config": "Options option_context options set_default_options",
         },
     )
@@ -105,6 +109,8 @@ __all__ = [
     "array_namespace",
     "as_operator",
     "count_eigenvalues",
+    "density_of_states",
+    "double_moments",
     "eigsh",
     "errors",
     "evolve",
@@ -114,6 +120,7 @@ __all__ = [
     "funm_multiply",
     "funm_multiply_krylov",
     "inverse_factor",
+    "logdet",
     "models",
     "open_matrix",
     "option_context",
@@ -130,4 +137,5 @@ __all__ = [
     "spectral_bounds",
     "start_copies",
     "start_copy",
+    "trace",
 ]

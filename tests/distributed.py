@@ -137,6 +137,26 @@ def every_operation_gives_the_rows_of_the_whole(comm: Any, folder: Path) -> None
 
 
 @work
+def adjoints_and_sums_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    A, B = (integers((60, 60), "complex128", seed) * (rng.random((60, 60)) < 0.1) for seed in (1, 2))
+    X = integers((60, 3), "complex128", 3)
+    for layout in layouts(60, comm):
+        a, b = (as_operator(sp.csr_array(matrix), layout=layout) for matrix in (A, B))
+        V = BlockVector(X[layout.rows], copy=True, layout=layout)
+        for found, whole in (
+            (a.H, A.conj().T),
+            (a.T, A.T),
+            (2j * a - b.H, 2j * A - B.conj().T),
+            ((a + 3 * b).H, (A + 3 * B).conj().T),
+        ):
+            assert np.array_equal((found @ V).gather().array, whole @ X)
+            dots = found.apply(V, shift=2, dots="xy").dots
+            assert np.array_equal(dots["xy"], (X.conj() * (whole @ X - 2 * X)).sum(axis=0))
+        assert a.H.H is a
+
+
+@work
 def sums_are_the_same_bits_on_all_processes_and_in_every_run(comm: Any, folder: Path) -> None:
     A = np.random.default_rng(8).standard_normal((301, 5))
     layout = layouts(301, comm)[1]

@@ -17,6 +17,7 @@ class ChainOperator(SparseOperator):
     """
 
     n_stored = 0
+    _is_hermitian = True
 
 
 def operator(spec: str, *, device: str = "cpu") -> ChainOperator:

@@ -57,6 +57,10 @@ class FunctionOperator(Operator):
         self.can_fail = False  # for a block of rounding errors, as a solve can
         self.needs_threads = True  # of BLAS
         self._writes = _has_parameter(function, "out")
+        self.adjoint: Callable[[bool], Operator] | None = None  # makes the adjoint (True) or the transpose
+
+    def _transposed(self, conjugates: bool) -> Operator:
+        return super()._transposed(conjugates) if self.adjoint is None else self.adjoint(conjugates)
 
     @Profile.timed("products")
     def _product(self, X: Array, Y: Array, beta: complex) -> Array:
@@ -233,7 +237,10 @@ def as_operator(
         return _sparse_operator(A, device, check_indices)
     if hasattr(A, "matvec") and hasattr(A, "shape"):
         backend = backend_for(device or ("gpu" if type(A).__module__.startswith("cupyx") else "cpu"))
-        return FunctionOperator(_block_product(A), A.shape, _matrix_dtype(A.dtype), backend)
+        operator = FunctionOperator(_block_product(A), A.shape, _matrix_dtype(A.dtype), backend)
+        if _has_adjoint(A):
+            operator.adjoint = lambda conjugates: as_operator(A.H if conjugates else A.T, device=device)
+        return operator
     if isinstance(A, np.ndarray) or is_cupy(A):
         return _dense_operator(arrays.as_array(A), device)
     raise DTypeError(
@@ -375,6 +382,7 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
 
     operator = FunctionOperator(product, A.shape, A.dtype, backend)
     operator.matrix, operator.needs_threads = A, not is_short
+    operator.adjoint = lambda conjugates: _dense_operator(A.conj().T if conjugates else A.T, None)
     return operator
 
 
@@ -383,6 +391,20 @@ def _has_parameter(function: Callable[..., Any], name: str) -> bool:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # some built-in functions have no signature
         return False
+
+
+def _has_adjoint(A: Any) -> bool:
+    """Check whether a linear operator defines products with its adjoint."""
+    if not isinstance(A, LinearOperator):
+        return hasattr(A, "H")
+    names = "_CustomLinearOperator__rmatmat_impl", "_CustomLinearOperator__rmatvec_impl"
+    if hasattr(A, names[0]):
+        return any(getattr(A, name) is not None for name in names)
+    own = type(A)
+    return any(
+        getattr(own, name) is not getattr(LinearOperator, name)
+        for name in ("_rmatvec", "_rmatmat", "_adjoint")
+    )
 
 
 def _block_product(A: Any) -> Callable[[Array], Array]:

@@ -138,6 +138,23 @@ class DistributedOperator(Operator):
                 for begin, part in self._coupling:
                     part.apply_columns(wanted, Y[begin : begin + part.shape[0]], beta=1)
 
+    def _transposed(self, conjugates: bool) -> Operator:
+        parts, layout = self._sparse_parts(), self.layout
+        if len(parts) != 1 + len(self._coupling) or layout.comm is None:
+            return super()._transposed(conjugates)
+        first, n_local = layout.first_row, layout.n_local
+        wanted = np.zeros(0, np.int64) if self._halo is None else self._halo.wanted
+        own, *coupling = (sp.coo_array(part.to_host()) for part in parts)
+        # Rows and columns of the whole matrix.
+        entries: list[tuple[NDArray[Any], ...]] = [(own.row + first, own.col + first, own.data)]
+        for (begin, _), part in zip(self._coupling, coupling, strict=True):
+            entries.append((part.row + first + begin, wanted[part.col], part.data))
+        shared = [entries[0]] + [entry for found in share(layout.comm, entries[1:]) for entry in found]
+        rows, columns, data = (np.concatenate(arrays) for arrays in zip(*shared, strict=True))
+        mine = (columns >= first) & (columns < first + n_local)
+        kept = data[mine].conj() if conjugates else data[mine], (columns[mine] - first, rows[mine])
+        return self.of_rows(sp.csr_array(kept, (n_local, layout.n_global)), layout, self.backend)
+
     def _couple(self, halo: Memory, Y: Memory, alpha: complex) -> None:
         """Add the coupling to Y."""
         for begin, part in self._coupling:

@@ -1,36 +1,29 @@
-"""Operators: linear maps between blocks of vectors, behind one method ``apply``."""
+"""Operators and their arithmetic: factors, sums, adjoints and shifts, all of them applied lazily."""
 
 from __future__ import annotations
 
 import functools
-import operator
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, overload
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from ..backends import Array, Backend
+from ..backends import Array
 from ..blocks.blockvector import BlockVector
-from ..blocks.columns import ColumnBlock
-from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from ..kernels.problem import Problem, SpmmvProblem, promote
-from ..operations import arrays, elementwise, products
-from ..operations.arrays import Memory, check_writable, overlaps
-from ..operations.profile import Profile
-from ..parallel import RowLayout
+from ..errors import DeviceError, OptionError, ShapeError
+from ..kernels.problem import SpmmvProblem, promote
+from ..operations import elementwise, products
+from ..operations.arrays import Memory, memory_of
 from . import hermitian
-from .fused import Applied, Extras, Sums
-
-PER_COLUMN = 3  # kind of shifts that are one per column
-
-BlockLike: TypeAlias = Any
-"""A BlockVector, or a row-major array of any library that `BlockVector` wraps."""
+from .base import BaseOperator, PreparedProduct
+from .fused import Extras, Sums
 
 
-class Operator(ABC):
+class Operator(BaseOperator):
     """A linear map between blocks: Y = alpha (A - shift I) X + beta Y.
+
+    Operators are multiplied by numbers, added and subtracted, and ``A.H`` and ``A.T`` are the adjoint and the
+    transpose. The results are operators that compute nothing before they are applied.
 
     Attributes
     ----------
@@ -42,298 +35,97 @@ class Operator(ABC):
         Element type of the matrix; a result has the type promoted with that of X.
     layout : RowLayout or None
         The split of rows and columns over processes.
+
+    Examples
+    --------
+    >>> from blockvec import as_operator
+    >>> import numpy as np
+    >>> A, B = as_operator(np.array([[0.0, 2.0], [0.0, 0.0]])), as_operator(np.eye(2))
+    >>> ((A + A.H) / 2 - 3 * B).apply(np.eye(2)).array.tolist()
+    [[-3.0, 1.0], [1.0, -3.0]]
     """
 
-    __array_ufunc__ = None  # `array @ operator` is undefined
-    layout: RowLayout | None = None
-
-    def __init__(self, shape: tuple[int, int], dtype: DTypeLike, backend: Backend) -> None:
-        self.shape = self.local_shape = _extents(shape)
-        self.dtype = arrays.check_dtype(dtype)
-        self._dtype_name = self.dtype.name
-        self.backend = backend
+    _is_hermitian: bool | None = None
 
     @property
-    def device(self) -> str:
-        """``"cpu"`` or ``"cuda:0"``, the device that blocks must be on."""
-        return self.backend.name
+    def is_hermitian(self) -> bool | None:
+        """Whether A is its own adjoint; None if that is not known. It may be set, as for a function.
 
-    @overload
-    def apply(
-        self,
-        X: BlockLike,
-        out: BlockLike | None = None,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        *,
-        z: BlockLike | None = None,
-        delta: complex = 1,
-        eta: complex = 1,
-        dots: tuple[()] = (),
-        gram: tuple[()] = (),
-    ) -> BlockVector: ...
-
-    @overload
-    def apply(
-        self,
-        X: BlockLike,
-        out: BlockLike | None = None,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        *,
-        z: BlockLike | None = None,
-        delta: complex = 1,
-        eta: complex = 1,
-        dots: str | Sequence[str] = (),
-        gram: str | Sequence[str] = (),
-    ) -> Applied: ...
-
-    def apply(
-        self,
-        X: BlockLike,
-        out: BlockLike | None = None,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        *,
-        z: BlockLike | None = None,
-        delta: complex = 1,
-        eta: complex = 1,
-        dots: str | Sequence[str] = (),
-        gram: str | Sequence[str] = (),
-    ) -> BlockVector | Applied:
-        """Compute Y = ``alpha (A - shift I) X + beta out`` (SpMMV for a sparse matrix).
-
-        Updates and inner products that an iteration needs beside Y can be requested in the same call: fused
-        kernels compute them in the same pass, and otherwise they are computed one after the other.
-
-        Parameters
-        ----------
-        X : BlockVector or row-major array, shape (n_cols, M)
-            On the operator's device.
-        out : BlockVector or row-major array, shape (n_rows, M), optional
-            Output; of the promoted type, not sharing memory with X.
-        alpha, beta : scalar
-            Factors; with ``beta=0`` `out` is never read.
-        shift : scalar or array, shape (M,)
-            One shift, or one per column; needs a square operator.
-        z : BlockVector or row-major array, shape (n_rows, M), optional
-            Updated as ``z = delta z + eta Y``. Of Y's type, not sharing memory with X or `out`.
-        delta, eta : scalar
-            Factors of that update; with ``delta=0`` `z` is never read.
-        dots : sequence of {"xx", "xy", "yy"}
-            Column dots to compute: x_j^H x_j, x_j^H y_j, y_j^H y_j; those with x for square operators.
-        gram : sequence of {"xy", "yy"}
-            Small matrices to compute: X^H Y (square operators), Y^H Y.
-
-        Returns
-        -------
-        BlockVector or Applied
-            Y; if `dots` or `gram` request sums, the named tuple ``(Y, dots, gram)`` whose dictionaries hold
-            them by name, on the operator's device.
-
-        Raises
-        ------
-        ShapeError, DTypeError, DeviceError, LayoutError, OptionError
-            For operands that do not fit together; the message gives both values.
-
-        Examples
-        --------
-        Products with unit vectors, their Rayleigh quotients and squared norms, all in one pass:
-
-        >>> import numpy as np
-        >>> from blockvec import BlockVector, as_operator, models
-        >>> A = as_operator(models.laplace1d(n=5))
-        >>> Y, dots, _ = A.apply(BlockVector(np.eye(5)), dots=("xy", "yy"))
-        >>> dots["xy"].tolist(), dots["yy"].tolist()
-        ([2.0, 2.0, 2.0, 2.0, 2.0], [5.0, 6.0, 6.0, 6.0, 5.0])
+        A product with a real number and a sum of Hermitian operators are Hermitian, and `check_hermitian`
+        sets it.
         """
-        if isinstance(X, ColumnBlock):
-            return self._apply_to_columns(X, out, alpha, beta, shift)  # type: ignore[no-any-return]
-        block = X if isinstance(X, BlockVector) else BlockVector(X, layout=self.layout)
-        shift, shift_kind = self._check_operand(block, shift)
-        # Scalars adapt to the operands' precision; shifts per column promote with their own.
-        factors: tuple[products.FactorKind, ...] = (products.factor_kind("alpha", alpha), shift_kind)
-        if out is not None:
-            factors = (*factors, products.factor_kind("beta", beta))
-        memory = block._memory or block.memory
-        dtype, name = products.promote_factors((self._dtype_name, memory.dtype), factors)
-        if promote(self._dtype_name, memory.dtype) != name:
-            block = type(block)(block, dtype=dtype)
-            memory = block.memory
-        if shift_kind[0] == PER_COLUMN:  # alpha shift must have at least the precision of the result
-            shift = shift.astype(products.result_type(shift, dtype.type(0).real), copy=False)
-        if out is None:
-            if beta != 0:
-                raise OptionError(f"apply: beta={beta!r} needs out=, the block that it multiplies.")
-            Y = self.backend.empty((self.local_shape[0], memory.n_cols), name)
-            if block.layout is not None:
-                block.layout.check(len(Y))
-            result = block._of(Y, block.layout, self.backend)
-        else:
-            result = out if isinstance(out, BlockVector) else BlockVector(out, layout=block.layout)
-            self._check_out(result, block, dtype)
-        if z is None and not (dots or gram):
-            self._run(memory, result.memory, alpha, beta, shift)
-            return result
-        extras = Extras.of(block, result, z, delta, eta, dots, gram)
-        column_dots, grams = self._run_fused(memory, result.memory, alpha, beta, shift, extras)
-        if not (dots or gram):
-            return result
-        sums = iter(products.sum_each_over(block.layout, [*column_dots.values(), *grams.values()]))
-        summed = [{name: next(sums) for name in which} for which in (column_dots, grams)]
-        return extras.applied(result, *summed)
+        return self._derived_hermitian() if self._is_hermitian is None else self._is_hermitian
 
-    def prepare(
-        self,
-        X: BlockVector,
-        out: BlockVector,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        repeat: int = 1,
-    ) -> PreparedProduct:
-        """Return a function that repeats ``apply(X, out, alpha, beta, shift)``.
+    @is_hermitian.setter
+    def is_hermitian(self, value: bool | None) -> None:
+        self._is_hermitian = value
 
-        A recurrence between two blocks has the same products again and again. On a GPU the function takes a
-        third of the time of a call of `apply`, which checks its operands and chooses a kernel each time: with
-        a sparse matrix that is done now. The function keeps operator, blocks and this kernel; a `profile`
-        that begins later does not see its products.
+    def _derived_hermitian(self) -> bool | None:
+        return None
 
-        Parameters
-        ----------
-        X, out : BlockVector
-        alpha, beta, shift : scalar
-            As for `apply`.
-        repeat : int
-            Products per call, in which X and `out` take turns: the second one is
-            ``apply(out, X, alpha, beta, shift)``. Those of a small matrix on a GPU are one launch.
+    @functools.cached_property
+    def _transposes(self) -> dict[bool, Operator]:
+        """The adjoint (True) and the transpose, once they are made."""
+        return {}
+
+    @property
+    def H(self) -> Operator:
+        """The adjoint A^H; of a Hermitian operator itself.
+
+        That of a sparse matrix is a sparse matrix, which is kept. A LinearOperator needs ``rmatmat`` or
+        ``rmatvec``. If rows are split over processes, all of them ask for it.
 
         Raises
         ------
         OptionError
-            For ``repeat < 1``, and as `apply`, here or when the function is called.
-        ShapeError, DTypeError, DeviceError, LayoutError
-            As `apply`, here or when the function is called.
-
-        Examples
-        --------
-        Chebyshev polynomials of a matrix, of degrees 3 and 2, of a vector and its image:
-
-        >>> import numpy as np
-        >>> from blockvec import BlockVector, as_operator
-        >>> X, Y = BlockVector(np.ones((2, 1))), BlockVector(np.array([[2.0], [3.0]]))
-        >>> as_operator(np.diag([2.0, 3.0])).prepare(Y, X, alpha=2, beta=-1, repeat=2)()
-        >>> X.array.ravel().tolist(), Y.array.ravel().tolist()
-        ([7.0, 17.0], [26.0, 99.0])
+            For a function.
         """
-        if repeat < 1:
-            raise OptionError(f"prepare: got repeat={repeat!r}; give a number of products, at least 1.")
-        forth, back = (
-            functools.partial(self.apply, *ends, alpha, beta, shift) for ends in ((X, out), (out, X))
-        )
-        return PreparedProduct(forth, back, repeat)
-
-    @Profile.timed("products")
-    def _apply_to_columns(self, X: Any, out: Any, alpha: complex, beta: complex, shift: Any) -> Any:
-        """Do the work of `apply` for column-major blocks, which are not checked."""
-        Y = X.like() if out is None else out
-        if X.dtype == self.dtype:
-            self.apply_columns(X.array, Y.array, alpha, beta, shift)
-        else:
-            rows = BlockVector(X.array, copy=True, layout=X.layout)
-            product = self.apply(rows, None, alpha, 0, shift).array
-            Y.array[...] = product if beta == 0 else product + beta * Y.array
-        return Y
-
-    def apply_columns(
-        self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
-    ) -> None:
-        """Set Y = ``alpha (A - shift I) X + beta Y`` for column-major NumPy arrays.
-
-        This is the shortest way to a few columns on the host.
-
-        Parameters
-        ----------
-        X : array, shape (n_cols, M)
-            Column-major, of the operator's type. Not checked.
-        Y : array, shape (n_rows, M)
-            Column-major, of the same type, not sharing memory with X; not read with ``beta=0``. Not checked.
-        alpha, beta : scalar
-        shift : scalar or array, shape (M,)
-
-        Examples
-        --------
-        >>> from blockvec import as_operator, models
-        >>> import numpy as np
-        >>> X, Y = np.eye(3, 1, order="F"), np.ones((3, 1), order="F")
-        >>> as_operator(models.laplace1d(n=3)).apply_columns(X, Y, 2, -1, shift=0.5)
-        >>> Y[:, 0].tolist()
-        [2.0, -3.0, -1.0]
-        """
-        if alpha != 1:
-            product = np.empty_like(Y)
-            Operator.apply_columns(self, X, product, shift=shift)
-            product *= alpha
-            Y[...] = product if beta == 0 else product + beta * Y
-            return
-        is_shifted = np.ndim(shift) or shift != 0
-        if beta != 0:
-            if beta != 1:
-                Y *= beta
-            if is_shifted:
-                Y -= shift * X
-        elif is_shifted:
-            np.multiply(X, -shift, out=Y)
-        else:
-            Y.fill(0)
-        self._add_columns(X, Y)
-
-    def _add_columns(self, X: Array, Y: Array) -> None:
-        """Set Y = Y + A X for column-major arrays."""
-        Y += self.apply(np.ascontiguousarray(X)).array
-
-    def vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
-        """Return a function ``add(x, y)`` that adds A x to y, for contiguous vectors of the operator's type.
-
-        For solvers that multiply many short vectors: what can be decided before the first one is. Of a dense
-        matrix that `is_hermitian`, one triangle is read.
-
-        Examples
-        --------
-        >>> from blockvec import as_operator, models
-        >>> import numpy as np
-        >>> add, y = as_operator(models.laplace1d(n=3)).vector_adder(), np.ones(3)
-        >>> add(np.eye(3)[0], y)
-        >>> y.tolist()
-        [3.0, 0.0, 1.0]
-        """
-        return lambda x, y: self.apply_columns(x[:, None], y[:, None], beta=1)
-
-    def __matmul__(self, X: Any) -> BlockVector:
-        if not isinstance(X, BlockVector) and not hasattr(X, "ndim"):
-            if isinstance(X, Operator):
-                raise DTypeError("S @ T with two operators has no block; write S @ (T @ V).")
-            return NotImplemented
-        return self.apply(X)
+        return self if self.is_hermitian else self._transpose_of(True)
 
     @property
-    def is_recordable(self) -> bool:
-        """Whether `Recorder` can record `apply`: not for a user's function, nor inside a `profile`."""
-        return False
+    def T(self) -> Operator:
+        """The transpose, without conjugation; see `H`."""
+        return self.H if self.dtype.kind != "c" else self._transpose_of(False)
 
-    @abstractmethod
-    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
-        """Set Y = alpha (A - shift I) X + beta Y; the operands have been checked."""
+    def _transpose_of(self, conjugates: bool) -> Operator:
+        known = self._transposes
+        if conjugates not in known:
+            known[conjugates] = self._transposed(conjugates)
+            known[conjugates]._transposes[conjugates] = self
+        return known[conjugates]
 
-    def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
-    ) -> tuple[Sums, Sums]:
-        """Do the work of `_run` and of `extras`; return column dots and Gram matrices."""
-        self._run(X, Y, alpha, beta, shift)
-        return extras.separately(X, Y)
+    def _transposed(self, conjugates: bool) -> Operator:
+        """Make the adjoint, or the transpose."""
+        raise OptionError(
+            f"A.{'H' if conjugates else 'T'}: {self!r} has no adjoint; give a matrix, a LinearOperator with "
+            "rmatmat, or set A.is_hermitian = True if A is Hermitian."
+        )
+
+    def __mul__(self, factor: Any) -> Operator:
+        if not elementwise.is_scalar(factor) or np.dtype(getattr(factor, "dtype", type(factor))).kind == "O":
+            return NotImplemented
+        return ScaledOperator(self, factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Operator:
+        if not elementwise.is_scalar(divisor):
+            return NotImplemented
+        if divisor == 0:
+            raise OptionError(f"A / {divisor!r}: give another divisor than zero.")
+        return ScaledOperator(self, 1 / divisor)
+
+    def __neg__(self) -> Operator:
+        return self * -1
+
+    def __add__(self, other: Any) -> Operator:
+        return SumOperator(self, other) if isinstance(other, Operator) else NotImplemented
+
+    def __sub__(self, other: Any) -> Operator:
+        return SumOperator(self, -other) if isinstance(other, Operator) else NotImplemented
+
+    def __radd__(self, other: Any) -> Operator:
+        return self if type(other) is int and other == 0 else NotImplemented  # the start of sum()
 
     def affine(self, alpha: complex, shift: complex) -> Operator:
         """Make ``alpha (A - shift I)`` an operator of its own, for repeated application.
@@ -374,14 +166,6 @@ class Operator(ABC):
     def _affine(self, alpha: complex, shift: complex) -> Operator:
         return AffineOperator(self, alpha, shift)
 
-    def explain(self, X: BlockVector) -> tuple[Problem, Backend] | None:
-        """Describe the problem that ``apply(X)`` dispatches; None for a user's function."""
-        return None
-
-    def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        """Describe a product with the sparse matrix; return it and the prepared matrix, or two Nones."""
-        return None, None
-
     def check_hermitian(self, rng: Any = 0, *, name: str = "A") -> float:
         """Raise unless the operator is Hermitian to rounding; return a lower bound of ||A||.
 
@@ -411,6 +195,7 @@ class Operator(ABC):
                 f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
                 f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
             )
+        self.is_hermitian = True
         return norm
 
     def hermitian_defect(self, rng: Any = 0, *, name: str = "A") -> tuple[float, float]:
@@ -422,88 +207,11 @@ class Operator(ABC):
         """
         return hermitian.measure(self, rng, name)
 
-    def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, products.FactorKind]:
-        """Check a block and a shift; return the shift, on the operator's device, and its kind."""
-        memory = X._memory or X.memory
-        if X.backend is not self.backend and X.device != self.device:
-            raise DeviceError(
-                f"apply: A is on {self.device} but X is on {X.device}; move one of them "
-                "(X.to_host(), X.to_device())."
-            )
-        if memory.n_rows != self.local_shape[1]:
-            raise ShapeError(f"apply: A is {self.shape[0]} x {self.shape[1]} but X has {X.n_rows} rows.")
-        if type(shift) in products.PYTHON_NUMBERS or elementwise.is_scalar(shift):
-            kind = products.factor_kind("shift", shift)
-        else:
-            shift = self.backend.xp.asarray(shift)
-            kind = (PER_COLUMN, shift.dtype)
-            if shift.shape != (X.n_cols,):
-                raise ShapeError(
-                    f"apply: got shifts of shape {shift.shape} for {X.n_cols} columns; give one, or one per "
-                    "column."
-                )
-        if kind[0] != 0 and self.shape[0] != self.shape[1]:
-            raise ShapeError(
-                f"apply: a shift needs a square operator, A is {self.shape[0]} x {self.shape[1]}."
-            )
-        return shift, kind
-
-    def _check_out(self, out: BlockVector, X: BlockVector, dtype: np.dtype[Any]) -> None:
-        if out.device != self.device:
-            raise DeviceError(f"apply: A is on {self.device} but out is on {out.device}.")
-        shape = (self.local_shape[0], X.n_cols)
-        if out.shape != shape:
-            raise ShapeError(f"apply: out has shape {out.shape}, the result {shape}.")
-        if out.dtype != dtype:
-            raise DTypeError(f"apply: out holds {out.dtype} but the result is {dtype}; give a {dtype} out.")
-        check_writable("apply", "out", out.array)
-        if overlaps(out.array, X.array):
-            raise LayoutError("apply: out shares memory with X; give another block.")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, {self.device})"
-
-
-class PreparedProduct:
-    """A product bound to its operands, or several in which two blocks take turns; see `Operator.prepare`.
-
-    `is_one_launch` tells that all of several products are one, so that nothing is gained by recording them.
-    """
-
-    def __init__(
-        self,
-        forth: Callable[[], object],
-        back: Callable[[], object],
-        repeat: int,
-        *,
-        is_one_launch: bool = False,
-    ) -> None:
-        self._turns, self.is_one_launch = (
-            [back if turn % 2 else forth for turn in range(repeat)],
-            is_one_launch,
-        )
-
-    def __call__(self) -> None:
-        """Compute the products."""
-        for turn in self._turns:
-            turn()
-
-
-def _extents(shape: Any) -> tuple[int, int]:
-    """Convert a shape to two non-negative integers."""
-    try:
-        n_rows, n_cols = map(operator.index, shape)
-    except (TypeError, ValueError):
-        n_rows = n_cols = -1
-    if min(n_rows, n_cols) < 0:
-        raise ShapeError(f"shape: got {shape!r}; give two non-negative integers, rows and columns.")
-    return n_rows, n_cols
-
 
 class AffineOperator(Operator):
     """``alpha (A - shift I)``; factor and shift are applied in the same pass as the product."""
 
-    def __init__(self, operator: Operator, alpha: complex, shift: complex) -> None:
+    def __init__(self, operator: Operator, alpha: complex, shift: complex = 0) -> None:
         dtype = products.result_type(operator.dtype, alpha, shift)
         super().__init__(operator.shape, dtype, operator.backend)
         self.local_shape, self.layout = operator.local_shape, operator.layout
@@ -511,17 +219,47 @@ class AffineOperator(Operator):
         if hasattr(operator, "nnz"):  # the cost of a product
             self.nnz: int = operator.nnz
 
+    def _derived_hermitian(self) -> bool | None:
+        is_real = np.isreal(self._alpha) and np.isreal(self._shift)
+        return self._operator.is_hermitian if is_real else None
+
+    def _transposed(self, conjugates: bool) -> Operator:
+        operator, numbers = self._operator.T, (self._alpha, self._shift)
+        if conjugates:
+            operator, numbers = self._operator.H, (self._alpha.conjugate(), self._shift.conjugate())
+        return type(self)(operator, *numbers)
+
+    def _inner(self, shift: Any) -> Any:
+        """Compute the shift of A for one of this operator."""
+        is_zero = elementwise.is_scalar(shift) and shift == 0
+        return self._shift if is_zero else shift / self._alpha + self._shift
+
+    def _affine(self, alpha: complex, shift: complex) -> Operator:
+        if self._alpha == 0:
+            return super()._affine(alpha, shift)
+        return self._operator._affine(alpha * self._alpha, self._inner(shift))
+
     def apply(
         self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0, **fused: Any
     ) -> Any:
-        inner_shift = shift / self._alpha + self._shift
-        return self._operator.apply(X, out, alpha * self._alpha, beta, inner_shift, **fused)
+        if self._alpha == 0:
+            return super().apply(X, out, alpha, beta, shift, **fused)
+        return self._operator.apply(X, out, alpha * self._alpha, beta, self._inner(shift), **fused)
 
     def prepare(
         self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
     ) -> PreparedProduct:
-        inner_shift = shift / self._alpha + self._shift
-        return self._operator.prepare(X, out, alpha * self._alpha, beta, inner_shift, repeat)
+        if self._alpha == 0:
+            return super().prepare(X, out, alpha, beta, shift, repeat)
+        return self._operator.prepare(X, out, alpha * self._alpha, beta, self._inner(shift), repeat)
+
+    def apply_columns(
+        self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+    ) -> None:
+        if self.dtype != self._operator.dtype or self._alpha == 0:
+            super().apply_columns(X, Y, alpha, beta, shift)
+        else:
+            self._operator.apply_columns(X, Y, alpha * self._alpha, beta, self._inner(shift))
 
     def vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
         if self.dtype != self._operator.dtype:
@@ -530,15 +268,163 @@ class AffineOperator(Operator):
         alpha, shift = self._alpha, self._shift
 
         def add_multiple(x: Array, y: Array) -> None:
-            product = -shift * x
+            product = -shift * x if shift else np.zeros_like(y)
             add(x, product)
             product *= alpha
             y += product
 
         return add_multiple
 
+    @property
+    def is_recordable(self) -> bool:
+        return self._operator.is_recordable
+
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
         return self._operator.sparse_product()
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
-        self.apply(X.array, Y.array, alpha, beta, shift)
+        if X.n_rows != Y.n_rows and self._alpha == 0:
+            Y.array[...] = beta * Y.array if beta != 0 else 0
+        elif self._alpha == 0:  # -alpha shift I
+            shift = shift.astype(Y.array.dtype) if np.ndim(shift) else shift
+            elementwise.axpby("apply", X, Y if beta != 0 else None, Y, -alpha * shift, beta)
+        elif promote(self._operator._dtype_name, X.dtype) == Y.dtype:
+            self._operator._run(X, Y, alpha * self._alpha, beta, self._inner(shift))
+        else:
+            self.apply(X.array, Y.array, alpha, beta, shift)
+
+    def _run_fused(
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
+    ) -> tuple[Sums, Sums]:
+        if self._alpha == 0 or promote(self._operator._dtype_name, X.dtype) != Y.dtype:
+            return super()._run_fused(X, Y, alpha, beta, shift, extras)
+        return self._operator._run_fused(X, Y, alpha * self._alpha, beta, self._inner(shift), extras)
+
+
+class ScaledOperator(AffineOperator):
+    """``scalar * operator``, of any shape.
+
+    Attributes
+    ----------
+    scalar : number
+    operator : Operator
+        Not a scaled one: factors are multiplied.
+    """
+
+    scalar: Any
+    operator: Operator
+
+    def __init__(self, operator: Operator, scalar: Any, shift: complex = 0) -> None:
+        number = _number(scalar)
+        if not np.isfinite(number):
+            raise OptionError(f"scalar * A: got {scalar!r}; give a finite number.")
+        if isinstance(operator, ScaledOperator):
+            number, operator = number * operator.scalar, operator.operator
+        super().__init__(operator, number)
+        self.scalar, self.operator = number, operator
+
+
+class SumOperator(Operator):
+    """A sum of operators, whose products are added one after the other.
+
+    Attributes
+    ----------
+    terms : tuple of Operator
+        None of them is a sum.
+    """
+
+    terms: tuple[Operator, ...]
+
+    def __init__(self, *terms: Operator) -> None:
+        flat = [part for term in terms for part in (term.terms if isinstance(term, SumOperator) else (term,))]
+        first = flat[0]
+        for term in flat:
+            if term.shape != first.shape:
+                raise ShapeError(f"A + B: got shapes {first.shape} and {term.shape}; give equal ones.")
+            if term.device != first.device or term.layout != first.layout:
+                raise DeviceError(
+                    f"A + B: A is on {first.device} with layout {first.layout!r}, B on {term.device} with "
+                    f"{term.layout!r}; give operators of one device and layout."
+                )
+        super().__init__(first.shape, np.result_type(*(term.dtype for term in flat)), first.backend)
+        self.local_shape, self.layout = first.local_shape, first.layout
+        self.terms = tuple(flat)
+        if all(hasattr(term, "nnz") for term in flat):  # the cost of a product
+            self.nnz: int = sum(getattr(term, "nnz", 0) for term in flat)
+
+    def _derived_hermitian(self) -> bool | None:
+        return True if all(term.is_hermitian for term in self.terms) else None
+
+    def _transposed(self, conjugates: bool) -> Operator:
+        return SumOperator(*(term.H if conjugates else term.T for term in self.terms))
+
+    @property
+    def is_recordable(self) -> bool:
+        return all(term.is_recordable and term.dtype == self.dtype for term in self.terms)
+
+    def prepare(
+        self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
+    ) -> PreparedProduct:
+        is_plain = isinstance(X, BlockVector) and all(term.dtype == X.dtype for term in self.terms)
+        if not is_plain:
+            return super().prepare(X, out, alpha, beta, shift, repeat)
+        first, *others = self.terms
+        turns = []
+        for ends in ((X, out), (out, X))[: min(repeat, 2)]:
+            parts = [first.prepare(*ends, alpha, beta, shift)]
+            parts += [term.prepare(*ends, alpha, 1) for term in others]
+            turns.append(functools.partial(_call_all, parts))
+        return PreparedProduct(turns[0], turns[-1], repeat)
+
+    def apply_columns(
+        self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+    ) -> None:
+        if any(term.dtype != self.dtype for term in self.terms):
+            super().apply_columns(X, Y, alpha, beta, shift)
+            return
+        first, *others = self.terms
+        first.apply_columns(X, Y, alpha, beta, shift)
+        for term in others:
+            term.apply_columns(X, Y, alpha, 1)
+
+    def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, products.FactorKind]:
+        self.terms[0]._check_operand(X, 0)
+        return super()._check_operand(X, shift)
+
+    def _products(
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any
+    ) -> Iterator[tuple[Operator, tuple[Memory, Memory, complex, complex, Any]]]:
+        """List the terms with the arguments of their products, of which the first overwrites Y."""
+        widened: Memory | None = None  # X in the type of Y, for terms of a narrower type
+        for term in self.terms:
+            x = X
+            if promote(term._dtype_name, X.dtype) != Y.dtype:
+                x = widened = widened or memory_of(X.array.astype(Y.array.dtype))
+            yield term, (x, Y, alpha, beta, shift)
+            beta, shift = 1, 0
+
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
+        for term, arguments in self._products(X, Y, alpha, beta, shift):
+            term._run(*arguments)
+
+    def _run_fused(
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
+    ) -> tuple[Sums, Sums]:
+        *first, last = self._products(X, Y, alpha, beta, shift)
+        for term, arguments in first:
+            term._run(*arguments)
+        term, arguments = last
+        return term._run_fused(*arguments, extras)
+
+
+def _number(scalar: Any) -> Any:
+    """Copy a factor to the host; whole numbers adapt to the type of an operator, as those of Python do."""
+    kind = getattr(scalar, "dtype", None)
+    if kind is None:
+        return scalar
+    return scalar.item() if kind.kind in "bui" else kind.type(scalar.item())
+
+
+def _call_all(calls: list[PreparedProduct]) -> None:
+    for call in calls:
+        call()

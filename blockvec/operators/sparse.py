@@ -18,7 +18,8 @@ from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem
 from ..operations import arrays, dispatch, products
 from ..operations.arrays import Memory, check_writable
 from ..operations.profile import active_profile
-from .operator import PER_COLUMN, Operator, PreparedProduct
+from .base import PER_COLUMN, PreparedProduct
+from .operator import Operator
 
 if TYPE_CHECKING:
     from ..kernels.sparse.chain_plan import Chain
@@ -185,6 +186,17 @@ class SparseOperator(Operator):
             matrix = matrix - shift * identity
         matrix.data = alpha * matrix.data
         return SparseOperator(matrix, self.backend)
+
+    def _transposed(self, conjugates: bool) -> Operator:
+        matrix = self.to_host()
+        columns = matrix.T.tocsr()
+        if conjugates and columns.dtype.kind == "c":
+            columns.data = columns.data.conj()
+        pairs = ((getattr(columns, name), getattr(matrix, name)) for name in ("indptr", "indices", "data"))
+        if conjugates and all(np.array_equal(*pair) for pair in pairs):
+            self.is_hermitian = True
+            return self
+        return SparseOperator(columns, self.backend)
 
     def to_host(self) -> Any:
         """Copy the matrix from its device, as SciPy's ``csr_array``; on the host nothing is copied.

@@ -28,7 +28,7 @@ class Halo:
     def __init__(self, layout: RowLayout, wanted: NDArray[np.int64], backend: Backend) -> None:
         assert layout.comm is not None
         self._comm: Communicator = layout.comm
-        self._backend, self.wanted_rows = backend, len(wanted)
+        self._backend, self.wanted, self.wanted_rows = backend, wanted, len(wanted)
         bounds = np.searchsorted(wanted, layout.cuts)
         self._received = [
             (rank, int(begin), int(end)) for rank, (begin, end) in enumerate(pairwise(bounds)) if end > begin

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, as_operator
+from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads
 from ..blocks import ColumnBlock, to_host
 from .norms import WIDTH, Product, power_norm
-from .operands import Matrix, fixed, operator_of
+from .operands import Matrix, fixed
 from .polynomial import as_block, as_real, by_columns
 from .recurrence import add_multiple
 
@@ -201,7 +201,11 @@ class Taylor:
     @property
     def _adjoint_product(self) -> Product | None:
         if self._adjoint is None:
-            self._adjoint = (adjoint_of(self._matrix, self._shift),)
+            try:
+                adjoint = self._operator.H
+                self._adjoint = (adjoint.affine(1, np.conj(self._shift).item()) if self._shift else adjoint,)
+            except OptionError:  # a function, or a linear operator that has none
+                self._adjoint = (None,)
         return self._adjoint[0]
 
     def _norm(self, power: int) -> float:
@@ -240,21 +244,3 @@ def _one_norm(entries: Any, shift: complex) -> float:
     diagonal = entries.diagonal()
     sums = abs(entries).sum(axis=0).ravel() - abs(diagonal) + abs(diagonal - shift)
     return float(sums.max())
-
-
-def adjoint_of(matrix: Matrix, shift: complex) -> Product | None:
-    """Return the adjoint of A - shift I, without the factor of A; None where there is none."""
-    source, operator = matrix.entries, matrix.operator
-    if source is not None:
-        transposed = source.conj().T
-        transposed = transposed.tocsr() if hasattr(source, "tocsr") else transposed
-        adjoint = as_operator(transposed, device=operator.device)
-    elif matrix.is_linear_operator:
-        if getattr(matrix.source, "_CustomLinearOperator__rmatmat_impl", matrix) is None:
-            return None
-        adjoint = operator_of(matrix.source.H)
-    elif hasattr(operator, "H"):
-        adjoint = operator.H
-    else:
-        return None
-    return adjoint.affine(1, np.conj(shift).item()) if shift else adjoint

@@ -25,6 +25,8 @@ FEW = (
     "functions_of_matrices_are_those_of_one_process",
     "a_checkpoint_that_does_not_fit_is_refused_on_all_processes",
     "limits_and_callbacks_stop_all_processes",
+    "densities_and_traces_are_those_of_one_process",
+    "adjoints_and_sums_are_those_of_the_whole_matrix",
     "different_arguments_are_refused_on_all_processes",
     "a_failure_anywhere_ends_the_solve_everywhere",
     "processes_of_a_host_share_memory",
