@@ -515,30 +515,6 @@ def a_checkpoint_that_does_not_fit_is_refused_on_all_processes(comm: Any, folder
 
 
 @work
-def densities_and_traces_are_those_of_one_process(comm: Any, folder: Path) -> None:
-    A, B = models.model("laplace2d:n=15"), models.model(HOFSTADTER)
-    for matrix, f in ((A, np.sqrt), (B, np.exp)):
-        n = matrix.shape[0]
-        alone = density_of_states(matrix, 32, 8, rng=3, bounds=(-9.0, 9.0))
-        local = density_of_states(matrix, 16, sites=[0, n - 1], bounds=(-9.0, 9.0))
-        estimate = trace(f, matrix, rng=4, vectors=20)
-        for layout in layouts(n, comm):
-            op = as_operator(matrix, layout=layout)
-            rho = density_of_states(op, 32, 8, rng=3, bounds=(-9.0, 9.0))
-            assert np.abs(rho.samples - alone.samples).max() <= 1e-13
-            assert np.abs(density_of_states(2 * op - op, 32, 8, rng=3).integrate() - 1) <= 1e-12
-            ends = density_of_states(op, 16, sites=[0, n - 1], bounds=(-9.0, 9.0))
-            assert np.abs(ends.moments - local.moments).max() <= 1e-13
-            again = trace(f, op, rng=4, vectors=20)
-            assert abs(again.value - estimate.value) <= 1e-9 * abs(estimate.value)
-    found = logdet(A, 0.1, rng=0, comm=comm)
-    assert found.method != "factors"
-    assert abs(found.value - np.linalg.slogdet(A.toarray())[1]) <= 4 * found.error
-    with pytest.raises(OptionError, match="double moments need one"):
-        double_moments(as_operator(A, layout=RowLayout.equal(225, comm)), A)
-
-
-@work
 def functions_of_matrices_are_those_of_one_process(comm: Any, folder: Path) -> None:
     rng = np.random.default_rng(0)
     for A, f, method in (
@@ -564,3 +540,27 @@ def functions_of_matrices_are_those_of_one_process(comm: Any, folder: Path) -> N
         assert low <= values[0] <= values[-1] <= high
     with pytest.raises(ShapeError, match="A is 81 x 81, but B has 7 rows"):
         expm_multiply(models.model("laplace2d:n=9"), np.ones((7, 1)), comm=comm)
+
+
+@work
+def densities_and_traces_are_those_of_one_process(comm: Any, folder: Path) -> None:
+    A, B = models.model("laplace2d:n=15"), models.model(HOFSTADTER)
+    for matrix, f in ((A, np.sqrt), (B, np.exp)):
+        n = matrix.shape[0]
+        alone = density_of_states(matrix, 32, 8, rng=3, bounds=(-9.0, 9.0))
+        local = density_of_states(matrix, 16, sites=[0, n - 1], bounds=(-9.0, 9.0))
+        estimate = trace(f, matrix, rng=4, vectors=20)
+        for layout in layouts(n, comm):
+            op = as_operator(matrix, layout=layout)
+            rho = density_of_states(op, 32, 8, rng=3, bounds=(-9.0, 9.0))
+            assert np.abs(rho.samples - alone.samples).max() <= 1e-13
+            assert np.abs(density_of_states(2 * op - op, 32, 8, rng=3).integrate() - 1) <= 1e-12
+            ends = density_of_states(op, 16, sites=[0, n - 1], bounds=(-9.0, 9.0))
+            assert np.abs(ends.moments - local.moments).max() <= 1e-13
+            again = trace(f, op, rng=4, vectors=20)
+            assert abs(again.value - estimate.value) <= 1e-9 * abs(estimate.value)
+    found = logdet(A, 0.1, rng=0, comm=comm)
+    assert found.method != "factors"
+    assert abs(found.value - np.linalg.slogdet(A.toarray())[1]) <= 4 * found.error
+    with pytest.raises(OptionError, match="double moments need one"):
+        double_moments(as_operator(A, layout=RowLayout.equal(225, comm)), A)

@@ -197,7 +197,9 @@ def _by_lanczos(
         v = cast(BlockVector, again.vectors)
         for factor, part in ((1, row.real), (1j, row.imag)):
             if part.any():
-                total.axpy(factor * column_factors(part, v), v if v.dtype == kind else in_precision(v, kind))
+                numbers = column_factors(part, v)
+                numbers = numbers if factor == 1 else factor * numbers
+                total.axpy(numbers, v if v.dtype == kind else in_precision(v, kind))
         again.extend(again.steps + 1)
     products = run.steps + again.steps
     if error > tol:

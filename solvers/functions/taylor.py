@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, as_operator
+from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads
 from ..blocks import ColumnBlock, to_host
 from .norms import WIDTH, Product, power_norm
-from .operands import Matrix, fixed, operator_of
+from .operands import Matrix, fixed
 from .polynomial import as_block, as_real, by_columns
 from .recurrence import add_multiple
 
@@ -84,7 +84,7 @@ class Taylor:
             trace = self._trace()
         mean = complex(trace) / n
         self._shift: Any = mean.real if mean.imag == 0 else mean
-        self._shifted = fixed(self._operator, 1, self._shift) if self._shift else self._operator
+        self._shifted: Operator | None = None  # without the mean, for estimates of norms
         self._scaled: dict[complex, Operator] = {}
         self._norms: dict[int, float] = {}
         self._adjoint: tuple[Product | None] | None = None
@@ -143,10 +143,12 @@ class Taylor:
         A, F, term, following, coefficient = self._scaled[z], B.copy(), B.copy(), B.like(), 1.0
         unit = float(np.finfo(B.dtype).eps) / 2
         before = largest = total = start = to_host(B.norms())
-        is_near = False
+        is_near, is_vector = False, isinstance(B, ColumnBlock) and B.shape[1] == 1
+        add = A.vector_adder() if is_vector and B.dtype == A.dtype else None
         for j in range(1, degree + 1):
-            if isinstance(term, ColumnBlock):
-                A.apply_columns(term.array, following.array)
+            if add is not None:
+                following.array.fill(0)
+                add(term.array[:, 0], following.array[:, 0])
             else:
                 A.apply(term, out=following)
             term, following, coefficient = following, term, coefficient * scale / j
@@ -199,7 +201,13 @@ class Taylor:
     @property
     def _adjoint_product(self) -> Product | None:
         if self._adjoint is None:
-            self._adjoint = (adjoint_of(self._matrix, self._shift),)
+            if self._like.layout is not None:  # unit vectors at the largest rows of all processes
+                return None
+            try:
+                adjoint = self._operator.H
+                self._adjoint = (adjoint.affine(1, np.conj(self._shift).item()) if self._shift else adjoint,)
+            except OptionError:  # a function, or a linear operator that has none
+                self._adjoint = (None,)
         return self._adjoint[0]
 
     def _norm(self, power: int) -> float:
@@ -208,6 +216,8 @@ class Taylor:
             if power == 1 and self._entries is not None:
                 self._norms[1] = _one_norm(self._entries, self._shift)
             else:
+                if self._shifted is None:
+                    self._shifted = fixed(self._operator, 1, self._shift) if self._shift else self._operator
                 found = power_norm(self._shifted, self._adjoint_product, self._like, power)
                 self._norms[power] = found if self._is_sure else found * UNSURE**power
         return self._norms[power]
@@ -236,21 +246,3 @@ def _one_norm(entries: Any, shift: complex) -> float:
     diagonal = entries.diagonal()
     sums = abs(entries).sum(axis=0).ravel() - abs(diagonal) + abs(diagonal - shift)
     return float(sums.max())
-
-
-def adjoint_of(matrix: Matrix, shift: complex) -> Product | None:
-    """Return the adjoint of A - shift I, without the factor of A; None where there is none."""
-    source, operator = matrix.entries, matrix.operator
-    if source is not None:
-        transposed = source.conj().T
-        transposed = transposed.tocsr() if hasattr(source, "tocsr") else transposed
-        adjoint = as_operator(transposed, device=operator.device)
-    elif matrix.is_linear_operator:
-        if getattr(matrix.source, "_CustomLinearOperator__rmatmat_impl", matrix) is None:
-            return None
-        adjoint = operator_of(matrix.source.H)
-    elif hasattr(operator, "H"):
-        adjoint = operator.H
-    else:
-        return None
-    return adjoint.affine(1, np.conj(shift).item()) if shift else adjoint
