@@ -11,7 +11,7 @@ from blockvec import BlockVector, array_namespace
 from blockvec.errors import OptionError
 
 from ..arguments import integer, real
-from ..blocks import RealArray
+from ..blocks import RealArray, in_precision
 from ..runtime.processes import together
 from .exponential import Exponential, bounds_for, recognised
 from .operands import Operands, operands
@@ -171,17 +171,19 @@ def described(exponential: Exponential) -> dict[str, Any]:
 
 def _delivered(given: Operands, blocks: list[BlockVector], *, is_one: bool) -> Any:
     """Return results in the kind, shape and type of a call."""
-    is_real = given.A.operator.dtype.kind == "f" and given.B.dtype.kind == "f" and not np.imag(given.A.factor)
-    if is_real:  # of a skew-symmetric matrix
-        blocks = [
-            BlockVector(block.array.real, copy=True, layout=block.layout)
-            if block.dtype.kind == "c"
-            else block
-            for block in blocks
-        ]
+    kinds = given.A.operator.dtype.kind, given.B.dtype.kind
+    is_real = kinds == ("f", "f") and not np.imag(given.A.factor)
+    for k, block in enumerate(blocks):
+        if is_real and block.dtype.kind == "c":  # of a skew-symmetric matrix
+            blocks[k] = BlockVector(block.array.real, copy=True, layout=block.layout)
+        elif not is_real and block.dtype.kind != "c":  # at t = 0
+            blocks[k] = in_precision(block, np.result_type(block.dtype, np.complex64))
     rows = given.rows(blocks)
     if is_one:
         return given.share(rows[0]) if given.A.operator.layout is None else rows[0]
     if given.A.operator.layout is not None:
         return rows
-    return given.share(array_namespace(rows[0]).stack(rows))
+    whole = array_namespace(rows[0]).empty((len(rows), *rows[0].shape), rows[0].dtype)
+    for k, row in enumerate(rows):
+        whole[k] = row
+    return given.share(whole)

@@ -19,7 +19,7 @@ from .polynomial import Polynomials
 
 # Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
 # are relative to the largest.
-LEAST_RATIO = 1e-3
+LEAST_RATIO = 0.02
 FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more than estimates save
 MOST_SERIES = 16  # times for which coefficients are kept
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
