@@ -33,10 +33,11 @@ def recognised(matrix: Matrix) -> tuple[complex, Operator, Any] | None:
     op = matrix.operator
     if matrix.is_linear_operator and op.shape[0] < FEW_ROWS:
         return None
-    phase, _ = phase_of(op)
+    phase = 1 if op.is_hermitian else phase_of(op)
     if phase is None:
         return None
     if phase == 1:
+        op.is_hermitian = True
         return complex(matrix.factor), op, matrix.entries
     if matrix.entries is None:
         return complex(matrix.factor) * phase, op.affine(1 / phase, 0), None
