@@ -144,13 +144,17 @@ class Taylor:
         is_near, is_vector = False, isinstance(B, ColumnBlock) and B.shape[1] == 1
         add = A.vector_adder() if is_vector and B.dtype == A.dtype else None
         for j in range(1, degree + 1):
-            if add is not None:
-                following.array.fill(0)
-                add(term.array[:, 0], following.array[:, 0])
+            coefficient *= scale / j
+            if F.device != "cpu":
+                A.apply(term, out=following, z=F, eta=coefficient)  # in one pass
             else:
-                A.apply(term, out=following)
-            term, following, coefficient = following, term, coefficient * scale / j
-            add_multiple(F, coefficient, term)
+                if add is not None:
+                    following.array.fill(0)
+                    add(term.array[:, 0], following.array[:, 0])
+                else:
+                    A.apply(term, out=following)
+                add_multiple(F, coefficient, following)
+            term, following = following, term
             self.steps, self.columns = self.steps + 1, self.columns + B.shape[1]
             if j % BETWEEN_LOOKS and j < degree and not is_near:
                 continue
