@@ -130,7 +130,8 @@ def spectral_bounds(
     op = matrix.operator
     if complex(matrix.factor).imag:
         raise OptionError("A is not Hermitian: its eigenvalues are imaginary; give the Hermitian matrix.")
-    op.check_hermitian()
+    if not op.is_hermitian:
+        op.check_hermitian()
     factor = complex(matrix.factor).real
     found = bounds_of(op, matrix.entries, method)
     low, high = sorted(factor * end for end in found)

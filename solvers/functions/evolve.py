@@ -107,7 +107,7 @@ def evolve(
     op = given.A.operator
     if np.imag(given.A.factor):
         raise OptionError("H is not Hermitian: its eigenvalues are imaginary; give H without the factor -i.")
-    if op.shape[0]:
+    if op.shape[0] and not op.is_hermitian:
         op.check_hermitian(name="H")
     steps = np.diff(wanted, prepend=0.0)
     file = checkpoint_for(checkpoint, checkpoint_interval, processes_of(op, comm))

@@ -11,7 +11,7 @@ from blockvec import BlockVector, array_namespace
 from blockvec.errors import OptionError
 
 from ..arguments import integer, real
-from ..blocks import RealArray
+from ..blocks import in_precision
 from ..runtime.processes import together
 from .exponential import Exponential, bounds_for, recognised
 from .operands import Operands, operands
@@ -98,7 +98,7 @@ def expm_multiply(
     times = _times(start, stop, num, endpoint)
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     op, X = given.A.operator, given.B
-    steps = [1.0] if times is None else [float(times[0]), *np.diff(times).tolist()]
+    steps = [1.0] if times is None else times
     span = sum(map(abs, steps))
     is_trivial = X.n_cols == 0 or op.shape[0] == 0 or span == 0
     hermitian = None if is_trivial else recognised(given.A)
@@ -115,7 +115,8 @@ def expm_multiply(
         blocks = _by_chebyshev(exponential, steps, X)
         info = described(exponential)
     else:
-        taylor, blocks = Taylor(given.A, traceA, X), []
+        trace = None if traceA is None else complex(traceA) / given.A.factor
+        taylor, blocks = Taylor(given.A, trace, X), []
         for step in steps:
             X = taylor.apply(step, X)
             blocks.append(X)
@@ -129,18 +130,15 @@ def expm_multiply(
     return (results, info) if return_info else results
 
 
-def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> RealArray | None:
-    """Form the times of a call; None for the time 1 alone."""
+def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> list[float] | None:
+    """Form the first time of a call and all steps; None for the time 1 alone."""
     if start is None and stop is None and num is None and endpoint is None:
         return None
-    first, last = (
-        real(name, value, "a finite number", math.isfinite)
-        for name, value in (("start", start), ("stop", stop))
-    )
+    first, last = (real(*end, "a finite number", math.isfinite) for end in (("start", start), ("stop", stop)))
     count = 50 if num is None else integer("num", num, 0)
     if count < 2:
         raise OptionError(f"num: got {num!r}; at least two time points are required.")
-    return np.linspace(first, last, count, endpoint=True if endpoint is None else bool(endpoint))
+    return [first] + [(last - first) / (count - (endpoint is None or bool(endpoint)))] * (count - 1)
 
 
 def _by_chebyshev(exponential: Exponential, steps: list[float], X: BlockVector) -> list[BlockVector]:
@@ -171,17 +169,19 @@ def described(exponential: Exponential) -> dict[str, Any]:
 
 def _delivered(given: Operands, blocks: list[BlockVector], *, is_one: bool) -> Any:
     """Return results in the kind, shape and type of a call."""
-    is_real = given.A.operator.dtype.kind == "f" and given.B.dtype.kind == "f" and not np.imag(given.A.factor)
-    if is_real:  # of a skew-symmetric matrix
-        blocks = [
-            BlockVector(block.array.real, copy=True, layout=block.layout)
-            if block.dtype.kind == "c"
-            else block
-            for block in blocks
-        ]
+    kinds = given.A.operator.dtype.kind, given.B.dtype.kind
+    is_real = kinds == ("f", "f") and not np.imag(given.A.factor)
+    for k, block in enumerate(blocks):
+        if is_real and block.dtype.kind == "c":  # of a skew-symmetric matrix
+            blocks[k] = BlockVector(block.array.real, copy=True, layout=block.layout)
+        elif not is_real and block.dtype.kind != "c":  # at t = 0
+            blocks[k] = in_precision(block, np.result_type(block.dtype, np.complex64))
     rows = given.rows(blocks)
     if is_one:
         return given.share(rows[0]) if given.A.operator.layout is None else rows[0]
     if given.A.operator.layout is not None:
         return rows
-    return given.share(array_namespace(rows[0]).stack(rows))
+    whole = array_namespace(rows[0]).empty((len(rows), *rows[0].shape), rows[0].dtype)
+    for k, row in enumerate(rows):
+        whole[k] = row
+    return given.share(whole)

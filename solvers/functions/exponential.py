@@ -19,7 +19,7 @@ from .polynomial import Polynomials
 
 # Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
 # are relative to the largest.
-LEAST_RATIO = 1e-3
+LEAST_RATIO = 0.02
 FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more than estimates save
 MOST_SERIES = 16  # times for which coefficients are kept
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
@@ -33,10 +33,11 @@ def recognised(matrix: Matrix) -> tuple[complex, Operator, Any] | None:
     op = matrix.operator
     if matrix.is_linear_operator and op.shape[0] < FEW_ROWS:
         return None
-    phase, _ = phase_of(op)
+    phase = 1 if op.is_hermitian else phase_of(op)
     if phase is None:
         return None
     if phase == 1:
+        op.is_hermitian = True
         return complex(matrix.factor), op, matrix.entries
     if matrix.entries is None:
         return complex(matrix.factor) * phase, op.affine(1 / phase, 0), None

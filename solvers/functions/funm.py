@@ -110,7 +110,8 @@ def funm_multiply(
         if np.imag(given.A.factor):
             raise OptionError("A is not Hermitian: its eigenvalues are imaginary; give the Hermitian matrix.")
         op = op.affine(given.A.factor.real, 0)
-    op.check_hermitian()
+    if not op.is_hermitian:
+        op.check_hermitian()
     info: dict[str, Any] = {"method": "none", "degree": 0, "products": 0, "columns": 0, "error_bound": 0.0}
     if op.shape[0] == 0 or X.n_cols == 0:
         result = X.copy()

@@ -8,11 +8,9 @@ columns; unit vectors are not taken twice, which ends the iteration as well.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 import numpy as np
 
-from blockvec import BlockVector, array_namespace
+from blockvec import BlockVector, Operator, array_namespace
 
 from ..blocks import to_host
 
@@ -20,22 +18,14 @@ WIDTH = 2  # columns of an estimate
 MOST_ITERATIONS = 5
 
 
-class Product(Protocol):
-    """A product with a block: a matrix, or its adjoint."""
-
-    def apply(self, X: Any, /) -> Any:
-        """Multiply a block."""
-        ...
-
-
-def power_norm(A: Product, adjoint: Product | None, like: BlockVector, power: int) -> float:
+def power_norm(A: Operator, adjoint: Operator | None, like: BlockVector, power: int) -> float:
     """Estimate ``||A^p||_1`` from below, mostly within a factor of 3.
 
     Without an adjoint the columns are random signs, whose images are a poorer estimate.
 
     Parameters
     ----------
-    A, adjoint : Product
+    A, adjoint : Operator
     like : BlockVector
         A block without columns that A is applied to.
     power : int
@@ -68,7 +58,7 @@ def power_norm(A: Product, adjoint: Product | None, like: BlockVector, power: in
     return best
 
 
-def powered(A: Product, X: Any, power: int) -> Any:
+def powered(A: Operator, X: BlockVector, power: int) -> BlockVector:
     """Compute A^p X."""
     for _ in range(power):
         X = A.apply(X)

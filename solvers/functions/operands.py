@@ -207,8 +207,8 @@ def _in_range(block: BlockVector) -> int:
     return exponent
 
 
-def phase_of(A: Operator) -> tuple[complex | None, float]:
-    """Find the phase c with A = c H for a Hermitian H, and a lower bound of ``||A||``.
+def phase_of(A: Operator) -> complex | None:
+    """Find the phase c with A = c H for a Hermitian H.
 
     For two random vectors X, the matrix K = X^H A X is c times a Hermitian one exactly if K = c^2 K^H.
     Returns None for an A that is not. One that is not passes with a probability of about 1e-10, as in
@@ -230,10 +230,9 @@ def phase_of(A: Operator) -> tuple[complex | None, float]:
     K, images = G[:2, 2:], norms[2:]
     square = complex((K * K.T).sum())
     if not images.any():
-        return 1, 0.0
+        return 1
     c = cmath.sqrt(square / abs(square)) if square else 1
     c = next((unit for unit in (1, 1j) if min(abs(c - unit), abs(c + unit)) < SAME_PHASE), c)
     scales = np.maximum.outer(norms[:2], norms[:2]) * images.max()
     difference = (np.abs(K - c**2 * K.conj().T) / scales).max()
-    found = c if difference <= NOT_HERMITIAN * np.finfo(A.dtype).eps else None
-    return found, float((images / norms[:2]).max())
+    return c if difference <= NOT_HERMITIAN * np.finfo(A.dtype).eps else None

@@ -13,6 +13,7 @@ steps in which the series has not converged are halved.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from typing import Any
@@ -24,7 +25,7 @@ from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads
 from ..blocks import ColumnBlock, to_host
-from .norms import WIDTH, Product, power_norm
+from .norms import WIDTH, power_norm
 from .operands import Matrix, fixed
 from .polynomial import as_block, as_real, by_columns
 from .recurrence import add_multiple
@@ -70,8 +71,7 @@ class Taylor:
     """
 
     def __init__(self, matrix: Matrix, trace: complex | None, X: BlockVector) -> None:
-        self._matrix, self._factor = matrix, matrix.factor
-        self._operator, self._entries = matrix.operator, matrix.entries
+        self._factor, self._operator, self._entries = matrix.factor, matrix.operator, matrix.entries
         self.steps = self.columns = self.degree = 0
         self._like, n = X.like(0, dtype=np.result_type(X.dtype, matrix.operator.dtype)), X.n_global
         if trace is None:
@@ -84,10 +84,8 @@ class Taylor:
             trace = self._trace()
         mean = complex(trace) / n
         self._shift: Any = mean.real if mean.imag == 0 else mean
-        self._shifted: Operator | None = None  # without the mean, for estimates of norms
         self._scaled: dict[complex, Operator] = {}
         self._norms: dict[int, float] = {}
-        self._adjoint: tuple[Product | None] | None = None
         self._plans: dict[complex, tuple[int, int]] = {}
 
     def apply(self, t: float, X: BlockVector) -> BlockVector:
@@ -146,13 +144,17 @@ class Taylor:
         is_near, is_vector = False, isinstance(B, ColumnBlock) and B.shape[1] == 1
         add = A.vector_adder() if is_vector and B.dtype == A.dtype else None
         for j in range(1, degree + 1):
-            if add is not None:
-                following.array.fill(0)
-                add(term.array[:, 0], following.array[:, 0])
+            coefficient *= scale / j
+            if F.device != "cpu":
+                A.apply(term, out=following, z=F, eta=coefficient)  # in one pass
             else:
-                A.apply(term, out=following)
-            term, following, coefficient = following, term, coefficient * scale / j
-            add_multiple(F, coefficient, term)
+                if add is not None:
+                    following.array.fill(0)
+                    add(term.array[:, 0], following.array[:, 0])
+                else:
+                    A.apply(term, out=following)
+                add_multiple(F, coefficient, following)
+            term, following = following, term
             self.steps, self.columns = self.steps + 1, self.columns + B.shape[1]
             if j % BETWEEN_LOOKS and j < degree and not is_near:
                 continue
@@ -196,19 +198,20 @@ class Taylor:
     @property
     def _is_sure(self) -> bool:
         """Whether norms are those of entries, or estimated with an adjoint."""
-        return self._entries is not None or self._adjoint_product is not None
+        return self._entries is not None or self._adjoint is not None
 
-    @property
-    def _adjoint_product(self) -> Product | None:
-        if self._adjoint is None:
-            if self._like.layout is not None:  # unit vectors at the largest rows of all processes
-                return None
-            try:
-                adjoint = self._operator.H
-                self._adjoint = (adjoint.affine(1, np.conj(self._shift).item()) if self._shift else adjoint,)
-            except OptionError:  # a function, or a linear operator that has none
-                self._adjoint = (None,)
-        return self._adjoint[0]
+    @functools.cached_property
+    def _shifted(self) -> Operator:
+        """A - mu I, for estimates of norms."""
+        return fixed(self._operator, 1, self._shift) if self._shift else self._operator
+
+    @functools.cached_property
+    def _adjoint(self) -> Operator | None:
+        """The adjoint of A - mu I; None for split rows, whose largest ones are not known to all processes."""
+        try:
+            return None if self._like.layout is not None else self._shifted.H
+        except OptionError:  # a function, or a linear operator that has none
+            return None
 
     def _norm(self, power: int) -> float:
         """Return the norm of a power of A - mu I, estimated unless the entries give it."""
@@ -216,9 +219,7 @@ class Taylor:
             if power == 1 and self._entries is not None:
                 self._norms[1] = _one_norm(self._entries, self._shift)
             else:
-                if self._shifted is None:
-                    self._shifted = fixed(self._operator, 1, self._shift) if self._shift else self._operator
-                found = power_norm(self._shifted, self._adjoint_product, self._like, power)
+                found = power_norm(self._shifted, self._adjoint, self._like, power)
                 self._norms[power] = found if self._is_sure else found * UNSURE**power
         return self._norms[power]
 

@@ -16,6 +16,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from blockvec import (
     BlockVector,
     as_operator,
+    evolve,
     expm_multiply,
     funm_multiply,
     funm_multiply_krylov,
@@ -29,6 +30,7 @@ from solvers.functions.coefficients import exponential, interpolation
 from solvers.functions.exponential import Exponential
 from tests.array_libraries import LIBRARIES, library
 from tests.contract.blocks import host, on
+from tests.pretended_gpu import pretended_gpu
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 UNIT = {"f": 6e-8, "d": 1.1e-16, "F": 6e-8, "D": 1.1e-16}
@@ -286,6 +288,25 @@ def test_blocks_of_a_gpu_stay_there(dtype: str) -> None:
         lambda X: -2j * chain.apply(X).array, on("gpu", psi), device="gpu", dtype="complex128"
     )
     assert_near(found, expm_multiply(-2j * models.model("xxz:sites=12,up=6"), psi), 1e-13)
+
+
+def test_a_gpu_computes_the_same_and_compiles_nothing_beside_blockvecs_kernels() -> None:
+    rng, A = np.random.default_rng(13), models.laplace2d(n=8)
+    C = sp.csr_array(rng.standard_normal((64, 64)) / 5)
+    B = rng.standard_normal((64, 4)) + 1j * rng.standard_normal((64, 4))
+    with pretended_gpu() as watched:
+        watched.compiled.clear()
+        states = evolve(as_operator(A, device="gpu"), B, np.arange(1, 7) * 9.0)
+        found = [
+            (expm_multiply(-2j * A, B, device="gpu"), scipy.linalg.expm(-2j * A.toarray()) @ B),
+            (expm_multiply(-0.5 * A, B, 0, 2, 3, device="gpu")[-1], scipy.linalg.expm(-A.toarray()) @ B),
+            (list(states)[-1][1], scipy.linalg.expm(-54j * A.toarray()) @ B),  # by recorded steps
+            (funm_multiply(np.cos, A, B, tol=1e-13, device="gpu"), scipy.linalg.cosm(A.toarray()) @ B),
+        ]
+        assert not watched.compiled
+        found.append((expm_multiply(C, B, device="gpu"), scipy.linalg.expm(C.toarray()) @ B))
+        for one, expected in found:
+            assert_near(one, expected, 1e-12)
 
 
 # --- other functions ----------------------------------------------------------------------------------
