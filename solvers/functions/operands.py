@@ -197,7 +197,7 @@ def _in_range(block: BlockVector) -> int:
         return 0
     xp = array_namespace(block.array)
     parts = (block.array.real, block.array.imag)
-    largest = max(float(abs(part).max(initial=0)) if part.size else 0.0 for part in parts)
+    largest = max(float(abs(part).max()) if part.size else 0.0 for part in parts)
     largest = largest_of(block.layout, largest)
     if not math.isfinite(largest) or not bool(xp.isfinite(block.array).all()):
         raise OptionError("B holds NaN or Inf; give finite vectors.")

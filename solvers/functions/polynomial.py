@@ -12,6 +12,7 @@ the sum begins again with wider bounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -33,6 +34,15 @@ GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; 
 WIDER = (0.02, 0.1, 0.5, 2.0, 10.0)  # shares of the half width by which bounds move outwards, one by one
 MOST_COLUMNS = 4  # of a block on the host up to which products by columns take less time
 MOST_RECORDED_SERIES = 4  # each keeps its launches
+
+
+@dataclass
+class _Calls:
+    """The calls for the same series so far, and their recorded groups of steps by the first step."""
+
+    series: Sequence[Series]  # whose identity is that of the coefficients in the recordings
+    count: int = 0
+    recorded: dict[int, Callable[[], object]] = field(default_factory=dict)
 
 
 class Polynomials:
@@ -57,7 +67,7 @@ class Polynomials:
         self._doubled: Any = None
         self._work: tuple[Any, list[Any]] | None = None
         self._recorder: Recorder | None = None
-        self._calls: dict[Any, list[Any]] = {}  # by coefficients: their number, or recorded groups of steps
+        self._calls: dict[Any, _Calls] = {}  # by series
 
     def sums(
         self, series_of: Callable[[SpectralBounds], Sequence[Series]], X: BlockVector
@@ -137,8 +147,8 @@ class Polynomials:
             half_width = self.bounds.half_width or max(map(abs, self.bounds)) or 1.0
             self._doubled = fixed(self.operator, 2 / half_width, self.bounds.centre)
         steps, degree = Recurrence(self._doubled, Y, out), len(rows[0])
-        calls = self._calls.setdefault(tuple(map(id, series)), [0, series, {}])
-        calls[0] += 1
+        calls = self._calls.setdefault(tuple(map(id, series)), _Calls(series))
+        calls.count += 1
         if len(self._calls) > MOST_RECORDED_SERIES:
             self._calls.pop(next(iter(self._calls)))
         limits = GROWTH * norms
@@ -153,16 +163,14 @@ class Polynomials:
                 return False
         return True
 
-    def _group(
-        self, steps: Recurrence, rows: list[list[complex]], totals: list[Any], calls: list[Any]
-    ) -> None:
+    def _group(self, steps: Recurrence, rows: list[list[complex]], totals: list[Any], calls: _Calls) -> None:
         """Take a group of steps; on a GPU their launches are recorded where they are repeated."""
-        if calls[0] > CALLS_BEFORE_RECORDING and self._recorder is None:
+        if calls.count > CALLS_BEFORE_RECORDING and self._recorder is None:
             self._recorder = recorder_for(cast(Any, self.operator), cast(Any, steps.current))
-        if calls[0] <= CALLS_BEFORE_RECORDING or self._recorder is None:
+        if calls.count <= CALLS_BEFORE_RECORDING or self._recorder is None:
             steps.add(rows, totals)
             return
-        recorded, begin = calls[2], steps.taken
+        recorded, begin = calls.recorded, steps.taken
         with self._recorder:
             if begin not in recorded:
                 recorded[begin] = self._recorder.record(steps.again(rows, totals))
