@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .problem import IterationOptions, Problem
 
 INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
+STEP_VECTORS = 8  # vectors that a step of a single column moves beside the matrix
 NEARLY_FULL = 4  # n^2 / nonzeros: matrices with fewer zeros fill in; random matrices, see docs/theory
 INNER_CALLS = 8  # products per outer iteration of Jacobi-Davidson, at least: its number of inner steps
 PATIENCE = 2  # times the cost of dense LAPACK and a second: limit of a method that was asked for

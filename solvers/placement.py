@@ -12,7 +12,7 @@ from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
 from .blocks import Operator
-from .costs import dense_is_faster
+from .costs import STEP_VECTORS, dense_is_faster
 from .runtime.memory import require_memory
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ QUICK_S = 8.0  # s, predicted
 MOST_ROWS = 300_000  # rows of a matrix that is copied for this prediction, up to three times too high
 MOST_ENTRIES = 5_000_000  # entries of the same
 FOREST = 3  # elements per row of matrices without cycles in their graphs, at most
-STEP_VECTORS = 8  # vectors that a step moves beside the matrix
 # Real entries of a matrix and these vectors up to which steps on the host take less time than the launches of
 # their kernels on a GPU.
 HOST_WORK = 40_000  # entries

@@ -102,6 +102,8 @@ class Plan:
         The form in which the problem is solved.
     stages : tuple of Stage
         In the order in which they may run.
+    options : IterationOptions or None
+        All sizes of the first iteration; None where the form of the problem decides about them.
     """
 
     n: int
@@ -110,6 +112,7 @@ class Plan:
     home: str | None
     transformation: str
     stages: tuple[Stage, ...]
+    options: IterationOptions | None = None
 
     def has(self, name: StageName) -> bool:
         """Check whether a stage may run."""
@@ -117,7 +120,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain numbers, lists and text, ready for JSON."""
-        return {**asdict(self), "stages": [asdict(stage) for stage in self.stages]}
+        shown = {name: getattr(self, name) for name in ("n", "k", "device", "home", "transformation")}
+        return {**shown, "stages": [asdict(stage) for stage in self.stages]}
 
     def __str__(self) -> str:
         pairs = "all eigenpairs in the interval" if self.k is None else f"{self.k} eigenpairs"
@@ -158,7 +162,7 @@ def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
     A, M, is_given = call.A, call.M, call.OPinv is not None
     if problem.n_locked >= n:
         raise ShapeError(f"orthogonal_to has {problem.n_locked} columns for {n} rows; give fewer.")
-    form = "without a transformation"
+    form, options = "without a transformation", None
     if call.interval is not None:
         stages = _interval_stages(problem, A, M)
         form = "by counts of eigenvalues" if stages[0].name == "slices" else form
@@ -170,7 +174,8 @@ def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
             stages = _transformed_stages(problem, A, M, is_shifted=is_shifted, is_given=is_given)
         else:
             form = form if sigma is None else f"around {sigma:g} without factors"
-            stages = _plain_stages(problem, A)
+            options = choose_options(problem)
+            stages = _plain_stages(problem, A, options)
     if call.predicted_s is not None:
         seen = "16 steps see values on one side of sigma only"
         first = Stage("end", "lanczos", "the nearest values are those of an end", seen)
@@ -180,7 +185,7 @@ def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
         stages.append(_dense_stage(problem, f"n = {n} is few", "that fails, or takes longer"))
     k = problem.k if call.interval is None else None
     device = "cpu" if placement.is_on_host else op.device
-    return Plan(n, k, device, placement.home, form, tuple(stages))
+    return Plan(n, k, device, placement.home, form, tuple(stages), options)
 
 
 def _may_factorise(problem: Problem, A: Any, M: Any) -> bool:
@@ -190,9 +195,9 @@ def _may_factorise(problem: Problem, A: Any, M: Any) -> bool:
     return is_free and are_explicit
 
 
-def _plain_stages(problem: Problem, A: Any) -> list[Stage]:
+def _plain_stages(problem: Problem, A: Any, options: IterationOptions) -> list[Stage]:
     """List the stages of a problem without a transformation."""
-    stages, op = _iterations(problem), problem.operator
+    stages, op = _iterations(problem, options), problem.operator
     ends = ("SA", "LA") if problem.which == "BE" else (problem.which,)
     iterates = stages[0].method in ("lanczos", "filter") and problem.target is None
     by_lapack = problem.may_be_dense and is_full(op)  # eigenvalues take as long as some shifts
@@ -209,7 +214,8 @@ def _transformed_stages(problem: Problem, A: Any, M: Any, *, is_shifted: bool, i
     dtype = np.dtype(np.promote_types(op.dtype, getattr(M, "dtype", None) or op.dtype))
     described: Any = DescribedOperator(problem.n, None, dtype, op.device)
     width = FACTOR_WIDTH if is_shifted and not is_given else 0
-    stages = _iterations(replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width))
+    inside = replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width)
+    stages = _iterations(inside, choose_options(inside))
     if is_shifted:
         why = "each step is a solve" if is_given else "each step solves by factors"
         return [replace(stages[0], why=why) if stages[0].method == "lanczos" else stages[0]]
@@ -247,9 +253,8 @@ def _interval_stages(problem: Problem, A: Any, M: Any) -> list[Stage]:
     return [Stage("iterate", "filter", "nothing is factorised")]
 
 
-def _iterations(problem: Problem) -> list[Stage]:
+def _iterations(problem: Problem, options: IterationOptions) -> list[Stage]:
     """List the stages of a problem as it is: an iteration, or dense LAPACK."""
-    options = choose_options(problem)
     if options.method == "dense":
         return [_dense_stage(problem, options.why)]
     first = Stage(

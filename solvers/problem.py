@@ -221,5 +221,5 @@ class IterationOptions:
     why: str = ""  # reason for the method
     most_calls: float = math.inf  # calls of the operator after which the run ends as "costly"
     # Whether another method takes less time than so many calls so far, or than so many expected in all.
-    is_outpaced: Callable[[float, float], bool] = lambda calls, expected: False
+    is_outpaced: Callable[[float, float], bool] | None = None
     mixes: bool = False  # whether the polynomial may be one of a copy of A in single precision

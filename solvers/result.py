@@ -18,7 +18,7 @@ from blockvec.interchange import ArrayKind, native
 from blockvec.system.frozen import frozen
 
 from .blocks import RealArray, columns_of, to_host
-from .iterations.rayleigh_ritz import clusters
+from .iterations.rayleigh_ritz import SAME_VALUE, clusters
 from .iterations.run import Counts
 from .problem import IterationState, Problem, Stop, Verification, excess
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from .planning import Plan
 
-SAME_VALUE = 10.0  # values within this many residual limits are shown as copies of one eigenvalue
 HEADER = "eigenvalue", "residual", "/ limit", "copies"
 DECIDED = {Verification.PROVED: " (proved)", Verification.SEARCHED: " (checked)", Verification.NOT_NEEDED: ""}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,11 @@ from blockvec.system.frozen import frozen
 
 from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
-from .costs import INDEX_BYTES, Rival, dense_is_faster, most_calls, product_s, rates, step_s
+from .costs import INDEX_BYTES, Rival, dense_is_faster, product_s, rates, step_s
 from .iterations.filter import (
     FEW_PAIRS,
     PAIR,
+    PAYING_DEGREE,
     can_convert,
     choose_degree,
     copy_bytes,
@@ -34,13 +34,10 @@ from .stages.dense import dense_bytes
 MAX_RESTARTS = 5000  # restarts of Lanczos: documented
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 SINGLE_STEPS = 32  # steps of single columns: with 20 hard problems take up to twice as many, more save few
-SINGLE_PAIRS = 128  # pairs: for more, blocks of four find more copies; 50 to 100 took half to nine tenths
-FEW_COSTLY_PAIRS = 50  # pairs: narrow blocks of solves up to here; a search for copies of more takes long
-FEW_INVERSE_PAIRS = 5  # pairs: the same with a given inverse, of which one column may cost as much as four
+FEW_INVERSE_PAIRS = 5  # pairs: narrow blocks up to here with an inverse that may solve for four as for one
 # Basis of a function of a GPU that takes twice as many steps between restarts. Nine matrices of 3000 to 1.3
 # million rows took .4 to 1.0 of the time with it.
 FUNCTION_BYTES = 1 << 30  # bytes
-MIN_DEGREE = 6  # degree: below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
 LEAST_STEPS = 8  # steps: of a large block for which a basis needs room
 SHORT_ROWS = 1 << 17  # rows of columns up to which blocks on the host are column-major
 SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
@@ -59,8 +56,7 @@ def choose_options(problem: Problem) -> IterationOptions:
     maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)
-    options = IterationOptions(b, ncv, maxiter, degree, method, why)
-    return replace(options, most_calls=most_calls(problem, options), is_outpaced=outpaced(problem, options))
+    return IterationOptions(b, ncv, maxiter, degree, method, why)
 
 
 def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, int, str]:
@@ -73,9 +69,9 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
     if method == "dense" and problem.checkpoint is not None:
         raise OptionError("checkpoint: not available with method='dense'; use method='lanczos'.")
     if method == "auto" and problem.precision == "mixed":
-        return "filter", max(choose_degree(*cost), MIN_DEGREE), "precision='mixed' asks for it"
+        return "filter", max(choose_degree(*cost), PAYING_DEGREE), "precision='mixed' asks for it"
     if method != "auto":
-        degree = max(choose_degree(*cost), MIN_DEGREE) if method == "filter" else 1
+        degree = max(choose_degree(*cost), PAYING_DEGREE) if method == "filter" else 1
         return method, degree, problem.method_why
     for name in ("preconditioner", "jd_options"):
         if getattr(problem, name) is not None:
@@ -85,7 +81,7 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
     if problem.target is not None:
         return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
     degree = choose_degree(*cost)
-    if degree < MIN_DEGREE:
+    if degree < PAYING_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
     return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
 
@@ -100,11 +96,11 @@ def why_dense(problem: Problem) -> str | None:
     return dense_is_faster(problem.n, problem.k, problem.operator.device, rival)
 
 
-def outpaced(problem: Problem, options: IterationOptions) -> Callable[[float, float], bool]:
-    """Return the check whether an iteration takes longer than its successor, both predicted."""
+def outpaced(problem: Problem, options: IterationOptions) -> Callable[[float, float], bool] | None:
+    """Return the check whether an iteration takes longer than its successor, both predicted; or None."""
     successor = problem.successor
     if successor is None:
-        return lambda calls, expected: False
+        return None
     share, least_s, others_s = successor.share, successor.least_s, functools.cache(successor.seconds)
     op, is_single = problem.operator, options.block_size == 1
     b = filter_width(problem.k) if is_single and options.method == "filter" else options.block_size
@@ -141,21 +137,22 @@ def _width_of_steps(problem: Problem) -> int:
     Four columns at a time halve the cost per column against one, and cost a tenth more columns as long as a
     restart leaves room for a dozen steps. Eight are cheaper still, on a GPU by half, and leave no copies of
     lattices' values of multiplicity six to search for. Single short columns on the host need two thirds of
-    those of blocks, and hardly any orthogonalisation: mostly half to nine tenths of the time. Solves with
-    SuperLU's factors take as long for each column of two as of four, and blocks of two need two thirds of the
-    columns of blocks of four up to 20 pairs, nine tenths for 50.
+    those of blocks, and hardly any orthogonalisation: mostly half to nine tenths of the time, also for 150 to
+    250 pairs. Solves with SuperLU's factors take as long for each column of two as of four, and blocks of two
+    need two thirds of the columns of blocks of four up to 20 pairs, nine tenths for 50; 70 to 90 pairs take
+    as long with both.
     """
     op, k = problem.operator, problem.k
     filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
     is_plain = _start_width(problem) <= PAIR and not filters
-    few = FEW_COSTLY_PAIRS if problem.solve_width else FEW_INVERSE_PAIRS
-    if problem.has_costly_steps and op.device == "cpu" and is_plain and k <= few:
+    is_costly_here = problem.has_costly_steps and op.device == "cpu" and is_plain
+    if is_costly_here and (problem.solve_width or k <= FEW_INVERSE_PAIRS):
         return min(k, problem.solve_width or PAIR)  # only copies of wanted values change the result
     is_cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
     b = 8 if k >= 8 and is_cheap else 4 if k >= 4 else 2
     if problem.has_costly_steps or not has_short_columns(problem):
         return b
-    if is_plain and problem.locked is None and k <= SINGLE_PAIRS:
+    if is_plain and problem.locked is None:
         return 1
     return min(k, PAIR) if is_plain and k <= FEW_PAIRS else min(b, 4)
 

@@ -15,14 +15,12 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, on_host
 from ..blocks import Block, Operator
+from ..costs import fits_dense
 from ..iterations.rayleigh_ritz import FLOOR
-from ..iterations.spectrum import sketch_of
-from ..transform.spectral_map import Norms
+from ..transform.spectral_map import Norms, norm_of
 from .gram import gram_factor
 
 BEYOND, FURTHER, MOVES = 2.0, 30.0, 9  # first distance of a count from an end, in rounding errors; growth
-DENSE_ROWS = 3000  # up to here a dense factorisation with pivoting counts where a sparse one cannot
-NORM_STEPS = 10  # of Lanczos, for norms: they need one digit
 
 
 @frozen
@@ -74,8 +72,7 @@ class Pencil:
             A = A.astype(dtype)
             operator = as_operator(A, device=operator.device)
         factors = Factorization(A, M, device=operator.device)
-        size = sketch_of(operator, NORM_STEPS).norm if norm is None else norm
-        mass_size = 1.0 if mass is None else sketch_of(mass, NORM_STEPS).norm
+        size, mass_size = norm_of(operator) if norm is None else norm, norm_of(mass)
         return cls(operator, mass, (A, M), factors, Norms(size, mass_size, mass_size), rank)
 
     def apply(self, X: Block, out: Block | None = None) -> Block:
@@ -97,7 +94,7 @@ class Pencil:
         # A value nearer than that could be computed on the wrong side.
         if self.factors.is_singular or self.factors.nearest <= FLOOR * np.finfo(self.A.dtype).eps / 2:
             return None
-        if self.factors.inertia is None and self.A.shape[0] <= DENSE_ROWS:
+        if self.factors.inertia is None and fits_dense(self.A):  # with pivoting
             return self._dense_count(sigma)
         return self.factors.inertia
 

@@ -20,11 +20,11 @@ from ..blocks import Array
 from ..functions.recurrence import Recurrence
 from ..iterations.spectrum import Sketch, sketch_spectrum
 from .gram import Factor
+from .shifted import INVERSE
 
 STEPS, MOST_STEPS = 40, 320  # of Lanczos, for the bounds of the spectrum
 MARGIN = 0.05  # relative distance of the interval from the bounds
 MOST_DEGREE = 2000
-INVERSE = 1e-3  # relative residual of a random vector above which Minv is no inverse of M
 
 
 def root_factor(M: Operator, Minv: Operator | None = None) -> Factor:

@@ -12,6 +12,7 @@ from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array, to_host
+from ..result import SingularError
 
 Solve = Callable[[Array], Array]
 
@@ -19,15 +20,11 @@ Solve = Callable[[Array], Array]
 # that rounding errors of solves, which grow with the inverse of the distance, leave digits.
 FIRST_MOVE = 1e4
 MOVES, FURTHER = 8, 30.0  # number of changes, and their growth
-INVERSE = 1e-3  # relative residual of a random vector above which OPinv is no inverse
+INVERSE = 1e-3  # relative residual of a random vector above which OPinv, or Minv, is no inverse
 ACCURATE = 100.0  # u (||A|| + |sigma| ||M||) ||x||: residuals of accurate solves with a given inverse
 EXPLAINED = 1e4  # u of the same: residuals that rounding errors next to an eigenvalue may have
 REFINEMENTS = 3  # steps of refinement of a given inverse at most
 FASTER = 0.1  # share to which each of them must reduce residuals
-
-
-class SingularError(OptionError):
-    """Error for an A - sigma M that is singular for all sigma."""
 
 
 @frozen

@@ -99,8 +99,9 @@ class Iteration(Run, ABC):
     def costly(self) -> str:
         """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""
         calls, options = self.counts.block_applications - self.filter_calls, self.options
-        is_costly = calls > options.most_calls or options.is_outpaced(calls, self.expected_calls)
-        return "costly" if is_costly else ""
+        outpaced = options.is_outpaced
+        is_outpaced = outpaced is not None and outpaced(calls, self.expected_calls)
+        return "costly" if is_outpaced or calls > options.most_calls else ""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""

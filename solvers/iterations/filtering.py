@@ -35,7 +35,7 @@ import numpy as np
 from ..blocks import Block
 from ..problem import IterationState, excess
 from ..transform.fold import FoldedOperator
-from .chebyshev import ChebyshevOperator, recorder_for, steps_within_leak
+from .chebyshev import ChebyshevOperator, recorder_for
 from .filter import (
     LEAST_DEGREE,
     LEAST_GROWTH,
@@ -86,7 +86,6 @@ UNFORESEEN = 10.0  # ratio of the spread to the planned one above which the sket
 PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
-LEAK = 1e-3  # relative size of components along locked eigenvectors at which they are projected out again
 
 
 @dataclass
@@ -152,23 +151,8 @@ class Filtering:
         operator = ChebyshevOperator(
             *(self._single() if self.state.is_mixed else loop.operator, filter, loop.locked, recorder),
             matrix=loop.operator,
-            project_every=self._steps_between_projections(filter),
         )
         return BlockKrylov(operator, buffer, loop.krylov.n_locked, size, loop.rng, loop.counts, filter.degree)
-
-    def _steps_between_projections(self, filter: Filter) -> int:
-        """Return the steps in which components along locked eigenvectors, initially their errors, stay small.
-
-        Other locked columns, those of a caller, are projected out after each step.
-        """
-        loop, values = self.loop, self.problem.deflated
-        if not len(values):
-            return 1
-        centre = (filter.low + filter.edge) / 2
-        above = np.abs(ranking_key(values, loop.which) - centre) - filter.half_width
-        unit = UNIT if self.state.is_mixed else self.problem.tolerance.unit
-        steps = steps_within_leak(LEAK, above, loop.limits(values), filter.half_width, unit)
-        return int(min(filter.degree, steps))
 
     def excess(self, filter: Filter, ritz: Ritz) -> float:
         """Predict from the residuals of the filter the largest one of A, relative to its limit.
@@ -339,8 +323,7 @@ class Filtering:
         damping = min(SURPLUS * worst, MOST_DAMPING)
         degree = math.ceil(math.acosh(max(damping, 1.0)) / growth * filter.degree)
         refining = replace(filter, degree=max(degree + degree % 2, LEAST_DEGREE))
-        every = self._steps_between_projections(refining)
-        operator = ChebyshevOperator(loop.operator, refining, loop.locked, project_every=every)
+        operator = ChebyshevOperator(loop.operator, refining, loop.locked)
         for begin in range(0, k, b):
             part = start[:, begin : begin + b]
             loop.counts.apply(part.shape[1], operator.degree)

@@ -293,13 +293,18 @@ class BlockKrylov:
         self, into: Block, block: Block, scale: float | None, first: Any
     ) -> Orthogonalized:
         """Orthogonalise a block against the basis and write it to columns behind [V Q]."""
-        basis, new = self.filled_basis(), into.shape[1]
-        if basis.shape[1] + new > block.n_global:  # zero columns, too, would take room
-            basis = self.basis
-        is_there = into is block
+        new, filled, is_there = into.shape[1], self.n_locked + self.m + self.w, into is block
         behind = None if is_there or self._is_ragged else into  # which are zeros of the basis until then
         result = orthogonalize(
-            block, basis, M=self.M, scale=scale, first=first, max_rank=new, into=behind, rng=self.rng
+            block,
+            self.filled_basis(),
+            M=self.M,
+            scale=scale,
+            first=first,
+            filled=filled,
+            max_rank=new,
+            into=behind,
+            rng=self.rng,
         )
         if behind is None and not is_there:
             into[:, :] = block[:, :new]

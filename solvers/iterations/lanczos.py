@@ -21,7 +21,7 @@ from ..blocks import (
     to_host,
     width_padding,
 )
-from ..costs import steps_of_a_look
+from ..costs import STEP_VECTORS, steps_of_a_look
 from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
@@ -32,13 +32,9 @@ from .partial import MOST_LOSS
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .verification import Found
 
-# Without the pace, by the cost of looks alone, 25 easy problems take 1.22 times as long.
-EAGERNESS = 0.8  # share of the columns that the pace of residuals predicts, after which to look again
-# Shares of the basis beyond the wanted vectors that a restart keeps; a filter needs room for products with A.
-KEPT, KEPT_FILTERED = 0.3, 0.25
+KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
 LOOK_WORK = 1 << 18  # elements that steps of single columns read in the time of a look
-STEP_VECTORS = 8  # vectors that such a step reads, beside the matrix
 MOST_PUT_OFF = 8  # steps by which a look is put off at most: later ones would exceed what looks save
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
@@ -68,7 +64,8 @@ class Looks:
         passed, gained = columns - self._columns, self._digits - digits
         self._columns, self._digits = columns, digits
         if passed and math.isfinite(gained):
-            predicted = EAGERNESS * digits * passed / gained if gained > 0 else columns
+            # Without the pace, by the cost of looks alone, 25 easy problems take 1.22 times as long.
+            predicted = digits * passed / gained if gained > 0 else columns
             pause = max(pause, int(min(predicted, columns)))
         self.next = m + pause
 
@@ -277,7 +274,7 @@ class ThickRestart(Iteration):
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
         k, b = self.problem.k, self.block_size
         full = self.krylov.capacity - w
-        keep = k + int((KEPT if self.krylov.degree == 1 else KEPT_FILTERED) * (full - k))
+        keep = k + int(KEPT * (full - k))
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
@@ -432,11 +429,11 @@ class ThickRestart(Iteration):
         return is_over
 
     def _found(self, state: IterationState) -> Found:
+        k = self.problem.k
         return Found(
-            X=self.krylov.columns(0, len(self.theta)),
-            theta=self.theta,
-            residuals=self.estimates,
-            k=self.problem.k,
+            X=self.krylov.columns(0, k),
+            theta=self.theta[:k],
+            residuals=self.estimates[:k],
             which=self.which,
             limits=self._margins(state.eigenvalues),
             locked=self.locked,

@@ -24,10 +24,9 @@ import numpy as np
 from scipy.linalg import blas
 
 from ..blocks import Array, Block, summed
-from ..orthogonalization.factors import square
+from ..orthogonalization.factors import UNIT, square
 from ..orthogonalization.host_step import is_enough
 
-UNIT = float(np.finfo(np.float64).eps) / 2
 # Bounds of the permitted loss of orthogonality. Below the square root of UNIT projected matrices are right to
 # rounding; with hardly more than UNIT, every step would be one of full orthogonalisation.
 MOST_LOSS, LEAST_LOSS = 1e-9, 1e-12

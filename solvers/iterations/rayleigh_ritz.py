@@ -21,6 +21,7 @@ Selection = Literal["LA", "SA", "LM", "BE"]
 WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
 
 FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: the limit set by rounding
+SAME_VALUE = 10.0  # residual limits within which values may be copies of one eigenvalue
 SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copies to LAPACK's accuracy
 MOST_OBLIQUE = 1e-9  # angle of a rotation to first order: more would cost the orthogonality of close vectors
 UNTHREADED = 24  # rows of a projected matrix

@@ -117,11 +117,6 @@ class SearchSpace:
         return self.buffer.n_global - self.n_locked - self.m
 
     @property
-    def basis(self) -> Block:
-        """View of all orthonormal columns: [locked V]."""
-        return self.buffer[:, : self.n_locked + self.m]
-
-    @property
     def image(self) -> Block:
         """View of W."""
         return self._W[:, : self.m]
@@ -144,10 +139,9 @@ class SearchSpace:
     def extend(self, T: Block) -> None:
         """Append the directions of a block, up to the capacity; the block is overwritten."""
         width = min(T.shape[1], self.capacity - self.m, self.room)
-        begin, end = self.m, self.m + width
-        # Zero columns, too, take room in the whole space.
-        basis = self.buffer[:, : min(self.padded(self.n_locked + begin), T.n_global - width)]
-        result = orthogonalize(T, basis, max_rank=width, rng=self.rng)
+        begin, end, filled = self.m, self.m + width, self.n_locked + self.m
+        basis = self.buffer[:, : self.padded(filled)]
+        result = orthogonalize(T, basis, filled=filled, max_rank=width, rng=self.rng)
         self.columns(begin, end)[:, :] = T[:, :width]
         self.counts.reductions += result.reductions
         D = self.operator.apply(self.columns(begin, end).copy(), shift=self.tau)
@@ -164,8 +158,8 @@ class SearchSpace:
             self._W[:, begin:end] = D
             return
         scale = self.norm + abs(self.tau)
-        images = self._W[:, : min(self.padded(begin), D.n_global - width)]
-        result = orthogonalize(D, images, scale=scale, rng=self.rng)
+        images = self._W[:, : self.padded(begin)]
+        result = orthogonalize(D, images, scale=scale, filled=begin, rng=self.rng)
         self._W[:, begin:end] = D
         self.counts.reductions += result.reductions
         self._R[:begin, begin:end], self._R[begin:end, begin:end] = result.S[:begin], result.R

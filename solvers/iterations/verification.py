@@ -42,13 +42,11 @@ from ..blocks import (
 from ..orthogonalization import orthogonalize
 from ..problem import Verification
 from .chebyshev import recorder_for, steps_within_leak
-from .rayleigh_ritz import Which, ranking_key, ritz_pairs
+from .rayleigh_ritz import SAME_VALUE, Which, ranking_key, ritz_pairs
 from .run import Counts
 from .spectrum import GROUP, Recurrences, noise, recurrences
 
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
-SAME_VALUE = 10.0  # residual limits within which values may be copies of one eigenvalue
-NEGLIGIBLE = 0.1  # limits of residuals: change of a value by unconverged vectors that are projected out
 FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to those that showed it
 BETWEEN_LOOKS = 1.1  # ratio of the steps at successive looks at the polynomials
 LEAK = 1e-6  # size of components along computed vectors at which they are projected out again
@@ -60,15 +58,14 @@ FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up 
 
 @frozen
 class Found:
-    """Computed eigenpairs of an iteration, the wanted ones first.
+    """Computed eigenpairs of an iteration, the most wanted first.
 
     With locked columns the operator is restricted to their complement.
     """
 
-    X: Block  # orthonormal, shape (n, q): k converged vectors and further, unconverged ones
-    theta: RealArray  # shape (q,), like the residuals
+    X: Block  # orthonormal, shape (n, k)
+    theta: RealArray  # shape (k,), like the residuals
     residuals: RealArray
-    k: int
     which: Which
     limits: RealArray  # by how much another value must be more wanted to displace one, shape (k,)
     locked: Block | None
@@ -77,15 +74,14 @@ class Found:
     @property
     def last(self) -> float:
         """Ranking key that another value must exceed to displace the last wanted one."""
-        return float(ranking_key(self.theta[self.k - 1], self.which) + self.limits[-1])
+        return float(ranking_key(self.theta[-1], self.which) + self.limits[-1])
 
     @property
     def doubtful(self) -> float | None:
         """Smallest ranking key of the values that can have further copies; None without such values."""
-        k = self.k
         if self.block_size == 0:
             return self.last
-        return least_doubtful(self.theta[:k], self.limits, self.which, self.block_size)
+        return least_doubtful(self.theta, self.limits, self.which, self.block_size)
 
 
 @frozen
@@ -153,11 +149,11 @@ class Search:
         stop: Callable[[], object],
     ) -> None:
         self.operator, self.found, self.stop, self.counts = operator, found, stop, Counts()
-        self.value, deflated = _deflated(found, value)
-        n = operator.shape[0] - deflated - (0 if found.locked is None else found.locked.shape[1])
+        self.value = value
+        n = operator.shape[0] - found.X.shape[1] - (0 if found.locked is None else found.locked.shape[1])
         self.least, self.budget, self.most = n / UNLUCKY**2, budget, MOST_BUDGETS * budget
         self.deflations = 0  # times that copies of the last value have been projected out
-        self.deflated, self.n_deflated = _filled_up(found.X, deflated), deflated
+        self.deflated = _filled_up(found.X)
         # Once in several steps, where components along computed vectors stay small.
         self.projects_rarely = True
         self.start = found.X.random_like(max(1, min(width, n)), rng)
@@ -212,13 +208,13 @@ class Search:
 
         They grow as the polynomials do: the more, the smaller the range of the others is taken to be.
         """
-        found, count, keys = self.found, self.n_deflated, self._keys(run)
+        found, keys = self.found, self._keys(run)
         low = -float(keys.max()) if found.which == "LM" else float(keys.min())
-        above = ranking_key(found.theta[:count], found.which) - keys.max()
+        above = ranking_key(found.theta, found.which) - keys.max()
         unit = float(np.finfo(self.start.dtype).eps)
         rounding = unit * float(np.abs(above).max(initial=0.0))
         half_width = max((float(keys.max()) - low) / 2, rounding, float(np.finfo(np.float64).tiny))
-        steps = steps_within_leak(LEAK, above, found.residuals[:count], half_width, unit)
+        steps = steps_within_leak(LEAK, above, found.residuals, half_width, unit)
         return int(min(steps, MOST_UNPROJECTED)) // GROUP * GROUP or 1
 
     # --- decisions ----------------------------------------------------------------------------------
@@ -365,29 +361,13 @@ class _End:
             self.is_resolved = self._sum > self.least
 
 
-def _deflated(found: Found, value: float) -> tuple[float, int]:
-    """Choose how many vectors to project out, and the value that is then looked for.
-
-    An unconverged vector has components of missed ones. Without these, their values are lower, by
-    residual^2 / distance at most; that must not exceed half of the distance to the last wanted value.
-    """
-    keys, room = ranking_key(found.theta, found.which), (value - found.last) / 2
-    lowered, most, deflated = 0.0, max(room, NEGLIGIBLE * float(found.limits[-1])), found.k
-    for d in range(found.k, len(keys)):
-        more = float(found.residuals[d] ** 2 / max(value - keys[d], np.finfo(float).tiny))
-        if lowered + more > most:
-            break
-        lowered, deflated = lowered + more, d + 1
-    return value - min(lowered, max(room, 0.0)), deflated
-
-
-def _filled_up(X: Block, count: int) -> Block:
-    """Return the first vectors found, with zeros to a width that other blocks have if there is memory."""
-    vectors, width = X[:, :count], padded_width(count, X)
+def _filled_up(X: Block) -> Block:
+    """Return the vectors found, with zeros to a width that other blocks have if there is memory."""
+    count, width = X.shape[1], padded_width(X.shape[1], X)
     if width == count or X.shape[0] * width * X.dtype.itemsize > FILLED_BYTES:
-        return vectors
+        return X
     # Kernels of found vectors expect the columns of a wider block.
     filled = X.like(padded_width(width + 1, X))[:, :width]
-    filled[:, :count] = vectors
+    filled[:, :count] = X
     filled[:, count:] = 0
     return filled

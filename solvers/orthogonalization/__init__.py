@@ -11,7 +11,7 @@ Q by random ones, and their rows of R are zero. Rank loss is therefore no specia
 shapes never change. Tall blocks stay on their device; small matrices are processed on the host.
 
 The algorithm is a *policy*: a function that changes X in a `Decomposition` W = V S + X R until it is
-orthonormal (`policies`); others can be given.
+orthonormal (`decomposition.adaptive`); others can be given.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def orthogonalize(
     M: Any = None,
     scale: float | None = None,
     first: Sequence[tuple[int, int]] | None = None,
+    filled: int | None = None,
     max_rank: int | None = None,
     into: Block | None = None,
     rng: Any = 0,
@@ -101,6 +102,9 @@ def orthogonalize(
     first : sequence of (begin, end), optional
         Column ranges of V for the first pass, if W is known to be nearly orthogonal to the others (Lanczos
         recurrence). The second pass always covers all of V.
+    filled : int, optional
+        Number of columns of V before others that are zero. These take no room in the space; products may
+        read them, since every width needs a kernel of its own.
     max_rank : int, optional
         Number of columns to keep in Q, if the complement of V has no room for all.
     into : BlockVector, shape (K, b'), optional
@@ -132,7 +136,8 @@ def orthogonalize(
     """
     key = int(np.random.default_rng(rng).bit_generator.random_raw()) >> 1  # a faster call than `integers`
     before, reductions = None, 0
-    rows, width, taken = W.n_global, W.shape[1], 0 if V is None else V.shape[1]
+    rows, width = W.n_global, W.shape[1]
+    taken = filled if filled is not None else 0 if V is None else V.shape[1]
     is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
     if is_usual and first is not None and isinstance(W, ColumnBlock) and W.dtype.char in "dD":
         before, R, length, reductions = host_step(W, W[:, :0] if V is None else V, first, scale or 0.0)
@@ -141,8 +146,7 @@ def orthogonalize(
                 into[:, :] = W
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
-    from .decomposition import Decomposition
-    from .policies import adaptive, clean
+    from .decomposition import Decomposition, adaptive, clean
 
     _check_room(W, taken, max_rank)
     d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)

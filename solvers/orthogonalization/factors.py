@@ -21,6 +21,7 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Array
 
+UNIT = float(np.finfo(np.float64).eps) / 2  # unit roundoff of double precision
 NOISE = 32.0  # u ||w|| or u ||A||: length below which a direction is lost; three times the noise observed
 RESOLUTION = 4.0  # b u: eigenvalues of a scaled Gram matrix below it are not resolved
 PLAIN_GROWTH = 1e3  # growth of rounding errors below which a Cholesky factorisation needs no pivoting

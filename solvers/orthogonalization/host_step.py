@@ -16,9 +16,8 @@ from scipy.linalg import blas
 from blockvec import Profile
 
 from ..blocks import Array, Block, ColumnBlock, applied
-from .factors import AMPLIFIED, ENOUGH, NOISE, PLAIN_GROWTH, PLAIN_NOISE, cholesky_factor, square
+from .factors import AMPLIFIED, ENOUGH, NOISE, PLAIN_GROWTH, PLAIN_NOISE, UNIT, cholesky_factor, square
 
-UNIT = float(np.finfo(np.float64).eps) / 2
 _TRMM = {"d": blas.dtrmm, "D": blas.ztrmm}
 
 

@@ -22,10 +22,9 @@ from ..iterations.rayleigh_ritz import Selection, select
 from ..runtime.memory import require_memory
 
 IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
-# Selected vectors of a tridiagonal matrix take less time than all from so many rows on: eight of 200 rows .8,
-# of 500 to 3000 rows a third to a half.
-SELECTIVE_ROWS = 150  # rows
-SELECTIVE_ROWS_PER_PAIR = 10  # rows per pair, where that is more
+# Rows per pair from which on selected vectors of a tridiagonal matrix take less time than all: six of 180
+# rows .67, of 600 to 2000 rows .45 to .35.
+SELECTIVE_ROWS = 10  # rows per pair
 UNTHREADED_ROWS = (
     500  # rows: up to here LAPACK is as fast with one thread of BLAS as with two that wake at once
 )
@@ -117,7 +116,7 @@ def _eigenpairs(
     """Compute all eigenvalues of a matrix, the indices of k wanted ones, and their vectors."""
     xp, n, is_here = array_namespace(A), len(A), isinstance(A, np.ndarray)
     with single_threaded_blas if is_here and n <= UNTHREADED_ROWS else contextlib.nullcontext():
-        if is_here and n >= max(SELECTIVE_ROWS, SELECTIVE_ROWS_PER_PAIR * k):
+        if is_here and n >= SELECTIVE_ROWS * k:
             selected = selected_eigenpairs(A, wanted)
             if selected is not None:
                 return selected

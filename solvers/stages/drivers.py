@@ -11,7 +11,7 @@ import numpy as np
 from blockvec import BlockVector, __version__, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
 
-from ..arguments import integer, orthonormal_block
+from ..arguments import orthonormal_block
 from ..blocks import (
     Block,
     ColumnBlock,
@@ -23,7 +23,7 @@ from ..blocks import (
     project_out,
     to_host,
 )
-from ..costs import FEW_ROWS, is_dense
+from ..costs import FEW_ROWS, is_dense, most_calls
 from ..iterations.base import Iteration, IterationResult
 from ..iterations.lanczos import ThickRestart
 from ..iterations.run import Counts
@@ -33,15 +33,15 @@ from ..runtime.checkpoint import probe
 from ..runtime.interrupts import deferred_interrupt
 from ..runtime.memory import require_memory
 from ..runtime.processes import delivered, largest
-from ..sizes import choose_options, has_short_columns, may_mix, require_basis
+from ..sizes import choose_options, has_short_columns, may_mix, outpaced, require_basis
 from ..transform.inner_product import inner_product_columns
 from .combine import both_ends
 from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
 
 
-def solve(problem: Problem) -> EigenResult:
-    """Solve a standard problem by the given method, or by one selected from its size and costs."""
-    problem, options = prepare(problem)
+def solve(problem: Problem, options: IterationOptions | None = None) -> EigenResult:
+    """Solve a standard problem by a method and sizes, by default those for the problem."""
+    problem, options = prepare(problem, options)
     if options.method == "dense":
         return _solve_densely(problem, options)
     if options.method == "filter" and problem.target is not None:
@@ -53,18 +53,22 @@ def solve(problem: Problem) -> EigenResult:
     return solve_iteratively(problem, options)
 
 
-def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
-    """Check k, orthonormalise the locked columns, and choose method and sizes."""
-    op, given = problem.operator, problem.locked
-    locked = None if given is None else orthonormal_block("orthogonal_to", given, op, problem.blocks)
-    k = integer("k", problem.k, 1, problem.n - (0 if locked is None else locked.n_cols))
-    problem = replace(problem, k=k, locked=locked)
-    return problem, choose_options(problem)
+def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[Problem, IterationOptions]:
+    """Orthonormalise the locked columns; choose method and sizes unless these are given."""
+    if problem.locked is not None:
+        op, blocks = problem.operator, problem.blocks
+        problem = replace(problem, locked=orthonormal_block("orthogonal_to", problem.locked, op, blocks))
+    return problem, choose_options(problem) if options is None else options
 
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
-    options = replace(options, mixes=may_mix(problem, options))
+    options = replace(
+        options,
+        mixes=may_mix(problem, options),
+        most_calls=most_calls(problem, options),
+        is_outpaced=outpaced(problem, options),
+    )
     require_basis(problem, options)
     op = problem.operator
     start: Block = empty_block(op) if problem.start is None else problem.start

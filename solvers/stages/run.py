@@ -23,7 +23,6 @@ from ..planning import Plan, StageName
 from ..problem import IterationOptions, Problem, Successor, Verification
 from ..result import EigenResult, InfiniteError, SingularError
 from ..settle import is_complete
-from ..sizes import outpaced
 from .combine import both_ends, errors_allowed, join_ends, one_after_other, staged
 from .drivers import prepare, solve, solve_iteratively
 
@@ -169,7 +168,7 @@ def _both_ends(task: Task) -> EigenResult:
     """Run the stages for both ends of a spectrum."""
     form, problem, options, join = task.form, task.problem, None, join_ends
     if form is None:
-        problem, options = prepare(_succeeded(task))
+        problem, options = prepare(_succeeded(task), task.plan.options)
     else:
         from ..transform.solution import joined_ends
 
@@ -183,7 +182,8 @@ def _succeeded(task: Task) -> Problem:
     if problem.maxiter is not None:
         return problem
     least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
-    return replace(problem, successor=Successor(lambda: shift_invert_s(task.A, op), least_s=least_s))
+    seconds = functools.cache(lambda: shift_invert_s(task.A, op))
+    return replace(problem, successor=Successor(seconds, least_s=least_s))
 
 
 def _iterate(task: Task, first: EigenResult | None) -> EigenResult:
@@ -194,13 +194,13 @@ def _iterate(task: Task, first: EigenResult | None) -> EigenResult:
 
         return solve_interval(task, task.interval, task.plan.stages[0])
     if not task.plan.has("shift-invert") or (task.M is not None and problem.locked is not None):
-        return solve(problem) if form is None else _around_a_shift(task, form)
+        return solve(problem, task.plan.options) if form is None else _around_a_shift(task, form)
     if form is not None:
         soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
         maxiter = soon if problem.maxiter is None else problem.maxiter
         return task.solve(replace(staged(problem, "begun"), maxiter=maxiter))
     if task.options is None:
-        task.problem, task.options = prepare(_succeeded(task))
+        task.problem, task.options = prepare(_succeeded(task), task.plan.options)
     return solve_iteratively(staged(task.problem, "begun"), task.options)
 
 
@@ -237,10 +237,8 @@ def _shift_invert(task: Task, first: EigenResult | None) -> EigenResult:
         return result
     start = tall_block("v0", begun.eigenvectors, problem.operator)
     rest = replace(staged(problem, "continued"), start=start, successor=None)
-    if options is None:  # those of a standard form are chosen within it
-        again = task.solve(rest)
-    else:
-        again = solve_iteratively(rest, replace(options, is_outpaced=outpaced(rest, options)))
+    # Sizes of a standard form are chosen within it.
+    again = task.solve(rest) if options is None else solve_iteratively(rest, options)
     return one_after_other(begun, again, problem.which)
 
 
@@ -335,8 +333,7 @@ def _densely(task: Task) -> EigenResult:
 
 def _without_shift(form: StandardForm, op: Operator, A: Any, M: Any) -> StandardForm | None:
     """Form a problem without the shift that another form of it has; None where that needs one."""
-    from ..transform.condensation import form_without_shift
-    from ..transform.standard_form import standard_form
+    from ..transform.standard_form import form_without_shift, standard_form
 
     try:
         if form.inner is form.A:

@@ -46,8 +46,6 @@ LOST = 1e-3
 # rounding, 100 u p, leaves nine digits of this norm.
 FAR = 1e5
 NEAR = 1e2  # the same ratio, of other rows that are scaled where there are penalties: the norm is theirs then
-FURTHER, TRIALS = 10.0, 12  # factor of the next trial shift, from the norm of A on, and number of them
-BISECTIONS = 8  # of the range between zero and a shift beyond the spectrum: each halves the distance
 STEPS = 2  # of Jacobi's method in the rows of penalties: each divides a residual by at least `NEAR`
 ACCEPTED = 2.0  # times its limit: a residual that is measured again, where the first one was within it
 
@@ -164,21 +162,14 @@ class Penalties:
         """
         from blockvec import Factorization
 
-        from ..factorization.inertia import count_below
+        from ..factorization.inertia import shift_outside
 
         factors = Factorization(self.A.astype(np.promote_types(self.A.dtype, np.float64)), self.M)
-        step = float(np.asarray(abs(self.A) @ np.ones(len(self.factors))).max() / abs(self.M).max())
-        count, outwards = (self.low, -step) if end == "SA" else (len(self.factors) - self.high, step)
-
-        def is_beyond(sigma: float) -> bool:
-            return count_below(factors, sigma) == count
-
-        trials = (0.0, *(outwards * FURTHER**trial for trial in range(TRIALS)))
-        inside, outside = 0.0, next(filter(is_beyond, trials), None)
-        for _ in range(BISECTIONS if outside else 0):
-            middle = (inside + cast(float, outside)) / 2
-            inside, outside = (inside, middle) if is_beyond(middle) else (middle, outside)
-        return outside
+        mass = abs(self.M.diagonal())[self.factors == 1]
+        norm = float(np.asarray(abs(self.A) @ np.ones(len(self.factors))).max() / mass[mass > 0].min())
+        known = np.repeat([-self.least, self.least], [self.low, self.high]) / float(mass.max())
+        inside = np.full(1, np.finfo(np.float64).tiny if end == "SA" else -np.finfo(np.float64).tiny)
+        return shift_outside(factors, inside, norm, cast(Selection, end), may_be_zero=True, deflated=known)
 
     def result(self, result: EigenResult) -> EigenResult:
         """Return the result for A and M, with its residuals.

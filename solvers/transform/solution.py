@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, Operator
+from blockvec import BlockVector, Factorization
 from blockvec.errors import BreakdownError, OptionError
 
-from ..arguments import blas_threads, matrix_on_host, tall_block
+from ..arguments import blas_threads, tall_block
 from ..blocks import (
     Array,
     Block,
@@ -45,7 +45,7 @@ from ..stages.drivers import solve
 from .deflation import solve_around
 from .inner_product import orthonormal
 from .refinement import refined_pairs
-from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
+from .spectral_map import Norms, SpectralMap, TransformedTolerance, norm_of, pair_floor, pair_limits
 from .standard_form import StandardForm
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
@@ -56,7 +56,6 @@ NOISE = 100.0  # rounding errors of a transformed operator within which its valu
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 POLISHING = 20  # restarts for the last digits where those at first were not enough
 INDEFINITE_STEPS, NEGLIGIBLE = 60, 4500.0  # of Lanczos, and rounding errors of its smallest Ritz value
-NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
@@ -91,20 +90,44 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
     assert sigma is not None
     if factors.sigma != sigma:  # since an earlier proof
         factors.refactorize(sigma)
+
+    def count(result: EigenResult) -> tuple[str, int | None]:
+        errors = errors_allowed(result, FLOOR * factors.shift_rounding(sigma))
+        return proof_around(factors, sigma, to_host(result.eigenvalues), errors)
+
     result = solve_transformed(form, replace(problem, verify="auto"))
+    return proven(form, result, problem, count, problem.which, form.map)
+
+
+def proven(
+    form: StandardForm,
+    result: EigenResult,
+    problem: Problem,
+    count: Callable[[EigenResult], tuple[str, int | None]],
+    which: Selection,
+    map: SpectralMap | None = None,
+    *,
+    is_doubtful: bool = False,
+) -> EigenResult:
+    """Prove by a count that no eigenvalue is missing; else solve a problem with a search, and count again.
+
+    `count` returns the outcome in words and the number of missing values, None where no count is certain.
+    `which` selects values of a `map` for `one_after_other`. A doubtful result is searched in any case.
+    """
+    factors = cast(Factorization, form.factors)
     for has_searched in (False, True):
         is_over = problem.is_late() or result.info["stopped"] in STOPPED
         if is_over or not result.converged.all():
             break
-        errors = errors_allowed(result, FLOOR * factors.shift_rounding(sigma))
-        text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), errors)
+        text, missing = count(result)
         result = result.with_count(text, missing)
-        if missing == 0 or has_searched:
+        is_settled = missing == 0 or (missing is None and problem.verify == "never")
+        if has_searched or (is_settled and not is_doubtful):
             break
-        factors.refactorize(sigma)
+        factors.refactorize(cast(float, form.map.sigma))
         start = tall_block("v0", result.eigenvectors, form.A)
-        again = replace(staged(problem, "searched"), start=start)
-        result = one_after_other(result, solve_transformed(form, again), problem.which, form.map)
+        searched = solve_transformed(form, replace(staged(problem, "searched"), start=start))
+        result = one_after_other(result, searched, which, map)
     return result.with_info(time_s=time.perf_counter() - problem.begin_s)
 
 
@@ -144,11 +167,7 @@ def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> E
 
 def _norms(form: StandardForm, norm: float | None) -> Norms:
     """Estimate the norms of a form's matrices, that of A unless it is given."""
-
-    def estimate(operator: Operator | None) -> float:
-        return 1.0 if operator is None else sketch_of(operator, NORM_STEPS).norm
-
-    A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
+    A, M = norm_of(form.A) if norm is None else norm, norm_of(form.M)
     shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
     return Norms(A, M, A if form.inner is form.A else M, shift)
 
@@ -226,21 +245,9 @@ def _refuse_indefinite(form: StandardForm) -> None:
     if form.blocks is BlockVector or form.inner is None:
         return
     negligible = NEGLIGIBLE * float(np.finfo(form.inner.dtype).eps)
-    if is_dominated_by_its_diagonal(form.inner, negligible):
-        return
     sketch = sketch_of(form.inner, INDEFINITE_STEPS)
     if sketch.theta.min() < -negligible * sketch.norm:
         raise OptionError(f"{form.inner_name} is indefinite; it must be positive definite.")
-
-
-def is_dominated_by_its_diagonal(operator: Any, negligible: float) -> bool:
-    """Check whether Gershgorin's discs of a matrix on the host leave out negative values, as of many M."""
-    if (matrix := matrix_on_host(operator)) is None:
-        return False
-    lengths = sp.csr_array((abs(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
-    radii, diagonal = lengths @ np.ones(matrix.shape[1]), matrix.diagonal().real
-    largest = radii.max(initial=0)
-    return bool(np.isfinite(largest) and (2 * diagonal - radii >= -negligible * largest).all())
 
 
 def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
@@ -348,12 +355,7 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     values = form.map.values(theta[order])
     Y = columns_of(result.eigenvectors, order)
     told = result.with_info(norm=norms.A, why=f"{result.info['why']}; {form.why}")
-    # For a given tolerance Y may be accurate enough, without the solve of another step of inverse iteration.
-    may_end = form.is_direct and problem.tolerance.tol > 0
-    for vectors in (lambda V: V, form.vectors) if may_end else (form.vectors,):
-        found = _measured(form, values, vectors(Y), problem, norms, told)
-        if (found.residuals <= SHARE * found.limits).all():
-            break
+    found = _measured(form, values, form.vectors(Y), problem, norms, told)
     ascending = np.argsort(values, kind="stable")
     if len(theta) > problem.k:  # others than the wanted ones, which these have been cleaned of
         wanted = select(theta[order], problem.which)[: problem.k]

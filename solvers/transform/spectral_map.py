@@ -8,12 +8,14 @@ import numpy as np
 
 from blockvec.system.frozen import frozen
 
-from ..blocks import RealArray
+from ..blocks import Operator, RealArray
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance
+from ..iterations.spectrum import sketch_of
 
 SHARE = 0.1  # of the limits for A and M: at the rounding floor, the residuals of an accurate solver
 COARSE = 1e-6  # largest residual of the transformed operator, relative to abs(theta)
 NOISE = 10.0  # smallest one, in u times its norm
+NORM_STEPS = 10  # steps of Lanczos for norms in rules of convergence, which need one digit
 
 
 @frozen
@@ -131,6 +133,11 @@ class TransformedTolerance(Tolerance):
             limits = pair_limits(self, self.map.values(theta), self.norms, 1.0, self.norms.M)
             changes: RealArray = limits / (self.norms.inner * self.map.slopes(theta))
         return changes
+
+
+def norm_of(operator: Operator | None) -> float:
+    """Estimate the norm of an operator; None stands for the identity."""
+    return 1.0 if operator is None else sketch_of(operator, NORM_STEPS).norm
 
 
 def pair_limits(

@@ -11,9 +11,9 @@ from scipy.sparse.linalg import aslinearoperator
 from blockvec import BlockVector, as_operator, eigsh
 from blockvec.models import model
 from solvers.iterations.rayleigh_ritz import select
-from solvers.stages.dense import SELECTIVE_ROWS, dense_eigenpairs, selected_eigenpairs
+from solvers.stages.dense import dense_eigenpairs, selected_eigenpairs
 
-N = SELECTIVE_ROWS + 10
+N = 160
 
 
 def matrices() -> dict[str, Any]:

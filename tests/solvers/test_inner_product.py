@@ -13,9 +13,7 @@ from blockvec import BlockVector, as_operator, models
 from blockvec.errors import OptionError
 from solvers import count_eigenvalues, eigsh
 from solvers.orthogonalization import orthogonalize
-from solvers.transform import solution
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
-from solvers.transform.solution import is_dominated_by_its_diagonal
 from solvers.transform.standard_form import standard_form
 
 N = 700  # more rows than dense LAPACK is taken for at once
@@ -31,7 +29,7 @@ def _as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.param == "rows":
         monkeypatch.setattr("solvers.sizes.SHORT_ROWS", 0)
 
-    for module in ("transform.standard_form", "transform.condensation", "counting"):
+    for module in ("transform.standard_form", "counting"):
         monkeypatch.setattr(f"solvers.{module}.standard_form", form)
     monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
 
@@ -169,37 +167,6 @@ def test_an_indefinite_mass_without_a_factor_is_refused_whatever_converges(seed:
     assert np.linalg.eigvalsh(M.toarray())[0] < 0
     with pytest.raises(OptionError, match="M is indefinite"):
         eigsh(sp.csr_array(A), 3, M=M, sigma=0.0, rng=seed)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_gershgorins_discs_let_no_negative_value_pass(seed: int) -> None:
-    """Symmetric matrices whose diagonal is about as large as the other entries of its row together."""
-    rng = np.random.default_rng(seed)
-    B = sp.random_array((40, 40), density=0.2, rng=rng).tocsr()
-    B = sp.triu(B + 1j * B if seed % 2 else B, 1)
-    M = (B + B.conj().T + sp.diags_array(abs(B + B.conj().T).sum(axis=1) + rng.normal(0.01, 0.02))).tocsr()
-    for shift in (-1.0, -0.05, 0.0, 0.05):
-        shifted = sp.csr_array(M + shift * sp.eye_array(40))
-        least, largest = np.linalg.eigvalsh(shifted.toarray())[0], abs(shifted).sum(axis=1).max()
-        assert not is_dominated_by_its_diagonal(as_operator(shifted), 1e-12) or least > -2e-12 * largest
-    assert is_dominated_by_its_diagonal(as_operator(sp.csr_array(M + sp.eye_array(40))), 1e-12)
-    assert not is_dominated_by_its_diagonal(models.operator("xxz:sites=6,up=3"), 1e-12)  # has no entries
-    for value in (np.nan, np.inf):
-        assert not is_dominated_by_its_diagonal(
-            as_operator(sp.csr_array([[2.0, value], [value, 2.0]])), 1e-12
-        )
-    assert not is_dominated_by_its_diagonal(as_operator(lambda X: X, shape=(9, 9), dtype=float), 1e-12)
-
-
-def test_masses_of_linear_elements_need_no_search(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    A = models.model(f"laplace1d:n={N}")
-    M = sp.diags_array([1 / 6, 2 / 3, 1 / 6], offsets=[-1, 0, 1], shape=(N, N))
-    monkeypatch.setattr(solution, "INDEFINITE_STEPS", None)
-    w, _ = eigsh(A, 3, M=M.tocsr(), sigma=0.0, rng=0)
-    exact = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)[:3]
-    assert np.allclose(w, exact, rtol=1e-9)
 
 
 def test_masses_without_meaning_are_refused() -> None:

@@ -46,13 +46,12 @@ def case(
         vectors = vectors + 1j * rng.standard_normal((N, N))
     vectors = np.linalg.qr(vectors)[0]
     order = select(values, which)
-    kept = np.delete(order, missing)[: k + 3]
+    kept = np.delete(order, missing)[:k]
     operator = plain.PlainOperator((vectors * values) @ vectors.conj().T)
     found = Found(
         X=plain.PlainBlock(np.ascontiguousarray(vectors[:, kept])),
         theta=values[kept],
         residuals=np.full(len(kept), 1e-12),
-        k=k,
         which=which,  # type: ignore[arg-type]
         limits=np.full(k, 1e-10),
         locked=None,
@@ -86,7 +85,7 @@ def test_a_missed_copy_is_found(which: str, missing: list[int], seed: int, plain
     assert verdict.missed is not None
     Z = verdict.missed.array
     assert np.allclose(Z.conj().T @ Z, np.eye(Z.shape[1]))
-    assert np.allclose(found.X.array[:, : found.k].T @ Z, 0, atol=1e-8)
+    assert np.allclose(found.X.array.T @ Z, 0, atol=1e-8)
     norms = np.linalg.norm(operator.matrix @ Z, axis=0) if which == "LM" else None
     rayleigh = norms if norms is not None else ranking_key(np.sum(Z * (operator.matrix @ Z), axis=0), which)
     assert np.all(rayleigh > found.last)
@@ -107,7 +106,6 @@ def test_locked_columns_that_are_not_invariant_do_not_hide_what_is_missing(plain
         X=plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, [N - 3, N - 4, N - 6]])),  # without 70
         theta=np.array([90.0, 80, 60]),
         residuals=np.full(3, 1e-10),
-        k=3,
         which="LA",
         limits=np.full(3, 1e-8),
         locked=plain.PlainBlock(locked),
@@ -123,12 +121,11 @@ def test_outliers_far_away_neither_overflow_nor_leak_back(plain: Any) -> None:
     values = np.linspace(0, 1, N)
     values[-4:] = [1.1, 1.2, 1e6, 1e7]
     operator = plain.PlainOperator(np.diag(values))
-    kept = [N - 1, N - 2, N - 3, N - 4]
+    kept = [N - 1, N - 2, N - 3]
     found = Found(
         X=plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, kept])),
         theta=values[kept],
-        residuals=np.full(4, 1e-9),
-        k=3,
+        residuals=np.full(3, 1e-9),
         which="LA",
         limits=np.full(3, 1e-8),
         locked=None,
@@ -159,7 +156,7 @@ def test_a_search_that_ends_early_says_from_where_it_has_looked(plain: Any) -> N
     values = np.r_[2.0, 1.5, 1.5, 1.0, np.linspace(0, 1 - 1e-7, N - 4)]
     operator = plain.PlainOperator(np.diag(values))
     X = plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, :4]))
-    found = Found(X, values[:4], np.zeros(4), 4, "LA", np.full(4, 1e-9), None, 2)
+    found = Found(X, values[:4], np.zeros(4), "LA", np.full(4, 1e-9), None, 2)
     verdict = look(operator, found, budget=8)
     assert verdict.verification is Verification.SEARCHED
     assert "looked for values from 1.5 on" in verdict.text
@@ -212,7 +209,7 @@ def test_vectors_are_projected_out_after_several_steps(which: Any, sign: float, 
     values = sign * np.r_[3.0, 2.0, 1.5, np.linspace(-1, 1, N - 3)]
     operator = plain.PlainOperator(np.diag(values))
     X = plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, :3]))
-    found = Found(X, values[:3], np.full(3, 1e-12), 3, which, np.full(3, 1e-9), None, 1)
+    found = Found(X, values[:3], np.full(3, 1e-12), which, np.full(3, 1e-9), None, 1)
     search = Search(operator, found, found.last, 1, 200, np.random.default_rng(0), lambda: False)
     run = search._begun(None)
     for steps in range(1, 49):
@@ -232,15 +229,14 @@ def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
 ) -> None:
     values = np.concatenate([np.linspace(0, 1, N - 10), np.linspace(1.05, 1.1, 6), [1.2, 1.3, 1.3, 50.0]])
     order = select(values, "LA")
-    kept = np.delete(order, [0, *(i + 1 for i in missing)])[:6]
+    kept = np.delete(order, [0, *(i + 1 for i in missing)])[:4]
     with pretended_gpu():
         A = blockvec.as_operator(sp.diags_array(values).tocsr().astype(dtype), device="gpu")
         unit = np.eye(N, dtype=dtype)
         found = Found(
             X=BlockVector(np.ascontiguousarray(unit[:, kept])).to_device("gpu"),
             theta=values[kept],
-            residuals=np.full(6, residual),
-            k=4,
+            residuals=np.full(4, residual),
             which="LA",
             limits=np.full(4, 1e-5),
             locked=BlockVector(np.ascontiguousarray(unit[:, order[:1]])).to_device("gpu"),
@@ -264,8 +260,8 @@ def test_deflated_vectors_are_filled_up_by_zeros_where_there_is_memory(
 ) -> None:
     monkeypatch.setattr(verification, "FILLED_BYTES", memory)
     monkeypatch.setattr(blocks, "width_padding", lambda block: padding)
-    _, found, _ = case("LA", [], 4, plain)
-    filled = verification._filled_up(found.X, count)
+    _, found, _ = case("LA", [], count, plain)
+    filled = verification._filled_up(found.X)
     fits = count % padding and memory
     assert filled.shape[1] == (padding if fits else count)
     assert np.array_equal(filled.array[:, :count], found.X.array[:, :count])
