@@ -26,7 +26,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 
 from blockvec import BlockVector, Operator, start_copies
-from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.errors import OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, integer
@@ -35,9 +35,9 @@ from ..runtime.memory import require_memory
 from ..runtime.processes import together
 from ..runtime.progress import counted_bar
 from .bounds import SpectralBounds, bounds_of
-from .polynomial import GROUP, WIDER
+from .polynomial import GROUP
 from .recurrence import Recurrence
-from .vectors import generator_for, hermitian_matrix, random_signs, unit_vectors
+from .vectors import generator_for, hermitian_matrix, random_signs, unit_vectors, widening
 
 KERNELS = ("jackson", "lorentz")
 LORENTZ = 4.0  # exponent of the Lorentz kernel, with which its resolution is LORENTZ / moments
@@ -304,8 +304,8 @@ def chebyshev_moments(
             show(done, f"{done} of {every} products", every)
 
     products = 0
-    for share in (*WIDER, None):
-        doubled, found = op.affine(2 / bounds.half_width, bounds.centre), []
+    for tried in widening(bounds):
+        doubled, found = op.affine(2 / tried.half_width, tried.centre), []
         for start in starts:
             steps = Recurrence(doubled, X := start(), X.like())
             part = _moments(steps, count, report)
@@ -314,13 +314,8 @@ def chebyshev_moments(
                 break
             found.append(part)
         else:
-            return np.concatenate(found, axis=1), bounds, products
-        if share is not None:
-            bounds = bounds.widened(share)
-    raise BreakdownError(
-        f"H: moments grow for all bounds up to {bounds!r}, or are NaN; check that H is Hermitian, and that "
-        "its products are accurate and finite."
-    )
+            break
+    return np.concatenate(found, axis=1), tried, products
 
 
 def _moments(steps: Recurrence, count: int, report: Callable[[int], object]) -> RealArray | None:

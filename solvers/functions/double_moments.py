@@ -18,7 +18,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 
 from blockvec import BlockVector, Operator, as_operator
-from blockvec.errors import BreakdownError, OptionError
+from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, check_shape, integer
@@ -26,9 +26,8 @@ from ..blocks import to_host
 from ..runtime.memory import require_memory
 from .bounds import SpectralBounds
 from .density import EXCESS, KERNELS, damped, scaled, scaled_operands, standard_error
-from .polynomial import WIDER
 from .recurrence import Recurrence
-from .vectors import generator_for, random_signs
+from .vectors import generator_for, random_signs, widening
 
 TILE = 64  # columns of a block
 
@@ -135,16 +134,11 @@ def double_moments(
     random = generator_for(op, rng)
     keys = [int(random.integers(1 << 63)) for _ in range(columns)]
     with blas_threads(op):
-        for share in (*WIDER, None):
-            samples = [_moments(op, current, random_signs(op, 1, key), count, found) for key in keys]
+        for tried in widening(found):
+            samples = [_moments(op, current, random_signs(op, 1, key), count, tried) for key in keys]
             if all(sample is not None for sample in samples):
-                return DoubleMoments(np.array(samples), found, kernel)
-            if share is not None:
-                found = found.widened(share)
-    raise BreakdownError(
-        f"H: Chebyshev vectors grow for all bounds up to {found!r}, or are NaN; check that H is Hermitian, "
-        "and that its products are accurate and finite."
-    )
+                break
+    return DoubleMoments(np.array(samples), tried, kernel)
 
 
 def _moments(op: Operator, J: Operator, x: BlockVector, count: int, bounds: SpectralBounds) -> Any:

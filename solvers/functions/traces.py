@@ -27,14 +27,14 @@ from blockvec import BlockVector, Operator
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, check_choice, integer, real
+from ..arguments import blas_threads, check_choice, ends, integer, real
 from ..blocks import ceil_div, project_out, to_host
 from ..iterations.spectrum import started
 from ..orthogonalization import orthogonalize
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds
-from .coefficients import interpolation
+from .coefficients import evaluated, interpolation
 from .polynomial import Polynomials
 from .vectors import generator_for, hermitian_matrix, random_signs, unit_vectors
 
@@ -92,6 +92,7 @@ def trace(
     *,
     atol: float = 0.0,
     vectors: int | None = None,
+    domain: tuple[float | None, float | None] = (None, None),
     method: Literal["auto", "quadrature", "hutch++", "dense"] = "auto",
     rng: Any = None,
     shape: tuple[int, int] | None = None,
@@ -112,6 +113,8 @@ def trace(
         Vectors are added until the standard error is at most ``max(tol |value|, atol)``.
     vectors : int, optional
         Number of random vectors, whatever the error is.
+    domain : (float or None, float or None)
+        Numbers that eigenvalues with rounding errors are clipped to, such as ``(0, None)`` for `np.sqrt`.
     method : {"auto", "quadrature", "hutch++", "dense"}
         Random vectors alone; the same beside an exact part, in the space of the eigenvalues that dominate
         f(A); or all eigenvalues. "auto" takes the one of the least predicted work.
@@ -147,12 +150,20 @@ def trace(
     True
     """
     options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    return _trace(A, f, tol, atol, vectors, method, rng, **options)
+    return _trace(A, f, tol, atol, vectors, domain, method, rng, **options)
 
 
 @together
 def _trace(
-    A: Any, f: Any, tol: float, atol: float, vectors: int | None, method: str, rng: Any, **options: Any
+    A: Any,
+    f: Any,
+    tol: float,
+    atol: float,
+    vectors: int | None,
+    domain: tuple[float | None, float | None],
+    method: str,
+    rng: Any,
+    **options: Any,
 ) -> TraceEstimate:
     check_choice("method", method, METHODS)
     if not callable(f):
@@ -160,22 +171,19 @@ def _trace(
     wanted, count = Wanted.of(tol, atol, vectors)
     matrix = hermitian_matrix(A, **options)
     random = generator_for(matrix.operator, rng)
-    return estimated(matrix.operator, checked(f, matrix.factor.real), wanted, count, method, random)
+    first, last = domain
+    within = ends((-math.inf if first is None else first, math.inf if last is None else last))
+    function = checked(f, matrix.factor.real, within)
+    return estimated(matrix.operator, function, wanted, count, method, random)
 
 
-def checked(f: Callable[[Any], Any], factor: float) -> Callable[[Any], Any]:
-    """Make a function of the eigenvalues of A, which are multiples of others, that refuses NaN and Inf."""
+def checked(
+    f: Callable[[Any], Any], factor: float, domain: tuple[float, float] = (-math.inf, math.inf)
+) -> Callable[[Any], Any]:
+    """Make a function of the eigenvalues of A, which are multiples of others, that is finite in a domain."""
 
     def values_of(theta: Any) -> Any:
-        with np.errstate(all="ignore"):
-            values = np.asarray(f(factor * theta))
-        if values.shape != theta.shape or not np.isfinite(values).all():
-            where = "" if values.shape != theta.shape else f" at {theta[~np.isfinite(values)][0]:.6g}"
-            raise OptionError(
-                f"f: returned shape {values.shape} for {theta.shape}, or NaN or Inf{where}; give a function "
-                "of arrays that is finite within the spectrum."
-            )
-        return values
+        return evaluated(f, np.clip(theta * factor, *domain))
 
     return values_of
 
@@ -330,8 +338,9 @@ class Sampler:
         """
         if count <= WIDTH and not forced:
             return 0
-        order = np.argsort(-np.abs(self._f(sample.theta) - self._centre(sample)), kind="stable")
-        spreads = np.abs(self._f(sample.theta) - self._centre(sample))[order] ** 2
+        spreads = np.abs(self._f(sample.theta) - self._centre(sample)) ** 2
+        order = np.argsort(-spreads, kind="stable")
+        spreads = spreads[order]
         counts = sample.weights[order] * self._n / max(sample.squares.sum(), 1e-300)
         reached, rest = np.cumsum(counts), np.cumsum((spreads * counts)[::-1])[::-1]
         best, columns, most = (math.inf if forced else GAIN * count), 0, min(MOST_BASIS, self._n // 4)
@@ -347,7 +356,10 @@ class Sampler:
     def _basis(self, columns: int, sample: Forms) -> BlockVector | None:
         """Compute an orthonormal basis of the space where f(A) is far from its mean."""
         low, high, centre = sample.theta.min(), sample.theta.max(), self._centre(sample)
-        series = interpolation(lambda x: np.abs(self._f(x) - centre), low, high, ROUGH, 4 * self._steps)
+        try:
+            series = interpolation(lambda x: np.abs(self._f(x) - centre), low, high, ROUGH, 4 * self._steps)
+        except OptionError:  # f is not finite in a gap of the spectrum
+            return None
         if series is None:
             return None
         polynomials = Polynomials(self._op, SpectralBounds(low, high, False, "a sample").widened(1e-3))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from blockvec import BlockVector, Operator, array_namespace
-from blockvec.errors import OptionError
+from blockvec.errors import BreakdownError, OptionError
 from blockvec.interchange import ArrayKind
 
 from ..arguments import generator
 from ..blocks import empty_block
 from ..runtime.processes import same_generator
+from .bounds import SpectralBounds
 from .operands import Matrix, matrix_of
+from .polynomial import WIDER
 
 
 def hermitian_matrix(A: Any, *, name: str = "A", like: Any, **options: Any) -> Matrix:
@@ -34,6 +36,24 @@ def hermitian_matrix(A: Any, *, name: str = "A", like: Any, **options: Any) -> M
     if matrix.operator.shape[0]:
         matrix.operator.check_hermitian(name=name)
     return matrix._replace(factor=factor)
+
+
+def widening(bounds: SpectralBounds) -> Iterator[SpectralBounds]:
+    """Yield bounds, and wider ones as long as polynomials grow within them.
+
+    Raises
+    ------
+    BreakdownError
+        If they do for all.
+    """
+    yield bounds
+    for share in WIDER:
+        bounds = bounds.widened(share)
+        yield bounds
+    raise BreakdownError(
+        f"H: moments grow for all bounds up to {bounds!r}, or are NaN; check that H is Hermitian, and that "
+        "its products are accurate and finite."
+    )
 
 
 def generator_for(op: Operator, rng: Any) -> np.random.Generator:

@@ -12,9 +12,12 @@ from blockvec import as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.models import spectra
 from solvers.functions.density import density_of_states, jackson, lorentz
+from solvers.functions.determinant import logdet
 from solvers.functions.double_moments import double_moments
+from solvers.functions.traces import trace
 from solvers.functions.vectors import random_signs
 from tests.contract.blocks import DTYPES, exact_values, host
+from tests.pretended_gpu import pretended_gpu
 
 LATTICES = {
     "laplace1d:n=400": spectra.laplace_eigenvalues([400]),
@@ -173,7 +176,27 @@ def test_a_current_of_one_makes_a_line_of_equal_energies() -> None:
     assert found.error([1.0, 2.0]).shape == (2,)
     assert abs(found.moments[0, 0] - 1) <= 1e-12
     assert abs(found.moments[0, 2] - rho.moments[2]) <= 0.1
+    wrong = double_moments(H, sp.eye_array(300).tocsr(), 64, 2, rng=0, bounds=(1, 2))
+    assert wrong.bounds[1] > 3.9
     with pytest.raises(OptionError, match="J is not Hermitian"):
         double_moments(H, np.triu(np.ones((300, 300))))
     with pytest.raises(ShapeError, match="J"):
         double_moments(H, np.eye(2))
+
+
+def test_a_pretended_gpu_finds_the_numbers_of_the_host() -> None:
+    A = models.model("hofstadter:nx=9,ny=9,p=1,q=3")
+    rho, estimate = density_of_states(A, 64, 4, rng=0), trace(np.exp, A, rng=1, vectors=16)
+    double = double_moments(A, A, 70, 2, rng=2)
+    with pretended_gpu():
+        op = as_operator(A, device="gpu")
+        assert (
+            np.abs(
+                density_of_states(2 * op - op, 64, 4, rng=0, bounds=rho.bounds).moments - rho.moments
+            ).max()
+            <= 1e-12
+        )
+        assert abs(trace(np.exp, op, rng=1, vectors=16).value / estimate.value - 1) <= 1e-9
+        found = double_moments(op, op, 70, 2, rng=2, bounds=double.bounds).moments
+        assert np.abs(found - double.moments).max() <= 1e-10
+        assert logdet(op).method == "factors"
