@@ -7,35 +7,36 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from inspect import signature
 from typing import Any
 
-import numpy as np
-
 import blockvec
 from blockvec.errors import OptionError
 from blockvec.parallel import Communicator
 from blockvec.system.commands import DONE, INTERRUPTED, write_all
-from blockvec.system.files import check_apart, check_output, check_picture, replaced
 
 from .arguments import CHOICES
 from .blocks import to_host
 from .command import (
     FILES,
     JSON,
+    MATRIX_FREE,
     MODELS,
+    PROFILE,
     RNG,
     Option,
+    check_outputs,
     comm_option,
     device_of,
+    input_of,
+    kernels,
     opened,
-    opened_together,
     parser_of,
     run,
-    write_plot,
+    write_results,
 )
 from .costs import dense_rows
 from .eigsh import eigsh
@@ -62,7 +63,7 @@ that cannot be used, 3 all converged, but copies of multiple eigenvalues may be 
 
 # `eigsh` has the same names.
 OPTIONS: tuple[Option, ...] = (
-    ("--matrix-free", bool, None, "store no matrix; for the models of many particles, xxz and hubbard"),
+    MATRIX_FREE,
     ("-k K", int, None, "wanted eigenpairs (default 6; with --interval at most so many)"),
     ("--which", (*WHICH, "BE"), None, "ends SA, LA, both BE, magnitudes LM (default SA, with --sigma LM)"),
     ("--sigma S", float, None, "eigenvalues near this number"),
@@ -84,7 +85,7 @@ OPTIONS: tuple[Option, ...] = (
     RNG,
     ("--plot PNG", str, None, "draw the convergence history into this file"),
     ("--save NPZ", str, None, "write eigenvalues, eigenvectors and residuals to this file"),
-    ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too"),
+    PROFILE,
     ("--plan", bool, None, "print what would be done, and stop"),
     JSON,
 )
@@ -121,13 +122,7 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     if is_first:
         _check_outputs(arguments)
     device = device_of(arguments)
-    A: Any
-    if comm is not None:
-        A = opened_together(arguments.matrix, device, comm)
-    elif arguments.matrix_free:
-        A = blockvec.models.operator(arguments.matrix, device=device)
-    else:
-        A = opened(NAME, arguments.matrix)
+    A = input_of(NAME, arguments, device, comm)
     M = None if arguments.mass is None else opened(NAME, arguments.mass)
     if arguments.plan:
         planned = plan(**_call(A, M, device, arguments))
@@ -143,14 +138,13 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
             result = stop.result
     if comm is not None and arguments.save:
         result = replace(result, eigenvectors=result.eigenvectors.gather().array)
-    outputs: dict[str, Callable[[], None]]
-    outputs = {"standard output": lambda: _print(arguments, A, result, profile)}
-    if arguments.save:
-        outputs["--save"] = lambda: _save(result, arguments.save)
-    if arguments.plot:
-        outputs["--plot"] = lambda: write_plot(result, arguments.plot)
     if is_first:
-        write_all(outputs)
+        write_results(
+            arguments,
+            result,
+            lambda: _print(arguments, A, result, profile),
+            lambda: {name: to_host(getattr(result, name)) for name in SAVED},
+        )
     if result.info["stopped"] == "interrupted":
         return INTERRUPTED
     if message := doubt(result, arguments.verify):
@@ -161,22 +155,9 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
     """Refuse files that cannot be written, before anything is computed."""
-    files = {"--checkpoint": arguments.checkpoint, "--save": arguments.save}
-    for option, name in files.items():
-        if name is not None:
-            check_output(option, name)
-    if arguments.plot is not None:
-        check_picture("--plot", arguments.plot)
-    inputs = {"the matrix": arguments.matrix, "--mass": arguments.mass}
-    check_apart({**inputs, **files, "--plot": arguments.plot})
+    check_outputs(arguments, {"--mass": arguments.mass}, "checkpoint", "save")
     if arguments.plot and arguments.method == "dense":
         raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
-
-
-def _save(result: EigenResult, path: str) -> None:
-    with replaced(path) as stream:
-        arrays: Any = {name: to_host(getattr(result, name)) for name in SAVED}
-        np.savez(stream, **arrays)
 
 
 def _call(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -202,9 +183,8 @@ def _print(
 ) -> None:
     inputs = {"matrix": arguments.matrix, "mass": arguments.mass, "sigma": arguments.sigma}
     if arguments.json:
-        kernels = {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
-        kernels |= {"frequencies_hz": _frequencies(result)} if arguments.hz else {}
-        print(json.dumps({**inputs, **result.to_dict(), **kernels}, allow_nan=False), flush=True)
+        more = kernels(profile) | ({"frequencies_hz": _frequencies(result)} if arguments.hz else {})
+        print(json.dumps({**inputs, **result.to_dict(), **more}, allow_nan=False), flush=True)
         return
     info, layout = result.info, getattr(A, "layout", None)
     size = f"{info['n']} x {info['n']}, {getattr(A, 'nnz', A.shape[0] * A.shape[1])} entries"

@@ -154,6 +154,12 @@ def ends(interval: Any) -> tuple[float, float]:
     return low, high
 
 
+def ends_of(domain: Any) -> tuple[float, float]:
+    """Check the ends of a domain, of which None is no end."""
+    first, last = domain
+    return ends((-math.inf if first is None else first, math.inf if last is None else last))
+
+
 def farthest(low: float, high: float) -> float:
     """Return the largest magnitude of a finite end."""
     return max((abs(end) for end in (low, high) if math.isfinite(end)), default=0.0)
@@ -353,21 +359,41 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
         raise ShapeError(f"{name} has {block.n_rows} rows but A is {op.shape[0]} x {op.shape[1]}.")
     if block.n_cols == 0:
         raise ShapeError(f"{name} has no columns; leave it out instead.")
-    with np.errstate(over="ignore", invalid="ignore"):
-        norms = to_host(block.norms())
-    if not (is_ordinary(norms, op.dtype) & (norms > 0)).all():  # a norm may have underflowed
-        xp = array_namespace(block.array)
-        parts = (block.array.real, block.array.imag)
-        largest = to_host(xp.maximum(*(abs(part).max(axis=0, initial=0) for part in parts)))
-        largest = largest if block.layout is None else block.layout.largest(largest)
-        if not np.isfinite(largest).all():
-            raise OptionError(f"{name} holds NaN or Inf; give finite vectors.")
-        exponents = np.frexp(largest)[1]
-        for part in (exponents // 2, exponents - exponents // 2):
-            block.scale(column_factors(np.ldexp(1.0, -part), block))
+    brought_in_range(name, block)
     if block.device != op.device:
         block = block.to_host() if op.device == "cpu" else block.to_device(op.device)
     return block
+
+
+def brought_in_range(name: str, block: BlockVector) -> Any:
+    """Divide columns whose squares may overflow or underflow by powers of two; return their exponents.
+
+    Raises
+    ------
+    OptionError
+        For NaN and Inf.
+    """
+    with np.errstate(all="ignore"):
+        norms = to_host(block.norms())
+    exponents = np.zeros(block.n_cols, int)
+    if (is_ordinary(norms, block.dtype) & (norms > 0)).all():  # a norm of 0 may have underflowed
+        return exponents
+    xp = array_namespace(block.array)
+    parts = (block.array.real, block.array.imag)
+    largest = to_host(xp.maximum(*(abs(part).max(axis=0, initial=0) for part in parts)))
+    largest = largest if block.layout is None else block.layout.largest(largest)
+    if not np.isfinite(largest).all():
+        raise OptionError(f"{name} holds NaN or Inf; give finite vectors.")
+    exponents = np.frexp(largest)[1]
+    scale_by_powers(block, -exponents)
+    return exponents
+
+
+def scale_by_powers(block: BlockVector, exponents: Any) -> None:
+    """Multiply columns by powers of two, which themselves may be out of the range of their type."""
+    for part in (exponents // 2, exponents - exponents // 2):
+        if part.any():
+            block.scale(column_factors(np.ldexp(1.0, part), block))
 
 
 def generator(rng: Any) -> np.random.Generator:

@@ -8,16 +8,18 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import blockvec
 from blockvec.errors import DeviceError, FormatError, OptionError
 from blockvec.parallel import Communicator, agreed, communicator, launched, read_rows, world
-from blockvec.system.commands import Parser, guarded
-from blockvec.system.files import write_picture
+from blockvec.system.commands import Parser, guarded, write_all
+from blockvec.system.files import check_apart, check_output, check_picture, replaced, write_picture
 
 Option = tuple[str, Any, Any, str]
 """Name with those of its values; type, choices, or bool for a flag; default; help."""
@@ -30,6 +32,18 @@ MODELS = """\
 models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:... and more;
 `python -c "import blockvec; print(*blockvec.models.available(), sep=chr(10))"` lists them."""
 
+MATRIX_FREE: Option = (
+    "--matrix-free",
+    bool,
+    None,
+    "store no matrix; for the models of many particles, xxz and hubbard",
+)
+PROFILE: Option = (
+    "--profile",
+    bool,
+    None,
+    "print calls, time and fraction of the roofline per kernel, too",
+)
 RNG: Option = ("--rng SEED", int, 0, "seed of everything random")
 JSON: Option = ("--json", bool, None, "print one JSON document instead of tables")
 
@@ -140,6 +154,51 @@ def device_of(arguments: argparse.Namespace) -> str:
     except DeviceError:
         return "cpu"
     return "gpu"
+
+
+def input_of(command: str, arguments: argparse.Namespace, device: str, comm: Communicator | None) -> Any:
+    """Open the matrix of a command: this process's rows, an operator without a matrix, or all of it."""
+    if comm is not None:
+        return opened_together(arguments.matrix, device, comm)
+    if arguments.matrix_free:
+        return blockvec.models.operator(arguments.matrix, device=device)
+    return opened(command, arguments.matrix)
+
+
+def check_outputs(arguments: argparse.Namespace, inputs: Mapping[str, Any], *names: str) -> None:
+    """Refuse files of options that cannot be written, before anything is computed."""
+    files = {f"--{name}": getattr(arguments, name) for name in names}
+    for option, name in files.items():
+        if name is not None:
+            check_output(option, name)
+    if arguments.plot is not None:
+        check_picture("--plot", arguments.plot)
+    check_apart({"the matrix": arguments.matrix, **inputs, **files, "--plot": arguments.plot})
+
+
+def write_results(
+    arguments: argparse.Namespace,
+    result: Any,
+    show: Callable[[], None],
+    arrays: Callable[[], Mapping[str, Any]],
+) -> None:
+    """Print a result, and write the files of ``--save`` and ``--plot``."""
+
+    def save() -> None:
+        with replaced(arguments.save) as stream:
+            np.savez(stream, **arrays())
+
+    outputs: dict[str, Callable[[], None]] = {"standard output": show}
+    if arguments.save:
+        outputs["--save"] = save
+    if arguments.plot:
+        outputs["--plot"] = lambda: write_plot(result, arguments.plot)
+    write_all(outputs)
+
+
+def kernels(profile: blockvec.Profile | None) -> dict[str, Any]:
+    """Return the parts of a JSON document that a profile adds."""
+    return {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
 
 
 def opened(command: str, name: str) -> Any:

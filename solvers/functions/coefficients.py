@@ -129,6 +129,11 @@ def interpolation(
     return None
 
 
+def checked(f: Callable[[RealArray], Any], domain: tuple[float, float]) -> Callable[[RealArray], Any]:
+    """Make a function that is evaluated within a domain, to which rounding errors are clipped."""
+    return lambda x: evaluated(f, np.clip(x, *domain))
+
+
 def evaluated(f: Callable[[RealArray], Any], x: RealArray) -> Any:
     """Evaluate a function at real numbers, and check what it returns.
 

@@ -30,14 +30,14 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, integer
-from ..blocks import RealArray
+from ..blocks import RealArray, to_host
 from ..runtime.memory import require_memory
 from ..runtime.processes import together
 from ..runtime.progress import counted_bar
 from .bounds import SpectralBounds, bounds_of
+from .operands import generator_for, hermitian_matrix, random_signs, unit_vectors
 from .polynomial import GROUP
 from .recurrence import Recurrence
-from .vectors import generator_for, hermitian_matrix, random_signs, unit_vectors, widening
 
 KERNELS = ("jackson", "lorentz")
 LORENTZ = 4.0  # exponent of the Lorentz kernel, with which its resolution is LORENTZ / moments
@@ -168,6 +168,7 @@ def standard_error(values: Any, axis: int = 0) -> Any:
     return values.std(axis=axis, ddof=1) / math.sqrt(count)
 
 
+@together
 def density_of_states(
     H: Any,
     moments: int = 1024,
@@ -226,25 +227,9 @@ def density_of_states(
     >>> bool(abs(rho.integrate(lambda E: E) - 4) < 0.1)  # the mean of the eigenvalues
     True
     """
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    return _density(H, moments, vectors, kernel, rng, sites, bounds, progress=progress, **options)
-
-
-@together
-def _density(
-    H: Any,
-    moments: int,
-    vectors: int,
-    kernel: str,
-    rng: Any,
-    sites: Any,
-    bounds: Any,
-    *,
-    progress: bool,
-    **options: Any,
-) -> DensityOfStates:
     check_choice("kernel", kernel, KERNELS)
     count = integer("moments", moments, 2)
+    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
     op, found = scaled_operands(H, bounds, **options)
     chosen, columns = None, integer("vectors", vectors, 1)
     if sites is not None:
@@ -270,19 +255,21 @@ def _density(
 def scaled_operands(H: Any, bounds: Any, **options: Any) -> tuple[Operator, SpectralBounds]:
     """Convert H to a Hermitian operator, with bounds of its spectrum."""
     matrix = hermitian_matrix(H, name="H", **options)
-    op, factor = matrix.operator, matrix.factor.real
-    op = op if factor == 1 else factor * op
+    op = matrix.operator
     if not op.shape[0]:
         raise ShapeError("H has no rows; there are no states.")
     if bounds is None:
-        found = bounds_of(matrix.operator, matrix.entries)
-        low, high = sorted(factor * end for end in found)
-        found = SpectralBounds(low, high, found.is_proven, found.why).widened(MARGIN)
+        found = bounds_of(matrix).widened(MARGIN)
         return op, found if found.half_width else SpectralBounds(-1.0, 1.0, True, "a matrix of zeros")
     low, high = (float(end) for end in bounds)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise OptionError(f"bounds: got {bounds!r}; give two finite numbers, the lower one first.")
     return op, SpectralBounds(low, high, False, "the caller")
+
+
+def growth_limit(dtype: Any) -> float:
+    """Return the ratio by which norms of T_k(h) x may exceed that of x, by rounding."""
+    return 1 + max(EXCESS, math.sqrt(np.finfo(dtype).eps))
 
 
 def chebyshev_moments(
@@ -292,54 +279,35 @@ def chebyshev_moments(
     bounds: SpectralBounds,
     show: Callable[[int, str, int], object] | None = None,
 ) -> tuple[RealArray, SpectralBounds, int]:
-    """Compute moments <x|T_k(h)|x> / <x|x> of the columns of blocks, shape (count, b).
+    """Compute moments <x|T_k(h)|x> / <x|x> of the columns of blocks, shape (count, b) with an even count.
 
     Returns the bounds that hold, which are wider ones if necessary, and the number of columns multiplied.
     `show` is called with the steps so far, a text, and all steps.
     """
-
-    def report(steps: int) -> None:
-        if show is not None:
-            done, every = len(found) * (count // 2) + steps, len(starts) * (count // 2)
-            show(done, f"{done} of {every} products", every)
-
-    products = 0
-    for tried in widening(bounds):
-        doubled, found = op.affine(2 / tried.half_width, tried.centre), []
+    products, every = 0, len(starts) * (count // 2)
+    for tried in bounds.widening("H"):
+        doubled, found = op.affine(2 / tried.half_width, tried.centre), list[RealArray]()
         for start in starts:
-            steps = Recurrence(doubled, X := start(), X.like())
-            part = _moments(steps, count, report)
+            X, rows = start(), list[RealArray]()
+            squares, limit = to_host(X.norms()).astype(np.float64) ** 2, growth_limit(X.dtype)
+            steps = Recurrence(doubled, X, X.like())
+            while steps.taken < count // 2:
+                with np.errstate(all="ignore"):
+                    dots = steps.dots(min(GROUP, count // 2 - steps.taken))
+                parts = start_copies(*(step[name] for step in dots for name in ("xy", "yy")))()
+                rows += [(part.real / squares).astype(np.float64) for part in parts]
+                if not (np.abs(rows[-1]) <= limit).all():
+                    break
+                if show is not None:
+                    done = len(found) * (count // 2) + steps.taken
+                    show(done, f"{done} of {every} products", every)
             products += steps.taken * X.n_cols
-            if part is None:
+            if not (np.abs(rows) <= limit).all():
                 break
-            found.append(part)
+            moments = 2 * np.array(rows)  # <T_{j-1} x|T_j x>, <T_j x|T_j x> for j = 1, 2, ...
+            moments[::2] -= moments[0] / 2
+            moments[1::2] -= 1
+            found.append(np.concatenate([np.ones((1, X.n_cols)), moments])[:count])
         else:
             break
     return np.concatenate(found, axis=1), tried, products
-
-
-def _moments(steps: Recurrence, count: int, report: Callable[[int], object]) -> RealArray | None:
-    """Take the steps for a number of moments; None if a norm grows."""
-    rows: list[RealArray] = []
-    limit = 1 + max(EXCESS, float(np.finfo(steps.current.dtype).eps) ** 0.5)
-    squares: Any = None
-    for begin in range(0, count // 2, GROUP):
-        with np.errstate(all="ignore"):
-            dots = steps.dots(
-                min(GROUP, count // 2 - begin), ("xx", "xy", "yy") if begin == 0 else ("xy", "yy")
-            )
-        names = [dots[0]["xx"]] if begin == 0 else []
-        parts = start_copies(*names, *(step[name] for step in dots for name in ("xy", "yy")))()
-        if begin == 0:
-            squares, *parts = (np.asarray(part) for part in parts)
-            squares = squares.astype(np.float64)
-        rows += [(part.real / squares).astype(np.float64) for part in parts]
-        if not all((np.abs(row) <= limit).all() for row in rows[2 * begin :]):
-            return None
-        report(steps.taken)
-    found = np.array(rows)  # <T_{j-1} x|T_j x>, <T_j x|T_j x> for j = 1, 2, ...
-    first = found[0].copy()
-    found = 2 * found
-    found[::2] -= first
-    found[1::2] -= 1
-    return np.concatenate([np.ones((1, found.shape[1])), found])[:count]

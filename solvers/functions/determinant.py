@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -15,8 +14,8 @@ from ..arguments import check_choice, is_explicit, on_host
 from ..costs import fits_dense, recurrence_s
 from ..placement import UNASKED_ENTRIES, factor_s, is_affordable
 from ..runtime.processes import together
-from .traces import DENSE_ROWS, STEPS, WIDTH, TraceEstimate, Wanted, checked, dense_matrix, estimated
-from .vectors import generator_for, hermitian_matrix
+from .operands import generator_for, hermitian_matrix
+from .traces import DENSE_ROWS, STEPS, WIDTH, TraceEstimate, Wanted, dense_matrix, estimated
 
 METHODS = ("auto", "factors", "quadrature")
 WORTH_S = 1.0  # s, predicted: factors that take no longer are computed, since they are exact
@@ -37,6 +36,7 @@ class LogDeterminant(TraceEstimate):
     sign: float = 1.0
 
 
+@together
 def logdet(
     A: Any,
     tol: float = 1e-3,
@@ -90,18 +90,10 @@ def logdet(
     >>> bool(abs(value - np.log(100)) < 1e-12)
     True
     """
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    return _logdet(A, tol, atol, vectors, method, rng, **options)
-
-
-@together
-def _logdet(
-    A: Any, tol: float, atol: float, vectors: int | None, method: str, rng: Any, **options: Any
-) -> LogDeterminant:
     check_choice("method", method, METHODS)
     wanted, count = Wanted.of(tol, atol, vectors)
-    matrix = hermitian_matrix(A, **options)
-    op, factor, entries = matrix.operator, matrix.factor.real, matrix.entries
+    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
+    _, op, entries, _ = hermitian_matrix(A, **options)
     why = None if method == "quadrature" or op.shape[0] == 0 else "factors were asked for"
     if method == "auto":
         why = None if count is not None else _reason(op, entries)
@@ -110,7 +102,7 @@ def _logdet(
             "method: 'factors' needs an explicit matrix in one process; give one, or use 'quadrature'."
         )
     if why is None:
-        found = estimated(op, checked(_positive_log, factor), wanted, count, "auto", generator_for(op, rng))
+        found = estimated(op, _positive_log, wanted, count, "auto", generator_for(op, rng))
         return LogDeterminant(*(getattr(found, name) for name in TraceEstimate.__annotations__))
     n, products = op.shape[0], 0
     if not is_explicit(entries):
@@ -118,8 +110,6 @@ def _logdet(
     factors = Factorization(on_host(entries))
     factors.refactorize(0.0)
     sign, value = cast(tuple[float, float], factors.log_determinant())
-    if factor != 1 and sign:
-        sign, value = sign * float(np.sign(factor)) ** n, value + n * math.log(abs(factor))
     error = float(np.finfo(op.dtype).eps) * (n + 1 / factors.nearest) if sign else 0.0
     return LogDeterminant(value, error, products, 0, "factors", why, sign)
 

@@ -25,9 +25,9 @@ from ..arguments import blas_threads, check_choice, check_shape, integer
 from ..blocks import to_host
 from ..runtime.memory import require_memory
 from .bounds import SpectralBounds
-from .density import EXCESS, KERNELS, damped, scaled, scaled_operands, standard_error
+from .density import KERNELS, damped, growth_limit, scaled, scaled_operands, standard_error
+from .operands import generator_for, random_signs
 from .recurrence import Recurrence
-from .vectors import generator_for, random_signs, widening
 
 TILE = 64  # columns of a block
 
@@ -65,9 +65,8 @@ class DoubleMoments:
         return standard_error(self._sampled(energies, others))
 
     def _sampled(self, energies: Any, others: Any) -> Any:
-        (x, weight), (y, other) = (
-            scaled(E, self.bounds) for E in (energies, energies if others is None else others)
-        )
+        x, weight = scaled(energies, self.bounds)
+        y, other = scaled(energies if others is None else others, self.bounds)
         factors = damped(self.samples.shape[1], self.kernel)
         table = np.moveaxis(self.samples.real * np.outer(factors, factors), 0, -1)
         return chebyshev.chebval2d(x, y, table) * (weight * other)
@@ -119,22 +118,19 @@ def double_moments(
     ((32, 32), True)
     """
     check_choice("kernel", kernel, KERNELS)
-    count = integer("moments", moments, 1)
-    columns = integer("vectors", vectors, 1)
+    count, columns = integer("moments", moments, 1), integer("vectors", vectors, 1)
     op, found = scaled_operands(H, bounds, shape=shape, dtype=dtype, device=device, like=like, comm=None)
     if op.layout is not None:
         raise OptionError("H: has rows in several processes; double moments need one.")
     check_shape("J", J, op)
     current = as_operator(J, device=op.device if device is None else device)
     current.check_hermitian(name="J")
-    kind = np.result_type(op.dtype, current.dtype)
-    require_memory(
-        op, 3.0 * op.shape[0] * min(TILE, count) * kind.itemsize, "Chebyshev vectors", "give fewer moments"
-    )
-    random = generator_for(op, rng)
-    keys = [int(random.integers(1 << 63)) for _ in range(columns)]
+    size = np.result_type(op.dtype, current.dtype).itemsize
+    n_bytes = 3.0 * op.shape[0] * min(TILE, count) * size
+    require_memory(op, n_bytes, "Chebyshev vectors", "give fewer moments")
+    keys = generator_for(op, rng).integers(1 << 63, size=columns).tolist()
     with blas_threads(op):
-        for tried in widening(found):
+        for tried in found.widening("H"):
             samples = [_moments(op, current, random_signs(op, 1, key), count, tried) for key in keys]
             if all(sample is not None for sample in samples):
                 break
@@ -160,7 +156,7 @@ def _moments(op: Operator, J: Operator, x: BlockVector, count: int, bounds: Spec
 def _tiles(doubled: Any, x: BlockVector, count: int) -> Iterator[tuple[int, BlockVector | None]]:
     """Compute T_k(h) x by blocks of columns, with the first order of each; None if a norm grows."""
     steps = Recurrence(doubled, x.copy(), x.like())
-    limit = (1 + max(EXCESS, float(np.finfo(x.dtype).eps) ** 0.5)) * float(to_host(x.norms())[0])
+    limit = growth_limit(x.dtype) * float(to_host(x.norms())[0])
     tile = x.like(min(TILE, count))
     for begin in range(0, count, TILE):
         block = tile[:, : min(TILE, count - begin)]
@@ -168,5 +164,4 @@ def _tiles(doubled: Any, x: BlockVector, count: int) -> Iterator[tuple[int, Bloc
             if begin + column:
                 steps.take(1)
             block[:, column : column + 1] = steps.current
-        norms = to_host(block.norms())
-        yield begin, block if (norms <= limit).all() else None
+        yield begin, block if (to_host(block.norms()) <= limit).all() else None

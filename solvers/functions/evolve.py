@@ -6,7 +6,6 @@ multiplied by: then no rounding error of a factor is repeated in every step, and
 
 from __future__ import annotations
 
-import cmath
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -19,12 +18,11 @@ from blockvec.errors import OptionError
 
 from ..arguments import checkpoint_for
 from ..blocks import in_precision, to_host
-from ..runtime.checkpoint import Checkpoint
 from ..runtime.processes import processes_of, together
 from ..runtime.progress import counted_bar
 from .bounds import SpectralBounds
-from .exponential import Exponential, bounds_for
-from .operands import Operands, operands
+from .expm import Exponential, bounds_for, scaled
+from .operands import Operands, hermitian, operands
 
 ROUNDING = 8.0  # in units of eps of the time: steps that differ by less have the same coefficients
 MOST_STEPS = 16  # of different lengths, whose coefficients are looked for
@@ -104,111 +102,87 @@ def evolve(
     if wanted.ndim != 1 or not np.isfinite(wanted).all():
         raise OptionError("times: holds NaN or Inf, or is no sequence of numbers; give finite ones.")
     given = operands(H, psi0, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    op = given.A.operator
-    if np.imag(given.A.factor):
-        raise OptionError("H is not Hermitian: its eigenvalues are imaginary; give H without the factor -i.")
-    if op.shape[0] and not op.is_hermitian:
-        op.check_hermitian(name="H")
-    steps = np.diff(wanted, prepend=0.0)
+    given = given._replace(A=hermitian(given.A, "H"))
+    op, psi = given.A.operator, given.B
+    span, doubles = float(np.abs(np.diff(wanted, prepend=0.0)).sum()), 1 + (psi.dtype.kind == "c")
+    exponential = Exponential(op, bounds_for(given.A, span, psi.n_cols * doubles), -1j)
     file = checkpoint_for(checkpoint, checkpoint_interval, processes_of(op, comm))
-    scale = abs(given.A.factor) * float(np.abs(steps).sum())
-    bounds = bounds_for(op, given.A.entries, scale, given.B.n_cols * (1 + (given.B.dtype.kind == "c")))
-    run = _Evolution(given, bounds, wanted.tolist(), file)
-    return run.states(is_shown=progress and (op.layout is None or op.layout.rank == 0))
-
-
-class _Evolution:
-    """The state of an evolution between two times."""
-
-    def __init__(
-        self, given: Operands, bounds: SpectralBounds, times: list[float], file: Checkpoint | None
-    ) -> None:
-        self._given, self._times, self._file = given, times, file
-        op = given.A.operator
-        self._exponential = Exponential(op, bounds, -1j * complex(given.A.factor).real)
-        self._state = given.B  # without the phase
-        self._now = self._phase = 0.0  # time and angle of the state
-        self._begin = self._returned = (
-            0  # number of the first time after the state, and of all times returned
-        )
-        self._deltas: list[tuple[float, ...]] = []
-        if file is None:
-            return
+    saved = None
+    if file is not None:
         file.problem = {
             "evolve": blockvec.__version__,
             "n": op.shape[0],
-            "columns": given.B.n_cols,
-            "dtype": given.B.dtype.name,
-            "times": [len(times), *times[:2], *times[-2:]],
+            "columns": psi.n_cols,
+            "dtype": psi.dtype.name,
+            "times": [len(wanted), *wanted[:2].tolist(), *wanted[-2:].tolist()],
         }
-        file.image, file.layout = np.array(to_host(op.apply(given.B).array)), op.layout
+        file.image, file.layout = np.array(to_host(op.apply(psi).array)), op.layout
         saved = file.load()
-        if saved is not None:
-            rows = given.B.backend.xp.asarray(saved["basis"])
-            self._state = BlockVector(rows, layout=op.layout)
-            self._now, self._phase, self._begin, self._returned = saved["where"]
-            self._deltas = [tuple(steps) for steps in saved["steps"]]
-            low, high, is_proven, why = saved["bounds"]
-            self._exponential.polynomials.bounds = SpectralBounds(low, high, is_proven, why)
+    is_shown = progress and (op.layout is None or op.layout.rank == 0)
+    return _states(given, exponential, wanted.tolist(), file, saved, is_shown=is_shown)
 
-    def states(self, *, is_shown: bool) -> Iterator[tuple[float, Any]]:
-        """Compute the states of all times that have not been returned."""
-        total = len(self._times)
-        is_alone = self._given.A.operator.layout is None
-        with counted_bar("first time") if is_shown else nullcontext(lambda *state: None) as show:
-            try:
-                while self._begin < total:
-                    yield from self._group(show, total)
-            except BaseException:
-                if self._file is not None and is_alone and self._returned:
-                    self._file.save(self._snapshot, now=True)
-                raise
-        if self._file is not None:
-            self._file.remove()
 
-    def _group(self, show: Any, total: int) -> Iterator[tuple[float, Any]]:
-        """Compute the states of one time, or of several short steps together, and return them."""
-        exponential, begin = self._exponential, self._begin
-        count = exponential.together(self._times[begin] - self._now, self._state)
-        ahead = self._times[begin : begin + count]
-        deltas = self._steps(ahead)
-        blocks, weights = exponential.unscaled(deltas, self._state)
-        phases = [self._phase + weight.imag for weight in weights]
-        for k, t in enumerate(ahead):
-            if begin + k < self._returned:  # before an interruption
-                continue
-            (rows,) = self._given.rows([_turned(blocks[k], phases[k])])
-            self._returned = begin + k + 1
-            yield t, rows if self._given.A.operator.layout is not None else self._given.share(rows)
-            show(self._returned, f"t = {t:.6g}", total)
-            if self._file is not None and k + 1 < len(ahead):
-                self._file.save(self._snapshot)
-        self._state, self._phase = blocks[-1], phases[-1] % (2 * np.pi)
-        self._now, self._begin = self._now + deltas[-1], begin + len(ahead)
-        if self._file is not None:
-            self._file.save(self._snapshot)
+def _states(
+    given: Operands, exponential: Exponential, times: list[float], file: Any, saved: Any, *, is_shown: bool
+) -> Iterator[tuple[float, Any]]:
+    """Compute the states of all times that have not been returned."""
+    polynomials, layout = exponential.polynomials, given.A.operator.layout
+    state = given.B  # without the phase
+    now = phase = 0.0  # time and angle of the state
+    begin = returned = 0  # number of the first time after the state, and of all times returned
+    known: list[tuple[float, ...]] = []  # steps, whose coefficients are kept
+    if saved is not None:
+        state = BlockVector(state.backend.xp.asarray(saved["basis"]), layout=layout)
+        now, phase, begin, returned = saved["where"]
+        known = [tuple(steps) for steps in saved["steps"]]
+        polynomials.bounds = SpectralBounds(*saved["bounds"])
 
-    def _steps(self, ahead: list[float]) -> tuple[float, ...]:
-        """Return the steps to times; those of an earlier group if they differ by rounding errors only."""
-        deltas = tuple(t - self._now for t in ahead)
-        slack = ROUNDING * np.finfo(np.float64).eps * max(abs(self._now), *map(abs, ahead))
-        for known in self._deltas:
-            if len(known) == len(deltas) and np.abs(np.subtract(known, deltas)).max() <= slack:
-                return known
-        self._deltas = [deltas, *self._deltas[: MOST_STEPS - 1]]
-        return deltas
-
-    def _snapshot(self) -> dict[str, Any]:
-        bounds = self._exponential.polynomials.bounds
+    def snapshot() -> dict[str, Any]:
+        bounds = polynomials.bounds
         return {
-            "basis": np.array(to_host(self._state.array)),
-            "steps": self._deltas,
-            "where": [self._now, self._phase, self._begin, self._returned],
+            "basis": np.array(to_host(state.array)),
+            "steps": known,
+            "where": [now, phase, begin, returned],
             "bounds": [*bounds, bounds.is_proven, bounds.why],
         }
+
+    with counted_bar("first time") if is_shown else nullcontext(lambda *progress: None) as show:
+        try:
+            while begin < len(times):
+                # Several short steps together.
+                ahead = times[begin : begin + exponential.together(times[begin] - now, state)]
+                steps = _known_steps(known, now, ahead)
+                blocks, weights = exponential.unscaled(steps, state)
+                phases = [phase + weight.imag for weight in weights]
+                for k in range(max(returned - begin, 0), len(ahead)):
+                    returned = begin + k + 1
+                    yield ahead[k], given.share(given.rows(_turned(blocks[k], phases[k])))
+                    show(returned, f"t = {ahead[k]:.6g}", len(times))
+                    if file is not None and k + 1 < len(ahead):
+                        file.save(snapshot)
+                state, phase = blocks[-1], phases[-1] % (2 * np.pi)
+                now, begin = now + steps[-1], begin + len(ahead)
+                if file is not None:
+                    file.save(snapshot)
+        except BaseException:
+            if file is not None and layout is None and returned:
+                file.save(snapshot, now=True)
+            raise
+    if file is not None:
+        file.remove()
+
+
+def _known_steps(known: list[tuple[float, ...]], now: float, ahead: list[float]) -> tuple[float, ...]:
+    """Return the steps to times, and keep them; earlier ones if they differ by rounding errors only."""
+    steps = tuple(t - now for t in ahead)
+    slack = ROUNDING * np.finfo(np.float64).eps * max(abs(now), *map(abs, ahead))
+    for others in known:
+        if len(others) == len(steps) and np.abs(np.subtract(others, steps)).max() <= slack:
+            return others
+    known[:] = [steps, *known[: MOST_STEPS - 1]]
+    return steps
 
 
 def _turned(block: BlockVector, phase: float) -> BlockVector:
     """Copy a block, times a phase, in a complex type."""
-    copied = in_precision(block, np.result_type(block.dtype, np.complex64))
-    return copied.scale(cmath.exp(1j * phase)) if phase else copied
+    return scaled(in_precision(block, np.result_type(block.dtype, np.complex64)), 1j * phase)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, array_namespace
+from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import OptionError
 
 from ..arguments import integer, real
-from ..blocks import in_precision
+from ..blocks import in_precision, to_host
 from ..runtime.processes import together
-from .exponential import Exponential, bounds_for, recognised
-from .operands import Operands, operands
+from .bounds import FEW_STEPS, SpectralBounds, estimated, gershgorin
+from .coefficients import Series, exponential
+from .operands import Matrix, Operands, is_lopsided, operands, phase_of
+from .polynomial import Polynomials, described
 from .taylor import Taylor
+
+# Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
+# are relative to the largest.
+LEAST_RATIO = 0.02
+FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more than estimates save
+MOST_SERIES = 16  # times for which coefficients are kept
+TOGETHER = 16.0  # time times half width up to which results for several times have the same products
+MOST_TOGETHER = 8  # times of these
+MOST_BYTES = 1 << 27  # of their states
+FEW_ROWS = 8  # of a linear operator whose structure two random vectors say little about
 
 
 @together
@@ -100,33 +113,32 @@ def expm_multiply(
     op, X = given.A.operator, given.B
     steps = [1.0] if times is None else times
     span = sum(map(abs, steps))
-    is_trivial = X.n_cols == 0 or op.shape[0] == 0 or span == 0
-    hermitian = None if is_trivial else recognised(given.A)
-    info: dict[str, Any]
-    if is_trivial:
+    if X.n_cols == 0 or op.shape[0] == 0 or span == 0:
         blocks = [X.copy() for _ in steps]
-        info = {"method": "none", "degree": 0, "products": 0, "columns": 0, "error_bound": 0.0}
-        info["plan"] = "nothing to compute: no columns, no rows, or no time"
-    elif hermitian is not None:
-        c, H, entries = hermitian
-        doubles = 2 if H.dtype.kind == "f" and X.dtype.kind == "c" else 1
-        bounds = bounds_for(H, entries, abs(c) * span, X.n_cols * doubles)
-        exponential = Exponential(H, bounds, c)
-        blocks = _by_chebyshev(exponential, steps, X)
-        info = described(exponential)
+        info = described("none", 0, 0, 0, 0.0, "nothing to compute: no columns, no rows, or no time")
+    elif (found := recognised(given.A)) is not None:
+        doubles = 2 if found.operator.dtype.kind == "f" and X.dtype.kind == "c" else 1
+        bounds = bounds_for(found, span, X.n_cols * doubles)
+        run = Exponential(found.operator, bounds, complex(found.factor))
+        blocks = _by_chebyshev(run, steps, X)
+        info = run.polynomials.described(run.degree, run.error)
     else:
         trace = None if traceA is None else complex(traceA) / given.A.factor
         taylor, blocks = Taylor(given.A, trace, X), []
         for step in steps:
             X = taylor.apply(step, X)
             blocks.append(X)
-        info = {"method": "taylor", "degree": taylor.degree, "products": taylor.steps}
-        info |= {"columns": taylor.columns, "error_bound": None}
-        info["plan"] = (
-            f"Taylor polynomials of degree {taylor.degree} at most, since A is no multiple of a Hermitian "
-            f"matrix: {taylor.steps} products"
-        )
-    results = _delivered(given, blocks, is_one=times is None)
+        plan = f"Taylor polynomials of degree {taylor.degree} at most, A is no multiple of a Hermitian matrix"
+        info = described("taylor", taylor.degree, taylor.steps, taylor.columns, None, plan)
+    rows = [given.rows(_in_type(given, block)) for block in blocks]
+    results: Any = rows
+    if times is None:
+        results = given.share(rows[0])
+    elif op.layout is None:
+        results = array_namespace(rows[0]).empty((len(rows), *rows[0].shape), rows[0].dtype)
+        for k, row in enumerate(rows):
+            results[k] = row
+        results = given.share(results)
     return (results, info) if return_info else results
 
 
@@ -141,47 +153,125 @@ def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> list[float] | None
     return [first] + [(last - first) / (count - (endpoint is None or bool(endpoint)))] * (count - 1)
 
 
-def _by_chebyshev(exponential: Exponential, steps: list[float], X: BlockVector) -> list[BlockVector]:
+def _by_chebyshev(run: Exponential, steps: list[float], X: BlockVector) -> list[BlockVector]:
     """Compute results one after the other, those of short equal steps together."""
-    blocks = exponential.apply((steps[0],), X)
+    blocks = run.apply((steps[0],), X)
     rest = steps[1:]
     while rest:
-        count = min(exponential.together(rest[0], X), len(rest))
-        blocks += exponential.apply(tuple(np.cumsum(rest[:count]).tolist()), blocks[-1])
+        count = min(run.together(rest[0], X), len(rest))
+        blocks += run.apply(tuple(np.cumsum(rest[:count]).tolist()), blocks[-1])
         rest = rest[count:]
     return blocks
 
 
-def described(exponential: Exponential) -> dict[str, Any]:
-    """Describe how an exponential was computed."""
-    polynomials, degree = exponential.polynomials, exponential.degree
-    return {
-        "method": "chebyshev",
-        "degree": degree,
-        "bounds": polynomials.bounds,
-        "error_bound": exponential.error,
-        "products": polynomials.steps,
-        "columns": polynomials.columns,
-        "plan": f"Chebyshev polynomials of degree {degree} at most, since A = c H with a Hermitian H, on "
-        f"{polynomials.bounds!r}: {polynomials.steps} products with {polynomials.operator.dtype.name}",
-    }
+def _in_type(given: Operands, block: BlockVector) -> BlockVector:
+    """Convert a result to the type of a call."""
+    is_real = given.A.operator.dtype.kind == given.B.dtype.kind == "f" and not np.imag(given.A.factor)
+    if is_real and block.dtype.kind == "c":  # of a skew-symmetric matrix
+        return BlockVector(block.array.real, copy=True, layout=block.layout)
+    if not is_real and block.dtype.kind != "c":  # at t = 0
+        return in_precision(block, np.result_type(block.dtype, np.complex64))
+    return block
 
 
-def _delivered(given: Operands, blocks: list[BlockVector], *, is_one: bool) -> Any:
-    """Return results in the kind, shape and type of a call."""
-    kinds = given.A.operator.dtype.kind, given.B.dtype.kind
-    is_real = kinds == ("f", "f") and not np.imag(given.A.factor)
-    for k, block in enumerate(blocks):
-        if is_real and block.dtype.kind == "c":  # of a skew-symmetric matrix
-            blocks[k] = BlockVector(block.array.real, copy=True, layout=block.layout)
-        elif not is_real and block.dtype.kind != "c":  # at t = 0
-            blocks[k] = in_precision(block, np.result_type(block.dtype, np.complex64))
-    rows = given.rows(blocks)
-    if is_one:
-        return given.share(rows[0]) if given.A.operator.layout is None else rows[0]
-    if given.A.operator.layout is not None:
-        return rows
-    whole = array_namespace(rows[0]).empty((len(rows), *rows[0].shape), rows[0].dtype)
-    for k, row in enumerate(rows):
-        whole[k] = row
-    return given.share(whole)
+def recognised(matrix: Matrix) -> Matrix | None:
+    """Return c and H, if a matrix is c H for a Hermitian H; None for others."""
+    op, entries = matrix.operator, matrix.entries
+    if op.is_hermitian:
+        return matrix
+    is_short = matrix.is_linear_operator and op.shape[0] < FEW_ROWS
+    if is_short or is_lopsided(entries) or (phase := phase_of(op)) is None:
+        return None
+    if phase == 1:
+        op.is_hermitian = True
+        return matrix
+    entries = None if entries is None else entries * (1 / phase)
+    H = op.affine(1 / phase, 0) if entries is None else as_operator(entries, device=op.device)
+    return Matrix(complex(matrix.factor) * phase, H, entries)
+
+
+def bounds_for(matrix: Matrix, time: float, columns: int) -> SpectralBounds:
+    """Bound the spectrum of H, by discs where few products follow; `time` is a total."""
+    proven = gershgorin(matrix.entries)
+    time *= abs(matrix.factor)
+    if proven is not None and (time * proven.half_width + 10) * columns <= FEW_COLUMNS:
+        return proven
+    return estimated(matrix.operator, proven, FEW_STEPS)
+
+
+class Exponential:
+    """exp(c t H) X for several times t.
+
+    Attributes
+    ----------
+    polynomials : Polynomials
+    error : float
+        Bound of the error of all results so far, relative to their norms: the tails of the series are bounds,
+        rounding errors are taken to be one unit per degree.
+    degree : int
+        The largest degree.
+    """
+
+    def __init__(self, H: Operator, bounds: SpectralBounds, c: complex) -> None:
+        self.polynomials, self.c = Polynomials(H, bounds), c
+        self.error, self.degree = 0.0, 0
+        self._known: dict[Any, list[Series]] = {}
+
+    def together(self, step: float, X: BlockVector) -> int:
+        """Return the number of equal steps whose results the same products give."""
+        size = abs(self.c * step) * self.polynomials.bounds.half_width
+        fitting = MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize)
+        return 1 if self.c.real else max(1, min(MOST_TOGETHER, fitting, int(TOGETHER / max(size, 1.0))))
+
+    def _series(self, times: tuple[float, ...], bounds: SpectralBounds, limit: float) -> list[Series]:
+        """Return the series for times: the same objects, as often as they are needed."""
+        key = times, *bounds
+        if key not in self._known:
+            if len(self._known) >= MOST_SERIES:
+                self._known.clear()
+            self._known[key] = [exponential(self.c * t * bounds.half_width, limit) for t in times]
+        return self._known[key]
+
+    def unscaled(self, times: tuple[float, ...], X: BlockVector) -> tuple[list[BlockVector], list[complex]]:
+        """Compute exp(c t H) X / exp(w) for every time; return the blocks and the numbers w."""
+        if not any(times) or not X.n_cols or not X.n_global:
+            return [X.copy() for _ in times], [0j] * len(times)
+        unit = float(np.finfo(X.dtype).eps) / 2
+        blocks = self.polynomials.sums(lambda bounds: self._series(times, bounds, unit / 2), X)
+        bounds, ratio = self.polynomials.bounds, 1.0
+        series = self._series(times, bounds, unit / 2)
+        largest = [abs((self.c * t).real) * bounds.half_width for t in times]
+        if self.c.real and (norms := to_host(X.norms())).any():
+            ratio = float((to_host(blocks[0].norms())[norms > 0] / norms[norms > 0]).min())
+            if not ratio >= LEAST_RATIO and largest[0] > -math.log(LEAST_RATIO) / 2:
+                halves = (times[0] / 2,)
+                (middle,), (first,) = self.unscaled(halves, X)
+                results, (second,) = self.unscaled(halves, middle)
+                return results, [first + second]
+        degree = max(len(one.coefficients) for one in series) - 1
+        self.error += (max(one.tail for one in series) + unit * (1 + degree)) / max(ratio, unit)
+        self.degree = max(self.degree, degree)
+        return blocks, [self.c * t * bounds.centre + size for t, size in zip(times, largest, strict=True)]
+
+    def apply(self, times: tuple[float, ...], X: BlockVector) -> list[BlockVector]:
+        """Compute exp(c t H) X for every time.
+
+        Raises
+        ------
+        OptionError
+            If results are beyond the range of their type.
+        """
+        return [scaled(block, weight) for block, weight in zip(*self.unscaled(times, X), strict=True)]
+
+
+def scaled(block: BlockVector, weight: complex) -> BlockVector:
+    """Multiply a block by exp(weight), in place unless it is real and the factor complex."""
+    if weight.real > math.log(np.finfo(block.dtype).max):
+        raise OptionError(
+            f"exp(t A) B is up to exp({weight.real:.6g}) times B, which overflows; take a shorter time, or "
+            "subtract a multiple of the identity from A."
+        )
+    if weight.imag and block.dtype.kind != "c":
+        block = in_precision(block, np.result_type(block.dtype, np.complex64))
+    factor = cmath.exp(weight)
+    return block.scale(factor if weight.imag else factor.real) if weight else block

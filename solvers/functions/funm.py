@@ -21,17 +21,16 @@ import numpy as np
 import scipy.linalg
 
 from blockvec import BlockVector, Operator
-from blockvec.errors import OptionError
 
-from ..arguments import ends, real
+from ..arguments import ends_of, real
 from ..blocks import RealArray, column_factors, in_precision, to_host
 from ..iterations.spectrum import Recurrences
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds, bounds_of
-from .coefficients import MOST_DEGREE, Series, evaluated, interpolation
-from .operands import operands
-from .polynomial import Polynomials
+from .coefficients import MOST_DEGREE, Series, checked, interpolation
+from .operands import Matrix, hermitian, operands
+from .polynomial import Polynomials, described
 
 FIRST_STEPS = 24  # of Lanczos before the first look
 BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks: the error of one is seen at the next
@@ -102,26 +101,18 @@ def funm_multiply(
     True
     """
     tol = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
-    first, last = domain
-    low, high = ends((-math.inf if first is None else first, math.inf if last is None else last))
+    within = ends_of(domain)
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    op, X = given.A.operator, given.B
-    if given.A.factor != 1:
-        if np.imag(given.A.factor):
-            raise OptionError("A is not Hermitian: its eigenvalues are imaginary; give the Hermitian matrix.")
-        op = op.affine(given.A.factor.real, 0)
-    if not op.is_hermitian:
-        op.check_hermitian()
-    info: dict[str, Any] = {"method": "none", "degree": 0, "products": 0, "columns": 0, "error_bound": 0.0}
-    if op.shape[0] == 0 or X.n_cols == 0:
-        result = X.copy()
+    matrix, X = hermitian(given.A), given.B
+    if matrix.operator.shape[0] == 0 or X.n_cols == 0:
+        result, info = X.copy(), described("none", 0, 0, 0, 0.0, "nothing to compute: no columns, or no rows")
     else:
         unit = float(np.finfo(X.dtype).eps) / 2
-        bounds = bounds_of(op, given.A.entries if given.A.factor == 1 else None).clipped(low, high)
-        found = _by_chebyshev(f, op, bounds, X, max(tol, unit) / 2, (low, high))
-        result, info = found or _by_lanczos(f, op, X, max(tol, LEAST_TOL * unit), (low, high))
-    results = given.rows([result])[0]
-    results = results if op.layout is not None else given.share(results)
+        found = _by_chebyshev(f, matrix, X, max(tol, unit) / 2, within)
+        result, info = found or _by_lanczos(
+            checked(f, within), matrix.operator, X, max(tol, LEAST_TOL * unit)
+        )
+    results = given.share(given.rows(result))
     return (results, info) if return_info else results
 
 
@@ -130,15 +121,10 @@ class _NotSmoothError(Exception):
 
 
 def _by_chebyshev(
-    f: Callable[[RealArray], Any],
-    op: Operator,
-    bounds: SpectralBounds,
-    X: BlockVector,
-    limit: float,
-    domain: tuple[float, float],
+    f: Callable[[RealArray], Any], matrix: Matrix, X: BlockVector, limit: float, domain: tuple[float, float]
 ) -> tuple[BlockVector, dict[str, Any]] | None:
     """Sum Chebyshev polynomials; None if f is not smooth on the bounds, or on wider ones that are needed."""
-    polynomials, used = Polynomials(op, bounds), Series(None, 0.0)
+    polynomials, used = Polynomials(matrix.operator, bounds_of(matrix)), Series(None, 0.0)
 
     def series_of(given: SpectralBounds) -> list[Series]:
         nonlocal used
@@ -154,53 +140,40 @@ def _by_chebyshev(
     except _NotSmoothError:
         return None
     degree, unit = len(used.coefficients) - 1, float(np.finfo(X.dtype).eps) / 2
-    return result.scale(used.scale), {
-        "method": "chebyshev",
-        "degree": degree,
-        "bounds": polynomials.bounds,
-        "error_bound": used.tail + unit * (1 + degree),
-        "products": polynomials.steps,
-        "columns": polynomials.columns,
-        "plan": f"Chebyshev polynomials of degree {degree} on {polynomials.bounds!r}",
-    }
+    return result.scale(used.scale), polynomials.described(degree, used.tail + unit * (1 + degree))
 
 
 def _by_lanczos(
-    f: Callable[[RealArray], Any], op: Operator, X: BlockVector, tol: float, domain: tuple[float, float]
+    f: Callable[[RealArray], Any], op: Operator, X: BlockVector, tol: float
 ) -> tuple[BlockVector, dict[str, Any]]:
     """Run the recurrences of all columns until f(T) e_1 has settled, and again for the result."""
-    dtype = np.result_type(op.dtype, X.dtype)
-    start = X.copy() if X.dtype == dtype else in_precision(X, dtype)
-    norms = to_host(X.norms()).astype(float)
-    run = Recurrences(cast(Any, op), start.copy())
-    steps, before = min(FIRST_STEPS, X.n_global), list[Any]()
+    start, norms = in_precision(X, np.result_type(op.dtype, X.dtype)), to_host(X.norms()).astype(float)
+    run, steps = Recurrences(cast(Any, op), start.copy()), min(FIRST_STEPS, X.n_global)
+    found: Any = None
     while True:
         run.extend(steps)
         parts = zip(run.projected(), norms > 0, strict=True)
-        values = [_first_column(f, *part, domain) if any_ else (np.zeros(1), 0.0) for part, any_ in parts]
-        largest = max(size for _, size in values)
-        vectors = [vector for vector, _ in values]
-        error = max(
-            (_difference(vector, old) for vector, old in zip(vectors, before, strict=False)), default=math.inf
-        ) / (largest or 1.0)
-        if all(len(vector) < steps for vector in vectors):  # A maps the spaces into themselves
+        values = [_first_column(f, *part) if is_any else (np.zeros(1), 0.0) for part, is_any in parts]
+        length = max(len(vector) for vector, _ in values)
+        before, largest = found, max(size for _, size in values) or 1.0
+        found = np.array([np.pad(vector, (0, length - len(vector))) for vector, _ in values])
+        error = math.inf
+        if before is not None:
+            wider = max(length, before.shape[1])
+            pair = (np.pad(rows, ((0, 0), (0, wider - rows.shape[1]))) for rows in (found, before))
+            error = float(np.linalg.norm(np.subtract(*pair), axis=1).max()) / largest
+        if length < steps:  # A maps the spaces into themselves
             error = min(error, tol)
         if error <= tol or steps >= MOST_STEPS:
             break
-        before, steps = vectors, min(max(math.ceil(BETWEEN_LOOKS * steps), steps + 1), MOST_STEPS)
-    is_complex = any(np.iscomplexobj(vector) for vector in vectors)
-    kind = np.result_type(dtype, np.complex64) if is_complex else dtype
-    total, again = start.like(dtype=kind), Recurrences(cast(Any, op), start)
-    total[:, :] = 0
-    length = max(map(len, vectors))
-    weights = np.array([np.pad(vector, (0, length - len(vector))) for vector in vectors]).T * norms
-    for row in weights:
+        steps = min(max(math.ceil(BETWEEN_LOOKS * steps), steps + 1), MOST_STEPS)
+    parts_of_f = (found.real, found.imag) if np.iscomplexobj(found) else (found,)
+    weights: Any = [part.T * norms for part in parts_of_f]
+    totals, again = [start.like() for _ in weights], Recurrences(cast(Any, op), start)
+    for k in range(length):
         v = cast(BlockVector, again.vectors)
-        for factor, part in ((1, row.real), (1j, row.imag)):
-            if part.any():
-                numbers = column_factors(part, v)
-                numbers = numbers if factor == 1 else factor * numbers
-                total.axpy(numbers, v if v.dtype == kind else in_precision(v, kind))
+        for total, rows in zip(totals, weights, strict=True):
+            total.axpby(column_factors(rows[k], v), v, min(k, 1))
         again.extend(again.steps + 1)
     products = run.steps + again.steps
     if error > tol:
@@ -210,27 +183,16 @@ def _by_lanczos(
             ConvergenceWarning,
             stacklevel=4,
         )
-    return total, {
-        "method": "lanczos",
-        "degree": length,
-        "bounds": None,
-        "error_bound": error,
-        "products": products,
-        "columns": products * X.n_cols,
-        "plan": f"{length} steps of Lanczos, twice: no polynomial of degree {MOST_DEGREE} is near f",
-    }
+    plan = f"{length} steps of Lanczos, twice, since no polynomial of degree {MOST_DEGREE} is near f"
+    info = described("lanczos", length, products, products * X.n_cols, error, plan) | {"bounds": None}
+    if len(totals) == 1:
+        return totals[0], info
+    first, second = (in_precision(total, np.result_type(total.dtype, np.complex64)) for total in totals)
+    return first.axpy(1j, second), info
 
 
-def _first_column(
-    f: Callable[[RealArray], Any], alpha: RealArray, beta: RealArray, domain: tuple[float, float]
-) -> tuple[Any, float]:
+def _first_column(f: Callable[[Any], Any], alpha: RealArray, beta: RealArray) -> tuple[Any, float]:
     """Compute f(T) e_1 of a tridiagonal matrix, and the largest ``|f|`` at its eigenvalues."""
     theta, S = scipy.linalg.eigh_tridiagonal(alpha, beta)
-    values = evaluated(f, np.clip(theta, *domain))
+    values = f(theta)
     return S @ (values * S[0]), float(np.abs(values).max())
-
-
-def _difference(vector: Any, before: Any) -> float:
-    size = max(len(vector), len(before))
-    new, old = (np.pad(x, (0, size - len(x))) for x in (vector, before))
-    return float(np.linalg.norm(new - old))

@@ -3,12 +3,6 @@
 A Krylov basis is built in cycles of a few vectors, of which only the last cycle is kept. The function is
 taken of the Hessenberg matrix of all cycles: the part of its first column that belongs to a cycle is what
 that one adds to the result.
-
-References
-----------
-Eiermann, Ernst, SIAM J. Numer. Anal. 44 (2006) 2481; Afanasjew, Eiermann, Ernst, Güttel, Linear Algebra Appl.
-429 (2008) 2293. Deviation: each vector is orthogonalised twice, in blocks, against all of its cycle, for
-Hermitian matrices too.
 """
 
 from __future__ import annotations
@@ -86,7 +80,8 @@ def funm_multiply_krylov(
 
     References
     ----------
-    Eiermann, Ernst, SIAM J. Numer. Anal. 44 (2006) 2481.
+    Eiermann, Ernst, SIAM J. Numer. Anal. 44 (2006) 2481; Afanasjew, Eiermann, Ernst, Güttel, Linear Algebra
+    Appl. 429 (2008) 2293. Deviation: vectors are orthogonalised twice, also those of Hermitian matrices.
 
     Examples
     --------
@@ -112,7 +107,7 @@ def funm_multiply_krylov(
     cycle = min(CYCLE, n) if restart_every_m is None else integer("restart_every_m", restart_every_m, 1)
     limit = max(real("atol", atol, "a number of at least 0", lambda value: value >= 0), rtol * norm)
     if norm == 0:
-        return given.share(given.rows([x])[0])
+        return given.share(given.rows(x))
     factor = t * given.A.factor
     kind = np.result_type(op.dtype, x.dtype)
     v = in_precision(x, kind).scale(1 / norm)
@@ -142,7 +137,7 @@ def funm_multiply_krylov(
             stacklevel=2,
         )
     assert total is not None
-    return given.share(given.rows([total])[0])
+    return given.share(given.rows(total))
 
 
 def _arnoldi(op: Any, V: BlockVector, H: Any, most: int) -> tuple[int, bool]:

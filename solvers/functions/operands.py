@@ -1,10 +1,10 @@
-"""The matrix and the block of a call: converted, checked, and the result back in the caller's kind."""
+"""The matrix and the block of a call, converted and checked; results in the caller's kind; random vectors."""
 
 from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +14,13 @@ from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, in_element_type, is_function
 
-from ..arguments import is_explicit, matrix_on_host, natively
-from ..blocks import is_ordinary, to_host
-from ..runtime.processes import delivered, split
-from ..runtime.processes import largest as largest_of
+from ..arguments import brought_in_range, generator, is_explicit, matrix_on_host, natively, scale_by_powers
+from ..blocks import empty_block, to_host
+from ..runtime.processes import delivered, same_generator, split
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
-SHORT_MATRIX = 1 << 20  # entries up to which a matrix is copied
 SAME_PHASE = 1e-10  # distance from a power of i within which a measured phase is that
+FIRST = 8  # rows, and entries of each, that are compared with those across the diagonal
 
 
 class Matrix(NamedTuple):
@@ -30,21 +29,29 @@ class Matrix(NamedTuple):
     factor: complex
     operator: Operator
     entries: Any  # a matrix of SciPy, NumPy or CuPy; None for anything else
-    source: Any  # what the operator was made of
-
-    @property
-    def is_linear_operator(self) -> bool:
-        """Whether it is a linear operator of SciPy or CuPy, whose trace is not known."""
-        return hasattr(self.source, "matvec")
+    is_linear_operator: bool = False  # of SciPy or CuPy, whose trace is not known
 
 
 class Operands(NamedTuple):
     """A matrix and a block that it is applied to, with the way back to the caller."""
 
     A: Matrix
-    B: BlockVector  # a copy, of the type of a product; a power of two times what was given
-    rows: Callable[[list[BlockVector]], list[Any]]  # maps results to arrays in the shape of what was given
-    share: Callable[[Any], Any]  # maps an array to the caller's kind
+    B: BlockVector  # a copy, of the type of a product; columns are divided by powers of two
+    exponents: Any  # of these powers
+    is_vector: bool
+    caller: ArrayKind | None
+
+    def rows(self, block: BlockVector) -> Any:
+        """Return a result, which is overwritten, as an array in the shape of what was given."""
+        scale_by_powers(block, self.exponents)
+        if block.layout is not None:
+            return delivered(block.array, block.layout)
+        return block.array[:, 0] if self.is_vector else block.array
+
+    def share(self, rows: Any) -> Any:
+        """Convert an array of results to the caller's kind."""
+        is_own = self.caller is None or self.A.operator.layout is not None
+        return rows if is_own else self.caller.share(rows)  # type: ignore[union-attr]
 
 
 def matrix_of(
@@ -69,44 +76,23 @@ def matrix_of(
         device, dtype = device or caller.device, dtype or caller.dtype
     (A,) = natively(caller, A)
     entries: Any = matrix_on_host(A) if isinstance(A, Operator) else A if is_explicit(A) else None
-    if entries is not None and entries.dtype.kind == "c":
-        part = _only_part(entries)
-        if part is not None:
-            factor, A = factor * part[0], part[1]
-            entries = A
+    if entries is not None and entries.dtype.kind == "c" and (part := _only_part(entries)) is not None:
+        factor, A = factor * part[0], part[1]
+        entries = A
     extents = getattr(A, "shape", shape)
     if extents is not None and (len(extents) != 2 or (comm is None and extents[0] != extents[1])):
         raise ShapeError(f"A has shape {tuple(extents)}; a function of a matrix needs a square one.")
-    whole = split(A, comm, shape=shape, dtype=dtype, device=device, mode="normal")
-    operator = operator_of(whole, shape=shape, dtype=dtype, device=device)
+    is_linear = hasattr(A, "matvec")
+    A = split(A, comm, shape=shape, dtype=dtype, device=device, mode="normal")
+    if is_linear and A.dtype.char in "gG":  # products in extended precision become double precision
+        matmat, shape, dtype = A.matmat, A.shape, "complex128" if A.dtype.kind == "c" else "float64"
+        A = lambda X: in_element_type(matmat(X))  # noqa: E731
+    operator = as_operator(A, shape=shape, dtype=dtype, device=device)
     if operator.shape[0] != operator.shape[1]:
         raise ShapeError(
             f"A is {operator.shape[0]} x {operator.shape[1]}; a function of a matrix needs a square one."
         )
-    if operator.layout is not None:
-        entries = None
-    return Matrix(factor, operator, entries, A)
-
-
-def operator_of(A: Any, **options: Any) -> Operator:
-    """Convert to an operator; products of a linear operator in extended precision become double precision."""
-    if hasattr(A, "matvec") and getattr(A.dtype, "char", "") in "gG":
-
-        def rounded(X: Any) -> Any:
-            return in_element_type(A.matmat(X))
-
-        return as_operator(rounded, shape=A.shape, dtype="complex128" if A.dtype.kind == "c" else "float64")
-    return as_operator(A, **options)
-
-
-def fixed(A: Operator, alpha: complex, shift: complex) -> Operator:
-    """Prepare ``alpha (A - shift I)``; a short matrix on the host is copied with both."""
-    matrix = matrix_on_host(A)
-    if matrix is None or matrix.nnz > SHORT_MATRIX:
-        return A.affine(alpha, shift)
-    if shift:
-        matrix = matrix - shift * sp.eye_array(A.shape[0], dtype=matrix.dtype, format="csr")
-    return as_operator(alpha * matrix)
+    return Matrix(factor, operator, entries if operator.layout is None else None, is_linear)
 
 
 def _only_part(A: Any) -> tuple[complex, Any] | None:
@@ -119,6 +105,33 @@ def _only_part(A: Any) -> tuple[complex, Any] | None:
             real = present.copy()
             return factor, type(A)((real, A.indices, A.indptr), shape=A.shape) if is_sparse else real
     return None
+
+
+def hermitian_matrix(A: Any, *, name: str = "A", like: Any, **options: Any) -> Matrix:
+    """Convert a matrix to a Hermitian operator, as `matrix_of` and `hermitian`."""
+    caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+    return hermitian(matrix_of(A, caller=caller, **options), name)
+
+
+def hermitian(matrix: Matrix, name: str = "A") -> Matrix:
+    """Check that a matrix is Hermitian, and multiply it by its factor.
+
+    Raises
+    ------
+    OptionError
+        For a matrix that is not Hermitian.
+    """
+    factor, op, entries = complex(matrix.factor), matrix.operator, matrix.entries
+    if factor.imag:
+        raise OptionError(
+            f"{name} is not Hermitian: its eigenvalues are imaginary; give {name} without the factor -i."
+        )
+    if op.shape[0] and not op.is_hermitian:
+        op.check_hermitian(name=name)
+    if factor == 1:
+        return matrix
+    entries = None if entries is None else entries * factor.real
+    return matrix._replace(factor=1, operator=factor.real * op, entries=entries)
 
 
 def operands(
@@ -150,61 +163,45 @@ def operands(
     if shape is None and comm is None:
         shape = (len(B), len(B))
     matrix = matrix_of(A, shape=shape, dtype=dtype, device=device, caller=caller, comm=comm)
-    op = matrix.operator
-    if len(B) != op.local_shape[1]:
-        raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}, but B has {len(B)} rows.")
-    wanted = np.result_type(op.dtype, B.dtype)
-    if op.dtype != (precise := wanted if op.dtype.kind == "c" else wanted.type(0).real.dtype):
-        matrix = _in_precision(matrix, precise)
-        op = matrix.operator
-    wanted = wanted if B.dtype.kind == "c" else wanted.type(0).real.dtype
+    if len(B) != matrix.operator.local_shape[1]:
+        raise ShapeError(f"A is {' x '.join(map(str, matrix.operator.shape))}, but B has {len(B)} rows.")
+    wanted = np.result_type(matrix.operator.dtype, B.dtype)
+    matrix = _in_precision(matrix, wanted)
+    op, wanted = matrix.operator, wanted if B.dtype.kind == "c" else wanted.type(0).real.dtype
     block = BlockVector(B[:, None] if is_vector else B, copy=True, dtype=wanted, layout=op.layout)
     if block.device != op.device:
         block = block.to_host() if op.device == "cpu" else block.to_device(op.device)
-    exponent = _in_range(block)
-
-    def rows_of(results: list[BlockVector]) -> list[Any]:
-        for result in results:
-            if exponent:
-                result.scale(math.ldexp(1.0, exponent))
-        if op.layout is not None:
-            return [delivered(result.array, op.layout) for result in results]
-        return [result.array[:, 0] if is_vector else result.array for result in results]
-
-    return Operands(matrix, block, rows_of, lambda rows: rows if caller is None else caller.share(rows))
+    return Operands(matrix, block, brought_in_range("B", block), is_vector, caller)
 
 
-def _in_precision(matrix: Matrix, dtype: Any) -> Matrix:
+def _in_precision(matrix: Matrix, wanted: Any) -> Matrix:
     """Convert a matrix to the precision of its products, since it will be multiplied by factors."""
     op, entries = matrix.operator, matrix.entries
+    dtype = wanted if op.dtype.kind == "c" else wanted.type(0).real.dtype
+    if op.dtype == dtype:
+        return matrix
     if entries is not None:
         entries = entries.astype(dtype)
         return matrix._replace(operator=as_operator(entries, device=op.device), entries=entries)
     return matrix._replace(operator=op.converted(dtype)) if hasattr(op, "converted") else matrix
 
 
-def _in_range(block: BlockVector) -> int:
-    """Scale a block whose squares may overflow or underflow by a power of two; return its exponent.
+def is_lopsided(A: Any) -> bool:
+    """Check whether a few entries of a matrix prove that it is no multiple of a Hermitian one."""
+    is_sparse: bool = sp.issparse(A)
+    if not is_sparse or getattr(A, "format", "") not in ("csr", "csc") or not A.nnz:
+        return False
 
-    Raises
-    ------
-    OptionError
-        For NaN or Inf.
-    """
-    with np.errstate(all="ignore"):
-        norms = to_host(block.norms())
-    if (is_ordinary(norms, block.dtype) & (norms > 0)).all():
-        return 0
-    xp = array_namespace(block.array)
-    parts = (block.array.real, block.array.imag)
-    largest = max(float(abs(part).max()) if part.size else 0.0 for part in parts)
-    largest = largest_of(block.layout, largest)
-    if not math.isfinite(largest) or not bool(xp.isfinite(block.array).all()):
-        raise OptionError("B holds NaN or Inf; give finite vectors.")
-    exponent = math.frexp(largest)[1]
-    for part in (exponent // 2, exponent - exponent // 2):
-        block.scale(math.ldexp(1.0, -part))
-    return exponent
+    def magnitude(i: int, j: int) -> float:
+        row = slice(A.indptr[i], A.indptr[i + 1])
+        return float(abs(A.data[row][A.indices[row] == j].sum()))
+
+    most = NOT_HERMITIAN * np.finfo(A.dtype).eps * abs(A.data).max()
+    for i in range(min(FIRST, A.shape[0])):
+        for j in A.indices[A.indptr[i] : A.indptr[i + 1]][:FIRST].tolist():
+            if abs(magnitude(i, j) - magnitude(j, i)) > most:
+                return True
+    return False
 
 
 def phase_of(A: Operator) -> complex | None:
@@ -219,7 +216,7 @@ def phase_of(A: Operator) -> complex | None:
     BreakdownError
         If A returns NaN or Inf.
     """
-    like = BlockVector.empty(A.shape[0], 0, A.dtype, device=A.device, layout=A.layout)
+    like = empty_block(A)
     Z = like.like(4)
     Z[:, :2] = X = like.random_like(2, 0)
     A.apply(X, out=Z[:, 2:])
@@ -236,3 +233,31 @@ def phase_of(A: Operator) -> complex | None:
     scales = np.maximum.outer(norms[:2], norms[:2]) * images.max()
     difference = (np.abs(K - c**2 * K.conj().T) / scales).max()
     return c if difference <= NOT_HERMITIAN * np.finfo(A.dtype).eps else None
+
+
+def generator_for(op: Operator, rng: Any) -> np.random.Generator:
+    """Form the random generator of a call, the same one in all processes."""
+    return same_generator(generator(rng), None if op.layout is None else op.layout.comm)
+
+
+def random_signs(op: Operator, count: int, rng: Any) -> BlockVector:
+    """Make vectors of random signs, with E[x x^H] = I: the same numbers for any number of processes.
+
+    Those of complex matrices are (±1 ± i) / sqrt(2), with which a trace has half the variance.
+    """
+    block = empty_block(op).random_like(count, rng)
+    numbers = block.array.view(block.array.real.dtype)
+    size = 1.0 if block.dtype.kind == "f" else math.sqrt(0.5)
+    array_namespace(numbers).copysign(numbers.dtype.type(size), numbers, out=numbers)
+    return block
+
+
+def unit_vectors(op: Operator, sites: Sequence[int]) -> BlockVector:
+    """Make the columns of the identity with some numbers."""
+    block = empty_block(op).like(len(sites))
+    block[:, :] = 0
+    first = 0 if op.layout is None else op.layout.first_row
+    for column, site in enumerate(sites):
+        if first <= site < first + block.shape[0]:
+            block.array[site - first, column] = 1
+    return block

@@ -4,9 +4,9 @@ A real operator on complex columns is applied to twice as many real ones, their 
 real and imaginary coefficients then have sums of their own. The series of exp(-i t H) has real coefficients
 of even degrees and imaginary ones of odd degrees: each step adds to one of both.
 
-Bounds that are estimates may be too narrow. A component outside of them grows like cosh(d arccosh(x)), while
-all others stay below the norm of the block. Norms are compared after groups of steps; where they have grown,
-the sum begins again with wider bounds.
+Bounds that are estimates may be too narrow. Components outside of them grow, while all others stay below the
+norm of the block. Norms are compared after groups of steps; where they have grown, the sum begins again with
+wider bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 
 from blockvec import BlockVector, Operator, Recorder
-from blockvec.errors import BreakdownError
 
 from ..arguments import blas_threads
 from ..blocks import ColumnBlock, RealArray, in_precision, to_host
@@ -26,12 +25,10 @@ from ..iterations.chebyshev import CALLS_BEFORE_RECORDING, recorder_for
 from ..sizes import SHORT_ROWS
 from .bounds import SpectralBounds
 from .coefficients import Series
-from .operands import fixed
 from .recurrence import Recurrence, add_multiple
 
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
 GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; others have at most 1
-WIDER = (0.02, 0.1, 0.5, 2.0, 10.0)  # shares of the half width by which bounds move outwards, one by one
 MOST_COLUMNS = 4  # of a block on the host up to which products by columns take less time
 MOST_RECORDED_SERIES = 4  # each keeps its launches
 
@@ -86,51 +83,53 @@ class Polynomials:
             If components grow for all bounds, as those of an operator that is not Hermitian.
         """
         norms = to_host(X.norms())
-        for share in (*WIDER, None):
-            series = series_of(self.bounds)
-            found = self._attempt(series, X, norms)
-            if found is not None:
-                return found
-            if share is not None:
-                self.bounds, self._doubled, self._calls = self.bounds.widened(share), None, {}
-        raise BreakdownError(
-            f"A: T_n(A) x grows for all bounds up to {self.bounds!r}, or is NaN; check that A is Hermitian, "
-            "and that its products are accurate and finite."
-        )
+        for tried in self.bounds.widening("A"):
+            if tried is not self.bounds:
+                self.bounds, self._doubled, self._calls = tried, None, {}
+            if (found := self._attempt(series_of(self.bounds), X, norms)) is not None:
+                break
+        return found  # type: ignore[return-value]
+
+    def described(self, degree: int, error: float) -> dict[str, Any]:
+        """Describe sums of polynomials up to a degree."""
+        name = self.operator.dtype.name
+        plan = f"Chebyshev polynomials of degree {degree} at most, of a Hermitian matrix of {name}, on "
+        plan += repr(self.bounds)
+        info = described("chebyshev", degree, self.steps, self.columns, error, plan)
+        return info | {"bounds": self.bounds}
 
     def _attempt(
         self, series: Sequence[Series], X: BlockVector, norms: RealArray
     ) -> list[BlockVector] | None:
         """Compute the sums; return None if norms grow."""
-        degree = max(len(one.coefficients) for one in series) - 1
+        length = max(len(one.coefficients) for one in series)
         splits = self.operator.dtype.kind == "f"  # into sums of real and imaginary coefficients
-        rows = []
-        for one in series:
-            parts = [one.coefficients.real, one.coefficients.imag] if splits else [one.coefficients]
-            rows += [np.pad(part, (0, degree + 1 - len(part))) for part in parts]
-        are_used = [bool(row.any()) for row in rows]
-        used = [row for row, is_used in zip(rows, are_used, strict=True) if is_used]
-        x = as_real(X) if splits else X
-        Y, out, *totals = self._blocks(x, len(used))
-        Y[:, :] = x
-        for total, row in zip(totals, used, strict=True):
-            total[:, :] = 0
-            add_multiple(total, row[0].item(), Y)
-        if degree and not self._run(series, Y, out, totals, [row[1:].tolist() for row in used], norms):
-            return None
-        sums, results = iter(totals), []
-        blocks = [next(sums) if is_used else None for is_used in are_used]
-        size = len(rows) // len(series)
+        parts: list[tuple[int, complex, Any]] = []
         for k, one in enumerate(series):
+            c = np.pad(one.coefficients, (0, length - len(one.coefficients)))
+            parts += [
+                (k, factor, row) for factor, row in (((1, c.real), (1j, c.imag)) if splits else ((1, c),))
+            ]
+        parts = [(k, factor, row.tolist()) for k, factor, row in parts if row.any()]
+        x = as_real(X) if splits else X
+        Y, out, *totals = self._blocks(x, len(parts))
+        Y[:, :] = x
+        for total, (_, _, row) in zip(totals, parts, strict=True):
+            total[:, :] = 0
+            add_multiple(total, row[0], Y)
+        rows = [row[1:] for _, _, row in parts]
+        if rows and length > 1 and not self._run(series, Y, out, totals, rows, norms):
+            return None
+        results = []
+        for one in series:
             is_complex = X.dtype.kind == "c" or np.iscomplexobj(one.coefficients) or not splits
-            result = X.like(dtype=np.result_type(X.dtype, np.complex64) if is_complex else X.dtype)
-            pairs = zip((1, 1j), blocks[size * k : size * (k + 1)], strict=False)
-            terms = [(factor, part) for factor, part in pairs if part is not None]
-            for term, (factor, part) in enumerate(terms):
-                result.axpby(factor, as_block(part, result), min(term, 1))
-            if not terms:
-                result[:, :] = 0
-            results.append(result)
+            results.append(X.like(dtype=np.result_type(X.dtype, np.complex64) if is_complex else X.dtype))
+            if not one.coefficients.any():
+                results[-1][:, :] = 0
+        are_begun = [0] * len(series)
+        for (k, factor, _), total in zip(parts, totals, strict=True):
+            results[k].axpby(factor, as_block(total, results[k]), are_begun[k])
+            are_begun[k] = 1
         return results
 
     def _run(
@@ -145,7 +144,7 @@ class Polynomials:
         """Take all steps by groups; return False if norms grow."""
         if self._doubled is None:
             half_width = self.bounds.half_width or max(map(abs, self.bounds)) or 1.0
-            self._doubled = fixed(self.operator, 2 / half_width, self.bounds.centre)
+            self._doubled = self.operator.affine(2 / half_width, self.bounds.centre)
         steps, degree = Recurrence(self._doubled, Y, out), len(rows[0])
         calls = self._calls.setdefault(tuple(map(id, series)), _Calls(series))
         calls.count += 1
@@ -187,6 +186,14 @@ class Polynomials:
         while len(blocks) < 2 + count:
             blocks.append(by_columns(self.operator, x).like(dtype=dtype))
         return blocks[: 2 + count]
+
+
+def described(
+    method: str, degree: int, products: int, columns: int, error: float | None, plan: str
+) -> dict[str, Any]:
+    """Describe how a function of a matrix times a block was computed."""
+    info = {"method": method, "degree": degree, "products": products, "columns": columns}
+    return info | {"error_bound": error, "plan": f"{plan}: {products} products"}
 
 
 def by_columns(A: Operator, x: BlockVector) -> Any:

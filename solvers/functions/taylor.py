@@ -9,6 +9,8 @@ References
 Al-Mohy, Higham, SIAM J. Sci. Comput. 33 (2011) 488, algorithm 3.2 and table 3.1. Deviations: norms of
 columns where a sum ends; where an operator has no adjoint, norms are estimated by its products alone, and
 steps in which the series has not converged are halved.
+Higham, Tisseur, SIAM J. Matrix Anal. Appl. 21 (2000) 1185, algorithm 2.4 (norms of powers). Deviation: no
+search for parallel columns; unit vectors are not taken twice, which ends the iteration as well.
 """
 
 from __future__ import annotations
@@ -20,33 +22,29 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Operator
+from blockvec import BlockVector, Operator, array_namespace
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads
-from ..blocks import ColumnBlock, to_host
-from .norms import WIDTH, power_norm
-from .operands import Matrix, fixed
+from ..blocks import ColumnBlock, in_precision, to_host
+from .operands import Matrix
 from .polynomial import as_block, as_real, by_columns
 from .recurrence import add_multiple
 
 # ||A|| up to which a Taylor polynomial of a degree has a backward error of one unit roundoff [table 3.1].
+DEGREES = range(5, 60, 5)
 THETA = {
-    "d": {
-        **{5: 2.4e-3, 10: 1.4e-1, 15: 6.4e-1, 20: 1.4, 25: 2.4, 30: 3.5},
-        **{35: 4.7, 40: 6.0, 45: 7.2, 50: 8.5, 55: 9.9},
-    },
-    "f": {
-        **{5: 1.3e-1, 10: 1.0, 15: 2.2, 20: 3.6, 25: 4.9, 30: 6.3},
-        **{35: 7.7, 40: 9.1, 45: 11.0, 50: 12.0, 55: 13.0},
-    },
+    "d": dict(zip(DEGREES, (2.4e-3, 1.4e-1, 6.4e-1, 1.4, 2.4, 3.5, 4.7, 6.0, 7.2, 8.5, 9.9), strict=True)),
+    "f": dict(zip(DEGREES, (1.3e-1, 1.0, 2.2, 3.6, 4.9, 6.3, 7.7, 9.1, 11.0, 12.0, 13.0), strict=True)),
 }
-MOST_DEGREE = 55
-MOST_POWER = 8  # the largest p with p (p - 1) <= MOST_DEGREE + 1
+MOST_POWER = 8  # the largest p with p (p - 1) <= 56, one more than the largest degree
 TRACE_VECTORS = 4  # random vectors of the estimate of a trace
+WIDTH = 2  # columns of the estimate of a norm
+MOST_ITERATIONS = 5  # of that estimate
 UNSURE = 2.0  # factor of norms that are estimated without an adjoint
 GAIN = 0.9  # ratio of the norms of successive powers, by their roots, below which the next is estimated
 MOST_HALVINGS = 30
+MOST_GROWTH = math.exp(12)  # of terms beyond the result, where norms are unsure
 BETWEEN_LOOKS = 3  # terms, until they are nearly negligible
 NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
 
@@ -73,7 +71,7 @@ class Taylor:
     def __init__(self, matrix: Matrix, trace: complex | None, X: BlockVector) -> None:
         self._factor, self._operator, self._entries = matrix.factor, matrix.operator, matrix.entries
         self.steps = self.columns = self.degree = 0
-        self._like, n = X.like(0, dtype=np.result_type(X.dtype, matrix.operator.dtype)), X.n_global
+        self._like = X.like(0, dtype=np.result_type(X.dtype, matrix.operator.dtype))
         if trace is None:
             if matrix.is_linear_operator:
                 warnings.warn(
@@ -82,8 +80,7 @@ class Taylor:
                     stacklevel=4,
                 )
             trace = self._trace()
-        mean = complex(trace) / n
-        self._shift: Any = mean.real if mean.imag == 0 else mean
+        self._shift = _real(complex(trace) / X.n_global)
         self._scaled: dict[complex, Operator] = {}
         self._norms: dict[int, float] = {}
         self._plans: dict[complex, tuple[int, int]] = {}
@@ -98,59 +95,57 @@ class Taylor:
         OptionError
             If the result overflows.
         """
-        z: Any = t * self._factor
-        z = z.real if np.imag(z) == 0 else z
-        kinds = X.dtype, self._operator.dtype, *[np.dtype(np.complex64)] * np.iscomplexobj(z)
-        dtype = np.result_type(*kinds, *[np.dtype(np.complex64)] * np.iscomplexobj(self._shift))
-        whole = X.like(dtype=dtype)
-        whole[:, :] = X
-        is_real = "c" not in self._operator.dtype.kind + np.asarray(z * self._shift).dtype.kind
-        rows = as_real(whole) if is_real else whole
-        F: Any = by_columns(self._operator, rows)
+        z = _real(t * self._factor)
+        is_complex = np.iscomplexobj(z) or np.iscomplexobj(self._shift)
+        dtype = np.result_type(X.dtype, self._operator.dtype, *[np.complex64] * is_complex)
+        whole = in_precision(X, dtype)
         if z == 0:
             return whole
+        is_real = self._operator.dtype.kind == "f" and not np.iscomplexobj(z * self._shift)
+        F: Any = by_columns(self._operator, as_real(whole) if is_real else whole)
         if z not in self._plans:
-            self._plans[z] = self._plan(z, X.n_cols)
-        degree, count = self._plans[z]
-        done, halvings, total, exponent = 0, 0, count, 0
+            self._plans[z] = self._plan(abs(z), X.n_cols)
+        degree, total = self._plans[z]
+        done = halvings = exponent = 0
         with np.errstate(all="ignore"), blas_threads(self._operator):
             while done < total:
-                found = self._step(z / total, degree, F, math.inf if self._is_sure else math.exp(12))
-                if found is not None:
-                    F, done = found, done + 1
-                    exponent += _within_range(F)
+                found = self._step(z / total, degree, F)
+                if found is None:
+                    done, total, halvings = 2 * done, 2 * total, halvings + 1
+                    if halvings > MOST_HALVINGS:
+                        raise BreakdownError(
+                            "exp(t A) B: the series does not converge; check that A returns finite numbers."
+                        )
                     continue
-                done, total, halvings = 2 * done, 2 * total, halvings + 1
-                if halvings > MOST_HALVINGS:
-                    raise BreakdownError(
-                        "exp(t A) B: the series does not converge; check that A returns finite numbers."
-                    )
+                F, done = found, done + 1
+                power = math.frexp(float(to_host(F.norms()).max()))[1]
+                if power > np.finfo(dtype).maxexp // 8:  # the next squares may overflow
+                    F.scale(math.ldexp(1.0, -power))
+                    exponent += power
             if exponent > np.finfo(dtype).maxexp:
                 raise OptionError("exp(t A) B overflows; take a shorter time, or another unit.")
             result: BlockVector = as_block(F.scale(math.ldexp(1.0, exponent)) if exponent else F, whole)
-            return result
+        return result
 
-    def _step(self, z: complex, degree: int, B: Any, most: float) -> Any:
+    def _step(self, z: complex, degree: int, B: Any) -> Any:
         """Compute exp(z A) B by one polynomial; None if its terms do not end, or cancel.
 
         Terms are powers of a matrix of norm one, about, times B, with coefficients.
         """
         scale = 2.0 ** math.ceil(math.log2(max(abs(z) * self._norm(1), 1e-300)))
         if z not in self._scaled:
-            self._scaled = {z: fixed(self._operator, z / scale, self._shift)}
+            self._scaled = {z: self._operator.affine(z / scale, self._shift)}
         A, F, term, following, coefficient = self._scaled[z], B.copy(), B.copy(), B.like(), 1.0
         unit = float(np.finfo(B.dtype).eps) / 2
-        before = largest = total = start = to_host(B.norms())
-        is_near, is_vector = False, isinstance(B, ColumnBlock) and B.shape[1] == 1
-        add = A.vector_adder() if is_vector and B.dtype == A.dtype else None
+        before = size = largest = total = start = to_host(B.norms())
+        is_near = False
         for j in range(1, degree + 1):
             coefficient *= scale / j
             if F.device != "cpu":
                 A.apply(term, out=following, z=F, eta=coefficient)  # in one pass
             else:
-                if add is not None:
-                    following.array.fill(0)
-                    add(term.array[:, 0], following.array[:, 0])
+                if type(term) is ColumnBlock:  # without checks
+                    A.apply_columns(term.array, following.array)
                 else:
                     A.apply(term, out=following)
                 add_multiple(F, coefficient, following)
@@ -158,31 +153,29 @@ class Taylor:
             self.steps, self.columns = self.steps + 1, self.columns + B.shape[1]
             if j % BETWEEN_LOOKS and j < degree and not is_near:
                 continue
-            size = coefficient * to_host(term.norms())
+            before, size = size, coefficient * to_host(term.norms())
             largest, self.degree = np.maximum(largest, size), max(self.degree, j)
             is_near = bool((size <= NEARLY * unit * largest).all())
-            if is_near:
-                total = to_host(F.norms())
-                if (before + size <= unit * total).all():
-                    break
-            before = size
+            total = to_host(F.norms()) if is_near or j == degree else total
+            if is_near and (before + size <= unit * total).all():
+                break
         else:
-            total = to_host(F.norms())
             if degree and not self._is_sure and not (before + size <= 1e3 * unit * total).all():
                 return None
+        most = math.inf if self._is_sure else MOST_GROWTH
         if not np.isfinite(total).all() or (largest > most * np.maximum(total, start)).any():
             return None
         return F.scale(np.exp(z * self._shift).item())
 
-    def _plan(self, z: complex, width: int) -> tuple[int, int]:
-        """Choose degree and steps by the fewest products."""
-        theta, size = THETA["f" if self._like.dtype.char in "fF" else "d"], abs(z)
-        norm = size * self._norm(1)
+    def _plan(self, size: float, width: int) -> tuple[int, int]:
+        """Choose degree and steps for ``|z|`` by the fewest products."""
+        theta = THETA["f" if self._like.dtype.char in "fF" else "d"]
+        norm, most = size * self._norm(1), DEGREES[-1]
         if not norm:
             return 0, 1
-        whole = {m: math.ceil(norm / limit) for m, limit in theta.items()}
+        steps = {m: math.ceil(norm / limit) for m, limit in theta.items()}
         # Where norms of powers, which need products themselves, may save more than they cost [eq. 3.13].
-        worth = 2 * WIDTH * MOST_POWER * (MOST_POWER + 3) * theta[MOST_DEGREE] / (width * MOST_DEGREE)
+        worth = 2 * WIDTH * MOST_POWER * (MOST_POWER + 3) * theta[most] / (width * most)
         if norm > worth or not self._is_sure:
             before = norm
             for p in range(2, MOST_POWER + 1):
@@ -190,10 +183,13 @@ class Taylor:
                 if alpha > GAIN * before:  # higher powers will gain no more
                     break
                 before = alpha
-                for m in theta:
-                    if p * (p - 1) - 1 <= m:
-                        whole[m] = min(whole[m], max(1, math.ceil(alpha / theta[m])))
-        return min(whole.items(), key=lambda plan: plan[0] * plan[1])
+                for m in DEGREES[max(0, (p * (p - 1) - 2) // 5) :]:
+                    steps[m] = min(steps[m], max(1, math.ceil(alpha / theta[m])))
+        return min(steps.items(), key=lambda plan: plan[0] * plan[1])
+
+    @functools.cached_property
+    def _diagonal(self) -> Any:
+        return self._entries.diagonal()
 
     @property
     def _is_sure(self) -> bool:
@@ -203,7 +199,7 @@ class Taylor:
     @functools.cached_property
     def _shifted(self) -> Operator:
         """A - mu I, for estimates of norms."""
-        return fixed(self._operator, 1, self._shift) if self._shift else self._operator
+        return self._operator.affine(1, self._shift) if self._shift else self._operator
 
     @functools.cached_property
     def _adjoint(self) -> Operator | None:
@@ -217,7 +213,9 @@ class Taylor:
         """Return the norm of a power of A - mu I, estimated unless the entries give it."""
         if power not in self._norms:
             if power == 1 and self._entries is not None:
-                self._norms[1] = _one_norm(self._entries, self._shift)
+                sums = abs(self._entries).sum(axis=0).ravel() - abs(self._diagonal)
+                sums += abs(self._diagonal - self._shift)
+                self._norms[1] = float(sums.max())
             else:
                 found = power_norm(self._shifted, self._adjoint, self._like, power)
                 self._norms[power] = found if self._is_sure else found * UNSURE**power
@@ -226,24 +224,49 @@ class Taylor:
     def _trace(self) -> complex:
         """Compute the trace, or estimate it by a few random vectors: any number is a valid shift."""
         if self._entries is not None:
-            return complex(self._entries.diagonal().sum())
+            return complex(self._diagonal.sum())
         X = self._like.random_like(TRACE_VECTORS, 0)
         products = to_host(X.column_dot(self._operator.apply(X)))
         return complex((products / to_host(X.norms()) ** 2).mean() * X.n_global)
 
 
-def _within_range(F: BlockVector) -> int:
-    """Divide a block by a power of two if its next squares may overflow; return the exponent."""
-    largest = float(to_host(F.norms()).max())
-    exponent = math.frexp(largest)[1]
-    if exponent <= np.finfo(F.dtype).maxexp // 8:
-        return 0
-    F.scale(math.ldexp(1.0, -exponent))
-    return exponent
+def _real(z: complex) -> Any:
+    """Return a number without an imaginary part of zero."""
+    return z.real if np.imag(z) == 0 else z
 
 
-def _one_norm(entries: Any, shift: complex) -> float:
-    """Compute ``||A - shift I||_1`` of a matrix."""
-    diagonal = entries.diagonal()
-    sums = abs(entries).sum(axis=0).ravel() - abs(diagonal) + abs(diagonal - shift)
-    return float(sums.max())
+def power_norm(A: Operator, adjoint: Operator | None, like: BlockVector, power: int) -> float:
+    """Estimate ``||A^p||_1`` from below, mostly within a factor of 3.
+
+    Without an adjoint the columns are random signs, whose images are a poorer estimate. `like` is a block
+    without columns that A is applied to.
+    """
+
+    def powered(operator: Operator, X: BlockVector) -> BlockVector:
+        for _ in range(power):
+            X = operator.apply(X)
+        return X
+
+    n, xp = like.n_global, array_namespace(like.array)
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), (like.n_rows, WIDTH))
+    signs[:, 0] = 1
+    X = BlockVector(xp.asarray((signs[:, : min(WIDTH, n)] / n).astype(like.dtype)), layout=like.layout)
+    best, used = 0.0, set[int]()
+    for _ in range(MOST_ITERATIONS):
+        Y = powered(A, X)
+        size = abs(Y.array)
+        sums = size.sum(axis=0)
+        found = float(to_host(sums if Y.layout is None else Y.layout.sum(sums)).max())
+        if not found > best or adjoint is None:
+            return max(best, found)
+        best = found
+        S = BlockVector(xp.where(size == 0, 1, Y.array / xp.where(size == 0, 1, size)), copy=True)
+        rows = to_host(abs(powered(adjoint, S).array).max(axis=1))
+        order = [int(i) for i in np.argsort(-rows)[: WIDTH + len(used)] if int(i) not in used][:WIDTH]
+        if not order:
+            return best
+        used.update(order)
+        unit = np.zeros((n, len(order)), like.dtype)
+        unit[order, range(len(order))] = 1
+        X = BlockVector(xp.asarray(unit))
+    return best

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,16 +27,16 @@ from blockvec import BlockVector, Operator
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, check_choice, ends, integer, real
+from ..arguments import blas_threads, check_choice, ends_of, integer, real
 from ..blocks import ceil_div, project_out, to_host
 from ..iterations.spectrum import started
 from ..orthogonalization import orthogonalize
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds
-from .coefficients import evaluated, interpolation
+from .coefficients import checked, interpolation
+from .operands import generator_for, hermitian_matrix, random_signs, unit_vectors
 from .polynomial import Polynomials
-from .vectors import generator_for, hermitian_matrix, random_signs, unit_vectors
 
 METHODS = ("auto", "quadrature", "hutch++", "dense")
 WIDTH = 16  # vectors of a block, and of the first sample
@@ -85,6 +85,7 @@ class TraceEstimate:
         return float(self.value)
 
 
+@together
 def trace(
     f: Callable[[Any], Any],
     A: Any,
@@ -149,43 +150,13 @@ def trace(
     >>> bool(abs(value - np.sqrt(blockvec.models.spectra.laplace_eigenvalues([40, 40])).sum()) < 3 * error)
     True
     """
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    return _trace(A, f, tol, atol, vectors, domain, method, rng, **options)
-
-
-@together
-def _trace(
-    A: Any,
-    f: Any,
-    tol: float,
-    atol: float,
-    vectors: int | None,
-    domain: tuple[float | None, float | None],
-    method: str,
-    rng: Any,
-    **options: Any,
-) -> TraceEstimate:
     check_choice("method", method, METHODS)
     if not callable(f):
         raise OptionError(f"f: got {f!r}; give a function of an array of eigenvalues, such as np.exp.")
     wanted, count = Wanted.of(tol, atol, vectors)
-    matrix = hermitian_matrix(A, **options)
-    random = generator_for(matrix.operator, rng)
-    first, last = domain
-    within = ends((-math.inf if first is None else first, math.inf if last is None else last))
-    function = checked(f, matrix.factor.real, within)
-    return estimated(matrix.operator, function, wanted, count, method, random)
-
-
-def checked(
-    f: Callable[[Any], Any], factor: float, domain: tuple[float, float] = (-math.inf, math.inf)
-) -> Callable[[Any], Any]:
-    """Make a function of the eigenvalues of A, which are multiples of others, that is finite in a domain."""
-
-    def values_of(theta: Any) -> Any:
-        return evaluated(f, np.clip(theta * factor, *domain))
-
-    return values_of
+    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
+    op = hermitian_matrix(A, **options).operator
+    return estimated(op, checked(f, ends_of(domain)), wanted, count, method, generator_for(op, rng))
 
 
 class Wanted(NamedTuple):
@@ -204,6 +175,44 @@ class Wanted(NamedTuple):
     def limit(self, value: Any) -> float:
         """Return the largest error for a value."""
         return float(max(self.tol * abs(value), self.atol))
+
+
+class Forms(NamedTuple):
+    """Numbers x^H f(A) x of some vectors, and the nodes and weights of their quadratures."""
+
+    values: Any  # shape (b,)
+    doubts: Any  # changes of the values by the last half of the steps
+    squares: Any  # ||x||^2
+    theta: Any  # shape (q,)
+    weights: Any  # shape (q,)
+
+    @classmethod
+    def of(cls, parts: Any, f: Callable[[Any], Any], squares: Any) -> Forms:
+        """Compute forms from the diagonals of projected matrices, and with half of the steps."""
+        rows = []
+        for (alpha, beta), square in zip(parts, squares, strict=True):
+            found = []
+            for length in ((len(alpha) + 1) // 2, len(alpha)):
+                theta, S = sl.eigh_tridiagonal(alpha[:length], beta[: length - 1])
+                weights = square * S[0] ** 2
+                found.append(weights @ f(theta))
+            rows.append(cls([found[1]], [found[1] - found[0]], [square], theta, weights))
+        return cls.joined(rows)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Forms]) -> Forms:
+        """Join the forms of several blocks."""
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    @property
+    def centre(self) -> Any:
+        """The mean of f over the spectrum."""
+        return self.values.sum() / max(self.squares.sum(), np.finfo(float).tiny)
+
+    @property
+    def parts(self) -> Any:
+        """The forms of f - centre, which spread less."""
+        return self.values - self.centre * self.squares
 
 
 def estimated(
@@ -230,7 +239,7 @@ def estimated(
             f"trace: the error is {estimate.error:.2g}, more than {limit:.2g}, {estimate.why}; give a larger "
             "tol, atol= for a value near zero, or method='dense'.",
             ConvergenceWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
     return estimate
 
@@ -246,16 +255,6 @@ def dense_matrix(op: Operator) -> Any:
     """Form the matrix of an operator, as an array of the host."""
     identity = BlockVector(np.eye(op.shape[0], dtype=op.dtype))
     return to_host(op.apply(identity if op.device == "cpu" else identity.to_device(op.device)).array)
-
-
-class Forms(NamedTuple):
-    """Numbers x^H f(A) x of some vectors, and the nodes and weights of their quadratures."""
-
-    values: Any  # shape (b,)
-    doubts: Any  # changes of the values by the last half of the steps
-    squares: Any  # ||x||^2
-    theta: Any  # shape (q,)
-    weights: Any  # shape (q,)
 
 
 class Sampler:
@@ -290,7 +289,7 @@ class Sampler:
             # A first sample that seems to be enough may only have a small variance by chance.
             if more <= 0 or (taken > size and error <= limit):
                 break
-            sample, used = _joined([sample, self._sampled(more, Q)]), used + more
+            sample, used = Forms.joined([sample, self._sampled(more, Q)]), used + more
         basis = "" if Q is None else f", beside {Q.n_cols} computed ones"
         why = f"by {used} random vectors{basis} and {self._steps} steps"
         name = "quadrature" if Q is None else "hutch++"
@@ -302,7 +301,7 @@ class Sampler:
         for begin in range(0, self._n, WIDTH):
             sites = range(begin, min(begin + WIDTH, self._n))
             parts.append(self._forms(unit_vectors(self._op, sites)))
-        found = _joined(parts)
+        found = Forms.joined(parts)
         rounding = float(np.finfo(self._op.dtype).eps) * float(np.abs(found.values).sum())
         error = math.hypot(abs(found.doubts.sum()), rounding)
         why = f"from the {self._n} diagonal elements, by {self._steps} steps"
@@ -310,8 +309,7 @@ class Sampler:
 
     def _combined(self, sample: Forms, inner: Forms | None) -> tuple[Any, float]:
         """Compute the trace and its error from random vectors and the exact part."""
-        centre = self._centre(sample)  # whose trace is known: f - centre spreads less
-        parts = sample.values - centre * sample.squares
+        centre, parts = sample.centre, sample.parts  # the trace of the centre is known
         value, doubt = self._n * centre + parts.mean(), sample.doubts.mean()
         if inner is not None:
             value, doubt = value + (inner.values - centre).sum(), doubt + inner.doubts.sum()
@@ -319,13 +317,9 @@ class Sampler:
         rounding = float(np.finfo(self._op.dtype).eps) * float(np.abs(sample.values).max())
         return value.item(), math.hypot(spread, abs(doubt), rounding)
 
-    def _centre(self, sample: Forms) -> Any:
-        """Return the mean of f over the spectrum of a sample."""
-        return sample.values.sum() / max(sample.squares.sum(), np.finfo(float).tiny)
-
     def _predicted(self, sample: Forms, limit: float) -> int:
         """Predict the number of vectors for an error."""
-        parts = sample.values - self._centre(sample) * sample.squares
+        parts = sample.parts
         if limit <= 0:
             return MOST_VECTORS if np.var(parts) > 0 else len(parts)
         needed = CERTAINTY * np.var(parts, ddof=LOST).item() / ((1 - RESOLVED**2) * limit**2)
@@ -338,7 +332,7 @@ class Sampler:
         """
         if count <= WIDTH and not forced:
             return 0
-        spreads = np.abs(self._f(sample.theta) - self._centre(sample)) ** 2
+        spreads = np.abs(self._f(sample.theta) - sample.centre) ** 2
         order = np.argsort(-spreads, kind="stable")
         spreads = spreads[order]
         counts = sample.weights[order] * self._n / max(sample.squares.sum(), 1e-300)
@@ -355,7 +349,7 @@ class Sampler:
 
     def _basis(self, columns: int, sample: Forms) -> BlockVector | None:
         """Compute an orthonormal basis of the space where f(A) is far from its mean."""
-        low, high, centre = sample.theta.min(), sample.theta.max(), self._centre(sample)
+        low, high, centre = sample.theta.min(), sample.theta.max(), sample.centre
         try:
             series = interpolation(lambda x: np.abs(self._f(x) - centre), low, high, ROUGH, 4 * self._steps)
         except OptionError:  # f is not finite in a gap of the spectrum
@@ -374,7 +368,7 @@ class Sampler:
         for begin in range(0, count, WIDTH):
             block = random_signs(self._op, min(WIDTH, count - begin), self._rng)
             parts.append(self._forms(project_out(Q, project_out(Q, block))))
-        return _joined(parts)
+        return Forms.joined(parts)
 
     def _forms(self, X: BlockVector, *, are_all: bool = False) -> Forms:
         """Compute x^H f(A) x for the columns of a block, which is overwritten: samples, or all of a sum."""
@@ -382,34 +376,14 @@ class Sampler:
         run = started(self._op, X)
         while True:
             run.extend(self._steps)
-            found = _quadratures(run.projected(), self._f, squares)
-            value, doubt = found.values.mean(), found.doubts.mean()
-            if are_all:
-                value, doubt = len(squares) * value, len(squares) * doubt
-            limit = self._wanted.limit(value)
+            found = Forms.of(run.projected(), self._f, squares)
+            count = 1 if are_all else len(squares)
+            limit = self._wanted.limit(found.values.sum() / count)
             if self._is_fixed:
                 limit = max(limit, float(np.std(found.values)) / math.sqrt(len(squares)))
-            if abs(doubt) <= RESOLVED * limit or 2 * self._steps > min(MOST_STEPS, self._n):
+            is_resolved = abs(found.doubts.sum() / count) <= RESOLVED * limit
+            if is_resolved or 2 * self._steps > min(MOST_STEPS, self._n):
                 break
             self._steps *= 2
         self.products += run.steps * X.n_cols
         return found
-
-
-def _quadratures(parts: Any, f: Callable[[Any], Any], squares: Any) -> Forms:
-    """Compute forms from the diagonals of projected matrices, and with half of the steps."""
-    values, doubts, nodes, weights = [], [], [], []
-    for (alpha, beta), square in zip(parts, squares, strict=True):
-        found = []
-        for length in ((len(alpha) + 1) // 2, len(alpha)):
-            theta, S = sl.eigh_tridiagonal(alpha[:length], beta[: length - 1])
-            found.append(square * (S[0] ** 2 @ f(theta)))
-        nodes.append(theta)
-        weights.append(square * S[0] ** 2)
-        values.append(found[1])
-        doubts.append(found[1] - found[0])
-    return Forms(np.array(values), np.array(doubts), squares, np.concatenate(nodes), np.concatenate(weights))
-
-
-def _joined(parts: list[Forms]) -> Forms:
-    return Forms(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

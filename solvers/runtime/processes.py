@@ -54,28 +54,31 @@ def processes_of(A: Any, comm: Any) -> Communicator | None:
 def together(function: Function) -> Function:
     """Raise an exception of one process in a function of ``(A, ..., comm=)`` on all; count communication.
 
-    Different arguments are refused, with which processes would wait for each other forever.
+    A function of ``(f, A, ...)`` has the matrix as its second argument. Different arguments are refused, with
+    which processes would wait for each other forever.
     """
     signature = inspect.signature(function)
+    matrix = next(name for name in signature.parameters if name != "f")
 
     @functools.wraps(function)
-    def on_all(A: Any, *arguments: Any, **options: Any) -> Any:
-        comm = options.get("comm")
+    def on_all(*arguments: Any, **options: Any) -> Any:
+        given = signature.bind(*arguments, **options)
+        A, comm = given.arguments[matrix], options.get("comm")
         if is_petsc(A):
             rows, layout = petsc_rows(A, comm)
             A = rows if layout is None else as_operator(rows, device=options.get("device"), layout=layout)
+            given.arguments[matrix] = A
         if comm is None and not isinstance(A, blockvec.Operator):
-            return function(A, *arguments, **options)
+            return function(*given.args, **given.kwargs)
         processes = processes_of(A, comm)
         with agreed(processes), recorded_traffic():
             if processes is not None:
-                given = signature.bind(A, *arguments, **options)
                 given.apply_defaults()
                 values = {name: value for name, value in given.arguments.items() if name not in OWN}
                 require_same(
                     processes, **{name: _described(name, plain(value)) for name, value in values.items()}
                 )
-            return function(A, *arguments, **options)
+            return function(*given.args, **given.kwargs)
 
     return on_all  # type: ignore[return-value]
 

@@ -27,7 +27,7 @@ import blockvec
 from blockvec.backends import backend_for
 from blockvec.kernels.roofline import gather_time, time_limit
 from blockvec.operations.profile import ceilings
-from solvers.functions.vectors import random_signs
+from solvers.functions.operands import random_signs
 from tests.benchmarks.records import environment, write
 
 VECTORS, ROUNDS, PEER_MOMENTS, PEER_VECTORS = 16, 3, 16, 2

@@ -20,8 +20,7 @@ import scipy.sparse.linalg._expm_multiply as scipy_expm
 import scipy.sparse.linalg._funm_multiply_krylov as scipy_krylov
 
 from blockvec import BlockVector, as_operator, expm_multiply, funm_multiply_krylov
-from solvers.functions.norms import power_norm
-from solvers.functions.taylor import THETA
+from solvers.functions.taylor import THETA, power_norm
 
 ends: dict[str, str] = {}
 calls: Counter[str] = Counter()

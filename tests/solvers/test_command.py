@@ -271,7 +271,7 @@ def test_a_disk_that_is_full_takes_neither_the_results_nor_the_other_files(
     pytest.importorskip("matplotlib")
     saved, picture = tmp_path / "out.npz", tmp_path / "out.svg"
     saved.write_bytes(b"old")
-    monkeypatch.setattr("solvers.__main__.np.savez", full_disk)
+    monkeypatch.setattr("solvers.command.np.savez", full_disk)
     assert main(["laplace2d:n=12", "-k", "3", "--save", str(saved), "--plot", str(picture)]) == 2
     captured = capsys.readouterr()
     assert "3 eigenvalues, all converged; " in captured.out

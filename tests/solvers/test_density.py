@@ -14,8 +14,8 @@ from blockvec.models import spectra
 from solvers.functions.density import density_of_states, jackson, lorentz
 from solvers.functions.determinant import logdet
 from solvers.functions.double_moments import double_moments
+from solvers.functions.operands import random_signs
 from solvers.functions.traces import trace
-from solvers.functions.vectors import random_signs
 from tests.contract.blocks import DTYPES, exact_values, host
 from tests.pretended_gpu import pretended_gpu
 

@@ -27,7 +27,7 @@ from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import ConvergenceWarning
 from solvers.functions.bounds import SpectralBounds
 from solvers.functions.coefficients import exponential, interpolation
-from solvers.functions.exponential import Exponential
+from solvers.functions.expm import Exponential
 from tests.array_libraries import LIBRARIES, library
 from tests.contract.blocks import host, on
 from tests.pretended_gpu import pretended_gpu
