@@ -64,13 +64,7 @@ class SpectralBounds(tuple[float, float]):
         return SpectralBounds(self[0] - by, self[1] + by, self.is_proven, f"{self.why}, widened")
 
     def widening(self, name: str) -> Iterator[SpectralBounds]:
-        """Yield these bounds and wider ones, as long as polynomials of a matrix grow within them.
-
-        Raises
-        ------
-        BreakdownError
-            If they do for all.
-        """
+        """Yield these bounds and wider ones, as long as polynomials of a matrix grow within them."""
         bounds = self
         for share in (0, *WIDER):
             bounds = bounds.widened(share) if share else bounds
@@ -143,13 +137,7 @@ def spectral_bounds(
 
 
 def bounds_of(matrix: Matrix, method: str = "auto") -> SpectralBounds:
-    """Bound the spectrum of a Hermitian matrix.
-
-    Raises
-    ------
-    OptionError
-        If bounds must be proven and there are no entries on the host.
-    """
+    """Bound the spectrum of a Hermitian matrix."""
     proven = None if method == "lanczos" else gershgorin(matrix.entries)
     if proven is not None and (method == "gershgorin" or proven.half_width == 0):
         return proven

@@ -104,13 +104,7 @@ def _terms(size: float, is_real: bool) -> int:
 def interpolation(
     f: Callable[[RealArray], Any], low: float, high: float, limit: float, most: int = MOST_DEGREE
 ) -> Series | None:
-    """Interpolate a function on [low, high] up to a tail below a limit; None if no degree is enough.
-
-    Raises
-    ------
-    OptionError
-        If f has not one finite number for every argument.
-    """
+    """Interpolate a function on [low, high] up to a tail below a limit; None if no degree is enough."""
     degree = FIRST_DEGREE
     while degree < 4 * most:
         x = np.cos(np.pi * np.arange(degree + 1) / degree)
@@ -135,12 +129,7 @@ def checked(f: Callable[[RealArray], Any], domain: tuple[float, float]) -> Calla
 
 
 def evaluated(f: Callable[[RealArray], Any], x: RealArray) -> Any:
-    """Evaluate a function at real numbers, and check what it returns.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Evaluate a function at real numbers, and check what it returns."""
     with np.errstate(all="ignore"):
         values = np.asarray(f(x))
     values = np.broadcast_to(values, x.shape) if values.ndim == 0 else values

@@ -254,13 +254,7 @@ class Exponential:
         return blocks, [self.c * t * bounds.centre + size for t, size in zip(times, largest, strict=True)]
 
     def apply(self, times: tuple[float, ...], X: BlockVector) -> list[BlockVector]:
-        """Compute exp(c t H) X for every time.
-
-        Raises
-        ------
-        OptionError
-            If results are beyond the range of their type.
-        """
+        """Compute exp(c t H) X for every time."""
         return [scaled(block, weight) for block, weight in zip(*self.unscaled(times, X), strict=True)]
 
 

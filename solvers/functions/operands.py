@@ -57,13 +57,7 @@ class Operands(NamedTuple):
 def matrix_of(
     A: Any, *, shape: Any, dtype: Any, device: str | None, caller: ArrayKind | None, comm: Any = None
 ) -> Matrix:
-    """Convert a matrix, an operator or a function, without the factors of lazy products.
-
-    Raises
-    ------
-    ShapeError
-        For a matrix that is not square.
-    """
+    """Convert a matrix, an operator or a function, without the factors of lazy products."""
     factor: complex = 1
     while True:
         if isinstance(A, Operator) and hasattr(A, "scalar") and hasattr(A, "operator"):
@@ -114,13 +108,7 @@ def hermitian_matrix(A: Any, *, name: str = "A", like: Any, **options: Any) -> M
 
 
 def hermitian(matrix: Matrix, name: str = "A") -> Matrix:
-    """Check that a matrix is Hermitian, and multiply it by its factor.
-
-    Raises
-    ------
-    OptionError
-        For a matrix that is not Hermitian.
-    """
+    """Check that a matrix is Hermitian, and multiply it by its factor."""
     factor, op, entries = complex(matrix.factor), matrix.operator, matrix.entries
     if factor.imag:
         raise OptionError(
@@ -144,13 +132,7 @@ def operands(
     like: Any = None,
     comm: Any = None,
 ) -> Operands:
-    """Convert the arguments of a function of a matrix times a block.
-
-    Raises
-    ------
-    ShapeError, DTypeError, OptionError
-        For blocks that do not fit, that hold no numbers, or NaN or Inf.
-    """
+    """Convert the arguments of a function of a matrix times a block."""
     caller = ArrayKind.of(like) if like is not None else ArrayKind.of_caller(B) or ArrayKind.of_caller(A)
     given = B
     B = B.toarray() if hasattr(B, "toarray") else np.asarray(B) if isinstance(B, list | tuple) else B
@@ -210,11 +192,6 @@ def phase_of(A: Operator) -> complex | None:
     For two random vectors X, the matrix K = X^H A X is c times a Hermitian one exactly if K = c^2 K^H.
     Returns None for an A that is not. One that is not passes with a probability of about 1e-10, as in
     `Operator.check_hermitian`.
-
-    Raises
-    ------
-    BreakdownError
-        If A returns NaN or Inf.
     """
     like = empty_block(A)
     Z = like.like(4)

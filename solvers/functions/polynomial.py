@@ -76,11 +76,6 @@ class Polynomials:
         series_of : callable
             Maps bounds to the series on them. The same object is returned for the same steps of evolutions.
         X : BlockVector, shape (n, b)
-
-        Raises
-        ------
-        BreakdownError
-            If components grow for all bounds, as those of an operator that is not Hermitian.
         """
         norms = to_host(X.norms())
         for tried in self.bounds.widening("A"):

@@ -86,15 +86,7 @@ class Taylor:
         self._plans: dict[complex, tuple[int, int]] = {}
 
     def apply(self, t: float, X: BlockVector) -> BlockVector:
-        """Compute exp(t A) X.
-
-        Raises
-        ------
-        BreakdownError
-            If the series does not converge: A returned NaN or Inf.
-        OptionError
-            If the result overflows.
-        """
+        """Compute exp(t A) X."""
         z = _real(t * self._factor)
         is_complex = np.iscomplexobj(z) or np.iscomplexobj(self._shift)
         dtype = np.result_type(X.dtype, self._operator.dtype, *[np.complex64] * is_complex)

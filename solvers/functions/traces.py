@@ -81,9 +81,6 @@ class TraceEstimate:
     def __iter__(self) -> Iterator[Any]:
         return iter((self.value, self.error))
 
-    def __float__(self) -> float:
-        return float(self.value)
-
 
 @together
 def trace(
@@ -231,7 +228,10 @@ def estimated(
     if method == "dense" or (method == "auto" and vectors is None and is_here and n <= DENSE_ROWS):
         if op.layout is not None:
             raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
-        return _exact(op, f)
+        rows = dense_matrix(op)
+        values = f(np.linalg.eigvalsh((rows + rows.conj().T) / 2))
+        error = float(np.finfo(op.dtype).eps) * float(np.abs(values).sum())
+        return TraceEstimate(values.sum().item(), error, n, 0, "dense", f"from all {n} eigenvalues")
     with blas_threads(op):
         estimate = Sampler(op, f, wanted, rng).estimate(vectors, method)
     if vectors is None and estimate.error > (limit := wanted.limit(estimate.value)):
@@ -242,13 +242,6 @@ def estimated(
             stacklevel=4,
         )
     return estimate
-
-
-def _exact(op: Operator, f: Callable[[Any], Any]) -> TraceEstimate:
-    n, rows = op.shape[0], dense_matrix(op)
-    values = f(np.linalg.eigvalsh((rows + rows.conj().T) / 2))
-    error = float(np.finfo(op.dtype).eps) * float(np.abs(values).sum())
-    return TraceEstimate(values.sum().item(), error, n, 0, "dense", f"from all {n} eigenvalues")
 
 
 def dense_matrix(op: Operator) -> Any:
