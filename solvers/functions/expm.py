@@ -200,16 +200,10 @@ def bounds_for(matrix: Matrix, time: float, columns: int) -> SpectralBounds:
 
 
 class Exponential:
-    """exp(c t H) X for several times t.
+    """exp(c t H) X for several times t, by series of the largest `degree`.
 
-    Attributes
-    ----------
-    polynomials : Polynomials
-    error : float
-        Bound of the error of all results so far, relative to their norms: the tails of the series are bounds,
-        rounding errors are taken to be one unit per degree.
-    degree : int
-        The largest degree.
+    `error` bounds the error of all results so far, relative to their norms: the tails of the series are
+    bounds, rounding errors are taken to be one unit per degree.
     """
 
     def __init__(self, H: Operator, bounds: SpectralBounds, c: complex) -> None:

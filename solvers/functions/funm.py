@@ -116,31 +116,24 @@ def funm_multiply(
     return (results, info) if return_info else results
 
 
-class _NotSmoothError(Exception):
-    """A function has no polynomial of a limited degree."""
-
-
 def _by_chebyshev(
     f: Callable[[RealArray], Any], matrix: Matrix, X: BlockVector, limit: float, domain: tuple[float, float]
 ) -> tuple[BlockVector, dict[str, Any]] | None:
     """Sum Chebyshev polynomials; None if f is not smooth on the bounds, or on wider ones that are needed."""
-    polynomials, used = Polynomials(matrix.operator, bounds_of(matrix)), Series(None, 0.0)
+    polynomials = Polynomials(matrix.operator, bounds_of(matrix))
+    used: Series | None = None
 
-    def series_of(given: SpectralBounds) -> list[Series]:
+    def series_of(given: SpectralBounds) -> list[Series] | None:
         nonlocal used
         polynomials.bounds = given.clipped(*domain)
-        series = interpolation(f, *polynomials.bounds, limit)
-        if series is None:
-            raise _NotSmoothError
-        used = series
-        return [series]
+        used = interpolation(f, *polynomials.bounds, limit)
+        return used and [used]
 
-    try:
-        (result,) = polynomials.sums(series_of, X)
-    except _NotSmoothError:
+    found = polynomials.sums(series_of, X)
+    if found is None or used is None:
         return None
     degree, unit = len(used.coefficients) - 1, float(np.finfo(X.dtype).eps) / 2
-    return result.scale(used.scale), polynomials.described(degree, used.tail + unit * (1 + degree))
+    return found[0].scale(used.scale), polynomials.described(degree, used.tail + unit * (1 + degree))
 
 
 def _by_lanczos(

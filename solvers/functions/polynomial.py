@@ -66,24 +66,21 @@ class Polynomials:
         self._recorder: Recorder | None = None
         self._calls: dict[Any, _Calls] = {}  # by series
 
-    def sums(
-        self, series_of: Callable[[SpectralBounds], Sequence[Series]], X: BlockVector
-    ) -> list[BlockVector]:
-        """Compute sum_k c_k T_k X for every series, in new blocks; X is not changed.
+    def sums(self, series_of: Callable[[SpectralBounds], Sequence[Series] | None], X: BlockVector) -> Any:
+        """Compute sum_k c_k T_k X for every series, in a list of new blocks.
 
-        Parameters
-        ----------
-        series_of : callable
-            Maps bounds to the series on them. The same object is returned for the same steps of evolutions.
-        X : BlockVector, shape (n, b)
+        `series_of` maps bounds to the series on them, the same objects for the same steps of evolutions; or
+        to None, which is then returned.
         """
         norms = to_host(X.norms())
         for tried in self.bounds.widening("A"):
             if tried is not self.bounds:
                 self.bounds, self._doubled, self._calls = tried, None, {}
-            if (found := self._attempt(series_of(self.bounds), X, norms)) is not None:
-                break
-        return found  # type: ignore[return-value]
+            if (series := series_of(self.bounds)) is None:
+                return None
+            if (found := self._attempt(series, X, norms)) is not None:
+                return found
+        return None  # not reached: `widening` ends with an error
 
     def described(self, degree: int, error: float) -> dict[str, Any]:
         """Describe sums of polynomials up to a degree."""

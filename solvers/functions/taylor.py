@@ -50,22 +50,9 @@ NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is no
 
 
 class Taylor:
-    """exp(t A) X for a matrix without structure.
+    """exp(t A) X for a matrix without structure and blocks like X; counts `steps` and `columns` of products.
 
-    Parameters
-    ----------
-    matrix : Matrix
-    trace : scalar, optional
-        Of A without its factor; estimated where it is missing and there are no entries.
-    X : BlockVector
-        A block as those that follow.
-
-    Attributes
-    ----------
-    steps, columns : int
-        Products and columns of products so far.
-    degree : int
-        The largest degree.
+    The trace is that of A without its factor, and estimated where it is None and there are no entries.
     """
 
     def __init__(self, matrix: Matrix, trace: complex | None, X: BlockVector) -> None:
@@ -128,7 +115,8 @@ class Taylor:
         if z not in self._scaled:
             self._scaled = {z: self._operator.affine(z / scale, self._shift)}
         A, F, term, following, coefficient = self._scaled[z], B.copy(), B.copy(), B.like(), 1.0
-        unit = float(np.finfo(B.dtype).eps) / 2
+        is_vector = type(B) is ColumnBlock and B.shape[1] == 1 and B.dtype == A.dtype
+        add, unit = A.vector_adder() if is_vector else None, float(np.finfo(B.dtype).eps) / 2
         before = size = largest = total = start = to_host(B.norms())
         is_near = False
         for j in range(1, degree + 1):
@@ -136,7 +124,10 @@ class Taylor:
             if F.device != "cpu":
                 A.apply(term, out=following, z=F, eta=coefficient)  # in one pass
             else:
-                if type(term) is ColumnBlock:  # without checks
+                if add is not None:
+                    following.array.fill(0)
+                    add(term.array[:, 0], following.array[:, 0])
+                elif type(term) is ColumnBlock:  # without checks
                     A.apply_columns(term.array, following.array)
                 else:
                     A.apply(term, out=following)

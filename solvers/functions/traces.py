@@ -353,7 +353,8 @@ class Sampler:
         (block,) = polynomials.sums(lambda bounds: [series], random_signs(self._op, columns, self._rng))
         self.products += polynomials.columns
         result = orthogonalize(block)
-        return block[:, : block.n_cols - int(np.sum(to_host(result.lost)))].copy()
+        basis: BlockVector = block[:, : block.n_cols - int(np.sum(to_host(result.lost)))].copy()
+        return basis
 
     def _sampled(self, count: int, Q: BlockVector | None) -> Forms:
         """Sample the forms of a number of random vectors, in the complement of Q."""
