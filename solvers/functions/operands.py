@@ -20,7 +20,7 @@ from ..runtime.processes import delivered, same_generator, split
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
 SAME_PHASE = 1e-10  # distance from a power of i within which a measured phase is that
-FIRST = 8  # rows, and entries of each, that are compared with those across the diagonal
+FIRST = 3  # rows, and entries of each, that are compared with those across the diagonal
 
 
 class Matrix(NamedTuple):
