@@ -165,6 +165,22 @@ def test_single_precision_is_counted_in_double_precision() -> None:
     assert result.info["verification"].startswith("proved by inertia: 88 eigenvalues")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_counts_of_single_precision_are_those_of_the_entries(dtype: str) -> None:
+    rng, n = np.random.default_rng(0), 300
+    Q = np.linalg.qr(
+        rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if dtype[0] == "c" else 0)
+    )[0]
+    values = np.r_[np.linspace(2.9, 3.3, n - 10), np.linspace(100, 250, 10)]
+    A = ((Q * values) @ Q.conj().T).astype(dtype)
+    A = sp.csr_array((A + A.conj().T) / 2)
+    w = np.linalg.eigvalsh(A.toarray().astype(complex))
+    for a, b in ((3.0, 3.2), (w[50], w[51]), (w[200] + 1e-9, w[250] - 1e-9)):
+        counted = count_eigenvalues(A, a, b)
+        assert counted.is_exact
+        assert int(counted) == ((a - 1e-10 <= w) & (w <= b + 1e-10)).sum()
+
+
 def test_a_value_with_many_copies_is_found_where_only_the_ends_can_be_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
