@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .operators.partition import Partition
     from .parallel import RowLayout
     from .precompile import precompiled
-    from .solvers import count_eigenvalues, eigsh, orthogonalize, plan
+    from .solvers import count_eigenvalues, eigsh, orthogonalize, plan, replace, svds
     from .system.config import Options, option_context, options, set_default_options
 else:
     __getattr__, __dir__ = on_first_use(
@@ -69,7 +69,7 @@ else:
             "operators.partition": "Partition",
             "parallel": "RowLayout",
             "precompile": "precompiled",
-            "solvers": "count_eigenvalues eigsh orthogonalize plan",
+            "solvers": "count_eigenvalues eigsh orthogonalize plan replace svds",
             "system.config": "Options option_context options set_default_options",
         },
     )
@@ -108,10 +108,12 @@ __all__ = [
     "precompiled",
     "profile",
     "read_matrix",
+    "replace",
     "run_in_threads",
     "set_default_options",
     "single_threaded_blas",
     "solvers",
     "start_copies",
     "start_copy",
+    "svds",
 ]

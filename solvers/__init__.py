@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from .orthogonalization import orthogonalize
     from .planning import Plan, plan
     from .problem import IterationState
-    from .replacement import replace_eigsh
+    from .replacement import replace, replace_eigsh
     from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
+    from .singular.result import SvdResult
+    from .singular.triplets import svds
     from .sizes import memory_needed
 else:
     __getattr__, __dir__ = on_first_use(
@@ -44,9 +46,11 @@ else:
             "block_gmres block_minres",
             "orthogonalization": "orthogonalize",
             "problem": "IterationState",
-            "replacement": "replace_eigsh",
+            "replacement": "replace replace_eigsh",
             "result": "ConvergenceWarning EigenResult Interrupted NoConvergence",
             "planning": "Plan plan",
+            "singular.result": "SvdResult",
+            "singular.triplets": "svds",
             "sizes": "memory_needed",
         },
     )
@@ -66,6 +70,7 @@ __all__ = [
     "MultigridPreconditioner",
     "NoConvergence",
     "Plan",
+    "SvdResult",
     "block_gmres",
     "block_minres",
     "count_eigenvalues",
@@ -73,5 +78,7 @@ __all__ = [
     "memory_needed",
     "orthogonalize",
     "plan",
+    "replace",
     "replace_eigsh",
+    "svds",
 ]

@@ -209,7 +209,9 @@ def _transformed_stages(problem: Problem, A: Any, M: Any, *, is_shifted: bool, i
     dtype = np.dtype(np.promote_types(op.dtype, getattr(M, "dtype", None) or op.dtype))
     described: Any = DescribedOperator(problem.n, None, dtype, op.device)
     width = FACTOR_WIDTH if is_shifted and not is_given else 0
-    stages = iteration_stages(replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width))
+    stages = iteration_stages(
+        replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width)
+    )
     if is_shifted:
         why = "each step is a solve" if is_given else "each step solves by factors"
         return [replace(stages[0], why=why) if stages[0].method == "lanczos" else stages[0]]

@@ -32,17 +32,21 @@ from ..blocks import RealArray, column_factors, columns_of, side_by_side, small_
 from ..costs import DENSE_SHARE, FEW_ROWS, dense_rows
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance
 from ..iterations.run import Counts
+from ..iterations.verification import SAME_VALUE
 from ..orthogonalization import orthogonalize
 from ..placement import can_factorise, shift_invert_s
 from ..planning import Plan, Stage, iteration_stages
-from ..problem import IterationState, Problem, Verification
+from ..problem import STOPPED, IterationState, Problem, Verification
 from ..result import EigenResult
 from ..runtime.memory import require_memory
 from ..stages.drivers import solve
 from .operators import Pair
 
-TIGHTER = 2.0  # ratio of the limits of triplets to those of a stage, which settles values above half of the largest
+TIGHTER = (
+    2.0  # ratio of the limits of triplets to those of a stage, which settles values above half of the largest
+)
 GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
+INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
 # Elements of A, of which wide blocks take a third of the time of single columns, fewer columns in all.
 WIDE_ENTRIES = 200_000
 WIDE, WIDE_PAIRS = 8, 8  # columns of these blocks, and triplets from which on; half of it for fewer
@@ -184,19 +188,26 @@ def plan(task: Task, method: Method) -> Plan:
 # --- triplets of A ----------------------------------------------------------------------------------------
 
 
-def triplets_of(pair: Pair, V: Any, method: str, why: str, *, smallest: bool = False) -> Triplets:
-    """Compute the singular triplets of A restricted to orthonormal columns V, and their true residuals.
+def triplets_of(
+    pair: Pair, V: Any, method: str, why: str, left: Callable[[BlockVector], BlockVector] | None = None
+) -> Triplets:
+    """Compute the singular triplets of A on orthonormal columns V, and their true residuals.
 
-    They are those of A V = Q R, so that small values do not suffer from squares.
+    They are those of A V = Q R, so that small values do not suffer from squares, the largest first. This
+    needs the vectors of all larger values, without which rounding errors of A v along these would make
+    ||A^H u - s v|| as large as u ||A||^2 / s. `left` computes blocks of left vectors without such errors;
+    triplets are then those of U^H A V, the smallest first.
     """
     V = V if isinstance(V, BlockVector) else BlockVector(V)
-    Q = pair.forward.apply(V)
-    W = Q.copy()
+    W = pair.forward.apply(V)
+    Q = W.copy() if left is None else left(V)
     R = orthogonalize(Q, rng=0).R
+    if left is not None:
+        R = to_host(Q.dot(W))
     if not np.isfinite(R).all():
         raise BreakdownError("svds: A returned NaN or Inf for a finite block; check its entries.")
     X, s, Yh = np.linalg.svd(R)
-    order = np.arange(len(s))[::-1] if smallest else np.arange(len(s))
+    order = np.arange(len(s)) if left is None else np.arange(len(s))[::-1]
     X, s, Y = X[:, order], s[order].astype(np.float64), Yh.conj().T[:, order]
     U, V = Q.combine(small_matrix(X, Q)), V.combine(small_matrix(Y, V))
     first = W.combine(small_matrix(Y, W)).axpy(column_factors(-s, U), U)
@@ -220,15 +231,39 @@ def largest(task: Task) -> Triplets:
 
 
 def inverse(task: Task) -> Triplets:
-    """Compute the smallest values of a square matrix by its factors, in the same stages."""
-    norm = _norm(task)
-    operator = task.pair.inverse_gram(task.pair.augmented(task.A, norm))
-    return _in_stages(task, operator, "LA", "inverse", norm)
+    """Compute the smallest values of a square matrix by its factors, in the same stages.
+
+    Errors of solves mix vectors of small values, so that iterations may stagnate before their own limits, but
+    not before those of A. An inertia count tells whether a value is missing.
+    """
+    norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
+    K = task.pair.augmented(task.A, norm)
+    operator, left = task.pair.inverse_gram(K)
+    maxiter = INVERSE_RESTARTS if task.limits["maxiter"] is None else task.limits["maxiter"]
+    quick = replace(task, limits={**task.limits, "verify": "never", "maxiter": maxiter})
+    found = _in_stages(quick, operator, "LA", "inverse", norm, left)
+    if _settled(task, found) < task.k:
+        return found
+    found.stopped = "converged"
+    last = float(found.s[-1] - SAME_VALUE * task.accepted(found.s, norm)[-1])
+    if task.limits["verify"] == "never":
+        return found
+    if last <= 0:
+        found.verification, found.text = Verification.NOT_NEEDED, "not needed: all are zero to rounding"
+        return found
+    count = task.pair.count_below(K, last)
+    expected = int((found.s < last).sum())
+    if count is None:
+        return found
+    found.missing = max(count - expected, 0)
+    found.verification = Verification.UNDECIDED if found.missing else Verification.PROVED
+    found.text = f"{count} values below {last:.6g} by inertia, {expected} computed"
+    return found
 
 
 def smallest(task: Task) -> Triplets:
     """Compute the smallest values by A^H A, and what is lost in squares by Jacobi-Davidson on A itself."""
-    norm = _norm(task)
+    norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
     found = _in_stages(task, task.pair.gram(), "SA", "lanczos", norm)
     if _settled(task, found) == task.k or found.stopped != "converged":
         return found
@@ -237,20 +272,27 @@ def smallest(task: Task) -> Triplets:
     return refined(task, found)
 
 
-def _norm(task: Task) -> float:
-    """Estimate ||A|| by its largest value."""
-    problem = task.problem(task.pair.gram(), "LA", 1, start=None, maxiter=None, verify="never")
-    loose = replace(problem.tolerance, tol=0.1)
-    return math.sqrt(max(float(to_host(solve(replace(problem, tolerance=loose)).eigenvalues)[0]), 0.0))
+def _largest_eigenvalue(task: Task, operator: Operator) -> float:
+    """Estimate the largest eigenvalue of an operator of A."""
+    problem = task.problem(operator, "LA", 1, start=None, maxiter=None, verify="never")
+    problem = replace(problem, callback=None, tolerance=replace(problem.tolerance, tol=0.1))
+    return max(float(to_host(solve(problem).eigenvalues)[0]), 0.0)
 
 
-def _in_stages(task: Task, operator: Operator, which: str, method: str, norm: float) -> Triplets:
-    """Compute eigenvectors of an operator of A, those that are settled first, in several stages.
+def _in_stages(
+    task: Task,
+    operator: Operator,
+    which: str,
+    method: str,
+    norm: float,
+    left: Callable[[BlockVector], BlockVector] | None = None,
+) -> Triplets:
+    """Compute eigenvectors of an operator of A in stages, those that are settled first.
 
-    `norm` is that of A, infinite if it is the largest value computed.
+    `norm` is that of A, infinite if it is the largest value computed; `left` as in `triplets_of`.
     """
     k, locked, start, parts, done, rest = task.k, None, task.start, [], 0, None
-    is_squared = method == "lanczos"
+    is_squared = left is None
     tolerance = Tolerance(task.tol if is_squared else 0.0, "value", task.unit / TIGHTER)
     while True:
         changes = {"locked": locked, "start": start, "tolerance": tolerance, "norm": rest}
@@ -258,18 +300,19 @@ def _in_stages(task: Task, operator: Operator, which: str, method: str, norm: fl
         part = solve(problem)
         parts.append(part)
         V = side_by_side(locked, BlockVector(columns_of(part.eigenvectors, _wanted_first(part, which))))
-        found = triplets_of(task.pair, V, method, part.info["why"], smallest=task.which == "SM")
+        found = triplets_of(task.pair, V, method, part.info["why"], left)
         found.norm = found.norm if norm == math.inf else norm
         before, done = done, _settled(task, found)
-        is_over = part.info["stopped"] != "converged" or which == "SA"
+        is_over = which == "SA" or part.info["stopped"] in STOPPED
+        is_over |= part.info["stopped"] == "maxiter" and is_squared
         if done == k or done <= before or is_over:
             return _joined(task, found, parts)
         # The known ones, and the others as they are so far.
         locked, start = found.V[:, :done].copy(), found.V[:, done:].copy()
+        following = max(float(found.s[done]), task.unit * found.norm)
+        rest = (following**2 or None) if is_squared else following**-2
         if is_squared:
-            rounding = GRAM_ROUNDING * task.unit * found.norm * float(found.s[done])
-            tolerance = replace(tolerance, rounding=rounding)
-            rest = max(float(found.s[done]), task.unit * found.norm) ** 2 or None
+            tolerance = replace(tolerance, rounding=GRAM_ROUNDING * task.unit * found.norm * following)
 
 
 def _wanted_first(part: EigenResult, which: str) -> NDArray[np.intp]:
@@ -316,7 +359,15 @@ def randomized(task: Task) -> Triplets:
     passes = task.options.get("passes", PASSES)
     ncv = min(width * passes, n)
     problem = task.problem(
-        pair.gram(), "LA", k, start=None, block_size=width, ncv=ncv, maxiter=1, verify="never", method="lanczos"
+        pair.gram(),
+        "LA",
+        k,
+        start=None,
+        block_size=width,
+        ncv=ncv,
+        maxiter=1,
+        verify="never",
+        method="lanczos",
     )
     part = solve(problem)
     V = BlockVector(columns_of(part.eigenvectors, _wanted_first(part, "LA")))

@@ -13,6 +13,7 @@ Golub, Van Loan, Matrix Computations (2013), section 8.6 (A^H A and the augmente
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -100,19 +101,32 @@ class Pair:
         identity: Any = DAMPING * unit * norm * sp.eye_array(n, dtype=matrix.dtype)
         return sp.block_array([[identity, matrix], [matrix.conj().T, -identity]], format="csr")
 
-    def inverse_gram(self, K: Any) -> Operator:
-        """Make (A^H A + delta^2 I)^-1 from factors of K."""
+    def inverse_gram(self, K: Any) -> tuple[Operator, Callable[[BlockVector], BlockVector]]:
+        """Make (A^H A + delta^2 I)^-1 from factors of K, and a function that computes about A^-H V."""
         n = self.shape[1]
         factors = factorize(K, device=self.forward.device)
 
-        def product(X: Array) -> Array:
+        def solved(X: Array) -> BlockVector:
             block = BlockVector.empty(2 * n, X.shape[1], X.dtype, device=self.forward.device)
             block.array[:n] = 0
             block.array[n:] = X
-            both: Array = factors.solve(factors.solve(block)).array[n:]
-            return both
+            return factors.solve(block)
 
-        return self._hermitian(product, n, factors.entries, False)
+        def product(X: Array) -> Array:
+            return factors.solve(solved(X)).array[n:]
+
+        def left(V: BlockVector) -> BlockVector:
+            return solved(V.array)[:n].copy()
+
+        return self._hermitian(product, n, factors.entries, False), left
+
+    def count_below(self, K: Any, value: float) -> int | None:
+        """Count the singular values below a number, which must not be one, by the inertia of a matrix like K."""
+        n = self.shape[1]
+        # K with -value in place of both delta: singular values are its eigenvalues less the number.
+        diagonal: Any = sp.diags_array(K.diagonal() + value)
+        count = factorize(K - diagonal, device=self.forward.device).inertia
+        return None if count is None else count - n
 
     def _hermitian(self, product: Any, n: int, entries: int, threads: bool) -> Operator:
         op: Any = as_operator(product, shape=(n, n), dtype=self.forward.dtype, device=self.forward.device)
@@ -172,5 +186,7 @@ def _exponent(op: Operator) -> int:
         if math.isfinite(largest):
             exponent = math.frexp(largest)[1] + half if largest else 0
             most = np.finfo(dtype).maxexp - 2
-            return 0 if abs(exponent) <= ordinary_exponent(dtype) // 2 else int(np.clip(exponent, -most, most))
+            return (
+                0 if abs(exponent) <= ordinary_exponent(dtype) // 2 else int(np.clip(exponent, -most, most))
+            )
     raise BreakdownError("svds: A returned NaN or Inf for a finite block; check its entries.")

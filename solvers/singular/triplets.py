@@ -18,7 +18,6 @@ from blockvec.system.scalars import plain
 from ..arguments import (
     blas_threads,
     check_choice,
-    device_of,
     generator,
     integer,
     natively,
@@ -26,11 +25,11 @@ from ..arguments import (
     real,
     tall_block,
 )
-from ..blocks import Array, to_host
+from ..blocks import Array
 from ..problem import IterationState, Verification
 from ..runtime.progress import logger
 from ..settle import settle
-from .methods import Method, Task, Triplets, choose, plan
+from .methods import Task, Triplets, choose, plan
 from .operators import Pair
 from .result import SvdResult
 
@@ -256,9 +255,7 @@ def _start(start: Any, pair: Pair) -> BlockVector:
     return pair.adjoint.apply(block) if is_long else block
 
 
-def _result(
-    found: Triplets, task: Task, given: Operator, solver: str, center: bool, made: Any
-) -> SvdResult:
+def _result(found: Triplets, task: Task, given: Operator, solver: str, center: bool, made: Any) -> SvdResult:
     """Form the result for the caller's matrix: ascending values, signs, scale and orientation."""
     pair, exponent = task.pair, task.pair.exponent
     order = np.argsort(found.s, kind="stable")
@@ -336,5 +333,3 @@ def _as_asked(result: SvdResult, has_u: bool, has_vh: bool, caller: ArrayKind | 
         s=share(result.s),
         vh=share(result.vh) if has_vh else None,
     )
-
-
