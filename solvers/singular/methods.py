@@ -1,9 +1,9 @@
 """The methods of singular values: an eigenproblem in stages, dense LAPACK, and a few passes.
 
-Lanczos on A^H A needs the short vectors alone. Its rounding errors are u ||A||^2, so that a singular value s is
-accurate to u ||A||^2 / s, and its vectors are those of A only for values of the size of ||A||. The vectors of
-these are accepted, and the others are computed again in their complement, where the rounding errors are
-u ||A|| times the largest of them: a stage settles one decade of values, as accurately as if nothing had been
+Lanczos on A^H A needs the short vectors alone. Its rounding errors are u ||A||^2, so that a singular value s
+is accurate to u ||A||^2 / s, and its vectors are those of A only for values of the size of ||A||. The vectors
+of these are accepted, and the others are computed again in their complement, where the rounding errors are
+u ||A|| times the largest of them: stage by stage, all values become as accurate as if nothing had been
 squared. The triplets are always those of A itself: with A V = Q R and the singular vectors of R.
 
 References
@@ -46,10 +46,13 @@ TIGHTER = (
     2.0  # ratio of the limits of triplets to those of a stage, which settles values above half of the largest
 )
 GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
+RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
+SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
 # Elements of A, of which wide blocks take a third of the time of single columns, fewer columns in all.
-WIDE_ENTRIES = 200_000
-WIDE, WIDE_PAIRS = 8, 8  # columns of these blocks, and triplets from which on; half of it for fewer
+WIDE_ENTRIES = 400_000
+WIDE, WIDE_PAIRS = 8, 32  # columns of these blocks, and triplets from which on; half of it for fewer
+WIDE_BASIS, BASIS_PER_PAIR = 128, 5  # vectors of a basis of such blocks, at least, and per triplet
 DENSE_ENTRIES = 1 << 20  # elements of A that is formed for dense LAPACK because that takes less time
 DENSE_BYTES = 1 << 30  # bytes of A that is formed for its smallest values
 SVD_S = 2e-9  # s per cubed row, of dense LAPACK for all triplets of a square matrix (one core, 1000 rows)
@@ -78,7 +81,7 @@ class Task:
         """Make the eigenproblem of an operator of A."""
         limits = {**self.limits}
         if limits["block_size"] is None and limits["ncv"] is None:
-            limits["block_size"] = self._block_size()
+            limits["block_size"], limits["ncv"] = self._sizes(operator)
         fields: dict[str, Any] = {
             "operator": operator,
             "k": k,
@@ -91,12 +94,15 @@ class Task:
         }
         return Problem(**{**fields, **changes})
 
-    def _block_size(self) -> int | None:
-        """Choose wide blocks for matrices whose products take longer than all else; None for the usual ones."""
-        if self.pair.entries < WIDE_ENTRIES or self.start is not None:
-            return None
+    def _sizes(self, operator: Operator) -> tuple[int | None, int | None]:
+        """Choose wide blocks and a large basis where products take longer than all else; else None."""
         n = self.pair.shape[1]
-        return min(WIDE if self.k >= WIDE_PAIRS else WIDE // 2, n)
+        if self.pair.entries < WIDE_ENTRIES or self.start is not None or n <= WIDE_BASIS:
+            return None, None
+        if getattr(operator, "matrix", None) is not None:
+            return None, None
+        b = WIDE if self.k >= WIDE_PAIRS else WIDE // 2
+        return b, min(max(WIDE_BASIS, BASIS_PER_PAIR * self.k), n)
 
     def accepted(self, s: RealArray, norm: float) -> RealArray:
         """Compute the residual limits of singular values."""
@@ -226,8 +232,15 @@ def _settled(task: Task, found: Triplets) -> int:
 
 
 def largest(task: Task) -> Triplets:
-    """Compute the largest values in stages, of one decade or more each."""
-    return _in_stages(task, task.pair.gram(), "LA", "lanczos", math.inf)
+    """Compute the largest values in stages, the first one with A^H A as a matrix if that is small."""
+    explicit = None if task.is_centred else task.pair.explicit_gram(task.A)
+    operator = task.pair.gram()
+    found = _in_stages(task, operator, "LA", "lanczos", math.inf, first=explicit)
+    is_open = task.limits["verify"] != "never" and not found.verification.is_decided
+    last, limit = found.s[-1], task.accepted(found.s, found.norm)[-1]
+    if is_open and found.stopped == "converged" and last <= SAME_VALUE * limit:  # too small for a search
+        _search(task, operator, found, (last + limit) ** 2)
+    return found
 
 
 def inverse(task: Task) -> Triplets:
@@ -243,39 +256,52 @@ def inverse(task: Task) -> Triplets:
     quick = replace(task, limits={**task.limits, "verify": "never", "maxiter": maxiter})
     found = _in_stages(quick, operator, "LA", "inverse", norm, left)
     if _settled(task, found) < task.k:
+        is_given = task.limits["maxiter"] is not None or found.stopped != "maxiter"
+        found.stopped = found.stopped if is_given else "stagnated"
         return found
     found.stopped = "converged"
-    last = float(found.s[-1] - SAME_VALUE * task.accepted(found.s, norm)[-1])
     if task.limits["verify"] == "never":
         return found
+    last = float(found.s[-1] - SAME_VALUE * task.accepted(found.s, norm)[-1])
     if last <= 0:
         found.verification, found.text = Verification.NOT_NEEDED, "not needed: all are zero to rounding"
-        return found
-    count = task.pair.count_below(K, last)
-    expected = int((found.s < last).sum())
-    if count is None:
-        return found
-    found.missing = max(count - expected, 0)
-    found.verification = Verification.UNDECIDED if found.missing else Verification.PROVED
-    found.text = f"{count} values below {last:.6g} by inertia, {expected} computed"
+    elif (count := task.pair.count_below(K, last)) is None:
+        _search(task, operator, found, (1 + SEARCH_TOLERANCE) / last**2)
+    else:
+        expected = int((found.s < last).sum())
+        found.missing = max(count - expected, 0)
+        found.verification = Verification.UNDECIDED if found.missing else Verification.PROVED
+        found.text = f"{count} values below {last:.6g} by inertia, {expected} computed"
     return found
 
 
+def _search(task: Task, operator: Operator, found: Triplets, most: float) -> None:
+    """Look for an eigenvalue of an operator above a number in the complement of the right vectors."""
+    if found.V.n_cols == task.pair.shape[1]:
+        found.verification, found.text = Verification.NOT_NEEDED, "not needed: these are all values"
+        return
+    theta = _largest_eigenvalue(task, operator, found.V, SEARCH_TOLERANCE)
+    found.missing = int(theta > most)
+    found.verification = Verification.UNDECIDED if found.missing else Verification.SEARCHED
+    found.text = (
+        "found 1 more" if found.missing else "passed: the next value is less wanted than the last one"
+    )
+
+
 def smallest(task: Task) -> Triplets:
-    """Compute the smallest values by A^H A, and what is lost in squares by Jacobi-Davidson on A itself."""
+    """Compute the smallest values by A^H A, as far as its rounding errors permit; others do not converge."""
     norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
-    found = _in_stages(task, task.pair.gram(), "SA", "lanczos", norm)
-    if _settled(task, found) == task.k or found.stopped != "converged":
-        return found
-    from .augmented import refined
-
-    return refined(task, found)
+    return _in_stages(task, task.pair.gram(), "SA", "lanczos", norm)
 
 
-def _largest_eigenvalue(task: Task, operator: Operator) -> float:
-    """Estimate the largest eigenvalue of an operator of A."""
-    problem = task.problem(operator, "LA", 1, start=None, maxiter=None, verify="never")
-    problem = replace(problem, callback=None, tolerance=replace(problem.tolerance, tol=0.1))
+def _largest_eigenvalue(
+    task: Task, operator: Operator, locked: BlockVector | None = None, tol: float = 0.1
+) -> float:
+    """Estimate the largest eigenvalue of an operator of A, in the complement of locked columns."""
+    sizes: dict[str, Any] = {"maxiter": None, "ncv": None, "block_size": None}
+    changes = {"start": None, "verify": "never", "callback": None, "locked": locked, **sizes}
+    problem = task.problem(operator, "LA", 1, **changes)
+    problem = replace(problem, tolerance=replace(problem.tolerance, tol=tol))
     return max(float(to_host(solve(problem).eigenvalues)[0]), 0.0)
 
 
@@ -286,17 +312,22 @@ def _in_stages(
     method: str,
     norm: float,
     left: Callable[[BlockVector], BlockVector] | None = None,
+    first: Operator | None = None,
 ) -> Triplets:
     """Compute eigenvectors of an operator of A in stages, those that are settled first.
 
-    `norm` is that of A, infinite if it is the largest value computed; `left` as in `triplets_of`.
+    `norm` is that of A, infinite if it is the largest value computed; `left` as in `triplets_of`; `first` is
+    the same operator in a form for the first stage.
     """
-    k, locked, start, parts, done, rest = task.k, None, task.start, [], 0, None
+    parts: list[EigenResult] = []
+    k, locked, start, done, rest = task.k, None, task.start, 0, None
     is_squared = left is None
     tolerance = Tolerance(task.tol if is_squared else 0.0, "value", task.unit / TIGHTER)
     while True:
         changes = {"locked": locked, "start": start, "tolerance": tolerance, "norm": rest}
-        problem = task.problem(operator, which, k - done, **changes)
+        if parts and _is_complete(parts[0]):
+            changes["verify"] = "never"
+        problem = task.problem(operator if parts or first is None else first, which, k - done, **changes)
         part = solve(problem)
         parts.append(part)
         V = side_by_side(locked, BlockVector(columns_of(part.eigenvectors, _wanted_first(part, which))))
@@ -313,6 +344,12 @@ def _in_stages(
         rest = (following**2 or None) if is_squared else following**-2
         if is_squared:
             tolerance = replace(tolerance, rounding=GRAM_ROUNDING * task.unit * found.norm * following)
+
+
+def _is_complete(first: EigenResult) -> bool:
+    """Check that a search for missed copies in the first stage has told all values from rounding errors."""
+    values = to_host(first.eigenvalues).astype(np.float64)
+    return first.verification.is_decided and bool((values > RESOLVED * first.limits).all())
 
 
 def _wanted_first(part: EigenResult, which: str) -> NDArray[np.intp]:
@@ -334,14 +371,14 @@ def _joined(task: Task, found: Triplets, parts: list[EigenResult]) -> Triplets:
         counts.verification_columns += part.info["verification_columns"]
     counts.operator_columns = columns + task.k
     first, last = parts[0], parts[-1]
-    worst = max(parts, key=lambda part: list(Verification).index(part.verification))
+    checked = first if _is_complete(first) else last  # a search is one in the complement of all stages before
     is_left = _settled(task, found) < task.k and last.info["stopped"] == "converged"
     return replace(
         found,
         why=first.info["why"],
         counts=counts,
-        verification=worst.verification,
-        text=worst.info["verification"],
+        verification=checked.verification,
+        text=checked.info["verification"],
         stopped="stagnated" if is_left else last.info["stopped"],
         missing=last.info["missing"],
         stages=len(parts),
@@ -404,13 +441,19 @@ def dense(task: Task) -> Triplets:
     xp = array_namespace(A)
     if not bool(xp.isfinite(A).all()):
         raise BreakdownError("svds: A holds NaN or Inf; check its entries.")
-    U, s, Vh = xp.linalg.svd(A, full_matrices=False)
+    left, s, right = xp.linalg.svd(A, full_matrices=False)
     values = to_host(s).astype(np.float64)
     order = np.argsort(values if task.which == "SM" else -values, kind="stable")[:k]
-    U, V, s = columns_of(U, order), columns_of(Vh.conj().T, order), values[order]
-    U, V = BlockVector(xp.ascontiguousarray(U)), BlockVector(xp.ascontiguousarray(V))
+    U, V = (BlockVector(_picked(array, order)) for array in (left, right.conj().T))
+    s = values[order]
     first = pair.forward.apply(V).axpy(column_factors(-s, U), U)
     second = pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
     residuals = np.maximum(*(to_host(R.norms()).astype(np.float64) for R in (first, second)))
     counts = Counts(operator_columns=k + (0 if hasattr(pair.forward, "matrix") else n))
     return Triplets(U, s, V, residuals, "dense", "", float(values.max(initial=0.0)), counts)
+
+
+def _picked(array: Any, order: NDArray[np.intp]) -> Any:
+    """Copy some columns of an array in any order of storage to a row-major one."""
+    xp = array_namespace(array)
+    return xp.ascontiguousarray(array[:, xp.asarray(order)])

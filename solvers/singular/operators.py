@@ -27,6 +27,8 @@ from ..arguments import on_host
 from ..blocks import Array, empty_block, needs_threads, ordinary_exponent, to_host
 
 IDENTITY_COLUMNS = 64  # columns of the identity per product that forms a matrix
+MOST_GRAM = 3.0  # n^2 per stored element, of A^H A that is formed: a product with it reads no more than A
+MOST_LENGTH = 40.0  # mean length of rows, by elements, of the same: forming it takes some 20 products
 DAMPING = 64.0  # u: delta / ||A||, which keeps K regular if A is singular; below the limit of residuals
 
 
@@ -82,9 +84,17 @@ class Pair:
         """Make A^H A, whose intermediate product is kept for the next one."""
         m, n = self.shape
         products: dict[int, BlockVector] = {}  # of the last width
+        is_here, dtype = self.forward.device == "cpu", self.forward.dtype
+        add, add_adjoint = (op.vector_adder() if is_here else None for op in (self.forward, self.adjoint))
 
         def product(X: Array, out: Array) -> Array:
             width = X.shape[1]
+            if width == 1 and add is not None and add_adjoint is not None:  # in fewer calls
+                between = np.zeros(m, dtype)
+                add(np.ascontiguousarray(X).ravel(), between)
+                out[:, 0] = 0
+                add_adjoint(between, out.ravel())
+                return out
             if width not in products:
                 products.clear()
                 products[width] = BlockVector.empty(m, width, self.forward.dtype, device=self.forward.device)
@@ -93,6 +103,26 @@ class Pair:
             return out
 
         return self._hermitian(product, n, 2 * self.entries, needs_threads(self.forward))
+
+    def explicit_gram(self, matrix: Any) -> Operator | None:
+        """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer.
+
+        That is the sum of the squares of the lengths of rows in operations, and products with the result read
+        n^2 numbers.
+        """
+        n, nnz = self.shape[1], self.entries
+        if not sp.issparse(matrix) or self.forward.device != "cpu" or n * n > MOST_GRAM * nnz:
+            return None
+        A: Any = matrix
+        A = A.tocsr()
+        A = A.conj().T.tocsr() if self.is_swapped else A
+        if float((np.diff(A.indptr).astype(np.float64) ** 2).sum()) > MOST_LENGTH * nnz:
+            return None
+        A = A * 2.0**-self.exponent if self.exponent else A
+        gram: Any = A.conj().T @ A
+        op = as_operator(gram.toarray())
+        op.is_hermitian = True
+        return op
 
     def augmented(self, matrix: Any, norm: float) -> Any:
         """Form K for the square, sparse matrix of A, as one of the host."""
@@ -121,7 +151,7 @@ class Pair:
         return self._hermitian(product, n, factors.entries, False), left
 
     def count_below(self, K: Any, value: float) -> int | None:
-        """Count the singular values below a number, which must not be one, by the inertia of a matrix like K."""
+        """Count the singular values below a number, which is none of them, by inertia."""
         n = self.shape[1]
         # K with -value in place of both delta: singular values are its eigenvalues less the number.
         diagonal: Any = sp.diags_array(K.diagonal() + value)

@@ -25,7 +25,7 @@ from ..arguments import (
     real,
     tall_block,
 )
-from ..blocks import Array
+from ..blocks import columns_of
 from ..problem import IterationState, Verification
 from ..runtime.progress import logger
 from ..settle import settle
@@ -121,8 +121,8 @@ def svds(
     device, like
         As in `eigsh`.
     shape, dtype
-        Shape and element type of a function; it has no adjoint, so that it must be a Hermitian one of a square
-        matrix, as `blockvec.as_operator` makes it with ``is_hermitian = True``.
+        Shape and element type of a function. It has no adjoint: give an `Operator` of it with
+        ``is_hermitian = True`` if it is Hermitian, and a LinearOperator otherwise.
 
     Returns
     -------
@@ -204,7 +204,7 @@ def svds(
     result = _result(found, task, given, solver, bool(center), made)
     if solver != "randomized":
         settle(result, verify, on_unconverged)  # type: ignore[arg-type]
-    kept = {True: "uvh", False: ""}.get(return_singular_vectors, str(return_singular_vectors))
+    kept = {"True": "u, vh", "False": ""}.get(str(return_singular_vectors), str(return_singular_vectors))
     result = _as_asked(result, "u" in kept, "vh" in kept, caller)
     if logger.isEnabledFor(logging.INFO):
         logger.info(result.summary())
@@ -236,7 +236,7 @@ def _check(
             raise OptionError(
                 f"options: got {name!r} with solver {solver!r}; 'randomized' has {' and '.join(OPTIONS)}."
             )
-        integer(name, value, 1 if name == "passes" else 0)
+        integer(name, value, 2 if name == "passes" else 0)
 
 
 def _entries(A: Any) -> float:
@@ -259,7 +259,7 @@ def _result(found: Triplets, task: Task, given: Operator, solver: str, center: b
     """Form the result for the caller's matrix: ascending values, signs, scale and orientation."""
     pair, exponent = task.pair, task.pair.exponent
     order = np.argsort(found.s, kind="stable")
-    U, V = (BlockVector(_columns(block, order)) for block in (found.U, found.V))
+    U, V = (BlockVector(columns_of(block.array, order)) for block in (found.U, found.V))
     if pair.is_swapped:
         U, V = V, U
     U, V = _with_signs(U, V)
@@ -304,11 +304,6 @@ def _result(found: Triplets, task: Task, given: Operator, solver: str, center: b
         info=info,
         history=[state.times(2 * exponent) for state in found.history],
     )
-
-
-def _columns(block: BlockVector, order: Any) -> Array:
-    xp = array_namespace(block.array)
-    return xp.ascontiguousarray(block.array[:, xp.asarray(order)])  # type: ignore[no-any-return]
 
 
 def _with_signs(U: BlockVector, V: BlockVector) -> tuple[BlockVector, BlockVector]:
