@@ -67,7 +67,7 @@ def _check_as_scipy(
     v0: Any = None,
     maxiter: Any = None,
     return_singular_vectors: Any = True,
-    solver: Any = "auto",
+    solver: Any = "arpack",
     **others: Any,
 ) -> None:
     """Raise what SciPy's function raises, with the beginning of its messages, which programs may match."""

@@ -1,4 +1,4 @@
-"""SciPy's own tests of eigsh, unmodified and from the installed SciPy, with blockvec's eigsh in its place."""
+"""SciPy's own tests of eigsh and svds, unmodified and from the installed SciPy, with blockvec's in their place."""
 
 from __future__ import annotations
 
@@ -26,3 +26,22 @@ def test_scipys_own_tests_of_eigsh_pass_except_for_the_known_deviations(tmp_path
     assert ours["solves"] >= counts["passed"] >= LEAST - len(DEVIATIONS), ours["output"]
     assert counts["skipped"] == 0
     assert {test for test, outcome in outcomes.items() if outcome == "failed"} == DEVIATIONS.keys()
+
+
+SVDS = "scipy.sparse.linalg._eigen.tests.test_svds"
+OF_SVDS = 625  # test cases of SciPy 1.17, of which 112 are skipped and two fail as SciPy expects
+ALGORITHMS = ("Test_SVDS_ARPACK", "Test_SVDS_LOBPCG", "Test_SVDS_PROPACK")
+# Tests of each algorithm that fail on purpose, with the reason.
+OF_ALGORITHMS = {
+    "test_svds_parameter_tol": "asks for errors far below a tolerance of 1e-4 to 1, as steps of that algorithm happen to have",
+    "test_svd_maxiter": "asks for the exception or the warning of that algorithm after one iteration",
+}
+
+
+def test_scipys_own_tests_of_svds_pass_except_for_those_of_algorithms(tmp_path: Path) -> None:
+    ours = run_own_tests(["--pyargs", SVDS], "blockvec", tmp_path)
+    outcomes = {test.partition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
+    assert ours["solves"] > 0
+    assert len(outcomes) >= OF_SVDS, ours["output"]
+    failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
+    assert failed == {f"{algorithm}::{name}" for algorithm in ALGORITHMS for name in OF_ALGORITHMS}
