@@ -46,7 +46,23 @@ if TYPE_CHECKING:
     from .operators.partition import Partition
     from .parallel import RowLayout
     from .precompile import precompiled
-    from .solvers import count_eigenvalues, eigsh, orthogonalize, plan, replace, svds
+    from .solvers import (
+        count_eigenvalues,
+        density_of_states,
+        double_moments,
+        eigsh,
+        evolve,
+        expm_multiply,
+        funm_multiply,
+        funm_multiply_krylov,
+        logdet,
+        orthogonalize,
+        plan,
+        replace,
+        spectral_bounds,
+        svds,
+        trace,
+    )
     from .system.config import Options, option_context, options, set_default_options
 else:
     __getattr__, __dir__ = on_first_use(
@@ -69,7 +85,9 @@ else:
             "operators.partition": "Partition",
             "parallel": "RowLayout",
             "precompile": "precompiled",
-            "solvers": "count_eigenvalues eigsh orthogonalize plan replace svds",
+            "solvers": "count_eigenvalues density_of_states double_moments eigsh evolve expm_multiply "
+            "funm_multiply funm_multiply_krylov logdet orthogonalize plan "
+            "replace spectral_bounds svds trace",
             "system.config": "Options option_context options set_default_options",
         },
     )
@@ -94,11 +112,18 @@ __all__ = [
     "array_namespace",
     "as_operator",
     "count_eigenvalues",
+    "density_of_states",
+    "double_moments",
     "eigsh",
     "errors",
+    "evolve",
     "explain",
+    "expm_multiply",
     "factorize",
+    "funm_multiply",
+    "funm_multiply_krylov",
     "inverse_factor",
+    "logdet",
     "models",
     "open_matrix",
     "option_context",
@@ -113,7 +138,9 @@ __all__ = [
     "set_default_options",
     "single_threaded_blas",
     "solvers",
+    "spectral_bounds",
     "start_copies",
     "start_copy",
     "svds",
+    "trace",
 ]

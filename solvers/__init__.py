@@ -19,6 +19,15 @@ from .eigsh import eigsh  # at once: its module has the same name
 
 if TYPE_CHECKING:
     from .counting import EigenvalueCount, count_eigenvalues
+    from .functions.bounds import SpectralBounds, spectral_bounds
+    from .functions.density import DensityOfStates, density_of_states
+    from .functions.determinant import LogDeterminant, logdet
+    from .functions.double_moments import DoubleMoments, double_moments
+    from .functions.evolve import evolve
+    from .functions.expm import expm_multiply
+    from .functions.funm import funm_multiply
+    from .functions.krylov import funm_multiply_krylov
+    from .functions.traces import TraceEstimate, trace
     from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
     from .linear import (
         FactorPreconditioner,
@@ -41,6 +50,15 @@ else:
         __name__,
         {
             "counting": "EigenvalueCount count_eigenvalues",
+            "functions.bounds": "SpectralBounds spectral_bounds",
+            "functions.density": "DensityOfStates density_of_states",
+            "functions.determinant": "LogDeterminant logdet",
+            "functions.double_moments": "DoubleMoments double_moments",
+            "functions.evolve": "evolve",
+            "functions.expm": "expm_multiply",
+            "functions.funm": "funm_multiply",
+            "functions.krylov": "funm_multiply_krylov",
+            "functions.traces": "TraceEstimate trace",
             "iterations.jd_options": "CorrectionProblem JacobiDavidsonOptions",
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
             "block_gmres block_minres",
@@ -59,6 +77,8 @@ else:
 __all__ = [
     "ConvergenceWarning",
     "CorrectionProblem",
+    "DensityOfStates",
+    "DoubleMoments",
     "EigenResult",
     "EigenvalueCount",
     "FactorPreconditioner",
@@ -67,18 +87,30 @@ __all__ = [
     "JacobiDavidsonOptions",
     "JacobiPreconditioner",
     "Linear",
+    "LogDeterminant",
     "MultigridPreconditioner",
     "NoConvergence",
     "Plan",
+    "SpectralBounds",
     "SvdResult",
+    "TraceEstimate",
     "block_gmres",
     "block_minres",
     "count_eigenvalues",
+    "density_of_states",
+    "double_moments",
     "eigsh",
+    "evolve",
+    "expm_multiply",
+    "funm_multiply",
+    "funm_multiply_krylov",
+    "logdet",
     "memory_needed",
     "orthogonalize",
     "plan",
     "replace",
     "replace_eigsh",
+    "spectral_bounds",
     "svds",
+    "trace",
 ]

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
-import shutil
 import sys
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import blockvec
-from blockvec.errors import DeviceError, FormatError, OptionError
-from blockvec.parallel import Communicator, agreed, communicator, launched, read_rows, world
-from blockvec.system.commands import DONE, INTERRUPTED, Parser, guarded, write_all
-from blockvec.system.files import check_apart, check_output, check_picture, replaced, write_picture
+from blockvec.errors import OptionError
+from blockvec.parallel import Communicator
+from blockvec.system.commands import DONE, INTERRUPTED, write_all
+from blockvec.system.files import check_apart, check_output, check_picture, replaced
 
 from .arguments import CHOICES
 from .blocks import to_host
+from .command import (
+    FILES,
+    JSON,
+    MODELS,
+    RNG,
+    Option,
+    comm_option,
+    device_of,
+    opened,
+    opened_together,
+    parser_of,
+    run,
+    write_plot,
+)
 from .costs import dense_rows
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
@@ -39,21 +48,19 @@ UNCONVERGED, UNVERIFIED = 1, 3  # exit codes
 EIGSH = signature(eigsh).parameters.keys()
 SAVED = ("eigenvalues", "eigenvectors", "residuals", "converged")  # arrays of --save
 
-EPILOG = """\
-MATRIX and --mass FILE are models, or files of Matrix Market (.mtx, .mtx.gz), SciPy (scipy.sparse.save_npz) or
-PETSc (binary AIJ); the content tells which. "-" reads such a file from standard input.
+EPILOG = f"""\
+MATRIX and --mass FILE are models, or files of {FILES}
 
 exit codes: 0 all pairs converged, 1 some did not (they are shown and flagged), 2 arguments or files
 that cannot be used, 3 all converged, but copies of multiple eigenvalues may be missing, 130 interrupted
 (the pairs computed so far are shown).
 
-models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:... and more;
-`python -c "import blockvec; print(*blockvec.models.available(), sep=chr(10))"` lists them.
+{MODELS}
 """
 
 
-# Name with those of its values; type, choices, or bool for a flag; default; help. `eigsh` has the same names.
-OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
+# `eigsh` has the same names.
+OPTIONS: tuple[Option, ...] = (
     ("--matrix-free", bool, None, "store no matrix; for the models of many particles, xxz and hubbard"),
     ("-k K", int, None, "wanted eigenpairs (default 6; with --interval at most so many)"),
     ("--which", (*WHICH, "BE"), None, "ends SA, LA, both BE, magnitudes LM (default SA, with --sigma LM)"),
@@ -71,100 +78,41 @@ OPTIONS: tuple[tuple[str, Any, Any, str], ...] = (
     ("--checkpoint FILE", str, None, "save the state here every minute; if the file exists, resume from it"),
     ("--verify", CHOICES["verify"], "auto", "look for missed copies"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --mass or --comm"),
-    ("--comm", ("mpi",), None, "split the rows over processes: mpiexec -n 4 blockvec-eigs ... --comm mpi"),
-    ("--rng SEED", int, 0, "seed of everything random"),
+    comm_option(NAME),
+    RNG,
     ("--plot PNG", str, None, "draw the convergence history into this file"),
     ("--save NPZ", str, None, "write eigenvalues, eigenvectors and residuals to this file"),
     ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too"),
     ("--plan", bool, None, "print what would be done, and stop"),
-    ("--json", bool, None, "print one JSON document instead of tables"),
+    JSON,
 )
 
 
 def parser() -> argparse.ArgumentParser:
     """Create the parser of the command line."""
-    root = Parser(
-        prog=NAME,
-        description="Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    root._negative_number_matcher = re.compile(r"-\.?\d|-inf")  # to argparse, -1e-3 and -inf are options
-    root.add_argument(
-        "matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)"
-    )
-    for usage, values, default, text in OPTIONS:
-        name, *metavars = usage.split()
-        how: dict[str, Any] = {"help": text if default is None else f"{text} (default {default})"}
-        if values is bool:
-            how |= {"action": "store_true"}
-        elif isinstance(values, tuple):
-            how |= {"choices": values, "default": default}
-        else:
-            several = {"nargs": len(metavars)} if len(metavars) > 1 else {}
-            how |= {"type": values, "default": default, "metavar": tuple(metavars), **several}
-        root.add_argument(name, **how)
-    root.add_argument("--version", action="version", version=f"blockvec {blockvec.__version__}")
-    return root
+    text = "Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix."
+    return parser_of(NAME, text, EPILOG, OPTIONS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    with _speaking_once():
-        root = parser()
-        arguments, unknown = root.parse_known_args(argv)
-        if unknown:
-            hint = "" if unknown[0].startswith("-") else "; a mass matrix is given by --mass"
-            root.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        return guarded(NAME, lambda: _run(arguments))
-
-
-@contextmanager
-def _speaking_once() -> Iterator[None]:
-    """Discard the output of all processes of a launcher but the first."""
-    if launched()[0] == 0:
-        yield
-        return
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        yield
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    comm = _communicator(arguments)
-    with agreed(comm):
-        return _run_together(arguments, comm)
-
-
-def _communicator(arguments: argparse.Namespace) -> Communicator | None:
-    """Return the processes of ``--comm``; refuse several without it, each of which would do all the work."""
-    _, size = launched()
-    if arguments.comm is None:
-        if size > 1:
-            raise OptionError(
-                f"{size} processes were started; add --comm mpi to split the rows over them, or start one."
-            )
-        return None
-    for name in ("mass", "interval", "matrix-free"):
-        if getattr(arguments, name.replace("-", "_")) not in (None, False):
-            raise OptionError(f"--{name}: not available with --comm; leave out one of them.")
-    if arguments.matrix == "-":
-        raise OptionError("-: every process reads the matrix, and one has the standard input; give a file.")
-    return communicator(world())
+    hint, alone = "a mass matrix is given by --mass", ("mass", "interval", "matrix-free")
+    return run(parser(), argv, hint, alone, _run_together)
 
 
 def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> int:
     is_first = comm is None or comm.rank == 0
     if is_first:
         _check_outputs(arguments)
-    device = _device(arguments)
+    device = device_of(arguments)
     A: Any
     if comm is not None:
-        A = _opened_together(arguments.matrix, device, comm)
+        A = opened_together(arguments.matrix, device, comm)
     elif arguments.matrix_free:
         A = blockvec.models.operator(arguments.matrix, device=device)
     else:
-        A = _opened(arguments.matrix)
-    M = None if arguments.mass is None else _opened(arguments.mass)
+        A = opened(NAME, arguments.matrix)
+    M = None if arguments.mass is None else opened(NAME, arguments.mass)
     if arguments.plan:
         planned = plan(**_call(A, M, device, arguments))
         text = json.dumps(planned.to_dict(), allow_nan=False) if arguments.json else str(planned)
@@ -184,7 +132,7 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     if arguments.save:
         outputs["--save"] = lambda: _save(result, arguments.save)
     if arguments.plot:
-        outputs["--plot"] = lambda: _plot(result, arguments.plot)
+        outputs["--plot"] = lambda: write_plot(result, arguments.plot)
     if is_first:
         write_all(outputs)
     if result.info["stopped"] == "interrupted":
@@ -213,57 +161,6 @@ def _save(result: EigenResult, path: str) -> None:
     with replaced(path) as stream:
         arrays: Any = {name: to_host(getattr(result, name)) for name in SAVED}
         np.savez(stream, **arrays)
-
-
-def _plot(result: EigenResult, path: str) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    result.plot(figure.subplots())
-    write_picture(figure, path)
-
-
-def _device(arguments: argparse.Namespace) -> str:
-    if arguments.device != "auto":
-        return str(arguments.device)
-    if arguments.comm is not None or arguments.mass is not None:
-        return "cpu"
-    try:
-        blockvec.BlockVector.zeros(1, 1, device="gpu")
-    except DeviceError:
-        return "cpu"
-    return "gpu"
-
-
-def _opened(name: str) -> Any:
-    """Open a model, a file, or for "-" standard input, which is copied because files are read twice."""
-    if name != "-":
-        return blockvec.open_matrix(name)
-    if sys.stdin is None or sys.stdin.isatty():
-        raise OptionError(
-            "-: standard input is closed or a terminal; redirect a file to it: blockvec-eigs - < matrix.mtx"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "matrix")
-        with copy.open("wb") as stream:
-            shutil.copyfileobj(sys.stdin.buffer, stream)
-        try:
-            return blockvec.read_matrix(copy)
-        except FormatError as error:
-            raise FormatError(str(error).replace(str(copy), "standard input")) from None
-
-
-def _opened_together(name: str, device: str, comm: Communicator) -> blockvec.Operator:
-    """Open this process's rows of a model or of a file."""
-    rows: Any
-    if Path(name).exists():
-        rows = read_rows(name, comm)
-    elif name.partition(":")[0].strip().lower() in blockvec.models.available():
-        rows = blockvec.models.generator(name)
-    else:
-        rows = blockvec.open_matrix(name)  # refuses the name
-    layout = blockvec.RowLayout.equal(rows.shape[1], comm)
-    return blockvec.as_operator(rows, device=device, layout=layout)
 
 
 def _call(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> dict[str, Any]:

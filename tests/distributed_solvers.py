@@ -13,7 +13,19 @@ import scipy.sparse as sp
 from blockvec import BlockVector, RowLayout, as_operator, models, profile
 from blockvec.errors import BreakdownError, FormatError, OptionError, ShapeError
 from blockvec.parallel import communicator, recorded_traffic, share
-from solvers import EigenResult, NoConvergence, eigsh
+from solvers import (
+    EigenResult,
+    NoConvergence,
+    density_of_states,
+    double_moments,
+    eigsh,
+    evolve,
+    expm_multiply,
+    funm_multiply,
+    logdet,
+    spectral_bounds,
+    trace,
+)
 from solvers.blocks import ColumnBlock
 from solvers.orthogonalization import orthogonalize
 from tests.contract.blocks import host
@@ -500,3 +512,55 @@ def a_checkpoint_that_does_not_fit_is_refused_on_all_processes(comm: Any, folder
     with pytest.raises(OptionError, match="rank 0: checkpoint: cannot write"):
         eigsh(A, 6, **{**options, "checkpoint": folder / "missing" / "file"})
     check(A, eigsh(A, 6, return_info=True, **options), comm, dense_values(A)[:6], 1e-8)
+
+
+@work
+def functions_of_matrices_are_those_of_one_process(comm: Any, folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for A, f, method in (
+        (models.model("laplace2d:n=9"), -0.5j, "chebyshev"),
+        (models.model(HOFSTADTER), 0.3, "chebyshev"),
+        (sp.csr_array(rng.standard_normal((81, 81)) / 4), 1, "taylor"),
+    ):
+        n, layout = A.shape[0], RowLayout.equal(A.shape[0], communicator(comm))
+        B = rng.standard_normal((n, 3)) + 1j * rng.standard_normal((n, 3))
+        found, info = expm_multiply(f * A, B[layout.rows], comm=comm, return_info=True)
+        assert info["method"] == method
+        whole = expm_multiply(f * A, B)
+        assert np.abs(host(found.gather()) - whole).max() <= 1e-12 * np.abs(whole).max()
+        if method == "taylor":
+            continue
+        for t, psi in evolve(A, B[layout.rows], [1.0, 2.5], comm=comm):
+            assert np.abs(host(psi.gather()) - expm_multiply(-1j * t * A, B)).max() <= 1e-12
+        for g in (np.cos, np.abs):
+            found = funm_multiply(g, A, B[layout.rows], comm=comm)
+            assert np.abs(host(found.gather()) - funm_multiply(g, A, B)).max() <= 1e-8
+        low, high = spectral_bounds(A, comm=comm)
+        values = dense_values(A)
+        assert low <= values[0] <= values[-1] <= high
+    with pytest.raises(ShapeError, match="A is 81 x 81, but B has 7 rows"):
+        expm_multiply(models.model("laplace2d:n=9"), np.ones((7, 1)), comm=comm)
+
+
+@work
+def densities_and_traces_are_those_of_one_process(comm: Any, folder: Path) -> None:
+    A, B = models.model("laplace2d:n=15"), models.model(HOFSTADTER)
+    for matrix, f in ((A, np.sqrt), (B, np.exp)):
+        n = matrix.shape[0]
+        alone = density_of_states(matrix, 32, 8, rng=3, bounds=(-9.0, 9.0))
+        local = density_of_states(matrix, 16, sites=[0, n - 1], bounds=(-9.0, 9.0))
+        estimate = trace(f, matrix, rng=4, vectors=20)
+        for layout in layouts(n, comm):
+            op = as_operator(matrix, layout=layout)
+            rho = density_of_states(op, 32, 8, rng=3, bounds=(-9.0, 9.0))
+            assert np.abs(rho.samples - alone.samples).max() <= 1e-13
+            assert np.abs(density_of_states(2 * op - op, 32, 8, rng=3).integrate() - 1) <= 1e-12
+            ends = density_of_states(op, 16, sites=[0, n - 1], bounds=(-9.0, 9.0))
+            assert np.abs(ends.moments - local.moments).max() <= 1e-13
+            again = trace(f, op, rng=4, vectors=20)
+            assert abs(again.value - estimate.value) <= 1e-9 * abs(estimate.value)
+    found = logdet(A, 0.1, rng=0, comm=comm)
+    assert found.method != "factors"
+    assert abs(found.value - np.linalg.slogdet(A.toarray())[1]) <= 4 * found.error
+    with pytest.raises(OptionError, match="double moments need one"):
+        double_moments(as_operator(A, layout=RowLayout.equal(225, comm)), A)

@@ -154,6 +154,10 @@ class Factors(Protocol):
     def negative(self) -> int | None:
         """Number of negative eigenvalues; None if the factors do not tell."""
 
+    def log_determinant(self) -> tuple[complex, float] | None:
+        """Compute the sign and log|det| from the pivots; None if the library does not tell them."""
+        return None
+
     def solve(self, B: Array) -> Array:
         """Solve for a block of the matrix's type, on a GPU for a row-major one, which it returns."""
 

@@ -226,6 +226,23 @@ class Factorization:
                 self.sigma = math.nan
                 break
 
+    def log_determinant(self) -> tuple[float, float] | None:
+        """Compute the sign and the logarithm of the magnitude of det S from the pivots.
+
+        The sign is 0 and the logarithm -inf for a matrix that is singular to working precision. cuDSS does
+        not tell the pivots: None.
+
+        Examples
+        --------
+        >>> import blockvec as bv
+        >>> bv.factorize(bv.models.laplace1d(n=3), sigma=1.0).log_determinant()  # of -1
+        (-1.0, 0.0)
+        """
+        if self.is_singular or not self._factors.entries:
+            return 0.0, -math.inf
+        found = self._factors.log_determinant()
+        return None if found is None else (float(np.sign(found[0].real)), found[1])
+
     def solve(self, B: BlockLike, out: BlockLike | None = None, *, tolerance: float = 0.0) -> BlockVector:
         """Solve S X = B for a block; the residual of each column is checked, and refined where needed.
 

@@ -234,6 +234,11 @@ class AffineOperator(Operator):
         is_zero = elementwise.is_scalar(shift) and shift == 0
         return self._shift if is_zero else shift / self._alpha + self._shift
 
+    def _affine(self, alpha: complex, shift: complex) -> Operator:
+        if self._alpha == 0:
+            return super()._affine(alpha, shift)
+        return self._operator._affine(alpha * self._alpha, self._inner(shift))
+
     def apply(
         self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0, **fused: Any
     ) -> Any:

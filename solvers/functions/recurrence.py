@@ -19,7 +19,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..blocks import Array, Block
+from scipy.linalg import blas
+
+from ..blocks import Array, Block, ColumnBlock
+
+AXPY = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
+SHORT_BLOCK = 1 << 17  # elements of a block that one call of BLAS takes less time for than threads do
+
+
+def add_multiple(total: Any, coefficient: complex, block: Any) -> None:
+    """Add a multiple of a contiguous block to another of its type."""
+    size = block.array.size
+    if block.device == "cpu" and 0 < size <= SHORT_BLOCK:
+        order = "F" if type(block) is ColumnBlock else "C"
+        x, y = (columns.array.reshape(-1, order=order) for columns in (block, total))
+        AXPY[block.dtype.char](x, y, a=coefficient)
+    else:
+        total.axpy(coefficient, block)
 
 
 class Recurrence:
@@ -112,16 +128,42 @@ class Recurrence:
         """Take steps; return dots of the last two blocks of each, as `add` does."""
         return [self._step([], dots) for _ in range(count)]
 
+    def again(self, coefficients: Sequence[Any], sums: Sequence[Any]) -> Callable[[], object]:
+        """Make a function that adds the next steps, as often as it is called, for a recorder.
+
+        `skip` counts its steps.
+        """
+        start, where = (self.current, self.previous), self.taken
+
+        def steps() -> None:
+            part = Recurrence(self._doubled, *start)
+            part.taken = where
+            part.add(coefficients, sums)
+
+        return steps
+
+    def skip(self, count: int) -> None:
+        """Count steps that a recording has taken."""
+        self.taken += count
+        if count % 2:
+            self.current, self.previous = self.previous, self.current
+
     def _step(self, terms: list[tuple[Any, Any]], dots: tuple[str, ...]) -> dict[str, Array]:
         """Take a step whose product adds to the first of some sums in the same pass."""
         options: dict[str, Any] = {"beta": -1} if self.taken else {"alpha": 0.5}
-        if terms:
+        is_fused = self.current.device != "cpu"
+        if dots:
+            options["dots"] = dots
+        if terms and is_fused:
             options |= {"z": terms[0][1], "eta": terms[0][0]}
-        result = self._doubled.apply(self.current, out=self.previous, dots=dots, **options)
+        if type(self.current) is ColumnBlock and not dots:  # without checks
+            self._doubled.apply_columns(self.current.array, self.previous.array, **options)
+        else:
+            result = self._doubled.apply(self.current, out=self.previous, **options)
         self.current, self.previous = self.previous, self.current
         self.taken += 1
-        for coefficient, total in terms[1:]:
-            total.axpy(coefficient, self.current)
+        for coefficient, total in terms[1 if is_fused else 0 :]:
+            add_multiple(total, coefficient, self.current)
         return result.dots if dots else {}
 
     def _multiply(self, turns: int, **factor: float) -> None:

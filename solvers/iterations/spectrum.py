@@ -102,9 +102,7 @@ def sketch_spectrum(
     BreakdownError
         If the operator returns NaN or Inf.
     """
-    take = getattr(operator, "lanczos_recurrence", None) if locked is None else None
-    launch = None if take is None else take(V)
-    run = recurrences(operator, V, (locked,)) if launch is None else _LaunchedRecurrences(V, launch)
+    run = started(operator, V, locked)
     n = V.n_global - (0 if locked is None else int(locked.shape[1]))
     while True:
         run.extend(min(steps, n))
@@ -112,6 +110,13 @@ def sketch_spectrum(
         if 2 * steps > min(most, n) or resolved(sketch):
             return sketch
         steps *= 2
+
+
+def started(operator: Operator, V: Block, locked: Block | None = None) -> Recurrences:
+    """Make the recurrences from the columns of V, which is overwritten; a launch takes many where it can."""
+    take = getattr(operator, "lanczos_recurrence", None) if locked is None else None
+    launch = None if take is None else take(V)
+    return recurrences(operator, V, (locked,)) if launch is None else _LaunchedRecurrences(V, launch)
 
 
 def sketch_of(operator: Any, steps: int) -> Sketch:

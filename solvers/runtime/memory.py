@@ -24,6 +24,6 @@ def require_memory(op: Operator, needed_bytes: float, purpose: str, remedy: str)
             free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
     if free is not None and needed_bytes > free:
         raise OptionError(
-            f"eigsh needs {needed_bytes / 1e9:.3g} GB on {op.device} for {purpose}, "
+            f"the call needs {needed_bytes / 1e9:.3g} GB on {op.device} for {purpose}, "
             f"{free / 1e9:.3g} GB are free: {remedy}."
         )

@@ -23,10 +23,11 @@ def describe(state: IterationState) -> str:
 
 
 @contextlib.contextmanager
-def progress_bar(
-    callback: Callable[[IterationState], object] | None,
-) -> Iterator[Callable[[IterationState], object]]:
-    """Show a bar on stderr or in a notebook; yield a callback that updates it and then calls `callback`."""
+def counted_bar(first: str) -> Iterator[Callable[[int, str, int], object]]:
+    """Show a bar on stderr or in a notebook, at first with a text.
+
+    Yields a function of the number that is done, a text, and the number of all.
+    """
     from rich.console import Console  # takes longer to import than the solvers
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -34,11 +35,23 @@ def progress_bar(
     console = Console(stderr=True)
     hidden = not (console.is_terminal or console.is_jupyter)
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task("first restart", total=None)
+        task = progress.add_task(first, total=None)
+
+        def update(done: int, text: str, total: int) -> None:
+            progress.update(task, description=text, completed=done, total=total)
+
+        yield update
+
+
+@contextlib.contextmanager
+def progress_bar(
+    callback: Callable[[IterationState], object] | None,
+) -> Iterator[Callable[[IterationState], object]]:
+    """Show a bar on stderr or in a notebook; yield a callback that updates it and then calls `callback`."""
+    with counted_bar("first restart") as update:
 
         def show(state: IterationState) -> object:
-            total = len(state.eigenvalues)
-            progress.update(task, description=describe(state), completed=state.converged, total=total)
+            update(state.converged, describe(state), len(state.eigenvalues))
             return None if callback is None else callback(state)
 
         yield show

@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=2 python -m tests.benchmarks.svds_beside_peers --json FILE [--only 0,3] [--turns 2]
 
 All get tol=0; LOBPCG has at most 200 iterations, and k=10 only. A peer is right if its values have relative
-errors below 1e-10; seconds are of the wall clock and of the processor, the least of the turns, which alternate.
+errors below 1e-10; seconds are of the wall clock and of the processor, the least of the turns, which
+alternate.
 """
 
 from __future__ import annotations

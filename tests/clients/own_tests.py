@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 
-def run_own_tests(selected: list[str], solver: str, folder: Path) -> Any:
+def run_own_tests(selected: list[str], solver: str, folder: Path, plugin: str = "with_blockvec") -> Any:
     """Run tests in a process of their own, with the configuration of no project."""
     report = folder / f"{solver}.json"
     (folder / "pytest.ini").write_text("[pytest]\n")
@@ -33,7 +33,7 @@ def run_own_tests(selected: list[str], solver: str, folder: Path) -> Any:
         "-q",
         "--tb=short",
         "-p",
-        "with_blockvec",
+        plugin,
         "-p",
         "no:cacheprovider",
     ]

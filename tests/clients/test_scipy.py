@@ -1,9 +1,11 @@
-"""SciPy's own tests of eigsh and svds, unmodified and from the installed SciPy, with blockvec's in their place."""
+"""SciPy's own tests, unmodified and from the installed SciPy, with blockvec's functions in its place."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from tests.clients.own_tests import run_own_tests
 
@@ -33,11 +35,12 @@ OF_SVDS = 625  # test cases of SciPy 1.17, of which 112 are skipped and two fail
 ALGORITHMS = ("Test_SVDS_ARPACK", "Test_SVDS_LOBPCG", "Test_SVDS_PROPACK")
 # Tests of each algorithm that fail on purpose, with the reason.
 OF_ALGORITHMS = {
-    "test_svds_parameter_tol": "asks for errors far below a tolerance of 1e-4 to 1, as steps of that algorithm happen to have",
+    "test_svds_parameter_tol": "asks for errors far below tolerances of 1e-4 to 1, which that algorithm has",
     "test_svd_maxiter": "asks for the exception or the warning of that algorithm after one iteration",
 }
 
 
+@pytest.mark.slow
 def test_scipys_own_tests_of_svds_pass_except_for_those_of_algorithms(tmp_path: Path) -> None:
     ours = run_own_tests(["--pyargs", SVDS], "blockvec", tmp_path)
     outcomes = {test.partition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
@@ -45,3 +48,23 @@ def test_scipys_own_tests_of_svds_pass_except_for_those_of_algorithms(tmp_path: 
     assert len(outcomes) >= OF_SVDS, ours["output"]
     failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
     assert failed == {f"{algorithm}::{name}" for algorithm in ALGORITHMS for name in OF_ALGORITHMS}
+
+
+FUNCTIONS = {"test_expm_multiply": 179, "test_funm_multiply_krylov": 43}  # test cases of SciPy 1.17
+FUNCTION_DEVIATIONS = {
+    f"test_expm_multiply_interval_status_{status}": "asks which of three loops of SciPy's own a call takes"
+    for status in range(3)
+}
+
+
+@pytest.mark.slow
+def test_scipys_own_tests_of_functions_of_matrices_pass(tmp_path: Path) -> None:
+    modules = [f"scipy.sparse.linalg.tests.{name}" for name in FUNCTIONS]
+    ours = run_own_tests(["--pyargs", *modules], "blockvec", tmp_path, "with_functions")
+    outcomes = {test.rpartition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
+    counts = Counter(outcomes.values())
+    print(f"functions of matrices: {counts['passed']} of {counts.total()} passed, {ours['solves']} calls")
+    assert counts["passed"] >= sum(FUNCTIONS.values()) - len(FUNCTION_DEVIATIONS), ours["output"]
+    assert ours["solves"] > 1000
+    failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
+    assert failed == FUNCTION_DEVIATIONS.keys(), ours["output"]

@@ -1,4 +1,4 @@
-"""A plugin of pytest: run a package's tests with blockvec's eigsh and svds in SciPy's place, and count its solves."""
+"""A plugin of pytest: run tests with blockvec's eigsh and svds in SciPy's place, and count solves."""
 
 from __future__ import annotations
 

@@ -120,15 +120,28 @@ def test_the_modes_of_a_bridge_from_files_are_those_of_lapack(run: Run) -> None:
 
 def test_graphene_has_its_density_of_states_and_a_zero_mode_on_one_sublattice(run: Run) -> None:
     sheet = run("graphene")
-    exact = spectra.graphene_eigenvalues(sheet.nx, sheet.ny)
+    exact, values = spectra.graphene_eigenvalues(160, 160), sheet.density(sheet.energies)
     for low, high in ((-3.1, 3.1), (-0.5, 0.5), (0.5, 1.5), (1.5, 3.1)):
         inside = (sheet.energies > low) & (sheet.energies < high)
-        weight = -np.trapezoid(sheet.density[inside], sheet.energies[inside])  # energies descend
+        weight = np.trapezoid(values[inside], sheet.energies[inside])
         assert weight == pytest.approx(np.mean((exact > low) & (exact < high)), abs=0.01)
+    near, far = sheet.local(0.0)
+    assert near > 5 * far
     np.testing.assert_allclose(sheet.w, -sheet.w[::-1], atol=1e-9)
     assert abs(sheet.w[2]) < 1e-9
     same = (sheet.x + sheet.y) % 2 == (20 + 20) % 2
     assert np.linalg.norm(sheet.zero_mode[same]) < 1e-8  # nothing on the sublattice of the missing atom
+
+
+@pytest.mark.slow
+def test_measurements_of_a_field_tell_less_and_less(run: Run) -> None:
+    field = run("entropy")
+    sign, exact = np.linalg.slogdet(field.Q.toarray())
+    assert (sign, field.before.sign, field.before.method) == (1, 1, "factors")
+    assert field.before.value == pytest.approx(exact, rel=1e-12)
+    assert abs(field.estimate.value - exact) < 4 * field.estimate.error
+    gains = np.diff(field.information) / np.diff(field.counts)
+    assert (np.diff(gains) < 0).all()
 
 
 @pytest.mark.slow
@@ -235,3 +248,13 @@ def test_documents_of_a_topic_are_neighbours_among_singular_vectors(run: Run) ->
     centres = np.array([rows[corpus.topic == number].mean(axis=0) for number in range(4)])
     nearest = np.linalg.norm(rows[:, None, :] - centres, axis=2).argmin(axis=1)
     assert (nearest == corpus.topic).mean() > 0.99
+
+
+def test_a_packet_keeps_its_norm_and_a_part_of_it_passes_each_wall(run: Run) -> None:
+    walls = run("tunnelling")
+    np.testing.assert_allclose(walls.norms, 1, rtol=1e-12)
+    assert all(0.02 < share < 0.5 for share in walls.through)
+    before = sum(film[1][:, 84:].sum() for film in walls.films)
+    assert before < sum(walls.through)
+    for film in walls.films:  # the walls and the packet are the same seen from above and from below
+        np.testing.assert_allclose(film[-1][10], film[-1][86], atol=2e-4)

@@ -792,6 +792,6 @@ def test_too_much_memory_is_an_error_before_it_is_taken() -> None:
         raise AssertionError("applied")
 
     with pytest.raises(
-        OptionError, match=r"eigsh needs .* GB on cpu for a basis of ncv = 64 .* lower ncv or k"
+        OptionError, match=r"the call needs .* GB on cpu for a basis of ncv = 64 .* lower ncv or k"
     ):
         eigsh(never, 6, shape=(n, n), check_hermitian=False)

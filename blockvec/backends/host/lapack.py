@@ -28,6 +28,17 @@ class LapackFactors(Factors):
         bands[0], bands[1, :-1] = D.diagonal(), D.diagonal(-1)
         return int(np.count_nonzero(sl.eigvals_banded(bands, lower=True) < 0))
 
+    def log_determinant(self) -> tuple[complex, float] | None:
+        sign, log = of_pivots(self._lu.diagonal())
+        exchanges = np.count_nonzero(self._pivots != np.arange(len(self._pivots)))
+        return sign * (1 - 2 * (exchanges % 2)), log
+
     def solve(self, B: Array) -> Array:
         X, _ = self._solve(self._lu, self._pivots, np.asarray(B))
         return np.asarray(X)
+
+
+def of_pivots(pivots: Array) -> tuple[complex, float]:
+    """Compute the sign and the logarithm of the magnitude of a product."""
+    sizes = np.abs(pivots)
+    return complex(np.prod(pivots / sizes)), float(np.log(sizes.astype(np.float64)).sum())

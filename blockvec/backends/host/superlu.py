@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import structural_rank
+from scipy.sparse.csgraph import connected_components, structural_rank
 from scipy.sparse.linalg import splu
 
 from ..base import Array, Factors, is_nearly_full
 from . import pardiso
-from .lapack import LapackFactors
+from .lapack import LapackFactors, of_pivots
 
 INDEX_BYTES = 4  # of SuperLU
 FOREST, BAND = 3, 32  # elements per row, and distance from the diagonal, of matrices that stay sparse
@@ -36,7 +36,7 @@ class HostFactors(Factors):
         """Factorise by a library, whose analysis of the pattern is kept."""
         if not isinstance(self._factors, library):
             self._factors = library()
-        factors = self._factors
+        factors, self._matrix = self._factors, matrix
         has_pivots = factors.compute(matrix, exchanges_rows)
         self.width, self.entries, self.nbytes = factors.width, factors.entries, factors.nbytes
         return has_pivots
@@ -44,6 +44,14 @@ class HostFactors(Factors):
     @property
     def negative(self) -> int | None:
         return self._factors.negative
+
+    def log_determinant(self) -> tuple[complex, float] | None:
+        found = self._factors.log_determinant()
+        if found is not None:
+            return found
+        factors = SuperLuFactors()  # PARDISO does not tell its pivots
+        factors.compute(self._matrix, exchanges_rows=True)
+        return factors.log_determinant()
 
     def solve(self, B: Array) -> Array:
         return self._factors.solve(B)
@@ -59,6 +67,14 @@ def is_narrow(matrix: Any) -> bool:
         return True
     rows = np.repeat(np.arange(n, dtype=matrix.indices.dtype), np.diff(matrix.indptr))
     return bool(np.abs(matrix.indices - rows).max(initial=0) <= BAND)
+
+
+def parity(permutation: Array) -> int:
+    """Return 1 for a permutation of an even number of exchanges, else -1."""
+    n = len(permutation)
+    links = sp.csr_array((np.ones(n, np.int8), permutation, np.arange(n + 1)), shape=(n, n))
+    cycles: Any = connected_components(links, return_labels=False)
+    return 1 - 2 * int((n - cycles) % 2)
 
 
 class SuperLuFactors(Factors):
@@ -95,6 +111,13 @@ class SuperLuFactors(Factors):
         if self._lu is None or not np.array_equal(self._lu.perm_r, self._lu.perm_c):
             return None
         return int(np.count_nonzero(self._lu.U.diagonal().real < 0))
+
+    def log_determinant(self) -> tuple[complex, float] | None:
+        sign, log = of_pivots(self._lu.U.diagonal())
+        rows, columns = self._lu.perm_r, self._lu.perm_c
+        if not np.array_equal(rows, columns):
+            sign *= parity(rows) * parity(columns)
+        return sign, log
 
     def solve(self, B: Array) -> Array:
         return np.asarray(self._lu.solve(np.asarray(B)))

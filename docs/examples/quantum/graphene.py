@@ -2,8 +2,8 @@ r"""
 Graphene: density of states and the state of a vacancy
 ======================================================
 
-The density of states of graphene by the kernel polynomial method, and the state that a
-missing atom adds in the middle of the spectrum.
+The density of states of graphene by the kernel polynomial method, the local density next to
+a missing atom, and the state that it adds in the middle of the spectrum.
 
 Electrons in graphene hop between the sites of a honeycomb with an energy :math:`t`. The
 density of states vanishes at zero energy, where the bands touch, and diverges at :math:`\pm
@@ -13,44 +13,32 @@ state of energy exactly zero on that sublattice.
 
 import matplotlib.pyplot as plt
 import numpy as np
-from blockvec import BlockVector, as_operator, eigsh, models
-
-nx, ny, reach, terms = 160, 160, 3.1, 200  # all eigenvalues are in [-reach, reach]
-sheet = models.graphene(nx=nx, ny=ny)
+from blockvec import density_of_states, eigsh, models
 
 # %%
-# The kernel polynomial method [1]_ expands the density in Chebyshev polynomials of
-# :math:`A`. Its moments are averages over random vectors. One call of ``apply`` makes one
-# step of the recurrence for a block of vectors and returns the inner products of two
-# moments.
+# The kernel polynomial method [1]_ expands the density in Chebyshev polynomials. Random
+# vectors estimate its moments, and their spread the error.
 
-A = as_operator(sheet)
-X = BlockVector.random(nx * ny, 8, rng=0)
-X.normalize()
-Y, dots, _ = A.apply(X, alpha=1 / reach, dots="xy")
-moments = [1.0, dots["xy"].mean()]
-for _ in range(terms // 2 - 1):
-    X, dots, _ = A.apply(Y, out=X, alpha=2 / reach, beta=-1, dots=("xx", "xy"))
-    moments += [2 * dots["xx"].mean() - moments[0], 2 * dots["xy"].mean() - moments[1]]
-    X, Y = Y, X
+sheet = models.graphene(nx=160, ny=160)
+density = density_of_states(sheet, moments=200, vectors=8, rng=0)
+energies = np.linspace(*density.bounds, 500)
 
 # %%
-# Jackson's factors damp the oscillations of the truncated series.
+# Remove one atom. The density at a site is computed with its unit vector, without a random
+# one: next to the vacancy it has a peak at zero, far away it is that of the sheet.
 
-order, theta = np.arange(terms), np.linspace(0.01, np.pi - 0.01, 500)
-step = np.pi / (terms + 1)
-jackson = (terms + 1 - order) * np.cos(order * step) + np.sin(order * step) / np.tan(step)
-weights = np.where(order == 0, 1, 2) * jackson / (terms + 1) * moments
-energies = reach * np.cos(theta)
-density = np.cos(np.outer(theta, order)) @ weights / (np.pi * reach * np.sin(theta))
+n, hole = 40, (20, 20)
+x, y = np.tile(np.arange(n), n), np.repeat(np.arange(n), n)
+atoms = np.flatnonzero((x != hole[0]) | (y != hole[1]))
+x, y = x[atoms], y[atoms]
+vacancy = models.graphene(nx=n, ny=n)[atoms][:, atoms]
+near, far = (int(np.flatnonzero((x == a) & (y == hole[1]))[0]) for a in (hole[0] + 1, 5))
+local = density_of_states(vacancy, moments=200, sites=[near, far])
 
 # %%
-# Remove one atom and compute the eigenvalues next to zero. :math:`A` itself is singular,
-# but the filter, a polynomial of :math:`A`, factorises nothing.
+# The eigenvalues next to zero. The matrix itself is singular, but the filter, a polynomial
+# of it, factorises nothing.
 
-x, y = np.tile(np.arange(40), 40), np.repeat(np.arange(40), 40)
-atoms = np.flatnonzero((x != 20) | (y != 20))
-vacancy = models.graphene(nx=40, ny=40)[atoms][:, atoms]
 w, V = eigsh(vacancy, k=5, sigma=0.0, method="filter", tol=1e-10, convergence="norm", rng=0)
 print(w.round(6))
 
@@ -59,9 +47,9 @@ print(w.round(6))
 # atom.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-left.plot(energies, density)
-left.set(xlabel="energy / t", ylabel="density of states", ylim=(0, None))
-x, y = x[atoms], y[atoms]
+density.plot(left, energies)
+left.plot(energies, local(energies), lw=1)
+left.legend(["graphene", "its error", "next to a vacancy", "far from it"])
 place = 1.5 * x - 0.5 * ((x + y) % 2), np.sqrt(0.75) * y
 zero_mode = np.abs(V[:, np.argmin(np.abs(w))])
 right.scatter(*place, s=500 * zero_mode, c=zero_mode, cmap="viridis_r")

@@ -1,0 +1,182 @@
+"""Common parts of the commands of the solvers: options, inputs, processes, outputs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import blockvec
+from blockvec.errors import DeviceError, FormatError, OptionError
+from blockvec.parallel import Communicator, agreed, communicator, launched, read_rows, world
+from blockvec.system.commands import Parser, guarded
+from blockvec.system.files import write_picture
+
+Option = tuple[str, Any, Any, str]
+"""Name with those of its values; type, choices, or bool for a flag; default; help."""
+
+FILES = """\
+Matrix Market (.mtx, .mtx.gz), SciPy (scipy.sparse.save_npz) or
+PETSc (binary AIJ); the content tells which. "-" reads such a file from standard input."""
+
+MODELS = """\
+models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:... and more;
+`python -c "import blockvec; print(*blockvec.models.available(), sep=chr(10))"` lists them."""
+
+RNG: Option = ("--rng SEED", int, 0, "seed of everything random")
+JSON: Option = ("--json", bool, None, "print one JSON document instead of tables")
+
+
+def comm_option(command: str) -> Option:
+    """Describe the option that splits rows over processes."""
+    return ("--comm", ("mpi",), None, f"split the rows over processes: mpiexec -n 4 {command} ... --comm mpi")
+
+
+def parser_of(
+    command: str, description: str, epilog: str, options: Sequence[Option]
+) -> argparse.ArgumentParser:
+    """Create the parser of a command line with a matrix and options."""
+    root = Parser(
+        prog=command,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    root._negative_number_matcher = re.compile(r"-\.?\d|-inf")  # to argparse, -1e-3 and -inf are options
+    root.add_argument(
+        "matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)"
+    )
+    for usage, values, default, text in options:
+        name, *metavars = usage.split()
+        how: dict[str, Any] = {"help": text if default is None else f"{text} (default {default})"}
+        if values is bool:
+            how |= {"action": "store_true"}
+        elif isinstance(values, tuple):
+            how |= {"choices": values, "default": default}
+        else:
+            several = {"nargs": len(metavars)} if len(metavars) > 1 else {}
+            how |= {"type": values, "default": default, "metavar": tuple(metavars), **several}
+        root.add_argument(name, **how)
+    root.add_argument("--version", action="version", version=f"blockvec {blockvec.__version__}")
+    return root
+
+
+def run(
+    root: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    hint: str,
+    alone: Sequence[str],
+    function: Callable[[argparse.Namespace, Communicator | None], int],
+) -> int:
+    """Run a command in all processes, and return its exit code.
+
+    Parameters
+    ----------
+    root : ArgumentParser
+    argv : sequence of str, optional
+    hint : str
+        What is said about a second matrix.
+    alone : sequence of str
+        Options that several processes do not have.
+    function : callable
+        Does the work.
+    """
+    with _speaking_once():
+        arguments, unknown = root.parse_known_args(argv)
+        if unknown:
+            more = "" if unknown[0].startswith("-") else f"; {hint}"
+            root.error(f"unrecognized arguments: {' '.join(unknown)}{more}")
+
+        def together() -> int:
+            comm = _communicator(arguments, alone)
+            with agreed(comm):
+                return function(arguments, comm)
+
+        return guarded(root.prog, together)
+
+
+@contextmanager
+def _speaking_once() -> Iterator[None]:
+    """Discard the output of all processes of a launcher but the first."""
+    if launched()[0] == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
+def _communicator(arguments: argparse.Namespace, alone: Sequence[str]) -> Communicator | None:
+    """Return the processes of ``--comm``; refuse several without it, each of which would do all the work."""
+    _, size = launched()
+    if arguments.comm is None:
+        if size > 1:
+            raise OptionError(
+                f"{size} processes were started; add --comm mpi to split the rows over them, or start one."
+            )
+        return None
+    for name in alone:
+        if getattr(arguments, name.replace("-", "_")) not in (None, False):
+            raise OptionError(f"--{name}: not available with --comm; leave out one of them.")
+    if arguments.matrix == "-":
+        raise OptionError("-: every process reads the matrix, and one has the standard input; give a file.")
+    return communicator(world())
+
+
+def device_of(arguments: argparse.Namespace) -> str:
+    """Choose the device: a GPU if there is one and nothing needs the host."""
+    if arguments.device != "auto":
+        return str(arguments.device)
+    if arguments.comm is not None or getattr(arguments, "mass", None) is not None:
+        return "cpu"
+    try:
+        blockvec.BlockVector.zeros(1, 1, device="gpu")
+    except DeviceError:
+        return "cpu"
+    return "gpu"
+
+
+def opened(command: str, name: str) -> Any:
+    """Open a model, a file, or for "-" standard input, which is copied because files are read twice."""
+    if name != "-":
+        return blockvec.open_matrix(name)
+    if sys.stdin is None or sys.stdin.isatty():
+        raise OptionError(
+            f"-: standard input is closed or a terminal; redirect a file to it: {command} - < matrix.mtx"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "matrix")
+        with copy.open("wb") as stream:
+            shutil.copyfileobj(sys.stdin.buffer, stream)
+        try:
+            return blockvec.read_matrix(copy)
+        except FormatError as error:
+            raise FormatError(str(error).replace(str(copy), "standard input")) from None
+
+
+def opened_together(name: str, device: str, comm: Communicator) -> blockvec.Operator:
+    """Open this process's rows of a model or of a file."""
+    rows: Any
+    if Path(name).exists():
+        rows = read_rows(name, comm)
+    elif name.partition(":")[0].strip().lower() in blockvec.models.available():
+        rows = blockvec.models.generator(name)
+    else:
+        rows = blockvec.open_matrix(name)  # refuses the name
+    layout = blockvec.RowLayout.equal(rows.shape[1], comm)
+    return blockvec.as_operator(rows, device=device, layout=layout)
+
+
+def write_plot(result: Any, path: str) -> None:
+    """Draw a result by its method `plot` into a file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    result.plot(figure.subplots())
+    write_picture(figure, path)

@@ -1,0 +1,345 @@
+"""Densities of states by the kernel polynomial method.
+
+With H scaled to h, whose spectrum is within [-1, 1], and moments mu_k = tr T_k(h) / n, the density is
+
+    rho(x) = (g_0 mu_0 + 2 sum_k g_k mu_k T_k(x)) / (pi sqrt(1 - x^2)),
+
+where the factors g_k of a kernel damp the oscillations of the cut series. Random vectors estimate the traces;
+the moments <x|T_k(h)|x> of one vector x, such as a site, are exact. A step of the recurrence gives two of
+them: <T_j x|T_j x> = (mu_2j + mu_0) / 2 and <T_j x|T_{j-1} x> = (mu_{2j-1} + mu_1) / 2.
+
+References
+----------
+Weisse, Wellein, Alvermann, Fehske, Rev. Mod. Phys. 78 (2006) 275; Kreutzer et al., IPDPS (2015) 417 (blocks
+of vectors, and dots in the pass of their product).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.polynomial import chebyshev
+
+from blockvec import BlockVector, Operator, start_copies
+from blockvec.errors import OptionError, ShapeError
+from blockvec.system.frozen import frozen
+
+from ..arguments import blas_threads, check_choice, integer
+from ..blocks import RealArray
+from ..runtime.memory import require_memory
+from ..runtime.processes import together
+from ..runtime.progress import counted_bar
+from .bounds import SpectralBounds, bounds_of
+from .polynomial import GROUP
+from .recurrence import Recurrence
+from .vectors import generator_for, hermitian_matrix, random_signs, unit_vectors, widening
+
+KERNELS = ("jackson", "lorentz")
+LORENTZ = 4.0  # exponent of the Lorentz kernel, with which its resolution is LORENTZ / moments
+# Of ||x||^2, by which rounding may let ||T_k x||^2 exceed it; eps^(1/2) in single precision.
+EXCESS = 1e-6
+MARGIN = 0.01  # of the half width: bounds are moved outwards, since kernels widen the ends of a spectrum
+WIDTH = 32  # columns of a block at most
+POINTS = 1000  # of a picture
+
+
+def jackson(count: int) -> RealArray:
+    """Return the factors of the Jackson kernel: a Gaussian of width pi / count, never negative."""
+    k, q = np.arange(count), np.pi / (count + 1)
+    factors: RealArray = ((count - k + 1) * np.cos(q * k) + np.sin(q * k) / np.tan(q)) / (count + 1)
+    return factors
+
+
+def lorentz(count: int) -> RealArray:
+    """Return the factors of the Lorentz kernel, with which Green functions keep their causality."""
+    factors: RealArray = np.sinh(LORENTZ * (1 - np.arange(count) / count)) / math.sinh(LORENTZ)
+    return factors
+
+
+def damped(count: int, kernel: str) -> RealArray:
+    """Return the factors of the terms of a series: those of a kernel, all but the first of them twice."""
+    factors = (jackson if kernel == "jackson" else lorentz)(count)
+    factors[1:] *= 2
+    return factors
+
+
+def scaled(energies: Any, bounds: SpectralBounds) -> tuple[RealArray, RealArray]:
+    """Return scaled energies and the weights of the series there, which are 0 outside of the bounds."""
+    x = (np.asarray(energies, np.float64) - bounds.centre) / bounds.half_width
+    is_inside = np.abs(x) < 1
+    x = np.where(is_inside, x, 0.0).astype(np.float64)
+    return x, is_inside / (np.pi * bounds.half_width * np.sqrt(1 - x**2))
+
+
+@frozen
+class DensityOfStates:
+    """Density of the eigenvalues of a matrix; as a function of energies, it integrates to 1.
+
+    The sum of g over all n eigenvalues is about ``n * rho.integrate(g)``. With `sites`, arrays have one more
+    axis, the last, of local densities.
+
+    Attributes
+    ----------
+    moments : array, shape (N,) or (N, len(sites))
+        Traces of Chebyshev polynomials of the scaled matrix, divided by n, without the factors of the kernel.
+    samples : array, shape (N, R)
+        The same for each vector.
+    bounds : SpectralBounds
+        Between them the matrix is scaled from; outside there are no states.
+    kernel : str
+    sites : sequence of int or None
+    products : int
+        Columns that the matrix was applied to.
+    """
+
+    samples: RealArray
+    bounds: SpectralBounds
+    kernel: str
+    sites: tuple[int, ...] | None
+    products: int
+
+    @property
+    def moments(self) -> RealArray:
+        """The means over random vectors, or the moments of each site."""
+        return self.samples.mean(axis=1) if self.sites is None else self.samples
+
+    def __call__(self, energies: Any) -> Any:
+        """Return the density at energies, zero outside of the spectrum."""
+        return self._reduced(self._sampled(energies), np.mean)
+
+    def error(self, energies: Any) -> Any:
+        """Return standard errors of the density, from the spread over random vectors; zero for sites."""
+        return self._reduced(self._sampled(energies), standard_error)
+
+    def integrate(self, f: Callable[[Any], Any] = np.ones_like) -> Any:
+        """Integrate f(E) rho(E) over all energies, by Gauss-Chebyshev quadrature in twice as many points."""
+        count = 2 * len(self.samples)
+        x = np.cos(np.pi * (np.arange(count) + 0.5) / count)
+        values = np.asarray(f(self.bounds.centre + self.bounds.half_width * x))
+        weights = self._series(x) * np.broadcast_to(values, x.shape)
+        return self._reduced(weights.mean(axis=1), np.mean)
+
+    def plot(self, axes: Any = None, energies: Any = None) -> Any:
+        """Draw the density and its standard errors with matplotlib; return the axes."""
+        if axes is None:
+            import matplotlib.pyplot as plt
+
+            axes = plt.figure().subplots()
+        if energies is None:
+            energies = np.linspace(*self.bounds, POINTS)
+        values, errors = (np.atleast_2d(part.T) for part in (self(energies), self.error(energies)))
+        names = ["density of states"] if self.sites is None else [f"site {site}" for site in self.sites]
+        for name, value, error in zip(names, values, errors, strict=True):
+            (line,) = axes.plot(energies, value, lw=1, label=name)
+            if error.any() and np.isfinite(error).all():
+                axes.fill_between(energies, value - error, value + error, color=line.get_color(), alpha=0.3)
+        axes.set(xlabel="energy", ylabel="density of states", ylim=(0, None))
+        if self.sites is not None:
+            axes.legend()
+        return axes
+
+    def _series(self, x: RealArray) -> RealArray:
+        """Sum up the damped series, of each vector, at numbers in [-1, 1]."""
+        factors = damped(len(self.samples), self.kernel)
+        return np.asarray(chebyshev.chebval(x, factors[:, None] * self.samples), np.float64)
+
+    def _sampled(self, energies: Any) -> RealArray:
+        """Compute the density of each vector, shape (R, ...)."""
+        x, weight = scaled(energies, self.bounds)
+        return self._series(x) * weight
+
+    def _reduced(self, values: Any, statistic: Callable[..., Any]) -> Any:
+        """Reduce the numbers of random vectors to one; those of sites move to the last axis."""
+        if self.sites is None:
+            return statistic(values, axis=0)
+        return np.moveaxis(values if statistic is np.mean else np.zeros_like(values), 0, -1)
+
+
+def standard_error(values: Any, axis: int = 0) -> Any:
+    """Return the standard error of the mean along an axis; infinite for a single number."""
+    count = values.shape[axis]
+    if count < 2:
+        return np.full_like(values.mean(axis=axis), np.inf)
+    return values.std(axis=axis, ddof=1) / math.sqrt(count)
+
+
+def density_of_states(
+    H: Any,
+    moments: int = 1024,
+    vectors: int = 16,
+    kernel: Literal["jackson", "lorentz"] = "jackson",
+    rng: Any = None,
+    *,
+    sites: Sequence[int] | None = None,
+    bounds: Any = None,
+    progress: bool = False,
+    shape: tuple[int, int] | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    like: Any = None,
+    comm: Any = None,
+) -> DensityOfStates:
+    """Compute the density of states of a Hermitian matrix, or local densities.
+
+    Parameters
+    ----------
+    H : sparse matrix or array, dense array, LinearOperator, callable, or Operator, shape (n, n)
+        Hermitian; as for `eigsh`.
+    moments : int
+        Number of Chebyshev moments, rounded up to an even one: the resolution is about pi / moments of half
+        the width of the spectrum (Jackson). There are two per product.
+    vectors : int
+        Random vectors: four times as many halve the standard errors.
+    kernel : {"jackson", "lorentz"}
+        Gaussian peaks, for densities; or Lorentzian ones, of Green functions.
+    rng : Generator, int or None
+        Source of the random vectors, which are the same for any number of processes.
+    sites : sequence of int, optional
+        Rows whose local densities are computed, by unit vectors in place of random ones.
+    bounds : pair of float, optional
+        Numbers that enclose the spectrum; by default they are computed as `spectral_bounds` does.
+    progress, shape, dtype, device, like, comm
+        As for `eigsh`.
+
+    Returns
+    -------
+    DensityOfStates
+
+    Raises
+    ------
+    OptionError, ShapeError, DTypeError, DeviceError
+        For invalid arguments, and for a matrix that is not Hermitian.
+    BreakdownError
+        If H returns NaN or Inf.
+
+    Examples
+    --------
+    >>> import blockvec
+    >>> rho = blockvec.density_of_states(blockvec.models.model("laplace2d:n=50"), moments=128, rng=0)
+    >>> float(rho(9.0)), float(rho.integrate())
+    (0.0, 1.0)
+    >>> bool(abs(rho.integrate(lambda E: E) - 4) < 0.1)  # the mean of the eigenvalues
+    True
+    """
+    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
+    return _density(H, moments, vectors, kernel, rng, sites, bounds, progress=progress, **options)
+
+
+@together
+def _density(
+    H: Any,
+    moments: int,
+    vectors: int,
+    kernel: str,
+    rng: Any,
+    sites: Any,
+    bounds: Any,
+    *,
+    progress: bool,
+    **options: Any,
+) -> DensityOfStates:
+    check_choice("kernel", kernel, KERNELS)
+    count = integer("moments", moments, 2)
+    op, found = scaled_operands(H, bounds, **options)
+    chosen, columns = None, integer("vectors", vectors, 1)
+    if sites is not None:
+        chosen = tuple(integer("sites", site, 0, op.shape[0] - 1) for site in sites)
+        if not (columns := len(chosen)):
+            raise OptionError("sites: got none; give numbers of rows, or leave it out.")
+    n_bytes = 2.0 * op.local_shape[0] * min(columns, WIDTH) * op.dtype.itemsize
+    require_memory(op, n_bytes, f"two blocks of {min(columns, WIDTH)} columns", "give fewer vectors")
+    random = generator_for(op, rng)
+    starts: list[Callable[[], BlockVector]] = []
+    for begin in range(0, columns, WIDTH):
+        if chosen is None:  # by a key: a second attempt has the same vectors
+            key = int(random.integers(1 << 63))
+            starts.append(partial(random_signs, op, min(WIDTH, columns - begin), key))
+        else:
+            starts.append(partial(unit_vectors, op, chosen[begin : begin + WIDTH]))
+    is_shown = progress and (op.layout is None or op.layout.rank == 0)
+    with blas_threads(op), counted_bar("moments") if is_shown else nullcontext() as show:
+        samples, found, products = chebyshev_moments(op, starts, count + count % 2, found, show)
+    return DensityOfStates(samples, found, kernel, chosen, products)
+
+
+def scaled_operands(H: Any, bounds: Any, **options: Any) -> tuple[Operator, SpectralBounds]:
+    """Convert H to a Hermitian operator, with bounds of its spectrum."""
+    matrix = hermitian_matrix(H, name="H", **options)
+    op, factor = matrix.operator, matrix.factor.real
+    op = op if factor == 1 else factor * op
+    if not op.shape[0]:
+        raise ShapeError("H has no rows; there are no states.")
+    if bounds is None:
+        found = bounds_of(matrix.operator, matrix.entries)
+        low, high = sorted(factor * end for end in found)
+        found = SpectralBounds(low, high, found.is_proven, found.why).widened(MARGIN)
+        return op, found if found.half_width else SpectralBounds(-1.0, 1.0, True, "a matrix of zeros")
+    low, high = (float(end) for end in bounds)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise OptionError(f"bounds: got {bounds!r}; give two finite numbers, the lower one first.")
+    return op, SpectralBounds(low, high, False, "the caller")
+
+
+def chebyshev_moments(
+    op: Operator,
+    starts: Sequence[Callable[[], BlockVector]],
+    count: int,
+    bounds: SpectralBounds,
+    show: Callable[[int, str, int], object] | None = None,
+) -> tuple[RealArray, SpectralBounds, int]:
+    """Compute moments <x|T_k(h)|x> / <x|x> of the columns of blocks, shape (count, b).
+
+    Returns the bounds that hold, which are wider ones if necessary, and the number of columns multiplied.
+    `show` is called with the steps so far, a text, and all steps.
+    """
+
+    def report(steps: int) -> None:
+        if show is not None:
+            done, every = len(found) * (count // 2) + steps, len(starts) * (count // 2)
+            show(done, f"{done} of {every} products", every)
+
+    products = 0
+    for tried in widening(bounds):
+        doubled, found = op.affine(2 / tried.half_width, tried.centre), []
+        for start in starts:
+            steps = Recurrence(doubled, X := start(), X.like())
+            part = _moments(steps, count, report)
+            products += steps.taken * X.n_cols
+            if part is None:
+                break
+            found.append(part)
+        else:
+            break
+    return np.concatenate(found, axis=1), tried, products
+
+
+def _moments(steps: Recurrence, count: int, report: Callable[[int], object]) -> RealArray | None:
+    """Take the steps for a number of moments; None if a norm grows."""
+    rows: list[RealArray] = []
+    limit = 1 + max(EXCESS, float(np.finfo(steps.current.dtype).eps) ** 0.5)
+    squares: Any = None
+    for begin in range(0, count // 2, GROUP):
+        with np.errstate(all="ignore"):
+            dots = steps.dots(
+                min(GROUP, count // 2 - begin), ("xx", "xy", "yy") if begin == 0 else ("xy", "yy")
+            )
+        names = [dots[0]["xx"]] if begin == 0 else []
+        parts = start_copies(*names, *(step[name] for step in dots for name in ("xy", "yy")))()
+        if begin == 0:
+            squares, *parts = (np.asarray(part) for part in parts)
+            squares = squares.astype(np.float64)
+        rows += [(part.real / squares).astype(np.float64) for part in parts]
+        if not all((np.abs(row) <= limit).all() for row in rows[2 * begin :]):
+            return None
+        report(steps.taken)
+    found = np.array(rows)  # <T_{j-1} x|T_j x>, <T_j x|T_j x> for j = 1, 2, ...
+    first = found[0].copy()
+    found = 2 * found
+    found[::2] -= first
+    found[1::2] -= 1
+    return np.concatenate([np.ones((1, found.shape[1])), found])[:count]

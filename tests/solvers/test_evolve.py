@@ -1,0 +1,115 @@
+"""States of Schroedinger's equation at given times: closed forms, norms, checkpoints, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_allclose
+
+from blockvec import evolve, models
+from blockvec.errors import OptionError
+from tests.array_libraries import LIBRARIES, library
+from tests.contract.blocks import host, on
+
+
+def spread(n: int, rng: np.random.Generator, b: int | None = None) -> Any:
+    shape = n if b is None else (n, b)
+    psi = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    return psi / np.linalg.norm(psi, axis=0)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("model", ["laplace1d:n=60", "hofstadter:nx=8,ny=8,p=1,q=4"])
+@pytest.mark.parametrize(
+    "times", [np.linspace(0, 3, 31), [5.0, 4.0, -3.0, 0.0, 100.0], np.arange(1, 12) * 7.3, [], [0.0]]
+)
+def test_states_are_those_of_the_eigenvectors(device: str, model: str, times: Any) -> None:
+    H, rng = models.model(model), np.random.default_rng(0)
+    w, V = np.linalg.eigh(H.toarray())
+    for psi0 in (spread(len(w), rng), spread(len(w), rng, 3), rng.standard_normal(len(w))):
+        found = list(evolve(H, on(device, psi0) if psi0.ndim == 2 else psi0, times, device=device))
+        assert [t for t, _ in found] == list(times)
+        for t, psi in found:
+            assert psi.dtype == np.complex128
+            expected = (V * np.exp(-1j * t * w)) @ (V.conj().T @ psi0)
+            assert_allclose(host(psi), expected, atol=1e-14 * (3 + abs(t)) * np.linalg.norm(psi0))
+
+
+@pytest.mark.parametrize("steps", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_norms_stay_without_normalisation(steps: int) -> None:
+    H = models.model("graphene:nx=8,ny=8,disorder=1") + 0.7 * sp.eye_array(64)
+    psi0 = spread(64, np.random.default_rng(1))
+    for t, psi in evolve(H, psi0, np.arange(1, steps + 1) * 0.3):
+        last = t, psi
+    assert abs(np.linalg.norm(last[1]) - 1) <= 2e-12 * max(steps / 10_000, 0.1)
+    ((_, back),) = evolve(H, last[1], [-last[0]])
+    assert_allclose(back, psi0, atol=1e-14 * (50 + steps))
+
+
+def test_a_run_that_was_left_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    H, path = models.model("xxz:sites=8,up=4"), tmp_path / "state"
+    psi0, times = spread(70, np.random.default_rng(2), 2), np.r_[np.arange(1, 30) * 0.1, 40.0, 41.0]
+    whole = list(evolve(H, psi0, times))
+    run = evolve(H, psi0, times, checkpoint=path)
+    parts = [next(run) for _ in range(13)]
+    run.close()
+    assert path.exists()
+    with pytest.raises(OptionError, match="times"):
+        evolve(H, psi0, times[:-1], checkpoint=path)
+    with pytest.raises(OptionError, match="another matrix"):
+        evolve(H, 2 * psi0, times, checkpoint=path)
+    parts += evolve(H, psi0, times, checkpoint=path, progress=True)
+    assert not path.exists()
+    for (t, psi), (s, phi) in zip(whole, parts, strict=True):
+        assert t == s
+        assert np.array_equal(psi, phi)
+
+
+def test_an_interruption_is_saved_and_periodic_writes_too(tmp_path: Path) -> None:
+    H, path = 20 * models.model("laplace1d:n=40"), tmp_path / "state"
+    psi0, times = spread(40, np.random.default_rng(3)), [1.0, 2.0, 3.0]
+    calls, last = 0, -1
+
+    def product(X: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == last:
+            raise KeyboardInterrupt
+        return H @ X
+
+    run = evolve(product, psi0, times, checkpoint=path, checkpoint_interval=0)
+    first = [next(run)]
+    last = calls + 9
+    with pytest.raises(KeyboardInterrupt):
+        first += run
+    assert path.exists()
+    last = -1
+    rest = list(evolve(product, psi0, times, checkpoint=path))
+    assert len(first) + len(rest) == 3
+    assert_allclose(rest[-1][1], list(evolve(H, psi0, times))[-1][1], atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_states_are_arrays_of_the_caller(name: str) -> None:
+    H, psi0 = models.laplace1d(n=20), np.eye(20)[:, :2]
+    with library(name) as lib:
+        for _, psi in evolve(H, lib.array(psi0), [1.0, 2.0]):
+            assert lib.is_mine(psi)
+            assert_allclose(np.linalg.norm(np.asarray(psi), axis=0), 1)
+
+
+def test_what_is_no_evolution_is_refused_at_once() -> None:
+    H, psi0 = models.laplace1d(n=9), np.ones(9)
+    with pytest.raises(OptionError, match="not Hermitian"):
+        evolve(np.triu(np.ones((9, 9))), psi0, [1.0])
+    with pytest.raises(OptionError, match="give H without the factor -i"):
+        evolve(-1j * H, psi0, [1.0])
+    for times in ([np.nan], "now", [[1.0, 2.0]]):
+        with pytest.raises(OptionError, match="times:"):
+            evolve(H, psi0, times)  # type: ignore[arg-type]
+    assert list(evolve(np.empty((0, 0)), np.empty((0, 2)), [])) == []
+    assert next(evolve(H, np.empty((9, 0)), [1.0]))[1].shape == (9, 0)

@@ -1,0 +1,402 @@
+"""Functions of matrices times blocks: closed forms, identities, dense references, and what is refused."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+import scipy.special
+from numpy.testing import assert_allclose
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+from blockvec import (
+    BlockVector,
+    as_operator,
+    evolve,
+    expm_multiply,
+    funm_multiply,
+    funm_multiply_krylov,
+    models,
+    spectral_bounds,
+)
+from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
+from solvers import ConvergenceWarning
+from solvers.functions.bounds import SpectralBounds
+from solvers.functions.coefficients import exponential, interpolation
+from solvers.functions.exponential import Exponential
+from tests.array_libraries import LIBRARIES, library
+from tests.contract.blocks import host, on
+from tests.pretended_gpu import pretended_gpu
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+UNIT = {"f": 6e-8, "d": 1.1e-16, "F": 6e-8, "D": 1.1e-16}
+
+
+def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
+    """Form a random sparse Hermitian matrix with a norm of a few."""
+    A = sp.random_array((n, n), density=4 / n, rng=rng).tocsr()
+    if dtype.startswith("c"):
+        A = A + 1j * sp.random_array((n, n), density=4 / n, rng=rng).tocsr()
+    return sp.csr_array(A + A.conj().T).astype(dtype)
+
+
+def random(rng: np.random.Generator, shape: Any, dtype: str) -> Any:
+    values = rng.standard_normal(shape)
+    return (values + 1j * rng.standard_normal(shape) if dtype.startswith("c") else values).astype(dtype)
+
+
+def assert_near(found: Any, expected: Any, tol: float) -> None:
+    found = host(found)
+    assert found.shape == expected.shape
+    assert np.linalg.norm(found - expected) <= tol * np.linalg.norm(expected)
+
+
+# --- coefficients -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("z", [0.0, 1e-40, 1e-12j, 0.5, -3.0, 7j, -200j, 900.0, 3 + 4j, -20 + 30j])
+def test_coefficients_are_bessel_functions_and_sum_to_the_exponential(z: complex) -> None:
+    series = exponential(complex(z), 1e-16)
+    x = np.cos(np.linspace(0, np.pi, 101))
+    found = np.polynomial.chebyshev.chebval(x, series.coefficients)
+    assert_allclose(found, np.exp(z * x - abs(complex(z).real)), atol=1e-16 * (20 + 3 * abs(z)))
+    assert series.tail <= 1e-16
+    orders = np.arange(len(series.coefficients))
+    if complex(z).imag and not complex(z).real:
+        assert not series.coefficients[::2].imag.any()
+        assert not series.coefficients[1::2].real.any()
+        bessel = np.where(orders == 0, 1, 2) * scipy.special.jv(orders, abs(z))
+        assert_allclose(np.abs(series.coefficients), np.abs(bessel), atol=1e-15)
+
+
+def test_interpolation_ends_where_a_function_is_resolved_or_never_is() -> None:
+    series = interpolation(np.exp, -1.0, 3.0, 1e-13)
+    assert series is not None
+    assert series.scale == pytest.approx(np.exp(3.0))
+    assert len(series.coefficients) < 25
+    x = np.linspace(-1, 1, 9)
+    values = series.scale * np.polynomial.chebyshev.chebval(x, series.coefficients)
+    assert_allclose(values, np.exp(1 + 2 * x), atol=1e-11)
+    assert interpolation(np.sqrt, 0.0, 1.0, 1e-10) is None
+    with pytest.raises(OptionError, match=r"f: is nan at -.* give domain="):
+        interpolation(np.log, -1.0, 1.0, 1e-10)
+    with pytest.raises(OptionError, match="returned shape"):
+        interpolation(lambda x: x[:1], -1.0, 1.0, 1e-10)
+
+
+# --- exponentials -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("factor", [1, -2, -3j, 0.5 - 1j])
+def test_multiples_of_hermitian_matrices_are_recognised(device: str, dtype: str, factor: complex) -> None:
+    rng, n = np.random.default_rng(1), 40
+    H = hermitian(n, dtype, rng)
+    A = factor * H
+    A = A.astype(np.result_type(dtype, np.complex64) if isinstance(factor, complex) else dtype)
+    for kind in ("float32", dtype, "complex128") if factor != 0.5 - 1j else ("float32", dtype):
+        B = random(rng, (n, 3), kind)
+        found, info = expm_multiply(A, B, device=device, return_info=True)
+        expected = scipy.linalg.expm(A.toarray().astype(complex)) @ B
+        assert info["method"] == "chebyshev"
+        assert found.dtype == np.result_type(A.dtype, kind)
+        assert_near(found, expected, 60 * UNIT[found.dtype.char])
+        assert info["error_bound"] < 1e6 * UNIT[found.dtype.char]
+        assert info["products"] == info["degree"] > 5
+        assert str(info["bounds"]) in info["plan"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", ["sparse", "dense", "linear", "function", "operator"])
+def test_other_matrices_take_taylor_polynomials(form: str, dtype: str) -> None:
+    rng, n = np.random.default_rng(2), 30
+    A = sp.csr_array(random(rng, (n, n), dtype) / 3 + np.diag(np.arange(n) / 5).astype(dtype)).astype(dtype)
+    dense = A.toarray()
+    options: dict[str, Any] = {"dtype": dtype} if form == "function" else {}
+    given = {
+        "sparse": A,
+        "dense": dense,
+        "linear": aslinearoperator(A),
+        "function": lambda X: A @ X,
+        "operator": as_operator(A),
+    }[form]
+    for B in (random(rng, n, dtype), random(rng, (n, 4), "complex128")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if form == "linear" else "error")
+            found, info = expm_multiply(given, B, return_info=True, **options)
+        assert info["method"] == "taylor"
+        expected = scipy.linalg.expm(dense.astype(complex)) @ B
+        assert_near(found, expected, 100 * UNIT[dtype[0] if dtype[0] == "x" else np.dtype(dtype).char])
+
+
+def test_doubled_matrices_have_doubled_results() -> None:
+    rng = np.random.default_rng(3)
+    A = models.model("xxz:sites=8,up=4")
+    B = random(rng, (A.shape[0], 2), "complex128")
+    doubled = sp.csr_array(sp.kron(A, sp.eye_array(2)))
+    found = expm_multiply(-2j * doubled, np.repeat(B, 2, axis=0))
+    assert_near(found, np.repeat(expm_multiply(-2j * A, B), 2, axis=0), 1e-14)
+
+
+@pytest.mark.parametrize("t", [0.3, 12.0, -150.0])
+def test_a_free_chain_spreads_as_bessel_functions(t: float) -> None:
+    n, middle = 601, 300
+    H = sp.diags_array([np.ones(n - 1), np.ones(n - 1)], offsets=[-1, 1], format="csr")
+    psi = expm_multiply(-0.5j * t * H, np.eye(n)[middle])
+    distance = np.abs(np.arange(n) - middle)
+    expected = (-1j) ** distance * scipy.special.jv(distance, t)
+    inside = np.abs(np.arange(n) - middle) < 150  # before reflections
+    assert_allclose(psi[inside], expected[inside], atol=2e-14)
+
+
+def test_exponentials_have_the_group_property_and_can_be_reversed() -> None:
+    rng = np.random.default_rng(4)
+    H = models.model("hofstadter:nx=12,ny=12,p=1,q=4")
+    B = random(rng, (144, 3), "complex128")
+    both = expm_multiply(-3j * H, expm_multiply(-5j * H, B))
+    assert_near(both, expm_multiply(-8j * H, B), 1e-14)
+    assert_near(expm_multiply(8j * H, both), B, 1e-14)
+    assert_allclose(np.linalg.norm(both, axis=0), np.linalg.norm(B, axis=0), rtol=1e-14)
+
+
+def test_heat_is_exact_relative_to_what_is_left() -> None:
+    values = np.linspace(0, 50, 200)
+    A = sp.diags_array(values, format="csr")
+    B = np.zeros((200, 2))
+    B[:, 0], B[120:, 1] = 1, 1  # the second has nothing at the slow end
+    found, info = expm_multiply(-2 * A, B, return_info=True)
+    assert_allclose(found[:, 0], np.exp(-2 * values), atol=1e-14)
+    assert np.linalg.norm(found[:, 1] - np.exp(-2 * values) * B[:, 1]) <= info["error_bound"] * np.exp(-60)
+    assert info["error_bound"] < 1e-9
+
+
+@pytest.mark.parametrize("factor", [-0.4j, -0.4, "general"])
+def test_times_are_those_of_linspace(factor: Any) -> None:
+    rng, n = np.random.default_rng(5), 25
+    A = random(rng, (n, n), "float64") / 4 if factor == "general" else factor * hermitian(n, "float64", rng)
+    dense = A if factor == "general" else A.toarray()
+    for B in (rng.standard_normal(n), rng.standard_normal((n, 2))):
+        for ends in (
+            {"start": 0, "stop": 2, "num": 9},
+            {"start": -1, "stop": 40, "num": 3, "endpoint": False},
+        ):
+            found = expm_multiply(A, B, **ends)
+            for psi, t in zip(found, np.linspace(**ends), strict=True):
+                assert_near(psi, scipy.linalg.expm(t * dense) @ B, 1e-12)
+
+
+def test_trivial_problems_are_answered() -> None:
+    B = np.arange(6.0).reshape(3, 2)
+    assert_allclose(expm_multiply(sp.csr_array((3, 3)), B), B)
+    assert_allclose(expm_multiply(np.eye(3) * 1j, B, start=0, stop=0, num=2), [B, B])
+    assert expm_multiply(np.eye(3), np.empty((3, 0))).shape == (3, 0)
+    assert expm_multiply(np.empty((0, 0)), np.empty((0, 2))).shape == (0, 2)
+    assert_allclose(expm_multiply(np.eye(3), np.zeros(3)), 0)
+    assert_allclose(expm_multiply(np.full((1, 1), 2.0), np.ones(1)), np.exp(2))
+    assert_allclose(expm_multiply(np.eye(3, dtype=int), B.astype(int)), np.e * B)
+    assert_allclose(expm_multiply(np.eye(3) - 5j * np.eye(3), sp.csr_array(B)), np.exp(1 - 5j) * B)
+    assert_allclose(expm_multiply(np.diag([1.0, 2.0, 3.0]), B * 1e200), np.exp([[1], [2], [3]]) * B * 1e200)
+
+
+def test_what_cannot_be_computed_is_refused() -> None:
+    A, B = np.diag([1.0, 2.0, 3.0]), np.ones(3)
+    with pytest.raises(ShapeError, match="square"):
+        expm_multiply(np.ones((3, 2)), B)
+    with pytest.raises(ShapeError, match="A is 3 x 3, but B has 4 rows"):
+        expm_multiply(A, np.ones(4))
+    with pytest.raises(ShapeError, match="B has shape"):
+        expm_multiply(A, np.ones((3, 1, 1)))
+    with pytest.raises(DTypeError, match="B is a str"):
+        expm_multiply(A, "B")
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(OptionError, match="B holds NaN or Inf"):
+            expm_multiply(A, np.array([1.0, wrong, 0.0]))
+        with pytest.raises(BreakdownError, match="NaN or Inf"):
+            expm_multiply(np.diag([1.0, wrong, 0.0]), B)
+    with pytest.raises(OptionError, match="overflows"):
+        expm_multiply(1000 * A, B)
+    for ends in ({"start": 0}, {"start": 0, "stop": np.inf}, {"start": 0, "stop": 1, "num": 1}):
+        with pytest.raises(OptionError):
+            expm_multiply(A, B, **ends)  # type: ignore[arg-type]
+
+
+def test_bounds_that_are_too_narrow_become_wider() -> None:
+    rng = np.random.default_rng(6)
+    values = rng.uniform(-1, 1, 300)
+    H, X = as_operator(sp.diags_array(values, format="csr")), BlockVector(rng.standard_normal((300, 2)))
+    narrow = Exponential(H, SpectralBounds(-0.3, 0.4, False, "a guess"), -30j)
+    (found,) = narrow.apply((1.0,), X)
+    assert_near(found, np.exp(-30j * values)[:, None] * X.array, 1e-13)
+    assert narrow.polynomials.bounds[0] < -1 < 1 < narrow.polynomials.bounds[1]
+    crooked = Exponential(
+        as_operator(np.triu(np.ones((40, 40)))), SpectralBounds(-1, 1, False, "a guess"), -30j
+    )
+    with pytest.raises(BreakdownError, match="check that A is Hermitian"):
+        crooked.apply((1.0,), BlockVector(np.ones((40, 1))))
+
+
+def test_linear_operators_without_an_adjoint_are_enough() -> None:
+    rng, n = np.random.default_rng(7), 40
+    A = rng.standard_normal((n, n))
+    operator = LinearOperator((n, n), matvec=lambda x: A @ x, matmat=lambda X: A @ X, dtype=A.dtype)
+    with pytest.warns(UserWarning, match="Trace of LinearOperator not available"):
+        found = expm_multiply(operator, np.ones(n))
+    assert_near(found, scipy.linalg.expm(A) @ np.ones(n), 1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_near(expm_multiply(operator, np.ones(n), traceA=3.0), scipy.linalg.expm(A) @ np.ones(n), 1e-12)
+        lazy = expm_multiply(-1j * aslinearoperator(A + A.T), np.ones(n))
+    assert_near(lazy, scipy.linalg.expm(-1j * (A + A.T)) @ np.ones(n), 1e-12)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_arrays_are_those_of_the_caller(name: str) -> None:
+    rng, A = np.random.default_rng(8), models.laplace2d(n=6)
+    B = rng.standard_normal((36, 2))
+    expected = scipy.linalg.expm(-0.1 * A.toarray()) @ B
+    with library(name) as lib:
+        for found in (
+            expm_multiply(lib.array(-0.1 * A.toarray()), lib.array(B)),
+            expm_multiply(-0.1 * A, lib.array(B)),
+            expm_multiply(-0.1 * A, B, like=lib.name),
+        ):
+            assert lib.is_mine(found)
+            assert_allclose(np.asarray(found), expected, atol=1e-13)
+        several = expm_multiply(-0.1 * A, lib.array(B), start=0, stop=1, num=3)
+        assert lib.is_mine(several)
+        assert_allclose(np.asarray(several)[-1], expected, atol=1e-13)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_of_a_gpu_stay_there(dtype: str) -> None:
+    rng, n = np.random.default_rng(9), 200
+    H, C = hermitian(n, dtype, rng), sp.csr_array(random(rng, (n, n), dtype) / 20)
+    B = random(rng, (n, 8), "complex128")
+    for A in (H, C):
+        found = expm_multiply(as_operator(A, device="gpu"), on("gpu", B))
+        assert type(found).__module__.startswith("cupy")
+        assert_near(found, scipy.linalg.expm(A.toarray().astype(complex)) @ B, 1e3 * UNIT[A.dtype.char])
+    chain = models.operator("xxz:sites=12,up=6", device="gpu")
+    psi = random(rng, (chain.shape[0], 4), "complex128")
+    found = expm_multiply(
+        lambda X: -2j * chain.apply(X).array, on("gpu", psi), device="gpu", dtype="complex128"
+    )
+    assert_near(found, expm_multiply(-2j * models.model("xxz:sites=12,up=6"), psi), 1e-13)
+
+
+def test_a_gpu_computes_the_same_and_compiles_nothing_beside_blockvecs_kernels() -> None:
+    rng, A = np.random.default_rng(13), models.laplace2d(n=8)
+    C = sp.csr_array(rng.standard_normal((64, 64)) / 5)
+    B = rng.standard_normal((64, 4)) + 1j * rng.standard_normal((64, 4))
+    with pretended_gpu() as watched:
+        watched.compiled.clear()
+        states = evolve(as_operator(A, device="gpu"), B, np.arange(1, 7) * 9.0)
+        found = [
+            (expm_multiply(-2j * A, B, device="gpu"), scipy.linalg.expm(-2j * A.toarray()) @ B),
+            (expm_multiply(-0.5 * A, B, 0, 2, 3, device="gpu")[-1], scipy.linalg.expm(-A.toarray()) @ B),
+            (list(states)[-1][1], scipy.linalg.expm(-54j * A.toarray()) @ B),  # by recorded steps
+            (funm_multiply(np.cos, A, B, tol=1e-13, device="gpu"), scipy.linalg.cosm(A.toarray()) @ B),
+        ]
+        assert not watched.compiled
+        found.append((expm_multiply(C, B, device="gpu"), scipy.linalg.expm(C.toarray()) @ B))
+        for one, expected in found:
+            assert_near(one, expected, 1e-12)
+
+
+# --- other functions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("f", "domain", "method"),
+    [
+        (np.exp, (None, None), "chebyshev"),
+        (np.sqrt, (0, None), "chebyshev"),
+        (lambda x: 1 / (x + 2j), (None, None), "chebyshev"),
+        (lambda x: np.abs(x - 1.5), (None, None), "lanczos"),
+        (lambda x: 3.0, (None, None), "chebyshev"),
+    ],
+)
+def test_functions_are_those_of_eigenvalues(
+    device: str, dtype: str, f: Any, domain: Any, method: str
+) -> None:
+    rng = np.random.default_rng(10)
+    L = models.laplace2d(nx=9, ny=7).astype(dtype)
+    w, V = np.linalg.eigh(L.toarray())
+    for B in (random(rng, 63, dtype), np.c_[random(rng, (63, 2), dtype), np.zeros(63, dtype)]):
+        found, info = funm_multiply(f, L, B, domain=domain, device=device, return_info=True)
+        assert info["method"] == method
+        assert_near(found, V * f(w) @ V.conj().T @ B, max(1e-9, 200 * UNIT[np.dtype(dtype).char]))
+
+
+def test_a_square_root_twice_is_the_matrix() -> None:
+    A, b = models.laplace1d(n=300), np.ones((300, 2))
+    half = funm_multiply(np.sqrt, A, b, tol=1e-13, domain=(0, None))
+    assert_allclose(funm_multiply(np.sqrt, A, half, tol=1e-13, domain=(0, None)), A @ b, atol=1e-11)
+
+
+def test_a_tolerance_that_is_not_reached_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solvers.functions.funm.MOST_STEPS", 30)
+    with pytest.warns(ConvergenceWarning, match=r"30 steps of Lanczos reach an error of about \d"):
+        funm_multiply(np.sqrt, models.laplace1d(n=500), np.ones(500), domain=(0, None))
+
+
+def test_functions_refuse_what_is_not_hermitian_and_where_they_are_not_defined() -> None:
+    with pytest.raises(OptionError, match="not Hermitian"):
+        funm_multiply(np.exp, np.triu(np.ones((9, 9))), np.ones(9))
+    with pytest.raises(OptionError, match="imaginary"):
+        funm_multiply(np.exp, -1j * np.eye(9), np.ones(9))
+    with pytest.raises(OptionError, match="give domain="):
+        funm_multiply(np.log, np.diag(np.linspace(-1, 1, 9)), np.ones(9))
+    assert funm_multiply(np.exp, np.eye(4), np.ones((4, 0))).shape == (4, 0)
+
+
+def test_krylov_spaces_are_restarted_until_they_converge() -> None:
+    rng, n = np.random.default_rng(11), 120
+    A = rng.standard_normal((n, n)) / 4
+    b = rng.standard_normal(n)
+    for f in (scipy.linalg.expm, scipy.linalg.cosm):
+        found = funm_multiply_krylov(f, A, b, t=2.0, rtol=1e-12, restart_every_m=15)
+        assert_near(found, f(2 * A) @ b, 1e-10)
+    with pytest.warns(ConvergenceWarning, match="the last of 1 cycles"):
+        funm_multiply_krylov(scipy.linalg.expm, 10 * A, b, restart_every_m=5, max_restarts=1)
+
+
+# --- bounds -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["auto", "gershgorin", "lanczos"])
+def test_bounds_hold_all_eigenvalues(method: Any) -> None:
+    rng = np.random.default_rng(12)
+    for A in (
+        models.model("laplace2d:n=12"),
+        models.model("hofstadter:nx=12,ny=12,p=1,q=4"),
+        hermitian(150, "complex128", rng),
+        np.diag(np.r_[np.zeros(99), 7.0]),
+        np.zeros((5, 5)),
+        np.full((1, 1), -3.0),
+    ):
+        values = np.linalg.eigvalsh(A.toarray() if sp.issparse(A) else A)
+        low, high = bounds = spectral_bounds(A, method=method)
+        scale = max(np.ptp(values), np.abs(values).max())
+        assert low <= values[0] + 1e-14 * scale
+        assert high >= values[-1] - 1e-14 * scale
+        assert (high - low) <= (5 if method == "gershgorin" else 1.2) * scale
+        assert ("proven" if bounds.is_proven else "estimated") in repr(bounds)
+        assert bounds.is_proven or method != "gershgorin"
+
+
+def test_bounds_of_operators_are_estimates() -> None:
+    A = models.laplace1d(n=50)
+    assert not spectral_bounds(lambda X: A @ X, shape=(50, 50)).is_proven
+    with pytest.raises(OptionError, match="'gershgorin' needs a matrix on the host"):
+        spectral_bounds(lambda X: A @ X, shape=(50, 50), method="gershgorin")
+    with pytest.raises(OptionError, match="not Hermitian"):
+        spectral_bounds(np.triu(np.ones((9, 9))))

@@ -1,0 +1,195 @@
+"""Traces and determinants: error bars that hold, and the numbers of dense matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import as_operator, models
+from blockvec.errors import OptionError, ShapeError
+from blockvec.models import spectra
+from solvers import ConvergenceWarning
+from solvers.functions.determinant import logdet
+from solvers.functions.traces import Wanted, estimated, trace
+from tests.contract.blocks import DTYPES, exact_values, on, values
+
+
+class Case(NamedTuple):
+    """A function of a matrix, and the arguments that its trace is estimated with."""
+
+    A: Any
+    f: Callable[[Any], Any]
+    tol: float
+    method: str = "quadrature"
+    vectors: int | None = None
+
+
+def random_graph(n: int, seed: int) -> Any:
+    A = sp.random_array((n, n), density=4 / n, rng=np.random.default_rng(seed), format="csr")
+    return ((A + A.T) > 0).astype(float)
+
+
+GRAPH = random_graph(300, 1)
+CASES = {
+    "sqrt": Case(models.model("laplace2d:n=20"), np.sqrt, 5e-3),
+    "log": Case(models.model("laplace2d:n=20"), np.log, 3e-2),
+    "fixed number": Case(models.model("laplace2d:n=20"), np.log, 0, vectors=20),
+    "cold": Case(models.model("laplace3d:n=8"), lambda x: np.exp(-4 * x), 3e-2, "hutch++"),
+    "warm": Case(models.model("laplace3d:n=8"), lambda x: np.exp(-x), 2e-2, "auto"),
+    "resolvent": Case(models.model("graphene:nx=20,ny=20"), lambda x: 1 / (1 + x * x), 1e-2),
+    "complex": Case(models.model("hofstadter:nx=18,ny=18,p=1,q=3"), np.exp, 1e-2),
+    "chain": Case(models.model("xxz:sites=10,up=5"), lambda x: np.exp(-x), 2e-2, "hutch++"),
+    "kink": Case(models.model("graphene:nx=20,ny=20"), np.abs, 1e-2),
+    "graph": Case(GRAPH, np.exp, 3e-2, "hutch++"),
+}
+
+
+def judged(case: Case, repeats: int) -> tuple[float, float, float]:
+    """Repeat an estimate; return how often the trace is within two errors, their mean, and the true error."""
+    op = as_operator(case.A)
+    expected = case.f(np.linalg.eigvalsh(case.A.toarray())).sum()
+    found = [
+        estimated(op, case.f, Wanted(case.tol, 0.0), case.vectors, case.method, np.random.default_rng(seed))
+        for seed in range(1000, 1000 + repeats)
+    ]
+    errors = np.array([abs(estimate.value - expected) for estimate in found])
+    reported = np.array([estimate.error for estimate in found])
+    return float((errors <= 2 * reported).mean()), float(reported.mean()), float(np.sqrt((errors**2).mean()))
+
+
+def test_most_traces_are_within_two_errors() -> None:
+    shares, reported, true = np.array([judged(case, 6) for case in CASES.values()]).T
+    assert shares.mean() >= 0.85  # of 60; 3.5 standard deviations below 0.95
+    assert (reported <= 3 * true).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_nine_of_ten_traces_are_within_two_errors(name: str) -> None:
+    share, reported, true = judged(CASES[name], 200)
+    print(f"{name}: {share:.1%} within two errors, mean reported {reported:.3g}, true {true:.3g}")
+    assert share >= 0.9
+    assert reported <= 2 * true
+
+
+@pytest.mark.parametrize("method", ["auto", "dense", "quadrature", "hutch++"])
+def test_every_method_finds_the_trace(device: str, method: Any) -> None:
+    A = models.model("laplace2d:n=15")
+    expected = np.sqrt(np.linalg.eigvalsh(A.toarray())).sum()
+    op = as_operator(A, device=device)
+    estimate = value, error = trace(np.sqrt, op, 1e-2, method=method, rng=1)
+    assert abs(value - expected) <= max(4 * error, 1e-10 * expected)
+    assert error <= 1e-2 * expected
+    assert estimate.products > 0
+    assert method in ("auto", estimate.method)
+    assert trace(np.sqrt, op, 1e-2, method=method, rng=1) == estimate
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_traces_of_all_types_and_multiples(device: str, dtype: str) -> None:
+    rng = np.random.default_rng(2)
+    A = exact_values(rng, (40, 40), dtype)
+    A = (A + A.conj().T) / 8
+    values, f = np.linalg.eigvalsh(A.astype(complex)), lambda x: np.exp(-(x**2))
+    for given, factor in ((on(device, A), 1.0), (-2 * as_operator(sp.csr_array(A), device=device), -2.0)):
+        for method in ("dense", "quadrature"):
+            value, error = trace(f, given, 1e-2, method=method, vectors=60, rng=0)
+            assert abs(value - f(factor * values).sum()) <= 4 * error + 40 * np.finfo(dtype).eps
+
+
+def test_values_near_zero_and_complex_ones_have_absolute_errors() -> None:
+    A = models.model("graphene:nx=24,ny=24")  # whose spectrum is symmetric: the trace of sin is 0
+    value, error = trace(np.sin, A, 0, atol=5.0, rng=0)
+    assert abs(value) <= 4 * error
+    assert error <= 5.0
+    value, error = trace(lambda x: np.exp(1j * x), A, 1e-2, rng=0)
+    expected = np.exp(1j * models.spectra.graphene_eigenvalues(24, 24)).sum()
+    assert abs(value - expected) <= 4 * error
+
+
+def test_eigenvalues_of_zero_are_clipped_to_the_domain_of_a_function() -> None:
+    A = models.model("laplace2d:n=24,periodic=true")
+    expected = np.sqrt(spectra.laplace_eigenvalues([24, 24], periodic=True)).sum()
+    for method in ("dense", "quadrature", "auto"):
+        value, error = trace(np.sqrt, A, 1e-2, domain=(0, None), method=method, rng=0)
+        assert abs(value - expected) <= 4 * error + 1e-6
+
+
+def test_what_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solvers.functions.traces.MOST_VECTORS", 32)
+    monkeypatch.setattr("solvers.functions.traces.DIAGONAL_ROWS", 32)
+    with pytest.warns(ConvergenceWarning, match="the error is .*, more than"):
+        trace(np.sqrt, models.model("laplace2d:n=25"), 1e-6, rng=0)
+
+
+def test_as_many_vectors_as_rows_are_exact() -> None:
+    op = as_operator(models.model("xxz:sites=12,up=6"))
+    estimate = trace(lambda x: np.exp(-3 * x), op, 1e-5, rng=0)
+    expected = np.exp(-3 * np.linalg.eigvalsh(models.model("xxz:sites=12,up=6").toarray())).sum()
+    assert estimate.method == "diagonal"
+    assert abs(estimate.value / expected - 1) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"f": 3}, OptionError, "f: got 3; give a function"),
+        ({"f": np.log}, OptionError, "f: is nan at -"),
+        ({"f": lambda x: x[:1]}, OptionError, "f: returned shape"),
+        ({"tol": -1}, OptionError, "tol: got -1; give a number of at least 0"),
+        ({"method": "exact"}, OptionError, "method: got 'exact'"),
+        ({"vectors": 1}, OptionError, "vectors: got 1"),
+        ({"A": np.triu(np.ones((5, 5)))}, OptionError, "A is not Hermitian"),
+        ({"A": 1j * np.eye(5)}, OptionError, "A is not Hermitian"),
+        ({"A": np.ones((5, 4))}, ShapeError, "A has shape"),
+    ],
+)
+def test_wrong_arguments_are_refused(change: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        trace(**{"f": np.exp, "A": models.model("graphene:nx=20,ny=4"), **change})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 2, 7, 40])
+def test_logarithms_of_determinants_are_those_of_dense_matrices(device: str, dtype: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    A = values(rng, (n, n), dtype) * (rng.random((n, n)) < 0.5)
+    A = (A + A.conj().T + np.diag(values(rng, (n,), dtype).real)).astype(dtype)
+    sign, value = np.linalg.slogdet(A.astype(complex))
+    sparse = as_operator(sp.csr_array(A), device=device)
+    function = as_operator(lambda X: on(device, A) @ X, shape=(n, n), dtype=dtype, device=device)
+    for given in (on(device, A), sparse, function):
+        found = logdet(given)
+        assert found.sign == np.round(sign.real)
+        assert abs(found.value - value) <= 8 * found.error
+        assert found.method == "factors"
+    assert logdet(-2 * sparse).sign == (-1) ** n * found.sign
+    assert abs(logdet(-2 * sparse).value - value - n * np.log(2)) <= 8 * found.error
+
+
+def test_determinants_of_singular_matrices_are_zero(device: str) -> None:
+    for A in (np.zeros((3, 3)), np.ones((4, 4)), models.model("laplace1d:n=50,periodic=true").toarray()):
+        found = logdet(as_operator(sp.csr_array(A), device=device))
+        assert (found.sign, found.value) == (0, -np.inf)
+
+
+def test_doubled_matrices_have_squared_determinants() -> None:
+    A = models.model("laplace3d:n=6") - 2.9 * sp.eye_array(216)
+    single, double = logdet(A), logdet(sp.block_diag([A, A], format="csr"))
+    assert double.sign == 1
+    assert abs(double.value - 2 * single.value) <= double.error
+
+
+def test_large_matrices_are_not_factorised() -> None:
+    A = models.model("laplace3d:n=40")
+    found = value, error = logdet(A, 1e-3, rng=0)
+    assert found.method == "quadrature"
+    assert abs(value - np.log(models.spectra.laplace_eigenvalues([40] * 3)).sum()) <= 4 * error
+    with pytest.raises(OptionError, match="A is not positive definite: it has a Ritz value -2"):
+        logdet(models.model("graphene:nx=40,ny=40"), method="quadrature")
+    with pytest.raises(OptionError, match="'factors' needs an explicit matrix"):
+        logdet(lambda X: X, shape=(10_000, 10_000), method="factors")
