@@ -441,19 +441,14 @@ def dense(task: Task) -> Triplets:
     xp = array_namespace(A)
     if not bool(xp.isfinite(A).all()):
         raise BreakdownError("svds: A holds NaN or Inf; check its entries.")
-    left, s, right = xp.linalg.svd(A, full_matrices=False)
+    left, s, right = map(xp.asarray, xp.linalg.svd(A, full_matrices=False))
     values = to_host(s).astype(np.float64)
     order = np.argsort(values if task.which == "SM" else -values, kind="stable")[:k]
-    U, V = (BlockVector(_picked(array, order)) for array in (left, right.conj().T))
+    columns = xp.asarray(order)
+    U, V = (BlockVector(xp.ascontiguousarray(X[:, columns])) for X in (left, right.conj().T))
     s = values[order]
     first = pair.forward.apply(V).axpy(column_factors(-s, U), U)
     second = pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
     residuals = np.maximum(*(to_host(R.norms()).astype(np.float64) for R in (first, second)))
     counts = Counts(operator_columns=k + (0 if hasattr(pair.forward, "matrix") else n))
     return Triplets(U, s, V, residuals, "dense", "", float(values.max(initial=0.0)), counts)
-
-
-def _picked(array: Any, order: NDArray[np.intp]) -> Any:
-    """Copy some columns of an array in any order of storage to a row-major one."""
-    xp = array_namespace(array)
-    return xp.ascontiguousarray(array[:, xp.asarray(order)])

@@ -14,6 +14,7 @@ import blockvec
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import ConvergenceWarning, NoConvergence, SvdResult, replace, svds
 from solvers.problem import Verification
+from tests.pretended_gpu import pretended_gpu
 
 TYPES = ("float32", "float64", "complex64", "complex128")
 rng = np.random.default_rng(0)
@@ -283,6 +284,17 @@ def test_scipys_names_are_replaced_together_and_restored() -> None:
     np.testing.assert_allclose(s, np.sort(scipy.linalg.svdvals(A.toarray()))[-3:])
     with pytest.raises(OptionError, match=r"'scipy\.sparse\.linalg'"), replace("numpy.linalg"):
         pass
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("arguments", [{}, {"solver": "lanczos"}, {"center": True}, {"which": "SM"}])
+def test_a_solve_on_a_device_uses_operations_of_the_device_alone(dtype: str, arguments: Any) -> None:
+    A = random_sparse(300, 200, 8, dtype)
+    with pretended_gpu():
+        result = svds(A, 5, rng=0, device="gpu", return_info=True, **arguments)
+    assert result.info["device"] == "cuda:0"
+    expected = svds(A, 5, rng=0, **arguments)[1]
+    np.testing.assert_allclose(result.s.get(), expected, atol=200 * unit(dtype) * expected.max() * 10)
 
 
 @pytest.mark.gpu
