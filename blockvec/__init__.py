@@ -58,7 +58,9 @@ if TYPE_CHECKING:
         logdet,
         orthogonalize,
         plan,
+        replace,
         spectral_bounds,
+        svds,
         trace,
     )
     from .system.config import Options, option_context, options, set_default_options
@@ -84,7 +86,8 @@ else:
             "parallel": "RowLayout",
             "precompile": "precompiled",
             "solvers": "count_eigenvalues density_of_states double_moments eigsh evolve expm_multiply "
-            "funm_multiply funm_multiply_krylov logdet orthogonalize plan spectral_bounds trace",
+            "funm_multiply funm_multiply_krylov logdet orthogonalize plan "
+            "replace spectral_bounds svds trace",
             "system.config": "Options option_context options set_default_options",
         },
     )
@@ -130,6 +133,7 @@ __all__ = [
     "precompiled",
     "profile",
     "read_matrix",
+    "replace",
     "run_in_threads",
     "set_default_options",
     "single_threaded_blas",
@@ -137,5 +141,6 @@ __all__ = [
     "spectral_bounds",
     "start_copies",
     "start_copy",
+    "svds",
     "trace",
 ]

@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from .orthogonalization import orthogonalize
     from .planning import Plan, plan
     from .problem import IterationState
-    from .replacement import replace_eigsh
+    from .replacement import replace, replace_eigsh
     from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
+    from .singular.result import SvdResult
+    from .singular.triplets import svds
     from .sizes import memory_needed
 else:
     __getattr__, __dir__ = on_first_use(
@@ -62,9 +64,11 @@ else:
             "block_gmres block_minres",
             "orthogonalization": "orthogonalize",
             "problem": "IterationState",
-            "replacement": "replace_eigsh",
+            "replacement": "replace replace_eigsh",
             "result": "ConvergenceWarning EigenResult Interrupted NoConvergence",
             "planning": "Plan plan",
+            "singular.result": "SvdResult",
+            "singular.triplets": "svds",
             "sizes": "memory_needed",
         },
     )
@@ -88,6 +92,7 @@ __all__ = [
     "NoConvergence",
     "Plan",
     "SpectralBounds",
+    "SvdResult",
     "TraceEstimate",
     "block_gmres",
     "block_minres",
@@ -103,7 +108,9 @@ __all__ = [
     "memory_needed",
     "orthogonalize",
     "plan",
+    "replace",
     "replace_eigsh",
     "spectral_bounds",
+    "svds",
     "trace",
 ]

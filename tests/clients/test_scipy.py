@@ -30,6 +30,26 @@ def test_scipys_own_tests_of_eigsh_pass_except_for_the_known_deviations(tmp_path
     assert {test for test, outcome in outcomes.items() if outcome == "failed"} == DEVIATIONS.keys()
 
 
+SVDS = "scipy.sparse.linalg._eigen.tests.test_svds"
+OF_SVDS = 625  # test cases of SciPy 1.17, of which 112 are skipped and two fail as SciPy expects
+ALGORITHMS = ("Test_SVDS_ARPACK", "Test_SVDS_LOBPCG", "Test_SVDS_PROPACK")
+# Tests of each algorithm that fail on purpose, with the reason.
+OF_ALGORITHMS = {
+    "test_svds_parameter_tol": "asks for errors far below tolerances of 1e-4 to 1, which that algorithm has",
+    "test_svd_maxiter": "asks for the exception or the warning of that algorithm after one iteration",
+}
+
+
+@pytest.mark.slow
+def test_scipys_own_tests_of_svds_pass_except_for_those_of_algorithms(tmp_path: Path) -> None:
+    ours = run_own_tests(["--pyargs", SVDS], "blockvec", tmp_path)
+    outcomes = {test.partition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
+    assert ours["solves"] > 0
+    assert len(outcomes) >= OF_SVDS, ours["output"]
+    failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
+    assert failed == {f"{algorithm}::{name}" for algorithm in ALGORITHMS for name in OF_ALGORITHMS}
+
+
 FUNCTIONS = {"test_expm_multiply": 179, "test_funm_multiply_krylov": 43}  # test cases of SciPy 1.17
 FUNCTION_DEVIATIONS = {
     f"test_expm_multiply_interval_status_{status}": "asks which of three loops of SciPy's own a call takes"

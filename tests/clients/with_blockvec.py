@@ -1,4 +1,4 @@
-"""A plugin of pytest: run a package's tests with blockvec's eigsh in SciPy's place, and count its solves."""
+"""A plugin of pytest: run tests with blockvec's eigsh and svds in SciPy's place, and count solves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from solvers import replace_eigsh
+from solvers import replace
 
 ends: dict[str, str] = {}
 solves: Counter[str] = Counter()  # of blockvec
@@ -34,7 +34,7 @@ def pytest_load_initial_conftests() -> None:
     logger.addHandler(SolveCounter())
     logger.propagate = False
     if os.environ["CLIENT_SOLVER"] == "blockvec":
-        contexts.enter_context(replace_eigsh())
+        contexts.enter_context(replace("scipy.sparse.linalg"))
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -43,5 +43,5 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    text = json.dumps({"outcomes": ends, "solves": solves["eigsh"]})
+    text = json.dumps({"outcomes": ends, "solves": solves["eigsh"] + solves["triplets"]})
     Path(os.environ["CLIENT_REPORT"]).write_text(text)
