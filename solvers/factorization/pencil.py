@@ -126,7 +126,7 @@ class Pencil:
         raise uncertain(end)
 
     def doubtful(self, cut: Cut, end: float, side: int) -> int:
-        """Count the eigenvalues that a cut which moved more than once may have on the wrong side of its end."""
+        """Count the eigenvalues that may be on the wrong side of an end, whose cut moved more than once."""
         distance = abs(cut.sigma - end)
         if math.isinf(end) or distance <= BEYOND * FURTHER**1.5 * self.rounding(end):
             return 0
