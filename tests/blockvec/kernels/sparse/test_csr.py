@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -395,9 +394,7 @@ HOST_CASES: list[dict[str, Any]] = [
 
 @needs_host_compiler
 @pytest.mark.parametrize("case", every_second(HOST_CASES), ids=lambda c: f"{c['width']}-{c['types']}")
-def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
-    case: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(case: dict[str, Any]) -> None:
     case = SIMPLE | case
     rng = np.random.default_rng(case["width"])
     n, types = 130, case["types"]
@@ -416,5 +413,5 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     units = plan.units(config.rows, config.entries, config.long_row)
     lists = [array for array in (units.cuts, units.tasks, units.sums) if array is not None]
     entries = (plan.codes.entries, plan.codes.table) if plan.codes else (plan.indices, plan.data)
-    kernels = product.run(family, config, device, plan, tmp_path, [plan.indptr, *entries, *lists])
+    kernels = product.run(family, config, device, plan, [plan.indptr, *entries, *lists])
     assert bool(case["long"]) == ("tasks" in kernels)
