@@ -106,12 +106,6 @@ def test_every_listed_model_has_an_example_that_can_be_built_by_string_and_by_fu
         assert function.__doc__
 
 
-def test_a_string_and_a_function_give_the_same_matrix() -> None:
-    by_string = models.model(" XXZ : Sites=6, UP=2 ,delta=0.5,periodic=False ")
-    by_function = models.xxz(sites=6, up=2, delta=0.5, periodic=False)
-    np.testing.assert_array_equal(by_string.toarray(), by_function.toarray())
-
-
 def test_numpy_scalars_are_good_arguments() -> None:
     A = models.xxz(sites=np.int32(4), up=np.int64(2), delta=np.float32(1), periodic=np.bool(True))
     np.testing.assert_array_equal(A.toarray(), models.xxz(sites=4, up=2).toarray())

@@ -28,11 +28,12 @@ extern "C" const char* run(const emulator::Launch* launch) { return emulator::ru
 """
 
 
-def every_second(cases: Sequence[Any]) -> list[Any]:
-    """Mark the second, fourth ... case slow: compiling one takes seconds."""
+def sampled(cases: Sequence[Any], period: int = 2) -> list[Any]:
+    """Mark all but the first of every two cases, or `period` of them, slow."""
     values = [case if isinstance(case, tuple) else (case,) for case in cases]
-    marks: list[Any] = [(), pytest.mark.slow]
-    return [pytest.param(*value, marks=marks[i % 2]) for i, value in enumerate(values)]
+    return [
+        pytest.param(*value, marks=pytest.mark.slow if i % period else ()) for i, value in enumerate(values)
+    ]
 
 
 class HostKernel:

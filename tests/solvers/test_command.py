@@ -60,12 +60,6 @@ def test_a_profile_shows_kernels_beside_their_rooflines(capsys: pytest.CaptureFi
     assert document["parts"][-1]["part"] == "total"
 
 
-def test_counts_are_in_singular_or_plural(capsys: pytest.CaptureFixture[str]) -> None:
-    for count, text in (("1", " 1 restart, "), ("2", " 2 restarts, ")):
-        main(["laplace3d:n=12", "--maxiter", count, "--method", "lanczos", "--tol", "1e-14"])
-        assert text in capsys.readouterr().out
-
-
 def test_a_chain_is_solved_without_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     values = []
     for options in ([], ["--matrix-free"]):
@@ -152,13 +146,6 @@ def test_bad_arguments_and_files_are_one_line_and_exit_code_two(
     assert message in captured.err
 
 
-def test_a_broken_file_names_itself_and_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = tmp_path / "broken.mtx"
-    broken.write_text("%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n1 1 1.0\n2 x 1.0\n")
-    assert main([str(broken)]) == 2
-    assert "broken.mtx" in capsys.readouterr().err
-
-
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Any, Any, str, str]:
     """Stiffness and mass of a bar, and their files."""
@@ -198,15 +185,6 @@ def test_a_pair_of_files_has_the_values_of_the_generalised_problem(
     nearest = np.sort(values[np.argsort(abs(values - target))[:3]])
     np.testing.assert_allclose(found["eigenvalues"], nearest, rtol=1e-9)
     assert (found["matrix"], found["mass"]) == (stiffness, mass)
-
-
-def test_values_around_a_number_are_the_nearest_to_it(capsys: pytest.CaptureFixture[str]) -> None:
-    for method in "auto", "jd":
-        arguments = ["--sigma", "3.1", "-k", "3", "--device", "cpu", "--method", method, "--json"]
-        assert main(["laplace2d:nx=24,ny=11", *arguments]) == 0
-        found = json.loads(capsys.readouterr().out)["eigenvalues"]
-        values = np.linalg.eigvalsh(blockvec.models.model("laplace2d:nx=24,ny=11").toarray())
-        np.testing.assert_allclose(found, np.sort(values[np.argsort(abs(values - 3.1))[:3]]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("operand", ["K.mtx", "K.mtx.gz", "M.npz"])

@@ -13,7 +13,6 @@ from blockvec import BlockVector, as_operator, models
 from blockvec.errors import OptionError
 from solvers import count_eigenvalues, eigsh
 from solvers.orthogonalization import orthogonalize
-from solvers.transform import solution
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from solvers.transform.solution import is_dominated_by_its_diagonal
 from solvers.transform.standard_form import standard_form
@@ -191,17 +190,6 @@ def test_gershgorins_discs_let_no_negative_value_pass(seed: int) -> None:
     assert not is_dominated_by_its_diagonal(as_operator(lambda X: X, shape=(9, 9), dtype=float), 1e-12)
 
 
-def test_masses_of_linear_elements_need_no_search(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    A = models.model(f"laplace1d:n={N}")
-    M = sp.diags_array([1 / 6, 2 / 3, 1 / 6], offsets=[-1, 0, 1], shape=(N, N))
-    monkeypatch.setattr(solution, "INDEFINITE_STEPS", None)
-    w, _ = eigsh(A, 3, M=M.tocsr(), sigma=0.0, rng=0)
-    exact = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)[:3]
-    assert np.allclose(w, exact, rtol=1e-9)
-
-
 def test_masses_without_meaning_are_refused() -> None:
     A, M = pencil("real")
     with pytest.raises(OptionError, match="M is indefinite"):
@@ -237,7 +225,7 @@ def test_random_blocks_have_alike_components_along_all_vectors(kind: str) -> Non
         assert sizes.max() < 5 * sizes.min()
 
 
-@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("kind", ["real", pytest.param("complex", marks=pytest.mark.slow)])
 def test_an_interval_without_a_shift_is_complete_by_filters(kind: str) -> None:
     A, M = (sp.csr_array(sp.block_diag([each, each])) for each in pencil(kind))
     values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)

@@ -15,7 +15,7 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.krylov_steps import STATIC_BYTES, KrylovStepsKernel
 from blockvec.kernels.launch import GRID_HEADER_BYTES
 from tests.blocks import address
-from tests.emulator.host import HostKernel, every_second, needs_host_compiler
+from tests.emulator.host import HostKernel, needs_host_compiler, sampled
 
 KERNELS = [
     ("float64", 2, 1),
@@ -29,7 +29,7 @@ KERNELS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "b", "tiles"), every_second(KERNELS))
+@pytest.mark.parametrize(("dtype", "b", "tiles"), sampled(KERNELS))
 def test_the_kernel_compiles_without_spills(dtype: str, b: int, tiles: int) -> None:
     kernel = KrylovStepsKernel(dtype, b, tiles, piece=16)
     assert kernel.refusal(H200) == ""
@@ -82,7 +82,7 @@ def launch(
     ("dtype", "b", "tiles"),
     [
         ("float64", 4, 1),
-        *every_second([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)]),
+        *sampled([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)]),
     ],
 )
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def launch(
 def test_steps_are_those_of_block_lanczos(
     dtype: str, b: int, tiles: int, full_until: int, locked: int, piece: int, enough: float
 ) -> None:
-    n, begin, steps, blocks = 601, locked + b, 3, 2
+    n, begin, steps, blocks = 301, locked + b, 3, 2
     known = begin + b
     rng = np.random.default_rng(b)
     A = hermitian(n, dtype, rng)

@@ -23,7 +23,6 @@ from blockvec.kernels.roofline import (
     time_limit,
     traffic,
 )
-from tests.benchmarks.records import padding_cap
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 dtypes = st.sampled_from(DTYPES)
@@ -134,15 +133,6 @@ def test_a_stream_counts_its_blocks() -> None:
     assert traffic(problem) == Traffic(2 * 100 * 3 * 8, 100 * 3 * 8)
 
 
-@pytest.mark.parametrize(("dtype", "flop_per_byte"), [("float64", 1 / 8), ("complex128", 1 / 4)])
-def test_intensity_of_square_products_is_that_of_the_paper(dtype: str, flop_per_byte: float) -> None:
-    # Ernst et al. 2021, eq. 1: M/8 flop a byte for real, M/4 for complex double precision, K >> M.
-    for M in (1, 8, 64):
-        problem = TsmttsmProblem(10**9, M, M, dtype, dtype, lda=M, ldb=M)
-        intensity = flops(problem) / traffic(problem).total_bytes
-        assert intensity == pytest.approx(M * flop_per_byte, rel=1e-6)
-
-
 def test_reads_alone_writes_alone_and_copies_run_at_their_own_rates() -> None:
     giga = 10**9
     assert memory_time(Traffic(40 * giga, 0), MACHINE) == pytest.approx(1.0)
@@ -187,18 +177,6 @@ def test_a_fraction_is_the_limit_over_the_time() -> None:
     assert fraction(problem, 0.0, MACHINE) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("width", "ld", "sectors"),
-    [(8, 64, 3), (4, 64, 2), (3, 64, 1), (64, 64, 16)],  # rows of 8-byte elements from byte 8 of a sector on
-)
-def test_views_touch_whole_sectors(width: int, ld: int, sectors: int) -> None:
-    problem = TsmttsmProblem(1000, width, width, "float64", "float64", ld, ld)
-    more = 2 * 1000 * (32 * sectors - 8 * width)
-    assert sector_traffic(problem).read_bytes == traffic(problem).read_bytes + more
-    product = TsmmProblem(1000, width, width, "float64", "float64", ld, ld)
-    assert sector_traffic(product).write_bytes == traffic(product).write_bytes + more // 2
-
-
 def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
     problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
     # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
@@ -233,22 +211,6 @@ def test_the_gather_bound_is_a_row_of_x_from_the_shared_cache_for_every_entry() 
     assert gather_time(problem, shared) == pytest.approx(5000 * 8 * 8 / 100e9)
     assert gather_time(problem, MACHINE) is None
     assert gather_time(StreamProblem("axpby", 9, 2, "float32", 2, 1), shared) is None
-
-
-def test_padding_only_costs_where_arithmetic_is_the_limit() -> None:
-    limits = Ceilings(4500, 4500, 4200, {"float64": 66e3})
-
-    def dot(width: int, dtype: str) -> TsmttsmProblem:
-        return TsmttsmProblem(10**7, width, width, dtype, dtype, width, width)
-
-    assert padding_cap(dot(57, "float64"), limits) == 1
-    assert padding_cap(dot(64, "complex128"), limits) == 1
-    padded = 8 * 64**2 * 1e7 / 66e12
-    assert padding_cap(dot(57, "complex128"), limits) == pytest.approx(
-        time_limit(dot(57, "complex128"), limits) / padded
-    )
-    combine = TsmmProblem(10**7, 61, 61, "complex128", "complex128", 61, 61)
-    assert padding_cap(combine, limits) == pytest.approx(time_limit(combine, limits) / padded)
 
 
 def test_a_gram_matrix_needs_the_products_of_one_triangle() -> None:

@@ -17,20 +17,18 @@ from hypothesis import strategies as st
 from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.families import CSR
 from blockvec.kernels.problem import GRAMS, SpmmvProblem
-from blockvec.kernels.roofline import H200_CEILINGS, memory_time, traffic
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig as Config
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.units import TASK_ENTRIES
 from blockvec.models import model as model_matrix
 from tests.contract.blocks import exact_values
-from tests.emulator.host import every_second, needs_host_compiler
+from tests.emulator.host import needs_host_compiler, sampled
 from tests.emulator.products import SparseProduct
 from tests.kernel_problems import coded
 from tests.pretended_gpu import pretended_gpu
 
 family = CSR
-TYPES = ("float32", "float64", "complex64", "complex128")
 ROWS = 1_000_000
 
 
@@ -42,14 +40,6 @@ def problem(
 
 
 # ---- choices
-
-
-def test_stencils_are_predicted_near_the_roofline_and_nothing_beyond_it() -> None:
-    for width in (1, 2, 4, 8, 16, 32, 64):
-        p = problem(width, n_rows=4_096_000, n_cols=4_096_000, nnz=28_518_400, pattern="planes")
-        limit = memory_time(traffic(p), H200_CEILINGS)
-        predicted = family.predict(p, family.choose(p, H200), H200)
-        assert limit < predicted < 2 * limit
 
 
 def test_configurations_are_refused_with_a_reason() -> None:
@@ -393,7 +383,7 @@ HOST_CASES: list[dict[str, Any]] = [
 
 
 @needs_host_compiler
-@pytest.mark.parametrize("case", every_second(HOST_CASES), ids=lambda c: f"{c['width']}-{c['types']}")
+@pytest.mark.parametrize("case", sampled(HOST_CASES), ids=lambda c: f"{c['width']}-{c['types']}")
 def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(case: dict[str, Any]) -> None:
     case = SIMPLE | case
     rng = np.random.default_rng(case["width"])
