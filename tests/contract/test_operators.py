@@ -38,6 +38,7 @@ from tests.contract.blocks import (
     untidy,
     values,
 )
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("jit")
 widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])
@@ -101,10 +102,10 @@ def test_an_affine_operator_is_a_factor_and_a_shift(device: str, dtype: str, kin
     assert np.array_equal(host(op @ on(device, X)), A @ X)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["short rows", "long rows", "function"])
-@pytest.mark.parametrize("shift", ["scalar", "column"])
-@pytest.mark.parametrize("count", [3, 60])
+@pytest.mark.parametrize(
+    ("dtype", "kind", "shift", "count"),
+    pairwise(DTYPES, ("short rows", "long rows", "function"), ("scalar", "column"), (3, 60)),
+)
 def test_a_prepared_product_repeats_the_product(
     device: str, dtype: str, kind: str, shift: str, count: int
 ) -> None:
@@ -129,8 +130,7 @@ def test_a_prepared_product_repeats_the_product(
 
 
 @pytest.mark.parametrize("kind", ["sparse", "affine", "dense", "function"])
-@pytest.mark.parametrize("turns", [1, 2, 5])
-@pytest.mark.parametrize("width", [1, 3, 4])
+@pytest.mark.parametrize(("turns", "width"), [(1, 4), (2, 1), (5, 3)])
 def test_two_blocks_take_turns(device: str, kind: str, turns: int, width: int) -> None:
     rng = np.random.default_rng(turns)
     A = exact_values(rng, (70, 70), "float64") * (rng.random((70, 70)) < (1.0 if kind == "dense" else 0.1))
@@ -293,9 +293,9 @@ def test_indices_of_both_widths_are_taken(device: str, index: Any) -> None:
     assert np.array_equal(host(op @ BlockVector(on(device, X))), A @ X)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("writeable", [True, False], ids=["writeable", "read-only"])
+@pytest.mark.parametrize(
+    ("form", "dtype", "writeable"), pairwise(FORMS, ("float64", "complex128"), (True, False))
+)
 def test_products_leave_the_users_matrix_as_it_is(
     device: str, form: Any, dtype: str, writeable: bool
 ) -> None:

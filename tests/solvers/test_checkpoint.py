@@ -78,7 +78,7 @@ def same(one: EigenResult, other: EigenResult) -> bool:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-@pytest.mark.parametrize("case", ["lanczos", "filter", "jd"])
+@pytest.mark.parametrize("case", [pytest.param("lanczos", marks=pytest.mark.slow), "jd"])
 def test_a_process_killed_in_the_middle_goes_on_bit_for_bit(case: str, tmp_path: Path) -> None:
     path = tmp_path / "run.npz"
     script = f"""

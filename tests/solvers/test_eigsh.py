@@ -32,6 +32,7 @@ from solvers.iterations.rayleigh_ritz import select
 from solvers.runtime.interrupts import deferred_interrupt
 from solvers.stages import run
 from tests.contract.blocks import FORMS, kept, untidy
+from tests.pairwise import pairwise
 
 ITERATIONS = ("lanczos", "filter", "jd")
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -233,9 +234,7 @@ def test_a_matrix_may_come_in_any_form(form: str) -> None:
     check(solve(A, 5, "SA", **options), matrix)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", ["real", "complex"])
-@pytest.mark.parametrize("writeable", [True, False], ids=["writeable", "read-only"])
+@pytest.mark.parametrize(("form", "kind", "writeable"), pairwise(FORMS, ("real", "complex"), (True, False)))
 def test_the_users_matrices_stay_as_they_are(
     form: Any, kind: str, writeable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

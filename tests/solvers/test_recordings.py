@@ -124,7 +124,7 @@ def test_jacobi_davidson_finds_the_same_with_and_without(
 def test_corrections_on_a_pretended_gpu_are_recorded_steps(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    A = models.model("laplace2d:nx=24,ny=21")
+    A = models.model("laplace2d:nx=16,ny=13")
     repeated: list[int] = []
     true_repeat = Steps._repeat
 

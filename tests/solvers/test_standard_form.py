@@ -29,6 +29,7 @@ from solvers import (
 from solvers.factorization.inertia import proof, proof_around, shift_outside
 from solvers.transform import solution
 from solvers.transform.standard_form import gram_factor
+from tests.pairwise import pairwise
 
 METHODS = ("auto", "lanczos")
 
@@ -454,8 +455,17 @@ def coupled(values: np.ndarray) -> Any:
     return (sp.diags_array(values) + C + C.T).tocsr()
 
 
-@pytest.mark.parametrize("near", [[-1e-5], [1e-6, 1e-2], [-1e-6, -1e-3, 1e-5, 1e-2], [1e-7] * 3])
-@pytest.mark.parametrize(("which", "k"), [("BE", 8), ("BE", 13), ("SA", 6), ("LA", 13)])
+@pytest.mark.parametrize(
+    ("near", "which", "k"),
+    [
+        ([-1e-5], "BE", 13),
+        ([1e-6, 1e-2], "LA", 13),
+        ([-1e-6, -1e-3, 1e-5, 1e-2], "BE", 8),
+        ([-1e-6, -1e-3, 1e-5, 1e-2], "SA", 6),
+        ([1e-7] * 3, "BE", 8),
+        ([1e-7] * 3, "SA", 6),
+    ],
+)
 def test_values_near_a_shift_leave_the_far_ones_their_digits(near: list[float], which: str, k: int) -> None:
     far = np.linspace(1, 100, 600)
     A = coupled(np.r_[-far, near, far])
@@ -522,12 +532,14 @@ def test_values_at_a_shift_spoil_no_others_in_any_mode(
     assert (result.residuals <= result.limits).all()
 
 
-@pytest.mark.parametrize("light", [2.0**-56, 2.0**-30])
-@pytest.mark.parametrize(("k", "tol"), [(2, 0.0), (5, 1e-4), (9, 1e-4), (17, 0.0)])
-@pytest.mark.parametrize("sigma", [-0.01, None])
+@pytest.mark.parametrize(
+    ("k_and_tol", "light", "sigma"),
+    pairwise(((2, 0.0), (5, 1e-4), (9, 1e-4), (17, 0.0)), (2.0**-56, 2.0**-30), (-0.01, None)),
+)
 def test_a_light_part_has_the_values_of_a_heavy_one(
-    light: float, k: int, tol: float, sigma: float | None, torus_pair: Any
+    k_and_tol: tuple[int, float], light: float, sigma: float | None, torus_pair: Any
 ) -> None:
+    k, tol = k_and_tol
     A, M, values = torus_pair(21)  # few rows: M has a factor
     A, M = (sp.csr_array(sp.block_diag([B, light * B])) for B in (A, M))
     options = {"which": "SA"} if sigma is None else {"sigma": sigma}

@@ -185,9 +185,9 @@ def _build_many(folder: Path, seed: int) -> set[str]:
 
 def test_concurrent_processes_share_one_folder_without_harm(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    with context.Pool(3) as pool:
-        keys = pool.starmap(_build_many, [(tmp_path, seed) for seed in range(3)])
-    assert keys[0] == keys[1] == keys[2]
+    with context.Pool(2) as pool:
+        keys = pool.starmap(_build_many, [(tmp_path, seed) for seed in range(2)])
+    assert keys[0] == keys[1]
     written = entries(tmp_path)
     assert sorted(written) == sorted(keys[0])  # and no temporary file is left
     assert _build_many(tmp_path, 0) == keys[0]

@@ -75,7 +75,7 @@ def test_a_kernel_s_name_says_what_it_is() -> None:
     assert FoldKernel("float64", "complex64", 8, left_complex=True, conj=True).name == "fold_d_c_8_left_conj"
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("architecture", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
 @pytest.mark.parametrize("kernel", [*SAMPLED, *PROBES], ids=lambda kernel: kernel.name)
 def test_kernels_compile_without_spills(kernel: Kernel, architecture: str) -> None:
     resources_taken = compile_source(kernel.source(), architecture).resources

@@ -82,7 +82,7 @@ def launch(
     ("dtype", "b", "tiles"),
     [
         ("float64", 4, 1),
-        *sampled([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)]),
+        *sampled([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)], 3),
     ],
 )
 @pytest.mark.parametrize(
