@@ -195,3 +195,15 @@ def test_nothing_is_recorded_outside_of_the_block_or_of_an_inner_profile(measure
     V.gram()
     assert [row["operation"] for row in inner.rows()] == ["gram"]
     assert [row["operation"] for row in outer.rows()] == ["column_dot"]
+
+
+def test_many_calls_are_counted_without_keeping_each(
+    measurements: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "MAX_PENDING", 8)
+    V = blockvec.BlockVector.random(10, 2, rng=0)
+    with blockvec.profile() as p:
+        for _ in range(30):
+            V.gram()
+            assert len(p._pending) < 8
+    assert p.rows()[0]["calls"] == 30

@@ -439,17 +439,6 @@ def test_a_function_may_write_its_result_where_it_belongs(
     assert overlaps(given[0], out.array) == (beta == 0 and columns.start == 0)
 
 
-def test_an_operator_is_its_own_operator(device: str) -> None:
-    op = as_operator(on(device, np.eye(3)))
-    assert as_operator(op) is op
-
-
-def test_rectangular_operators_map_between_lengths(device: str) -> None:
-    A = exact_values(np.random.default_rng(21), (7, 4), "float64")
-    op = as_operator(sp.csr_array(A), device=device)
-    assert (op @ BlockVector.zeros(4, 2, device=device)).shape == (7, 2)
-
-
 def identity(device: str, n: int = 3, dtype: str = "float64") -> Any:
     return as_operator(sp.eye_array(n, format="csr", dtype=dtype), device=device)
 
@@ -496,10 +485,6 @@ def test_a_complex_symmetric_matrix_is_not_hermitian(device: str, matrices: Path
     A = read_matrix(matrices / "qc324.mtx")
     with pytest.raises(OptionError, match="A is not Hermitian"):
         as_operator(A, device=device).check_hermitian()
-
-
-def test_real_hermitian_matrices_of_the_collection_pass(device: str, matrices: Path) -> None:
-    as_operator(read_matrix(matrices / "bcsstk09.mtx"), device=device).check_hermitian()
 
 
 def test_rectangles_and_nan_fail_the_check_with_their_own_errors(device: str) -> None:

@@ -17,7 +17,6 @@ from blockvec.errors import BreakdownError
 from blockvec.models import model
 from solvers import eigsh
 from solvers.stages import end
-from solvers.stages.end import LOOK_STEPS
 from tests.benchmarks.eigsh_easy import laplacian, power_law_graph, regular_graph
 
 NEAREST = {"which": "SM"}, {"sigma": 0.0}
@@ -127,17 +126,6 @@ def test_a_value_beyond_the_number_that_no_step_shows_is_noticed(monkeypatch: py
         assert told in result.info["why"]
         assert "the nearest are the lowest" not in result.info["why"]
     assert result.info["operator_columns"] == sum(columns)
-
-
-def test_all_columns_of_a_function_are_counted() -> None:
-    A = random_graph()
-    function, columns = counted(A)
-    result = solve(function, 4, which="SM", shape=A.shape)
-    assert "the nearest are the lowest" in result.info["why"]
-    assert result.info["operator_columns"] == sum(columns)
-    lowest = solve(counted(A)[0], 4, which="SA", shape=A.shape)
-    assert result.info["operator_columns"] == lowest.info["operator_columns"] + LOOK_STEPS
-    np.testing.assert_array_equal(result.eigenvalues, lowest.eigenvalues)
 
 
 @pytest.mark.parametrize("which", ["SM", "LA", "SA", "BE"])

@@ -226,35 +226,6 @@ def test_copies_of_both_signs_are_found_where_there_are_more_than_columns(seed: 
     assert np.allclose(np.sort(np.abs(w))[::-1], magnitudes[:18], rtol=0, atol=1e-7)
 
 
-def random_graph(n: int, degree: int, seed: int) -> Any:
-    rng = np.random.default_rng(seed)
-    ends = [rng.permutation(n) for _ in range(degree // 2)]
-    i, j = np.concatenate(ends), np.concatenate([np.roll(cycle, 1) for cycle in ends])
-    A = sp.coo_array((np.ones(len(i)), (i, j)), shape=(n, n)).tocsr()
-    return sp.csr_array(A + A.T)
-
-
-@pytest.mark.parametrize(
-    ("A", "k", "which", "restarts"),
-    [
-        (models.model("laplace2d:nx=90,ny=91"), 12, "SA", 15),
-        (models.model("laplace2d:nx=90,ny=91"), 30, "SA", 10),
-        (random_graph(4000, 6, 1), 40, "LM", 15),  # values of both signs beside one far outside
-    ],
-)
-def test_a_long_solve_on_short_columns_is_filtered_after_few_restarts(
-    A: Any, k: int, which: str, restarts: int
-) -> None:
-    options: dict[str, Any] = {"which": which, "tol": 1e-8, "convergence": "norm", "rng": 0}
-    options |= {"return_info": True, "block_size": 4 if k == 40 else None}
-    result = eigsh(A, k, **options)
-    plain = eigsh(A, k, method="lanczos", verify="always", **options)
-    assert result.info["method"] == "filter"
-    assert 3 < result.info["restarts"] <= restarts
-    assert np.allclose(result.eigenvalues, plain.eigenvalues, atol=1e-6)
-    assert result.info["reductions"] < plain.info["reductions"]
-
-
 @pytest.mark.parametrize(("which", "dtype", "tol"), [("LA", "float64", 0.0), ("SA", "complex128", 1e-8)])
 def test_values_far_out_and_others_are_computed_together(
     which: str, dtype: str, tol: float, monkeypatch: pytest.MonkeyPatch

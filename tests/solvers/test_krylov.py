@@ -148,17 +148,6 @@ def test_an_invariant_subspace_is_left_through_random_directions(
     assert np.allclose(ritz.residuals, 0)
 
 
-@pytest.mark.parametrize("b", [1, 3, 4])
-def test_a_basis_may_fill_the_whole_space(b: int, block_type: Any, operator_for: Any) -> None:
-    matrix = hermitian(22, "complex128")
-    case = Case(matrix, block_type, operator_for, b, capacity=22)
-    while case.krylov.can_expand():
-        case.krylov.expand()
-        case.check()
-    assert case.krylov.complete
-    assert np.allclose(case.krylov.ritz().theta, np.linalg.eigvalsh(matrix.toarray()))
-
-
 def test_corrections_can_be_coupled_in(block_type: Any, operator_for: Any) -> None:
     """A decomposition of a slightly wrong operator becomes the right one's when it is told the difference."""
     matrix = hermitian(120, "float64")

@@ -148,22 +148,6 @@ def test_an_indefinite_m_is_refused(block_type: Any, operator_for: Callable[[Any
 # --- what they cost -------------------------------------------------------------------------------
 
 
-def test_orthogonality_does_not_decay_over_many_blocks(block_type: Any) -> None:
-    """Each block has as much in the ones before it as the default leaves to a single pass."""
-    rng = np.random.default_rng(3)
-    buffer = block_type(np.zeros((N, 200)))
-    single = 0
-    for begin in range(0, 200, B):
-        fresh = rng.standard_normal((N, B))
-        fresh /= np.linalg.norm(fresh, axis=0)
-        inside = buffer.array[:, :begin] @ rng.standard_normal((begin, B)) * (0.2 / max(begin, 1) ** 0.5)
-        into = buffer[:, begin : begin + B]
-        result = orthogonalize(block_type(fresh + inside), buffer[:, :begin], into=into)
-        single += result.reductions <= 2
-    assert single > 25
-    assert np.linalg.norm(buffer.array.T @ buffer.array - np.eye(200)) <= 1e-13
-
-
 FACTORS: dict[str, Callable[[np.ndarray, np.ndarray, float], factors.Step]] = {
     "cholesky": lambda G, noise, unit: factors.cholesky(G),
     "ranked": lambda G, noise, unit: factors.ranked(G, noise, unit, final=False),

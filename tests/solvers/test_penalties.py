@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from blockvec.errors import OptionError
 from solvers import ConvergenceWarning, count_eigenvalues, eigsh
-from solvers.transform.penalties import Penalties
+from solvers.transform.penalties import Penalties, Request
 from tests.pretended_gpu import pretended_gpu
 
 SIDE = 16  # rows of a grid, and degrees of freedom that are fixed
@@ -269,3 +269,29 @@ def test_values_of_the_largest_rows_are_not_warned_of() -> None:
     for which in ("LA", "LM"):
         eigsh(grid(1e9), 3, which=which, rng=0)
         eigsh(tied(1e13), 1, which=which, rng=0)
+
+
+def test_what_is_asked_for_is_divided_where_penalties_divide_the_spectrum() -> None:
+    penalties = Penalties.of(grid(1e8), None)
+    assert penalties is not None
+    free, gap = N - SIDE, penalties.shift_beyond("LA")
+    assert gap is not None
+    assert 7 < gap < 80
+    low, high = Request(3, "LM", 0.0), Request(SIDE, "LA")
+    for request, parts in {
+        Request(3, "SA"): [low],
+        Request(3, "LA"): [Request(3, "LA")],
+        Request(3, "LM"): [Request(3, "LM")],
+        Request(3, "LM", 0.5): [Request(3, "LM", 0.5)],
+        Request(6, "BE"): [low, Request(3, "LA")],
+        Request(SIDE + 2, "LA"): [Request(2, "LM", gap), high],
+        Request(N, "BE"): [Request(free, "LM", 0.0), high],
+        Request(None, "LM", None, (0.0, 1.0)): [Request(None, "LM", None, (0.0, 1.0))],
+        Request(None, "LM", None, (0.5, math.inf)): [Request(None, "LM", None, (0.5, gap)), high],
+        Request(None, "LM", None, (1e3, math.inf)): [high],
+        Request(3, "LM", 1e7): None,  # a shift among the penalties
+        Request(free + 2, "SA"): None,  # the lowest penalties
+        Request(SIDE + 1, "LM"): None,
+        Request(None, "LM", None, (1e6, 1e9)): None,
+    }.items():
+        assert penalties.requests(request) == parts, request

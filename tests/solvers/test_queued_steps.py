@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,11 @@ from blockvec.errors import BreakdownError
 from blockvec.operators.krylov_steps import KrylovSteps
 from blockvec.operators.sparse import SparseOperator
 from solvers import eigsh, sizes
-from solvers.iterations import krylov, steps
+from solvers.iterations import krylov
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.run import Counts
 from solvers.iterations.steps import QueuedSteps
 from solvers.orthogonalization.queued_step import queue_step
-from solvers.transform.standard_form import standard_form
 
 DTYPES = ("float64", "complex128", "float32")
 
@@ -150,18 +148,6 @@ def test_nan_is_reported_when_it_is_seen() -> None:
         basis.expand()
     with pytest.raises(BreakdownError, match="NaN"):
         basis.settle()
-
-
-def test_products_with_matrices_and_functions_are_queued_but_no_solves() -> None:
-    A = models.model("laplace1d:n=30")
-    on_device = SimpleNamespace(device="cuda:0", layout=None)
-    matrix, function = as_operator(A), as_operator(lambda X: A @ X, shape=A.shape, dtype=float)
-    assert steps.is_queued(matrix, on_device)  # type: ignore[arg-type]
-    assert steps.is_queued(function, on_device)  # type: ignore[arg-type]
-    inverse = np.linalg.inv(A.toarray() - 0.5 * np.eye(30))
-    solving = standard_form(matrix, None, None, 0.5, OPinv=inverse).operator
-    assert not steps.is_queued(solving, on_device)  # type: ignore[arg-type]
-    assert not steps.is_queued(matrix, BlockVector.zeros(30, 2))
 
 
 class SeveralSteps:
@@ -382,3 +368,18 @@ def test_a_step_that_is_not_enough_discards_the_later_ones(several: list[Several
     assert np.allclose(w, values[-4:], rtol=0, atol=1e-13)
     assert np.abs(V.T @ V - np.eye(4)).max() < 1e-12
     assert several[0].steps
+
+
+@pytest.mark.usefixtures("queues")
+def test_errors_of_a_function_are_those_of_the_caller() -> None:
+    A, calls = models.model("laplace1d:n=300").tocsr(), 0
+
+    def product(X: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 9:
+            raise ArithmeticError("the tenth call")
+        return A @ X
+
+    with pytest.raises(ArithmeticError, match="the tenth call"):
+        eigsh(product, 2, which="LA", shape=A.shape, method="lanczos")

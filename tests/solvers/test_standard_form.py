@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, splu
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 
-from blockvec import Factorization, models
+from blockvec import Factorization, as_operator, models
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import (
     ConvergenceWarning,
@@ -28,7 +28,7 @@ from solvers import (
 )
 from solvers.factorization.inertia import proof, proof_around, shift_outside
 from solvers.transform import solution
-from solvers.transform.standard_form import gram_factor
+from solvers.transform.standard_form import standard_form
 from tests.pairwise import pairwise
 
 METHODS = ("auto", "lanczos")
@@ -259,61 +259,6 @@ def test_a_run_that_is_stopped_comes_back_in_the_users_vectors() -> None:
         eigsh(A, 6, sigma=0.0, callback=press, rng=0, ncv=12)
     assert np.all(caught.value.result.eigenvalues > 0)
     assert caught.value.result.eigenvectors.shape == (1600, 6)
-
-
-@pytest.mark.parametrize("kind", ["diagonal", "sparse", "complex", "rows of zeros"])
-def test_a_factor_multiplies_back_and_solves(kind: str) -> None:
-    rng = np.random.default_rng(1)
-    A = sp.random_array((80, 80), density=0.05, rng=rng)
-    if kind == "complex":
-        A = A + 1j * sp.random_array((80, 80), density=0.05, rng=rng)
-    matrix = sp.csr_array(A @ A.conj().T + sp.eye_array(80))
-    if kind == "diagonal":
-        matrix = sp.diags_array(np.linspace(1, 9, 80), format="csr")
-    if kind == "rows of zeros":
-        keep = sp.diags_array((np.arange(80) % 4 > 0).astype(float))
-        matrix = sp.csr_array(keep @ matrix @ keep)
-        matrix.eliminate_zeros()
-    factor = gram_factor("M", matrix)
-    C = factor.apply(np.eye(factor.rank, dtype=matrix.dtype))
-    assert np.allclose(factor.adjoint(np.eye(80, dtype=matrix.dtype)), C.conj().T, rtol=0, atol=0)
-    assert abs(C @ C.conj().T - matrix).max() <= 1e-14 * abs(matrix).max()
-    if kind == "rows of zeros":
-        assert C.shape == (80, 60)
-        assert factor.solve is None
-        return
-    assert factor.solve is not None
-    assert factor.solve_adjoint is not None
-    assert factor.transformed is not None
-    X = rng.standard_normal((80, 3)).astype(matrix.dtype)
-    assert np.allclose(C @ factor.solve(X), X)
-    assert np.allclose(C.conj().T @ factor.solve_adjoint(X), X)
-    K = sp.csr_array(A + A.conj().T)  # C^-1 K C^-H, maybe in another order of rows
-    image = factor.transformed(K).apply(np.ascontiguousarray(factor.adjoint(X))).array
-    values = np.linalg.eigvalsh(factor.transformed(K).apply(np.eye(80, dtype=matrix.dtype)).array)
-    assert np.allclose(factor.apply(image), K @ X)
-    assert np.allclose(values, sl.eigh(K.toarray(), matrix.toarray(), eigvals_only=True))
-
-
-@pytest.mark.parametrize("kind", ["definite", "massless", "complex"])
-def test_a_large_mass_matrix_is_not_factorised_beside_a_shift(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n = 1800 if kind == "massless" else 1200  # 1200 rows with masses
-    monkeypatch.setattr("solvers.transform.standard_form.gram_factor", None)
-    A = sp.csr_array(models.laplace1d(n=n) + sp.diags_array(np.linspace(0, 1, n)))
-    M = sp.diags_array([[1 / 6], np.linspace(0.6, 1, n), [1 / 6]], offsets=[-1, 0, 1], shape=(n, n))
-    if kind == "massless":
-        keep = sp.diags_array((np.arange(n) % 3 != 1).astype(float))
-        M = keep @ M @ keep
-    if kind == "complex":
-        turn = sp.diags_array(np.exp(0.1j * np.arange(n)))
-        A, M = sp.csr_array(turn @ A @ turn.conj()), turn @ M @ turn.conj()
-    M = sp.csr_array(M)
-    inverse = sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)
-    values = 1 / inverse[inverse > 1e-12]
-    expected = np.sort(values[np.argsort(abs(values - 0.9))[:7]])
-    check(solve(A, 7, M=M, sigma=0.9), A, M, expected)
 
 
 def test_what_cannot_be_an_inner_product_is_refused(real_matrix: Callable[[str], Any]) -> None:
@@ -584,3 +529,8 @@ def test_a_matrix_whose_pivots_tell_nothing_is_not_proven() -> None:
     w = np.linalg.eigvalsh(A.toarray())
     assert np.allclose(np.sort(np.abs(result.eigenvalues)), np.sort(np.abs(w))[:3], atol=1e-10)
     assert result.info["verification"].startswith(("not proved", "proved by inertia"))
+
+
+def test_a_standard_problem_has_no_other_form() -> None:
+    with pytest.raises(OptionError, match="neither M nor sigma"):
+        standard_form(as_operator(sp.eye_array(3)), sp.eye_array(3), None, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -64,19 +63,6 @@ def test_rows_without_others_and_parts_without_paths_are_counted() -> None:
     assert FactorWork.of(sp.eye_array(1, format="csr")).entries > 0
 
 
-@pytest.mark.parametrize(
-    "options", [{"k": 5, "which": "SA"}, {"k": 5, "sigma": 0.0}, {"interval": (-1.0, 0.001)}]
-)
-def test_a_sparse_operator_of_the_host_is_factorised_as_its_matrix_is(options: dict[str, Any]) -> None:
-    scale = sp.diags_array(np.exp(2 * np.random.default_rng(0).standard_normal(3600)))
-    A = sp.csr_array(scale @ model("laplace2d:nx=60,ny=60") @ scale)
-    found = [eigsh(given, rng=0, return_info=True, **options) for given in (A, as_operator(A))]
-    methods = [(one.info["method"], one.info["why"]) for one in found]
-    assert "factorised" in methods[0][1] or "slice" in methods[0][1]
-    assert methods[0] == methods[1]
-    assert np.array_equal(found[0].eigenvalues, found[1].eigenvalues)
-
-
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
     sign: float, monkeypatch: pytest.MonkeyPatch
@@ -106,24 +92,6 @@ def test_values_far_out_that_converge_from_a_shift_are_left_out_there() -> None:
     assert result.info["operator_columns"] < 3000
     X = result.eigenvectors
     assert np.abs(X.T @ X - np.eye(8)).max() < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("inner", "count"),
-    [
-        (np.linspace(0.8, 1.0, 69), 31),
-        (np.linspace(-3.0, 1.0, 69), 0),
-    ],  # nearer to each other than to 2.8, or not
-)
-def test_values_far_out_are_left_out_where_the_others_are_alike_from_beyond_them(
-    inner: Any, count: int
-) -> None:
-    values = np.r_[inner, np.linspace(2, 31, 31) ** 1.5]
-    limits, residuals = np.full(100, 1e-6), np.r_[np.full(69, 4e-2), np.full(31, 1e-12)]
-    done: Any = SimpleNamespace(eigenvalues=values, residuals=residuals, limits=limits)
-    assert shift_invert.count_outliers(done, "LA") == count
-    mirrored: Any = SimpleNamespace(eigenvalues=-values[::-1], residuals=residuals[::-1], limits=limits)
-    assert shift_invert.count_outliers(mirrored, "SA") == count
 
 
 @pytest.mark.parametrize("which", ["SA", "LA"])
@@ -168,14 +136,3 @@ def test_copies_are_searched_for_where_the_inertia_proves_nothing(
     assert result.info["missing"] == 0
     assert result.info["verification"].startswith("proved" if missing else "passed")
     assert np.allclose(result.eigenvalues[::2], result.eigenvalues[1::2], rtol=1e-10, atol=0)
-
-
-def test_values_around_a_shift_are_iterated_on_where_factors_would_take_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Factorization, "library", staticmethod(lambda *_: "SuperLU"))
-    A = random_graph(20_000)
-    options = {"return_info": True, "on_unconverged": "return", "rng": 0}
-    assert eigsh(A, 2, which="SM", time_limit=0.5, **options).info["method"] == "jd"
-    mesh = model("laplace2d:nx=200,ny=200")
-    assert eigsh(mesh, 2, which="SM", **options).info["method"] == "lanczos"

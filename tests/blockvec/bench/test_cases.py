@@ -90,3 +90,10 @@ def test_sparse_products_are_those_of_scipy() -> None:
         "3",
         "81",
     ]
+
+
+def test_views_begin_past_the_first_column() -> None:
+    (case,) = make_cases(["combine"], ["float64"], [(3, 3)], sizes=small(50, 7))
+    assert (case.problem.lda, case.problem.ldb, case.problem.align_a) == (7, 7, 8)
+    with pytest.raises(OptionError, match="a view of 7 columns"):
+        list(make_cases(["combine"], ["float64"], [(7, 7)], sizes=small(50, 7)))

@@ -19,7 +19,6 @@ from blockvec.kernels.roofline import (
     gather_time,
     memory_time,
     partial_sectors,
-    sector_traffic,
     time_limit,
     traffic,
 )
@@ -83,26 +82,6 @@ def test_traffic_and_flops_of_inner_products_are_those_of_the_triple_loop(
 def test_a_gram_matrix_reads_its_block_once(K: int, M: int, dtype: str) -> None:
     problem = TsmttsmProblem(K, M, M, dtype, dtype, lda=M, ldb=M, conj=dtype.startswith("complex"), same=True)
     assert traffic(problem).read_bytes == K * M * size(dtype)
-
-
-@given(small, small, small, dtypes, dtypes, betas)
-def test_traffic_and_flops_of_combinations_are_those_of_the_triple_loop(
-    K: int, M: int, N: int, a: str, c: str, beta: str
-) -> None:
-    problem = TsmmProblem(K, M, N, a, c, lda=M, ldb=N, beta=beta)  # type: ignore[arg-type]
-    memory = Memory()
-    for k, j in itertools.product(range(K), range(N)):
-        if beta != "zero":
-            memory.load("B", k, j, problem.dtype)
-        memory.store("B", k, j, problem.dtype)
-    for k, i in itertools.product(range(K), range(M)):
-        memory.load("A", k, i, a)
-    for i, j in itertools.product(range(M), range(N)):
-        memory.load("C", i, j, c)
-    for _ in range(K * M * N):
-        memory.multiply_add(a, c)
-    assert traffic(problem) == memory.traffic
-    assert flops(problem) == memory.flops
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), small, dtypes, dtypes, betas)
@@ -177,12 +156,6 @@ def test_a_fraction_is_the_limit_over_the_time() -> None:
     assert fraction(problem, 0.0, MACHINE) == 0.0
 
 
-def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
-    problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
-    # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
-    assert sector_traffic(problem).read_bytes == 4000 * (3 + 3 + 3 + 2) * 32 // 4
-
-
 def test_rows_that_begin_or_end_within_sectors_fill_them_in_part() -> None:
     # Rows of 64 bytes begin and end at bytes 8, 16, 24 and 0 of a sector in turn.
     assert partial_sectors(8, 61, 8) == 2 * 3 / 4
@@ -216,3 +189,9 @@ def test_the_gather_bound_is_a_row_of_x_from_the_shared_cache_for_every_entry() 
 def test_a_gram_matrix_needs_the_products_of_one_triangle() -> None:
     gram = TsmttsmProblem(1000, 8, 8, "float64", "float64", 8, 8, same=True)
     assert flops(gram) == 2 * 1000 * 8 * 9 / 2
+
+
+def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
+    problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
+    # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
+    assert sector_traffic(problem).read_bytes == 4000 * (3 + 3 + 3 + 2) * 32 // 4

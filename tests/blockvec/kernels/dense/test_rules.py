@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from blockvec.errors import LayoutError
-from blockvec.kernels.dense import sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma
+from blockvec.kernels.dense import sweep_mma, tsmm_mma, tsmttsm_fma
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import GRID_HEADER_BYTES
-from blockvec.kernels.problem import SweepProblem, TsmmProblem
+from blockvec.kernels.problem import SweepProblem
 from tests.blocks import bind
 from tests.blocks import tsmm_problem as combine
 from tests.blocks import tsmttsm_problem as dot
@@ -171,31 +171,7 @@ def test_a_change_of_a_valid_configuration_is_refused_with_a_reason(
 # ---- choices
 
 
-def test_chunks_are_dealt_out_where_memory_decides() -> None:
-    staged = FAMILIES["tsmm_fma"].choose(combine(16), H200)
-    assert staged.stages > 0
-    assert tsmm_fma.uses_queue(combine(16), staged)
-    assert not tsmm_fma.uses_queue(combine(16), replace(staged, stages=0))
-    for dtype, dealt, by_products in (("float32", 34, 35), ("complex64", 17, 18), ("complex128", 17, 18)):
-        assert tsmm_fma.uses_queue(combine(dealt, dtype=dtype), staged)
-        assert not tsmm_fma.uses_queue(combine(by_products, dtype=dtype), staged)
-
-
 # ---- layouts and launches
-
-
-def test_contiguous_aligned_operands_move_in_slabs_and_others_in_pieces() -> None:
-    def pieces(p: TsmmProblem) -> tuple[int, int]:
-        shape = tsmm_mma.shape_of(p, H200)
-        return shape.piece_a, shape.piece_b
-
-    assert pieces(combine(13)) == (0, 0)
-    assert pieces(combine(13, align_a=8)) == (8, 0)
-    assert pieces(combine(13, 8, lda=61, align_a=8, ldb=64)) == (8, 16)
-    assert pieces(combine(13, 8, "complex128", lda=61, ldb=64, align_b=8)) == (16, 8)
-    assert pieces(combine(13, 8, "float32", lda=61, align_a=4, ldb=64)) == (4, 16)
-    assert pieces(combine(13, 8, "complex64", align_a=4, ldb=9, align_b=8)) == (4, 8)
-    assert pieces(combine(7, lda=8)) == (8, 0)  # whole 16-byte pieces would read beside the columns
 
 
 def test_a_launch_fills_the_device_and_passes_pitches_in_bytes() -> None:

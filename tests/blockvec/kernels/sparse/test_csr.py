@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +19,10 @@ from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig as Config
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.units import TASK_ENTRIES
-from blockvec.models import model as model_matrix
 from tests.contract.blocks import exact_values
 from tests.emulator.host import needs_host_compiler, sampled
 from tests.emulator.products import SparseProduct
 from tests.kernel_problems import coded
-from tests.pretended_gpu import pretended_gpu
 
 family = CSR
 ROWS = 1_000_000
@@ -246,25 +242,6 @@ def test_a_launch_comes_by_every_unit_once(
     assert sorted(units) == list(range(n_units))
     kinds = {4: np.int32, 8: np.int64}
     assert (type(arguments[3]), type(arguments[5])) == (kinds[index], kinds[index])
-
-
-@pytest.mark.parametrize(
-    ("spec", "grid"),
-    [
-        ("laplace3d:n=40", (40, 1600)),
-        ("stencil27:n=50", (50, 2500)),
-        ("laplace2d:n=200", (200, 0)),
-        ("laplace1d:n=5000", (0, 0)),
-    ],
-)
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_a_plan_finds_the_lines_and_planes_of_grids(spec: str, grid: tuple[int, int], on_gpu: bool) -> None:
-    S = model_matrix(spec)
-    shuffled = S[np.random.default_rng(0).permutation(S.shape[0])]
-    with pretended_gpu() if on_gpu else contextlib.nullcontext():
-        place = sys.modules["cupy"].asarray if on_gpu else np.asarray
-        plans = [Plan(*map(place, (A.indptr, A.indices, A.data))) for A in (S, shuffled)]
-    assert [(plan.line, plan.plane) for plan in plans] == [grid, (0, 0)]
 
 
 def test_what_a_launch_lacks_is_said() -> None:
