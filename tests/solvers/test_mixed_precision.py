@@ -15,6 +15,7 @@ from blockvec.kernels.problem import SpmmvProblem
 from solvers import EigenResult, eigsh
 from solvers.iterations import filter
 from solvers.iterations.filter import LEAST_LIMIT
+from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
 TOL = 1e-8

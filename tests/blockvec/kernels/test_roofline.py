@@ -19,6 +19,7 @@ from blockvec.kernels.roofline import (
     gather_time,
     memory_time,
     partial_sectors,
+    sector_traffic,
     time_limit,
     traffic,
 )
