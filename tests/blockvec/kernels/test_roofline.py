@@ -196,3 +196,23 @@ def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
     problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
     # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
     assert sector_traffic(problem).read_bytes == 4000 * (3 + 3 + 3 + 2) * 32 // 4
+
+
+@given(small, small, small, dtypes, dtypes, betas)
+def test_traffic_and_flops_of_combinations_are_those_of_the_triple_loop(
+    K: int, M: int, N: int, a: str, c: str, beta: str
+) -> None:
+    problem = TsmmProblem(K, M, N, a, c, lda=M, ldb=N, beta=beta)  # type: ignore[arg-type]
+    memory = Memory()
+    for k, j in itertools.product(range(K), range(N)):
+        if beta != "zero":
+            memory.load("B", k, j, problem.dtype)
+        memory.store("B", k, j, problem.dtype)
+    for k, i in itertools.product(range(K), range(M)):
+        memory.load("A", k, i, a)
+    for i, j in itertools.product(range(M), range(N)):
+        memory.load("C", i, j, c)
+    for _ in range(K * M * N):
+        memory.multiply_add(a, c)
+    assert traffic(problem) == memory.traffic
+    assert flops(problem) == memory.flops
