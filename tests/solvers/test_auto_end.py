@@ -57,6 +57,14 @@ def see_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(end, "sketch_of", one_side)
 
 
+@pytest.fixture(name="no_factors")
+def _no_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a factorisation")
+
+    monkeypatch.setattr("solvers.factorization.shifted.factorize", refuse)
+
+
 @pytest.mark.usefixtures("no_factors")
 @pytest.mark.parametrize(
     ("asked", "dtype"),

@@ -231,7 +231,7 @@ def test_an_interval_without_a_shift_is_complete_by_filters(kind: str) -> None:
     A, M = (sp.csr_array(sp.block_diag([each, each])) for each in pencil(kind))
     values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
     a, b = (values[100] + values[99]) / 2, (values[111] + values[112]) / 2
-    w, X = eigsh(A, M=M, interval=(a, b), method="filter", rng=0)
+    w, X = eigsh(A, M=M, interval=(a, b), method="filter", tol=1e-6, rng=0)
     assert np.allclose(w, values[100:112], rtol=1e-8)
     assert np.abs(X.conj().T @ (M @ X) - np.eye(len(w))).max() < 1e-10
 
@@ -242,7 +242,7 @@ def test_a_count_estimated_without_a_shift_weighs_all_vectors_alike() -> None:
     values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
     counts = [
         count_eigenvalues(A, -1.0, (values[199] + values[200]) / 2, M=M, method="estimate", rng=seed)
-        for seed in range(6)
+        for seed in range(4)
     ]
     errors = np.array([count.value - 200 for count in counts])
     assert abs(errors.mean()) < 3 * np.mean([count.error for count in counts]) / np.sqrt(len(counts))
