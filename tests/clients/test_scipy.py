@@ -21,6 +21,7 @@ DEVIATIONS = {
 }
 
 
+@pytest.mark.slow  # make test-clients runs it
 def test_scipys_own_tests_of_eigsh_pass_except_for_the_known_deviations(tmp_path: Path) -> None:
     ours = run_own_tests(["--pyargs", MODULE, "-k", OF_EIGSH], "blockvec", tmp_path)
     outcomes = {test.rpartition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}

@@ -16,18 +16,14 @@ from solvers import eigsh
 
 FEW = (
     "products_are_those_of_the_whole_matrix",
-    "sums_are_the_same_bits_on_all_processes_and_in_every_run",
     "files_are_those_of_one_process",
     "files_of_matrix_market_are_read_in_parts",
-    "broken_files_are_refused_as_by_one_process",
     "the_exception_of_one_process_is_that_of_all",
-    "every_method_finds_the_values_of_the_matrix",
     "functions_of_matrices_are_those_of_one_process",
     "a_checkpoint_that_does_not_fit_is_refused_on_all_processes",
     "limits_and_callbacks_stop_all_processes",
     "densities_and_traces_are_those_of_one_process",
     "adjoints_and_sums_are_those_of_the_whole_matrix",
-    "different_arguments_are_refused_on_all_processes",
     "a_failure_anywhere_ends_the_solve_everywhere",
     "processes_of_a_host_share_memory",
     "failures_between_gpus_end_all_processes",
