@@ -290,9 +290,40 @@ def _search(task: Task, operator: Operator, found: Triplets, most: float) -> Non
 
 
 def smallest(task: Task) -> Triplets:
-    """Compute the smallest values by A^H A, as far as its rounding errors permit; others do not converge."""
+    """Compute the smallest values by A^H A, and those that squares do not resolve by Jacobi-Davidson.
+
+    Each of these is corrected around its value as an eigenpair of the augmented operator, in the complement
+    of those before.
+    """
     norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
-    return _in_stages(task, task.pair.gram(), "SA", "lanczos", norm)
+    found = _in_stages(task, task.pair.gram(), "SA", "lanczos", norm)
+    within = found.residuals <= task.accepted(found.s, norm)
+    if within.all() or found.stopped in STOPPED or found.stopped == "maxiter":
+        return found
+    (m, _), H, columns = task.pair.shape, task.pair.augmented_operator(), 0
+    xp, locked = array_namespace(found.V.array), None
+    for j in np.argsort(found.s, kind="stable"):
+        u, v = (BlockVector(X.array[:, j : j + 1], copy=True) for X in (found.U, found.V))
+        both = BlockVector(xp.concatenate([u.array, v.array])).scale(math.sqrt(0.5))
+        if not within[j]:
+            sizes: dict[str, Any] = {"block_size": None, "ncv": None, "maxiter": None, "norm": norm}
+            sizes |= {"target": float(found.s[j]), "method": "jd", "start": both, "locked": locked}
+            part = solve(task.problem(H, "LM", 1, **sizes, verify="never", callback=None))
+            columns += part.info["operator_columns"]
+            both = BlockVector(part.eigenvectors, copy=True)
+        locked = cast(BlockVector, both if locked is None else side_by_side(locked, both))
+    assert locked is not None
+    left, right = locked[:m].copy(), locked[m:].copy()
+    orthogonalize(right, rng=0)
+    better = triplets_of(task.pair, right, "jd", found.why, lambda V: left)
+    found.counts.operator_columns += columns
+    kept = ("counts", "verification", "text", "missing", "block_size", "ncv", "history", "norm")
+    better = replace(better, **{name: getattr(found, name) for name in kept}, stages=found.stages + 1)
+    better.stopped = "converged" if _settled(task, better) == task.k else "stagnated"
+    if found.s.min() ** 2 <= RESOLVED * FLOOR * task.unit * norm**2:
+        better.verification = Verification.UNDECIDED
+        better.text = "undecided: A^H A does not tell the smallest values from zero"
+    return better
 
 
 def _largest_eigenvalue(

@@ -104,6 +104,17 @@ class Pair:
 
         return self._hermitian(product, n, 2 * self.entries, needs_threads(self.forward))
 
+    def augmented_operator(self) -> Operator:
+        """Make [[0, A], [A^H, 0]], whose eigenvectors [u; v] of s have the accuracy of A."""
+        m, n = self.shape
+
+        def product(X: Array, out: Array) -> Array:
+            self.forward.apply(BlockVector(X[m:]), out=BlockVector(out[:m]))
+            self.adjoint.apply(BlockVector(X[:m]), out=BlockVector(out[m:]))
+            return out
+
+        return self._hermitian(product, m + n, 2 * self.entries, needs_threads(self.forward))
+
     def explicit_gram(self, matrix: Any) -> Operator | None:
         """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer.
 

@@ -65,6 +65,7 @@ def svds(
     shape: tuple[int, int] | None = None,
     dtype: Any = None,
     like: Any = None,
+    comm: Any = None,
 ) -> Any:
     """Compute the k largest or smallest singular values of a matrix, with their vectors.
 
@@ -124,6 +125,9 @@ def svds(
         Shape and element type of a function. It has no adjoint: give an `Operator` of it with
         ``is_hermitian = True`` if it is Hermitian, and a LinearOperator otherwise.
 
+    comm
+        Rows split over processes are not available, since products with A^H are not: an error says so.
+
     Returns
     -------
     u : array, shape (m, k)
@@ -163,8 +167,11 @@ def svds(
         dtype = caller.dtype if dtype is None else dtype
     A, start = natively(caller, A, v0)
     op = as_operator(A, shape=shape, dtype=dtype, device=device)
-    if op.layout is not None:
-        raise OptionError("A: has rows in several processes, over which svds is not available; give one A.")
+    if comm is not None or op.layout is not None:
+        raise OptionError(
+            "comm: products with the adjoint of a matrix whose rows are split over processes are not "
+            "available; leave comm out, and give the whole matrix, or eigsh the function A^H A."
+        )
     if not min(op.shape):
         raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; there are no singular values to compute.")
     given, single = op, op.dtype if op.dtype.char in DOUBLE and op.device == "cpu" else None

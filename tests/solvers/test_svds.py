@@ -159,6 +159,15 @@ def test_an_inertia_count_proves_that_no_small_value_is_missing() -> None:
     assert result.verification.is_decided
 
 
+def test_small_values_of_an_operator_are_corrected_without_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solvers.singular.methods.FEW_ROWS", 0)
+    values = np.r_[np.linspace(1, 2, 296), 1e-2, 1e-3, 1e-4, 1e-5]
+    A = with_values(values, 400)
+    result = svds(linear_operator(A), 3, which="SM", rng=0, return_info=True)
+    assert result.info["method"] == "jd"
+    check(A, result, "SM")
+
+
 def test_centring_gives_principal_components() -> None:
     A = abs(random_sparse(400, 90, 10))
     D = A.toarray() - A.toarray().mean(axis=0)
@@ -229,6 +238,7 @@ def test_the_same_seed_gives_the_same_bits_and_inputs_are_not_written() -> None:
         ({"return_singular_vectors": "v"}, OptionError, "return_singular_vectors"),
         ({"options": {"passes": 3}}, OptionError, "randomized"),
         ({"verify": "perhaps"}, OptionError, "verify"),
+        ({"comm": object()}, OptionError, "comm"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: Any, error: type[Exception], match: str) -> None:
