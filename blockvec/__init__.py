@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .operators.partition import Partition
     from .parallel import RowLayout
     from .precompile import precompiled
-    from .solvers import count_eigenvalues, eigsh, orthogonalize, plan
+    from .solvers import cg, count_eigenvalues, eigsh, gmres, minres, orthogonalize, plan, solve
     from .system.config import Options, option_context, options, set_default_options
 else:
     __getattr__, __dir__ = on_first_use(
@@ -69,7 +69,7 @@ else:
             "operators.partition": "Partition",
             "parallel": "RowLayout",
             "precompile": "precompiled",
-            "solvers": "count_eigenvalues eigsh orthogonalize plan",
+            "solvers": "cg count_eigenvalues eigsh gmres minres orthogonalize plan solve",
             "system.config": "Options option_context options set_default_options",
         },
     )
@@ -93,12 +93,15 @@ __all__ = [
     "__version__",
     "array_namespace",
     "as_operator",
+    "cg",
     "count_eigenvalues",
     "eigsh",
     "errors",
     "explain",
     "factorize",
+    "gmres",
     "inverse_factor",
+    "minres",
     "models",
     "open_matrix",
     "option_context",
@@ -111,6 +114,7 @@ __all__ = [
     "run_in_threads",
     "set_default_options",
     "single_threaded_blas",
+    "solve",
     "solvers",
     "start_copies",
     "start_copy",

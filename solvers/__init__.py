@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         block_gmres,
         block_minres,
     )
+    from .linear.front import cg, gmres, minres, solve
     from .orthogonalization import orthogonalize
     from .planning import Plan, plan
     from .problem import IterationState
@@ -42,6 +43,7 @@ else:
             "iterations.jd_options": "CorrectionProblem JacobiDavidsonOptions",
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
             "block_gmres block_minres",
+            "linear.front": "cg gmres minres solve",
             "orthogonalization": "orthogonalize",
             "problem": "IterationState",
             "replacement": "replace_eigsh",
@@ -68,10 +70,14 @@ __all__ = [
     "Plan",
     "block_gmres",
     "block_minres",
+    "cg",
     "count_eigenvalues",
     "eigsh",
+    "gmres",
     "memory_needed",
+    "minres",
     "orthogonalize",
     "plan",
     "replace_eigsh",
+    "solve",
 ]

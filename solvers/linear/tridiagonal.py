@@ -98,9 +98,10 @@ def closing(unit: float) -> RowFunction:
         gbar = s.sn * s.dbar - s.cs * alpha
         epsln, dbar = s.sn * length, -s.cs * length
         zero = SINGULAR * unit * norm
+        final = max(unit ** (2 / 3), SINGULAR * unit) * norm
         gamma = xp.sqrt(gbar**2 + length**2)
         # ||(A - sigma I) r|| = ||r|| (gbar^2 + dbar^2)^(1/2): if it vanishes, r cannot be reduced further.
-        singular = (xp.sqrt(gbar**2 + dbar**2) <= zero) | (gamma <= zero)
+        singular = (xp.sqrt(gbar**2 + dbar**2) <= final) | (gamma <= zero)
         active = s.active & ~singular
         inverse = inverse_where(xp, gamma, active)
         cs, sn = gbar * inverse, length * inverse
