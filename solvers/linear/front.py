@@ -21,7 +21,7 @@ from .block_cg import BlockCG
 from .calls import Systems
 from .gmres import block_gmres
 from .minres import block_minres
-from .systems import AGAIN, PROGRESS, Linear, finite
+from .systems import AGAIN, DOUBTFUL, PROGRESS, TRIAL, Linear, finite
 
 MOST_COLUMNS = 32  # of a block: small matrices would take longer than what wider blocks save
 NOT_HERMITIAN = 1e4  # eps: relative difference of u^H A w and w^H A u, above which `solve` takes GMRES
@@ -247,9 +247,11 @@ def minres(
         solved = systems.each(alone, sigma)
     else:
 
-        def solve_block(R: Any, tol: Any, left: int) -> Linear:
+        def solve_block(R: Any, tol: Any, left: int, *, is_trial: bool) -> Linear:
+            final = None if is_trial else DOUBTFUL * (float(np.finfo(R.dtype).eps) / 2) ** 0.5
             K = systems.preconditioner
-            return block_minres(systems.operator, R, shift=sigma, tol=tol, maxiter=left, preconditioner=K)
+            options: dict[str, Any] = {"shift": sigma, "preconditioner": K, "final": final}
+            return block_minres(systems.operator, R, tol=tol, maxiter=left, **options)
 
         solved = _corrected(systems, sigma, steps, solve_block)
     if show:
@@ -268,29 +270,38 @@ def _corrected(systems: Systems, sigma: Any, steps: int, solve: Callable[..., Li
     shift = operator.backend.xp.asarray(sigma) if np.ndim(sigma) else float(sigma)
     counts, iterations, reasons = np.zeros(3, int), np.zeros(systems.b, np.intp), ["maxiter"] * systems.b
     before, again, is_zero = np.full(systems.b, np.inf), 1.0, systems.is_zero
+    doubtful = tried = np.zeros(systems.b, bool)
+    kept = X
     while True:
         R = systems.B.copy() if is_zero else operator.apply(X, shift=shift).axpby(1, systems.B, -1)
         counts[:2] += (0, 0) if is_zero else (systems.b, 1)
         residuals = np.asarray(finite(to_host(R.norms())), np.float64)
-        for j in np.flatnonzero(residuals <= limits):
-            reasons[j] = "converged"
         left = np.array([reason == "maxiter" for reason in reasons])
-        stagnated = left & (residuals > PROGRESS * before)
+        stagnated = left & (residuals > limits) & (residuals > PROGRESS * before)
+        for j in np.flatnonzero(left & (residuals <= limits)):
+            reasons[j] = "converged"
         for j in np.flatnonzero(stagnated):
-            reasons[j] = "stagnated"
-        left &= ~stagnated
+            reasons[j] = "singular" if tried[j] else "stagnated"
+            if tried[j]:  # null vectors that rounding has added may have any length
+                X[:, j : j + 1], residuals[j] = kept[:, j : j + 1], before[j]
+        left &= (residuals > limits) & ~stagnated
         spent = int(iterations[left].max(initial=0))
         if not left.any() or spent >= steps:
             return systems.linear(residuals, iterations, reasons, counts)
-        tol = np.where(left, again * limits / np.where(residuals > 0, residuals, 1), np.inf)
-        solved = solve(R, np.minimum(tol, 2.0), steps - spent)
+        tol = np.where(left, again * limits / np.where(residuals > 0, residuals, 1), 2.0)
+        most, is_trial = steps - spent, bool(doubtful.any())
+        kept = X.copy() if is_trial else X
+        solved = solve(R, np.minimum(tol, 2.0), min(most, TRIAL) if is_trial else most, is_trial=is_trial)
         for j in np.flatnonzero(left):
-            if solved.reasons[j] in ("singular", "indefinite preconditioner"):
+            if solved.reasons[j] == "indefinite preconditioner":
                 reasons[j] = solved.reasons[j]
+        tried = doubtful
+        doubtful = left & np.array([reason == "singular" for reason in solved.reasons]) & (not is_trial)
         X.axpy(1, solved.X)
         iterations += np.where(left, solved.iterations, 0)
         counts += (solved.operator_columns, solved.block_applications, solved.preconditioner_columns)
-        before, again, is_zero = residuals, AGAIN, False
+        before = np.where(doubtful, np.inf, residuals)
+        again, is_zero = AGAIN, False
 
 
 @together
@@ -385,7 +396,7 @@ def gmres(
 
         return systems.finished(systems.each(solve), cycles, return_info=return_info)
 
-    def solve_block(R: Any, tol: Any, left: int) -> Linear:
+    def solve_block(R: Any, tol: Any, left: int, *, is_trial: bool) -> Linear:
         K = systems.preconditioner
         return block_gmres(systems.operator, R, tol=tol, maxiter=left, restart=width, preconditioner=K)
 

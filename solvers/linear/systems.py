@@ -34,6 +34,8 @@ from ..blocks import (
 SINGULAR = 1000.0  # u ||A - sigma I||: pivots below it are zero; rounding left up to 100 in tests
 EXHAUSTED = 10.0  # u ||A - sigma I||: shorter directions are zero, and the space is invariant
 INDEFINITE = 100.0  # u ||r|| ||K^-1 r||: a product r^H K^-1 r below minus that exceeds rounding errors
+DOUBTFUL = 10.0  # sqrt(u) ||A||: residuals r with a shorter A r / ||r|| may be null vectors; x diverges later
+TRIAL = 50  # steps from such a residual, which one of a system with a solution does not survive
 PROGRESS = 0.5  # ratio of true residuals after and before a run, above which a system has stagnated
 AGAIN = 0.1  # of the limit: goal of runs after the first one, whose recurrence has missed it
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from ..blocks import Array
-from .systems import AGAIN, EXHAUSTED, INDEFINITE, PROGRESS, SINGULAR, Reason, finite
+from .systems import AGAIN, DOUBTFUL, EXHAUSTED, INDEFINITE, PROGRESS, SINGULAR, TRIAL, Reason, finite
 
 Product: TypeAlias = Callable[[Array], Array]
 Outcome: TypeAlias = tuple[float, int, Reason]
@@ -86,29 +86,32 @@ def minimum_residuals(
     """
     axpy: Any = get_blas_funcs("axpy", (x,))
     unit = float(np.finfo(x.dtype).eps) / 2
-    final = max(unit ** (2 / 3), SINGULAR * unit)
-    steps, before, norm, is_singular = 0, math.inf, 0.0, False
+    steps, before, norm, hit, is_trial, kept = 0, math.inf, 0.0, False, False, x
     while True:
         r = b - product(x) if x.any() else b.copy()
         residual = _norm(r)
         if residual <= limit:
             return residual, steps, "converged"
+        if is_trial and residual > PROGRESS * before:
+            x[:] = kept  # null vectors that rounding has added may have any length
+            return before, steps, "singular"
         if steps >= maxiter:
             return residual, steps, "maxiter"
-        if is_singular and _norm(product(r)) <= math.sqrt(unit) * norm * residual:
-            return residual, steps, "singular"
-        if residual > PROGRESS * before:
+        if residual > PROGRESS * before and not hit:
             return residual, steps, "stagnated"
         goal, before = limit / residual * (1.0 if before == math.inf else AGAIN), residual
+        is_trial, kept = hit and not is_trial, x.copy()
         z = r if solve is None else solve(r)
         square = _dot(r, z)
         if square <= 0:
             return residual, steps, "indefinite preconditioner"
         beta = phi = math.sqrt(square)
         goal *= beta  # in the norm of K^-1, in which residuals decrease
-        beta_old, cs, sn, dbar, epsln = 0.0, -1.0, 0.0, 0.0, 0.0
+        final = SINGULAR * unit if is_trial else DOUBTFUL * math.sqrt(unit)
+        last = min(maxiter, steps + TRIAL) if is_trial else maxiter
+        beta_old, cs, sn, dbar, epsln, hit = 0.0, -1.0, 0.0, 0.0, 0.0, False
         u_old, u, w, w_old = np.zeros_like(r), r, np.zeros_like(r), np.zeros_like(r)
-        while steps < maxiter:
+        while steps < last:
             steps += 1
             v = z * (1 / beta)
             y = product(v)
@@ -126,8 +129,9 @@ def minimum_residuals(
             delta, gbar = cs * dbar + sn * alpha, sn * dbar - cs * alpha
             epsln_old, epsln, dbar = epsln, sn * beta, -cs * beta
             gamma = math.hypot(gbar, beta)
-            is_singular = math.hypot(gbar, dbar) <= final * norm or gamma <= SINGULAR * unit * norm
-            if is_singular:  # ||A r|| = ||r|| (gbar^2 + dbar^2)^(1/2): r can hardly be reduced further
+            # ||A r|| / ||r||: r may be a null vector, or belong to a small eigenvalue, which a trial tells.
+            if math.hypot(gbar, dbar) <= final * norm or gamma <= SINGULAR * unit * norm:
+                hit = True
                 break
             cs, sn = gbar / gamma, beta / gamma
             w_old *= -epsln_old / gamma
