@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .operators.partition import Partition
     from .parallel import RowLayout
     from .precompile import precompiled
-    from .solvers import cg, count_eigenvalues, eigsh, gmres, minres, orthogonalize, plan, solve
+    from .solvers import cg, count_eigenvalues, eigsh, gmres, lobpcg, minres, orthogonalize, plan, solve
     from .system.config import Options, option_context, options, set_default_options
 else:
     __getattr__, __dir__ = on_first_use(
@@ -69,7 +69,7 @@ else:
             "operators.partition": "Partition",
             "parallel": "RowLayout",
             "precompile": "precompiled",
-            "solvers": "cg count_eigenvalues eigsh gmres minres orthogonalize plan solve",
+            "solvers": "cg count_eigenvalues eigsh gmres lobpcg minres orthogonalize plan solve",
             "system.config": "Options option_context options set_default_options",
         },
     )
@@ -101,6 +101,7 @@ __all__ = [
     "factorize",
     "gmres",
     "inverse_factor",
+    "lobpcg",
     "minres",
     "models",
     "open_matrix",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         block_minres,
     )
     from .linear.front import cg, gmres, minres, solve
+    from .locally_optimal import lobpcg
     from .orthogonalization import orthogonalize
     from .planning import Plan, plan
     from .problem import IterationState
@@ -44,6 +45,7 @@ else:
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
             "block_gmres block_minres",
             "linear.front": "cg gmres minres solve",
+            "locally_optimal": "lobpcg",
             "orthogonalization": "orthogonalize",
             "problem": "IterationState",
             "replacement": "replace_eigsh",
@@ -74,6 +76,7 @@ __all__ = [
     "count_eigenvalues",
     "eigsh",
     "gmres",
+    "lobpcg",
     "memory_needed",
     "minres",
     "orthogonalize",
