@@ -102,7 +102,7 @@ def lobpcg(
     >>> X = np.random.default_rng(0).standard_normal((900, 4))
     >>> w, X = blockvec.lobpcg(A, X, largest=False, maxiter=200, tol=1e-8)
     >>> w.round(6).tolist()
-    [0.020523, 0.051201, 0.051201, 0.081879]
+    [0.020523, 0.051201, 0.051201, 0.08188]
     """
     kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(X)
     maxiter = ITERATIONS if maxiter is None else integer("maxiter", maxiter, 0)

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, RowLayout, as_operator, models, profile
 from blockvec.errors import BreakdownError, FormatError, OptionError, ShapeError
 from blockvec.parallel import communicator, recorded_traffic, share
-from solvers import EigenResult, NoConvergence, eigsh
+from solvers import EigenResult, NoConvergence, cg, eigsh, gmres, lobpcg, minres, solve
 from solvers.blocks import ColumnBlock
 from solvers.orthogonalization import orthogonalize
 from tests.contract.blocks import host
@@ -500,3 +500,32 @@ def a_checkpoint_that_does_not_fit_is_refused_on_all_processes(comm: Any, folder
     with pytest.raises(OptionError, match="rank 0: checkpoint: cannot write"):
         eigsh(A, 6, **{**options, "checkpoint": folder / "missing" / "file"})
     check(A, eigsh(A, 6, return_info=True, **options), comm, dense_values(A)[:6], 1e-8)
+
+
+@work
+def systems_of_split_rows_have_the_solutions_of_whole_ones(comm: Any, folder: Path) -> None:
+    A = models.model("laplace2d:n=15")
+    B = np.random.default_rng(4).standard_normal((A.shape[0], 5))
+    layout = RowLayout.equal(A.shape[0], communicator(comm))
+    rows, X = layout.rows, np.linalg.solve(A.toarray(), B)
+    inverse = (1 / A.diagonal())[rows][:, None]
+    for call, options in (
+        (cg, {}),
+        (cg, {"M": lambda R: R * inverse, "x0": B[rows]}),
+        (minres, {}),
+        (gmres, {"restart": 60}),
+        (solve, {}),
+    ):
+        found = call(A, B[rows], rtol=1e-10, comm=comm, return_info=True, **options)
+        assert found.converged
+        assert len(set(share(communicator(comm), found.residuals.tobytes()))) == 1
+        assert np.abs(host(found.X.gather()) - X).max() <= 1e-7
+    w, V = lobpcg(
+        as_operator(A, layout=layout),
+        BlockVector(B[rows], copy=True, layout=layout),
+        tol=1e-8,
+        maxiter=200,
+        largest=False,
+    )
+    assert np.abs(host(w) - dense_values(A)[:5]).max() <= 1e-9
+    assert V.gather().shape == B.shape

@@ -1,9 +1,11 @@
-"""SciPy's own tests of eigsh, unmodified and from the installed SciPy, with blockvec's eigsh in its place."""
+"""SciPy's own tests, unmodified and from the installed SciPy, with blockvec's functions in its place."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from tests.clients.own_tests import run_own_tests
 
@@ -26,3 +28,29 @@ def test_scipys_own_tests_of_eigsh_pass_except_for_the_known_deviations(tmp_path
     assert ours["solves"] >= counts["passed"] >= LEAST - len(DEVIATIONS), ours["output"]
     assert counts["skipped"] == 0
     assert {test for test, outcome in outcomes.items() if outcome == "failed"} == DEVIATIONS.keys()
+
+
+# Modules of SciPy's tests of linear systems and of lobpcg, the names that are replaced, the least number of
+# test cases that pass, and those that fail on purpose, with the reason.
+OTHERS = {
+    "_isolve.tests.test_iterative": ("cg minres gmres", 840, {}),
+    "_isolve.tests.test_minres": ("cg minres gmres", 7, {}),
+    "_eigen.lobpcg.tests.test_lobpcg": (
+        "lobpcg",
+        1530,
+        {"test_inplace_warning": "blockvec copies the caller's X, so it has no such warning"},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", OTHERS)
+def test_scipys_own_tests_of_systems_and_lobpcg_pass(module: str, tmp_path: Path) -> None:
+    names, least, deviations = OTHERS[module]
+    ours = run_own_tests(["--pyargs", f"scipy.sparse.linalg.{module}"], "blockvec", tmp_path, names)
+    outcomes = {test.rpartition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
+    counts = Counter(outcomes.values())
+    assert ours["solves"] > 0
+    assert counts["passed"] >= least, ours["output"]
+    failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
+    assert failed == deviations.keys(), ours["output"]
