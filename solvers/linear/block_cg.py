@@ -21,7 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Array, Block, RealArray, SystemOperator, padded_width, pick, small_matrix, to_host
+from ..blocks import (
+    Array,
+    Block,
+    RealArray,
+    SystemOperator,
+    padded_width,
+    pick,
+    side_by_side,
+    small_matrix,
+    to_host,
+)
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky
 from .sweeps import turn, update
@@ -72,12 +82,8 @@ class BlockCG:
         callback: Callable[[Block], object] | None = None,
     ) -> None:
         self.operator, self.B, self.X, self.limits = operator, B, X, limits
-        self.preconditioner, self.maxiter, self.shift, self.callback = (
-            preconditioner,
-            maxiter,
-            shift,
-            callback,
-        )
+        self.preconditioner, self.maxiter, self.shift = preconditioner, maxiter, shift
+        self.callback = callback
         self.others = [Shifted(sigma, X.copy(), limits) for sigma in others]
         self.unit = float(np.finfo(B.dtype).eps) / 2
         self.steps = self.applications = self.columns = self.preconditioned = 0
@@ -131,6 +137,7 @@ class BlockCG:
         Q, F = self._without(found, Q)
         X, active = pick(self.X, places), np.ones(len(places), bool)
         P = Q.copy() if self.preconditioner is None else self._precondition(Q)
+        both, P, Q = self._beside(P, Q)
         AP, size = P.like(), 1.0
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
         for other in self.others:
@@ -170,8 +177,14 @@ class BlockCG:
                 X, F, places, limits = pick(X, kept), F[:, kept], places[kept], limits[kept]
                 active = active[kept]
             if self.preconditioner is None:
-                P = turned(P, np.linalg.solve(D, rho.conj().T @ H @ U), Q)
+                beta = np.linalg.solve(D, rho.conj().T @ H @ U)
                 D = U.conj().T @ H @ U
+                if both is not None and P.shape == Q.shape:
+                    width = P.shape[1]
+                    C = np.vstack([within(beta, width, width), np.eye(width)])
+                    both.combine(small_matrix(C, both), out=P)
+                else:
+                    both, P, Q = self._beside(turned(P, beta, Q), Q)
             else:
                 Z = self._precondition(Q)
                 P = turned(P, -inverse @ to_host(AP.dot(Z))[:rank, : len(F)], Z)
@@ -179,6 +192,13 @@ class BlockCG:
             AP = AP if AP.shape == P.shape else P.like()
         self._scatter(X, places)
         return None
+
+    def _beside(self, P: Block, Q: Block) -> tuple[Block | None, Block, Block]:
+        """Copy P and Q to columns of one block, where a kernel of a GPU sets P = Q + P beta in one pass."""
+        if P.device == "cpu" or self.preconditioner is not None:
+            return None, P, Q
+        both = side_by_side(P, Q)
+        return both, both[:, : P.shape[1]], both[:, P.shape[1] :]
 
     def _others_are_left(self) -> bool:
         return any(other.active.any() for other in self.others)
@@ -229,9 +249,10 @@ class BlockCG:
         if not kept.all():
             least = factors * V[:, 0]
             x, y = (times(Z, least[:, None], 1) for Z in (P.copy(), AP.copy()))
-            curvature = float(hermitian(x.dot(y))[0, 0].real)
-            sizes = [float(to_host(z.norms())[0]) for z in (x, y)]
-            if curvature < -INDEFINITE * self.unit * sizes[0] * sizes[1]:
+            curvature, square = (float(hermitian(x.dot(z))[0, 0].real) for z in (y, x))
+            lengths, images = (np.asarray(to_host(block.norms()), np.float64) for block in (P, AP))
+            norm = (images / np.where(lengths > 0, lengths, 1)).max()  # a lower bound of that of A
+            if curvature < -INDEFINITE * self.unit * norm * square:
                 return None
         V = factors[:, None] * V[:, kept]
         return np.asarray((V / values[kept]) @ V.conj().T)
@@ -291,9 +312,14 @@ def hermitian(G: Array) -> Array:
 
 def padded(C: Array, block: Block, columns: int) -> Array:
     """Copy a small matrix to the type and device of a block, which it multiplies, with zeros around it."""
-    whole = np.zeros((block.shape[1], columns), C.dtype)
+    return small_matrix(within(C, block.shape[1], columns), block)
+
+
+def within(C: Array, rows: int, columns: int) -> Array:
+    """Put zeros around a small matrix."""
+    whole = np.zeros((rows, columns), C.dtype)
     whole[: C.shape[0], : C.shape[1]] = C
-    return small_matrix(whole, block)
+    return whole
 
 
 def turned(P: Block, beta: Array, Z: Block) -> Block:

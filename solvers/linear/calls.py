@@ -60,8 +60,7 @@ class Systems:
         kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(B) if like is None else ArrayKind.of(like)
         M = getattr(A, "psolve", None) if M is None else M
         is_block = isinstance(B, BlockVector)
-        A, M, B, x0 = natively(kind, A, M, B, x0 if isinstance(x0, str) else _array(x0))
-        B = _array(B)
+        A, M, B, x0 = natively(kind, A, M, _array(B), _array(x0))
         if B.ndim not in (1, 2):
             raise ShapeError(f"B has {B.ndim} dimensions; give an array of shape (n,) or (n, b).")
         if is_function(A):

@@ -58,8 +58,8 @@ def conjugate_gradients(
             q = product(p)
             curvature = _dot(p, q)
             if curvature <= 0:
-                is_noise = curvature >= -INDEFINITE * unit * _norm(p) * _norm(q)
-                return _norm(b - product(x)), steps, "stagnated" if is_noise else "indefinite"
+                noise = INDEFINITE * unit * _norm(product(b)) / _norm(b) * _dot(p, p)  # of ||A|| ||p||^2
+                return _norm(b - product(x)), steps, "stagnated" if curvature >= -noise else "indefinite"
             x = axpy(p, x, a=rho / curvature)
             r = axpy(q, r, a=-rho / curvature)
             rho_old, residual = rho, _norm(r)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from blockvec.models import model
 from solvers import ConvergenceWarning, JacobiPreconditioner, Linear
 from solvers.linear import calls
 from tests.contract.blocks import host
+from tests.pretended_gpu import pretended_gpu
 
 LAPLACE = model("laplace2d:n=30")
 N = LAPLACE.shape[0]
@@ -273,3 +275,21 @@ def test_systems_are_solved_on_every_device(device: str) -> None:
     assert residuals(LAPLACE, host(solved.X), B).max() <= 1.001e-8
     shifted = cg(A, B[:, :3], shifts=[0.0, -1.0], rtol=1e-8, return_info=True)
     assert shifted.converged
+
+
+def test_on_a_gpu_no_kernel_of_cupy_is_compiled(tmp_path: Path) -> None:
+    stored = LAPLACE.data, LAPLACE.indices.astype(np.int32), LAPLACE.indptr.astype(np.int32)
+    B = np.column_stack([drawn(18), drawn(2), drawn(1)[:, 0] * 0])
+    with blockvec.option_context(cache_dir=tmp_path), pretended_gpu(modules=()) as watched:
+        A = blockvec.as_operator(sp.csr_array(stored, shape=LAPLACE.shape), device="gpu")
+        for solved in (
+            cg(A, B, rtol=1e-8, return_info=True),
+            cg(A, B, M=A, rtol=1e-6, return_info=True),
+            minres(A, B[:, :4], rtol=1e-6, return_info=True),
+            gmres(A, B[:, :2], rtol=1e-4, restart=80, return_info=True),
+        ):
+            assert solved.converged
+        start = BlockVector(drawn(4)).to_device()
+        w, _ = blockvec.lobpcg(A, start, tol=1e-3, maxiter=200, largest=False)
+        assert np.allclose(w.get(), np.linalg.eigvalsh(LAPLACE.toarray())[:4], atol=1e-6)
+        assert dict(watched.compiled) == {}
