@@ -291,5 +291,5 @@ def test_on_a_gpu_no_kernel_of_cupy_is_compiled(tmp_path: Path) -> None:
             assert solved.converged
         start = BlockVector(drawn(4)).to_device()
         w, _ = blockvec.lobpcg(A, start, tol=1e-3, maxiter=200, largest=False)
-        assert np.allclose(w.get(), np.linalg.eigvalsh(LAPLACE.toarray())[:4], atol=1e-6)
+        assert np.allclose(w.get(), np.linalg.eigvalsh(LAPLACE.toarray())[:4], atol=1e-4)
         assert dict(watched.compiled) == {}
