@@ -14,8 +14,9 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 
 from .arguments import integer, natively
-from .blocks import Array, Block, RealArray, column_factors, pick, small_matrix, to_host
+from .blocks import Array, Block, ColumnBlock, RealArray, column_factors, pick, small_matrix, to_host
 from .orthogonalization import orthogonalize
+from .sizes import SHORT_ROWS
 
 ITERATIONS = 20  # the default of SciPy
 DENSE = 5  # rows per column, below which a dense problem is solved, as in SciPy
@@ -143,7 +144,8 @@ def lobpcg(
     for message in run.iterate(limit, maxiter, 2.0**restartControl):
         warnings.warn(message, UserWarning, stacklevel=2)
     values: Any = column_factors(run.theta, run.X)
-    vectors: Any = run.X if is_block else run.X.array
+    vectors: Any = BlockVector(run.X.array, copy=isinstance(run.X, ColumnBlock), layout=layout)
+    vectors = vectors if is_block else vectors.array
     if kind is not None and not is_block:
         values, vectors = kind.share(values), kind.share(vectors)
     histories = [run.thetas] * retLambdaHistory + [run.norms] * retResidualNormsHistory
@@ -164,13 +166,14 @@ class _Lobpcg:
         if self.A is None or self.A.shape != (self.n, self.n):
             raise ShapeError(f"A has shape {getattr(self.A, 'shape', None)} but X has {self.n} rows.")
         self.fixed = 0 if Y is None else Y.shape[1]
-        width = self.fixed + 3 * self.k
-        start = BlockVector(X.array, copy=True, dtype=dtype, layout=X.layout)
-        self.S = start.like(width)
+        # Ranges of columns of one block are passed over, which are contiguous in column-major ones.
+        is_short = X.device == "cpu" and self.n <= SHORT_ROWS
+        kind: Any = ColumnBlock.of if is_short else lambda block: block
+        self.X = kind(BlockVector(X.array, copy=True, dtype=dtype, layout=X.layout))
+        self.S = self.X.like(self.fixed + 3 * self.k)
         self.AS, self.BS = self.S.like(), self.S if self.B is None else self.S.like()
-        self.X = start
         if Y is not None:
-            self.S[:, : self.fixed] = BlockVector(Y, copy=True, dtype=dtype, layout=X.layout)
+            self.S[:, : self.fixed] = kind(BlockVector(Y, copy=True, dtype=dtype, layout=X.layout))
 
     @staticmethod
     def _operator(matrix: Any, X: BlockVector, dtype: Any) -> Any:
@@ -282,7 +285,7 @@ class _Lobpcg:
         self.X = self.S[:, begin : begin + k].copy()
         return theta, self._residuals(theta)[1]
 
-    def _part(self, buffer: BlockVector, begin: int, width: int) -> BlockVector:
+    def _part(self, buffer: Any, begin: int, width: int) -> Any:
         return buffer[:, begin : begin + width]
 
     def _orthonormal(self, begin: int, width: int, name: str) -> int:
