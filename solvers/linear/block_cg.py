@@ -212,9 +212,12 @@ class BlockCG:
             self.X[:, place : place + 1] = X[:, j : j + 1]
 
     def _weights(self, Q: Block, Z: Block, rank: int) -> Array | None:
-        """Compute D = Q^H K^-1 Q; None if it is not positive definite."""
+        """Compute D = Q^H K^-1 Q; None if that is not positive semidefinite to rounding."""
         D = hermitian(Q.dot(Z))[:rank, :rank]
-        return D if np.linalg.eigvalsh(D).min(initial=1.0) > 0 else None
+        lengths = np.sqrt(np.abs(np.diagonal(D).real))
+        factors = 1 / np.where(lengths > 0, lengths, 1.0)
+        least = np.linalg.eigvalsh(D * factors[:, None] * factors).min(initial=0)
+        return D if least >= -INDEFINITE * self.unit * rank else None
 
     def _conditioned(self, W: Block, H: Array, size: float) -> tuple[Block, Array, Array, Array]:
         """Return Q and rho with W = Q rho, and H = Q^H Q = root^H root, from the H of W = Q_old - AP alpha.

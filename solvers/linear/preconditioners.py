@@ -23,6 +23,9 @@ from blockvec.interchange import native
 
 from ..blocks import Array
 
+NULL = (
+    1e-13  # of the largest diagonal entry: eigenvalues of the coarsest level that are zero but for rounding
+)
 SMOOTHING = 2  # products of a smoother with the matrix of a level, as many as a symmetric Gauss-Seidel sweep
 LOWEST = 0.25  # share of the spectrum of D^-1 A below which smoothers leave errors to coarser levels
 POWER_STEPS = 15  # of the power method, for the largest eigenvalue of D^-1 A
@@ -188,7 +191,9 @@ class MultigridPreconditioner:
         matrix = sp.csr_matrix(_host_matrix("A", A))
         self.hierarchy = pyamg.smoothed_aggregation_solver(matrix, B=near_null, **options)
         self._levels = [_Level(level) for level in self.hierarchy.levels[:-1]]
-        self._coarse = np.linalg.pinv(self.hierarchy.levels[-1].A.toarray(), hermitian=True)
+        values, V = np.linalg.eigh(self.hierarchy.levels[-1].A.toarray())
+        kept = values > NULL * abs(matrix.diagonal()).max()
+        self._coarse = (V[:, kept] / values[kept]) @ V[:, kept].conj().T
 
     def __call__(self, X: Array) -> Array:
         """Apply a V-cycle to a block."""
