@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         block_gmres,
         block_minres,
     )
+    from .linear.front import cg, gmres, minres, solve
+    from .locally_optimal import lobpcg
     from .orthogonalization import orthogonalize
     from .planning import Plan, plan
     from .problem import IterationState
@@ -62,6 +64,8 @@ else:
             "iterations.jd_options": "CorrectionProblem JacobiDavidsonOptions",
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
             "block_gmres block_minres",
+            "linear.front": "cg gmres minres solve",
+            "locally_optimal": "lobpcg",
             "orthogonalization": "orthogonalize",
             "problem": "IterationState",
             "replacement": "replace replace_eigsh",
@@ -96,6 +100,7 @@ __all__ = [
     "TraceEstimate",
     "block_gmres",
     "block_minres",
+    "cg",
     "count_eigenvalues",
     "density_of_states",
     "double_moments",
@@ -104,12 +109,16 @@ __all__ = [
     "expm_multiply",
     "funm_multiply",
     "funm_multiply_krylov",
+    "gmres",
+    "lobpcg",
     "logdet",
     "memory_needed",
+    "minres",
     "orthogonalize",
     "plan",
     "replace",
     "replace_eigsh",
+    "solve",
     "spectral_bounds",
     "svds",
     "trace",

@@ -290,7 +290,7 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
             raise OptionError(f"preconditioner: got {value!r}; give a matrix, an operator or a function.")
 
         def applied(R: BlockVector) -> BlockVector:
-            return BlockVector(value(R.array), copy=True, dtype=op.dtype, layout=op.layout)
+            return BlockVector(value(R.array), copy=True, dtype=R.dtype, layout=op.layout)
 
         return following(applied, update)
     on_device = isinstance(value, blockvec.Operator) or type(value).__module__.startswith("cupy")

@@ -14,12 +14,15 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import scipy.sparse.linalg
 from scipy.sparse.linalg import eigsh as scipy_eigsh
-from scipy.sparse.linalg import svds as scipy_svds
 
 from blockvec.errors import OptionError
 
 from .eigsh import eigsh
+from .functions.expm import expm_multiply
+from .linear.front import cg, gmres, minres
+from .locally_optimal import lobpcg
 from .singular.triplets import svds
 
 SCIPY_ARGUMENTS = signature(scipy_eigsh).parameters.keys()
@@ -103,20 +106,42 @@ def _check_as_scipy(
         raise ValueError("`return_singular_vectors` must be in (True, False, 'u', 'vh').")
 
 
+def _or_theirs(own: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function that leaves to another one what blockvec does not take: objects, pydata's matrices."""
+
+    @wraps(own)
+    def call(A: Any, *args: Any, **options: Any) -> Any:
+        kind = getattr(getattr(A, "dtype", None), "kind", "f")
+        is_known = kind in "biufc" and type(A).__module__.partition(".")[0] != "sparse"
+        return (own if is_known else theirs)(A, *args, **options)
+
+    return call
+
+
 # What replaces the functions of a library: by name, in SciPy's case what also follows SciPy's conventions.
-SCIPY: Mapping[str, Callable[..., Any]] = {"eigsh": eigsh_in_scipy_order, "svds": svds_in_scipy_order}
-OWN: Mapping[str, Callable[..., Any]] = {"eigsh": eigsh, "svds": svds}
-THEIRS: Mapping[str, Callable[..., Any]] = {"eigsh": scipy_eigsh, "svds": scipy_svds}
+OWN: Mapping[str, Callable[..., Any]] = {
+    **{"eigsh": eigsh, "svds": svds, "lobpcg": lobpcg, "expm_multiply": expm_multiply},
+    **{"cg": cg, "minres": minres, "gmres": gmres},
+}
+THEIRS: Mapping[str, Callable[..., Any]] = {name: getattr(scipy.sparse.linalg, name) for name in OWN}
+SCIPY: Mapping[str, Callable[..., Any]] = {
+    **{name: _or_theirs(own, THEIRS[name]) for name, own in OWN.items()},
+    **{"eigsh": eigsh_in_scipy_order, "svds": svds_in_scipy_order},
+}
 # The modules of a library that have a function's name, first the public one.
+_LINALG = "scipy.sparse.linalg"
+_EIGEN, _ISOLVE = f"{_LINALG}._eigen", f"{_LINALG}._isolve"
 LIBRARIES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "scipy.sparse.linalg": {
-        "eigsh": ("scipy.sparse.linalg", "scipy.sparse.linalg._eigen", "scipy.sparse.linalg._eigen.arpack"),
-        "svds": ("scipy.sparse.linalg", "scipy.sparse.linalg._eigen"),
+    _LINALG: {
+        "eigsh": (_LINALG, _EIGEN, f"{_EIGEN}.arpack"),
+        "svds": (_LINALG, _EIGEN),
+        "lobpcg": (_LINALG, _EIGEN, f"{_EIGEN}.lobpcg"),
+        "expm_multiply": (_LINALG,),
+        **dict.fromkeys(("cg", "minres", "gmres"), (_LINALG, _ISOLVE)),
     },
-    "cupyx.scipy.sparse.linalg": {
-        "eigsh": ("cupyx.scipy.sparse.linalg",),
-        "svds": ("cupyx.scipy.sparse.linalg",),
-    },
+    f"cupyx.{_LINALG}": dict.fromkeys(
+        ("eigsh", "svds", "lobpcg", "cg", "minres", "gmres"), (f"cupyx.{_LINALG}",)
+    ),
 }
 
 
@@ -131,7 +156,8 @@ def replace(*libraries: str, modules: tuple[str | ModuleType, ...] = ()) -> Iter
     Parameters
     ----------
     *libraries : {"scipy.sparse.linalg", "cupyx.scipy.sparse.linalg"}
-        Public modules, whose `eigsh` and `svds` are replaced.
+        Public modules, whose `eigsh`, `svds`, `lobpcg`, `cg`, `minres`, `gmres`, and SciPy's `expm_multiply`,
+        are replaced.
     modules : tuple of str or module
         Further modules in which these names are replaced: those that were imported before the context and
         contain ``from scipy.sparse.linalg import svds``.
