@@ -265,11 +265,11 @@ def spacing(*matrices: Any) -> float:
 def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:
     """Convert to a real number and check it."""
     try:
-        number = math.nan if isinstance(value, str | bytes) else float(value)
+        if isinstance(value, str):
+            raise TypeError
+        number = float(value)
     except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number):
-        raise OptionError(f"{name}: got {value!r}; give a real number.")
+        raise OptionError(f"{name}: got {value!r}; give a real number.") from None
     if not accepts(number):
         raise OptionError(f"{name}: got {value!r}; give {wanted}.")
     return number

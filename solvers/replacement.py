@@ -118,6 +118,18 @@ def _or_theirs(own: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[
     return call
 
 
+def _of_vectors(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a solver of linear systems that returns a vector for one column, as SciPy's do."""
+
+    @wraps(own)
+    def call(A: Any, B: Any, *args: Any, **options: Any) -> Any:
+        X, info = own(A, B, *args, **options)
+        return (X.ravel() if getattr(B, "ndim", 1) == 2 and X.shape[1] == 1 else X), info
+
+    return call
+
+
+SYSTEMS = "cg", "minres", "gmres"
 # What replaces the functions of a library: by name, in SciPy's case what also follows SciPy's conventions.
 OWN: Mapping[str, Callable[..., Any]] = {
     **{"eigsh": eigsh, "svds": svds, "lobpcg": lobpcg, "expm_multiply": expm_multiply},
@@ -126,6 +138,7 @@ OWN: Mapping[str, Callable[..., Any]] = {
 THEIRS: Mapping[str, Callable[..., Any]] = {name: getattr(scipy.sparse.linalg, name) for name in OWN}
 SCIPY: Mapping[str, Callable[..., Any]] = {
     **{name: _or_theirs(own, THEIRS[name]) for name, own in OWN.items()},
+    **{name: _or_theirs(_of_vectors(OWN[name]), THEIRS[name]) for name in SYSTEMS},
     **{"eigsh": eigsh_in_scipy_order, "svds": svds_in_scipy_order},
 }
 # The modules of a library that have a function's name, first the public one.
@@ -137,7 +150,7 @@ LIBRARIES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "svds": (_LINALG, _EIGEN),
         "lobpcg": (_LINALG, _EIGEN, f"{_EIGEN}.lobpcg"),
         "expm_multiply": (_LINALG,),
-        **dict.fromkeys(("cg", "minres", "gmres"), (_LINALG, _ISOLVE)),
+        **dict.fromkeys(SYSTEMS, (_LINALG, _ISOLVE)),
     },
     f"cupyx.{_LINALG}": dict.fromkeys(
         ("eigsh", "svds", "lobpcg", "cg", "minres", "gmres"), (f"cupyx.{_LINALG}",)

@@ -10,13 +10,13 @@ import scipy.sparse as sp
 
 from blockvec import Factorization, as_operator, factorize
 from blockvec.models import model
-from solvers import EigenResult, eigsh, sizes
+from solvers import EigenResult, eigsh
 from solvers.factorization import inertia
 from solvers.factorization.inertia import proof
 from solvers.factorization.work import FactorWork
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import Problem
-from solvers.stages import shift_invert
+from solvers.stages import drivers, shift_invert
 
 
 def random_graph(n: int) -> Any:
@@ -67,7 +67,7 @@ def test_rows_without_others_and_parts_without_paths_are_counted() -> None:
 def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
     sign: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizes, "outpaced", lambda *_: lambda calls, expected: calls > 500)
+    monkeypatch.setattr(drivers, "outpaced", lambda *_: lambda calls, expected: calls > 500)
     rng = np.random.default_rng(0)
     values = sign * np.concatenate([np.linspace(2, 40, 40) ** 1.5, rng.uniform(0, 1, 12_000)])
     k, which = 70, "LA" if sign > 0 else "SA"
@@ -134,5 +134,5 @@ def test_copies_are_searched_for_where_the_inertia_proves_nothing(
     assert result.info["method"] == "shift-invert"
     assert result.info["verification_columns"] > 0
     assert result.info["missing"] == 0
-    assert result.info["verification"].startswith("proved" if missing else "passed")
+    assert result.info["verification"].startswith("proved")
     assert np.allclose(result.eigenvalues[::2], result.eigenvalues[1::2], rtol=1e-10, atol=0)
