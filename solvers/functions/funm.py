@@ -29,7 +29,7 @@ from ..iterations.spectrum import Recurrences
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds, bounds_of
-from .coefficients import MOST_DEGREE, Series, evaluated, interpolation
+from .coefficients import MOST_DEGREE, Series, evaluated, hidden, interpolation
 from .operands import operands
 from .polynomial import Polynomials
 
@@ -185,6 +185,10 @@ def _by_lanczos(
         ) / (largest or 1.0)
         if all(len(vector) < steps for vector in vectors):  # A maps the spaces into themselves
             error = min(error, tol)
+        elif error <= tol and steps < 2 * X.n_global:
+            nodes = np.concatenate([scipy.linalg.eigvalsh_tridiagonal(*part) for part in run.projected()])
+            unseen = hidden(f, np.clip(nodes, *domain))
+            error = unseen / max(unseen, largest) if unseen else error
         if error <= tol or steps >= MOST_STEPS:
             break
         before, steps = vectors, min(max(math.ceil(BETWEEN_LOOKS * steps), steps + 1), MOST_STEPS)

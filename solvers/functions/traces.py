@@ -34,7 +34,7 @@ from ..orthogonalization import orthogonalize
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds
-from .coefficients import evaluated, interpolation
+from .coefficients import evaluated, hidden, interpolation
 from .polynomial import Polynomials
 from .vectors import generator_for, hermitian_matrix, random_signs, unit_vectors
 
@@ -383,6 +383,8 @@ class Sampler:
         while True:
             run.extend(self._steps)
             found = _quadratures(run.projected(), self._f, squares)
+            if self._steps < self._n and (unseen := hidden(self._f, found.theta)):
+                found = found._replace(doubts=squares * unseen / self._steps)  # a node has about this weight
             value, doubt = found.values.mean(), found.doubts.mean()
             if are_all:
                 value, doubt = len(squares) * value, len(squares) * doubt

@@ -400,3 +400,15 @@ def test_bounds_of_operators_are_estimates() -> None:
         spectral_bounds(lambda X: A @ X, shape=(50, 50), method="gershgorin")
     with pytest.raises(OptionError, match="not Hermitian"):
         spectral_bounds(np.triu(np.ones((9, 9))))
+
+
+@pytest.mark.parametrize("width", [1e-2, 1e-4])
+@pytest.mark.parametrize("level", [0.0, 1.0])
+def test_functions_with_a_narrow_peak_are_not_taken_for_constants(width: float, level: float) -> None:
+    values = np.linspace(-1, 1, 60)
+    b = np.random.default_rng(0).standard_normal(60)
+
+    def peak(x: Any) -> Any:
+        return level + np.exp(-(((x - values[40]) / width) ** 2))
+
+    assert_near(funm_multiply(peak, np.diag(values), b), peak(values) * b, 1e-9)

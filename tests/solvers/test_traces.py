@@ -193,3 +193,14 @@ def test_large_matrices_are_not_factorised() -> None:
         logdet(models.model("graphene:nx=40,ny=40"), method="quadrature")
     with pytest.raises(OptionError, match="'factors' needs an explicit matrix"):
         logdet(lambda X: X, shape=(10_000, 10_000), method="factors")
+
+
+def test_a_window_that_no_node_is_in_is_no_trace_of_zero() -> None:
+    values = np.linspace(-1, 1, 2000)
+
+    def window(x: Any) -> Any:
+        return (np.abs(x - 0.3) < 0.005) * 1.0
+
+    found = trace(window, sp.diags_array(values).tocsr(), 0.5, vectors=8, rng=0)
+    assert found.error > 0
+    assert abs(found.value - window(values).sum()) < 4 * found.error
