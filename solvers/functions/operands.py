@@ -153,7 +153,7 @@ def _only_part(A: Any) -> tuple[complex, Any] | None:
     is_sparse = hasattr(A, "tocsr")
     A = A.tocsr() if is_sparse and not hasattr(A, "indptr") else A
     values = A.data if is_sparse else A
-    for factor, absent, present in ((1, values.imag, values.real), (1j, values.real, values.imag)):
+    for factor, absent, present in ((1 + 0j, values.imag, values.real), (1j, values.real, values.imag)):
         if not absent.any():
             real = present.copy()
             return factor, type(A)((real, A.indices, A.indptr), shape=A.shape) if is_sparse else real
