@@ -104,7 +104,7 @@ def _logdet(
     op, factor, entries = matrix.operator, matrix.factor.real, matrix.entries
     why = None if method == "quadrature" or op.shape[0] == 0 else "factors were asked for"
     if method == "auto":
-        why = None if count is not None else _reason(op, entries)
+        why = None if count is not None or op.shape[0] == 0 else _reason(op, entries)
     elif why is not None and (op.layout is not None or not (is_explicit(entries) or fits_dense(op))):
         raise OptionError(
             "method: 'factors' needs an explicit matrix in one process; give one, or use 'quadrature'."

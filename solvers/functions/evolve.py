@@ -24,7 +24,7 @@ from ..runtime.processes import processes_of, together
 from ..runtime.progress import counted_bar
 from .bounds import SpectralBounds
 from .exponential import Exponential, bounds_for
-from .operands import Operands, operands
+from .operands import Operands, operands, with_real_factor
 
 ROUNDING = 8.0  # in units of eps of the time: steps that differ by less have the same coefficients
 MOST_STEPS = 16  # of different lengths, whose coefficients are looked for
@@ -104,9 +104,8 @@ def evolve(
     if wanted.ndim != 1 or not np.isfinite(wanted).all():
         raise OptionError("times: holds NaN or Inf, or is no sequence of numbers; give finite ones.")
     given = operands(H, psi0, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
+    given = given._replace(A=with_real_factor(given.A, "H"))
     op = given.A.operator
-    if np.imag(given.A.factor):
-        raise OptionError("H is not Hermitian: its eigenvalues are imaginary; give H without the factor -i.")
     if op.shape[0] and not op.is_hermitian:
         op.check_hermitian(name="H")
     steps = np.diff(wanted, prepend=0.0)

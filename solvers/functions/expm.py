@@ -170,7 +170,7 @@ def described(exponential: Exponential) -> dict[str, Any]:
 def _delivered(given: Operands, blocks: list[BlockVector], *, is_one: bool) -> Any:
     """Return results in the kind, shape and type of a call."""
     kinds = given.A.operator.dtype.kind, given.B.dtype.kind
-    is_real = kinds == ("f", "f") and not np.imag(given.A.factor)
+    is_real = kinds == ("f", "f") and not np.iscomplexobj(given.A.factor)  # of the type of A, as in SciPy
     for k, block in enumerate(blocks):
         if is_real and block.dtype.kind == "c":  # of a skew-symmetric matrix
             blocks[k] = BlockVector(block.array.real, copy=True, layout=block.layout)

@@ -14,7 +14,7 @@ from blockvec.errors import OptionError
 from ..blocks import to_host
 from .bounds import FEW_STEPS, SpectralBounds, estimated, gershgorin
 from .coefficients import Series, exponential
-from .operands import Matrix, phase_of
+from .operands import Matrix, check_finite, phase_of
 from .polynomial import Polynomials
 
 # Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
@@ -119,7 +119,11 @@ class Exponential:
             If results are beyond the range of their type.
         """
         blocks, weights = self.unscaled(times, X)
-        return [scaled(block, weight) for block, weight in zip(blocks, weights, strict=True)]
+        results = [scaled(block, weight) for block, weight in zip(blocks, weights, strict=True)]
+        for result, weight in zip(results, weights, strict=True):
+            if weight.real > math.log(np.finfo(result.dtype).max) / 2:  # B may be large, too
+                check_finite(result)
+        return results
 
 
 def scaled(block: BlockVector, weight: complex) -> BlockVector:

@@ -21,7 +21,6 @@ import numpy as np
 import scipy.linalg
 
 from blockvec import BlockVector, Operator
-from blockvec.errors import OptionError
 
 from ..arguments import ends, real
 from ..blocks import RealArray, column_factors, in_precision, to_host
@@ -29,9 +28,10 @@ from ..iterations.spectrum import Recurrences
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds, bounds_of
-from .coefficients import MOST_DEGREE, Series, evaluated, interpolation
-from .operands import operands
+from .coefficients import MOST_DEGREE, Series, evaluated, hidden, interpolation
+from .operands import operands, with_real_factor
 from .polynomial import Polynomials
+from .traces import checked
 
 FIRST_STEPS = 24  # of Lanczos before the first look
 BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks: the error of one is seen at the next
@@ -105,11 +105,10 @@ def funm_multiply(
     first, last = domain
     low, high = ends((-math.inf if first is None else first, math.inf if last is None else last))
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    op, X = given.A.operator, given.B
-    if given.A.factor != 1:
-        if np.imag(given.A.factor):
-            raise OptionError("A is not Hermitian: its eigenvalues are imaginary; give the Hermitian matrix.")
-        op = op.affine(given.A.factor.real, 0)
+    given = given._replace(A=with_real_factor(given.A))
+    op, X, factor = given.A.operator, given.B, complex(given.A.factor).real
+    if factor != 1:
+        f, (low, high) = checked(f, factor, (low, high)), sorted((low / factor, high / factor))
     if not op.is_hermitian:
         op.check_hermitian()
     info: dict[str, Any] = {"method": "none", "degree": 0, "products": 0, "columns": 0, "error_bound": 0.0}
@@ -117,7 +116,7 @@ def funm_multiply(
         result = X.copy()
     else:
         unit = float(np.finfo(X.dtype).eps) / 2
-        bounds = bounds_of(op, given.A.entries if given.A.factor == 1 else None).clipped(low, high)
+        bounds = bounds_of(op, given.A.entries).clipped(low, high)
         found = _by_chebyshev(f, op, bounds, X, max(tol, unit) / 2, (low, high))
         result, info = found or _by_lanczos(f, op, X, max(tol, LEAST_TOL * unit), (low, high))
     results = given.rows([result])[0]
@@ -185,6 +184,10 @@ def _by_lanczos(
         ) / (largest or 1.0)
         if all(len(vector) < steps for vector in vectors):  # A maps the spaces into themselves
             error = min(error, tol)
+        elif error <= tol and steps < 2 * X.n_global:
+            nodes = np.concatenate([scipy.linalg.eigvalsh_tridiagonal(*part) for part in run.projected()])
+            unseen = hidden(f, np.clip(nodes, *domain))
+            error = unseen / max(unseen, largest) if unseen else error
         if error <= tol or steps >= MOST_STEPS:
             break
         before, steps = vectors, min(max(math.ceil(BETWEEN_LOOKS * steps), steps + 1), MOST_STEPS)

@@ -60,11 +60,16 @@ def matrix_of(
     factor: complex = 1
     while True:
         if isinstance(A, Operator) and hasattr(A, "scalar") and hasattr(A, "operator"):
-            factor, A = factor * A.scalar, A.operator
+            inner, scalar = A.operator, A.scalar
         elif type(A).__name__ == "_ScaledLinearOperator":
-            factor, A = factor * A.args[1], A.args[0]
+            inner, scalar = A.args
         else:
             break
+        if scalar == 0:  # zeros are a matrix like others, and no factor to divide by
+            break
+        factor, A = factor * scalar, inner
+    if not np.isfinite(factor):
+        raise OptionError(f"A: is {factor} times an operator; give a finite factor.")
     if caller is not None and is_function(A):
         device, dtype = device or caller.device, dtype or caller.dtype
     (A,) = natively(caller, A)
@@ -74,6 +79,9 @@ def matrix_of(
         if part is not None:
             factor, A = factor * part[0], part[1]
             entries = A
+    if comm is None and (exponent := _exponent_of(entries)):
+        factor, A = factor * math.ldexp(1.0, exponent), entries * math.ldexp(1.0, -exponent)
+        entries = A
     extents = getattr(A, "shape", shape)
     if extents is not None and (len(extents) != 2 or (comm is None and extents[0] != extents[1])):
         raise ShapeError(f"A has shape {tuple(extents)}; a function of a matrix needs a square one.")
@@ -86,6 +94,27 @@ def matrix_of(
     if operator.layout is not None:
         entries = None
     return Matrix(factor, operator, entries, A)
+
+
+def with_real_factor(matrix: Matrix, name: str = "A") -> Matrix:
+    """Multiply an imaginary factor into a matrix, which may then be Hermitian, as sigma_y is.
+
+    Raises
+    ------
+    OptionError
+        If the matrix is an imaginary multiple of a Hermitian one.
+    """
+    if not np.imag(matrix.factor):
+        return matrix._replace(factor=complex(matrix.factor).real)
+    op, entries = matrix.operator, matrix.entries
+    if op.is_hermitian or (op.shape[0] and phase_of(op) == 1):
+        raise OptionError(
+            f"{name} is not Hermitian: its eigenvalues are imaginary; give {name} without the factor i."
+        )
+    if entries is None:
+        return matrix._replace(factor=1.0, operator=op * matrix.factor)
+    entries = entries * matrix.factor
+    return matrix._replace(factor=1.0, operator=as_operator(entries, device=op.device), entries=entries)
 
 
 def operator_of(A: Any, **options: Any) -> Operator:
@@ -109,12 +138,22 @@ def fixed(A: Operator, alpha: complex, shift: complex) -> Operator:
     return as_operator(alpha * matrix)
 
 
+def _exponent_of(entries: Any) -> int:
+    """Return the exponent of the largest entry on the host if its powers are out of range, otherwise 0."""
+    values = getattr(entries, "data", None) if sp.issparse(entries) else entries
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fc" or not values.size:
+        return 0
+    largest = float(np.abs(values).max())
+    is_far = math.isfinite(largest) and not is_ordinary(largest, values.dtype)
+    return max(min(math.frexp(largest)[1], 1000), -1000) if is_far else 0
+
+
 def _only_part(A: Any) -> tuple[complex, Any] | None:
     """Return the factor and the real matrix of a complex one whose entries are all real or all imaginary."""
     is_sparse = hasattr(A, "tocsr")
     A = A.tocsr() if is_sparse and not hasattr(A, "indptr") else A
     values = A.data if is_sparse else A
-    for factor, absent, present in ((1, values.imag, values.real), (1j, values.real, values.imag)):
+    for factor, absent, present in ((1 + 0j, values.imag, values.real), (1j, values.real, values.imag)):
         if not absent.any():
             real = present.copy()
             return factor, type(A)((real, A.indices, A.indptr), shape=A.shape) if is_sparse else real
@@ -166,7 +205,9 @@ def operands(
     def rows_of(results: list[BlockVector]) -> list[Any]:
         for result in results:
             if exponent:
-                result.scale(math.ldexp(1.0, exponent))
+                for part in (exponent // 2, exponent - exponent // 2):
+                    result.scale(math.ldexp(1.0, part))
+                check_finite(result)
         if op.layout is not None:
             return [delivered(result.array, op.layout) for result in results]
         return [result.array[:, 0] if is_vector else result.array for result in results]
@@ -205,6 +246,17 @@ def _in_range(block: BlockVector) -> int:
     for part in (exponent // 2, exponent - exponent // 2):
         block.scale(math.ldexp(1.0, -part))
     return exponent
+
+
+def check_finite(result: BlockVector) -> None:
+    """Raise if numbers of a result are beyond the range of their type.
+
+    Raises
+    ------
+    OptionError
+    """
+    if not bool(array_namespace(result.array).isfinite(result.array).all()):
+        raise OptionError("the result overflows; give a smaller B, or a smaller multiple of A.")
 
 
 def phase_of(A: Operator) -> complex | None:

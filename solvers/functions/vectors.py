@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from blockvec import BlockVector, Operator, array_namespace
-from blockvec.errors import BreakdownError, OptionError
+from blockvec.errors import BreakdownError
 from blockvec.interchange import ArrayKind
 
 from ..arguments import generator
 from ..blocks import empty_block
 from ..runtime.processes import same_generator
 from .bounds import SpectralBounds
-from .operands import Matrix, matrix_of
+from .operands import Matrix, matrix_of, with_real_factor
 from .polynomial import WIDER
 
 
@@ -29,13 +29,10 @@ def hermitian_matrix(A: Any, *, name: str = "A", like: Any, **options: Any) -> M
         For a matrix that is not Hermitian.
     """
     caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
-    matrix = matrix_of(A, caller=caller, **options)
-    factor = complex(matrix.factor)
-    if factor.imag:
-        raise OptionError(f"{name} is not Hermitian: its eigenvalues are imaginary; give a Hermitian matrix.")
+    matrix = with_real_factor(matrix_of(A, caller=caller, **options), name)
     if matrix.operator.shape[0]:
         matrix.operator.check_hermitian(name=name)
-    return matrix._replace(factor=factor)
+    return matrix
 
 
 def widening(bounds: SpectralBounds) -> Iterator[SpectralBounds]:
