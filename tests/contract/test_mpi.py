@@ -22,6 +22,7 @@ FEW = (
     "broken_files_are_refused_as_by_one_process",
     "the_exception_of_one_process_is_that_of_all",
     "every_method_finds_the_values_of_the_matrix",
+    "systems_of_split_rows_have_the_solutions_of_whole_ones",
     "a_checkpoint_that_does_not_fit_is_refused_on_all_processes",
     "limits_and_callbacks_stop_all_processes",
     "different_arguments_are_refused_on_all_processes",
