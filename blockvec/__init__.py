@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .parallel import RowLayout
     from .precompile import precompiled
     from .solvers import (
+        cg,
         count_eigenvalues,
         density_of_states,
         double_moments,
@@ -55,10 +56,16 @@ if TYPE_CHECKING:
         expm_multiply,
         funm_multiply,
         funm_multiply_krylov,
+        gmres,
+        lobpcg,
         logdet,
+        minres,
         orthogonalize,
         plan,
+        replace,
+        solve,
         spectral_bounds,
+        svds,
         trace,
     )
     from .system.config import Options, option_context, options, set_default_options
@@ -83,8 +90,9 @@ else:
             "operators.partition": "Partition",
             "parallel": "RowLayout",
             "precompile": "precompiled",
-            "solvers": "count_eigenvalues density_of_states double_moments eigsh evolve expm_multiply "
-            "funm_multiply funm_multiply_krylov logdet orthogonalize plan spectral_bounds trace",
+            "solvers": "cg count_eigenvalues density_of_states double_moments eigsh evolve expm_multiply "
+            "funm_multiply funm_multiply_krylov gmres lobpcg logdet minres orthogonalize plan "
+            "replace solve spectral_bounds svds trace",
             "system.config": "Options option_context options set_default_options",
         },
     )
@@ -108,6 +116,7 @@ __all__ = [
     "__version__",
     "array_namespace",
     "as_operator",
+    "cg",
     "count_eigenvalues",
     "density_of_states",
     "double_moments",
@@ -119,8 +128,11 @@ __all__ = [
     "factorize",
     "funm_multiply",
     "funm_multiply_krylov",
+    "gmres",
     "inverse_factor",
+    "lobpcg",
     "logdet",
+    "minres",
     "models",
     "open_matrix",
     "option_context",
@@ -130,12 +142,15 @@ __all__ = [
     "precompiled",
     "profile",
     "read_matrix",
+    "replace",
     "run_in_threads",
     "set_default_options",
     "single_threaded_blas",
+    "solve",
     "solvers",
     "spectral_bounds",
     "start_copies",
     "start_copy",
+    "svds",
     "trace",
 ]

@@ -37,11 +37,15 @@ if TYPE_CHECKING:
         block_gmres,
         block_minres,
     )
+    from .linear.front import cg, gmres, minres, solve
+    from .locally_optimal import lobpcg
     from .orthogonalization import orthogonalize
     from .planning import Plan, plan
     from .problem import IterationState
-    from .replacement import replace_eigsh
+    from .replacement import replace, replace_eigsh
     from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
+    from .singular.result import SvdResult
+    from .singular.triplets import svds
     from .sizes import memory_needed
 else:
     __getattr__, __dir__ = on_first_use(
@@ -60,11 +64,15 @@ else:
             "iterations.jd_options": "CorrectionProblem JacobiDavidsonOptions",
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
             "block_gmres block_minres",
+            "linear.front": "cg gmres minres solve",
+            "locally_optimal": "lobpcg",
             "orthogonalization": "orthogonalize",
             "problem": "IterationState",
-            "replacement": "replace_eigsh",
+            "replacement": "replace replace_eigsh",
             "result": "ConvergenceWarning EigenResult Interrupted NoConvergence",
             "planning": "Plan plan",
+            "singular.result": "SvdResult",
+            "singular.triplets": "svds",
             "sizes": "memory_needed",
         },
     )
@@ -88,9 +96,11 @@ __all__ = [
     "NoConvergence",
     "Plan",
     "SpectralBounds",
+    "SvdResult",
     "TraceEstimate",
     "block_gmres",
     "block_minres",
+    "cg",
     "count_eigenvalues",
     "density_of_states",
     "double_moments",
@@ -99,11 +109,17 @@ __all__ = [
     "expm_multiply",
     "funm_multiply",
     "funm_multiply_krylov",
+    "gmres",
+    "lobpcg",
     "logdet",
     "memory_needed",
+    "minres",
     "orthogonalize",
     "plan",
+    "replace",
     "replace_eigsh",
+    "solve",
     "spectral_bounds",
+    "svds",
     "trace",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import blockvec
-from blockvec import BlockVector, array_namespace, as_operator
+from blockvec import BlockVector, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, in_element_type, is_function, native
 from blockvec.parallel import Communicator
@@ -271,11 +271,11 @@ def spacing(*matrices: Any) -> float:
 def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:
     """Convert to a real number and check it."""
     try:
-        number = math.nan if isinstance(value, str | bytes) else float(value)
+        if isinstance(value, str):
+            raise TypeError
+        number = float(value)
     except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number):
-        raise OptionError(f"{name}: got {value!r}; give a real number.")
+        raise OptionError(f"{name}: got {value!r}; give a real number.") from None
     if not accepts(number):
         raise OptionError(f"{name}: got {value!r}; give {wanted}.")
     return number
@@ -296,7 +296,7 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
             raise OptionError(f"preconditioner: got {value!r}; give a matrix, an operator or a function.")
 
         def applied(R: BlockVector) -> BlockVector:
-            return BlockVector(value(R.array), copy=True, dtype=op.dtype, layout=op.layout)
+            return BlockVector(value(R.array), copy=True, dtype=R.dtype, layout=op.layout)
 
         return following(applied, update)
     on_device = isinstance(value, blockvec.Operator) or type(value).__module__.startswith("cupy")
@@ -378,9 +378,10 @@ def brought_in_range(name: str, block: BlockVector) -> Any:
     exponents = np.zeros(block.n_cols, int)
     if (is_ordinary(norms, block.dtype) & (norms > 0)).all():  # a norm of 0 may have underflowed
         return exponents
-    xp = array_namespace(block.array)
-    parts = (block.array.real, block.array.imag)
-    largest = to_host(xp.maximum(*(abs(part).max(axis=0, initial=0) for part in parts)))
+    largest = np.zeros(block.n_cols)
+    if len(block.array):  # CuPy has no `initial` of a largest number
+        parts = (block.array.real, block.array.imag)
+        largest = np.maximum(*(to_host(abs(part).max(axis=0)) for part in parts))
     largest = largest if block.layout is None else block.layout.largest(largest)
     if not np.isfinite(largest).all():
         raise OptionError(f"{name} holds NaN or Inf; give finite vectors.")

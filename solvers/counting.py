@@ -61,7 +61,8 @@ class EigenvalueCount:
     value : int
         The number, also as ``int(count)``.
     error : float
-        Standard error of an estimate; 0 for an exact number.
+        Standard error of an estimate, or the eigenvalues so near to an end that no factorisation between them
+        and the end is certain; 0 for an exact number.
     why : str
         How it was counted.
     """
@@ -166,8 +167,11 @@ def count_eigenvalues(
                 require_factors(A, M, op, "use method='estimate'")
             pencil = Pencil.of(op, A, M, only_counts=True)
             left, right = pencil.cut(low, -1), pencil.cut(high, 1)
-            value = right.below - left.below
-            return EigenvalueCount(value, 0.0, f"by inertia at {left.sigma:.12g} and {right.sigma:.12g}")
+            value, why = right.below - left.below, f"by inertia at {left.sigma:.12g} and {right.sigma:.12g}"
+            doubtful = pencil.doubtful(left, low, -1) + pencil.doubtful(right, high, 1)
+            if doubtful:
+                why += f"; factors nearer to the ends are not certain, and {doubtful} may be outside"
+            return EigenvalueCount(value, float(doubtful), why)
         if M is None:
             return estimate(op, low, high, generated, width)[0]
         form = standard_form(op, A, M, None, method="estimate")

@@ -197,7 +197,7 @@ def _may_factorise(problem: Problem, A: Any, M: Any) -> bool:
 
 def _plain_stages(problem: Problem, A: Any, options: IterationOptions) -> list[Stage]:
     """List the stages of a problem without a transformation."""
-    stages, op = _iterations(problem, options), problem.operator
+    stages, op = iteration_stages(problem, options), problem.operator
     ends = ("SA", "LA") if problem.which == "BE" else (problem.which,)
     iterates = stages[0].method in ("lanczos", "filter") and problem.target is None
     by_lapack = problem.may_be_dense and is_full(op)  # eigenvalues take as long as some shifts
@@ -215,7 +215,7 @@ def _transformed_stages(problem: Problem, A: Any, M: Any, *, is_shifted: bool, i
     described: Any = DescribedOperator(problem.n, None, dtype, op.device)
     width = FACTOR_WIDTH if is_shifted and not is_given else 0
     inside = replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width)
-    stages = _iterations(inside, choose_options(inside))
+    stages = iteration_stages(inside, choose_options(inside))
     if is_shifted:
         why = "each step is a solve" if is_given else "each step solves by factors"
         return [replace(stages[0], why=why) if stages[0].method == "lanczos" else stages[0]]
@@ -253,7 +253,7 @@ def _interval_stages(problem: Problem, A: Any, M: Any) -> list[Stage]:
     return [Stage("iterate", "filter", "nothing is factorised")]
 
 
-def _iterations(problem: Problem, options: IterationOptions) -> list[Stage]:
+def iteration_stages(problem: Problem, options: IterationOptions) -> list[Stage]:
     """List the stages of a problem as it is: an iteration, or dense LAPACK."""
     if options.method == "dense":
         return [_dense_stage(problem, options.why)]

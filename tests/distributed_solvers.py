@@ -16,13 +16,18 @@ from blockvec.parallel import communicator, recorded_traffic, share
 from solvers import (
     EigenResult,
     NoConvergence,
+    cg,
     density_of_states,
     double_moments,
     eigsh,
     evolve,
     expm_multiply,
     funm_multiply,
+    gmres,
+    lobpcg,
     logdet,
+    minres,
+    solve,
     spectral_bounds,
     trace,
 )
@@ -564,3 +569,32 @@ def densities_and_traces_are_those_of_one_process(comm: Any, folder: Path) -> No
     assert abs(found.value - np.linalg.slogdet(A.toarray())[1]) <= 4 * found.error
     with pytest.raises(OptionError, match="double moments need one"):
         double_moments(as_operator(A, layout=RowLayout.equal(225, comm)), A)
+
+
+@work
+def systems_of_split_rows_have_the_solutions_of_whole_ones(comm: Any, folder: Path) -> None:
+    A = models.model("laplace2d:n=15")
+    B = np.random.default_rng(4).standard_normal((A.shape[0], 5))
+    layout = RowLayout.equal(A.shape[0], communicator(comm))
+    rows, X = layout.rows, np.linalg.solve(A.toarray(), B)
+    inverse = (1 / A.diagonal())[rows][:, None]
+    for call, options in (
+        (cg, {}),
+        (cg, {"M": lambda R: R * inverse, "x0": B[rows]}),
+        (minres, {}),
+        (gmres, {"restart": 60}),
+        (solve, {}),
+    ):
+        found = call(A, B[rows], rtol=1e-10, comm=comm, return_info=True, **options)
+        assert found.converged
+        assert len(set(share(communicator(comm), found.residuals.tobytes()))) == 1
+        assert np.abs(host(found.X.gather()) - X).max() <= 1e-7
+    w, V = lobpcg(
+        as_operator(A, layout=layout),
+        BlockVector(B[rows], copy=True, layout=layout),
+        tol=1e-8,
+        maxiter=200,
+        largest=False,
+    )
+    assert np.abs(host(w) - dense_values(A)[:5]).max() <= 1e-9
+    assert V.gather().shape == B.shape

@@ -113,7 +113,7 @@ class Operator(BaseOperator):
             return NotImplemented
         if divisor == 0:
             raise OptionError(f"A / {divisor!r}: give another divisor than zero.")
-        return ScaledOperator(self, 1 / divisor)
+        return ScaledOperator(self, 1 / _number(divisor))
 
     def __neg__(self) -> Operator:
         return self * -1
@@ -224,10 +224,9 @@ class AffineOperator(Operator):
         return self._operator.is_hermitian if is_real else None
 
     def _transposed(self, conjugates: bool) -> Operator:
-        operator, numbers = self._operator.T, (self._alpha, self._shift)
         if conjugates:
-            operator, numbers = self._operator.H, (self._alpha.conjugate(), self._shift.conjugate())
-        return type(self)(operator, *numbers)
+            return type(self)(self._operator.H, self._alpha.conjugate(), self._shift.conjugate())
+        return type(self)(self._operator.T, self._alpha, self._shift)
 
     def _inner(self, shift: Any) -> Any:
         """Compute the shift of A for one of this operator."""
@@ -316,10 +315,10 @@ class ScaledOperator(AffineOperator):
 
     def __init__(self, operator: Operator, scalar: Any, shift: complex = 0) -> None:
         number = _number(scalar)
-        if not np.isfinite(number):
-            raise OptionError(f"scalar * A: got {scalar!r}; give a finite number.")
         if isinstance(operator, ScaledOperator):
             number, operator = number * operator.scalar, operator.operator
+        if not np.isfinite(number):
+            raise OptionError(f"scalar * A: got {number}; give a finite number.")
         super().__init__(operator, number)
         self.scalar, self.operator = number, operator
 
@@ -421,8 +420,16 @@ def _number(scalar: Any) -> Any:
     """Copy a factor to the host; whole numbers adapt to the type of an operator, as those of Python do."""
     kind = getattr(scalar, "dtype", None)
     if kind is None:
-        return scalar
+        return _long(scalar) if isinstance(scalar, int) else scalar
     return scalar.item() if kind.kind in "bui" else kind.type(scalar.item())
+
+
+def _long(number: int) -> float:
+    """Convert a whole number that may be longer than the types of NumPy."""
+    try:
+        return number if abs(number) < 1 << 62 else float(number)
+    except OverflowError:
+        return np.inf
 
 
 def _call_all(calls: list[PreparedProduct]) -> None:

@@ -51,9 +51,11 @@ class Pencil:
         """Prepare matrices; refuses an M that is not positive semidefinite.
 
         `operator` applies A on the device of the factors; `norm` is ||A|| if it is known. Where `only_counts`
-        tells that no vectors are needed, powers of two make rows alike: pivots of light parts are not lost.
+        tells that no vectors are needed, factors are in double precision, and powers of two make rows alike:
+        pivots of light parts are not lost.
         """
         mass, rank, dtype = None, operator.shape[0], operator.dtype
+        dtype = np.promote_types(dtype, np.float64) if only_counts else dtype
         if M is not None:
             check_shape("M", M, operator)
             dtype = np.promote_types(dtype, M.dtype)
@@ -122,6 +124,13 @@ class Pencil:
             if below is not None:
                 return Cut(sigma, below, sigma, sigma)
         raise uncertain(end)
+
+    def doubtful(self, cut: Cut, end: float, side: int) -> int:
+        """Count the eigenvalues that may be on the wrong side of an end, whose cut moved more than once."""
+        distance = abs(cut.sigma - end)
+        if math.isinf(end) or distance <= BEYOND * FURTHER**1.5 * self.rounding(end):
+            return 0
+        return abs(cut.below - self.cut(end, -side).below)
 
     def _require_no_negative_rest(self) -> None:
         """Check that far below the spectrum no pivot is negative: in the null space of M, A is definite."""

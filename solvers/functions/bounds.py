@@ -137,15 +137,16 @@ def spectral_bounds(
 
 
 def bounds_of(matrix: Matrix, method: str = "auto") -> SpectralBounds:
-    """Bound the spectrum of a Hermitian matrix."""
-    proven = None if method == "lanczos" else gershgorin(matrix.entries)
-    if proven is not None and (method == "gershgorin" or proven.half_width == 0):
-        return proven
-    if method == "gershgorin":
+    """Bound the spectrum of a Hermitian matrix, with its factor."""
+    found = None if method == "lanczos" else gershgorin(matrix.entries)
+    if method == "gershgorin" and found is None:
         raise OptionError(
             f"method: 'gershgorin' needs a matrix on the host, got {matrix.operator!r}; use 'auto'."
         )
-    return estimated(matrix.operator, proven)
+    if found is None or (method != "gershgorin" and found.half_width):
+        found = estimated(matrix.operator, found)
+    low, high = sorted(matrix.factor.real * end for end in found)
+    return SpectralBounds(low, high, found.is_proven, found.why)
 
 
 def estimated(op: Operator, proven: SpectralBounds | None = None, steps: int = STEPS) -> SpectralBounds:

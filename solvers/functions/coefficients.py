@@ -26,7 +26,10 @@ from ..blocks import RealArray
 
 MOST_DEGREE = 5000  # of an interpolation
 FIRST_DEGREE = 32
+LOOK = 2.0  # points per degree of MOST_DEGREE where an interpolation is compared with its function
 DIGITS = 45  # decimal digits that the last Bessel function of the recurrence is below the first
+ALIKE = 1e-12  # relative difference of values that rounding errors explain
+OUTSIDE = 1e-4  # of the largest eigenvalue, by which rounding errors may move one out of a domain
 TINY = 1e-30  # of z: all but the first two coefficients are below any rounding error
 
 
@@ -104,28 +107,75 @@ def _terms(size: float, is_real: bool) -> int:
 def interpolation(
     f: Callable[[RealArray], Any], low: float, high: float, limit: float, most: int = MOST_DEGREE
 ) -> Series | None:
-    """Interpolate a function on [low, high] up to a tail below a limit; None if no degree is enough."""
+    """Interpolate a function between the images of -1 and 1; None if no degree has a tail below a limit."""
     degree = FIRST_DEGREE
     while degree < 4 * most:
         x = np.cos(np.pi * np.arange(degree + 1) / degree)
-        values = evaluated(f, np.clip((low + high) / 2 + (high - low) / 2 * x, low, high))
+        values = evaluated(f, _between(low, high, x))
         scale = np.abs(values).max(initial=0.0)
-        if scale == 0:
+        if scale == 0 and _is_near(f, low, high, np.zeros(1), 0.0):
             return Series(np.zeros(1), 0.0)
+        scale = scale or 1.0
         coefficients = scipy.fft.dct(values / scale, type=1) / degree
         coefficients[[0, -1]] /= 2
         # The last quarter consists of rounding errors once the function is resolved.
         noise = np.abs(coefficients[3 * degree // 4 :]).max()
         if noise * degree <= max(limit, 8 * np.finfo(float).eps * math.sqrt(degree)):
             series = cut(coefficients, limit)
-            return series._replace(scale=float(scale)) if len(series.coefficients) <= most + 1 else None
+            if len(series.coefficients) > most + 1:
+                return None
+            if _is_near(f, low, high, series.coefficients * scale, noise=scale * max(limit, 1e-8)):
+                return series._replace(scale=float(scale))
         degree *= 2
     return None
 
 
-def checked(f: Callable[[RealArray], Any], domain: tuple[float, float]) -> Callable[[RealArray], Any]:
-    """Make a function that is evaluated within a domain, to which rounding errors are clipped."""
-    return lambda x: evaluated(f, np.clip(x, *domain))
+def _between(low: float, high: float, x: RealArray) -> RealArray:
+    """Map [-1, 1] to low and high, in either order."""
+    images: RealArray = np.clip((low + high) / 2 + (high - low) / 2 * x, min(low, high), max(low, high))
+    return images
+
+
+def _is_near(f: Callable[[RealArray], Any], low: float, high: float, coefficients: Any, noise: float) -> bool:
+    """Look between the points of an interpolation, where a narrow peak would be."""
+    x = np.linspace(-1, 1, int(LOOK * MOST_DEGREE) + 1)[1:-1]
+    with np.errstate(all="ignore"):
+        values = np.asarray(f(_between(low, high, x)))
+    difference = np.abs(values - np.polynomial.chebyshev.chebval(x, coefficients))
+    return not (difference > noise).any()  # where f is not finite there may be no eigenvalue
+
+
+def hidden(f: Callable[[RealArray], Any], nodes: RealArray) -> float:
+    """Return how much a function varies between nodes, if it has the same value at all of them; else 0.
+
+    A sum over nodes, as of Lanczos, has then settled on a function that it has not seen.
+    """
+    seen = evaluated(f, nodes)
+    noise = ALIKE * np.abs(seen).max(initial=0.0)
+    if not len(nodes) or (np.abs(seen - seen[0]) > noise).any():
+        return 0.0
+    between = evaluated(f, np.linspace(nodes.min(), nodes.max(), int(LOOK * MOST_DEGREE) + 1))
+    most = float(np.abs(between - seen[0]).max())
+    return most if most > noise else 0.0
+
+
+def checked(
+    f: Callable[[RealArray], Any], domain: tuple[float, float] = (-math.inf, math.inf), factor: float = 1
+) -> Callable[[RealArray], Any]:
+    """Make a function of eigenvalues, times a factor, that is evaluated within a domain."""
+    return lambda theta: evaluated(f, within(factor * theta, domain))
+
+
+def within(theta: Any, domain: tuple[float, float]) -> RealArray:
+    """Move eigenvalues into a domain that rounding errors have moved out of it; refuse others."""
+    moved: RealArray = np.clip(theta, *domain)
+    away = np.abs(theta - moved)
+    if (away > OUTSIDE * np.abs(theta).max(initial=0.0)).any():
+        raise OptionError(
+            f"domain: got {domain}, but an eigenvalue of A is about {theta[away.argmax()]:.6g}; give one "
+            "that holds all of them."
+        )
+    return moved
 
 
 def evaluated(f: Callable[[RealArray], Any], x: RealArray) -> Any:

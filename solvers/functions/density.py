@@ -35,6 +35,7 @@ from ..runtime.memory import require_memory
 from ..runtime.processes import together
 from ..runtime.progress import counted_bar
 from .bounds import SpectralBounds, bounds_of
+from .coefficients import evaluated
 from .operands import generator_for, hermitian_matrix, random_signs, unit_vectors
 from .polynomial import GROUP
 from .recurrence import Recurrence
@@ -70,7 +71,10 @@ def damped(count: int, kernel: str) -> RealArray:
 
 def scaled(energies: Any, bounds: SpectralBounds) -> tuple[RealArray, RealArray]:
     """Return scaled energies and the weights of the series there, which are 0 outside of the bounds."""
-    x = (np.asarray(energies, np.float64) - bounds.centre) / bounds.half_width
+    energies = np.asarray(energies)
+    if energies.dtype.kind not in "biuf" or np.isnan(energies).any():
+        raise OptionError(f"energies: got NaN, or numbers of type {energies.dtype}; give real numbers.")
+    x = (energies.astype(np.float64) - bounds.centre) / bounds.half_width
     is_inside = np.abs(x) < 1
     x = np.where(is_inside, x, 0.0).astype(np.float64)
     return x, is_inside / (np.pi * bounds.half_width * np.sqrt(1 - x**2))
@@ -120,7 +124,7 @@ class DensityOfStates:
         """Integrate f(E) rho(E) over all energies, by Gauss-Chebyshev quadrature in twice as many points."""
         count = 2 * len(self.samples)
         x = np.cos(np.pi * (np.arange(count) + 0.5) / count)
-        values = np.asarray(f(self.bounds.centre + self.bounds.half_width * x))
+        values = evaluated(f, self.bounds.centre + self.bounds.half_width * x)
         weights = self._series(x) * np.broadcast_to(values, x.shape)
         return self._reduced(weights.mean(axis=1), np.mean)
 
@@ -255,13 +259,16 @@ def density_of_states(
 def scaled_operands(H: Any, bounds: Any, **options: Any) -> tuple[Operator, SpectralBounds]:
     """Convert H to a Hermitian operator, with bounds of its spectrum."""
     matrix = hermitian_matrix(H, name="H", **options)
-    op = matrix.operator
+    op = matrix.operator if matrix.factor == 1 else matrix.factor.real * matrix.operator
     if not op.shape[0]:
         raise ShapeError("H has no rows; there are no states.")
     if bounds is None:
         found = bounds_of(matrix).widened(MARGIN)
         return op, found if found.half_width else SpectralBounds(-1.0, 1.0, True, "a matrix of zeros")
-    low, high = (float(end) for end in bounds)
+    try:
+        low, high = (float(end) for end in bounds)
+    except (TypeError, ValueError):
+        low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise OptionError(f"bounds: got {bounds!r}; give two finite numbers, the lower one first.")
     return op, SpectralBounds(low, high, False, "the caller")

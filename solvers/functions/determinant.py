@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..arguments import check_choice, is_explicit, on_host
 from ..costs import fits_dense, recurrence_s
 from ..placement import UNASKED_ENTRIES, factor_s, is_affordable
 from ..runtime.processes import together
+from .coefficients import checked
 from .operands import generator_for, hermitian_matrix
 from .traces import DENSE_ROWS, STEPS, WIDTH, TraceEstimate, Wanted, dense_matrix, estimated
 
@@ -93,16 +95,18 @@ def logdet(
     check_choice("method", method, METHODS)
     wanted, count = Wanted.of(tol, atol, vectors)
     options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    _, op, entries, _ = hermitian_matrix(A, **options)
+    matrix = hermitian_matrix(A, **options)
+    op, factor, entries = matrix.operator, matrix.factor.real, matrix.entries
     why = None if method == "quadrature" or op.shape[0] == 0 else "factors were asked for"
     if method == "auto":
-        why = None if count is not None else _reason(op, entries)
+        why = None if count is not None or op.shape[0] == 0 else _reason(op, entries)
     elif why is not None and (op.layout is not None or not (is_explicit(entries) or fits_dense(op))):
         raise OptionError(
             "method: 'factors' needs an explicit matrix in one process; give one, or use 'quadrature'."
         )
     if why is None:
-        found = estimated(op, _positive_log, wanted, count, "auto", generator_for(op, rng))
+        log = checked(_positive_log, factor=factor)
+        found = estimated(op, log, wanted, count, "auto", generator_for(op, rng))
         return LogDeterminant(*(getattr(found, name) for name in TraceEstimate.__annotations__))
     n, products = op.shape[0], 0
     if not is_explicit(entries):
@@ -110,6 +114,8 @@ def logdet(
     factors = Factorization(on_host(entries))
     factors.refactorize(0.0)
     sign, value = cast(tuple[float, float], factors.log_determinant())
+    if factor != 1 and sign:
+        sign, value = sign * float(np.sign(factor)) ** n, value + n * math.log(abs(factor))
     error = float(np.finfo(op.dtype).eps) * (n + 1 / factors.nearest) if sign else 0.0
     return LogDeterminant(value, error, products, 0, "factors", why, sign)
 

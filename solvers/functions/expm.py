@@ -16,7 +16,7 @@ from ..blocks import in_precision, to_host
 from ..runtime.processes import together
 from .bounds import FEW_STEPS, SpectralBounds, estimated, gershgorin
 from .coefficients import Series, exponential
-from .operands import Matrix, Operands, is_lopsided, operands, phase_of
+from .operands import Matrix, Operands, check_finite, is_lopsided, operands, phase_of
 from .polynomial import Polynomials, described
 from .taylor import Taylor
 
@@ -166,7 +166,8 @@ def _by_chebyshev(run: Exponential, steps: list[float], X: BlockVector) -> list[
 
 def _in_type(given: Operands, block: BlockVector) -> BlockVector:
     """Convert a result to the type of a call."""
-    is_real = given.A.operator.dtype.kind == given.B.dtype.kind == "f" and not np.imag(given.A.factor)
+    kinds = given.A.operator.dtype.kind, given.B.dtype.kind
+    is_real = kinds == ("f", "f") and not np.iscomplexobj(given.A.factor)  # of the type of A, as in SciPy
     if is_real and block.dtype.kind == "c":  # of a skew-symmetric matrix
         return BlockVector(block.array.real, copy=True, layout=block.layout)
     if not is_real and block.dtype.kind != "c":  # at t = 0
@@ -249,7 +250,12 @@ class Exponential:
 
     def apply(self, times: tuple[float, ...], X: BlockVector) -> list[BlockVector]:
         """Compute exp(c t H) X for every time."""
-        return [scaled(block, weight) for block, weight in zip(*self.unscaled(times, X), strict=True)]
+        blocks, weights = self.unscaled(times, X)
+        results = [scaled(block, weight) for block, weight in zip(blocks, weights, strict=True)]
+        for result, weight in zip(results, weights, strict=True):
+            if weight.real > math.log(np.finfo(result.dtype).max) / 2:  # B may be large, too
+                check_finite(result)
+        return results
 
 
 def scaled(block: BlockVector, weight: complex) -> BlockVector:

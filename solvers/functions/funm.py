@@ -28,7 +28,7 @@ from ..iterations.spectrum import Recurrences
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds, bounds_of
-from .coefficients import MOST_DEGREE, Series, checked, interpolation
+from .coefficients import MOST_DEGREE, Series, checked, hidden, interpolation
 from .operands import Matrix, hermitian, operands
 from .polynomial import Polynomials, described
 
@@ -109,9 +109,8 @@ def funm_multiply(
     else:
         unit = float(np.finfo(X.dtype).eps) / 2
         found = _by_chebyshev(f, matrix, X, max(tol, unit) / 2, within)
-        result, info = found or _by_lanczos(
-            checked(f, within), matrix.operator, X, max(tol, LEAST_TOL * unit)
-        )
+        values_of = checked(f, within, matrix.factor.real)
+        result, info = found or _by_lanczos(values_of, matrix.operator, X, max(tol, LEAST_TOL * unit))
     results = given.share(given.rows(result))
     return (results, info) if return_info else results
 
@@ -120,13 +119,16 @@ def _by_chebyshev(
     f: Callable[[RealArray], Any], matrix: Matrix, X: BlockVector, limit: float, domain: tuple[float, float]
 ) -> tuple[BlockVector, dict[str, Any]] | None:
     """Sum Chebyshev polynomials; None if f is not smooth on the bounds, or on wider ones that are needed."""
-    polynomials = Polynomials(matrix.operator, bounds_of(matrix))
+    factor = matrix.factor.real
+    polynomials = Polynomials(matrix.operator, bounds_of(matrix._replace(factor=1)))
+    low, high = sorted(end / factor for end in domain)
     used: Series | None = None
 
     def series_of(given: SpectralBounds) -> list[Series] | None:
         nonlocal used
-        polynomials.bounds = given.clipped(*domain)
-        used = interpolation(f, *polynomials.bounds, limit)
+        polynomials.bounds = given.clipped(low, high)
+        first, last = (min(max(factor * end, domain[0]), domain[1]) for end in polynomials.bounds)
+        used = interpolation(f, first, last, limit)
         return used and [used]
 
     found = polynomials.sums(series_of, X)
@@ -157,6 +159,10 @@ def _by_lanczos(
             error = float(np.linalg.norm(np.subtract(*pair), axis=1).max()) / largest
         if length < steps:  # A maps the spaces into themselves
             error = min(error, tol)
+        elif error <= tol and steps < 2 * X.n_global:
+            nodes = np.concatenate([scipy.linalg.eigvalsh_tridiagonal(*part) for part in run.projected()])
+            unseen = hidden(f, nodes)
+            error = unseen / max(unseen, largest) if unseen else error
         if error <= tol or steps >= MOST_STEPS:
             break
         steps = min(max(math.ceil(BETWEEN_LOOKS * steps), steps + 1), MOST_STEPS)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from blockvec import BlockVector
-from blockvec.errors import OptionError
+from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import integer, real
 from ..blocks import in_precision, small_matrix, to_host
@@ -71,7 +71,9 @@ def funm_multiply_krylov(
     Raises
     ------
     OptionError, ShapeError, DTypeError, DeviceError
-        For invalid arguments.
+        For invalid arguments, an f that is not finite, and results that overflow.
+    BreakdownError
+        If A returns NaN or Inf.
 
     Warns
     -----
@@ -122,6 +124,8 @@ def funm_multiply_krylov(
         T = H[:end, :end]
         T = (T + T.conj().T) / 2 if STRUCTURES[assume_a] and begin == 0 else T
         part = norm * np.asarray(f(factor * T))[begin:end, :1]
+        if not np.isfinite(part).all():
+            raise OptionError(f"f: has NaN or Inf for a matrix of shape {T.shape}; check f, t and A.")
         change = in_precision(V[:, :steps], np.result_type(kind, part.dtype.type(0) * kind.type(0)))
         update = change.combine(small_matrix(part, change))
         total = update if total is None else total.axpy(1, update)
@@ -155,6 +159,8 @@ def _arnoldi(op: Any, V: BlockVector, H: Any, most: int) -> tuple[int, bool]:
             basis.combine(coefficients, out=w, alpha=-1, beta=1)
             H[: k + 1, k] += to_host(coefficients)[:, 0]
         H[k + 1, k] = size = float(to_host(w.norms())[0])
+        if not np.isfinite(size):
+            raise BreakdownError("A returned NaN or Inf for a finite vector; check its entries.")
         if not size > tiny * before:
             return k + 1, True
         V[:, k + 1 : k + 2] = w.scale(1 / size)

@@ -15,7 +15,7 @@ from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, in_element_type, is_function
 
 from ..arguments import brought_in_range, generator, is_explicit, matrix_on_host, natively, scale_by_powers
-from ..blocks import empty_block, to_host
+from ..blocks import empty_block, is_ordinary, to_host
 from ..runtime.processes import delivered, same_generator, split
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
@@ -43,7 +43,9 @@ class Operands(NamedTuple):
 
     def rows(self, block: BlockVector) -> Any:
         """Return a result, which is overwritten, as an array in the shape of what was given."""
-        scale_by_powers(block, self.exponents)
+        if self.exponents.any():
+            scale_by_powers(block, self.exponents)
+            check_finite(block)
         if block.layout is not None:
             return delivered(block.array, block.layout)
         return block.array[:, 0] if self.is_vector else block.array
@@ -61,11 +63,14 @@ def matrix_of(
     factor: complex = 1
     while True:
         if isinstance(A, Operator) and hasattr(A, "scalar") and hasattr(A, "operator"):
-            factor, A = factor * A.scalar, A.operator
+            inner, scalar = A.operator, A.scalar
         elif type(A).__name__ == "_ScaledLinearOperator":
-            factor, A = factor * A.args[1], A.args[0]
+            inner, scalar = A.args
         else:
             break
+        if scalar == 0:  # zeros are a matrix like others, and no factor to divide by
+            break
+        factor, A = factor * scalar, inner
     if caller is not None and is_function(A):
         device, dtype = device or caller.device, dtype or caller.dtype
     (A,) = natively(caller, A)
@@ -73,6 +78,11 @@ def matrix_of(
     if entries is not None and entries.dtype.kind == "c" and (part := _only_part(entries)) is not None:
         factor, A = factor * part[0], part[1]
         entries = A
+    if comm is None and (exponent := _exponent_of(entries)):
+        factor, A = factor * math.ldexp(1.0, exponent), entries * math.ldexp(1.0, -exponent)
+        entries = A
+    if not np.isfinite(factor):
+        raise OptionError(f"A: is {factor} times an operator; give a finite factor.")
     extents = getattr(A, "shape", shape)
     if extents is not None and (len(extents) != 2 or (comm is None and extents[0] != extents[1])):
         raise ShapeError(f"A has shape {tuple(extents)}; a function of a matrix needs a square one.")
@@ -89,12 +99,22 @@ def matrix_of(
     return Matrix(factor, operator, entries if operator.layout is None else None, is_linear)
 
 
+def _exponent_of(entries: Any) -> int:
+    """Return the exponent of the largest entry on the host if its powers are out of range, otherwise 0."""
+    values = getattr(entries, "data", None) if sp.issparse(entries) else entries
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fc" or not values.size:
+        return 0
+    largest = float(np.abs(values).max())
+    is_far = math.isfinite(largest) and not is_ordinary(largest, values.dtype)
+    return max(min(math.frexp(largest)[1], 1000), -1000) if is_far else 0
+
+
 def _only_part(A: Any) -> tuple[complex, Any] | None:
     """Return the factor and the real matrix of a complex one whose entries are all real or all imaginary."""
     is_sparse = hasattr(A, "tocsr")
     A = A.tocsr() if is_sparse and not hasattr(A, "indptr") else A
     values = A.data if is_sparse else A
-    for factor, absent, present in ((1, values.imag, values.real), (1j, values.real, values.imag)):
+    for factor, absent, present in ((1 + 0j, values.imag, values.real), (1j, values.real, values.imag)):
         if not absent.any():
             real = present.copy()
             return factor, type(A)((real, A.indices, A.indptr), shape=A.shape) if is_sparse else real
@@ -108,18 +128,19 @@ def hermitian_matrix(A: Any, *, name: str = "A", like: Any, **options: Any) -> M
 
 
 def hermitian(matrix: Matrix, name: str = "A") -> Matrix:
-    """Check that a matrix is Hermitian, and multiply it by its factor."""
+    """Check that a matrix is Hermitian; a phase of its factor, as of sigma_y, is multiplied into it."""
     factor, op, entries = complex(matrix.factor), matrix.operator, matrix.entries
     if factor.imag:
-        raise OptionError(
-            f"{name} is not Hermitian: its eigenvalues are imaginary; give {name} without the factor -i."
-        )
+        if op.is_hermitian or (op.shape[0] and phase_of(op) == 1):
+            raise OptionError(
+                f"{name} is not Hermitian: its eigenvalues are imaginary; give {name} without the factor i."
+            )
+        phase, factor = factor / abs(factor), complex(abs(factor))
+        entries = None if entries is None else entries * phase
+        op = op * phase if entries is None else as_operator(entries, device=op.device)
     if op.shape[0] and not op.is_hermitian:
         op.check_hermitian(name=name)
-    if factor == 1:
-        return matrix
-    entries = None if entries is None else entries * factor.real
-    return matrix._replace(factor=1, operator=factor.real * op, entries=entries)
+    return matrix._replace(factor=factor.real, operator=op, entries=entries)
 
 
 def operands(
@@ -184,6 +205,12 @@ def is_lopsided(A: Any) -> bool:
             if abs(magnitude(i, j) - magnitude(j, i)) > most:
                 return True
     return False
+
+
+def check_finite(result: BlockVector) -> None:
+    """Raise if numbers of a result are beyond the range of their type."""
+    if not bool(array_namespace(result.array).isfinite(result.array).all()):
+        raise OptionError("the result overflows; give a smaller B, or a smaller multiple of A.")
 
 
 def phase_of(A: Operator) -> complex | None:

@@ -34,7 +34,7 @@ from ..orthogonalization import orthogonalize
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds
-from .coefficients import checked, interpolation
+from .coefficients import checked, hidden, interpolation
 from .operands import generator_for, hermitian_matrix, random_signs, unit_vectors
 from .polynomial import Polynomials
 
@@ -48,6 +48,7 @@ MOST_BASIS = 512  # columns of Q
 RESOLVED = 0.25  # of the error that is reached or wanted: the part that a quadrature may have
 ROUGH = 1e-2  # tail of the polynomial that Q is from, relative to the largest magnitude of f
 LOST = 3  # degrees of freedom: the sample variance of m numbers over m - 3 is that of Student's distribution
+ROUNDING = 4.0  # units of eps of the trace of |f(A)|: errors of Lanczos were up to 6
 GAIN = 0.7  # of the products without Q: those with it, at most
 CERTAINTY = 1.3  # times the vectors that a first sample predicts, whose spread is uncertain
 
@@ -152,8 +153,9 @@ def trace(
         raise OptionError(f"f: got {f!r}; give a function of an array of eigenvalues, such as np.exp.")
     wanted, count = Wanted.of(tol, atol, vectors)
     options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    op = hermitian_matrix(A, **options).operator
-    return estimated(op, checked(f, ends_of(domain)), wanted, count, method, generator_for(op, rng))
+    matrix = hermitian_matrix(A, **options)
+    values_of, random = checked(f, ends_of(domain), matrix.factor.real), generator_for(matrix.operator, rng)
+    return estimated(matrix.operator, values_of, wanted, count, method, random)
 
 
 class Wanted(NamedTuple):
@@ -307,7 +309,8 @@ class Sampler:
         if inner is not None:
             value, doubt = value + (inner.values - centre).sum(), doubt + inner.doubts.sum()
         spread = math.sqrt(np.var(parts, ddof=LOST).item() / len(parts))
-        rounding = float(np.finfo(self._op.dtype).eps) * float(np.abs(sample.values).max())
+        size = float(sample.weights @ np.abs(self._f(sample.theta))) / len(parts)
+        rounding = ROUNDING * float(np.finfo(self._op.dtype).eps) * size
         return value.item(), math.hypot(spread, abs(doubt), rounding)
 
     def _predicted(self, sample: Forms, limit: float) -> int:
@@ -371,6 +374,8 @@ class Sampler:
         while True:
             run.extend(self._steps)
             found = Forms.of(run.projected(), self._f, squares)
+            if self._steps < self._n and (unseen := hidden(self._f, found.theta)):
+                found = found._replace(doubts=squares * unseen / self._steps)  # a node has about this weight
             count = 1 if are_all else len(squares)
             limit = self._wanted.limit(found.values.sum() / count)
             if self._is_fixed:

@@ -9,6 +9,7 @@ the width, so that shapes change rarely.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,7 @@ def block_minres(
     stop: Stop | None = None,
     with_first: bool = False,
     recordings: Recordings | None = None,
+    final: float | None = None,
 ) -> Linear:
     """Solve (A - sigma_j I) x_j = b_j for Hermitian A, one real shift per column, by MINRES.
 
@@ -65,6 +67,9 @@ def block_minres(
     recordings : Recordings, optional
         Steps recorded in earlier solves with the same operator, to be reused. By default steps are recorded
         on a GPU if that is possible: for sparse matrices without a preconditioner.
+    final : float, optional
+        End a system as "singular" once ||(A - sigma I) r|| is at most that times ||A - sigma I|| ||r||.
+        Default: what rounding errors leave. Steps are not recorded with it.
 
     Returns
     -------
@@ -98,7 +103,7 @@ def block_minres(
     True
     """
     projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
-    return _Minres(A, B, shift, tol, projection, stop).run(maxiter, with_first, recordings)
+    return _Minres(A, B, shift, tol, projection, stop).run(maxiter, with_first, recordings, final)
 
 
 class _Minres(LinearSystems):
@@ -124,9 +129,13 @@ class _Minres(LinearSystems):
         self.stop = stop
         self.inside = None if stop is None else Coordinates(self.b)
 
-    def run(self, maxiter: int | None, with_first: bool, recordings: Recordings | None) -> Linear:
+    def run(
+        self, maxiter: int | None, with_first: bool, recordings: Recordings | None, final: float | None = None
+    ) -> Linear:
         """Take at most `maxiter` steps."""
-        self.recordings = Recordings.for_solve(self.operator, self.U, self.projection, recordings)
+        self.recordings, self.final = None, final
+        if final is None:
+            self.recordings = Recordings.for_solve(self.operator, self.U, self.projection, recordings)
         context: Any = contextlib.nullcontext()
         if self.recordings is not None:
             context = self.recordings.opened(self.projection.Q)
@@ -145,7 +154,9 @@ class _Minres(LinearSystems):
     def _place(self, places: NDArray[np.intp], state: State) -> None:
         """Go on from the state of the systems with these indices."""
         self.places, limits = places, (self.tol * self.initial)[places]
-        steps = Steps if self.recordings is None else self.recordings.steps
+        steps: Callable[..., Steps] = functools.partial(Steps, final=self.final)
+        if self.recordings is not None:
+            steps = self.recordings.steps
         self.steps = steps(self.operator, state, self.shifts(places), limits, self.projection)
 
     def _narrow(self) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from blockvec import Recorder, array_namespace, start_copy
 
 from ..blocks import Array, Block, RealArray, SystemOperator, pick, project_out, to_host
-from .systems import Projection
+from .systems import SINGULAR, Projection
 from .tridiagonal import KEPT, OPENING, Log, Scalars, closing
 
 PHASES = 6  # different steps, by the blocks that they work on
@@ -55,6 +55,8 @@ class Steps:
         Records the steps; the operator must be recordable, and without a preconditioner.
     Q : BlockVector, optional
         With a recorder, the block whose complement steps stay in.
+    final : float, optional
+        See `closing`; default: what rounding errors leave.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Steps:
         projection: Projection,
         recorder: Recorder | None = None,
         Q: Block | None = None,
+        final: float | None = None,
     ) -> None:
         U, U_old, W, W_old, self.X = state.blocks
         width = U.shape[1]
@@ -81,7 +84,8 @@ class Steps:
         self._lanczos = [xp.zeros(width, real) for _ in range(3)]  # factors of A u, u and u_old
         self._factors = [_row(xp, np.full(width, factor, real)) for factor in FACTORS]
         self._logs = [xp.zeros((len(Log._fields), width)) for _ in range(2)]
-        self._closing = closing(float(np.finfo(U.dtype).eps) / 2)
+        unit = float(np.finfo(U.dtype).eps) / 2
+        self._closing = closing(unit, SINGULAR * unit if final is None else final)
         self.started = self.completed = 0
         self._recorded: list[Callable[[], object]] = []
         self._coming: list[Callable[[], Array]] = []  # copies of the logs of started steps

@@ -34,10 +34,21 @@ from ..blocks import (
 SINGULAR = 1000.0  # u ||A - sigma I||: pivots below it are zero; rounding left up to 100 in tests
 EXHAUSTED = 10.0  # u ||A - sigma I||: shorter directions are zero, and the space is invariant
 INDEFINITE = 100.0  # u ||r|| ||K^-1 r||: a product r^H K^-1 r below minus that exceeds rounding errors
+DOUBTFUL = 10.0  # sqrt(u) ||A||: residuals r with a shorter A r / ||r|| may be null vectors; x diverges later
+TRIAL = 50  # steps from such a residual, which one of a system with a solution does not survive
+PROGRESS = 0.5  # ratio of true residuals after and before a run, above which a system has stagnated
+AGAIN = 0.1  # of the limit: goal of runs after the first one, whose recurrence has missed it
 
 Preconditioner = Callable[[Block], Block]
 Reason = Literal[
-    "converged", "maxiter", "stopped", "singular", "stagnated", "indefinite preconditioner", "underflow"
+    "converged",
+    "maxiter",
+    "stopped",
+    "singular",
+    "stagnated",
+    "indefinite",
+    "indefinite preconditioner",
+    "underflow",
 ]
 
 
@@ -58,13 +69,16 @@ class Linear:
     reasons : tuple of str
         Reason for stopping, per column: "converged"; "maxiter"; "stopped" (by the caller's test); "singular"
         (the residual is orthogonal to the range of A - sigma I up to rounding); "stagnated" (a cycle of GMRES
-        did not reduce the residual); "indefinite preconditioner" (MINRES); "underflow" (squares of the
-        right-hand side are zero in its type: multiply it by a power of two).
+        did not reduce the residual, or true residuals are at their limit by rounding); "indefinite" (A is
+        not positive definite, in `cg`); "indefinite preconditioner"; "underflow" (squares of the right-hand
+        side are zero in its type: multiply it by a power of two).
     operator_columns, block_applications : int
         Number of columns and blocks that A was applied to.
     preconditioner_columns : int
     reductions : int
         Inner products over the tall dimension.
+    method : str
+        What `solve` chose: "factors", "cg", "minres" or "gmres".
     """
 
     X: Any
@@ -76,11 +90,27 @@ class Linear:
     block_applications: int
     preconditioner_columns: int
     reductions: int
+    method: str = ""
 
     @property
     def converged(self) -> bool:
         """Whether every column reached its tolerance."""
         return all(reason == "converged" for reason in self.reasons)
+
+    @property
+    def codes(self) -> NDArray[np.intp]:
+        """SciPy's codes, per column: 0 if converged, its iterations if not, -1 after a breakdown."""
+        unfinished = {"maxiter", "stopped", "stagnated"}
+        codes = [
+            0 if reason == "converged" else max(int(count), 1) if reason in unfinished else -1
+            for reason, count in zip(self.reasons, np.ravel(self.iterations), strict=True)
+        ]
+        return np.array(codes, np.intp)
+
+    @property
+    def info(self) -> int:
+        """The worst of the codes: a negative one, otherwise the largest."""
+        return int(self.codes.min(initial=0) or self.codes.max(initial=0))
 
 
 @frozen

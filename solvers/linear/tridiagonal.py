@@ -80,10 +80,11 @@ OPENING, KEPT = RowFunction(_opening), RowFunction(_kept)
 
 
 @functools.cache
-def closing(unit: float) -> RowFunction:
+def closing(unit: float, final: float) -> RowFunction:
     """Make the function of the second half of a step, for a unit roundoff.
 
-    It takes alpha and the scale of u, the squared length of the new direction, the residual norms to reach,
+    Residuals r end a system if ||(A - sigma I) r|| is below `final` times the norms of both. It takes alpha
+    and the scale of u, the squared length of the new direction, the residual norms to reach,
     u^H (A - sigma I) u, and the scalars; it returns the rows of the log, the factors in
     W = f0 Z + f1 W_old_old + f2 W_old and X = X + f3 W, and the scalars for the next step.
     """
@@ -100,7 +101,7 @@ def closing(unit: float) -> RowFunction:
         zero = SINGULAR * unit * norm
         gamma = xp.sqrt(gbar**2 + length**2)
         # ||(A - sigma I) r|| = ||r|| (gbar^2 + dbar^2)^(1/2): if it vanishes, r cannot be reduced further.
-        singular = (xp.sqrt(gbar**2 + dbar**2) <= zero) | (gamma <= zero)
+        singular = (xp.sqrt(gbar**2 + dbar**2) <= final * norm) | (gamma <= zero)
         active = s.active & ~singular
         inverse = inverse_where(xp, gamma, active)
         cs, sn = gbar * inverse, length * inverse

@@ -58,10 +58,8 @@ QUICK = CASES[0], CASES[6]  # compiling one for the host takes seconds
 @pytest.mark.parametrize(
     "config", [pytest.param(case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES]
 )
-def test_every_element_of_a_product_is_exact_and_nothing_else_is_written(
-    config: Config, tmp_path: Path
-) -> None:
-    kernel = HostKernel(f'#include "ptx.hpp"\n#define KERNEL {name_of(config)}\n{source(config)}', tmp_path)
+def test_every_element_of_a_product_is_exact_and_nothing_else_is_written(config: Config) -> None:
+    kernel = HostKernel(f'#include "ptx.hpp"\n#define KERNEL {name_of(config)}\n{source(config)}')
     draws = np.random.default_rng(config.M)
     for rows in (1, 7 * config.block_rows + 3):
 

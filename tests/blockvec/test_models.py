@@ -10,8 +10,6 @@ import math
 import re
 from pathlib import Path
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scipy.io
@@ -104,17 +102,6 @@ def test_every_listed_model_has_an_example_that_can_be_built_by_string_and_by_fu
         function = getattr(models, name)
         assert f"parameters {next(iter(inspect.signature(function).parameters))}" in text
         assert function.__doc__
-
-
-def test_a_string_and_a_function_give_the_same_matrix() -> None:
-    by_string = models.model(" XXZ : Sites=6, UP=2 ,delta=0.5,periodic=False ")
-    by_function = models.xxz(sites=6, up=2, delta=0.5, periodic=False)
-    np.testing.assert_array_equal(by_string.toarray(), by_function.toarray())
-
-
-def test_numpy_scalars_are_good_arguments() -> None:
-    A = models.xxz(sites=np.int32(4), up=np.int64(2), delta=np.float32(1), periodic=np.bool(True))
-    np.testing.assert_array_equal(A.toarray(), models.xxz(sites=4, up=2).toarray())
 
 
 # What is refused, and how
@@ -314,34 +301,6 @@ def test_the_hofstadter_model_has_the_spectrum_of_harpers_equation(nx: int, ny: 
 
 
 # Sectors of bit patterns
-
-
-@hypothesis.given(st.integers(1, 14), st.data())
-def test_patterns_of_a_sector_are_numbered_in_ascending_order(sites: int, data: st.DataObject) -> None:
-    count = data.draw(st.integers(0, sites))
-    sector = Sector(sites, count, "up")
-    expected = [pattern for pattern in range(2**sites) if pattern.bit_count() == count]
-    assert sector.dimension == len(expected)
-    numbers = np.arange(sector.dimension)
-    np.testing.assert_array_equal(sector.patterns(numbers), expected)
-    np.testing.assert_array_equal(sector.numbers(np.array(expected)), numbers)
-
-
-@hypothesis.given(st.integers(2, 10), st.booleans(), st.data())
-def test_a_bond_exchanges_its_two_bits(sites: int, periodic: bool, data: st.DataObject) -> None:
-    sector = Sector(sites, data.draw(st.integers(0, sites)), "up")
-    numbers = np.arange(sector.dimension)
-    patterns = sector.patterns(numbers)
-    bonds = list(sector.bonds(numbers, patterns, periodic=periodic))
-    assert len(bonds) == sector.n_bonds(periodic=periodic)
-    for i, bond in enumerate(bonds):
-        k = (i + 1) % sites
-        assert bond.wraps == (k == 0)
-        np.testing.assert_array_equal(bond.differ, (patterns >> i & 1) != (patterns >> k & 1))
-        swapped = patterns[bond.differ] ^ (1 << i | 1 << k)
-        np.testing.assert_array_equal(sector.patterns(bond.exchanged[bond.differ]), swapped)
-    exchanges = sum(int(bond.differ.sum()) for bond in bonds)
-    assert exchanges / sector.dimension == pytest.approx(sector.exchanges_per_row(periodic=periodic))
 
 
 def test_the_largest_sectors_can_be_numbered() -> None:

@@ -17,7 +17,7 @@ from blockvec import BlockVector, as_operator, models, precompile
 from blockvec.backends import Candidate
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.elementwise import PhiloxKernel
-from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
 from blockvec.precompile import Blocks, requests, start
 
 A = as_operator(models.model("laplace2d:n=30"))
@@ -81,31 +81,12 @@ def test_what_a_method_asks_for_is_prepared_by_threads(method: str, dtype: str) 
             assert request.dtype == dtype
 
 
-def test_a_step_of_a_basis_is_asked_for_at_every_width() -> None:
-    found = listed("lanczos")
-    assert [p.M for p in found if isinstance(p, SweepProblem)] == [2, 4, 6, 8, 10, 12, 14]
-    single = listed("lanczos", "float32")
-    assert not [p for p in single if isinstance(p, SweepProblem)]
-    wide = {p.M for p in single if isinstance(p, TsmmProblem) and p.beta == "one" and p.N == 2}
-    assert wide >= {2, 4, 6, 8, 10, 12, 14}
-
-
 def test_products_are_those_with_the_matrix_of_the_solve() -> None:
     other = replace(PRODUCT, nnz=5, pattern="planes", coded=True, dots=("xy",))
     found = [p for p in listed("lanczos", product=other) if isinstance(p, SpmmvProblem)]
     assert {(p.nnz, p.pattern, p.coded, p.dots) for p in found} == {(5, "planes", True, ())}
     assert {p.width for p in found} == {1, 2}
     assert not [p for p in listed("lanczos", product=None) if isinstance(p, SpmmvProblem)]
-
-
-def test_columns_of_wider_blocks_have_the_alignment_of_their_place() -> None:
-    blocks = Blocks(N, "float64", None, {})
-    blocks.dot(3, 2, 8, at=1)
-    blocks.dot(4, 2, 8, at=2)
-    blocks.dot(0, 2)
-    first, second = blocks.found
-    assert (first.lda, first.align_a, first.ldb, first.align_b) == (8, 8, 2, 16)
-    assert (second.align_a, len(blocks.found)) == (16, 2)
 
 
 def test_a_failure_waits_for_the_run() -> None:

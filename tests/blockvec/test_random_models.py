@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -40,27 +38,6 @@ def test_a_matching_pairs_every_row_of_an_even_stretch_once() -> None:
     np.testing.assert_array_equal(pairs.values[pairs.partners], pairs.values)
 
 
-def test_one_row_of_an_odd_stretch_is_left_over() -> None:
-    pairs = random_structure.random_pairs(2, 14, offset=1, stretch=5, seed=(0, 1))  # rows 2-3, 4-8, 9-13
-    left_over = np.flatnonzero(~pairs.exists) + 2
-    assert [(row + 1) // 5 for row in left_over] == [1, 2]
-
-
-def test_a_band_does_not_depend_on_how_many_rows_are_paired_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = models.banded(n=500, bandwidth=20, elements=5, seed=1).toarray()
-    monkeypatch.setattr(random_structure, "_CHUNK_ROWS", 64)
-    parts = models.generator("banded:n=500,bandwidth=20,elements=5,seed=1")
-    for start, stop in itertools.pairwise([0, 77, 78, 300, 500]):
-        np.testing.assert_array_equal(parts.rows(start, stop).toarray(), whole[start:stop])
-
-
-def test_a_graph_of_two_opposite_quadrants_is_a_perfect_matching() -> None:
-    A = models.rmat(scale=6, edges=40, a=0, b=0.5, c=0.5)
-    np.testing.assert_array_equal(A.toarray(), np.eye(64)[::-1])
-
-
 def test_the_laplacian_of_a_graph_annihilates_constants_and_is_semidefinite() -> None:
     A, L = models.rmat(scale=7, seed=5), models.rmat(scale=7, seed=5, laplacian=True)
     assert set(A.data) == {1.0}
@@ -68,24 +45,6 @@ def test_the_laplacian_of_a_graph_annihilates_constants_and_is_semidefinite() ->
     np.testing.assert_array_equal(L.toarray(), np.diag(A.sum(axis=1)) - A.toarray())
     assert not (L @ np.ones(128)).any()
     assert np.linalg.eigvalsh(L.toarray())[0] > -1e-12
-
-
-def test_equal_quadrants_make_a_uniform_random_graph() -> None:
-    n, edges = 1 << 12, 8
-    degrees = np.diff(models.rmat(scale=12, edges=edges, a=0.25, b=0.25, c=0.25).indptr)
-    pairs = n * (n - 1) / 2
-    expected = 2 * pairs / n * -np.expm1(-edges * n * 2 / n**2)  # pairs drawn at least once
-    assert abs(degrees.mean() - expected) < 5 * np.sqrt(2 * expected / n)
-    assert degrees.max() < 4 * expected
-
-
-def test_the_first_vertices_have_as_many_neighbours_as_their_quadrants_are_probable() -> None:
-    """Without multiple edges a vertex would have 2 (a + b)^scale of all edges where b = c."""
-    scale, edges = 14, 4
-    A = models.rmat(scale=scale, edges=edges, a=0.3, b=0.25, c=0.25, seed=9)
-    expected = 2 * edges * 2**scale * 0.55**scale
-    degree = A.indptr[1]
-    assert abs(degree - expected) < 5 * np.sqrt(expected)
 
 
 def test_a_graph_beyond_the_memory_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Run tests that another package brings with it, with blockvec's eigsh in SciPy's place or without."""
+"""Run tests that another package brings with it, with blockvec's solvers in SciPy's place or without."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 
-def run_own_tests(selected: list[str], solver: str, folder: Path, plugin: str = "with_blockvec") -> Any:
-    """Run tests in a process of their own, with the configuration of no project."""
+def run_own_tests(
+    selected: list[str], solver: str, folder: Path, names: str = "eigsh svds", plugin: str = "with_blockvec"
+) -> Any:
+    """Run tests in a process of their own, with the configuration of no project; `names` are replaced."""
     report = folder / f"{solver}.json"
     (folder / "pytest.ini").write_text("[pytest]\n")
     paths = [str(HERE), str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -23,6 +25,7 @@ def run_own_tests(selected: list[str], solver: str, folder: Path, plugin: str = 
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "CLIENT_REPORT": str(report),
         "CLIENT_SOLVER": solver,
+        "CLIENT_NAMES": names,
         "MPLBACKEND": "Agg",
         "PYTEST_ADDOPTS": "",
     }

@@ -17,7 +17,11 @@ from tests.clients.own_tests import ROOT, run_own_tests
 PAGES = "".join((ROOT / "docs/guide" / name).read_text() for name in ("clients.md", "clients_quantum.md"))
 
 OWN_TESTS = {  # in the package's wheel, or in its source distribution, which BLOCKVEC_CLIENT_SOURCES contains
-    "sklearn": ["sklearn.manifold.tests.test_spectral_embedding", "sklearn.cluster.tests.test_spectral"],
+    "sklearn": [
+        *("sklearn.manifold.tests.test_spectral_embedding", "sklearn.cluster.tests.test_spectral"),
+        *("sklearn.decomposition.tests.test_pca", "sklearn.decomposition.tests.test_truncated_svd"),
+        "sklearn.utils.tests.test_extmath",
+    ],
     "networkx": ["networkx.linalg.tests.test_algebraic_connectivity", "networkx.drawing.tests.test_layout"],
     "scqubits": ["scqubits.tests.test_zeropi", "scqubits.tests.test_cos2phiqubit"],
     "quimb": ["test_base_linalg.py", "test_approx_spectral.py"],

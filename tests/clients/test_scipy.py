@@ -21,6 +21,7 @@ DEVIATIONS = {
 }
 
 
+@pytest.mark.slow  # make test-clients runs it
 def test_scipys_own_tests_of_eigsh_pass_except_for_the_known_deviations(tmp_path: Path) -> None:
     ours = run_own_tests(["--pyargs", MODULE, "-k", OF_EIGSH], "blockvec", tmp_path)
     outcomes = {test.rpartition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
@@ -28,6 +29,38 @@ def test_scipys_own_tests_of_eigsh_pass_except_for_the_known_deviations(tmp_path
     assert ours["solves"] >= counts["passed"] >= LEAST - len(DEVIATIONS), ours["output"]
     assert counts["skipped"] == 0
     assert {test for test, outcome in outcomes.items() if outcome == "failed"} == DEVIATIONS.keys()
+
+
+SVDS = "scipy.sparse.linalg._eigen.tests.test_svds"
+OF_SVDS = 625  # test cases of SciPy 1.17, of which 112 are skipped and two fail as SciPy expects
+ALGORITHMS = ("Test_SVDS_ARPACK", "Test_SVDS_LOBPCG", "Test_SVDS_PROPACK")
+# Tests of each algorithm that fail on purpose, with the reason.
+OF_ALGORITHMS = {
+    "test_svds_parameter_tol": "asks for errors far below tolerances of 1e-4 to 1, which that algorithm has",
+    "test_svd_maxiter": "asks for the exception or the warning of that algorithm after one iteration",
+}
+
+# Modules of SciPy's tests of linear systems and of lobpcg, the names that are replaced, the least number of
+# test cases that pass, and those that fail on purpose, with the reason.
+OTHERS = {
+    "_isolve.tests.test_iterative": ("cg minres gmres", 840, {}),
+    "_isolve.tests.test_minres": ("cg minres gmres", 7, {}),
+    "_eigen.lobpcg.tests.test_lobpcg": (
+        "lobpcg",
+        1530,
+        {"test_inplace_warning": "blockvec copies the caller's X, so it has no such warning"},
+    ),
+}
+
+
+@pytest.mark.slow
+def test_scipys_own_tests_of_svds_pass_except_for_those_of_algorithms(tmp_path: Path) -> None:
+    ours = run_own_tests(["--pyargs", SVDS], "blockvec", tmp_path)
+    outcomes = {test.partition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
+    assert ours["solves"] > 0
+    assert len(outcomes) >= OF_SVDS, ours["output"]
+    failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
+    assert failed == {f"{algorithm}::{name}" for algorithm in ALGORITHMS for name in OF_ALGORITHMS}
 
 
 FUNCTIONS = {"test_expm_multiply": 179, "test_funm_multiply_krylov": 43}  # test cases of SciPy 1.17
@@ -40,7 +73,7 @@ FUNCTION_DEVIATIONS = {
 @pytest.mark.slow
 def test_scipys_own_tests_of_functions_of_matrices_pass(tmp_path: Path) -> None:
     modules = [f"scipy.sparse.linalg.tests.{name}" for name in FUNCTIONS]
-    ours = run_own_tests(["--pyargs", *modules], "blockvec", tmp_path, "with_functions")
+    ours = run_own_tests(["--pyargs", *modules], "blockvec", tmp_path, plugin="with_functions")
     outcomes = {test.rpartition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
     counts = Counter(outcomes.values())
     print(f"functions of matrices: {counts['passed']} of {counts.total()} passed, {ours['solves']} calls")
@@ -48,3 +81,16 @@ def test_scipys_own_tests_of_functions_of_matrices_pass(tmp_path: Path) -> None:
     assert ours["solves"] > 1000
     failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
     assert failed == FUNCTION_DEVIATIONS.keys(), ours["output"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", OTHERS)
+def test_scipys_own_tests_of_systems_and_lobpcg_pass(module: str, tmp_path: Path) -> None:
+    names, least, deviations = OTHERS[module]
+    ours = run_own_tests(["--pyargs", f"scipy.sparse.linalg.{module}"], "blockvec", tmp_path, names)
+    outcomes = {test.rpartition("::")[2]: outcome for test, outcome in ours["outcomes"].items()}
+    counts = Counter(outcomes.values())
+    assert ours["solves"] > 0
+    assert counts["passed"] >= least, ours["output"]
+    failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
+    assert failed == deviations.keys(), ours["output"]

@@ -1,7 +1,9 @@
-"""A plugin of pytest: run a package's tests with blockvec's eigsh in SciPy's place, and count its solves."""
+"""A plugin of pytest: run a package's tests with blockvec's solvers in SciPy's place; count their solves."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import logging
 import os
@@ -12,7 +14,10 @@ from typing import Any
 
 import pytest
 
-from solvers import replace_eigsh
+import solvers
+from solvers import replace
+
+PLACES = ("", "._isolve", "._eigen", "._eigen.lobpcg")  # in scipy.sparse.linalg
 
 ends: dict[str, str] = {}
 solves: Counter[str] = Counter()  # of blockvec
@@ -33,8 +38,27 @@ def pytest_load_initial_conftests() -> None:
     logger.setLevel(logging.INFO)
     logger.addHandler(SolveCounter())
     logger.propagate = False
-    if os.environ["CLIENT_SOLVER"] == "blockvec":
-        contexts.enter_context(replace_eigsh())
+    if os.environ["CLIENT_SOLVER"] != "blockvec":
+        return
+    names = os.environ["CLIENT_NAMES"].split()
+    if "eigsh" in names:
+        contexts.enter_context(replace("scipy.sparse.linalg"))
+        return
+    for name in names:
+        for module in (importlib.import_module(f"scipy.sparse.linalg{place}") for place in PLACES):
+            if hasattr(module, name):
+                setattr(module, name, counted(getattr(solvers, name)))
+
+
+def counted(function: Any) -> Any:
+    """Count the calls of a solver."""
+
+    @functools.wraps(function)
+    def solve(*args: Any, **options: Any) -> Any:
+        solves["eigsh"] += 1
+        return function(*args, **options)
+
+    return solve
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -43,5 +67,5 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    text = json.dumps({"outcomes": ends, "solves": solves["eigsh"]})
+    text = json.dumps({"outcomes": ends, "solves": solves["eigsh"] + solves["triplets"]})
     Path(os.environ["CLIENT_REPORT"]).write_text(text)

@@ -148,3 +148,19 @@ def test_every_method_takes_sums(device: str, method: Any) -> None:
     w = blockvec.eigsh(op, k=4, which="SA", method=method, rng=0, return_eigenvectors=False)
     expected = np.linalg.eigvalsh((2 * A + V).toarray())[:4]
     assert np.abs(host(w) - expected).max() <= 1e-12 * 17
+
+
+def test_factors_that_overflow_are_refused_and_whole_numbers_of_any_length_are_taken() -> None:
+    A = as_operator(np.eye(3, dtype="float32"))
+    for call in (lambda: 1e200 * (1e200 * A), lambda: 10**400 * A):
+        with pytest.raises(OptionError, match="finite number"):
+            call()
+    assert (2**70 * A @ np.ones((3, 1), "float32")).array[0, 0] == 2.0**70
+    assert (A / np.int64(2)).dtype == A.dtype
+
+
+def test_the_adjoint_of_a_complex_multiple_of_a_hermitian_function() -> None:
+    H, X = np.array([[1, 2j], [-2j, 3]]), np.eye(2)
+    f = as_operator(lambda X: H @ X, shape=(2, 2), dtype=complex)
+    f.is_hermitian = True
+    assert np.array_equal(((1j * f + f).H @ X).array, (1 - 1j) * H)

@@ -38,6 +38,7 @@ from tests.contract.blocks import (
     untidy,
     values,
 )
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("jit")
 widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])
@@ -101,10 +102,10 @@ def test_an_affine_operator_is_a_factor_and_a_shift(device: str, dtype: str, kin
     assert np.array_equal(host(op @ on(device, X)), A @ X)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["short rows", "long rows", "function"])
-@pytest.mark.parametrize("shift", ["scalar", "column"])
-@pytest.mark.parametrize("count", [3, 60])
+@pytest.mark.parametrize(
+    ("dtype", "kind", "shift", "count"),
+    pairwise(DTYPES, ("short rows", "long rows", "function"), ("scalar", "column"), (3, 60)),
+)
 def test_a_prepared_product_repeats_the_product(
     device: str, dtype: str, kind: str, shift: str, count: int
 ) -> None:
@@ -129,8 +130,7 @@ def test_a_prepared_product_repeats_the_product(
 
 
 @pytest.mark.parametrize("kind", ["sparse", "affine", "dense", "function"])
-@pytest.mark.parametrize("turns", [1, 2, 5])
-@pytest.mark.parametrize("width", [1, 3, 4])
+@pytest.mark.parametrize(("turns", "width"), [(1, 4), (2, 1), (5, 3)])
 def test_two_blocks_take_turns(device: str, kind: str, turns: int, width: int) -> None:
     rng = np.random.default_rng(turns)
     A = exact_values(rng, (70, 70), "float64") * (rng.random((70, 70)) < (1.0 if kind == "dense" else 0.1))
@@ -293,9 +293,9 @@ def test_indices_of_both_widths_are_taken(device: str, index: Any) -> None:
     assert np.array_equal(host(op @ BlockVector(on(device, X))), A @ X)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("writeable", [True, False], ids=["writeable", "read-only"])
+@pytest.mark.parametrize(
+    ("form", "dtype", "writeable"), pairwise(FORMS, ("float64", "complex128"), (True, False))
+)
 def test_products_leave_the_users_matrix_as_it_is(
     device: str, form: Any, dtype: str, writeable: bool
 ) -> None:
@@ -439,17 +439,6 @@ def test_a_function_may_write_its_result_where_it_belongs(
     assert overlaps(given[0], out.array) == (beta == 0 and columns.start == 0)
 
 
-def test_an_operator_is_its_own_operator(device: str) -> None:
-    op = as_operator(on(device, np.eye(3)))
-    assert as_operator(op) is op
-
-
-def test_rectangular_operators_map_between_lengths(device: str) -> None:
-    A = exact_values(np.random.default_rng(21), (7, 4), "float64")
-    op = as_operator(sp.csr_array(A), device=device)
-    assert (op @ BlockVector.zeros(4, 2, device=device)).shape == (7, 2)
-
-
 def identity(device: str, n: int = 3, dtype: str = "float64") -> Any:
     return as_operator(sp.eye_array(n, format="csr", dtype=dtype), device=device)
 
@@ -496,10 +485,6 @@ def test_a_complex_symmetric_matrix_is_not_hermitian(device: str, matrices: Path
     A = read_matrix(matrices / "qc324.mtx")
     with pytest.raises(OptionError, match="A is not Hermitian"):
         as_operator(A, device=device).check_hermitian()
-
-
-def test_real_hermitian_matrices_of_the_collection_pass(device: str, matrices: Path) -> None:
-    as_operator(read_matrix(matrices / "bcsstk09.mtx"), device=device).check_hermitian()
 
 
 def test_rectangles_and_nan_fail_the_check_with_their_own_errors(device: str) -> None:

@@ -212,7 +212,7 @@ def test_principal_components_are_singular_values_of_the_centred_matrix(run: Run
     genes = run("pca")
     dense = genes.G.toarray()
     exact = np.linalg.svd(dense - dense.mean(axis=0), compute_uv=False)[:4] ** 2
-    np.testing.assert_allclose(genes.w[::-1], exact, rtol=1e-8)
+    np.testing.assert_allclose(genes.s[::-1] ** 2, exact, rtol=1e-8)
     centres = np.array([rows.mean(axis=0) for rows in np.split(genes.scores[:450, :2], 3)])
     distances = np.linalg.norm(genes.scores[:450, None, :2] - centres, axis=2)
     assert np.array_equal(distances.argmin(axis=1), np.repeat(range(3), 150))
@@ -237,6 +237,17 @@ def test_the_lobpcg_of_the_tutorial_reaches_the_eigenvalues_that_eigsh_computes(
     np.testing.assert_allclose(tutorial.values, exact, atol=1e-12)
     assert tutorial.history[-1].max() < 1e-12
     assert tutorial.plain[-1].max() < 0.1 * tutorial.plain[0].max()
+
+
+@pytest.mark.slow
+def test_documents_of_a_topic_are_neighbours_among_singular_vectors(run: Run) -> None:
+    corpus = run("topics")
+    exact = np.linalg.svd(corpus.A.toarray(), compute_uv=False)[:12]
+    np.testing.assert_allclose(corpus.s[::-1], exact, rtol=1e-12)
+    rows = corpus.u[:, -4:] * corpus.s[-4:]
+    centres = np.array([rows[corpus.topic == number].mean(axis=0) for number in range(4)])
+    nearest = np.linalg.norm(rows[:, None, :] - centres, axis=2).argmin(axis=1)
+    assert (nearest == corpus.topic).mean() > 0.99
 
 
 def test_a_packet_keeps_its_norm_and_a_part_of_it_passes_each_wall(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -20,27 +21,19 @@ COMPILER = shutil.which("g++")
 needs_host_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++ to run kernels on the host")
 
 _FOLDER = Path(__file__).parent
-_FLAGS = (
-    *("-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{_FOLDER}"),
-    "-ffp-contract=off",
-    "-fno-strict-aliasing",
-    "-fno-gnu-unique",  # two loaded kernels have an emulator each
-)
+_FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", f"-I{_FOLDER}", "-ffp-contract=off", "-fno-strict-aliasing")
 _REPLACED = re.compile(r'^#line \d+ "common/(ptx|views)\.cuh"\n.*?(?=^#line )', re.MULTILINE | re.DOTALL)
 _RUN = """
-extern "C" const char* run(const emulator::Launch* launch) {
-    emulator::prefetched.clear();
-    return emulator::run(KERNEL, *launch);
-}
-extern "C" unsigned long long prefetched() { return emulator::prefetched.size(); }
+extern "C" const char* run(const emulator::Launch* launch) { return emulator::run<KERNEL>(KERNEL, *launch); }
 """
 
 
-def every_second(cases: Sequence[Any]) -> list[Any]:
-    """Mark the second, fourth ... case slow: compiling one takes seconds."""
+def sampled(cases: Sequence[Any], period: int = 2) -> list[Any]:
+    """Mark all but the first of every two cases, or `period` of them, slow."""
     values = [case if isinstance(case, tuple) else (case,) for case in cases]
-    marks: list[Any] = [(), pytest.mark.slow]
-    return [pytest.param(*value, marks=marks[i % 2]) for i, value in enumerate(values)]
+    return [
+        pytest.param(*value, marks=pytest.mark.slow if i % period else ()) for i, value in enumerate(values)
+    ]
 
 
 class HostKernel:
@@ -53,8 +46,6 @@ class HostKernel:
     ----------
     source : str
         Rendered source of the kernel.
-    folder : Path
-        Folder for the compiled library; a source that was compiled there before is not compiled again.
     readable, writable : sequence of arrays
         Memory that copies and cached loads may read, and that bulk and marked stores may write.
     seed : int
@@ -64,12 +55,11 @@ class HostKernel:
     def __init__(
         self,
         source: str,
-        folder: Path,
         readable: Sequence[np.ndarray] = (),
         writable: Sequence[np.ndarray] = (),
         seed: int = 0,
     ) -> None:
-        library = ctypes.CDLL(str(_compiled(host_source(source), folder)))
+        library = ctypes.CDLL(str(_compiled(host_source(source))))
         self.run, self._prefetched = library.run, library.prefetched
         self.run.restype, self._prefetched.restype = ctypes.c_char_p, ctypes.c_uint64
         self.reads, self.writes = _bounds(readable), _bounds(writable)
@@ -121,13 +111,23 @@ def host_source(source: str) -> str:
     return '#include "cuda.hpp"\n' + _REPLACED.sub('#include "ptx.hpp"\n', source) + _RUN
 
 
-def _compiled(text: str, folder: Path) -> Path:
-    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
+def _compiled(text: str) -> Path:
+    """Compile a source once in all tests; each library has an emulator of its own."""
+    emulator = _built((_FOLDER / "emulator.cpp").read_text(), ".o", "-c")
+    return _built(text, ".so", "-shared", str(emulator))
+
+
+def _built(text: str, suffix: str, *options: str) -> Path:
+    folder = Path(os.environ["BLOCKVEC_CACHE_DIR"]) / "emulator"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}{suffix}"
     if not path.exists():
-        path.with_suffix(".cpp").write_text(text)
-        command = [str(COMPILER), *_FLAGS, "-o", str(path), str(path.with_suffix(".cpp"))]
+        source, target = (path.with_suffix(f".{os.getpid()}{kind}") for kind in (".cpp", suffix))
+        source.write_text(text)
+        command = [str(COMPILER), *_FLAGS, "-o", str(target), str(source), *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+        target.replace(path)  # by several processes at a time
     return path
 
 

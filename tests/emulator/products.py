@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,7 +107,6 @@ class SparseProduct:
         config: Any,
         device: DeviceInfo,
         plan: Any,
-        folder: Path,
         readable: Sequence[np.ndarray],
         form: Any = None,
         **changes: Any,
@@ -129,9 +127,7 @@ class SparseProduct:
         read = [*readable, *self.readable, workspace]
         written = [*self.writable, workspace, *found[0].values(), *found[1].values()]
         parts = family.parts(p, config, plan)
-        kernels = {
-            part: HostKernel(family.source(p, config, device, part), folder, read, written) for part in parts
-        }
+        kernels = {part: HostKernel(family.source(p, config, device, part), read, written) for part in parts}
         more: dict[str, Any] = {}
         if needed or dots or grams:
             places = ({kind: address(sums) for kind, sums in each.items()} for each in found)

@@ -14,7 +14,6 @@ import blockvec
 from blockvec.errors import DTypeError, OptionError
 from blockvec.models import model
 from solvers import JacobiDavidsonOptions, count_eigenvalues, eigsh, memory_needed
-from solvers.stages.run import Task
 
 GRID = model("laplace2d:n=30")
 # Ways to write a number: each has to lead to the same bits.
@@ -82,26 +81,6 @@ def test_numbers_of_numpy_are_numbers_of_python(name: str, kind: Callable[[Any],
     expected = eigsh(GRID, **asked)
     found = eigsh(GRID, **asked | {name: number})
     assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
-
-
-def test_every_way_to_write_k_takes_the_same_path_beside_a_mass_matrix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A large k decides between two forms of the problem, whose results differ in bits."""
-    A = model("laplace1d:n=1200")
-    M = sp.diags_array([np.full(1199, 0.1), np.linspace(1, 2, 1200), np.full(1199, 0.1)], offsets=[-1, 0, 1])
-    forms = []
-
-    def described(task: Task) -> None:
-        assert task.form is not None
-        forms.append((task.problem.k, task.form.blocks is not blockvec.BlockVector))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("solvers.call.run_stages", described)
-    for k in (380, 380.0, np.int64(380), np.array(380), np.float32(380), 4):
-        with pytest.raises(KeyboardInterrupt):
-            eigsh(A, k, M=M.tocsr(), sigma=0.3)
-    assert forms == [(380, False)] * 5 + [(4, True)]
 
 
 def test_other_functions_take_numbers_of_numpy_too() -> None:

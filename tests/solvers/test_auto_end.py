@@ -13,13 +13,10 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec import as_operator
 from blockvec.errors import BreakdownError
 from blockvec.models import model
 from solvers import eigsh
-from solvers.factorization.work import FactorWork
 from solvers.stages import end
-from solvers.stages.end import LOOK_STEPS
 from tests.benchmarks.eigsh_easy import laplacian, power_law_graph, regular_graph
 
 NEAREST = {"which": "SM"}, {"sigma": 0.0}
@@ -114,42 +111,6 @@ def test_zeros_of_vectors_that_are_not_quite_orthogonal_are_not_beyond_zero(n: i
     assert "the nearest are the lowest" in result.info["why"]
 
 
-def test_graphs_with_hubs_take_fewer_seconds_than_their_factors() -> None:
-    A = laplacian(power_law_graph(np.random.default_rng(3), 4000))
-    predicted_s = end.may_be_quick(A, as_operator(A), 4)
-    assert predicted_s is not None
-    seen = end.look(as_operator(A), 0.0, predicted_s)
-    assert seen.end == "SA"
-    assert seen.iteration_s < 0.1 * seen.factors_s
-    result = solve(A, 4, which="SM", tol=1e-8)
-    assert "the nearest are the lowest" in result.info["why"]
-
-
-@pytest.mark.parametrize("spec", ["laplace1d:n=3000", "laplace2d:nx=70,ny=60", "rough beam", "stiff"])
-def test_matrices_with_cheap_factors_or_slow_iterations_are_factorised(spec: str) -> None:
-    rng = np.random.default_rng(0)
-    if spec == "stiff":  # springs of lengths over six decades between random nodes
-        ends = rng.integers(900, size=(2, 4000))
-        springs = 10.0 ** rng.uniform(-6, 0, 4000)
-        B = sp.coo_array((np.tile([1.0, -1.0], 4000), (np.repeat(np.arange(4000), 2), ends.T.ravel())))
-        A = sp.csr_array(B.T @ sp.diags_array(springs) @ B + 1e-7 * sp.eye_array(900))
-    elif spec == "rough beam":
-        A = sp.diags_array([-np.ones(1999), rng.uniform(2, 3, 2000), -np.ones(1999)], offsets=[-1, 0, 1])
-    else:
-        A = model(spec)
-    result = solve(A, 4, which="SM")
-    assert "is factorised for sigma" in result.info["why"]
-    assert result.info["restarts"] < 10
-
-
-@pytest.mark.parametrize("shift", [0.3, 2.0])
-def test_a_number_inside_the_spectrum_is_told_by_the_look(shift: float) -> None:
-    A = random_graph() - shift * sp.eye_array(1500)
-    result = solve(sp.csr_array(A), 4, which="SM")
-    np.testing.assert_allclose(result.eigenvalues, nearest(A, 4), atol=1e-11)
-    assert "is factorised" in result.info["why"]
-
-
 @pytest.mark.parametrize("explicit", [True, False])
 def test_a_few_values_beyond_the_number_are_noticed(explicit: bool) -> None:
     n = 1500
@@ -173,17 +134,6 @@ def test_a_value_beyond_the_number_that_no_step_shows_is_noticed(monkeypatch: py
         assert told in result.info["why"]
         assert "the nearest are the lowest" not in result.info["why"]
     assert result.info["operator_columns"] == sum(columns)
-
-
-def test_all_columns_of_a_function_are_counted() -> None:
-    A = random_graph()
-    function, columns = counted(A)
-    result = solve(function, 4, which="SM", shape=A.shape)
-    assert "the nearest are the lowest" in result.info["why"]
-    assert result.info["operator_columns"] == sum(columns)
-    lowest = solve(counted(A)[0], 4, which="SA", shape=A.shape)
-    assert result.info["operator_columns"] == lowest.info["operator_columns"] + LOOK_STEPS
-    np.testing.assert_array_equal(result.eigenvalues, lowest.eigenvalues)
 
 
 @pytest.mark.parametrize("which", ["SM", "LA", "SA", "BE"])
@@ -212,14 +162,6 @@ def test_a_value_beyond_the_number_by_less_than_the_tolerance_is_noticed(converg
     assert abs(result.eigenvalues[0]) < 0.035
 
 
-def test_values_beyond_the_number_end_the_attempt() -> None:
-    B = shifted_cube()
-    assert solve(B, 5, which="SM").info["operator_columns"] < 250
-    stopped = solve(B, 5, which="SM", time_limit=1e-6, on_unconverged="return")
-    assert stopped.info["stopped"] == "time_limit"
-    assert not (stopped.converged & (stopped.eigenvalues < -0.05)).any()
-
-
 @pytest.mark.parametrize("seed", [484, 485, 486])
 def test_copies_are_searched_for_before_an_attempt_is_over(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
@@ -243,14 +185,6 @@ def test_options_about_solves_around_a_number_are_honoured(
     monkeypatch.setattr(end, "look", refuse)
     A = sp.csr_array(random_graph() + sp.eye_array(1500))
     assert "factorised" in solve(A, 3, sigma=0.5, **options).info["why"]
-
-
-def test_numbers_far_from_one_are_looked_at_too() -> None:
-    A = random_graph()
-    for factor in (1e-200, 1e200):
-        result = solve(A * factor, 3, which="SM")
-        assert "the nearest are the lowest" in result.info["why"]
-        np.testing.assert_allclose(result.eigenvalues / factor, nearest(A, 3), atol=1e-12)
 
 
 def test_nan_and_asymmetry_are_reported_as_without_a_look() -> None:
@@ -294,12 +228,6 @@ def test_an_interrupted_solve_is_resumed_and_its_files_are_removed(
     again = solve(A, 6, **options)
     np.testing.assert_array_equal(again.eigenvalues, whole.eigenvalues)
     assert not list(tmp_path.iterdir())
-
-
-def test_levels_are_those_that_a_number_passes() -> None:
-    assert FactorWork.of(model("laplace2d:nx=30,ny=20")).levels == 49
-    assert FactorWork.of(random_graph()).levels < 12
-    assert FactorWork.dense(np.eye(9)).levels == 0
 
 
 @pytest.mark.gpu

@@ -52,14 +52,3 @@ def test_a_cholesky_factor_that_fails_is_repaired_or_a_breakdown(
 def test_gram_matrices_without_a_factor_are_breakdowns(G: Any) -> None:
     with pytest.raises(BreakdownError, match="not positive definite"):
         gram_root(G)
-
-
-def test_gram_roots_are_cholesky_factors_with_their_inverses() -> None:
-    X = np.random.default_rng(0).standard_normal((9, 4)) + 1j * np.random.default_rng(1).standard_normal(
-        (9, 4)
-    )
-    G = X.conj().T @ X
-    R, inverse = gram_root(G)
-    assert np.allclose(R.conj().T @ R, G)
-    assert np.allclose(R @ inverse, np.eye(4))
-    assert np.array_equal(R, np.triu(R))

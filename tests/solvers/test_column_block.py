@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import blockvec
-from blockvec import BlockVector, models, option_context
+from blockvec import BlockVector, models
 from blockvec.errors import LayoutError
 from solvers import eigsh, sizes
 from solvers.blocks import ColumnBlock
-from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
-from solvers.transform.standard_form import operator_on
 
 SHAPES = st.tuples(st.integers(0, 40), st.integers(0, 6), st.integers(0, 6))
 TYPES = st.sampled_from(["float64", "complex128"])
@@ -116,29 +111,6 @@ def test_checked_operations_refuse_column_major_blocks() -> None:
             refused()
 
 
-def test_operators_keep_the_type_of_blocks() -> None:
-    A = blockvec.as_operator(models.laplace1d(n=6))
-    blocks = inner_product_blocks(A)
-    for kind in (blocks, inner_product_columns(blocks)):
-        X = kind(np.eye(6))
-        assert type(A.apply(X)) is type(A.affine(2, 1).apply(X)) is kind
-        assert np.allclose(X.dot(X), models.laplace1d(n=6).toarray())
-        guarded = operator_on(lambda Y: Y, 6, A.dtype, A, blocks)
-        assert type(guarded.apply(X)) is kind
-        with pytest.raises(AssertionError):  # another inner product would make wrong values
-            guarded.apply(kind.__base__(np.eye(6)))
-
-
-def test_threads_do_not_change_products() -> None:
-    A = blockvec.as_operator(models.laplace3d(n=30))
-    X = np.asfortranarray(np.random.default_rng(0).standard_normal((A.shape[0], 2)))
-    products = []
-    for threads in (1, 2):
-        with option_context(threads=threads):
-            products.append(A.apply(ColumnBlock(X)).array)
-    assert np.array_equal(*products)
-
-
 @pytest.mark.parametrize(
     "options", [{"method": "lanczos"}, {"method": "filter"}, {"orthogonal_to": np.ones((1000, 1))}]
 )
@@ -158,28 +130,3 @@ def test_long_and_short_columns_have_the_same_eigenpairs(
         assert np.linalg.norm(X.conj().T @ X - np.eye(7)) < 1e-13
         assert np.linalg.norm(A @ X - X * result.eigenvalues) < 1e-8 or "orthogonal_to" in options
     assert np.allclose(results[0].eigenvalues, results[1].eigenvalues, rtol=0, atol=1e-12)
-
-
-def test_functions_have_the_threads_of_blas_and_steps_do_not() -> None:
-    check = """
-import threadpoolctl
-from blockvec import models
-from solvers import eigsh
-
-def limits():
-    return [lib["num_threads"] for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
-
-def product(X):
-    inside.append(limits())
-    return A @ X
-
-A, before = models.laplace1d(n=200), limits()
-for which in ("SA", "BE"):
-    inside, between = [], []
-    options = dict(shape=A.shape, method="lanczos", ncv=20, callback=lambda _: between.append(limits()))
-    eigsh(product, 2, which=which, **options)
-    assert len(inside) > 4 and all(found == before for found in inside), inside
-    assert between and all(set(found) <= {1} for found in between), between
-    assert limits() == before
-"""
-    subprocess.run([sys.executable, "-c", check], check=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "2"})

@@ -60,12 +60,6 @@ def test_a_profile_shows_kernels_beside_their_rooflines(capsys: pytest.CaptureFi
     assert document["parts"][-1]["part"] == "total"
 
 
-def test_counts_are_in_singular_or_plural(capsys: pytest.CaptureFixture[str]) -> None:
-    for count, text in (("1", " 1 restart, "), ("2", " 2 restarts, ")):
-        main(["laplace3d:n=12", "--maxiter", count, "--method", "lanczos", "--tol", "1e-14"])
-        assert text in capsys.readouterr().out
-
-
 def test_a_chain_is_solved_without_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     values = []
     for options in ([], ["--matrix-free"]):
@@ -76,7 +70,7 @@ def test_a_chain_is_solved_without_a_matrix(capsys: pytest.CaptureFixture[str]) 
     assert "laplace1d:n=9 is stored as a matrix" in capsys.readouterr().err
 
 
-def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
+def test_json_is_one_document_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "out.npz"
     done = run("laplace2d:n=24", "-k", "3", "--json", "--save", str(saved), "--rng", "5")
     assert (done.returncode, done.stderr) == (0, "")
@@ -89,7 +83,8 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
         assert pairs["eigenvectors"].shape == (576, 3)
         assert pairs["eigenvalues"].tolist() == document["eigenvalues"]
     assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
-    again = json.loads(run("laplace2d:n=24", "-k", "3", "--json", "--rng", "5").stdout)
+    assert main(["laplace2d:n=24", "-k", "3", "--json", "--rng", "5"]) == 0
+    again = json.loads(capsys.readouterr().out)
     assert again["eigenvalues"] == document["eigenvalues"]
     assert again["residuals"] == document["residuals"]
 
@@ -152,13 +147,6 @@ def test_bad_arguments_and_files_are_one_line_and_exit_code_two(
     assert message in captured.err
 
 
-def test_a_broken_file_names_itself_and_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = tmp_path / "broken.mtx"
-    broken.write_text("%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n1 1 1.0\n2 x 1.0\n")
-    assert main([str(broken)]) == 2
-    assert "broken.mtx" in capsys.readouterr().err
-
-
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Any, Any, str, str]:
     """Stiffness and mass of a bar, and their files."""
@@ -198,15 +186,6 @@ def test_a_pair_of_files_has_the_values_of_the_generalised_problem(
     nearest = np.sort(values[np.argsort(abs(values - target))[:3]])
     np.testing.assert_allclose(found["eigenvalues"], nearest, rtol=1e-9)
     assert (found["matrix"], found["mass"]) == (stiffness, mass)
-
-
-def test_values_around_a_number_are_the_nearest_to_it(capsys: pytest.CaptureFixture[str]) -> None:
-    for method in "auto", "jd":
-        arguments = ["--sigma", "3.1", "-k", "3", "--device", "cpu", "--method", method, "--json"]
-        assert main(["laplace2d:nx=24,ny=11", *arguments]) == 0
-        found = json.loads(capsys.readouterr().out)["eigenvalues"]
-        values = np.linalg.eigvalsh(blockvec.models.model("laplace2d:nx=24,ny=11").toarray())
-        np.testing.assert_allclose(found, np.sort(values[np.argsort(abs(values - 3.1))[:3]]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("operand", ["K.mtx", "K.mtx.gz", "M.npz"])
@@ -251,13 +230,14 @@ class Terminal:
         return True
 
 
-def test_the_history_is_drawn_also_for_a_small_matrix(tmp_path: Path) -> None:
+def test_the_history_is_drawn_also_for_a_small_matrix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "history.png"
-    done = run("laplace2d:n=12", "-k", "3", "--plot", str(picture))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert main(["laplace2d:n=12", "-k", "3", "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "Method lanczos" in done.stdout
+    assert "Method lanczos" in capsys.readouterr().out
 
 
 def full_disk(stream: Any, **arrays: Any) -> None:
@@ -324,15 +304,15 @@ def test_output_that_cannot_be_printed_takes_no_file_with_it(tmp_path: Path) -> 
 
 def test_a_reader_that_has_seen_enough_changes_no_exit_code(tmp_path: Path) -> None:
     saved = tmp_path / "out.npz"
-    for limit, code in ((), 0), (("--maxiter", "1", "--method", "lanczos"), 1):
-        command = [sys.executable, "-m", "solvers", "laplace3d:n=10", "--save", str(saved), *limit]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            process.stdout.close()
-            err = process.stderr.read()
-            assert (process.wait(timeout=60), err) == (code, b"")
-        saved.unlink()
+    limit = ("--maxiter", "1", "--method", "lanczos")
+    command = [sys.executable, "-m", "solvers", "laplace3d:n=10", "--save", str(saved), *limit]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+        assert (process.wait(timeout=60), err) == (1, b"")
+    assert saved.exists()
 
 
 @pytest.fixture

@@ -200,3 +200,16 @@ def test_a_pretended_gpu_finds_the_numbers_of_the_host() -> None:
         found = double_moments(op, op, 70, 2, rng=2, bounds=double.bounds).moments
         assert np.abs(found - double.moments).max() <= 1e-10
         assert logdet(op).method == "factors"
+
+
+def test_energies_functions_and_bounds_that_are_no_numbers_are_refused() -> None:
+    H = models.laplace1d(n=9)
+    rho = density_of_states(H, 8, 2, rng=0)
+    for energies in (np.nan, [0.0, np.nan], 1j):
+        with pytest.raises(OptionError, match="energies: got NaN, or numbers of type"):
+            rho(energies)
+    with pytest.raises(OptionError, match="f: is nan"):
+        rho.integrate(lambda E: E * np.nan)
+    for bounds in ((0,), "ab", (0, 1, 2), 3):
+        with pytest.raises(OptionError, match="give two finite numbers"):
+            density_of_states(H, 8, 2, bounds=bounds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,14 +27,12 @@ from solvers import (
     NoConvergence,
     eigsh,
 )
-from solvers.blocks import ColumnBlock
 from solvers.iterations import lanczos
-from solvers.iterations.rayleigh_ritz import Tolerance, select
-from solvers.problem import Problem
+from solvers.iterations.rayleigh_ritz import select
 from solvers.runtime.interrupts import deferred_interrupt
-from solvers.stages import drivers, run
-from solvers.stages.combine import both_ends
+from solvers.stages import run
 from tests.contract.blocks import FORMS, kept, untidy
+from tests.pairwise import pairwise
 
 ITERATIONS = ("lanczos", "filter", "jd")
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -184,40 +181,6 @@ def test_stiff_ends_are_right_to_the_floor(real_matrix: Callable[[str], Any]) ->
             assert result.info["verification"].startswith("proved by inertia: 9 eigenvalues")
 
 
-@pytest.mark.parametrize("equal", [False, True])
-def test_the_time_of_both_ends_counts_from_the_call(equal: bool) -> None:
-    """Also where the values of both ends meet, so that the low end is solved for once more."""
-    A = sp.diags_array(np.ones(40) if equal else np.arange(40.0), format="csr")
-    problem = Problem(
-        operator=as_operator(A),
-        k=4,
-        which="BE",
-        tolerance=Tolerance(1e-8, "norm", 2.0**-53),
-        rng=np.random.default_rng(0),
-        time_limit=1000.0,
-        begin_s=time.perf_counter() - 100,
-    )
-    limits: list[Any] = []
-
-    def noted(end: Problem) -> EigenResult:
-        limits.append((end.time_limit, end.begin_s))
-        return drivers.solve(end)
-
-    both_ends(problem, noted)
-    assert limits == [(1000.0, problem.begin_s)] * (3 if equal else 2)
-
-
-def test_both_ends_stop_together() -> None:
-    A = models.model("laplace3d:n=12")
-    options = {"tol": 1e-8, "on_unconverged": "return"}
-    whole = solve(A, 7, "BE", **options)
-    assert [state.restart for state in whole.history] == list(range(whole.info["restarts"]))
-    assert np.all(np.diff([state.operator_columns for state in whole.history]) > 0)
-    stopped = solve(A, 7, "BE", callback=lambda state: True, **options)
-    assert stopped.info["stopped"] == "callback"
-    assert len(stopped.eigenvalues) == 7
-
-
 @pytest.mark.parametrize(
     ("name", "which", "k"),
     [
@@ -271,9 +234,7 @@ def test_a_matrix_may_come_in_any_form(form: str) -> None:
     check(solve(A, 5, "SA", **options), matrix)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", ["real", "complex"])
-@pytest.mark.parametrize("writeable", [True, False], ids=["writeable", "read-only"])
+@pytest.mark.parametrize(("form", "kind", "writeable"), pairwise(FORMS, ("real", "complex"), (True, False)))
 def test_the_users_matrices_stay_as_they_are(
     form: Any, kind: str, writeable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,13 +359,6 @@ def test_a_callback_sees_every_restart_and_may_stop() -> None:
         eigsh(A, 6, which="SA", callback=lambda state: True, rng=0, method="lanczos")
 
 
-def test_a_time_limit_stops_with_what_was_reached() -> None:
-    A = models.model("laplace3d:n=12")
-    result = solve(A, 6, "SA", time_limit=1e-6, on_unconverged="return")
-    assert result.info["stopped"] == "time_limit"
-    assert result.info["operator_columns"] < 40
-
-
 ALL_WAYS: dict[str, dict[str, Any]] = {
     "lanczos": {"which": "SA", "method": "lanczos"},
     "single columns": {"which": "SA", "method": "lanczos", "block_size": 1},
@@ -441,28 +395,6 @@ def test_a_run_that_is_stopped_gives_all_pairs_flagged(way: str, stop: str) -> N
     if "M" not in ALL_WAYS[way]:
         X = result.eigenvectors
         assert np.linalg.norm(X.T @ X - np.eye(13)) <= 1e-12
-
-
-@pytest.mark.parametrize(
-    ("convergence", "limits"), [("value", [3e-3, 5e-4]), ("norm", [7e-3, 4.5e-3]), ("absolute", [1e-3, 1e-3])]
-)
-def test_limits_of_residuals_are_those_that_are_documented(convergence: Any, limits: list[float]) -> None:
-    theta, norm, unit = np.array([-3.0, 0.5]), 4.0, 2.0**-53
-    np.testing.assert_allclose(Tolerance(1e-3, convergence, unit).limits(theta, norm), limits)
-    floor = 100 * unit * np.array([7.0, 4.5])
-    np.testing.assert_allclose(Tolerance(0.0, convergence, unit).limits(theta, norm), floor)
-
-
-def test_a_second_ctrl_c_ends_at_once() -> None:
-    steps = []
-    with deferred_interrupt() as interrupted:
-        signal.raise_signal(signal.SIGINT)
-        assert interrupted()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        steps.append("after")
-    assert steps
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_second_ctrl_c_ends_a_solve_inside_its_step() -> None:
@@ -540,15 +472,6 @@ def test_a_start_without_the_wanted_directions_misleads_nobody() -> None:
     )  # symmetric: no component along half of them
 
 
-def test_a_rough_block_to_start_from_saves_work() -> None:
-    A = models.model("laplace2d:n=40")
-    cold = solve(A, 6, "SA", tol=1e-8, convergence="norm")
-    noise = 1e-4 * np.random.default_rng(0).standard_normal(cold.eigenvectors.shape)
-    warm = solve(A, 6, "SA", tol=1e-8, convergence="norm", v0=cold.eigenvectors + noise, verify="never")
-    check(warm, A)
-    assert warm.info["operator_columns"] < cold.info["operator_columns"]
-
-
 @pytest.mark.parametrize("padding", [1, 16])
 def test_pairs_orthogonal_to_given_vectors_are_the_next_ones(
     padding: int, monkeypatch: pytest.MonkeyPatch
@@ -590,34 +513,6 @@ def test_dense_lapack_is_taken_where_it_is_cheap_and_info_says_why() -> None:
     many = eigsh(models.model("laplace1d:n=600"), 300, which="SA", return_info=True)
     assert many.info["method"] == "dense"
     assert eigsh(small, 4, which="SA", return_info=True, block_size=3).info["method"] != "dense"
-
-
-@pytest.mark.parametrize(
-    ("n", "k", "method"), [(440, 60, "dense"), (460, 60, "lanczos"), (900, 6, "lanczos")]
-)
-def test_of_dense_arrays_lapack_takes_small_ones_and_single_columns_the_rest(
-    n: int, k: int, method: str
-) -> None:
-    A = np.random.default_rng(n).standard_normal((n, n))
-    A += A.T
-    result = eigsh(A, k, which="LA", rng=0, return_info=True)
-    assert result.info["method"] == method
-    assert result.info["block_size"] in (None, 1)
-    assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A)[-k:], rtol=0, atol=1e-12 * n)
-
-
-@pytest.mark.parametrize("columns", [1, 3, 6, 7])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_products_by_one_triangle_are_those_of_the_matrix(columns: int, order: Any) -> None:
-    rng = np.random.default_rng(columns)
-    A = rng.standard_normal((60, 60))
-    A = np.asarray(A + A.T, order=order)
-    X = rng.standard_normal((60, columns))
-    block = ColumnBlock.of(BlockVector(X))
-    found = as_operator(A).apply(block).array
-    assert np.allclose(found, A @ X, rtol=0, atol=1e-12)
-    by_rows = as_operator(A) @ BlockVector(X)
-    assert np.allclose(by_rows.array, A @ X, rtol=0, atol=1e-12)
 
 
 def test_info_counts_what_the_operator_was_applied_to() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -14,18 +12,13 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
-from blockvec.models import spectra
 from solvers import eigsh
-from solvers.iterations import filter, lanczos
+from solvers.iterations import filter
 from solvers.iterations.chebyshev import ChebyshevOperator, steps_within_leak
-from solvers.iterations.filter import LEAST_DEGREE, PAYING_DEGREE, Filter, choose_degree, design_filter
-from solvers.iterations.filtering import Filtering, FilterState, converges_soon
-from solvers.iterations.krylov import BlockKrylov
+from solvers.iterations.filter import Filter, design_filter
+from solvers.iterations.filtering import Filtering
 from solvers.iterations.rayleigh_ritz import separate_copies
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
-from solvers.problem import IterationState
-from tests.benchmarks.drawn_problems import matrix
-from tests.pretended_gpu import pretended_gpu
 
 
 def sketch(values: np.ndarray, steps: int = 20, locked: Any = None, dtype: str = "float64") -> Sketch:
@@ -123,15 +116,6 @@ def test_a_repeated_filter_is_the_same(degree: int, dtype: str) -> None:
         X = results[0].copy().scale(1 / results[0].norms())
 
 
-def test_a_filter_is_made_only_where_it_can_gain() -> None:
-    assert design_filter((1.0, 0.5, 0.5, 0.0), "LA", 1.0, 20, 100.0) is None  # the edge is the last value
-    assert design_filter((1e9, 1.0, 0.9, 0.0), "LA", 1e9, 20, 100.0) is None  # an outlier far away
-    made = design_filter((1.0, 0.99, 0.9, -1.0), "LA", 1.0, 21, 100.0)
-    assert made is not None
-    assert made.degree % 2 == 0
-    assert 1 <= made.spread <= 100
-
-
 @hypothesis.given(
     gaps=st.tuples(*[st.floats(1e-8, 1e3) for _ in range(3)]),
     which=st.sampled_from(["LA", "SA", "LM"]),
@@ -161,54 +145,6 @@ def test_ranking_keys_follow_from_amplified_values() -> None:
     amplified = np.cosh([made.growth(key) for key in keys])
     np.testing.assert_allclose(made.value(amplified), keys, rtol=1e-12)
     np.testing.assert_array_equal(made.value(np.array([-1.0, 0.0, 0.99])), made.edge)
-
-
-def test_a_wide_range_of_wanted_values_lowers_the_degree() -> None:
-    degrees = [
-        made.degree if (made := design_filter((1.0, 0.7, 0.69, -1.0), "LA", 1.0, 60, spread)) else 1
-        for spread in (1e1, 1e2, 1e3, 1e5)
-    ]
-    assert degrees == sorted(degrees)
-    assert degrees[0] < degrees[1] < degrees[2] < degrees[3]
-
-
-def test_a_low_degree_is_refused_where_it_was_forced_but_not_where_it_is_preferred() -> None:
-    spread_out = (1.0, 0.7, 0.69, -1.0)
-    forced, preferred = (
-        [
-            design_filter(spread_out, "LA", 1.0, degree, 1e2, least=least)
-            for least in (LEAST_DEGREE, PAYING_DEGREE)
-        ]
-        for degree in (60, LEAST_DEGREE)
-    )
-    assert forced[0] is not None
-    assert LEAST_DEGREE <= forced[0].degree < PAYING_DEGREE
-    assert forced[1] is None
-    assert None not in preferred
-
-
-def test_a_filter_of_low_degree_is_designed_where_a_filter_is_asked_for() -> None:
-    A = matrix("power_law_laplacian:n=3000,seed=1").tocsr()
-    options = {
-        "which": "LA",
-        "tol": 1e-8,
-        "convergence": "norm",
-        "block_size": 4,
-        "rng": 0,
-        "return_info": True,
-    }
-    asked, left = (eigsh(A, 20, method=method, **options) for method in ("filter", "auto"))
-    assert 1 < asked.info["degree"] < PAYING_DEGREE
-    assert left.info["degree"] == 1
-    np.testing.assert_allclose(asked.eigenvalues, left.eigenvalues, rtol=1e-9)
-
-
-def test_dearer_steps_want_a_higher_degree() -> None:
-    operator = as_operator(models.model("laplace3d:n=20"))
-    assert choose_degree(operator, 4, 20) < choose_degree(operator, 4, 80)
-    assert choose_degree(as_operator(lambda X: X, shape=(9, 9)), 4, 20) == 1
-    dense = as_operator(sp.csr_array(np.ones((800, 800))))
-    assert choose_degree(dense, 4, 40) < 3
 
 
 @pytest.mark.parametrize("which", ["LA", "SA", "LM"])
@@ -258,15 +194,6 @@ def test_an_edge_that_leaves_nothing_outside_is_moved(monkeypatch: pytest.Monkey
     assert len(moved) > 1
 
 
-def test_a_filter_saves_orthogonalisations() -> None:
-    A = models.model("laplace3d:n=20")
-    options = {"which": "SA", "tol": 1e-8, "convergence": "norm", "rng": 0, "return_info": True}
-    plain, filtered = (eigsh(A, 10, method=method, **options) for method in ("lanczos", "filter"))
-    assert filtered.info["degree"] >= 8
-    assert 2 * filtered.info["reductions"] < plain.info["reductions"]
-    assert np.allclose(plain.eigenvalues, filtered.eigenvalues, atol=1e-10)
-
-
 def test_a_function_of_unknown_cost_is_filtered_when_asked() -> None:
     matrix = models.model("laplace2d:n=30")
     result = eigsh(
@@ -299,93 +226,7 @@ def test_copies_of_both_signs_are_found_where_there_are_more_than_columns(seed: 
     assert np.allclose(np.sort(np.abs(w))[::-1], magnitudes[:18], rtol=0, atol=1e-7)
 
 
-def random_graph(n: int, degree: int, seed: int) -> Any:
-    rng = np.random.default_rng(seed)
-    ends = [rng.permutation(n) for _ in range(degree // 2)]
-    i, j = np.concatenate(ends), np.concatenate([np.roll(cycle, 1) for cycle in ends])
-    A = sp.coo_array((np.ones(len(i)), (i, j)), shape=(n, n)).tocsr()
-    return sp.csr_array(A + A.T)
-
-
-@pytest.mark.parametrize(
-    ("A", "k", "which", "restarts"),
-    [
-        (models.model("laplace2d:nx=90,ny=91"), 12, "SA", 15),
-        (models.model("laplace2d:nx=90,ny=91"), 30, "SA", 10),
-        (random_graph(4000, 6, 1), 40, "LM", 15),  # values of both signs beside one far outside
-    ],
-)
-def test_a_long_solve_on_short_columns_is_filtered_after_few_restarts(
-    A: Any, k: int, which: str, restarts: int
-) -> None:
-    options: dict[str, Any] = {"which": which, "tol": 1e-8, "convergence": "norm", "rng": 0}
-    options |= {"return_info": True, "block_size": 4 if k == 40 else None}
-    result = eigsh(A, k, **options)
-    plain = eigsh(A, k, method="lanczos", verify="always", **options)
-    assert result.info["method"] == "filter"
-    assert 3 < result.info["restarts"] <= restarts
-    assert np.allclose(result.eigenvalues, plain.eigenvalues, atol=1e-6)
-    assert result.info["reductions"] < plain.info["reductions"]
-
-
-@pytest.mark.parametrize(
-    ("spec", "k"), [("laplace3d:n=17,periodic=True", 8), ("anderson:n=11,disorder=13", 15)]
-)
-def test_a_solve_that_is_half_done_is_not_filtered(spec: str, k: int) -> None:
-    """The largest residual grows where another copy is found; those of all wanted pairs tell the rest."""
-    A = models.model(spec)
-    result = eigsh(A, k, which="SA", rng=0, return_info=True)
-    assert result.info["method"] == "lanczos"
-    assert result.info["restarts"] <= 20
-    grid = spectra.laplace_eigenvalues([17] * 3, periodic=True)
-    values = grid if spec.startswith("laplace3d") else np.linalg.eigvalsh(A.toarray())
-    assert np.allclose(result.eigenvalues, values[:k], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("low", "designs", "kept"), [(-1.0, 1, True), (-0.5, 1, False), (-1.0, 6, False)], ids=str
-)
-def test_a_filter_is_kept_where_another_is_neither_possible_nor_needed(
-    low: float, designs: int, kept: bool
-) -> None:
-    """One that has stalled with wanted values inside its interval, whose far end is wrong for low = -0.5."""
-    former, retired = Filter(low, 0.5, 12, 10.0, "LA"), []
-    loop = SimpleNamespace(theta=np.array([3.0, 0.4, 0.1]), which="LA", least=-1.0)
-    filtering: Any = object.__new__(Filtering)
-    filtering.loop, filtering.problem = loop, SimpleNamespace(k=2)
-    filtering.state = FilterState(former, designs=designs, best=1.0, stalled=2)
-
-    def design(values: tuple[float, ...]) -> None:
-        assert values == (3.0, 0.4, 0.1, -1.0)
-        filtering.state.designs += 1
-
-    filtering._design, filtering.retire = design, lambda: retired.append(True)
-    filtering._judge(former, SimpleNamespace(), 5.0)
-    assert bool(retired) == (not kept)
-    assert filtering.filter is former
-
-
-@pytest.mark.parametrize(("fallen", "soon"), [(1e3, True), (9e5, False)])
-def test_a_filter_waits_while_the_residuals_predict_few_more_cycles(fallen: float, soon: bool) -> None:
-    states = [IterationState(0, np.ones(1), np.array([one]), np.ones(1), 0, 0.0) for one in (1e6, fallen)]
-    assert converges_soon(states, is_single=False) == soon
-    converged = replace(states[0], residuals=np.zeros(1))
-    assert converges_soon([converged, *states], is_single=False) == soon
-    assert converges_soon([*states, converged, states[1]], is_single=False)
-
-
-@pytest.mark.parametrize("k", [3, 20])
-def test_a_short_solve_on_short_columns_is_not_filtered(k: int) -> None:
-    rng = np.random.default_rng(k)
-    values = np.r_[rng.uniform(0, 1, 3000), 2 + np.arange(2 * k) / k]
-    result = eigsh(sp.diags_array(values, format="csr"), k, which="LA", tol=1e-8, rng=0, return_info=True)
-    assert result.info["method"] == "lanczos"
-    assert np.allclose(result.eigenvalues, np.sort(values)[-k:])
-    assert result.info["operator_columns"] < 250
-
-
-@pytest.mark.parametrize("tol", [1e-8, 0.0])
-@pytest.mark.parametrize(("which", "dtype"), [("LA", "float64"), ("SA", "complex128")])
+@pytest.mark.parametrize(("which", "dtype", "tol"), [("LA", "float64", 0.0), ("SA", "complex128", 1e-8)])
 def test_values_far_out_and_others_are_computed_together(
     which: str, dtype: str, tol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,48 +244,3 @@ def test_values_far_out_and_others_are_computed_together(
     assert np.allclose(result.eigenvalues, exact, rtol=0, atol=1e-10 * 165)
     assert np.abs(result.eigenvectors.conj().T @ result.eigenvectors - np.eye(k)).max() < 1e-12
     assert result.info["restarts"] >= len(result.history) - 2
-
-
-def test_on_a_gpu_values_with_wide_gaps_need_no_filter() -> None:
-    A = matrix("separated:n=20000,outside=117,seed=206")
-    tol = 1e-8 * float(abs(A).sum(axis=0).max())
-    options: Any = {"which": "LA", "tol": tol, "convergence": "absolute", "rng": 0, "return_info": True}
-    with pretended_gpu():
-        result = eigsh(A, 20, device="gpu", **options)
-    assert result.info["method"] == "lanczos"
-    assert result.info["operator_columns"] < 400  # 640 are those of the longest sketch
-    assert result.converged.all()
-
-
-def test_on_a_gpu_filters_look_for_convergence_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    A = models.model("laplace2d:n=60")
-    options: dict[str, Any] = {"which": "SA", "tol": 1e-8, "method": "filter", "rng": 0, "device": "gpu"}
-    looks, true_ritz = [], BlockKrylov.ritz
-
-    def counted(space: BlockKrylov, until: int | None = None) -> Any:
-        looks.append(space.m)
-        return true_ritz(space, until)
-
-    monkeypatch.setattr(BlockKrylov, "ritz", counted)
-    with pretended_gpu():
-        rare = eigsh(A, 60, return_info=True, **options)
-        few = len(looks)
-        monkeypatch.setattr(lanczos, "steps_of_a_look", lambda *_, **__: 0.0)
-        often = eigsh(A, 60, return_info=True, **options)
-    steps = [result.info["operator_columns"] for result in (rare, often)]
-    assert np.allclose(rare.eigenvalues.get(), often.eigenvalues.get(), atol=1e-10)
-    assert few < len(looks) - few
-    assert steps[0] < 1.1 * steps[1]
-
-
-def test_copies_of_one_value_are_not_taken_for_a_solve_that_ends_soon() -> None:
-    """Equal blocks: the first Ritz values of a block of eight are copies of a value with sixty."""
-    rng = np.random.default_rng(1)
-    block = rng.standard_normal((50, 50))
-    A = sp.block_diag([(block + block.T) / 2] * 60, format="csr")
-    options: dict[str, Any] = {"tol": 1e-8, "convergence": "norm", "rng": 0, "return_info": True}
-    with pretended_gpu():
-        result = eigsh(A, 20, which="LA", device="gpu", **options)
-    assert result.info["operator_columns"] < 6000
-    top = np.linalg.eigvalsh((block + block.T) / 2)[-1]
-    assert np.allclose(result.eigenvalues.get(), top)

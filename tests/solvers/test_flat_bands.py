@@ -170,15 +170,6 @@ def test_the_rounding_floor_of_long_rows_bounds_the_errors_of_a_product() -> Non
     assert product_rounding(grid(30), np.float64) == 0
 
 
-@pytest.mark.parametrize("k", [16, 40])
-def test_a_shift_at_the_null_value_of_a_graph_takes_about_as_many_steps_as_beside_it(k: int) -> None:
-    A = grid(29)
-    values = np.linalg.eigvalsh(A.toarray())
-    at, beside = (check(values, A, k, sigma=sigma) for sigma in (0.0, -1e-3))
-    assert at["method"] == beside["method"] == "lanczos"
-    assert at["operator_columns"] < 1.7 * beside["operator_columns"]
-
-
 def test_values_at_a_shift_spoil_no_others_however_many_copies_they_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -190,14 +181,6 @@ def test_values_at_a_shift_spoil_no_others_however_many_copies_they_have(
     w = eigsh(A, 40, sigma=sigma, method="lanczos", rng=0, return_eigenvectors=False)
     distances = np.sort(np.abs(values - sigma))[:40]
     assert np.allclose(np.sort(np.abs(w - sigma)), distances, rtol=0, atol=1e-13)
-
-
-def test_few_rows_around_a_shift_are_left_to_dense_lapack() -> None:
-    A = grid(15)
-    values = np.linalg.eigvalsh(A.toarray())
-    for sigma in (0.0, 1.3):
-        assert check(values, A, 16, sigma=sigma)["method"] == "dense"
-    assert eigsh(grid(29), 1, sigma=1.3, return_info=True).info["method"] == "lanczos"
 
 
 def test_values_that_differ_by_less_than_limits_of_the_matrix_do_not_displace_each_other() -> None:

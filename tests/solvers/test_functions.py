@@ -400,3 +400,77 @@ def test_bounds_of_operators_are_estimates() -> None:
         spectral_bounds(lambda X: A @ X, shape=(50, 50), method="gershgorin")
     with pytest.raises(OptionError, match="not Hermitian"):
         spectral_bounds(np.triu(np.ones((9, 9))))
+
+
+@pytest.mark.parametrize("width", [1e-2, 1e-4])
+@pytest.mark.parametrize("level", [0.0, 1.0])
+def test_functions_with_a_narrow_peak_are_not_taken_for_constants(width: float, level: float) -> None:
+    values = np.linspace(-1, 1, 60)
+    b = np.random.default_rng(0).standard_normal(60)
+
+    def peak(x: Any) -> Any:
+        return level + np.exp(-(((x - values[40]) / width) ** 2))
+
+    assert_near(funm_multiply(peak, np.diag(values), b), peak(values) * b, 1e-9)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, as_operator])
+def test_imaginary_matrices_may_be_hermitian(form: Any) -> None:
+    H = np.array([[0, -1j], [1j, 0]])
+    psi0 = np.array([1.0, 0.0])
+    ((_, psi),) = evolve(form(H), psi0, [0.3])
+    assert_near(psi, scipy.linalg.expm(-0.3j * H) @ psi0, 1e-14)
+    assert_near(funm_multiply(np.exp, form(H), psi0), scipy.linalg.expm(H) @ psi0, 1e-9)
+    assert np.allclose(spectral_bounds(form(H)), [-1, 1], atol=0.1)
+    with pytest.raises(OptionError, match="its eigenvalues are imaginary"):
+        evolve(1j * np.eye(2), psi0, [0.3])
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
+def test_entries_of_any_size_have_the_results_of_ordinary_ones(scale: float) -> None:
+    rng = np.random.default_rng(5)
+    A = hermitian(40, "float64", rng).toarray() / 4 + 2 * np.eye(40)
+    b = rng.standard_normal(40)
+    expected = scipy.linalg.expm(A) @ b
+    assert_near(expm_multiply(scale * A, b, 0, 1 / scale, 2)[1], expected, 1e-12)
+    assert_near(funm_multiply(lambda x: np.exp(x / scale), scale * A, b), expected, 1e-9)
+    found = funm_multiply_krylov(scipy.linalg.expm, scale * A, b, t=1 / scale, rtol=1e-12)
+    assert_near(found, expected, 1e-10)
+    low, high = np.array(spectral_bounds(scale * A)) / scale
+    values = np.linalg.eigvalsh(A)
+    assert low <= values[0]
+    assert high >= values[-1]
+
+
+def test_a_factor_of_zero_makes_a_matrix_of_zeros() -> None:
+    b = np.arange(9.0)
+    zero = 0 * as_operator(np.triu(np.ones((9, 9))))
+    assert_near(expm_multiply(zero, b, traceA=0.0), b, 0)
+    assert_near(funm_multiply(np.cos, zero, b), b, 1e-14)
+
+
+def test_results_that_overflow_are_refused() -> None:
+    A, b = 20 * np.eye(9), np.full(9, 1e307)
+    for call in (
+        lambda: expm_multiply(A, b),
+        lambda: expm_multiply(35 * A, b * 1e-250),
+        lambda: funm_multiply(np.exp, A, b),
+        lambda: funm_multiply_krylov(scipy.linalg.expm, A, b),
+    ):
+        with pytest.raises(OptionError, match="overflows"):
+            call()
+
+
+def test_krylov_spaces_of_nan_are_refused() -> None:
+    A = np.diag(np.r_[np.nan, np.ones(8)])
+    with pytest.raises(BreakdownError, match="NaN or Inf"):
+        funm_multiply_krylov(scipy.linalg.expm, A, np.ones(9))
+    with pytest.raises(OptionError, match="f: has NaN"):
+        funm_multiply_krylov(lambda T: T * np.nan, np.eye(9), np.ones(9))
+    with pytest.raises(OptionError, match="finite factor"):
+        expm_multiply(np.nan * aslinearoperator(np.eye(9)), np.ones(9))
+
+
+@pytest.mark.parametrize("A", [np.eye(3) + 0j, 1j * np.eye(3), np.triu(np.ones((3, 3))) + 0j])
+def test_results_of_complex_matrices_are_complex(A: Any) -> None:
+    assert expm_multiply(A, np.ones(3)).dtype == np.complex128

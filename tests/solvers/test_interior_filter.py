@@ -130,24 +130,6 @@ def test_a_second_round_goes_on_from_vectors_that_are_not_good_enough() -> None:
     assert len(result.history) == sum(len(found.history) for found in rounds)
 
 
-def test_a_shell_that_is_cut_needs_no_second_round() -> None:
-    rounds = []
-
-    def counted(part: Any, options: Any) -> Any:
-        rounds.append(part.k)
-        return drivers.solve_iteratively(part, options)
-
-    values = np.concatenate(
-        [np.full(6, 0.1), np.full(6, -0.1), np.linspace(0.3, 4, 400), -np.linspace(0.3, 4, 400)]
-    )
-    A = sp.diags_array(values, format="csr")
-    result = solve_window(*prepared(A, 5, 0.0, tol=1e-9), counted)
-    V = result.eigenvectors
-    np.testing.assert_allclose(np.abs(result.eigenvalues), 0.1, atol=1e-12)
-    assert np.abs(V.T @ V - np.eye(5)).max() < 1e-13
-    assert rounds == [7]
-
-
 def test_where_corrections_stagnate_a_filter_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     solve = drivers.solve_iteratively
 

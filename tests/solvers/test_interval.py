@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec import as_operator, count_eigenvalues
+from blockvec import count_eigenvalues
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.models import model, spectra
 from solvers import EigenResult, Interrupted, NoConvergence, eigsh
@@ -122,7 +122,7 @@ def test_spectra_of_all_kinds_are_complete(
     )
 
 
-@pytest.mark.parametrize("ends", [(-1.0, 0.05), (-1e5, 0.05), (0.0, 1e4), (-1e4, 1e4)])
+@pytest.mark.parametrize("ends", [(-1e5, 0.05), (0.0, 1e4)])
 def test_an_interval_may_be_empty_for_the_most_part(
     ends: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,12 +157,29 @@ def test_many_copies_are_not_halved_to_the_last_bit() -> None:
 
 
 def test_single_precision_is_counted_in_double_precision() -> None:
-    A = model("laplace2d:nx=160,ny=160").astype(np.float32)
-    values = spectra.laplace_eigenvalues([160, 160])
+    A = model("laplace2d:nx=80,ny=80").astype(np.float32)
+    values = spectra.laplace_eigenvalues([80, 80])
     result = solved(A, (1.0, 1.04))
     assert result.eigenvectors.dtype == np.float32
-    check(result, values[(values >= 1.0) & (values <= 1.04)], A, digits=2e-6)
-    assert result.info["verification"].startswith("proved by inertia: 88 eigenvalues")
+    inside = values[(values >= 1.0) & (values <= 1.04)]
+    check(result, inside, A, digits=2e-6)
+    assert result.info["verification"].startswith(f"proved by inertia: {len(inside)} eigenvalues")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_counts_of_single_precision_are_those_of_the_entries(dtype: str) -> None:
+    rng, n = np.random.default_rng(0), 300
+    Q = np.linalg.qr(
+        rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if dtype[0] == "c" else 0)
+    )[0]
+    values = np.r_[np.linspace(2.9, 3.3, n - 10), np.linspace(100, 250, 10)]
+    A = ((Q * values) @ Q.conj().T).astype(dtype)
+    A = sp.csr_array((A + A.conj().T) / 2)
+    w = np.linalg.eigvalsh(A.toarray().astype(complex))
+    for a, b in ((3.0, 3.2), (w[50], w[51]), (w[200] + 1e-9, w[250] - 1e-9)):
+        counted = count_eigenvalues(A, a, b)
+        assert counted.is_exact
+        assert int(counted) == ((a - 1e-10 <= w) & (w <= b + 1e-10)).sum()
 
 
 def test_a_value_with_many_copies_is_found_where_only_the_ends_can_be_counted(
@@ -320,14 +337,6 @@ def test_a_stopped_run_resumes_from_its_checkpoint_with_the_same_bits(tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
-def test_the_history_counts_down_what_is_missing() -> None:
-    states: list[Any] = []
-    result = solved(GRID, (0.5, 1.5), callback=states.append)
-    assert len(states) == len(result.history) > 1
-    assert {len(state.eigenvalues) for state in states} == {len(result.eigenvalues)}
-    assert states[0].converged < states[-1].converged == len(result.eigenvalues)
-
-
 def test_a_time_limit_returns_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     result = solved(GRID, (0.5, 1.5), time_limit=1e-9, on_unconverged="return")
     assert result.info["stopped"] == "time_limit"
@@ -385,20 +394,10 @@ def test_a_copy_that_is_refused_on_both_sides_is_found_from_a_shift_nearer(
             return found
 
         monkeypatch.setattr(slicing, "pair_limits", limits)
-        for seed in range(3):
-            result = eigsh(A, interval=(0.3, 0.8), rng=seed, return_info=True)
-            check(result, exact[(exact > 0.3) & (exact < 0.8)], A)
-            assert result.info["method"] == "shift-invert"
-            assert result.info["restarts"] <= 5  # one shift for each of three parts, one or two for the copy
-
-
-def test_a_dense_factorisation_counts_where_pivots_need_exchanges() -> None:
-    A = model("xxz:sites=10,up=5,delta=0")  # a zero diagonal
-    pencil = Pencil.of(as_operator(A), A, None)
-    exact = np.linalg.eigvalsh(A.toarray())
-    for sigma in (-1.01, 1e-9, 0.3):
-        assert pencil.count(sigma) == (exact < sigma).sum()
-        assert pencil._dense_count(sigma) == (exact < sigma).sum()
+        result = eigsh(A, interval=(0.3, 0.8), rng=0, return_info=True)
+        check(result, exact[(exact > 0.3) & (exact < 0.8)], A)
+        assert result.info["method"] == "shift-invert"
+        assert result.info["restarts"] <= 5  # one shift for each of three parts, one or two for the copy
 
 
 @pytest.mark.slow

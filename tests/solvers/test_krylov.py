@@ -11,7 +11,6 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator
-from solvers import eigsh
 from solvers.blocks import ColumnBlock
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.lanczos import ThickRestart
@@ -103,17 +102,6 @@ def test_the_decomposition_holds_after_every_step_and_restart(
         case.check()
 
 
-def test_it_lives_in_the_complement_of_locked_columns(block_type: Any, operator_for: Any) -> None:
-    case = Case(hermitian(120, "float64"), block_type, operator_for, 2, capacity=20, locked=3)
-    while case.krylov.can_expand():
-        case.krylov.expand()
-    case.check()
-    ritz = case.krylov.ritz()
-    case.krylov.restart(ritz, select(ritz.theta, "SA")[:5])
-    case.krylov.expand()
-    case.check()
-
-
 def test_ritz_values_are_kept_by_a_restart_and_residual_estimates_are_true(
     block_type: Any, operator_for: Any
 ) -> None:
@@ -145,20 +133,6 @@ def test_columns_can_be_appended_at_any_restart(block_type: Any, operator_for: A
         case.check()
 
 
-def test_a_given_block_is_looked_at_with_one_application(
-    block_type: Any, operator_for: Any, plain: Any
-) -> None:
-    matrix = hermitian(100, "float64")
-    exact = np.linalg.eigh(matrix.toarray())[1][:, :6]
-    case = Case(matrix, block_type, operator_for, 2, capacity=30)
-    krylov = BlockKrylov(operator_for(matrix), case.krylov.buffer, 0, 2, np.random.default_rng(0), Counts())
-    krylov.append(block_type(np.ascontiguousarray(exact)))
-    krylov.expand_wide()
-    assert krylov.counts.block_applications == 1
-    assert krylov.m == 6
-    assert krylov.ritz().residuals.max() < 1e-13
-
-
 @pytest.mark.parametrize("value", [0.0, 3.0])
 def test_an_invariant_subspace_is_left_through_random_directions(
     value: float, block_type: Any, operator_for: Any
@@ -172,17 +146,6 @@ def test_an_invariant_subspace_is_left_through_random_directions(
     assert case.krylov.m == 21
     assert np.allclose(ritz.theta, value)
     assert np.allclose(ritz.residuals, 0)
-
-
-@pytest.mark.parametrize("b", [1, 3, 4])
-def test_a_basis_may_fill_the_whole_space(b: int, block_type: Any, operator_for: Any) -> None:
-    matrix = hermitian(22, "complex128")
-    case = Case(matrix, block_type, operator_for, b, capacity=22)
-    while case.krylov.can_expand():
-        case.krylov.expand()
-        case.check()
-    assert case.krylov.complete
-    assert np.allclose(case.krylov.ritz().theta, np.linalg.eigvalsh(matrix.toarray()))
 
 
 def test_corrections_can_be_coupled_in(block_type: Any, operator_for: Any) -> None:
@@ -212,19 +175,6 @@ def test_orthogonality_is_restored_with_the_decomposition(block_type: Any, opera
     krylov.columns(0, krylov.m + krylov.w).array[...] *= 1 + 1e-9
     krylov.reorthonormalize()
     case.check()
-
-
-def test_a_start_of_few_columns_is_completed_to_the_block_size() -> None:
-    A, widths = hermitian(300, "float64"), []
-
-    def apply(X: np.ndarray) -> np.ndarray:
-        widths.append(X.shape[1])
-        return A @ X
-
-    options: dict[str, Any] = {"method": "lanczos", "block_size": 4, "rng": 0, "shape": A.shape}
-    w, _ = eigsh(apply, 3, which="LA", v0=np.ones(300), tol=1e-8, check_hermitian=False, **options)
-    np.testing.assert_allclose(w, np.linalg.eigvalsh(A.toarray())[-3:], atol=1e-6)
-    assert 4 * widths.count(4) > sum(widths) / 2
 
 
 def test_the_loss_of_orthogonality_does_not_grow_over_many_restarts(plain: Any) -> None:

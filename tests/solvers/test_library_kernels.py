@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("complex128", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_no_operation_compiles_a_kernel_of_cupy(name: str, dtype: str, tmp_path: Path) -> None:
     text, k, options = CASES[name]

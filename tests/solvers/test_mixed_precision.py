@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
-from hypothesis import strategies as st
 
-from blockvec import BlockVector, as_operator, models
+from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
 from solvers import EigenResult, eigsh
-from solvers.blocks import ColumnBlock, in_precision
-from solvers.iterations import filter, filtering
-from solvers.iterations.chebyshev import ChebyshevOperator
-from solvers.iterations.filter import LEAST_LIMIT, UNIT, Filter, SingleCopy
+from solvers.iterations import filter
+from solvers.iterations.filter import LEAST_LIMIT
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
@@ -51,31 +46,6 @@ def check(A: Any, result: EigenResult, values: np.ndarray) -> None:
     assert np.abs(X.conj().T @ X - np.eye(len(w))).max() < 1e-13
     # Values are compared in order: none is missed.
     assert np.abs(w - values).max() <= result.limits.max() + 1e-14 * norm
-
-
-def test_vectors_whose_refinement_stalls_keep_their_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mixtures of them would converge from the beginning again."""
-    for name, value in {"LEAST_REFINEMENT": math.inf, "MOST_DAMPING": 1.0, "LEAST_DEGREE": 2}.items():
-        monkeypatch.setattr(filtering, name, value)  # too little damping by the first refinement
-    kept, adopt = [], filtering.Filtering._adopt
-
-    def watched(self: Any, filter: Any, *, keeps: bool = False) -> None:
-        kept.append((len(seen), keeps))
-        adopt(self, filter, keeps=keeps)
-
-    monkeypatch.setattr(filtering.Filtering, "_adopt", watched)
-    A, seen = disordered(models.model("laplace2d:n=34")), list[float]()
-    result = solve(
-        A,
-        10,
-        tol=3e-10,
-        precision="mixed",
-        method="filter",
-        callback=lambda state: seen.append(float(state.residuals.max())),
-    )
-    check(A, result, np.linalg.eigvalsh(A.toarray())[:10])
-    cycle = next(cycle for cycle, keeps in kept if keeps)
-    assert max(seen[cycle:]) < 10 * seen[cycle - 1]
 
 
 def crowded_rows() -> Any:
@@ -166,26 +136,6 @@ def test_auto_mixes_from_a_known_tolerance_on(
     check(A, result, np.linalg.eigvalsh(A.toarray())[:6])
 
 
-def test_auto_stays_in_double_precision_where_a_value_far_out_leaves_low_degrees(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """That of a regular graph is its degree; amplified, it would drown the others in rounding errors."""
-    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
-    A = matrix("regular_graph:n=1500,degree=8,seed=436").tocsr()
-    auto, mixed = (solve(A, 20, which="LA", method="filter", precision=p) for p in ("auto", "mixed"))
-    for result in (auto, mixed):
-        check(A, result, np.linalg.eigvalsh(A.toarray())[-20:])
-    assert auto.info["single_columns"] == 0 < mixed.info["single_columns"]
-    assert auto.info["degree"] > 1.5 * mixed.info["degree"]
-
-
-def test_auto_mixes_only_where_products_are_those_of_memory() -> None:
-    small = as_operator(models.model("laplace3d:n=20"))
-    large = as_operator(models.model("laplace3d:n=64"))
-    assert not filter.saves_time(small, 8)
-    assert filter.saves_time(large, 8)
-
-
 def test_a_copy_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free must not choose the precision: the same call would give other bits at another time."""
     monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
@@ -236,64 +186,6 @@ def test_mixed_needs_a_sparse_matrix_in_double_precision() -> None:
     assert solve(lambda X: A @ X, 3, shape=A.shape).converged.all()
 
 
-@given(
-    exponent=st.integers(-300, 300),
-    degree=st.integers(2, 60),
-    wanted=st.floats(1.001, 1.2),
-    seed=st.integers(0, 2**32 - 1),
-    by_columns=st.booleans(),
-)
-def test_a_filter_in_single_precision_has_rounding_errors_of_its_result(
-    exponent: int, degree: int, wanted: float, seed: int, by_columns: bool
-) -> None:
-    rng = np.random.default_rng(seed)
-    scale = math.ldexp(1.0, exponent)
-    values = scale * np.r_[rng.uniform(-1, 1, 200), wanted]
-    Q = np.linalg.qr(rng.standard_normal((201, 201)))[0]
-    A = sp.csr_array((Q * values) @ Q.T)
-    designed = Filter(-scale, scale, degree, 1.0, "LA")
-    X = BlockVector(rng.standard_normal((201, 3)))
-    exact = ChebyshevOperator(as_operator(A), designed, None).apply(X.copy())
-    single = ChebyshevOperator(SingleCopy(as_operator(A), scale), designed, None)
-    given = ColumnBlock.of(X) if by_columns else X.copy()
-    found = single.apply(given)
-    assert type(found) is type(given)
-    assert found.dtype == np.float64
-    # Each of d steps has an error of some u, which the rest of the recurrence amplifies like its result, or
-    # by at most d inside of the interval.
-    size = np.linalg.norm(exact.array) + degree * np.linalg.norm(X.array)
-    error = np.linalg.norm(found.array - exact.array)
-    assert error <= 20 * UNIT * degree * size
-    assert error > 0
-
-
-def test_a_block_keeps_its_kind_in_another_precision() -> None:
-    for block in (BlockVector(np.eye(4, 2)), ColumnBlock(np.asfortranarray(np.eye(4, 2)))):
-        single = in_precision(block, np.float32)
-        assert type(single) is type(block)
-        assert single.dtype == np.float32
-        assert np.array_equal(single.array, np.eye(4, 2))
-
-
-def test_the_refining_filter_damps_by_what_the_residuals_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    A = disordered(models.model("laplace2d:n=34"))
-    seen: list[tuple[float, float]] = []
-    refine = filtering.Filtering._refine
-
-    def watched(self: Any, filter: Any, worst: float) -> None:
-        before = self.loop.counts.operator_columns
-        refine(self, filter, worst)
-        seen.append((worst, self.loop.counts.operator_columns - before))
-
-    monkeypatch.setattr(filtering.Filtering, "_refine", watched)
-    result = solve(A, 6, precision="mixed")
-    ((worst, columns),) = seen  # once
-    assert worst > 1
-    assert columns < 0.3 * result.info["operator_columns"]
-    states = [state.residuals.max() / state.limits.max() for state in result.history]
-    assert states[-1] <= 1 < states[-2]
-
-
 @pytest.mark.parametrize("case", ["laplacian", "complex"])
 def test_a_gpu_runs_the_recurrence_of_a_mixed_filter_in_single_precision(case: str) -> None:
     A = CASES[case]()
@@ -324,8 +216,14 @@ def test_mixed_solves_on_a_gpu_have_the_pairs_of_double_precision(case: str) -> 
     assert np.abs(w - values).max() <= result.limits.max()
 
 
-def test_a_copy_of_a_chain_takes_memory_for_blocks_alone() -> None:
-    spec = "xxz:sites=12,up=6"
-    chain, matrix = models.operator(spec), as_operator(models.model(spec))
-    assert filter.copy_bytes(chain, 2) == 2 * 924 * 2 * 4
-    assert filter.copy_bytes(matrix, 2) > filter.copy_bytes(chain, 2) + 4 * chain.nnz - 1
+def test_auto_stays_in_double_precision_where_a_value_far_out_leaves_low_degrees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of a regular graph is its degree; amplified, it would drown the others in rounding errors."""
+    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
+    A = matrix("regular_graph:n=1500,degree=8,seed=436").tocsr()
+    auto, mixed = (solve(A, 20, which="LA", method="filter", precision=p) for p in ("auto", "mixed"))
+    for result in (auto, mixed):
+        check(A, result, np.linalg.eigvalsh(A.toarray())[-20:])
+    assert auto.info["single_columns"] == 0 < mixed.info["single_columns"]
+    assert auto.info["degree"] > 1.5 * mixed.info["degree"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from solvers.orthogonalization import (
     orthogonalize,
 )
 from tests.benchmarks import orthogonality
-from tests.benchmarks.orthogonalize import columns_moved
 
 N, M, B = 1500, 24, 4
 
@@ -36,9 +35,6 @@ def problem(inside: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
     W = rng.standard_normal((N, B))
     W -= V @ (V.T @ W)
     return W / np.linalg.norm(W, axis=0) + V @ rng.standard_normal((M, B)) * inside / M**0.5, V
-
-
-KINDS = ["random", "rank two", "zero", "nearly parallel", "wildly scaled"]
 
 
 def blocks(kind: str, dtype: str) -> np.ndarray:
@@ -150,121 +146,6 @@ def test_an_indefinite_m_is_refused(block_type: Any, operator_for: Callable[[Any
 
 
 # --- what they cost -------------------------------------------------------------------------------
-
-
-class Meter:
-    """Columns of tall blocks that operations read and wrote."""
-
-    def __init__(self) -> None:
-        self.read = self.written = 0
-        self.depth = 0
-
-    def watch(self, plain: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Count what a method of the double moves, but not what it calls itself."""
-        inner = getattr(plain, method)
-
-        def counted(block: Any, *arguments: Any, **options: Any) -> Any:
-            if self.depth == 0:
-                read, written = MOVED[method](block.shape[1], *arguments, **options)
-                self.read += read
-                self.written += written
-            self.depth += 1
-            try:
-                return inner(block, *arguments, **options)
-            finally:
-                self.depth -= 1
-
-        monkeypatch.setattr(plain, method, counted)
-
-
-def _width(block: Any) -> int:
-    return int(block.shape[1])
-
-
-MOVED: dict[str, Callable[..., tuple[int, int]]] = {
-    "dot": lambda n, W: (n + _width(W), 0),
-    "gram": lambda n: (n, 0),
-    "combine": lambda n, C, out=None, alpha=1, beta=0: (n + (beta != 0) * _width(C), _width(C)),
-    "update_gram": lambda n, W, C: (n + _width(W), n),
-    "combine_dot": lambda n, C, W: (n + _width(W), n),
-    "axpy": lambda n, alpha, X: (n + _width(X), n),
-    "__setitem__": lambda n, index, block: (_width(block), _width(block)),
-}
-
-
-@pytest.fixture
-def meter(plain: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meter]:
-    """Watch all operations of the plain double, a random block counting as written."""
-    meter = Meter()
-    for method in MOVED:
-        meter.watch(plain.PlainBlock, method, monkeypatch)
-    random_like = plain.PlainBlock.random_like
-
-    def counted(self: Any, columns: int, rng: Any = None) -> Any:
-        meter.written += columns
-        return random_like(self, columns, rng)
-
-    monkeypatch.setattr(plain.PlainBlock, "random_like", counted)
-    return meter
-
-
-def test_tall_data_passes_as_often_as_the_model_says_against_a_basis(meter: Meter, plain: Any) -> None:
-    W, V = problem()
-    result = orthogonalize(plain.PlainBlock(W), plain.PlainBlock(V))
-    assert (meter.read, meter.written) == columns_moved(M, B)
-    assert result.reductions == 4
-
-
-def test_tall_data_passes_as_often_as_the_model_says_within_a_block(meter: Meter, plain: Any) -> None:
-    result = orthogonalize(plain.PlainBlock(blocks("random", "float64")))
-    assert (meter.read, meter.written) == columns_moved(0, B)
-    assert result.reductions == 1
-
-
-def test_the_default_leaves_the_second_half_out_where_little_was_taken(meter: Meter, plain: Any) -> None:
-    W, V = problem(inside=0.2)
-    block = plain.PlainBlock(W)
-    result = orthogonalize(block, plain.PlainBlock(V))
-    assert result.reductions == 2
-    assert (meter.read, meter.written) == (2 * M + 3 * B, 2 * B)
-    Q = block.array
-    assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
-
-
-def test_after_a_first_pass_over_a_part_of_the_basis_a_second_follows_without_a_wait(
-    meter: Meter, plain: Any
-) -> None:
-    W, V = problem(inside=0.2)
-    block = plain.PlainBlock(W)
-    result = orthogonalize(block, plain.PlainBlock(V), first=[(0, 2), (8, M)])
-    assert result.reductions == 3
-    part = M - 6  # two ranges, each a product and an update
-    assert (meter.read, meter.written) == (2 * part + 4 * B + 2 * M + 3 * B, 4 * B)
-    Q = block.array
-    assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
-
-
-def test_orthogonality_does_not_decay_over_many_blocks(block_type: Any) -> None:
-    """Each block has as much in the ones before it as the default leaves to a single pass."""
-    rng = np.random.default_rng(3)
-    buffer = block_type(np.zeros((N, 200)))
-    single = 0
-    for begin in range(0, 200, B):
-        fresh = rng.standard_normal((N, B))
-        fresh /= np.linalg.norm(fresh, axis=0)
-        inside = buffer.array[:, :begin] @ rng.standard_normal((begin, B)) * (0.2 / max(begin, 1) ** 0.5)
-        into = buffer[:, begin : begin + B]
-        result = orthogonalize(block_type(fresh + inside), buffer[:, :begin], into=into)
-        single += result.reductions <= 2
-    assert single > 25
-    assert np.linalg.norm(buffer.array.T @ buffer.array - np.eye(200)) <= 1e-13
-
-
-def test_m_is_applied_once_for_each_reduction(plain: Any) -> None:
-    W, V = problem()
-    operator = plain.PlainOperator(sp.eye_array(N, format="csr"))
-    result = orthogonalize(plain.PlainBlock(W), plain.PlainBlock(V), M=operator)
-    assert operator.columns == B * result.reductions
 
 
 FACTORS: dict[str, Callable[[np.ndarray, np.ndarray, float], factors.Step]] = {

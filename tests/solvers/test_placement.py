@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from blockvec import Factorization
 from blockvec.errors import DeviceError
 from blockvec.models import model
-from solvers.factorization.work import FactorWork
-from solvers.placement import LONGEST_S, Placement, is_factorable, place_of
+from solvers.placement import LONGEST_S, Placement, place_of
 
 CHAIN, PLANE, SMALL = "laplace1d:n=60000", "laplace2d:nx=250,ny=250", "laplace2d:nx=100,ny=100"
 CUBE, GRAPH = "laplace3d:n=40", "graph"
@@ -70,26 +69,3 @@ def test_factors_of_a_mass_matrix_for_a_function_stay_on_the_device(has_library:
         return
     with pytest.raises(DeviceError, match="needs cuDSS"):  # copies of blocks would take longer than products
         placed(function, matrix(CHAIN), sigma=None)
-
-
-def test_the_pattern_of_a_mass_matrix_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Factorization, "is_available", staticmethod(lambda _: False))
-    with pytest.raises(DeviceError, match="needs cuDSS"):
-        placed(sp.eye_array(60000, format="csr"), matrix(GRAPH))
-
-
-def test_nothing_is_predicted_where_nothing_is_factorised(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("of", "of_band", "dense"):
-        monkeypatch.delattr(FactorWork, name)
-    monkeypatch.setattr(Factorization, "is_available", staticmethod(lambda _: False))
-    placement = placed(matrix(PLANE), sigma=None)
-    assert not placement.is_on_host
-    assert not placement.transforms
-    A = SimpleNamespace(device="gpu", shape=(60000, 60000))
-    assert is_factorable(SimpleNamespace(**vars(A), nnz=180_000), "SA")  # type: ignore[arg-type]
-    assert not is_factorable(SimpleNamespace(**vars(A), nnz=300_000), "SA")  # type: ignore[arg-type]
-
-
-def test_intervals_of_quick_matrices_are_sliced_on_the_host(has_library: bool) -> None:
-    placement = placed(matrix(CHAIN), sigma=None, interval=(0.0, 1.0))
-    assert placement.is_on_host is (not has_library)

@@ -9,8 +9,6 @@ import pytest
 
 from blockvec import models
 from blockvec.kernels.inverse_factor import InverseFactorKernel
-from blockvec.kernels.problem import SweepProblem, TsmttsmProblem
-from blockvec.models.spectra import laplace_eigenvalues
 from blockvec.precompile import Blocks, requests
 from solvers import eigsh
 from tests.pretended_gpu import Solve, accepts, pretended_gpu
@@ -67,39 +65,3 @@ def test_recorded_solves_return_what_others_do() -> None:
     with pretended_gpu():
         again: Any = eigsh(A, 5, return_eigenvectors=False, device="gpu", **options)
     assert np.allclose(again.get(), w, rtol=1e-12)
-
-
-def test_missed_copies_do_not_change_the_widths_of_a_basis() -> None:
-    A = models.model("laplace3d:n=13,periodic=True")  # values of up to twelve copies, blocks of four
-    with pretended_gpu() as watched, np.errstate(all="ignore"):
-        result = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0, device="gpu", return_info=True)
-    assert result.info["verification_columns"]
-    sweeps = [p for solve in watched.solves for p in solve.requests if isinstance(p, SweepProblem)]
-    assert {p.M % 4 for p in sweeps if p.N == 4} == {0}
-
-
-@pytest.mark.parametrize("k", [6, 14])
-def test_solves_that_find_missed_copies_ask_for_few_widths_of_a_basis(k: int) -> None:
-    A = models.model("laplace3d:n=12,periodic=True")
-    with pretended_gpu() as watched, np.errstate(all="ignore"):
-        options: Any = {"which": "SA", "method": "filter", "block_size": 4, "tol": 1e-9, "verify": "always"}
-        found: Any = eigsh(A, k, rng=0, device="gpu", **options)
-    w, X = (array.get() for array in found)
-    assert np.allclose(w, laplace_eigenvalues((12, 12, 12), periodic=True)[:k], atol=1e-7)
-    assert np.abs(X.T @ X - np.eye(k)).max() < 1e-13
-    widths = {
-        r.M for solve in watched.solves for r in solve.requests if isinstance(r, SweepProblem) and r.N == 4
-    }
-    assert all(width % 4 == 0 for width in widths)
-
-
-def test_bases_of_many_columns_are_read_in_few_widths() -> None:
-    A = models.model("laplace3d:n=12")
-    with pretended_gpu() as watched, np.errstate(all="ignore"):
-        options: Any = {"method": "lanczos", "which": "LA", "tol": 1e-6, "verify": "never"}
-        result = eigsh(A, 200, rng=0, device="gpu", return_info=True, **options)
-    assert result.info["ncv"] == 400
-    assert np.allclose(result.eigenvalues.get(), np.sort(laplace_eigenvalues((12, 12, 12)))[-200:], atol=1e-5)
-    requests = {r for solve in watched.solves for r in solve.requests}
-    widths = {r.M for r in requests if isinstance(r, TsmttsmProblem | SweepProblem)}
-    assert {width for width in widths if width > 256} <= {320, 384, 408}

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import models
 from blockvec.errors import OptionError
-from solvers import FactorPreconditioner, MultigridPreconditioner, eigsh
+from solvers import FactorPreconditioner, MultigridPreconditioner, cg, eigsh
 
 OPTIONS: dict[str, Any] = {"tol": 1e-9, "convergence": "norm", "rng": 0, "return_info": True, "method": "jd"}
 
@@ -82,3 +82,19 @@ def test_multigrid_saves_products_and_leaves_the_eigenvalues() -> None:
         better = eigsh(A, 5, which="SA", preconditioner=K, **OPTIONS)
         assert np.allclose(better.eigenvalues, plain.eigenvalues, rtol=1e-8)
         assert better.info["operator_columns"] < plain.info["operator_columns"] / 3
+
+
+def test_multigrid_is_a_hermitian_map_of_blocks_that_leaves_out_null_vectors() -> None:
+    pytest.importorskip("pyamg", reason="multigrid: pip install pyamg")
+    A = models.model("laplace2d:n=30")
+    L = sp.csr_array(sp.csgraph.laplacian(sp.csr_array(abs(A - sp.diags_array(A.diagonal())))))
+    for matrix in (A, L):
+        K = MultigridPreconditioner(matrix, max_coarse=10)
+        X = np.random.default_rng(0).standard_normal((900, 6))
+        G = X.T @ K(X)
+        assert np.abs(G - G.T).max() <= 1e-10 * np.abs(G).max()
+        assert np.allclose(K(X)[:, 2:3], K(X[:, 2:3]))
+        B = matrix @ X
+        solved, info = cg(matrix, B, M=K, rtol=1e-9, maxiter=25)
+        assert info == 0
+        assert np.linalg.norm(matrix @ solved - B) <= 1e-8 * np.linalg.norm(B)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,16 @@ import pytest
 import scipy.sparse as sp
 
 import blockvec.backends
-from blockvec import BlockVector, as_operator, inverse_factor, models
+from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError
-from blockvec.operators.krylov_steps import KrylovSteps, StepReport
+from blockvec.operators.krylov_steps import KrylovSteps
 from blockvec.operators.sparse import SparseOperator
 from solvers import eigsh, sizes
-from solvers.iterations import krylov, lanczos, steps
+from solvers.iterations import krylov
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.run import Counts
 from solvers.iterations.steps import QueuedSteps
-from solvers.orthogonalization import factors, queued_step
 from solvers.orthogonalization.queued_step import queue_step
-from solvers.transform.standard_form import standard_form
-from tests.benchmarks.drawn_problems import matrix
-from tests.pretended_gpu import pretended_gpu
 
 DTYPES = ("float64", "complex128", "float32")
 
@@ -137,21 +132,6 @@ def test_an_error_that_noise_does_not_explain_reaches_the_caller(distinct: int) 
 
 
 @pytest.mark.usefixtures("queues")
-def test_errors_of_a_function_are_those_of_the_caller() -> None:
-    A, calls = models.model("laplace1d:n=300").tocsr(), 0
-
-    def product(X: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > 9:
-            raise ArithmeticError("the tenth call")
-        return A @ X
-
-    with pytest.raises(ArithmeticError, match="the tenth call"):
-        eigsh(product, 2, which="LA", shape=A.shape, method="lanczos")
-
-
-@pytest.mark.usefixtures("queues")
 def test_nan_is_reported_when_it_is_seen() -> None:
     A = sp.diags_array(np.arange(1.0, 101)).tocsr()
     calls = 0
@@ -168,35 +148,6 @@ def test_nan_is_reported_when_it_is_seen() -> None:
         basis.expand()
     with pytest.raises(BreakdownError, match="NaN"):
         basis.settle()
-
-
-@pytest.mark.usefixtures("queues")
-def test_steps_that_lose_rank_go_on_from_a_queue() -> None:
-    """The space is exhausted while steps are queued, and random directions replace lost ones."""
-    A = as_operator(models.model("laplace1d:n=40").astype(float))
-    values = np.linalg.eigvalsh(models.model("laplace1d:n=40").toarray())
-    eigenvalues, X = eigsh(A, 3, which="LA", method="lanczos", block_size=2, ncv=10, rng=0, tol=1e-10)
-    assert np.allclose(eigenvalues, values[-3:], atol=1e-8)
-    assert np.allclose(X.T @ X, np.eye(3), atol=1e-10)
-
-
-@pytest.mark.usefixtures("queues")
-def test_seeded_solves_with_queued_steps_repeat_bit_for_bit() -> None:
-    A = models.model("laplace2d:n=20")
-    first, second = (eigsh(A, 4, which="SA", method="lanczos", ncv=24, rng=0) for _ in range(2))
-    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-def test_products_with_matrices_and_functions_are_queued_but_no_solves() -> None:
-    A = models.model("laplace1d:n=30")
-    on_device = SimpleNamespace(device="cuda:0", layout=None)
-    matrix, function = as_operator(A), as_operator(lambda X: A @ X, shape=A.shape, dtype=float)
-    assert steps.is_queued(matrix, on_device)  # type: ignore[arg-type]
-    assert steps.is_queued(function, on_device)  # type: ignore[arg-type]
-    inverse = np.linalg.inv(A.toarray() - 0.5 * np.eye(30))
-    solving = standard_form(matrix, None, None, 0.5, OPinv=inverse).operator
-    assert not steps.is_queued(solving, on_device)  # type: ignore[arg-type]
-    assert not steps.is_queued(matrix, BlockVector.zeros(30, 2))
 
 
 class SeveralSteps:
@@ -366,27 +317,6 @@ def test_steps_of_blocks_with_columns_of_any_lengths_are_enough(dtype: str) -> N
     assert (np.linalg.norm(rest, axis=0) < 100 * unit * np.linalg.norm(before, axis=0)).all()
 
 
-@pytest.mark.parametrize("spread", [0.1, 1e-3])
-def test_only_launches_take_blocks_of_nearly_parallel_columns(spread: float) -> None:
-    """Up to the growth at which their second factorisation leaves rounding errors alone."""
-    rng = np.random.default_rng(4)
-    V = BlockVector(np.linalg.qr(rng.standard_normal((300, 6)))[0])
-    parallel = rng.standard_normal((300, 1)) + spread * rng.standard_normal((300, 3))
-    into = BlockVector.zeros(300, 3)
-    R = np.linalg.qr(parallel)[1]
-    found = inverse_factor(BlockVector(parallel - V.array @ (V.array.T @ parallel)).gram()).wait()
-    once = queue_step(BlockVector(parallel), V, [(0, 6)], into)
-    assert found.growth > queued_step.QUEUED_ENOUGH * 3
-    rest = np.zeros((6, 3))
-    reports = [StepReport(rest, rest, found)]
-    launched = queued_step.step_of_several(lambda: reports, 0, np.dtype(np.float64))
-    assert once(0.0)[1] is None
-    assert (launched(0.0)[1] is not None) == (found.growth < factors.PLAIN_GROWTH)
-    assert not queued_step.is_easy(R, 0.0, R.dtype)
-    expected = queued_step.LIKENESS * found.growth < factors.PLAIN_GROWTH
-    assert queued_step.is_easy(R, 0.0, R.dtype, factors_again=True) == expected
-
-
 @pytest.mark.parametrize("b", [1, 3])
 def test_steps_ahead_do_not_change_what_was_there(b: int, several: list[SeveralSteps]) -> None:
     """Ritz pairs beside steps ahead, and the decomposition without them, are those of a run without them."""
@@ -422,36 +352,6 @@ def test_a_step_ahead_that_was_not_enough_is_taken_with_care(several: list[Sever
     assert several
 
 
-def test_steps_that_fail_again_and_again_are_taken_one_at_a_time(
-    several: list[SeveralSteps], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A queue is not lost with each of them; the careful steps show when to queue again."""
-    true_judged = queued_step._judged
-
-    def refused(*arguments: Any, **named: Any) -> Any:
-        return true_judged(*arguments, **named)[0], None
-
-    monkeypatch.setattr(queued_step, "_judged", refused)
-    monkeypatch.setattr(steps, "is_easy", lambda *_, **__: False)
-    A = models.model("laplace2d:nx=30,ny=31").tocsr()
-    options: dict[str, Any] = {"block_size": 2, "ncv": 24, "method": "lanczos"}
-    result = eigsh(A, k=5, which="SA", rng=0, return_info=True, **options)
-    assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A.toarray())[:5], rtol=0, atol=1e-12)
-    assert len(several[0].steps) <= 1.2 * result.info["restarts"]  # a queue per cycle, unless looks divide it
-
-
-def test_a_cycle_with_one_look_says_whether_a_filter_pays(
-    several: list[SeveralSteps], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Looks may be as rare as one in a cycle: the end of the cycle gives the pace of the residuals."""
-    monkeypatch.setattr(lanczos, "steps_of_a_look", lambda *_, **__: 50.0)
-    A = matrix("separated:n=4000,outside=6,seed=613").tocsr()
-    result = eigsh(A, 12, which="LA", rng=0, tol=1e-8, block_size=4, return_info=True)
-    assert "filter" in (result.info["method"], result.info["why"]) or result.info["restarts"] < 40
-    values = np.sort(A.diagonal())[-12:]
-    assert np.allclose(result.eigenvalues, values, rtol=0, atol=1e-8 * values[-1])
-
-
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_blocks_of_a_filter_are_orthogonalised_by_one_call(dtype: str, several: list[SeveralSteps]) -> None:
     A = models.model("laplace2d:nx=30,ny=31").tocsr().astype(dtype)
@@ -470,29 +370,16 @@ def test_a_step_that_is_not_enough_discards_the_later_ones(several: list[Several
     assert several[0].steps
 
 
-def test_filters_queue_steps_again_where_they_have_become_easy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One step is said to have failed; the careful one that replaces it shows that the next ones are easy."""
-    A = matrix("power_law_graph:n=4000,seed=168")
-    careful: list[int] = []
-    judged, true_step = queued_step._judged, QueuedSteps._take_carefully
-    reports = 0
+@pytest.mark.usefixtures("queues")
+def test_errors_of_a_function_are_those_of_the_caller() -> None:
+    A, calls = models.model("laplace1d:n=300").tocsr(), 0
 
-    def first_fails(*arguments: Any, **named: Any) -> Any:
-        nonlocal reports
-        reports += 1
-        S, R = judged(*arguments, **named)
-        return S, None if reports == 1 else R
+    def product(X: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 9:
+            raise ArithmeticError("the tenth call")
+        return A @ X
 
-    def counted(self: QueuedSteps, basis: BlockKrylov) -> Any:
-        careful.append(basis.m)
-        return true_step(self, basis)
-
-    monkeypatch.setattr(queued_step, "_judged", first_fails)
-    monkeypatch.setattr(QueuedSteps, "_take_carefully", counted)
-    with pretended_gpu():
-        w = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0, device="gpu")[0]
-        few, reports = len(careful), 0
-        monkeypatch.setattr(steps, "is_easy", lambda *_, **__: False)
-        others = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0, device="gpu")[0]
-    assert 0 < few < (len(careful) - few) / 2
-    assert np.allclose(w.get(), others.get(), atol=1e-10)
+    with pytest.raises(ArithmeticError, match="the tenth call"):
+        eigsh(product, 2, which="LA", shape=A.shape, method="lanczos")

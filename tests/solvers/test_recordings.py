@@ -14,7 +14,6 @@ import blockvec
 from blockvec import BlockVector, as_operator, models
 from solvers import Linear, block_minres, eigsh
 from solvers.linear.steps import Recordings, Steps
-from solvers.linear.systems import Projection
 from solvers.orthogonalization import orthogonalize
 from tests.pretended_gpu import pretended_gpu
 
@@ -94,17 +93,6 @@ def test_zeros_and_exhausted_spaces_end_at_once(device: str) -> None:
     assert found.converged
 
 
-def test_recording_is_for_sparse_matrices_and_by_default_on_a_gpu_alone(device: str) -> None:
-    A = as_operator(models.model("laplace2d:n=4"), device=device)
-    B = BlockVector.random(16, 2, device=device, rng=0)
-    known = Recordings(device)
-    assert Recordings.for_solve(A, B, Projection(None), known) is known
-    assert (Recordings.for_solve(A, B, Projection(None)) is not None) == (device != "cpu")
-    assert Recordings.for_solve(A, B, Projection(None, lambda X: X.copy()), known) is None
-    with blockvec.profile():
-        assert Recordings.for_solve(A, B, Projection(None), known) is None
-
-
 def test_jacobi_davidson_finds_the_same_with_and_without(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +112,7 @@ def test_jacobi_davidson_finds_the_same_with_and_without(
 def test_corrections_on_a_pretended_gpu_are_recorded_steps(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    A = models.model("laplace2d:nx=24,ny=21")
+    A = models.model("laplace2d:nx=16,ny=13")
     repeated: list[int] = []
     true_repeat = Steps._repeat
 

@@ -14,7 +14,7 @@ import scipy.sparse.linalg as spla
 
 from blockvec.errors import OptionError
 from blockvec.models import model, spectra
-from solvers import eigsh, replace_eigsh
+from solvers import eigsh, expm_multiply, replace, replace_eigsh
 from solvers.replacement import eigsh_in_scipy_order as OURS  # noqa: N812
 
 THEIRS = spla.eigsh
@@ -137,3 +137,24 @@ def test_smallest_magnitude_of_a_linear_operator_needs_no_factorisation() -> Non
     w, V = eigsh(spla.aslinearoperator(A), 4, which="SM", rng=0)
     np.testing.assert_allclose(w, eigsh(A, 4, which="SM")[0], atol=1e-12)
     assert np.linalg.norm(A @ V - V * w) < 1e-11
+
+
+def test_systems_and_exponentials_are_replaced_and_others_input_goes_to_the_original() -> None:
+    A = sp.csr_array(model("laplace2d:n=8"))
+    B = np.random.default_rng(0).standard_normal((64, 1))
+    names = ("cg", "minres", "gmres")
+    expected = {name: getattr(spla, name)(A, B, rtol=1e-10)[0] for name in names}
+    with replace("scipy.sparse.linalg"):
+        for name in names:
+            function = getattr(spla, name)
+            found, info = function(A, B, rtol=1e-10)
+            assert (found.shape, info) == ((64,), 0)
+            np.testing.assert_allclose(found, expected[name], atol=1e-7)
+            many, _ = function(A, np.c_[B, B], rtol=1e-10)
+            assert many.shape == (64, 2)
+        assert spla.expm_multiply is not expm_multiply
+        psi = spla.expm_multiply(-1j * A, B[:, 0])
+        assert spla.lobpcg.__module__.startswith("solvers")
+        with pytest.raises(AttributeError, match="str"):  # as in SciPy
+            spla.expm_multiply(A.toarray().astype(object), "no array")
+    np.testing.assert_allclose(psi, expm_multiply(-1j * A, B[:, 0]), atol=1e-12)

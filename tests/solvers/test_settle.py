@@ -86,7 +86,7 @@ def test_nothing_is_factorised_for_a_proof_once_the_caller_has_ended_a_solve(
         raise AssertionError("a proof factorises")
 
     ended = solved.with_info(stopped=stopped)
-    form: Any = SimpleNamespace(factors=None, map=SpectralMap(0.0), why="")
+    form: Any = SimpleNamespace(A=None, factors=None, map=SpectralMap(0.0), why="")
     problem = Problem(
         operator=as_operator(DIAGONAL),
         k=4,

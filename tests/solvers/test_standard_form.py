@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import signal
 from collections.abc import Callable
@@ -13,12 +12,10 @@ import numpy as np
 import pytest
 import scipy.linalg as sl
 import scipy.sparse as sp
-import threadpoolctl
 from scipy.sparse.linalg import LinearOperator, splu
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 
-from blockvec import Factorization, as_operator, factorize, models
-from blockvec.backends.host.superlu import HostFactors
+from blockvec import Factorization, as_operator, models
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import (
     ConvergenceWarning,
@@ -29,10 +26,10 @@ from solvers import (
     count_eigenvalues,
     eigsh,
 )
-from solvers.factorization.inertia import count_below, proof, proof_around, shift_outside
-from solvers.factorization.shifted import shifted_inverse
+from solvers.factorization.inertia import proof, proof_around, shift_outside
 from solvers.transform import solution
-from solvers.transform.standard_form import gram_factor, standard_form
+from solvers.transform.standard_form import standard_form
+from tests.pairwise import pairwise
 
 METHODS = ("auto", "lanczos")
 
@@ -80,13 +77,6 @@ def test_the_stiff_end_of_a_pair_is_found_without_a_shift(
     check(result, A, M, values[:5], bound=1e-7)
     assert result.info["method"] == "shift-invert"
     assert result.info["verification"].startswith("proved by inertia: ")
-
-
-def test_every_copy_of_a_double_value_of_a_pair(real_matrix: Callable[[str], Any]) -> None:
-    A, M = real_matrix("bcsstk09"), real_matrix("bcsstm09")
-    result = solve(A, 10, M=M, sigma=0.0, block_size=1)
-    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
-    check(result, A, M, values[:10], bound=1e-7)
 
 
 @pytest.mark.parametrize("name", ["bcsstk08", "bcsstk10", "1138_bus", "mhd1280b"])
@@ -218,19 +208,6 @@ def test_interior_values_converge_to_the_accuracy_of_scipy(spec: str | int, k: i
     assert result.residuals.max() <= 10 * np.linalg.norm(A @ X - X * w, axis=0).max()
 
 
-@pytest.mark.parametrize("noise", [0.0, 1e-14, 1e-12])
-def test_restarts_never_exceed_block_applications(noise: float) -> None:
-    A = models.model("laplace3d:n=10")  # values of multiplicity six and twelve
-    random = noise * sp.random_array((1000, 1000), density=1e-3, rng=np.random.default_rng(0))
-    inverse = splu((A + random - 6.01 * sp.eye_array(1000)).tocsc()).solve
-    for OPinv in (None, inverse):
-        result = solve(A, 20, sigma=6.01, block_size=8, OPinv=OPinv, on_unconverged="return")
-        info = result.info
-        assert info["restarts"] <= info["block_applications"] <= 300
-        assert result.converged.all() or info["stopped"] in ("stagnated", "maxiter")
-        assert result.converged.all() or noise > 1e-13
-
-
 def test_residuals_a_little_above_the_floor_are_accepted_and_flagged() -> None:
     A = models.model("laplace2d:n=25")
     rng, solve_with = np.random.default_rng(1), splu((A - 1.05 * sp.eye_array(625)).tocsc()).solve
@@ -241,25 +218,6 @@ def test_residuals_a_little_above_the_floor_are_accepted_and_flagged() -> None:
     result = solve(A, 7, sigma=1.05, OPinv=inverse)
     assert result.converged.all()
     assert result.info["why"].endswith("times the floor, as good as rounding allows")
-
-
-def test_solves_are_accurate_with_every_choice_of_pivots() -> None:
-    rng = np.random.default_rng(0)
-    chain = models.model("laplace1d:n=40")
-    for A in (
-        models.model("laplace3d:n=8")
-        - 6.0003 * sp.eye_array(512),  # indefinite: small pivots on the diagonal
-        sp.block_array([[None, chain], [chain, None]], format="csr"),  # zeros on the diagonal
-        sp.csr_array(
-            random_symmetric(0) * (1 + 0j) + 1j * (sp.eye_array(600, k=1) - sp.eye_array(600, k=-1))
-        ),
-    ):
-        inverse = shifted_inverse(sp.csc_array(A), None, 0.1)
-        shifted = A - inverse.sigma * sp.eye_array(A.shape[0])
-        B = rng.standard_normal((A.shape[0], 3)).astype(A.dtype)
-        X = inverse.solve(B)
-        rounding = 2.0**-53 * (abs(shifted) @ np.abs(X) + np.abs(B))
-        assert np.linalg.norm(shifted @ X - B) <= 16 * np.linalg.norm(rounding)
 
 
 @pytest.mark.parametrize("M", [None, sp.diags_array(np.linspace(1, 2, 400), format="csr")])
@@ -301,61 +259,6 @@ def test_a_run_that_is_stopped_comes_back_in_the_users_vectors() -> None:
         eigsh(A, 6, sigma=0.0, callback=press, rng=0, ncv=12)
     assert np.all(caught.value.result.eigenvalues > 0)
     assert caught.value.result.eigenvectors.shape == (1600, 6)
-
-
-@pytest.mark.parametrize("kind", ["diagonal", "sparse", "complex", "rows of zeros"])
-def test_a_factor_multiplies_back_and_solves(kind: str) -> None:
-    rng = np.random.default_rng(1)
-    A = sp.random_array((80, 80), density=0.05, rng=rng)
-    if kind == "complex":
-        A = A + 1j * sp.random_array((80, 80), density=0.05, rng=rng)
-    matrix = sp.csr_array(A @ A.conj().T + sp.eye_array(80))
-    if kind == "diagonal":
-        matrix = sp.diags_array(np.linspace(1, 9, 80), format="csr")
-    if kind == "rows of zeros":
-        keep = sp.diags_array((np.arange(80) % 4 > 0).astype(float))
-        matrix = sp.csr_array(keep @ matrix @ keep)
-        matrix.eliminate_zeros()
-    factor = gram_factor("M", matrix)
-    C = factor.apply(np.eye(factor.rank, dtype=matrix.dtype))
-    assert np.allclose(factor.adjoint(np.eye(80, dtype=matrix.dtype)), C.conj().T, rtol=0, atol=0)
-    assert abs(C @ C.conj().T - matrix).max() <= 1e-14 * abs(matrix).max()
-    if kind == "rows of zeros":
-        assert C.shape == (80, 60)
-        assert factor.solve is None
-        return
-    assert factor.solve is not None
-    assert factor.solve_adjoint is not None
-    assert factor.transformed is not None
-    X = rng.standard_normal((80, 3)).astype(matrix.dtype)
-    assert np.allclose(C @ factor.solve(X), X)
-    assert np.allclose(C.conj().T @ factor.solve_adjoint(X), X)
-    K = sp.csr_array(A + A.conj().T)  # C^-1 K C^-H, maybe in another order of rows
-    image = factor.transformed(K).apply(np.ascontiguousarray(factor.adjoint(X))).array
-    values = np.linalg.eigvalsh(factor.transformed(K).apply(np.eye(80, dtype=matrix.dtype)).array)
-    assert np.allclose(factor.apply(image), K @ X)
-    assert np.allclose(values, sl.eigh(K.toarray(), matrix.toarray(), eigvals_only=True))
-
-
-@pytest.mark.parametrize("kind", ["definite", "massless", "complex"])
-def test_a_large_mass_matrix_is_not_factorised_beside_a_shift(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n = 1800 if kind == "massless" else 1200  # 1200 rows with masses
-    monkeypatch.setattr("solvers.transform.standard_form.gram_factor", None)
-    A = sp.csr_array(models.laplace1d(n=n) + sp.diags_array(np.linspace(0, 1, n)))
-    M = sp.diags_array([[1 / 6], np.linspace(0.6, 1, n), [1 / 6]], offsets=[-1, 0, 1], shape=(n, n))
-    if kind == "massless":
-        keep = sp.diags_array((np.arange(n) % 3 != 1).astype(float))
-        M = keep @ M @ keep
-    if kind == "complex":
-        turn = sp.diags_array(np.exp(0.1j * np.arange(n)))
-        A, M = sp.csr_array(turn @ A @ turn.conj()), turn @ M @ turn.conj()
-    M = sp.csr_array(M)
-    inverse = sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)
-    values = 1 / inverse[inverse > 1e-12]
-    expected = np.sort(values[np.argsort(abs(values - 0.9))[:7]])
-    check(solve(A, 7, M=M, sigma=0.9), A, M, expected)
 
 
 def test_what_cannot_be_an_inner_product_is_refused(real_matrix: Callable[[str], Any]) -> None:
@@ -409,34 +312,6 @@ def test_auto_factorises_at_a_stiff_end_and_proves_that_nothing_is_missing(
     assert upper.info["verification"].startswith("proved by inertia")
 
 
-def test_an_end_is_located_by_few_solves(monkeypatch: pytest.MonkeyPatch) -> None:
-    solved, solve_columns = [], Factorization.solve_columns
-
-    def count(factors: Factorization, B: Any, tolerance: float = 0.0) -> Any:
-        solved.append(B.shape[1])
-        return solve_columns(factors, B, tolerance)
-
-    monkeypatch.setattr(Factorization, "solve_columns", count)
-    A = models.model("laplace2d:nx=50,ny=51")
-    scale = sp.diags_array(np.exp(2 * np.random.default_rng(0).standard_normal(A.shape[0])))
-    A = sp.csr_array(scale @ A @ scale)
-    given = solve(A, 30, sigma=0.0, block_size=4)
-    least, found = sum(solved), solve(A, 30, which="SA")
-    assert found.info["method"] == "shift-invert"
-    assert np.allclose(found.eigenvalues, given.eigenvalues, rtol=1e-8)
-    assert sum(solved) - least <= 1.5 * least
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_inertia_counts_eigenvalues(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    A = sp.random_array((60, 60), density=0.1, rng=rng)
-    A = sp.csc_array(A + A.T + sp.diags_array(rng.standard_normal(60)))
-    values, factors = np.linalg.eigvalsh(A.toarray()), Factorization(A)
-    for mu in (values[0] - 1, (values[20] + values[21]) / 2, values[-1] + 1):
-        assert count_below(factors, mu) in (int(np.count_nonzero(values < mu)), None)
-
-
 def test_a_missing_value_is_counted() -> None:
     values = np.r_[1.0, 2.0, 2.0, 3.0, np.linspace(5, 9, 50)]
     A = sp.diags_array(values, format="csc")
@@ -476,11 +351,6 @@ def test_a_shift_may_lie_within_values_that_are_known(sign: float) -> None:
     assert sign * outside < 1
     incomplete = known[1:]  # so that no shift has as many values beyond it
     assert shift_outside(factors, theta, 90.0, which, deflated=incomplete) is None
-
-
-def test_a_standard_problem_has_no_other_form() -> None:
-    with pytest.raises(OptionError, match="neither M nor sigma"):
-        standard_form(as_operator(sp.eye_array(3)), sp.eye_array(3), None, None)
 
 
 def test_a_mass_matrix_that_is_not_hermitian_is_named() -> None:
@@ -523,63 +393,6 @@ def test_values_around_a_shift_are_proven_where_that_is_asked_for(pair: bool) ->
     assert result.info["missing"] == 0
 
 
-@pytest.mark.parametrize("n", [8, 9])
-def test_proofs_count_apart_from_eigenvalues_where_factors_are_accurate(
-    n: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exchanged, factorised = [], HostFactors.compute
-
-    def compute(factors: HostFactors, matrix: Any, exchanges_rows: bool) -> bool:
-        exchanged.append(exchanges_rows)
-        return factorised(factors, matrix, exchanges_rows)
-
-    monkeypatch.setattr(HostFactors, "compute", compute)
-    result = solve(models.model(f"laplace3d:n={n}"), 20, sigma=6.0003, verify="always")
-    assert result.info["verification"].startswith("proved by inertia")
-    assert exchanged == [False] * 3
-
-
-@pytest.mark.parametrize("given", [False, True])
-def test_threads_of_blas_are_left_to_given_inverses(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    A = models.model("laplace2d:nx=40,ny=41")
-    factors = splu(sp.csc_array(A))
-    threads: set[int] = set()
-    of_inverse: set[int] = set()
-
-    def note(_: Any, into: set[int] = threads) -> None:
-        pools = threadpoolctl.threadpool_info()
-        into.update(pool["num_threads"] for pool in pools if pool["user_api"] == "blas")
-
-    def inverse(X: Any) -> Any:
-        note(X, of_inverse)
-        return factors.solve(X)
-
-    compute = HostFactors.compute
-    monkeypatch.setattr(HostFactors, "compute", lambda *arguments: note(None) or compute(*arguments))
-    options = {"callback": note, "on_unconverged": "return", "maxiter": 2}
-    with threadpoolctl.threadpool_limits(2, "blas"):
-        eigsh(A, 6, sigma=0.0, OPinv=inverse if given else None, rng=0, **options)
-    assert threads == {1}
-    assert of_inverse == ({2} if given else set())
-
-
-def test_the_costs_of_a_polished_result_are_those_of_both_solves() -> None:
-    n, calls = 900, []
-    A = models.model("laplace2d:nx=30,ny=30")
-    M = sp.diags_array(
-        [np.full(n - 1, 0.2), np.ones(n), np.full(n - 1, 0.2)], offsets=[-1, 0, 1], format="csr"
-    )
-
-    def matvec(x: Any) -> Any:
-        calls.append(1)
-        return A @ x
-
-    function = LinearOperator((n, n), matvec, matmat=lambda X: np.stack([*map(matvec, X.T)], 1), dtype=float)
-    result = eigsh(function, 6, M=M, which="LA", rng=0, return_info=True)
-    assert result.converged.all()
-    assert 0.8 * len(calls) <= result.info["operator_columns"] <= len(calls)
-
-
 def coupled(values: np.ndarray) -> Any:
     """Return a sparse matrix whose eigenvalues are near to these."""
     n, rng = len(values), np.random.default_rng(0)
@@ -587,8 +400,17 @@ def coupled(values: np.ndarray) -> Any:
     return (sp.diags_array(values) + C + C.T).tocsr()
 
 
-@pytest.mark.parametrize("near", [[-1e-5], [1e-6, 1e-2], [-1e-6, -1e-3, 1e-5, 1e-2], [1e-7] * 3])
-@pytest.mark.parametrize(("which", "k"), [("BE", 8), ("BE", 13), ("SA", 6), ("LA", 13)])
+@pytest.mark.parametrize(
+    ("near", "which", "k"),
+    [
+        ([-1e-5], "BE", 13),
+        ([1e-6, 1e-2], "LA", 13),
+        ([-1e-6, -1e-3, 1e-5, 1e-2], "BE", 8),
+        ([-1e-6, -1e-3, 1e-5, 1e-2], "SA", 6),
+        ([1e-7] * 3, "BE", 8),
+        ([1e-7] * 3, "SA", 6),
+    ],
+)
 def test_values_near_a_shift_leave_the_far_ones_their_digits(near: list[float], which: str, k: int) -> None:
     far = np.linspace(1, 100, 600)
     A = coupled(np.r_[-far, near, far])
@@ -655,12 +477,14 @@ def test_values_at_a_shift_spoil_no_others_in_any_mode(
     assert (result.residuals <= result.limits).all()
 
 
-@pytest.mark.parametrize("light", [2.0**-56, 2.0**-30])
-@pytest.mark.parametrize(("k", "tol"), [(2, 0.0), (5, 1e-4), (9, 1e-4), (17, 0.0)])
-@pytest.mark.parametrize("sigma", [-0.01, None])
+@pytest.mark.parametrize(
+    ("k_and_tol", "light", "sigma"),
+    pairwise(((2, 0.0), (5, 1e-4), (9, 1e-4), (17, 0.0)), (2.0**-56, 2.0**-30), (-0.01, None)),
+)
 def test_a_light_part_has_the_values_of_a_heavy_one(
-    light: float, k: int, tol: float, sigma: float | None, torus_pair: Any
+    k_and_tol: tuple[int, float], light: float, sigma: float | None, torus_pair: Any
 ) -> None:
+    k, tol = k_and_tol
     A, M, values = torus_pair(21)  # few rows: M has a factor
     A, M = (sp.csr_array(sp.block_diag([B, light * B])) for B in (A, M))
     options = {"which": "SA"} if sigma is None else {"sigma": sigma}
@@ -675,15 +499,9 @@ def test_counts_beside_a_light_part_prove_something(light: float, torus_pair: An
     A, M = (sp.csr_array(sp.block_diag([B, light * B])) for B in (A, M))
     for low, high in [(0.5, 1.2), (1.2, 3.3), (2.05, 30.0)]:
         assert int(count_eigenvalues(A, low, high, M=M)) == ((values >= low) & (values <= high)).sum()
-    for k, tol in itertools.product((5, 6, 7, 9), (0.0, 1e-6, 1e-4)):
+    for k, tol in ((5, 1e-6), (6, 0.0), (7, 1e-4), (9, 1e-6)):
         w = eigsh(A, k, M=M, which="SA", tol=tol, rng=0, return_eigenvectors=False)
         assert np.abs(w - values[:k]).max() < max(1e-9, 10 * tol)
-
-
-def test_blocks_are_as_narrow_as_solves_allow() -> None:
-    A = models.model("laplace2d:nx=40,ny=41")
-    result = eigsh(A, 10, sigma=0.0, rng=0, return_info=True)
-    assert result.info["block_size"] == factorize(A).solve_width
 
 
 def test_a_value_that_inertia_counts_and_nobody_found_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -711,3 +529,8 @@ def test_a_matrix_whose_pivots_tell_nothing_is_not_proven() -> None:
     w = np.linalg.eigvalsh(A.toarray())
     assert np.allclose(np.sort(np.abs(result.eigenvalues)), np.sort(np.abs(w))[:3], atol=1e-10)
     assert result.info["verification"].startswith(("not proved", "proved by inertia"))
+
+
+def test_a_standard_problem_has_no_other_form() -> None:
+    with pytest.raises(OptionError, match="neither M nor sigma"):
+        standard_form(as_operator(sp.eye_array(3)), sp.eye_array(3), None, None)

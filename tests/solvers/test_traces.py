@@ -193,3 +193,35 @@ def test_large_matrices_are_not_factorised() -> None:
         logdet(models.model("graphene:nx=40,ny=40"), method="quadrature")
     with pytest.raises(OptionError, match="'factors' needs an explicit matrix"):
         logdet(lambda X: X, shape=(10_000, 10_000), method="factors")
+
+
+def test_a_window_that_no_node_is_in_is_no_trace_of_zero() -> None:
+    values = np.linspace(-1, 1, 2000)
+
+    def window(x: Any) -> Any:
+        return (np.abs(x - 0.3) < 0.005) * 1.0
+
+    found = trace(window, sp.diags_array(values).tocsr(), 0.5, vectors=8, rng=0)
+    assert found.error > 0
+    assert abs(found.value - window(values).sum()) < 4 * found.error
+
+
+@pytest.mark.parametrize("scale", [1e-250, 1e250])
+def test_determinants_of_entries_of_any_size(scale: float) -> None:
+    A = models.laplace1d(n=99)  # of the determinant 100
+    found = logdet(scale * A)
+    assert found.sign == 1
+    assert found.value == pytest.approx(np.log(100) + 99 * np.log(scale), rel=1e-12)
+
+
+def test_determinants_without_rows_and_of_zero_times_a_matrix() -> None:
+    assert tuple(logdet(np.zeros((0, 0)))) == (0, 0)
+    zero = logdet(0 * as_operator(np.eye(9)))
+    assert (zero.sign, zero.value) == (0, -np.inf)
+
+
+def test_rounding_errors_are_within_the_reported_one() -> None:
+    A = sp.diags_array(np.linspace(-1, 1, 1000)).tocsr()  # random signs give its trace without a spread
+    for seed in range(3):
+        value, error = trace(lambda x: x, A, atol=1e-6, rng=seed)
+        assert abs(value) < 2 * error < 1e-11

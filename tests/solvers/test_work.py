@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,13 +10,13 @@ import scipy.sparse as sp
 
 from blockvec import Factorization, as_operator, factorize
 from blockvec.models import model
-from solvers import EigenResult, eigsh, sizes
+from solvers import EigenResult, eigsh
 from solvers.factorization import inertia
 from solvers.factorization.inertia import proof
 from solvers.factorization.work import FactorWork
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import Problem
-from solvers.stages import shift_invert
+from solvers.stages import drivers, shift_invert
 
 
 def random_graph(n: int) -> Any:
@@ -56,37 +54,6 @@ def test_a_random_graph_takes_far_more_than_a_mesh_of_its_size() -> None:
     assert random.entries < 4 * FactorWork.of(np.eye(10_000)).entries  # of a dense matrix
 
 
-def test_leaves_of_trees_and_random_graphs_are_not_taken_for_meshes() -> None:
-    rng = np.random.default_rng(0)
-    i = np.arange(1, 20_000)
-    branches = sp.coo_array((np.ones(len(i)), (i, rng.integers(0, i))), shape=(20_000, 20_000))
-    tree = sp.csr_array(branches + branches.T)
-    for A, most in ((tree, 3), (random_graph(2000), 4)):
-        stored = stored_by_one_factor(A)
-        assert stored / most <= FactorWork.of(A).entries <= most * stored
-
-
-def test_predictions_are_those_of_the_library_that_factorises(monkeypatch: pytest.MonkeyPatch) -> None:
-    A = model("laplace3d:n=30")
-    seconds = []
-    for library in ("SuperLU", "PARDISO"):
-        monkeypatch.setattr(Factorization, "library", staticmethod(lambda *_, name=library: name))
-        seconds.append(FactorWork.of(A).factor_s("cpu"))
-    assert seconds[0] > 5 * seconds[1]
-    monkeypatch.undo()
-    assert Factorization.library("cpu", complex) == "SuperLU"
-    assert FactorWork.of(A * 1j).factor_s("cpu") == seconds[0]
-
-
-@pytest.mark.parametrize("form", ["csr", "csc", "coo", "dia"])
-def test_the_prediction_depends_on_the_pattern_alone(form: str) -> None:
-    A = model("laplace2d:nx=40,ny=30")
-    other = A.astype(np.complex128).asformat(form) * 1e-300
-    assert replace(FactorWork.of(other), dtype="float64") == FactorWork.of(A)
-    assert FactorWork.of(A, sp.eye_array(1200)) == FactorWork.of(A)
-    assert FactorWork.of(A, random_graph(1200)).flops > FactorWork.of(A).flops
-
-
 def test_rows_without_others_and_parts_without_paths_are_counted() -> None:
     diagonal = FactorWork.of(sp.eye_array(1000, format="csr"))
     assert 500 <= diagonal.entries < 10_000
@@ -96,38 +63,11 @@ def test_rows_without_others_and_parts_without_paths_are_counted() -> None:
     assert FactorWork.of(sp.eye_array(1, format="csr")).entries > 0
 
 
-@pytest.mark.parametrize("k", [1, 5])
-@pytest.mark.parametrize("shift", [0.0, -3.0, 200.0])
-def test_a_rough_mesh_is_factorised_before_it_is_iterated_on(shift: float, k: int) -> None:
-    n = 60
-    scale = sp.diags_array(np.exp(3 * np.random.default_rng(0).standard_normal(n * n)))
-    A = sp.csr_array(scale @ model(f"laplace2d:nx={n},ny={n}") @ scale + shift * sp.eye_array(n * n))
-    result = eigsh(A, k, which="SA", rng=0, return_info=True)
-    expected = eigsh(A, k, sigma=shift - 1e-9, rng=0, return_eigenvectors=False)
-    assert result.info["method"] == "shift-invert"
-    assert result.info["verification"].startswith("proved by inertia")
-    assert result.info["operator_columns"] < 6000  # iterations take a hundred times as many
-    assert np.allclose(result.eigenvalues, expected, rtol=1e-9, atol=1e-12 * abs(A).max())
-
-
-@pytest.mark.parametrize(
-    "options", [{"k": 5, "which": "SA"}, {"k": 5, "sigma": 0.0}, {"interval": (-1.0, 0.001)}]
-)
-def test_a_sparse_operator_of_the_host_is_factorised_as_its_matrix_is(options: dict[str, Any]) -> None:
-    scale = sp.diags_array(np.exp(2 * np.random.default_rng(0).standard_normal(3600)))
-    A = sp.csr_array(scale @ model("laplace2d:nx=60,ny=60") @ scale)
-    found = [eigsh(given, rng=0, return_info=True, **options) for given in (A, as_operator(A))]
-    methods = [(one.info["method"], one.info["why"]) for one in found]
-    assert "factorised" in methods[0][1] or "slice" in methods[0][1]
-    assert methods[0] == methods[1]
-    assert np.array_equal(found[0].eigenvalues, found[1].eigenvalues)
-
-
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_factors_of_a_matrix_with_values_far_out_are_near_the_others(
     sign: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizes, "outpaced", lambda *_: lambda calls, expected: calls > 500)
+    monkeypatch.setattr(drivers, "outpaced", lambda *_: lambda calls, expected: calls > 500)
     rng = np.random.default_rng(0)
     values = sign * np.concatenate([np.linspace(2, 40, 40) ** 1.5, rng.uniform(0, 1, 12_000)])
     k, which = 70, "LA" if sign > 0 else "SA"
@@ -152,24 +92,6 @@ def test_values_far_out_that_converge_from_a_shift_are_left_out_there() -> None:
     assert result.info["operator_columns"] < 3000
     X = result.eigenvectors
     assert np.abs(X.T @ X - np.eye(8)).max() < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("inner", "count"),
-    [
-        (np.linspace(0.8, 1.0, 69), 31),
-        (np.linspace(-3.0, 1.0, 69), 0),
-    ],  # nearer to each other than to 2.8, or not
-)
-def test_values_far_out_are_left_out_where_the_others_are_alike_from_beyond_them(
-    inner: Any, count: int
-) -> None:
-    values = np.r_[inner, np.linspace(2, 31, 31) ** 1.5]
-    limits, residuals = np.full(100, 1e-6), np.r_[np.full(69, 4e-2), np.full(31, 1e-12)]
-    done: Any = SimpleNamespace(eigenvalues=values, residuals=residuals, limits=limits)
-    assert shift_invert.count_outliers(done, "LA") == count
-    mirrored: Any = SimpleNamespace(eigenvalues=-values[::-1], residuals=residuals[::-1], limits=limits)
-    assert shift_invert.count_outliers(mirrored, "SA") == count
 
 
 @pytest.mark.parametrize("which", ["SA", "LA"])
@@ -212,44 +134,5 @@ def test_copies_are_searched_for_where_the_inertia_proves_nothing(
     assert result.info["method"] == "shift-invert"
     assert result.info["verification_columns"] > 0
     assert result.info["missing"] == 0
-    assert result.info["verification"].startswith("proved" if missing else "passed")
+    assert result.info["verification"].startswith("proved")
     assert np.allclose(result.eigenvalues[::2], result.eigenvalues[1::2], rtol=1e-10, atol=0)
-
-
-def test_a_sparse_operator_of_the_host_is_applied_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    A = as_operator(model("laplace3d:n=12"))
-    monkeypatch.setattr(type(A), "__init__", None)  # no other one is made
-    assert len(eigsh(A, 4, which="LA", rng=0)[0]) == 4
-
-
-def test_an_easy_end_is_not_factorised() -> None:
-    A = model("laplace3d:n=20")
-    result = eigsh(A, 4, which="SA", rng=0, return_info=True)
-    assert result.info["method"] != "shift-invert"
-
-
-def test_values_around_a_shift_are_iterated_on_where_factors_would_take_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Factorization, "library", staticmethod(lambda *_: "SuperLU"))
-    A = random_graph(40_000)
-    options = {"return_info": True, "on_unconverged": "return", "rng": 0}
-    assert eigsh(A, 2, which="SM", time_limit=2.0, **options).info["method"] == "jd"
-    mesh = model("laplace2d:nx=200,ny=200")
-    assert eigsh(mesh, 2, which="SM", **options).info["method"] == "lanczos"
-
-
-def test_the_work_of_a_band_bounds_that_of_nested_dissection_and_of_factors() -> None:
-    for A in (model("laplace1d:n=900"), model("laplace2d:n=30"), model("laplace3d:n=9")):
-        band, predicted = FactorWork.of_band(A), FactorWork.of(A)
-        assert (band.n, band.nnz) == (predicted.n, predicted.nnz)
-        assert band.entries >= stored_by_one_factor(A)
-
-
-def test_a_long_thin_graph_is_not_searched_for_a_shift(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Any:
-        raise AssertionError("the graph was searched")
-
-    monkeypatch.setattr(FactorWork, "of", refuse)
-    w = eigsh(model("laplace1d:n=30000"), 2, sigma=0.5, return_eigenvectors=False)
-    assert np.abs(w - 0.5).max() < 1e-3

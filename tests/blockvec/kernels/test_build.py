@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
-import functools
 import importlib
 import json
 import multiprocessing
@@ -11,7 +9,6 @@ import re
 import struct
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +18,7 @@ import pytest
 
 from blockvec.errors import CompileError
 from blockvec.kernels import build as compiler
-from blockvec.kernels.records import packed, store
+from blockvec.kernels.records import packed
 from blockvec.system.config import option_context
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -34,9 +31,6 @@ extern "C" __global__ void scale(double* x, double factor) {
     x[threadIdx.x] = factor * staged[31 - threadIdx.x];
 }
 """
-
-
-REPORT = {"registers": 1, "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 0, "compiler": "13.0"}
 
 
 def test_a_source_becomes_machine_code_with_a_report_of_its_resources() -> None:
@@ -123,20 +117,6 @@ def test_the_first_miss_is_announced_once_and_a_hit_not_at_all(tmp_path: Path) -
     assert calls == ["empty"]
 
 
-def test_threads_that_the_first_miss_starts_announce_nothing(tmp_path: Path) -> None:
-    calls: list[threading.Thread] = []
-
-    def compile_ahead() -> None:
-        build = functools.partial(compiler.machine_code, SOURCE + "// ahead", "sm_90", cache_dir=tmp_path)
-        calls.append(threading.Thread(target=contextvars.copy_context().run, args=(build,)))
-        calls[-1].start()
-        calls[-1].join()
-
-    with compiler.on_first_miss(compile_ahead):
-        compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path)
-    assert len(calls) == 1
-
-
 def test_the_cache_folder_is_the_one_of_the_options_in_force(tmp_path: Path) -> None:
     with option_context(cache_dir=tmp_path):
         cubin = compiler.machine_code(SOURCE, "sm_90")
@@ -190,37 +170,6 @@ def test_a_damaged_entry_is_rebuilt(tmp_path: Path) -> None:
     assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize(
-    "report",
-    [
-        {},
-        {**REPORT, "more": 0},
-        {**REPORT, "registers": -1},
-        {**REPORT, "registers": "many"},
-        {name: value for name, value in REPORT.items() if name != "compiler"},
-    ],
-)
-def test_an_entry_with_a_valid_checksum_and_other_fields_is_rebuilt(
-    report: dict[str, Any], tmp_path: Path
-) -> None:
-    whole = compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path)
-    (path,) = (tmp_path / "kernels").iterdir()
-    data = path.read_bytes()
-    assert store(path, whole.key, report, whole.image)
-    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path) == whole
-    assert path.read_bytes() == data
-
-
-def test_the_entry_of_another_kernel_is_rebuilt(tmp_path: Path) -> None:
-    whole = compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path)
-    other = compiler.machine_code(SOURCE.replace("scale", "other"), "sm_90", cache_dir=tmp_path)
-    paths = [tmp_path / "kernels" / cubin.key for cubin in (whole, other)]
-    data = paths[0].read_bytes()
-    paths[0].write_bytes(paths[1].read_bytes())
-    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path) == whole
-    assert paths[0].read_bytes() == data
-
-
 def test_a_folder_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
@@ -236,9 +185,9 @@ def _build_many(folder: Path, seed: int) -> set[str]:
 
 def test_concurrent_processes_share_one_folder_without_harm(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    with context.Pool(3) as pool:
-        keys = pool.starmap(_build_many, [(tmp_path, seed) for seed in range(3)])
-    assert keys[0] == keys[1] == keys[2]
+    with context.Pool(2) as pool:
+        keys = pool.starmap(_build_many, [(tmp_path, seed) for seed in range(2)])
+    assert keys[0] == keys[1]
     written = entries(tmp_path)
     assert sorted(written) == sorted(keys[0])  # and no temporary file is left
     assert _build_many(tmp_path, 0) == keys[0]

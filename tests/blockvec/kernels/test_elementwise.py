@@ -21,7 +21,6 @@ from blockvec.kernels.elementwise import (
     FoldKernel,
     Kernel,
     PhiloxKernel,
-    vector_length,
 )
 from blockvec.kernels.probes import FMA, HOLD, TENSOR, cache_probe, stream_probe
 from blockvec.kernels.problem import is_complex, promote
@@ -76,20 +75,13 @@ def test_a_kernel_s_name_says_what_it_is() -> None:
     assert FoldKernel("float64", "complex64", 8, left_complex=True, conj=True).name == "fold_d_c_8_left_conj"
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("architecture", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
 @pytest.mark.parametrize("kernel", [*SAMPLED, *PROBES], ids=lambda kernel: kernel.name)
 def test_kernels_compile_without_spills(kernel: Kernel, architecture: str) -> None:
     resources_taken = compile_source(kernel.source(), architecture).resources
     assert resources_taken.spill_bytes == 0
     assert resources_taken.stack_bytes == 0
     assert 0 < resources_taken.registers <= 85  # three blocks of 256 threads on a multiprocessor
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_units_fill_the_widest_load(dtype: str) -> None:
-    assert vector_length(dtype) * np.dtype(dtype).itemsize == 16
-    assert vector_length(dtype, "complex128") == 1
-    assert AxpbyKernel(dtype, None, dtype, aligned=False).vector == 1
 
 
 def test_work_is_done_in_the_precision_of_what_takes_part() -> None:
@@ -118,13 +110,6 @@ def test_column_dots_deal_out_every_row_and_column_once(
     assert 1 <= tiling.blocks <= 132 * 8
     assert tiling.blocks == 1 or (tiling.blocks - 1) * tiling.groups < rows
     assert tiling == kernel.tiling(rows, width, 132)
-
-
-@given(st.integers(1, 5000))
-def test_lanes_of_a_fold_divide_its_threads(n_elements: int) -> None:
-    lanes = FoldKernel.lanes_for(n_elements)
-    assert FoldKernel.threads % lanes == 0
-    assert lanes == 32 or lanes >= n_elements > lanes // 2
 
 
 def philox(counter: int, key: tuple[int, int]) -> list[int]:

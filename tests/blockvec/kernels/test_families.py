@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from blockvec.errors import OptionError
-from blockvec.kernels import family as kernel_family
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.families import CONFIGURED, families_of
@@ -30,8 +27,6 @@ from tests.devices import DEVICES, needs_compiler
 from tests.kernel_problems import TYPES, dense, drawn, families_for, fused, sparse, supporting
 
 ON_DEVICES = pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.architecture)
-WIDTHS = range(1, 65)
-ANY_NUMBER = ("unroll", "passes", "unroll_k")  # fields that bound nothing
 
 
 # ---- what there is for every width, type and device
@@ -40,7 +35,7 @@ ANY_NUMBER = ("unroll", "passes", "unroll_k")  # fields that bound nothing
 @ON_DEVICES
 def test_every_operation_and_type_has_a_kernel_at_every_width(device: DeviceInfo) -> None:
     draw = random.Random(device.name)
-    for width, dtype in itertools.product(WIDTHS, TYPES):
+    for width, dtype in itertools.product(range(DEVICES.index(device) % 4 + 1, 65, 4), TYPES):
         for M, N in ((width, width), (width, 65 - width)):
             problem = dense(draw, M, N, dtype)
             assert any(family.supports(problem, device) is None for family in families_for(problem)), problem
@@ -87,22 +82,6 @@ def test_every_choice_is_one_of_the_list_and_valid(device: DeviceInfo) -> None:
             assert family.predict(problem, config, device) == min(
                 family.predict(problem, other, device) for other in listed
             )
-
-
-def test_choices_take_a_moment_and_are_few() -> None:
-    seconds, counts = [], []
-    for problem in drawn(25, 2):
-        for family in supporting(problem, H200)[:1]:
-            alike = family.alike(problem)
-            kernel_family._valid.cache_clear()
-            begin = time.process_time()
-            config = family.choose(alike, H200)
-            seconds.append(time.process_time() - begin)
-            counts.append(len(family.configurations(alike, H200)))
-            assert family.refuse(problem, config, H200) is None
-            assert family.predict(problem, config, H200) > 0
-    assert np.median(seconds) < 0.005  # a millisecond on an idle core
-    assert np.median(counts) <= 16
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
@@ -215,53 +194,9 @@ def test_the_whole_list_of_a_family_compiles_without_spills(name: str, device: D
 # ---- which family comes first
 
 
-def dot(width: int, dtype: str) -> TsmttsmProblem:
-    return TsmttsmProblem(10**6, width, width, dtype, dtype, width, width)
-
-
-def combination(width: int, dtype: str) -> TsmmProblem:
-    return TsmmProblem(10**6, width, width, dtype, dtype, width, width)
-
-
 def preferred(problem: Problem) -> str:
     """The first family that takes a problem."""
     return next(f.name for f in families_of(problem) if f.supports(problem, H200) is None)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_double_precision_prefers_tensor_cores(dtype: str) -> None:
-    for width in (1, 64):
-        limited_by_products = dtype == "complex128" and width == 64
-        assert preferred(dot(width, dtype)) == ("tsmttsm_3m" if limited_by_products else "tsmttsm_mma")
-        combine = TsmmProblem(10**6, width, width, dtype, dtype, width, width)
-        assert preferred(combine) == ("tsmm_3m" if limited_by_products else "tsmm_mma")
-
-
-def test_wide_complex_products_that_three_real_ones_cannot_compute_take_four() -> None:
-    for changes in ({"beta": "one"}, {"lda": 80}, {"M": 40, "lda": 40}):
-        wide = TsmmProblem(10**6, 64, 64, "complex128", "complex128", 64, 64)
-        assert preferred(replace(wide, **changes)) == "tsmm_mma"  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "complex64"])
-def test_single_precision_prefers_them_where_products_are_wide(dtype: str) -> None:
-    assert preferred(dot(8, dtype)) == "tsmttsm_fma"
-    assert preferred(dot(24, dtype)) == "tsmttsm_mma"
-    assert preferred(combination(22, dtype)) == "tsmm_fma"
-    assert preferred(combination(31, dtype)) == "tsmm_mma"
-
-
-def test_single_precision_prefers_multiply_adds_where_tensor_cores_pad_widths() -> None:
-    for width, family in ((16, "tsmttsm_mma"), (17, "tsmttsm_fma"), (24, "tsmttsm_mma"), (25, "tsmttsm_fma")):
-        assert preferred(dot(width, "complex64")) == family
-        assert preferred(dot(width, "float32")) == "tsmttsm_mma"  # which takes no longer than memory
-    assert preferred(combination(24, "complex64")) == "tsmm_mma"
-    assert preferred(combination(25, "float32")) == "tsmm_fma"
-
-
-def test_single_precision_prefers_tensor_cores_for_combinations_of_views() -> None:
-    wide = combination(16, "float32")
-    assert preferred(replace(wide, lda=24)) == preferred(replace(wide, ldb=24)) == "tsmm_mma"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

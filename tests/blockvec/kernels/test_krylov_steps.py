@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.krylov_steps import STATIC_BYTES, KrylovStepsKernel
 from blockvec.kernels.launch import GRID_HEADER_BYTES
 from tests.blocks import address
-from tests.emulator.host import HostKernel, every_second, needs_host_compiler
+from tests.emulator.host import HostKernel, needs_host_compiler, sampled
 
 KERNELS = [
     ("float64", 2, 1),
@@ -30,7 +29,7 @@ KERNELS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "b", "tiles"), every_second(KERNELS))
+@pytest.mark.parametrize(("dtype", "b", "tiles"), sampled(KERNELS))
 def test_the_kernel_compiles_without_spills(dtype: str, b: int, tiles: int) -> None:
     kernel = KrylovStepsKernel(dtype, b, tiles, piece=16)
     assert kernel.refusal(H200) == ""
@@ -66,14 +65,13 @@ def launch(
     operands: Sequence[np.ndarray[Any, Any]],
     numbers: Sequence[int],
     bounds: tuple[float, float],
-    folder: Path,
     blocks: int = 2,
 ) -> None:
     """Run the kernel on the host for V, X, W, the report and the workspace, on so many blocks of threads."""
     V = operands[0]
     indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
     arrays = indptr, indices, A.data.astype(V.dtype), *operands
-    run = HostKernel(kernel.source(H200), folder, readable=list(arrays[:6]))
+    run = HostKernel(kernel.source(H200), readable=list(arrays[:6]))
     arguments = *map(address, arrays), *V.shape, *map(np.int32, numbers), *bounds
     run((blocks,), (32 * kernel.warps(H200),), arguments, kernel.shared_bytes(H200))
     assert not operands[-1][: GRID_HEADER_BYTES // 8].any()  # the next launch begins with zeros
@@ -84,7 +82,7 @@ def launch(
     ("dtype", "b", "tiles"),
     [
         ("float64", 4, 1),
-        *every_second([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)]),
+        *sampled([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)], 3),
     ],
 )
 @pytest.mark.parametrize(
@@ -92,9 +90,9 @@ def launch(
     [(0, 0, 16, 1e6), (12, 0, 8, 1e6), (0, 3, 8, 1e6), (0, 0, 16, 0.0), (0, 3, 8, 0.0)],
 )
 def test_steps_are_those_of_block_lanczos(
-    dtype: str, b: int, tiles: int, full_until: int, locked: int, piece: int, enough: float, tmp_path: Path
+    dtype: str, b: int, tiles: int, full_until: int, locked: int, piece: int, enough: float
 ) -> None:
-    n, begin, steps, blocks = 601, locked + b, 3, 2
+    n, begin, steps, blocks = 301, locked + b, 3, 2
     known = begin + b
     rng = np.random.default_rng(b)
     A = hermitian(n, dtype, rng)
@@ -110,7 +108,7 @@ def test_steps_are_those_of_block_lanczos(
     work = np.zeros(kernel.work_bytes(blocks) // 8)
     work[GRID_HEADER_BYTES // 8 :] = np.nan
     numbers = begin, known, b, full_until, locked, steps, True, 4
-    launch(kernel, A, (V, X, other, report, work), numbers, (enough, 1e6), tmp_path, blocks=blocks)
+    launch(kernel, A, (V, X, other, report, work), numbers, (enough, 1e6), blocks=blocks)
 
     C = kernel.columns
     for step in range(steps):
@@ -136,7 +134,7 @@ def test_steps_are_those_of_block_lanczos(
 
 
 @needs_host_compiler
-def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
+def test_a_block_without_a_factor_is_refused() -> None:
     n, b = 64, 2
     A = sp.eye_array(n, format="csr")
     kernel = KrylovStepsKernel("float64", b, 1, piece=16)
@@ -145,7 +143,7 @@ def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
     report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(1) // 8)
     numbers = 0, b, b, b, 0, 1, True, 2
-    launch(kernel, A, (V, X, other, report, work), numbers, (0.0, 1e6), tmp_path, blocks=1)
+    launch(kernel, A, (V, X, other, report, work), numbers, (0.0, 1e6), blocks=1)
     assert report[0, -1, 0] == np.inf
     assert not V[:, b:].any()
 
@@ -153,7 +151,7 @@ def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
 @needs_host_compiler
 @pytest.mark.parametrize(("enough", "least", "most"), [(10.0, 0.0, 1e-15), (1e8, 4e-15, 1e-9)])
 def test_a_block_of_nearly_parallel_columns_is_factorised_again(
-    enough: float, least: float, most: float, tmp_path: Path
+    enough: float, least: float, most: float
 ) -> None:
     """One factorisation of such a block leaves it orthonormal to many roundings, the second one to a few."""
     n, b = 96, 4
@@ -166,7 +164,7 @@ def test_a_block_of_nearly_parallel_columns_is_factorised_again(
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
     report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(2) // 8)
     numbers = 0, b, b, b, 0, 1, True, 32
-    launch(kernel, A, (V, X, other, report, work), numbers, (enough, 1e8), tmp_path)
+    launch(kernel, A, (V, X, other, report, work), numbers, (enough, 1e8))
     new, (R, T) = V[:, b : 2 * b], report[0, 64 + b : -1].reshape(2, b, b)
     assert 1e3 < report[0, -1, 0] < 1e7
     assert least <= np.abs(new.T @ new - np.eye(b)).max() <= most
@@ -179,7 +177,7 @@ def test_a_block_of_nearly_parallel_columns_is_factorised_again(
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize(("m", "locked", "full_until"), [(9, 0, 0), (9, 0, 12), (9, 2, 0), (4, 0, 0)])
 def test_a_step_takes_the_next_of_many_pending_columns(
-    dtype: str, m: int, locked: int, full_until: int, tmp_path: Path
+    dtype: str, m: int, locked: int, full_until: int
 ) -> None:
     n, b, pending = 211, 2, 5
     end, back = m + pending, 6
@@ -192,7 +190,7 @@ def test_a_step_takes_the_next_of_many_pending_columns(
     report = np.full((1, kernel.report_rows, b), np.nan, dtype)
     work = np.zeros(kernel.work_bytes(2) // 8)
     numbers = m, end, back, full_until, locked, 1, True, 4
-    launch(kernel, A, (V, X, other, report, work), numbers, (1e6, 1e6), tmp_path)
+    launch(kernel, A, (V, X, other, report, work), numbers, (1e6, 1e6))
     S1, S2 = report[0, :end], report[0, 32 : 32 + end]
     first = 0 if m < full_until else max(m - back, 0)
     left_out = np.arange(locked, max(first, locked))

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from blockvec.kernels import measure as module
-from blockvec.kernels.measure import CeilingProbe, HostStopwatch, measure, measure_beside, measure_ceilings
+from blockvec.kernels.measure import CeilingProbe, HostStopwatch, measure, measure_ceilings
 
 
 class FakeStopwatch:
@@ -52,56 +51,6 @@ def test_warm_up_runs_are_not_timed_and_the_budget_ends_the_runs() -> None:
     assert timing.repeats == 24  # bursts of eight until 0.2 s are spent
     assert calls == 3 + 24
     assert watch.most_unread == 8
-
-
-def test_a_single_run_has_no_spread() -> None:
-    timing = measure(lambda: None, FakeStopwatch([2.0]), min_repeats=1, max_repeats=1)
-    assert (timing.repeats, timing.spread) == (1, 0.0)
-
-
-def test_calls_side_by_side_take_turns_in_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: order.append(f"pause {seconds}"))
-    times = {"a": 0.1, "b": 0.3}
-    clock = (times[name] for name in itertools.chain("ab", itertools.cycle("aabb")))
-    timings = measure_beside(
-        {name: (lambda name=name: order.append(name)) for name in times},
-        FakeStopwatch(clock),
-        budget_s=0.0,
-        burst=2,
-        min_rounds=2,
-        pause_s=0.5,
-        before_burst=lambda: order.append("hold"),
-    )
-    assert order == ["a", "b", *["pause 0.5", "hold", "a", "a", "pause 0.5", "hold", "b", "b"] * 2]
-    assert {name: timing.median_s for name, timing in timings.items()} == times
-    assert all(timing.repeats == 4 for timing in timings.values())
-
-
-def test_a_call_that_takes_seconds_is_run_twice_and_no_more() -> None:
-    order: list[str] = []
-    clock = iter([9.0, 3.0, 0.1, 8.0, 0.1])  # the second compiles, in its first run
-    timings = measure_beside(
-        {name: (lambda name=name: order.append(name)) for name in ("hopeless", "compiling", "fast")},
-        FakeStopwatch(itertools.chain(clock, itertools.repeat(0.1))),
-        budget_s=0.0,
-        burst=1,
-        min_rounds=2,
-    )
-    assert order == ["hopeless", "compiling", "fast", "hopeless", "compiling", *["compiling", "fast"] * 2]
-    assert (timings["hopeless"].median_s, timings["hopeless"].repeats) == (8.0, 1)
-    assert (timings["compiling"].median_s, timings["compiling"].repeats) == (0.1, 2)
-
-
-def test_rounds_go_on_until_the_budget_of_all_calls_is_spent() -> None:
-    watch = FakeStopwatch(itertools.repeat(0.01))
-    timings = measure_beside(
-        {"a": int, "b": int}, watch, budget_s=0.095, burst=2, min_rounds=1, max_rounds=100
-    )
-    assert timings["a"].repeats == 10
-    watch = FakeStopwatch(itertools.repeat(0.01))
-    timings = measure_beside({"a": int}, watch, budget_s=10.0, burst=2, max_rounds=4)
-    assert timings["a"].repeats == 8
 
 
 def test_a_ceiling_is_the_best_rate_of_all_its_probes() -> None:

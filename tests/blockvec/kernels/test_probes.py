@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,12 +12,12 @@ from tests.emulator.host import HostKernel, needs_host_compiler
 
 @needs_host_compiler
 @pytest.mark.parametrize("unroll", [1, 4])
-def test_a_stream_touches_every_byte_of_its_buffer_and_no_other(unroll: int, tmp_path: Path) -> None:
+def test_a_stream_touches_every_byte_of_its_buffer_and_no_other(unroll: int) -> None:
     text = stream_probe("scale", unroll, threads=32).source()
     for units in (0, 1, 63, 64, 500, 513):
         source = np.random.default_rng(units).uniform(-1, 1, 2 * units + 2)
         target = np.full(2 * units + 2, np.nan)
-        kernel = HostKernel(text, tmp_path, [source[: 2 * units]], [target[: 2 * units]])
+        kernel = HostKernel(text, [source[: 2 * units]], [target[: 2 * units]])
         kernel((2,), (32,), (address(source), units, address(target)))
         np.testing.assert_array_equal(target[: 2 * units], 1.5 * source[: 2 * units])
         assert np.isnan(target[2 * units :]).all()
@@ -30,14 +28,14 @@ def test_a_stream_touches_every_byte_of_its_buffer_and_no_other(unroll: int, tmp
     ("M", "N", "reads_b", "prefetch_ends"), [(5, 3, False, True), (3, 5, False, False), (4, 4, True, False)]
 )
 def test_a_view_s_probe_writes_every_row_and_nothing_between(
-    M: int, N: int, reads_b: bool, prefetch_ends: bool, tmp_path: Path
+    M: int, N: int, reads_b: bool, prefetch_ends: bool
 ) -> None:
     probe = view_probe(8, M, N, reads_b=reads_b, writes_b=True, unroll=4, prefetch_ends=prefetch_ends)
     K, lda, ldb = 700, 9, 7
     A = np.random.default_rng(1).uniform(1, 2, (K, lda))
     B = np.full((K, ldb), np.nan)
     B[:, 1 : 1 + N] = 0
-    kernel = HostKernel(probe.source(), tmp_path, [A, B], [B])
+    kernel = HostKernel(probe.source(), [A, B], [B])
     kernel((3,), (probe.threads,), (address(A) + 8, lda, address(B) + 8, ldb, K))
     assert kernel.prefetched == (len(sectors_in_part(B[:, 1 : 1 + N])) if prefetch_ends else 0)
     shared = min(M, N)
@@ -48,12 +46,12 @@ def test_a_view_s_probe_writes_every_row_and_nothing_between(
 
 @needs_host_compiler
 @pytest.mark.parametrize(("reads", "writes"), [(3, 2), (1, 4), (2, 0), (0, 1)])
-def test_a_mix_reads_and_writes_every_vector_once(reads: int, writes: int, tmp_path: Path) -> None:
+def test_a_mix_reads_and_writes_every_vector_once(reads: int, writes: int) -> None:
     probe, blocks = mix_probe(reads, writes), 3
     threads = blocks * probe.threads
     source = np.random.default_rng(1).integers(0, 2**32, (blocks, reads, probe.threads, 4), np.uint32)
     target = np.zeros((blocks, max(writes, 1), probe.threads, 4), np.uint32)
-    kernel = HostKernel(probe.source(), tmp_path, [source], [target])
+    kernel = HostKernel(probe.source(), [source], [target])
     kernel((blocks,), (probe.threads,), (address(source), address(target)))
     words = np.outer(np.arange(threads), [0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F]).astype(np.uint32)
     expected = words.reshape(blocks, 1, probe.threads, 4) ^ np.bitwise_xor.reduce(source, axis=1)[:, None]
@@ -63,12 +61,12 @@ def test_a_mix_reads_and_writes_every_vector_once(reads: int, writes: int, tmp_p
 
 
 @needs_host_compiler
-def test_bulk_copies_of_a_mix_read_and_write_what_they_say(tmp_path: Path) -> None:
+def test_bulk_copies_of_a_mix_read_and_write_what_they_say() -> None:
     for read, write in ((64, 64), (256, 32), (16, 128), (48, 0)):
         blocks = 5
         source = np.random.default_rng(read).integers(0, 256, (blocks, read), np.uint8)
         target = np.zeros((blocks, write + 1), np.uint8)
-        kernel = HostKernel(BULK.source(), tmp_path, [source], [target.ravel()[: blocks * write]])
+        kernel = HostKernel(BULK.source(), [source], [target.ravel()[: blocks * write]])
         arguments = address(source), address(target), np.uint32(read), np.uint32(write)
         kernel((blocks,), (BULK.threads,), arguments, max(read, write))
         written, copied = target.ravel()[: blocks * write].reshape(blocks, write), min(read, write)

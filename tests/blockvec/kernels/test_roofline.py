@@ -23,7 +23,6 @@ from blockvec.kernels.roofline import (
     time_limit,
     traffic,
 )
-from tests.benchmarks.records import padding_cap
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 dtypes = st.sampled_from(DTYPES)
@@ -86,26 +85,6 @@ def test_a_gram_matrix_reads_its_block_once(K: int, M: int, dtype: str) -> None:
     assert traffic(problem).read_bytes == K * M * size(dtype)
 
 
-@given(small, small, small, dtypes, dtypes, betas)
-def test_traffic_and_flops_of_combinations_are_those_of_the_triple_loop(
-    K: int, M: int, N: int, a: str, c: str, beta: str
-) -> None:
-    problem = TsmmProblem(K, M, N, a, c, lda=M, ldb=N, beta=beta)  # type: ignore[arg-type]
-    memory = Memory()
-    for k, j in itertools.product(range(K), range(N)):
-        if beta != "zero":
-            memory.load("B", k, j, problem.dtype)
-        memory.store("B", k, j, problem.dtype)
-    for k, i in itertools.product(range(K), range(M)):
-        memory.load("A", k, i, a)
-    for i, j in itertools.product(range(M), range(N)):
-        memory.load("C", i, j, c)
-    for _ in range(K * M * N):
-        memory.multiply_add(a, c)
-    assert traffic(problem) == memory.traffic
-    assert flops(problem) == memory.flops
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), small, dtypes, dtypes, betas)
 def test_traffic_and_flops_of_a_sparse_product_are_those_of_the_loop_over_rows(
     seed: int, n: int, width: int, matrix: str, x: str, beta: str
@@ -132,15 +111,6 @@ def test_traffic_and_flops_of_a_sparse_product_are_those_of_the_loop_over_rows(
 def test_a_stream_counts_its_blocks() -> None:
     problem = StreamProblem("axpby", K=100, M=3, dtype="complex64", reads=2, writes=1)
     assert traffic(problem) == Traffic(2 * 100 * 3 * 8, 100 * 3 * 8)
-
-
-@pytest.mark.parametrize(("dtype", "flop_per_byte"), [("float64", 1 / 8), ("complex128", 1 / 4)])
-def test_intensity_of_square_products_is_that_of_the_paper(dtype: str, flop_per_byte: float) -> None:
-    # Ernst et al. 2021, eq. 1: M/8 flop a byte for real, M/4 for complex double precision, K >> M.
-    for M in (1, 8, 64):
-        problem = TsmttsmProblem(10**9, M, M, dtype, dtype, lda=M, ldb=M)
-        intensity = flops(problem) / traffic(problem).total_bytes
-        assert intensity == pytest.approx(M * flop_per_byte, rel=1e-6)
 
 
 def test_reads_alone_writes_alone_and_copies_run_at_their_own_rates() -> None:
@@ -187,24 +157,6 @@ def test_a_fraction_is_the_limit_over_the_time() -> None:
     assert fraction(problem, 0.0, MACHINE) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("width", "ld", "sectors"),
-    [(8, 64, 3), (4, 64, 2), (3, 64, 1), (64, 64, 16)],  # rows of 8-byte elements from byte 8 of a sector on
-)
-def test_views_touch_whole_sectors(width: int, ld: int, sectors: int) -> None:
-    problem = TsmttsmProblem(1000, width, width, "float64", "float64", ld, ld)
-    more = 2 * 1000 * (32 * sectors - 8 * width)
-    assert sector_traffic(problem).read_bytes == traffic(problem).read_bytes + more
-    product = TsmmProblem(1000, width, width, "float64", "float64", ld, ld)
-    assert sector_traffic(product).write_bytes == traffic(product).write_bytes + more // 2
-
-
-def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
-    problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
-    # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
-    assert sector_traffic(problem).read_bytes == 4000 * (3 + 3 + 3 + 2) * 32 // 4
-
-
 def test_rows_that_begin_or_end_within_sectors_fill_them_in_part() -> None:
     # Rows of 64 bytes begin and end at bytes 8, 16, 24 and 0 of a sector in turn.
     assert partial_sectors(8, 61, 8) == 2 * 3 / 4
@@ -235,22 +187,32 @@ def test_the_gather_bound_is_a_row_of_x_from_the_shared_cache_for_every_entry() 
     assert gather_time(StreamProblem("axpby", 9, 2, "float32", 2, 1), shared) is None
 
 
-def test_padding_only_costs_where_arithmetic_is_the_limit() -> None:
-    limits = Ceilings(4500, 4500, 4200, {"float64": 66e3})
-
-    def dot(width: int, dtype: str) -> TsmttsmProblem:
-        return TsmttsmProblem(10**7, width, width, dtype, dtype, width, width)
-
-    assert padding_cap(dot(57, "float64"), limits) == 1
-    assert padding_cap(dot(64, "complex128"), limits) == 1
-    padded = 8 * 64**2 * 1e7 / 66e12
-    assert padding_cap(dot(57, "complex128"), limits) == pytest.approx(
-        time_limit(dot(57, "complex128"), limits) / padded
-    )
-    combine = TsmmProblem(10**7, 61, 61, "complex128", "complex128", 61, 61)
-    assert padding_cap(combine, limits) == pytest.approx(time_limit(combine, limits) / padded)
-
-
 def test_a_gram_matrix_needs_the_products_of_one_triangle() -> None:
     gram = TsmttsmProblem(1000, 8, 8, "float64", "float64", 8, 8, same=True)
     assert flops(gram) == 2 * 1000 * 8 * 9 / 2
+
+
+def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
+    problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
+    # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
+    assert sector_traffic(problem).read_bytes == 4000 * (3 + 3 + 3 + 2) * 32 // 4
+
+
+@given(small, small, small, dtypes, dtypes, betas)
+def test_traffic_and_flops_of_combinations_are_those_of_the_triple_loop(
+    K: int, M: int, N: int, a: str, c: str, beta: str
+) -> None:
+    problem = TsmmProblem(K, M, N, a, c, lda=M, ldb=N, beta=beta)  # type: ignore[arg-type]
+    memory = Memory()
+    for k, j in itertools.product(range(K), range(N)):
+        if beta != "zero":
+            memory.load("B", k, j, problem.dtype)
+        memory.store("B", k, j, problem.dtype)
+    for k, i in itertools.product(range(K), range(M)):
+        memory.load("A", k, i, a)
+    for i, j in itertools.product(range(M), range(N)):
+        memory.load("C", i, j, c)
+    for _ in range(K * M * N):
+        memory.multiply_add(a, c)
+    assert traffic(problem) == memory.traffic
+    assert flops(problem) == memory.flops

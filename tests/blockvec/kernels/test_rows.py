@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,13 +48,13 @@ def kernel_of(name: str) -> RowKernel:
     return trace(function._function, kinds, [np.asarray(result).dtype.name for result in results])
 
 
-def run(kernel: RowKernel, rows: list[Any], folder: Path, step: int = 1) -> list[Any]:
+def run(kernel: RowKernel, rows: list[Any], step: int = 1) -> list[Any]:
     """Run a kernel on the host, with gaps between numbers; what it does not write stays as it is."""
     count = len(rows[0])
     spread = [np.repeat(row, step) for row in rows]
     outputs = [np.full(count * step, 7).astype(dtype) for dtype in kernel.outputs]
     arguments = [number for row in (*spread, *outputs) for number in (row.ctypes.data, np.int64(step))]
-    HostKernel(kernel.source(), folder, spread, outputs)(
+    HostKernel(kernel.source(), spread, outputs)(
         (-(-count // kernel.threads),), (kernel.threads,), (np.int64(count), *arguments)
     )
     for output in outputs:
@@ -65,7 +64,7 @@ def run(kernel: RowKernel, rows: list[Any], folder: Path, step: int = 1) -> list
 
 @needs_host_compiler
 @pytest.mark.parametrize(("step", "count"), [(1, 1), (1, 300), (3, 130)])
-def test_every_operation_is_translated(step: int, count: int, tmp_path: Path) -> None:
+def test_every_operation_is_translated(step: int, count: int) -> None:
     rng = np.random.default_rng(0)
     rows: list[Any] = [np.round(4 * rng.standard_normal(count)), 3 * rng.standard_normal(count)]
     rows.append(rng.random(count) < 0.5)
@@ -73,46 +72,44 @@ def test_every_operation_is_translated(step: int, count: int, tmp_path: Path) ->
     kernel = trace(every, ("float64", "float64", "bool"), ("float64", "float32", "float64", "bool"))
     with np.errstate(invalid="ignore"):
         expected = every(np, *rows)
-        found = run(kernel, rows, tmp_path, step)
+        found = run(kernel, rows, step)
         for one, other in zip(found, expected, strict=True):
             assert np.array_equal(one, np.asarray(other).astype(one.dtype), equal_nan=one.dtype != bool)
 
 
 @needs_host_compiler
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_of_solvers_compute_the_same(name: str, tmp_path: Path) -> None:
+def test_functions_of_solvers_compute_the_same(name: str) -> None:
     rng = np.random.default_rng(1)
     function, count = FUNCTIONS[name]
     rows = [
         rng.random(40) < 0.7 if i in MASKS.get(name, ()) else np.abs(rng.standard_normal(40))
         for i in range(count)
     ]
-    found = run(kernel_of(name), rows, tmp_path)
+    found = run(kernel_of(name), rows)
     for one, other in zip(found, function._function(np, *rows), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14, atol=1e-15)
 
 
 @needs_host_compiler
 @pytest.mark.parametrize(("dtype", "parts"), [("float32", 1), ("float64", 1), ("float32", 2), ("float64", 2)])
-def test_a_fill_leaves_the_gaps_between_rows(dtype: str, parts: int, tmp_path: Path) -> None:
+def test_a_fill_leaves_the_gaps_between_rows(dtype: str, parts: int) -> None:
     rows, width, ld = 37, 3 * parts, 5 * parts
     out = np.full((rows, ld), np.nan, dtype)
     kernel = FillKernel(dtype)
     numbers = (1.5, -2.0 if parts == 2 else 1.5)
     sizes = (np.int64(ld), np.int64(width), np.int64(rows * width))
-    HostKernel(kernel.source(), tmp_path, [], [out])(
-        (2,), (kernel.threads,), (out.ctypes.data, *sizes, *numbers)
-    )
+    HostKernel(kernel.source(), [], [out])((2,), (kernel.threads,), (out.ctypes.data, *sizes, *numbers))
     assert np.isnan(out[:, width:]).all()
     assert (out[:, :width].reshape(rows, -1, parts) == numbers[:parts]).all()
 
 
 @needs_host_compiler
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_integers_outside_of_a_range_are_found(dtype: str, tmp_path: Path) -> None:
+def test_integers_outside_of_a_range_are_found(dtype: str) -> None:
     kernel, outside = WithinKernel(dtype), np.zeros(1, np.int32)
     values = np.minimum(np.arange(1000) // 2, 480).astype(dtype)
-    run = HostKernel(kernel.source(), tmp_path, [values], [outside])
+    run = HostKernel(kernel.source(), [values], [outside])
 
     def is_found(bound: int, ascends: bool) -> bool:
         outside[0] = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,7 +47,7 @@ def pretend(array: Any, dtype: Any = None) -> Any:
     ],
 )
 def test_the_backend_passes_what_the_kernels_take(
-    spec: str, width: int, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: str, width: int, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = SimpleNamespace(synchronize=lambda: None, is_capturing=lambda: False)
     runtime = SimpleNamespace(getDevice=lambda: 0)
@@ -67,9 +66,7 @@ def test_the_backend_passes_what_the_kernels_take(
     def function(source: str, *_: Any) -> Any:
         def launch(*arguments: Any) -> None:
             tables = [array for made in S.plan._tables.values() for array in made[:3]]
-            HostKernel(source, tmp_path, [*tables, X, Y, shifts, memory], [Y, memory, *dots.values()])(
-                *arguments
-            )
+            HostKernel(source, [*tables, X, Y, shifts, memory], [Y, memory, *dots.values()])(*arguments)
 
         return launch
 

@@ -58,21 +58,6 @@ def test_a_gram_matrix_is_hermitian_to_the_last_bit_and_that_of_the_general_prod
     assert np.abs(G - V.dot(V.copy())).max() <= bound * K / 3
 
 
-@pytest.mark.parametrize("operation", ["dot", "gram", "combine", "axpby", "norms"])
-def test_the_same_thread_count_gives_the_same_bits(operation: str) -> None:
-    A, B = BlockVector.random(K, 3, rng=1), BlockVector.random(K, 3, rng=2)
-    C = np.random.default_rng(3).random((3, 3))
-    run: dict[str, Callable[[], Any]] = {
-        "dot": lambda: A.dot(B),
-        "gram": A.gram,
-        "combine": lambda: (A @ C).array,
-        "axpby": lambda: B.copy().axpby(0.3, A, -1.1).array,
-        "norms": A.norms,
-    }
-    first = run[operation]()
-    assert all(np.array_equal(first, run[operation]()) for _ in range(5))
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
 @pytest.mark.parametrize("M", [1, 2, 3, 4])
 def test_what_one_row_holds_reaches_only_what_it_is_multiplied_with(value: float, M: int) -> None:

@@ -68,15 +68,6 @@ def test_only_products_that_outweigh_the_compilation_are_compiled() -> None:
     assert kernel_of(small, 1) == "csr_compiled"
 
 
-def test_the_choice_does_not_depend_on_threads_or_on_earlier_products() -> None:
-    problem = SpmmvProblem(60_000, 60_000, 300_000, 8, "float64", "float64", 8, 8)
-    found = set()
-    for threads in (1, 2, 7):
-        with option_context(jit="auto", threads=threads):
-            found.add(sparse_kernel.refusal(problem))
-    assert found == {""}
-
-
 def test_profiles_name_the_kernel_and_explanations_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     profiles = importlib.import_module("blockvec.operations.profile")
     monkeypatch.setitem(profiles.known_ceilings, HOST.device.fingerprint, CEILINGS)

@@ -44,22 +44,6 @@ def test_several_threads_work_at_a_time() -> None:
         run_in_threads(lambda index: barrier.wait(timeout=60), 3)
 
 
-def test_a_thread_that_is_held_up_leaves_the_rest_to_the_others() -> None:
-    done: list[str] = []
-    others_done = threading.Event()
-
-    def work(index: int) -> None:
-        if index == 0:
-            assert others_done.wait(timeout=60)
-        done.append(threading.current_thread().name)
-        if len(done) == 7:
-            others_done.set()
-
-    with blockvec.option_context(threads=2):
-        run_in_threads(work, 8)
-    assert len(set(done[:7])) == 1
-
-
 def test_work_sees_the_options_of_its_caller() -> None:
     with blockvec.option_context(threads=2, vendor=False):
         assert map_rows(lambda begin, end: blockvec.options().vendor, 1000) == [False, False]
@@ -161,23 +145,6 @@ def test_workers_keep_off_the_core_of_their_caller(monkeypatch: pytest.MonkeyPat
     sent = place(monkeypatch, {0, 1, 2}, core=2)
     made.keep_off_this_core(2)
     assert sent == {11: {0, 1}, 12: {0, 1}}
-
-
-def test_workers_run_anywhere_where_cores_are_too_few_to_avoid_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = workers(11)
-    sent = place(monkeypatch, {0, 1}, core=0)
-    made.keep_off_this_core(3)
-    assert sent == {11: {0, 1}}
-
-
-@pytest.mark.parametrize(("core", "running"), [(-1, 2), (0, 1)])
-def test_workers_are_left_alone_without_a_reason(
-    monkeypatch: pytest.MonkeyPatch, core: int, running: int
-) -> None:
-    made = workers(11)
-    sent = place(monkeypatch, {0, 1}, core)
-    made.keep_off_this_core(running)
-    assert not sent
 
 
 def test_a_system_that_forbids_to_place_threads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

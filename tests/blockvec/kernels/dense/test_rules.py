@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from blockvec.errors import LayoutError
-from blockvec.kernels.dense import sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma
+from blockvec.kernels.dense import sweep_mma, tsmm_mma, tsmttsm_fma
 from blockvec.kernels.device import H200
-from blockvec.kernels.families import FAMILIES, families_of
-from blockvec.kernels.launch import GRID_HEADER_BYTES, run_rows
-from blockvec.kernels.problem import SweepProblem, TsmmProblem
+from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.launch import GRID_HEADER_BYTES
+from blockvec.kernels.problem import SweepProblem
 from tests.blocks import bind
 from tests.blocks import tsmm_problem as combine
 from tests.blocks import tsmttsm_problem as dot
@@ -171,90 +171,7 @@ def test_a_change_of_a_valid_configuration_is_refused_with_a_reason(
 # ---- choices
 
 
-def test_choices_follow_the_number_of_rows_roughly_and_no_values_of_factors() -> None:
-    family, p = FAMILIES["tsmm_mma"], combine(8)
-    assert family.choose(replace(p, K=p.K - 1), H200) == family.choose(p, H200)
-    few = replace(p, K=2000)
-    assert family.choose(few, H200).rows < family.choose(p, H200).rows or family.choose(few, H200).groups > 1
-    family, q = FAMILIES["tsmttsm_mma"], dot(8)
-    assert family.choose(replace(q, alpha="general", beta="general"), H200) == family.choose(q, H200)
-    few_rows = replace(q, K=1000)
-    assert family.grid(few_rows, family.choose(few_rows, H200), H200) > 1
-
-
-def test_views_and_unaligned_bases_are_copied_in_pieces_by_producer_warps() -> None:
-    for changes in ({"lda": 61, "align_a": 8}, {"align_b": 8}, {"ldb": 64}):
-        config = FAMILIES["tsmttsm_mma"].choose(dot(13, **changes), H200)
-        assert config.producers > 0
-        assert config.fold == 1
-
-
-@pytest.mark.parametrize(("dtype", "align"), [("float64", 8), ("float32", 4)])
-@pytest.mark.parametrize("width", [1, 8])
-def test_copies_of_single_numbers_leave_l1_most_of_a_multiprocessors_memory(
-    width: int, dtype: str, align: int
-) -> None:
-    family = FAMILIES["tsmttsm_mma"]
-    p = dot(width, dtype=dtype, lda=61, ldb=61, align_a=align, align_b=align)
-    config = family.choose(p, H200)
-    percent = family.carveout(p, config, H200)
-    assert percent is not None
-    needed = config.blocks * family.shared_bytes(p, config, H200)
-    assert needed < percent / 100 * H200.shared_bytes_per_multiprocessor < 80 << 10
-    large = replace(config, stages=config.stages * (200 << 10) // needed)
-    assert family.predict(p, config, H200) < family.predict(p, large, H200)
-    aligned = dot(8, dtype="complex128", lda=64, ldb=64)
-    assert family.carveout(aligned, family.choose(aligned, H200), H200) is None
-
-
-def test_three_products_come_first_where_warps_share_the_groups_equally() -> None:
-    for M, N, comes_first in (
-        *((40, 40, False), (41, 41, True), (48, 41, True), (48, 49, False)),
-        *((56, 56, False), (57, 57, True), (40, 64, False)),
-    ):
-        first = families_of(dot(M, N, "complex128"))[0].name
-        assert first == ("tsmttsm_3m" if comes_first else "tsmttsm_mma"), (M, N)
-
-
-def test_chunks_are_dealt_out_where_memory_decides() -> None:
-    staged = FAMILIES["tsmm_fma"].choose(combine(16), H200)
-    assert staged.stages > 0
-    assert tsmm_fma.uses_queue(combine(16), staged)
-    assert not tsmm_fma.uses_queue(combine(16), replace(staged, stages=0))
-    for dtype, dealt, by_products in (("float32", 34, 35), ("complex64", 17, 18), ("complex128", 17, 18)):
-        assert tsmm_fma.uses_queue(combine(dealt, dtype=dtype), staged)
-        assert not tsmm_fma.uses_queue(combine(by_products, dtype=dtype), staged)
-
-
 # ---- layouts and launches
-
-
-def test_contiguous_aligned_operands_move_in_slabs_and_others_in_pieces() -> None:
-    def pieces(p: TsmmProblem) -> tuple[int, int]:
-        shape = tsmm_mma.shape_of(p, H200)
-        return shape.piece_a, shape.piece_b
-
-    assert pieces(combine(13)) == (0, 0)
-    assert pieces(combine(13, align_a=8)) == (8, 0)
-    assert pieces(combine(13, 8, lda=61, align_a=8, ldb=64)) == (8, 16)
-    assert pieces(combine(13, 8, "complex128", lda=61, ldb=64, align_b=8)) == (16, 8)
-    assert pieces(combine(13, 8, "float32", lda=61, align_a=4, ldb=64)) == (4, 16)
-    assert pieces(combine(13, 8, "complex64", align_a=4, ldb=9, align_b=8)) == (4, 8)
-    assert pieces(combine(7, lda=8)) == (8, 0)  # whole 16-byte pieces would read beside the columns
-
-
-def test_rows_of_a_basis_move_as_bulk_copies_where_their_alignment_allows() -> None:
-    for p, piece in (
-        *((dot(128, 8), 0), (dot(96, 8, lda=200), 0), (dot(97, 8, lda=200), 16), (dot(97, 8), 8)),
-        *((sweep("update_gram", 64, 5), 0), (sweep("update_gram", 64, 4), 16)),  # narrow blocks
-        *((sweep("update_gram", 32, 4), 16), (dot(96, 8, lda=201, align_a=8), 8)),  # short rows
-    ):
-        assert sweep_mma.shape_of(p).w_piece == piece, p
-
-
-def test_runs_have_16_kilobytes_of_the_wider_matrix_or_more_of_it_for_8_of_a_narrow_one() -> None:
-    rows = {widths: run_rows(combine(*widths)) for widths in ((16, 16), (2, 64), (64, 16), (64, 1), (1, 1))}
-    assert rows == {(16, 16): 128, (2, 64): 32, (64, 16): 64, (64, 1): 128, (1, 1): 2048}
 
 
 def test_a_launch_fills_the_device_and_passes_pitches_in_bytes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,11 @@ from blockvec.kernels.problem import DOTS, SpmmvProblem, itemsize
 from blockvec.kernels.roofline import traffic
 from blockvec.kernels.sparse.chain import ChainConfig as Config
 from blockvec.kernels.sparse.chain import ChainPlan
-from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, dealt, patterns
-from tests.emulator.host import every_second, needs_host_compiler
+from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, patterns
+from tests.emulator.host import needs_host_compiler, sampled
 from tests.emulator.products import SparseProduct
 
 family: Any = SPARSE_FAMILIES["spmmv_chain"]
-TYPES = ("float32", "float64", "complex64", "complex128")
 FEW: DeviceInfo = replace(H200, multiprocessors=3)
 SPINS, ELECTRONS = "xxz:sites=10,up=5,delta=0.5", "hubbard:sites=5,up=3,down=2,u=2,t=0.5"
 
@@ -98,34 +96,6 @@ def test_the_largest_block_that_fits_is_chosen() -> None:
         assert low == chain.bits or chain.class_rows(low + 1) > most
 
 
-def distances(blocks: Blocks, order: np.ndarray) -> np.ndarray:
-    """How many blocks later or earlier in an order the hops among the upper bits lead."""
-    place = np.argsort(order)
-    hops = np.repeat(np.arange(len(place)), np.diff(blocks.outer_starts))
-    return np.abs(place[hops] - place[blocks.outer])
-
-
-@pytest.mark.parametrize("spec", ["xxz:sites=20,up=10", "hubbard:sites=10,up=5,down=5,u=1"])
-def test_hops_lead_to_blocks_that_are_processed_soon(spec: str) -> None:
-    chain = models.generator(spec).chain
-    assert chain is not None
-    blocks = blocks_of(chain(), 8)
-    np.testing.assert_array_equal(np.sort(blocks.order), np.arange(len(blocks.kind)))
-    ascending = np.arange(len(blocks.kind))
-    assert distances(blocks, blocks.order).max() < 0.3 * distances(blocks, ascending).max()
-
-
-def test_thread_blocks_get_equally_many_rows() -> None:
-    blocks, grid = blocks_of(Chain(20, (10,), 0.5, 0.25), 9), 100
-    rows = np.diff(blocks.starts)
-    order = dealt(blocks.order, rows, grid)
-    np.testing.assert_array_equal(np.sort(order), np.arange(len(rows)))
-    for first in range(0, len(rows), grid):
-        assert set(order[first : first + grid]) == set(blocks.order[first : first + grid])
-    shares = np.bincount(np.arange(len(rows)) % grid, weights=rows[order])
-    assert shares.max() < 1.06 * shares.mean()
-
-
 def test_a_chain_may_have_more_rows_than_32_bits_can_number() -> None:
     blocks = blocks_of(Chain(34, (17,), 0.5, 0.25), 16)
     assert blocks.starts[-1] == 2333606220
@@ -176,8 +146,8 @@ HOST_CASES: list[dict[str, Any]] = [
 
 
 @needs_host_compiler
-@pytest.mark.parametrize("case", every_second(HOST_CASES), ids=lambda case: str(case["width"]))
-def test_the_kernel_run_on_the_host_is_exact(case: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", sampled(HOST_CASES), ids=lambda case: str(case["width"]))
+def test_the_kernel_run_on_the_host_is_exact(case: dict[str, Any]) -> None:
     case = SIMPLE | case
     (dtype_s, dtype_x), align = case["types"], case["align"]
     generator = models.generator(case["spec"])
@@ -195,7 +165,7 @@ def test_the_kernel_run_on_the_host_is_exact(case: dict[str, Any], tmp_path: Pat
     }
     config = replace(case["config"], **aligned)
     plan = ChainPlan(chain)
-    product.run(family, config, FEW, plan, tmp_path, plan.tables(config, FEW)[:3], index_bytes=8)
+    product.run(family, config, FEW, plan, plan.tables(config, FEW)[:3], index_bytes=8)
 
 
 # ---- choices and generated code
@@ -230,9 +200,3 @@ def test_what_cannot_be_run_is_refused_with_a_reason() -> None:
     }.items():
         assert reason in str(family.refuse(p, replace(valid, **changes), H200)), reason
     assert "aligned" in str(family.refuse(problem(8, align_x=8), valid, H200))
-
-
-def test_larger_rows_of_X_make_smaller_blocks() -> None:
-    lows = [family.choose(problem(width, "complex128"), H200).low for width in (1, 8)]
-    assert lows == sorted(lows, reverse=True)
-    assert lows[0] > lows[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ def no_kernel(_source: str, name: str) -> Any:
 @needs_host_compiler
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_coded_entries_keep_every_bit_also_of_values_that_the_sample_lacks(
-    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codes_of_values, "_LEAST_ENTRIES", few := 1 << 14)
     rng = np.random.default_rng(1)
@@ -45,7 +44,7 @@ def test_coded_entries_keep_every_bit_also_of_values_that_the_sample_lacks(
         def launch(grid: tuple[int, ...], block: tuple[int], arguments: tuple[Any, ...]) -> None:
             memory = (ctypes.c_char * (MAX_VALUES * values.itemsize)).from_address(arguments[3])
             readable = [plan.indices, plan.data, np.frombuffer(memory, np.uint8)]
-            HostKernel(text, tmp_path, readable)(grid, block, arguments)
+            HostKernel(text, readable)(grid, block, arguments)
 
         return launch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,7 +105,7 @@ HOST_CASES: list[dict[str, Any]] = [
     [("float64", np.int32, False), ("complex128", np.int64, False), ("float64", np.int32, True)],
 )
 def test_the_kernel_that_converts_puts_every_entry_into_its_place(
-    dtype: str, index: type, is_coded: bool, tmp_path: Path
+    dtype: str, index: type, is_coded: bool
 ) -> None:
     S = matrix(299, 50, dtype, index, 3)
     plan = Plan(S.indptr, S.indices, S.data)
@@ -116,7 +115,7 @@ def test_the_kernel_that_converts_puts_every_entry_into_its_place(
     values = expected.values if is_coded else np.full_like(expected.values, np.nan)
     p = SpmmvProblem(*S.shape, S.nnz, 1, dtype, dtype, 1, 1, S.indices.itemsize, coded=is_coded)
     readable = [plan.indptr, *entries_of(plan), expected.starts]
-    kernel = HostKernel(fill_source(p), tmp_path, readable, [columns, values])
+    kernel = HostKernel(fill_source(p), readable, [columns, values])
     fill(kernel, plan, SellMatrix(expected.starts, columns, values), is_coded)
     np.testing.assert_array_equal(columns, expected.columns)
     np.testing.assert_array_equal(values, expected.values)
@@ -124,7 +123,7 @@ def test_the_kernel_that_converts_puts_every_entry_into_its_place(
 
 @needs_host_compiler
 @pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
-def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: Path) -> None:
+def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any]) -> None:
     case = SIMPLE | case
     types = case["types"]
     dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
@@ -136,7 +135,7 @@ def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: P
     plan.codes = coded(plan) if case["coded"] else None
     form = converted(plan)
     device, matrix_of = replace(H200, multiprocessors=3), (form.starts, form.columns, form.values)
-    product.run(family, case["config"], device, plan, tmp_path, matrix_of, form)
+    product.run(family, case["config"], device, plan, matrix_of, form)
 
 
 # ---- layouts

@@ -1,0 +1,362 @@
+"""`lobpcg`: SciPy's call of the locally optimal block preconditioned conjugate gradient method."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from blockvec import BlockVector, as_operator
+from blockvec.errors import OptionError, ShapeError
+from blockvec.interchange import ArrayKind, is_function
+
+from .arguments import integer, natively
+from .blocks import Array, Block, ColumnBlock, RealArray, column_factors, pick, small_matrix, to_host
+from .orthogonalization import orthogonalize
+from .sizes import SHORT_ROWS
+
+ITERATIONS = 20  # the default of SciPy
+DENSE = 5  # rows per column, below which a dense problem is solved, as in SciPy
+NEGLIGIBLE = 10.0  # eps: share of the longest direction, below which the others are rounding noise
+NOT_HERMITIAN = 10.0  # eps: difference of a small matrix from Hermitian, relative or absolute, as in SciPy
+
+
+def lobpcg(
+    A: Any,
+    X: Any,
+    B: Any = None,
+    M: Any = None,
+    Y: Any = None,
+    tol: float | None = None,
+    maxiter: int | None = None,
+    largest: bool = True,
+    verbosityLevel: int = 0,  # noqa: N803  the names of SciPy
+    retLambdaHistory: bool = False,  # noqa: N803
+    retResidualNormsHistory: bool = False,  # noqa: N803
+    restartControl: int = 20,  # noqa: N803
+) -> Any:
+    """Compute eigenpairs at an end of the spectrum of A x = lambda B x by LOBPCG.
+
+    A replacement for `scipy.sparse.linalg.lobpcg` and CuPy's: the same iterations, with a basis of X,
+    residuals and previous directions that is orthonormal to rounding, so that no ill-conditioned Gram matrix
+    ends them. `eigsh` usually takes less time.
+
+    Parameters
+    ----------
+    A : sparse matrix, array, LinearOperator or callable, shape (n, n)
+        Hermitian. A callable maps an array of shape (n, c) to an array of the same shape.
+    X : array or BlockVector, shape (n, k)
+        Initial vectors; not modified.
+    B : like A, optional
+        Hermitian positive definite. Default: the identity.
+    M : like A, optional
+        Preconditioner: approximation of the inverse of A.
+    Y : array, shape (n, c), optional
+        Constraints: linearly independent columns, to which the vectors are orthogonal in the inner product
+        of B.
+    tol : float, optional
+        Largest residual norm ||A x - lambda B x||; default n sqrt(eps).
+    maxiter : int, optional
+        Number of iterations, default 20; the basis is extended once more than that, as in SciPy.
+    largest : bool
+        Whether to compute the largest or the smallest eigenvalues.
+    verbosityLevel : int
+        Whether to print the course of the iteration.
+    retLambdaHistory, retResidualNormsHistory : bool
+        Whether to return the eigenvalues, or the residual norms, of all iterations, as lists of arrays.
+    restartControl : int
+        Drop directions if the residuals grow 2^restartControl times above the least ones.
+
+    Returns
+    -------
+    w : array, shape (k,)
+        Eigenvalues, from the wanted end on: those of the iterate with the smallest residuals.
+    X : array, shape (n, k)
+        Vectors, orthonormal in the inner product of B.
+    lambdas, residuals : list of array, optional
+
+    Raises
+    ------
+    OptionError, ShapeError, DTypeError
+        For arguments that do not fit; subclasses of ValueError or TypeError.
+    BreakdownError
+        If A, B or M returns NaN or Inf, or B is not positive definite.
+
+    Warns
+    -----
+    UserWarning
+        If residuals are above the tolerance at the end, and for n < 5 k, where a dense problem is solved.
+
+    References
+    ----------
+    Knyazev, SIAM J. Sci. Comput. 23 (2001) 517; Hetmaniuk, Lehoucq, J. Comput. Phys. 218 (2006) 324 (the
+    basis).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import blockvec
+    >>> A = blockvec.models.model("laplace2d:n=30")
+    >>> X = np.random.default_rng(0).standard_normal((900, 4))
+    >>> w, X = blockvec.lobpcg(A, X, largest=False, maxiter=200, tol=1e-8)
+    >>> w.round(6).tolist()
+    [0.020523, 0.051201, 0.051201, 0.08188]
+    """
+    kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(X)
+    maxiter = ITERATIONS if maxiter is None else integer("maxiter", maxiter, 0)
+    if X is None or len(getattr(X, "shape", ())) != 2:
+        raise ShapeError("X: give an array of shape (n, k), the initial vectors.")
+    if Y is not None and len(Y.shape) != 2:
+        warnings.warn(
+            f"Expected rank-2 array for argument Y, instead got {len(Y.shape)}, so ignore it and use no "
+            "constraints.",
+            UserWarning,
+            stacklevel=2,
+        )
+        Y = None
+    if np.dtype(str(X.dtype).rpartition(".")[2]).kind not in "fc":
+        warnings.warn(
+            f"Data type for argument X is {X.dtype}, which is not inexact, so casted to np.float32.",
+            UserWarning,
+            stacklevel=2,
+        )
+        X = X.astype(np.float32)
+    is_block = isinstance(X, BlockVector)
+    A, B, M, start, Y = natively(kind, A, B, M, X.array if is_block else X, Y)
+    layout = X.layout if is_block else None
+    run = _Lobpcg(A, B, M, BlockVector(start, copy=True, layout=layout), Y, largest, verbosityLevel)
+    if verbosityLevel:
+        print(run.title(Y))
+    if run.n - run.fixed < DENSE * run.k:
+        warnings.warn(
+            f"The problem size {run.n} minus the constraints size {run.fixed} is too small relative to the "
+            f"block size {run.k}. Using a dense eigensolver instead of LOBPCG iterations. No output of the "
+            "history of the iterations.",
+            UserWarning,
+            stacklevel=2,
+        )
+        w, block = run.dense()
+        return w, block if is_block else block.array
+    limit = float(tol) if tol is not None and tol > 0 else run.n * float(np.finfo(run.X.dtype).eps) ** 0.5
+    for message in run.iterate(limit, maxiter, 2.0**restartControl):
+        warnings.warn(message, UserWarning, stacklevel=2)
+    values: Any = column_factors(run.theta, run.X)
+    vectors: Any = BlockVector(run.X.array, copy=isinstance(run.X, ColumnBlock), layout=layout)
+    vectors = vectors if is_block else vectors.array
+    if kind is not None and not is_block:
+        values, vectors = kind.share(values), kind.share(vectors)
+    histories = [run.thetas] * retLambdaHistory + [run.norms] * retResidualNormsHistory
+    return (values, vectors, *histories)
+
+
+class _Lobpcg:
+    """The basis S = [Y X P W], orthonormal in the inner product of B, with A S and B S beside it."""
+
+    def __init__(self, A: Any, B: Any, M: Any, X: BlockVector, Y: Any, largest: bool, verbosity: int) -> None:
+        self.k, self.n, self.sign, self.verbosity = X.shape[1], X.n_global, -1 if largest else 1, verbosity
+        dtype = np.result_type(X.dtype, *(m.dtype for m in (A, B) if not is_function(m) and m is not None))
+        for matrix in (A, B):
+            if matrix is not None and is_function(matrix):
+                dtype = np.result_type(dtype, matrix(X.array).dtype)
+        dtype = np.dtype("cfdFD"[0] if dtype.char == "c" else dtype.char if dtype.char in "fdFD" else "d")
+        self.A, self.B, self.M = (self._operator(matrix, X, dtype) for matrix in (A, B, M))
+        if self.A is None or self.A.shape != (self.n, self.n):
+            raise ShapeError(f"A has shape {getattr(self.A, 'shape', None)} but X has {self.n} rows.")
+        self.fixed = 0 if Y is None else Y.shape[1]
+        # Ranges of columns of one block are passed over, which are contiguous in column-major ones.
+        is_short = X.device == "cpu" and self.n <= SHORT_ROWS
+        kind: Any = ColumnBlock.of if is_short else lambda block: block
+        self.X = kind(BlockVector(X.array, copy=True, dtype=dtype, layout=X.layout))
+        self.S = self.X.like(self.fixed + 3 * self.k)
+        self.AS, self.BS = self.S.like(), self.S if self.B is None else self.S.like()
+        if Y is not None:
+            self.S[:, : self.fixed] = kind(BlockVector(Y, copy=True, dtype=dtype, layout=X.layout))
+
+    @staticmethod
+    def _operator(matrix: Any, X: BlockVector, dtype: Any) -> Any:
+        if matrix is None:
+            return None
+        if is_function(matrix):
+            n = X.n_global
+            return as_operator(matrix, shape=(n, n), dtype=dtype, device=X.device, layout=X.layout)
+        return as_operator(matrix, layout=X.layout)
+
+    def title(self, Y: Any) -> str:
+        """Describe the problem, as SciPy does."""
+        kind = "standard" if self.B is None else "generalized"
+        how = "without" if self.M is None else "with"
+        constraints = "No constraints" if Y is None else f"{self.fixed} constraint{'s' * (self.fixed > 1)}"
+        return (
+            f"Solving {kind} eigenvalue problem {how} preconditioning\n\nmatrix size {self.n}\n"
+            f"block size {self.k}\n\n{constraints}\n\n"
+        )
+
+    def dense(self) -> tuple[Array, BlockVector]:
+        """Solve the dense problem, in the complement of the constraints."""
+        if self.X.layout is not None:
+            raise OptionError(f"X: got {self.k} columns of {self.n} rows in several processes; use one.")
+        dtype = self.X.dtype
+        identity = BlockVector(small_matrix(np.eye(self.n, dtype=dtype), self.X))
+        a, b = (
+            np.eye(self.n) if op is None else to_host(op.apply(identity).array) for op in (self.A, self.B)
+        )
+        Q = np.eye(self.n)
+        if self.fixed:
+            Q = scipy.linalg.null_space((b @ to_host(self.S[:, : self.fixed].copy().array)).conj().T)
+        a, b = (Q.conj().T @ matrix @ Q for matrix in (a, b))
+        count = min(self.k, len(a))
+        which = (len(a) - count, len(a) - 1) if self.sign < 0 else (0, count - 1)
+        w, V = scipy.linalg.eigh(a, b, subset_by_index=which)
+        w, V = w[:: self.sign], (Q @ V)[:, :: self.sign]
+        return column_factors(w, self.X), BlockVector(small_matrix(V, self.X))
+
+    def iterate(self, limit: float, maxiter: int, growth: float) -> list[str]:
+        """Iterate; set X, theta and the histories, and return warnings."""
+        self.limit, begin, k = limit, self.fixed, self.k
+        found: list[str] = []
+        if begin:
+            self._orthonormal(0, begin, "Y")
+        self.S[:, begin : begin + k] = self.X
+        self._orthonormal(begin, k, "X")
+        self._apply(begin, k)
+        self.directions = 0
+        theta, C = self._ritz(k)
+        self._rotate(C, k)
+        self.thetas, self.norms = [theta], []
+        least, best, active, iteration = np.inf, -1, np.ones(k, bool), -1
+        while iteration < maxiter:
+            iteration += 1
+            R, norms = self._residuals(theta)
+            self.norms.append(norms)
+            mean = float(norms.mean())
+            if mean < least:
+                least, best = mean, iteration
+                self.X = self.S[:, begin : begin + k].copy()
+            elif mean > growth * least:
+                self.directions = 0
+                self._apply(begin, k)
+            active &= norms > limit
+            self._report(iteration, int(active.sum()), theta, norms)
+            if not active.any():
+                break
+            added = self._extend(pick(R, np.flatnonzero(active)), norms[active])
+            if not added and not self.directions:
+                found.append(
+                    f"Failed at iteration {iteration} with accuracies {norms}\n not reaching the requested "
+                    f"tolerance {limit}."
+                )
+                break
+            theta, C = self._ritz(k + self.directions + added)
+            self._rotate(C, k, np.flatnonzero(active))
+            self.thetas.append(theta)
+        _, norms = self._residuals(theta)
+        self.norms = [*self.norms[: iteration + 1], norms]
+        self.thetas = [*self.thetas[: iteration + 1], theta]
+        if float(norms.mean()) < least:
+            least, best = float(norms.mean()), iteration + 1
+            self.X = self.S[:, begin : begin + k].copy()
+        if norms.max() > limit:
+            found.append(
+                f"Exited at iteration {iteration} with accuracies \n{norms}\nnot reaching the requested "
+                f"tolerance {limit}.\nUse iteration {best} instead with accuracy \n{least}.\n"
+            )
+        theta, norms = self._postprocess()
+        self.thetas = [*self.thetas[: best + 1], theta]
+        self.norms = [*self.norms[: best + 1], norms]
+        self.theta = theta
+        if norms.max() > limit:
+            found.append(
+                f"Exited postprocessing with accuracies \n{norms}\nnot reaching the requested tolerance "
+                f"{limit}."
+            )
+        return found
+
+    def _postprocess(self) -> tuple[RealArray, RealArray]:
+        """Compute the Ritz pairs of the best iterate anew."""
+        begin, k = self.fixed, self.k
+        self.S[:, begin : begin + k] = self.X
+        self._orthonormal(begin, k, "X")
+        self._apply(begin, k)
+        theta, C = self._ritz(k)
+        self._rotate(C, k)
+        self.X = self.S[:, begin : begin + k].copy()
+        return theta, self._residuals(theta)[1]
+
+    def _part(self, buffer: Any, begin: int, width: int) -> Any:
+        return buffer[:, begin : begin + width]
+
+    def _orthonormal(self, begin: int, width: int, name: str) -> int:
+        """Make columns of S orthonormal, also to those before; return how many are none of the given."""
+        W, V = self._part(self.S, begin, width), self.S[:, :begin]
+        room = self.n - begin
+        if room < width and name != "W":
+            raise ShapeError(f"{name}: got {width} columns, more than the {room} dimensions that are left.")
+        found = orthogonalize(W, V if begin else None, M=self.B, max_rank=min(width, room))
+        lost = len(found.lost) - int(np.count_nonzero(~found.lost))
+        if name == "Y" and lost:
+            raise OptionError("Linearly dependent constraints: leave out columns of Y.")
+        if self.B is not None:
+            self.B.apply(W, out=self._part(self.BS, begin, width))
+        return len(found.lost) - lost
+
+    def _apply(self, begin: int, width: int) -> None:
+        self.A.apply(self._part(self.S, begin, width), out=self._part(self.AS, begin, width))
+
+    def _ritz(self, width: int) -> tuple[RealArray, Array]:
+        """Compute the k wanted Ritz values of A in the span of X, P and W, and their coefficients."""
+        S, AS = (self._part(buffer, self.fixed, width) for buffer in (self.S, self.AS))
+        G = to_host(S.dot(AS))
+        if self.verbosity:
+            self._check_hermitian(G)
+        G = G.astype(np.complex128 if G.dtype.kind == "c" else np.float64)
+        values, V = scipy.linalg.eigh((G + G.conj().T) / 2)
+        order = np.argsort(self.sign * values, kind="stable")[: self.k]
+        return values[order].astype(self.X.array.real.dtype), V[:, order]
+
+    def _check_hermitian(self, G: Array) -> None:
+        size = np.linalg.norm(G - G.conj().T, 1)
+        bound = NOT_HERMITIAN * float(np.finfo(G.dtype).eps)
+        bound = max(bound, bound * float(np.linalg.norm(G, 1)))
+        if size > bound:
+            text = f"Matrix gramA of the type {G.dtype} is not Hermitian: condition: {size} < {bound} fails."
+            warnings.warn(text, UserWarning, stacklevel=4)
+
+    def _rotate(self, C: Array, k: int, active: Sequence[int] | Any = ()) -> None:
+        """Set X = [X P W] C, and P to the part of that outside of the old X, for some columns."""
+        D = C[:, active].copy()
+        D[:k] = 0
+        for _ in range(2):
+            D -= C @ (C.conj().T @ D)
+        U, sizes, _ = np.linalg.svd(D, full_matrices=False)
+        U = U[:, sizes > NEGLIGIBLE * float(np.finfo(self.X.dtype).eps) * sizes.max(initial=0)]
+        self.directions = U.shape[1] if len(C) > k else 0
+        both = np.hstack([C, U[:, : self.directions]])
+        for buffer in (self.S, self.AS, *([] if self.B is None else [self.BS])):
+            whole = self._part(buffer, self.fixed, len(C))
+            whole.combine(small_matrix(both, whole), out=whole[:, : both.shape[1]])
+
+    def _residuals(self, theta: RealArray) -> tuple[Block, RealArray]:
+        R = self._part(self.AS, self.fixed, self.k).copy()
+        R.axpy(column_factors(-theta, R), self._part(self.BS, self.fixed, self.k))
+        return R, np.asarray(to_host(R.norms()))
+
+    def _extend(self, R: Block, norms: RealArray) -> int:
+        """Append the preconditioned residuals to the basis; return the number of new columns."""
+        begin = self.fixed + self.k + self.directions
+        room = min(self.n - begin, R.shape[1])
+        if room < 1:
+            return 0
+        R.scale(column_factors(1 / norms, R))
+        W = R if self.M is None else self.M.apply(R)
+        self.S[:, begin : begin + W.shape[1]] = W
+        added = self._orthonormal(begin, W.shape[1], "W")
+        self._apply(begin, added)
+        return added
+
+    def _report(self, iteration: int, count: int, theta: RealArray, norms: RealArray) -> None:
+        if self.verbosity:
+            print(f"iteration {iteration}\ncurrent block size: {count}")
+            print(f"eigenvalue(s):\n{theta}\nresidual norm(s):\n{norms}")

@@ -1,0 +1,337 @@
+"""`svds`: singular triplets of matrices and operators, with SciPy's signature and meaning."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from blockvec import BlockVector, Operator, array_namespace, as_operator
+from blockvec.errors import OptionError, ShapeError
+from blockvec.interchange import ArrayKind, is_function
+from blockvec.system.scalars import plain
+
+from ..arguments import (
+    blas_threads,
+    check_choice,
+    generator,
+    integer,
+    natively,
+    positive,
+    real,
+    tall_block,
+)
+from ..blocks import columns_of
+from ..problem import IterationState, Verification
+from ..runtime.progress import logger
+from ..settle import settle
+from .methods import Task, Triplets, choose, plan
+from .operators import Pair
+from .result import SvdResult
+
+SYNONYMS = {"arpack": "lanczos", "propack": "lanczos", "lobpcg": "lanczos"}  # SciPy's names of algorithms
+SOLVERS = ("auto", "lanczos", "randomized", "dense", *SYNONYMS)
+OPTIONS = ("passes", "oversampling")  # of solver="randomized"
+DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
+FEW_ENTRIES = 100_000_000  # of a matrix of the host in single precision that is copied in double precision
+
+
+def svds(
+    A: Any,
+    k: int = 6,
+    ncv: int | None = None,
+    tol: float = 0,
+    which: Literal["LM", "SM"] = "LM",
+    v0: Any = None,
+    maxiter: int | None = None,
+    return_singular_vectors: bool | Literal["u", "vh"] = True,
+    solver: str = "auto",
+    rng: Any = None,
+    options: Mapping[str, int] | None = None,
+    *,
+    random_state: Any = None,
+    center: bool = False,
+    block_size: int | None = None,
+    verify: Literal["auto", "always", "never"] = "auto",
+    callback: Callable[[IterationState], object] | None = None,
+    time_limit: float | None = None,
+    on_unconverged: Literal["raise", "warn", "return"] = "raise",
+    return_info: bool = False,
+    device: str | None = None,
+    shape: tuple[int, int] | None = None,
+    dtype: Any = None,
+    like: Any = None,
+    comm: Any = None,
+) -> Any:
+    """Compute the k largest or smallest singular values of a matrix, with their vectors.
+
+    A replacement for `scipy.sparse.linalg.svds` that finds all copies of multiple values, also computes all
+    values, and accepts matrices on a GPU.
+
+    Parameters
+    ----------
+    A : sparse matrix or array, dense array, LinearOperator, or Operator, shape (m, n)
+        The matrix A, of SciPy, CuPy, torch or JAX; see `blockvec.as_operator`. Integers are promoted to
+        float64. A linear operator needs ``rmatmat`` or ``rmatvec``.
+    k : int
+        Number of singular values, 1 to min(m, n).
+    ncv : int, optional
+        Number of basis vectors before a restart.
+    tol : float
+        Limit of the residuals ||A v - s u|| and ||A^H u - s v|| relative to s; 0 iterates to the limit set by
+        rounding errors. Residuals up to 100 u (||A|| + s) always count as converged, where u is the unit
+        roundoff.
+    which : {"LM", "SM"}
+        The largest or the smallest values.
+    v0 : array or BlockVector, shape (min(m, n),) or (min(m, n), b), optional
+        Initial vectors; for m >= n right ones, otherwise left ones. Those of length max(m, n) are multiplied
+        by A^H or A first. Default: random.
+    maxiter : int, optional
+        Maximum number of restarts.
+    return_singular_vectors : bool or {"u", "vh"}
+        Whether to return both kinds of vectors, none, or one of them; the other one is None.
+    solver : {"auto", "lanczos", "randomized", "dense", "arpack", "propack", "lobpcg"}
+        Thick-restart block Lanczos on A^H A (or A A^H, if that is smaller), with stages that keep the
+        accuracy of A; a block Krylov space of few passes without a restart, whose error is estimated; or
+        dense LAPACK. "auto" selects dense LAPACK for small matrices and for the smallest values of up to
+        3000 rows or columns. SciPy's names are synonyms of "lanczos", since results are specified here, not
+        algorithms.
+    rng, random_state : Generator, int or None
+        Source of all random numbers, as in `eigsh`.
+    options : dict, optional
+        Of ``solver="randomized"``: ``passes`` over A and A^H (default 4), and ``oversampling``, further
+        columns (default 10).
+    center : bool
+        Subtract the mean of each column, for principal components: A - 1 mean^T, which is never formed.
+    block_size : int, optional
+        Number of columns per product with A.
+    verify : {"auto", "always", "never"}
+        Whether to search for missed copies of multiple values before the end, as in `eigsh`.
+    callback : callable, optional
+        Called with an `IterationState` of A^H A after every restart. If it returns True, the run stops.
+    time_limit : float, optional
+        Seconds after which to stop.
+    on_unconverged : {"raise", "warn", "return"}
+        Response to triplets that did not converge, as in `eigsh`. ``solver="randomized"`` returns them.
+    return_info : bool
+        Return an `SvdResult`, which also unpacks to ``u, s, vh``.
+    device, like
+        As in `eigsh`.
+    shape, dtype
+        Shape and element type of a function. It has no adjoint: give an `Operator` of it with
+        ``is_hermitian = True`` if it is Hermitian, and a LinearOperator otherwise.
+
+    comm
+        Rows split over processes are not available, since products with A^H are not: an error says so.
+
+    Returns
+    -------
+    u : array, shape (m, k)
+        Orthonormal left singular vectors. The entry of largest magnitude of each column is positive, as by
+        scikit-learn's ``svd_flip``.
+    s : array, shape (k,)
+        Singular values, ascending as SciPy's.
+    vh : array, shape (k, n)
+        Right singular vectors. With ``return_singular_vectors=False`` only s is returned.
+
+    Raises
+    ------
+    NoConvergence
+        A subclass of SciPy's ArpackNoConvergence, with the converged values and right vectors and the whole
+        result.
+    OptionError, ShapeError, DTypeError, DeviceError
+        For invalid arguments; the message names the argument and the remedy.
+    BreakdownError
+        If A returns NaN or Inf.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from blockvec import svds
+    >>> A = sp.diags_array([4.0, 3.0, 2.0, 1.0], shape=(6, 4))
+    >>> u, s, vh = svds(A, k=2)
+    >>> s.round(6).tolist()
+    [3.0, 4.0]
+    >>> bool(np.allclose(A @ vh.T, u * s))
+    True
+    """
+    begin_s = time.perf_counter()
+    _check(plain(which), solver, return_singular_vectors, verify, on_unconverged, callback, options)
+    caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+    if caller is not None and is_function(A):
+        device = caller.device if device is None else device
+        dtype = caller.dtype if dtype is None else dtype
+    A, start = natively(caller, A, v0)
+    op = as_operator(A, shape=shape, dtype=dtype, device=device)
+    if comm is not None or op.layout is not None:
+        raise OptionError(
+            "comm: products with the adjoint of a matrix whose rows are split over processes are not "
+            "available; leave comm out, and give the whole matrix, or eigsh the function A^H A."
+        )
+    if not min(op.shape):
+        raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; there are no singular values to compute.")
+    given, single = op, op.dtype if op.dtype.char in DOUBLE and op.device == "cpu" else None
+    if single is not None and _entries(A) <= FEW_ENTRIES:
+        A = A.astype(DOUBLE[single.char])
+        op = as_operator(A)
+    k = integer("k", plain(k), 1, min(op.shape))
+    rng = random_state if rng is None else rng
+    with blas_threads(op):
+        pair = Pair.of(op, bool(center))
+        task = Task(
+            pair=pair,
+            is_centred=bool(center),
+            A=A,
+            k=k,
+            which=plain(which),
+            method=SYNONYMS.get(solver, solver),
+            tol=real("tol", tol, "a number of at least 0", lambda x: 0 <= x < np.inf),
+            unit=float(np.finfo(given.dtype).eps) / 2,
+            rng=generator(0 if rng is None and start is not None else rng),
+            start=None if start is None else _start(start, pair),
+            options=dict(options or {}),
+            limits={
+                "block_size": None if block_size is None else integer("block_size", plain(block_size), 1),
+                "ncv": None if ncv is None else integer("ncv", plain(ncv), 1),
+                "maxiter": None if maxiter is None else integer("maxiter", plain(maxiter), 1),
+                "verify": verify,
+                "callback": callback,
+                "time_limit": positive("time_limit", time_limit),
+                "begin_s": begin_s,
+            },
+        )
+        method = choose(task)
+        made = plan(task, method)
+        found = method[2](task)
+    found = replace(found, why=found.why or method[1])
+    result = _result(found, task, given, solver, bool(center), made)
+    if solver != "randomized":
+        settle(result, verify, on_unconverged)  # type: ignore[arg-type]
+    kept = {"True": "u, vh", "False": ""}.get(str(return_singular_vectors), str(return_singular_vectors))
+    result = _as_asked(result, "u" in kept, "vh" in kept, caller)
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(result.summary())
+    if return_info:
+        return result
+    return result.s if not kept else tuple(result)
+
+
+def _check(
+    which: Any,
+    solver: Any,
+    vectors: Any,
+    verify: Any,
+    on_unconverged: Any,
+    callback: Any,
+    options: Mapping[str, int] | None,
+) -> None:
+    """Refuse options that are unknown."""
+    check_choice("which", which, ("LM", "SM"))
+    check_choice("solver", solver, SOLVERS)
+    check_choice("verify", verify, ("auto", "always", "never"))
+    check_choice("on_unconverged", on_unconverged, ("raise", "warn", "return"))
+    if vectors not in (True, False, "u", "vh") or (vectors in (0, 1) and not isinstance(vectors, bool)):
+        raise OptionError(f"return_singular_vectors: got {vectors!r}; give True, False, 'u' or 'vh'.")
+    if callback is not None and not callable(callback):
+        raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
+    for name, value in dict(options or {}).items():
+        if name not in OPTIONS or solver != "randomized":
+            raise OptionError(
+                f"options: got {name!r} with solver {solver!r}; 'randomized' has {' and '.join(OPTIONS)}."
+            )
+        integer(name, value, 2 if name == "passes" else 0)
+
+
+def _entries(A: Any) -> float:
+    """Count the stored entries of a matrix; operators and functions have too many to be copied."""
+    return float(getattr(A, "nnz", getattr(A, "size", np.inf))) if hasattr(A, "astype") else np.inf
+
+
+def _start(start: Any, pair: Pair) -> BlockVector:
+    """Form start vectors of the shorter side."""
+    rows = np.shape(start)[0] if np.ndim(start) else 0
+    m, n = pair.shape
+    is_long = rows == m != n
+    op: Any = pair.forward
+    side = as_operator(lambda X: X, shape=(m if is_long else n,) * 2, dtype=op.dtype, device=op.device)
+    block = tall_block("v0", start, side)
+    return pair.adjoint.apply(block) if is_long else block
+
+
+def _result(found: Triplets, task: Task, given: Operator, solver: str, center: bool, made: Any) -> SvdResult:
+    """Form the result for the caller's matrix: ascending values, signs, scale and orientation."""
+    pair, exponent = task.pair, task.pair.exponent
+    order = np.argsort(found.s, kind="stable")
+    U, V = (BlockVector(columns_of(block.array, order)) for block in (found.U, found.V))
+    if pair.is_swapped:
+        U, V = V, U
+    U, V = _with_signs(U, V)
+    limits = task.accepted(found.s, found.norm)[order]
+    residuals = found.residuals[order]
+    kind = given.dtype.type(0).real.dtype
+    info = {
+        "solver": solver,
+        "method": found.method,
+        "why": found.why,
+        "stopped": found.stopped,
+        "verification": found.text,
+        "m": given.shape[0],
+        "n": given.shape[1],
+        "k": task.k,
+        "which": task.which,
+        "tol": task.tol,
+        "norm": float(np.ldexp(found.norm, exponent)),
+        "dtype": given.dtype.name,
+        "device": given.device,
+        "center": center,
+        "block_size": found.block_size,
+        "ncv": found.ncv,
+        "stages": found.stages,
+        "operator_columns": found.counts.operator_columns,
+        "verification_columns": found.counts.verification_columns,
+        "restarts": found.counts.restarts,
+        "missing": found.missing,
+        "time_s": time.perf_counter() - task.limits["begin_s"],
+        "plan": made,
+        **{name: float(np.ldexp(x, exponent)) if name == "error" else x for name, x in found.further.items()},
+    }
+    xp = array_namespace(U.array)
+    return SvdResult(
+        u=U.array.astype(given.dtype, copy=False),
+        s=xp.asarray(np.ldexp(found.s[order], exponent).astype(kind)),
+        vh=V.array.T.conj().astype(given.dtype, copy=False),
+        residuals=np.ldexp(residuals, exponent),
+        limits=np.ldexp(limits, exponent),
+        converged=residuals <= limits,
+        verification=Verification.SKIPPED if found.method == "randomized" else found.verification,
+        info=info,
+        history=[state.times(2 * exponent) for state in found.history],
+    )
+
+
+def _with_signs(U: BlockVector, V: BlockVector) -> tuple[BlockVector, BlockVector]:
+    """Make the entry of largest magnitude in each column of U positive."""
+    xp = array_namespace(U.array)
+    where = abs(U.array).argmax(axis=0)
+    largest = U.array[where, xp.arange(U.n_cols)]
+    factors = largest.conj() / xp.maximum(abs(largest), np.finfo(U.dtype).tiny)
+    factors = xp.where(factors == 0, 1, factors).astype(U.dtype)
+    return U.scale(factors), V.scale(factors)
+
+
+def _as_asked(result: SvdResult, has_u: bool, has_vh: bool, caller: ArrayKind | None) -> SvdResult:
+    """Keep the vectors that are asked for, as arrays of the caller's kind."""
+
+    def share(array: Any) -> Any:
+        return array if caller is None else caller.share(array)
+
+    return replace(
+        result,
+        u=share(result.u) if has_u else None,
+        s=share(result.s),
+        vh=share(result.vh) if has_vh else None,
+    )

@@ -1,0 +1,295 @@
+"""`cg`, `minres`, `gmres` and `solve`: identities, for one right-hand side and many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator
+
+import blockvec
+from blockvec import BlockVector, cg, gmres, minres, solve
+from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.models import model
+from solvers import ConvergenceWarning, JacobiPreconditioner, Linear
+from solvers.linear import calls
+from tests.contract.blocks import host
+from tests.pretended_gpu import pretended_gpu
+
+LAPLACE = model("laplace2d:n=30")
+N = LAPLACE.shape[0]
+HERMITIAN = model("hofstadter:nx=12,ny=10,p=1,q=6")
+TOLERANCE = {"f": 1e-4, "d": 1e-9, "F": 1e-4, "D": 1e-9}
+
+
+@pytest.fixture(params=["blocks", "vectors"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Solve for the columns of blocks together, or one by one."""
+    monkeypatch.setattr(calls, "SHORT_BLOCK", 0 if request.param == "blocks" else 1 << 30)
+    return str(request.param)
+
+
+@pytest.fixture
+def _in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "SHORT_BLOCK", 0)
+
+
+in_blocks = pytest.mark.usefixtures("_in_blocks")
+
+
+def drawn(b: int | tuple[int, ...], dtype: Any = np.float64, n: int = N, seed: int = 3) -> Any:
+    rng = np.random.default_rng(seed)
+    shape = (n, b) if isinstance(b, int) else b
+    values = rng.standard_normal(shape)
+    return (values + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else values).astype(dtype)
+
+
+def residuals(A: Any, X: Any, B: Any) -> Any:
+    """Residual norms, relative to the right-hand sides that are not zero."""
+    lengths = np.linalg.norm(B, axis=0)
+    return np.linalg.norm(A @ X - B, axis=0) / np.where(lengths > 0, lengths, 1)
+
+
+@pytest.mark.parametrize("call", [cg, minres, gmres])
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("b", [1, 3])
+def test_true_residuals_are_as_small_as_asked_for(call: Any, dtype: str, b: int, way: str) -> None:
+    A = (LAPLACE + sp.eye_array(N)).astype(dtype)
+    B = drawn(b, dtype)
+    X, info = call(A, B, rtol=TOLERANCE[dtype])
+    assert info == 0
+    assert (X.shape, X.dtype) == (B.shape, B.dtype)
+    assert residuals(A.astype("D"), X, B).max() <= 1.01 * TOLERANCE[dtype]
+
+
+@in_blocks
+def test_a_hermitian_matrix_is_solved_for_in_fewer_iterations_than_each_column_takes() -> None:
+    A = HERMITIAN + 6 * sp.eye_array(HERMITIAN.shape[0])
+    B = drawn(6, complex, n=A.shape[0])
+    together = cg(A, B, rtol=1e-10, return_info=True)
+    alone = [cg(A, b, rtol=1e-10, return_info=True).iterations[0] for b in B.T]
+    assert together.converged
+    assert residuals(A, together.X, B).max() <= 1e-10
+    assert together.iterations.max() < min(alone)
+
+
+@in_blocks
+def test_dependent_repeated_and_zero_columns_are_no_special_case() -> None:
+    B = drawn(3)
+    B = np.column_stack([B, B[:, 0], B.sum(axis=1), 1e-12 * B[:, 1], np.zeros(N)])
+    solved = cg(LAPLACE, B, rtol=1e-9, return_info=True)
+    assert solved.converged
+    assert residuals(LAPLACE, solved.X, B).max() <= 1e-9
+    assert not solved.X[:, -1].any()
+    assert np.allclose(solved.X[:, 0], solved.X[:, 3])
+
+
+@in_blocks
+def test_a_right_hand_side_in_an_invariant_subspace_ends_early_and_others_go_on() -> None:
+    w, V = np.linalg.eigh(LAPLACE.toarray())
+    B = np.column_stack([V[:, 3], V[:, 5] + V[:, 9], drawn(1)[:, 0]])
+    solved = cg(LAPLACE, B, rtol=1e-10, return_info=True)
+    assert solved.iterations[:2].tolist() == [1, 2]
+    assert residuals(LAPLACE, solved.X, B).max() <= 1e-10
+    assert np.allclose(solved.X[:, 0], V[:, 3] / w[3])
+
+
+@in_blocks
+def test_more_columns_than_rows_and_doubled_systems() -> None:
+    A = np.diag([1.0, 2.0, 4.0])
+    X, info = cg(A, np.arange(1.0, 16.0).reshape(3, 5), rtol=1e-12)
+    assert info == 0
+    assert np.allclose(A @ X, np.arange(1.0, 16.0).reshape(3, 5))
+    doubled = sp.block_diag([LAPLACE, LAPLACE], format="csr")
+    B = drawn(2)
+    X, _ = cg(doubled, np.vstack([B, B]), rtol=1e-11)
+    assert np.allclose(X[:N], X[N:], atol=1e-7)
+
+
+@pytest.mark.parametrize("b", [1, 4])
+def test_a_matrix_that_is_not_definite_is_found_out(b: int, way: str) -> None:
+    with pytest.warns(ConvergenceWarning, match="not positive definite"):
+        X, info = cg(LAPLACE - 2 * sp.eye_array(N), drawn(b))
+    assert info == -1
+    assert np.isfinite(X).all()
+
+
+def preconditioners() -> dict[str, tuple[Any, Any]]:
+    """A stiff matrix, and its diagonal in all forms."""
+    A = sp.csr_array(LAPLACE + sp.diags_array(np.linspace(0, 30, N) ** 3))
+    inverse = 1 / A.diagonal()
+    blocks = LinearOperator(A.shape, lambda x: x.ravel() * inverse, matmat=lambda X: X * inverse[:, None])
+    return {
+        "matrix": (A, sp.diags_array(inverse, format="csr")),
+        "function": (A, lambda X: X * inverse[:, None]),
+        "linear operator": (A, blocks),
+        "class": (A, JacobiPreconditioner(A)),
+    }
+
+
+@pytest.mark.parametrize("call", [cg, minres, gmres])
+@pytest.mark.parametrize("form", ["matrix", "function", "linear operator", "class"])
+def test_preconditioners_save_iterations(call: Any, form: str, way: str) -> None:
+    (A, M), B = preconditioners()[form], drawn(3)
+    x0 = drawn(3, seed=5)
+    with_it = call(A, B, x0, M=M, rtol=1e-9, return_info=True)
+    assert residuals(A, with_it.X, B).max() <= 1e-9
+    assert with_it.iterations.max() < 70
+    assert with_it.preconditioner_columns > 0
+    assert np.array_equal(x0, drawn(3, seed=5))
+
+
+@pytest.mark.parametrize("b", [1, 3])
+def test_a_preconditioner_that_is_not_definite_is_found_out(b: int, way: str) -> None:
+    M = sp.diags_array(np.where(np.arange(N) % 2, 1.0, -1.0))
+    for call in (cg, minres):
+        with pytest.warns(ConvergenceWarning, match="M is not positive definite"):
+            assert call(LAPLACE, drawn(b), M=M)[1] == -1
+
+
+@in_blocks
+@pytest.mark.parametrize("shape", [(N,), (N, 3)])
+def test_all_shifts_have_one_krylov_space(shape: tuple[int, ...]) -> None:
+    shifts, B = [-0.5, 0.0, -4.0], drawn(shape)
+    solved = cg(LAPLACE, B, shifts=shifts, rtol=1e-9, return_info=True)
+    assert solved.X.shape == (3, *shape)
+    assert solved.converged
+    for sigma, X in zip(shifts, solved.X, strict=True):
+        exact = np.linalg.solve(LAPLACE.toarray() - sigma * np.eye(N), B)
+        assert np.linalg.norm(X - exact) <= 1e-6 * np.linalg.norm(exact)
+    alone = cg(LAPLACE, B, rtol=1e-9, return_info=True)
+    extra = 4 * len(shifts) * (B.size // N)  # true residuals
+    assert solved.operator_columns <= alone.operator_columns + extra
+
+
+def test_singular_systems_with_a_solution_are_told_from_those_without(way: str) -> None:
+    L = sp.csgraph.laplacian(sp.csr_array(abs(LAPLACE - sp.diags_array(LAPLACE.diagonal()))))
+    B = drawn(2)
+    B[:, 0] -= B[:, 0].mean()
+    with pytest.warns(ConvergenceWarning, match="right-hand side 1: A or M is singular"):
+        solved = minres(L, B, rtol=1e-8, return_info=True)
+    assert solved.reasons == ("converged", "singular")
+    assert solved.codes.tolist() == [0, -1]
+    assert solved.info == -1
+    assert residuals(L, solved.X, B)[0] <= 1e-8
+    best = B[:, 1] - B[:, 1].mean()  # the residual is what lies outside of the range
+    assert np.allclose(L @ solved.X[:, 1], best, atol=1e-4)
+
+
+def test_each_column_may_have_a_shift_of_its_own(way: str) -> None:
+    shifts, B = np.array([0.0, 0.3, 1.7]), drawn(3)
+    X, info = minres(LAPLACE, B, shift=shifts, rtol=1e-8)
+    assert info == 0
+    assert np.all(np.linalg.norm(LAPLACE @ X - X * shifts - B, axis=0) <= 1e-8 * np.linalg.norm(B, axis=0))
+
+
+def test_the_code_is_the_limit_of_iterations_and_results_hold_more(way: str) -> None:
+    B = drawn(2)
+    X, info = cg(LAPLACE, B, rtol=1e-12, maxiter=5)
+    assert info == 5
+    solved = cg(LAPLACE, B, rtol=1e-12, maxiter=5, return_info=True)
+    assert isinstance(solved, Linear)
+    assert solved.codes.tolist() == [5, 5]
+    assert np.array_equal(solved.X, X)
+    assert np.allclose(solved.residuals, np.linalg.norm(LAPLACE @ X - B, axis=0))
+
+
+def test_rounding_errors_end_an_iteration_that_asks_for_too_much(way: str) -> None:
+    A, B = LAPLACE.astype("f"), drawn(2, "f")
+    solved = cg(A, B, rtol=1e-9, return_info=True)
+    assert set(solved.reasons) == {"stagnated"}
+    assert solved.info > 0
+    assert solved.iterations.max() < 400
+
+
+@pytest.mark.parametrize("call", [cg, minres])
+def test_callbacks_see_the_solutions_of_every_iteration(call: Any, way: str) -> None:
+    for B in (drawn(1)[:, 0], drawn(2)):
+        seen: list[Any] = []
+        call(LAPLACE, B, rtol=1e-6, callback=lambda X, seen=seen: seen.append(X.shape))
+        assert len(seen) > 10
+        assert call is minres or set(seen) == {B.shape}
+
+
+def test_solve_says_what_it_did() -> None:
+    B = drawn(2)
+    for A, method in (
+        (LAPLACE, "factors"),
+        (LAPLACE - 2 * sp.eye_array(N), "factors"),
+        (lambda X: LAPLACE @ X, "cg"),
+        (lambda X: LAPLACE @ X - 2 * X, "minres"),
+        (LAPLACE + sp.diags_array(np.ones(N - 1), offsets=1), "gmres"),
+    ):
+        solved = solve(A, B, return_info=True)
+        assert solved.method == method
+        product = A(solved.X) if callable(A) else A @ solved.X
+        assert np.all(np.linalg.norm(product - B, axis=0) <= 1e-8 * np.linalg.norm(B, axis=0))
+    assert np.array_equal(solve(LAPLACE, B), solve(LAPLACE, B, return_info=True).X)
+    with pytest.raises(
+        BreakdownError, match=r"solve: minres ended with a residual of .* for right-hand side"
+    ):
+        solve(lambda X: LAPLACE @ X - 2 * X, B, maxiter=3)
+
+
+def test_blocks_are_returned_as_blocks() -> None:
+    B = drawn(2)
+    X, info = cg(LAPLACE, BlockVector(B.copy()), rtol=1e-8)
+    assert isinstance(X, BlockVector)
+    assert info == 0
+    assert np.array_equal(X.array, cg(LAPLACE, B, rtol=1e-8)[0])
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "arguments", "options"),
+    [
+        (ShapeError, "give 900 rows", (np.ones(5),), {}),
+        (ShapeError, "dimensions", (np.ones((N, 1, 1)),), {}),
+        (ShapeError, "x0", (np.ones(N), np.ones(4)), {}),
+        (OptionError, "atol", (np.ones(N),), {"atol": -1}),
+        (OptionError, "rtol", (np.ones(N),), {"rtol": np.nan}),
+        (OptionError, "shifts", (np.ones(N),), {"shifts": [0.0], "M": LAPLACE}),
+        (OptionError, "shifts", (np.ones(N),), {"shifts": [np.inf]}),
+        (BreakdownError, "NaN", (np.full(N, np.nan),), {}),
+    ],
+)
+def test_what_does_not_fit_is_refused(error: Any, text: str, arguments: Any, options: Any) -> None:
+    with pytest.raises(error, match=text):
+        cg(LAPLACE, *arguments, **options)
+    with pytest.raises(ShapeError, match="square"):
+        minres(LAPLACE[:4], np.ones(4))
+    with pytest.raises(OptionError, match="shift"):
+        minres(LAPLACE, np.ones(N), shift=1j)
+
+
+def test_systems_are_solved_on_every_device(device: str) -> None:
+    A, B = blockvec.as_operator(LAPLACE, device=device), drawn(20)
+    for call in (cg, minres):
+        solved = call(A, B, rtol=1e-8, return_info=True)
+        assert solved.converged
+        assert residuals(LAPLACE, host(solved.X), B).max() <= 1.001e-8
+    inverse = 1 / blockvec.array_namespace(solved.X).asarray(LAPLACE.diagonal())
+    solved = cg(A, B, M=lambda X: X * inverse[:, None], rtol=1e-8, return_info=True)
+    assert residuals(LAPLACE, host(solved.X), B).max() <= 1.001e-8
+    shifted = cg(A, B[:, :3], shifts=[0.0, -1.0], rtol=1e-8, return_info=True)
+    assert shifted.converged
+
+
+def test_on_a_gpu_no_kernel_of_cupy_is_compiled(tmp_path: Path) -> None:
+    stored = LAPLACE.data, LAPLACE.indices.astype(np.int32), LAPLACE.indptr.astype(np.int32)
+    B = np.column_stack([drawn(18), drawn(2), drawn(1)[:, 0] * 0])
+    with blockvec.option_context(cache_dir=tmp_path), pretended_gpu(modules=()) as watched:
+        A = blockvec.as_operator(sp.csr_array(stored, shape=LAPLACE.shape), device="gpu")
+        for solved in (
+            cg(A, B, rtol=1e-8, return_info=True),
+            cg(A, B, M=A, rtol=1e-6, return_info=True),
+            minres(A, B[:, :4], rtol=1e-6, return_info=True),
+            gmres(A, B[:, :2], rtol=1e-4, restart=80, return_info=True),
+        ):
+            assert solved.converged
+        start = BlockVector(drawn(4)).to_device()
+        w, _ = blockvec.lobpcg(A, start, tol=1e-3, maxiter=200, largest=False)
+        assert np.allclose(w.get(), np.linalg.eigvalsh(LAPLACE.toarray())[:4], atol=1e-4)
+        assert dict(watched.compiled) == {}
