@@ -29,6 +29,7 @@ FIRST_DEGREE = 32
 LOOK = 2.0  # points per degree of MOST_DEGREE where an interpolation is compared with its function
 DIGITS = 45  # decimal digits that the last Bessel function of the recurrence is below the first
 ALIKE = 1e-12  # relative difference of values that rounding errors explain
+OUTSIDE = 1e-4  # of the largest eigenvalue, by which rounding errors may move one out of a domain
 TINY = 1e-30  # of z: all but the first two coefficients are below any rounding error
 
 
@@ -156,6 +157,24 @@ def hidden(f: Callable[[RealArray], Any], nodes: RealArray) -> float:
     between = evaluated(f, np.linspace(nodes.min(), nodes.max(), int(LOOK * MOST_DEGREE) + 1))
     most = float(np.abs(between - seen[0]).max())
     return most if most > noise else 0.0
+
+
+def within(theta: Any, domain: tuple[float, float]) -> RealArray:
+    """Move eigenvalues into a domain that rounding errors have moved out of it.
+
+    Raises
+    ------
+    OptionError
+        If one is farther away.
+    """
+    moved: RealArray = np.clip(theta, *domain)
+    away = np.abs(theta - moved)
+    if (away > OUTSIDE * np.abs(theta).max(initial=0.0)).any():
+        raise OptionError(
+            f"domain: got {domain}, but an eigenvalue of A is about {theta[away.argmax()]:.6g}; give one "
+            "that holds all of them."
+        )
+    return moved
 
 
 def evaluated(f: Callable[[RealArray], Any], x: RealArray) -> Any:

@@ -7,6 +7,7 @@ multiplied by: then no rounding error of a factor is repeated in every step, and
 from __future__ import annotations
 
 import cmath
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -138,7 +139,7 @@ class _Evolution:
             "n": op.shape[0],
             "columns": given.B.n_cols,
             "dtype": given.B.dtype.name,
-            "times": [len(times), *times[:2], *times[-2:]],
+            "times": [len(times), zlib.crc32(np.array(times).tobytes())],
         }
         file.image, file.layout = np.array(to_host(op.apply(given.B).array)), op.layout
         saved = file.load()

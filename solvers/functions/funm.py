@@ -28,7 +28,7 @@ from ..iterations.spectrum import Recurrences
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds, bounds_of
-from .coefficients import MOST_DEGREE, Series, evaluated, hidden, interpolation
+from .coefficients import MOST_DEGREE, Series, evaluated, hidden, interpolation, within
 from .operands import operands, with_real_factor
 from .polynomial import Polynomials
 from .traces import checked
@@ -229,7 +229,7 @@ def _first_column(
 ) -> tuple[Any, float]:
     """Compute f(T) e_1 of a tridiagonal matrix, and the largest ``|f|`` at its eigenvalues."""
     theta, S = scipy.linalg.eigh_tridiagonal(alpha, beta)
-    values = evaluated(f, np.clip(theta, *domain))
+    values = evaluated(f, within(theta, domain))
     return S @ (values * S[0]), float(np.abs(values).max())
 
 

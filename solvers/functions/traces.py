@@ -34,7 +34,7 @@ from ..orthogonalization import orthogonalize
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import SpectralBounds
-from .coefficients import evaluated, hidden, interpolation
+from .coefficients import evaluated, hidden, interpolation, within
 from .polynomial import Polynomials
 from .vectors import generator_for, hermitian_matrix, random_signs, unit_vectors
 
@@ -184,7 +184,7 @@ def checked(
     """Make a function of the eigenvalues of A, which are multiples of others, that is finite in a domain."""
 
     def values_of(theta: Any) -> Any:
-        return evaluated(f, np.clip(theta * factor, *domain))
+        return evaluated(f, within(theta * factor, domain))
 
     return values_of
 
