@@ -14,6 +14,7 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.models import spectra
 from solvers import ConvergenceWarning
 from solvers.functions.determinant import logdet
+from solvers.functions.funm import funm_multiply
 from solvers.functions.traces import Wanted, estimated, trace
 from tests.contract.blocks import DTYPES, exact_values, on, values
 
@@ -225,3 +226,13 @@ def test_rounding_errors_are_within_the_reported_one() -> None:
     for seed in range(3):
         value, error = trace(lambda x: x, A, atol=1e-6, rng=seed)
         assert abs(value) < 2 * error < 1e-11
+
+
+def test_a_domain_without_all_eigenvalues_is_refused() -> None:
+    A = np.diag(np.r_[-1.0, np.arange(1.0, 9.0)])
+    for call in (lambda: trace(np.sqrt, A, domain=(0, None)), lambda: trace(np.sqrt, -A, domain=(0, None))):
+        with pytest.raises(OptionError, match="but an eigenvalue of A is about -"):
+            call()
+    with pytest.raises(OptionError, match="an eigenvalue of A is about -1"):
+        funm_multiply(np.sqrt, A, np.ones(9), domain=(0, None))
+    assert trace(np.sqrt, np.diag([-1e-15, 1.0]), domain=(0, None)).value == 1
