@@ -13,7 +13,7 @@ from blockvec import BlockVector, as_operator
 from blockvec.errors import OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 
-from .arguments import integer, natively
+from .arguments import blas_threads, integer, natively
 from .blocks import Array, Block, ColumnBlock, RealArray, column_factors, pick, small_matrix, to_host
 from .orthogonalization import orthogonalize
 from .sizes import SHORT_ROWS
@@ -141,7 +141,9 @@ def lobpcg(
         w, block = run.dense()
         return w, block if is_block else block.array
     limit = float(tol) if tol is not None and tol > 0 else run.n * float(np.finfo(run.X.dtype).eps) ** 0.5
-    for message in run.iterate(limit, maxiter, 2.0**restartControl):
+    with blas_threads(run.A):
+        messages = run.iterate(limit, maxiter, 2.0**restartControl)
+    for message in messages:
         warnings.warn(message, UserWarning, stacklevel=2)
     values: Any = column_factors(run.theta, run.X)
     vectors: Any = BlockVector(run.X.array, copy=isinstance(run.X, ColumnBlock), layout=layout)

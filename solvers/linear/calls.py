@@ -15,7 +15,7 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.system.frozen import frozen
 
-from ..arguments import natively, preconditioner_for, real
+from ..arguments import blas_threads, natively, preconditioner_for, real
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..runtime.processes import split
 from .systems import Linear, Preconditioner, Reason, finite
@@ -144,7 +144,8 @@ class Systems:
             if self.lengths[j] == 0:
                 outcomes.append((0.0, 0, "converged"))
                 continue
-            outcomes.append(solve(product, precondition and solved, b, x, float(self.limits[j])))
+            with blas_threads(self.operator):
+                outcomes.append(solve(product, precondition and solved, b, x, float(self.limits[j])))
             X[:, j] = x
         residuals, iterations, reasons = zip(*outcomes, strict=True)
         return self.linear(residuals, iterations, reasons, (counts[0], *counts))

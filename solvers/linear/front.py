@@ -13,7 +13,7 @@ import numpy as np
 from blockvec import array_namespace, as_operator, factorize
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
-from ..arguments import check_choice, integer, is_explicit
+from ..arguments import blas_threads, check_choice, integer, is_explicit
 from ..blocks import to_host
 from ..runtime.processes import together
 from . import vectors
@@ -124,7 +124,8 @@ def cg(
         run = BlockCG(
             systems.operator, B, start, limits[which], systems.preconditioner, steps, callback=noted
         )
-        run.run(is_zero=systems.is_zero)
+        with blas_threads(systems.operator):
+            run.run(is_zero=systems.is_zero)
         if not is_all:
             X[:, which] = start
         runs.append(run)
@@ -150,7 +151,8 @@ def _shifted(systems: Systems, shifts: Any, steps: int, *, return_info: bool) ->
     limits, largest = systems.limits, float(values[seed])
     relative = [float(values[i]) - largest for i in others]
     run = BlockCG(systems.operator, systems.B, systems.X, limits, None, steps, shift=largest, others=relative)
-    run.run(is_zero=True)
+    with blas_threads(systems.operator):
+        run.run(is_zero=True)
     runs = [run] * len(values)
     for i, other in zip(others, run.others, strict=True):  # the space is common, true residuals are not
         runs[i] = BlockCG(systems.operator, systems.B, other.X, limits, None, steps, shift=float(values[i]))
@@ -253,7 +255,8 @@ def minres(
             options: dict[str, Any] = {"shift": sigma, "preconditioner": K, "final": final}
             return block_minres(systems.operator, R, tol=tol, maxiter=left, **options)
 
-        solved = _corrected(systems, sigma, steps, solve_block)
+        with blas_threads(systems.operator):
+            solved = _corrected(systems, sigma, steps, solve_block)
     if show:
         print(f"minres: n = {systems.n}, shift = {shift}, rtol = {rtol:.2e}, at most {steps} iterations")
         for j in range(systems.b):
@@ -400,7 +403,8 @@ def gmres(
         K = systems.preconditioner
         return block_gmres(systems.operator, R, tol=tol, maxiter=left, restart=width, preconditioner=K)
 
-    solved = _corrected(systems, 0.0, cycles * width, solve_block)
+    with blas_threads(systems.operator):
+        solved = _corrected(systems, 0.0, cycles * width, solve_block)
     return systems.finished(solved, cycles, return_info=return_info)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import threadpoolctl
 from scipy.sparse.linalg import LinearOperator
 
 import blockvec
@@ -293,3 +294,19 @@ def test_on_a_gpu_no_kernel_of_cupy_is_compiled(tmp_path: Path) -> None:
         w, _ = blockvec.lobpcg(A, start, tol=1e-3, maxiter=200, largest=False)
         assert np.allclose(w.get(), np.linalg.eigvalsh(LAPLACE.toarray())[:4], atol=1e-4)
         assert dict(watched.compiled) == {}
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_products_of_sparse_matrices_have_blas_with_one_thread_beside(columns: int) -> None:
+    """Threads of BLAS that wait beside those of products made a system take forty times as long."""
+    A, seen = model("laplace2d:n=150"), []
+    B = np.random.default_rng(0).standard_normal((A.shape[0], columns))
+
+    def note(_: Any) -> None:
+        blas = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+        seen.append(max((pool["num_threads"] for pool in blas), default=1))
+
+    for solver in (cg, minres):
+        solver(A, B[:, 0] if columns == 1 else B, rtol=1e-3, maxiter=5, callback=note)
+    assert seen
+    assert set(seen) == {1}
