@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import blas_threads
 from ..blocks import (
     Array,
     Block,
@@ -93,6 +94,10 @@ class BlockCG:
 
     def run(self, *, is_zero: bool) -> None:
         """Iterate until true residuals are small, stagnate, or `maxiter` steps have been taken."""
+        with blas_threads(self.operator):
+            self._run(is_zero)
+
+    def _run(self, is_zero: bool) -> None:
         R = self.B.copy() if is_zero else self.residual()
         self.residuals = np.asarray(finite(to_host(R.norms())), np.float64)
         left = self.residuals > self.limits

@@ -125,6 +125,10 @@ class Systems:
 
     def each(self, solve: Callable[..., Outcome], shift: Any = 0.0) -> Linear:
         """Solve for the columns one by one, with ``solve(product, precondition, b, x, limit)``."""
+        with blas_threads(self.operator):
+            return self._each(solve, shift)
+
+    def _each(self, solve: Callable[..., Outcome], shift: Any) -> Linear:
         X, outcomes = self.X.array, []
         shifts = np.broadcast_to(shift, (self.b,))
         precondition = None if self.vectors[1] is None else self._precondition
@@ -144,8 +148,7 @@ class Systems:
             if self.lengths[j] == 0:
                 outcomes.append((0.0, 0, "converged"))
                 continue
-            with blas_threads(self.operator):
-                outcomes.append(solve(product, precondition and solved, b, x, float(self.limits[j])))
+            outcomes.append(solve(product, precondition and solved, b, x, float(self.limits[j])))
             X[:, j] = x
         residuals, iterations, reasons = zip(*outcomes, strict=True)
         return self.linear(residuals, iterations, reasons, (counts[0], *counts))

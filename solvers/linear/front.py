@@ -124,8 +124,7 @@ def cg(
         run = BlockCG(
             systems.operator, B, start, limits[which], systems.preconditioner, steps, callback=noted
         )
-        with blas_threads(systems.operator):
-            run.run(is_zero=systems.is_zero)
+        run.run(is_zero=systems.is_zero)
         if not is_all:
             X[:, which] = start
         runs.append(run)
@@ -151,8 +150,7 @@ def _shifted(systems: Systems, shifts: Any, steps: int, *, return_info: bool) ->
     limits, largest = systems.limits, float(values[seed])
     relative = [float(values[i]) - largest for i in others]
     run = BlockCG(systems.operator, systems.B, systems.X, limits, None, steps, shift=largest, others=relative)
-    with blas_threads(systems.operator):
-        run.run(is_zero=True)
+    run.run(is_zero=True)
     runs = [run] * len(values)
     for i, other in zip(others, run.others, strict=True):  # the space is common, true residuals are not
         runs[i] = BlockCG(systems.operator, systems.B, other.X, limits, None, steps, shift=float(values[i]))
