@@ -321,26 +321,30 @@ class EigenResult:
         OptionError
             If there is no history, as after dense LAPACK.
         """
-        info = self.info
-        if not self.history:
-            raise OptionError(
-                f"plot: method {info['method']!r} does not iterate, there is no history to draw."
-            )
-        if ax is None:
-            import matplotlib.pyplot as plt
-
-            ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
+        info, ax = self.info, history_axes(self, ax)
         for _, states in itertools.groupby(self.history, lambda state: len(state.residuals)):
             drawn = list(states)
             columns = [state.operator_columns for state in drawn]
             ratios = np.array([excess(state.residuals, state.limits) for state in drawn])
             ax.semilogy(columns, np.maximum(ratios, 1e-4), ".-", markersize=3, linewidth=0.8)
-        ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
-        ax.set_xlabel("operator columns")
         ax.set_ylabel("residual estimate / limit")
         sizes = f"n = {info['n']}, block size {info['block_size']}"
         ax.set_title(f"{info['k']} eigenvalues {info['which']}, {sizes}")
         return ax
+
+
+def history_axes(result: Any, ax: Axes | None) -> Axes:
+    """Prepare axes for residuals relative to their limits over the operator columns; refuse no history."""
+    if not result.history:
+        method = result.info["method"]
+        raise OptionError(f"plot: method {method!r} does not iterate, there is no history to draw.")
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
+    ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
+    ax.set_xlabel("operator columns")
+    return ax
 
 
 class ConvergenceWarning(UserWarning):

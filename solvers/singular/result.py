@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec.errors import OptionError
 from blockvec.interchange import native
 from blockvec.system.frozen import frozen
 
 from ..blocks import to_host
 from ..problem import IterationState, Verification, excess
-from ..result import counted
+from ..result import counted, history_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,16 +106,9 @@ class SvdResult:
         OptionError
             If there is no history, as after dense LAPACK.
         """
-        if not self.history:
-            raise OptionError(f"plot: method {self.info['method']!r} does not iterate; there is no history.")
-        if ax is None:
-            import matplotlib.pyplot as plt
-
-            ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
+        ax = history_axes(self, ax)
         columns = [state.operator_columns for state in self.history]
         worst = [float(excess(state.residuals, state.limits).max()) for state in self.history]
         ax.semilogy(columns, np.maximum(worst, 1e-4), ".-")
-        ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
-        ax.set_xlabel("operator columns")
         ax.set_ylabel("largest residual estimate / limit")
         return ax
