@@ -21,7 +21,7 @@ from ..command import JSON, MATRIX_FREE, PROFILE, RNG
 from .density import KERNELS, POINTS, DensityOfStates, density_of_states
 
 NAME = "blockvec-dos"
-ROWS = 21  # of the printed table
+ROWS = 21  # energies in the printed table
 
 EPILOG = f"""\
 MATRIX is a model, or a file of {command.FILES}

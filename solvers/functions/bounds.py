@@ -21,9 +21,9 @@ from ..iterations.spectrum import sketch_of
 from ..runtime.processes import together
 from .operands import Matrix, hermitian_matrix
 
-STEPS = 30  # of Lanczos, from one random vector
+STEPS = 30  # Lanczos steps from one random vector, for estimated bounds
 FEW_STEPS = 12  # before a sum: eleven spectra were bounded within 2.5 per cent, by 30 steps within 0.6
-MARGIN = 0.005  # of the width of the spectrum, beyond the estimates of Lanczos
+MARGIN = 0.005  # share of the width of the spectrum that estimated bounds are moved outwards by
 WIDER = (0.02, 0.1, 0.5, 2.0, 10.0)  # shares of the half width by which bounds move outwards, one by one
 METHODS = ("auto", "gershgorin", "lanczos")
 

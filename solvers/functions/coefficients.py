@@ -24,13 +24,13 @@ from blockvec.errors import OptionError
 
 from ..blocks import RealArray
 
-MOST_DEGREE = 5000  # of an interpolation
+MOST_DEGREE = 5000  # highest degree of an interpolation
 FIRST_DEGREE = 32
 LOOK = 2.0  # points per degree of MOST_DEGREE where an interpolation is compared with its function
 DIGITS = 45  # decimal digits that the last Bessel function of the recurrence is below the first
 ALIKE = 1e-12  # relative difference of values that rounding errors explain
-OUTSIDE = 1e-4  # of the largest eigenvalue, by which rounding errors may move one out of a domain
-TINY = 1e-30  # of z: all but the first two coefficients are below any rounding error
+OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside of a domain, by rounding
+TINY = 1e-30  # |z| up to which all but the first two coefficients are below rounding errors
 
 
 class Series(NamedTuple):

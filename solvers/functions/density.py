@@ -46,7 +46,7 @@ LORENTZ = 4.0  # exponent of the Lorentz kernel, with which its resolution is LO
 EXCESS = 1e-6
 MARGIN = 0.01  # of the half width: bounds are moved outwards, since kernels widen the ends of a spectrum
 WIDTH = 32  # columns of a block at most
-POINTS = 1000  # of a picture
+POINTS = 1000  # energies in a picture
 
 
 def jackson(count: int) -> RealArray:

@@ -25,8 +25,8 @@ from .bounds import SpectralBounds
 from .expm import Exponential, bounds_for, scaled
 from .operands import Operands, hermitian, operands
 
-ROUNDING = 8.0  # in units of eps of the time: steps that differ by less have the same coefficients
-MOST_STEPS = 16  # of different lengths, whose coefficients are looked for
+ROUNDING = 8.0  # eps of the time: lengths of steps that differ by less have the same coefficients
+MOST_STEPS = 16  # different lengths of steps whose coefficients are kept
 
 
 @together

@@ -27,8 +27,8 @@ FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more t
 MOST_SERIES = 16  # times for which coefficients are kept
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
 MOST_TOGETHER = 8  # times of these
-MOST_BYTES = 1 << 27  # of their states
-FEW_ROWS = 8  # of a linear operator whose structure two random vectors say little about
+MOST_BYTES = 1 << 27  # bytes of the states of several times that are computed together
+FEW_ROWS = 8  # rows of a linear operator below which two random vectors say little about its structure
 
 
 @together

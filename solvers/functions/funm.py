@@ -32,10 +32,10 @@ from .coefficients import MOST_DEGREE, Series, checked, hidden, interpolation
 from .operands import Matrix, hermitian, operands
 from .polynomial import Polynomials, described
 
-FIRST_STEPS = 24  # of Lanczos before the first look
+FIRST_STEPS = 24  # Lanczos steps before the first look
 BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks: the error of one is seen at the next
-MOST_STEPS = 3000  # of Lanczos; the eigenvalues of T take a second
-LEAST_TOL = 10.0  # of Lanczos in units of roundoff: its results change by this much
+MOST_STEPS = 3000  # Lanczos steps at most: the eigenvalues of T take a second then
+LEAST_TOL = 10.0  # units of roundoff: results of Lanczos change by this much
 
 
 @together

@@ -45,11 +45,11 @@ DENSE_ROWS = 400  # rows up to which all eigenvalues take less time than a sampl
 MOST_VECTORS = 1024  # random vectors
 DIAGONAL_ROWS = 4096  # rows up to which unit vectors may take the place of more random ones
 MOST_BASIS = 512  # columns of Q
-RESOLVED = 0.25  # of the error that is reached or wanted: the part that a quadrature may have
+RESOLVED = 0.25  # part that a quadrature may have of the error that is reached or wanted
 ROUGH = 1e-2  # tail of the polynomial that Q is from, relative to the largest magnitude of f
 LOST = 3  # degrees of freedom: the sample variance of m numbers over m - 3 is that of Student's distribution
 ROUNDING = 4.0  # units of eps of the trace of |f(A)|: errors of Lanczos were up to 6
-GAIN = 0.7  # of the products without Q: those with it, at most
+GAIN = 0.7  # products with Q, at most, per product without
 CERTAINTY = 1.3  # times the vectors that a first sample predicts, whose spread is uncertain
 
 
