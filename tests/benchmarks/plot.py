@@ -49,7 +49,7 @@ def with_pictures(results: Path) -> list[Path]:
     """List the files of a folder that there are pictures of; a file stands for itself."""
     if not results.is_dir():
         return [results]
-    return sorted(picture.with_suffix(".json") for picture in results.rglob("*.svg"))
+    return sorted(picture.with_suffix(".json") for picture in results.rglob("*.png"))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from blockvec.system.files import replaced
 
 Record = dict[str, Any]
 
+DIGITS = 6  # of recorded numbers, more than any measurement has
 WRITE_S = 1.0  # between writes of a growing document
 
 
@@ -187,11 +188,20 @@ def document(environment: Record, ceilings: Ceilings | Record, records: Sequence
     return {"environment": environment, "ceilings": ceilings, "records": list(records)}
 
 
+def shortened(value: Any) -> Any:
+    """Return a value of JSON with few digits of all its numbers."""
+    if isinstance(value, Mapping):
+        return {key: shortened(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [shortened(one) for one in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
 def write(
     path: str | Path, environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]
 ) -> None:
     """Write the document of one run atomically, with one record per line; its folder is created."""
-    whole = document(environment, ceilings, records)
+    whole = shortened(document(environment, ceilings, records))
     lines = ",\n  ".join(json.dumps(record) for record in whole["records"])
     text = (
         f'{{"environment": {json.dumps(whole["environment"])},\n'

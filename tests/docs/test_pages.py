@@ -95,7 +95,7 @@ def test_every_recorded_result_is_described_and_every_picture_is_shown() -> None
     for file in folder.glob("*/*.json*"):
         assert f"`{file.name}`" in described or f"`{file.parent.name}/{file.name}`" in described, file
     texts = [page.read_text(encoding="utf-8") for page in sources()]
-    for picture in folder.glob("*/*.svg"):
+    for picture in folder.glob("*/*.png"):
         link = f"{picture.parent.name}/{picture.name}"
         assert any(link in text for text in texts), f"no page shows {relative(picture)}"
 

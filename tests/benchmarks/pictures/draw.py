@@ -17,6 +17,7 @@ Paint = Callable[[Any, Sequence[Record]], None]
 Pictures = Callable[[Record], Iterator[tuple[Paint, list[Record]]]]
 
 SALT = "blockvec"  # seed of the ids in an SVG, so that equal results give equal files
+COLOURS = 64  # of a picture that is stored as pixels: no line looks different
 
 
 class NoPictureError(OptionError):
@@ -61,6 +62,17 @@ def draw(document: Record, path: str | Path, pictures: Pictures = of_products) -
         title = f"{environment.get('device', '')}{cores}, {environment.get('date', '')}"
         figure.suptitle(title, fontsize=10)
         write_picture(figure, path)
+        if path.suffix.lower() == ".png":
+            _with_few_colours(path)
+
+
+def _with_few_colours(path: Path) -> None:
+    """Store a picture with a palette: a third of the bytes of an SVG, and the versions of all add up."""
+    from PIL import Image  # matplotlib needs it
+
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
 
 
 def draw_files(paths: Sequence[Path], output: Path | None = None, pictures: Pictures = of_products) -> None:
@@ -80,7 +92,7 @@ def draw_files(paths: Sequence[Path], output: Path | None = None, pictures: Pict
         check_picture("--output", output)
 
     def plot(file: Path, *, is_named: bool) -> None:
-        picture = output or file.with_suffix(".svg")
+        picture = output or file.with_suffix(".png")
         try:
             draw(read(file), picture, pictures)
         except (NoPictureError, NoResultsError):
