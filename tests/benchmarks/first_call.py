@@ -43,12 +43,12 @@ PARTS = ("import_s", "cuda_s", "matrix_s", "solve_s", "again_s")
 
 CHILD = """
 import json, sys, time
-how = json.loads(sys.argv[1])
+how, is_peer = json.loads(sys.argv[1]), sys.argv[2] == "cupy"
 matrix, k, dtype = how.pop("matrix"), how.pop("k"), how.pop("dtype", "float64")
 begin = time.perf_counter()
 import blockvec, solvers
 imported = time.perf_counter()
-import cupy
+import cupy, cupyx.scipy.sparse.linalg
 cupy.zeros(1).get()
 started = time.perf_counter()
 if "seed=" in matrix:
@@ -58,13 +58,16 @@ if "seed=" in matrix:
     how["convergence"] = "absolute"
 else:
     A = blockvec.models.model(matrix).astype(dtype)
-A = blockvec.as_operator(A, device="gpu")
+A = cupyx.scipy.sparse.csr_matrix(A)
 cupy.cuda.Device().synchronize()
 ready = time.perf_counter()
 times = []
 for _ in range(2):
     since = time.perf_counter()
-    w = solvers.eigsh(A, k, rng=0, return_eigenvectors=False, **how)
+    if is_peer:
+        w, X = cupyx.scipy.sparse.linalg.eigsh(A, k, which=how["which"], tol=how["tol"])
+    else:
+        w, X = solvers.eigsh(A, k, rng=0, **how)
     cupy.cuda.Device().synchronize()
     times.append(time.perf_counter() - since)
 print(json.dumps({
@@ -74,20 +77,19 @@ print(json.dumps({
 """
 
 
-def measure(how: dict[str, Any], cache: Path) -> dict[str, Any]:
-    """Run a solve twice in a process of its own, and return its times in seconds."""
+def measure(how: dict[str, Any], cache: Path, by: str = "blockvec") -> dict[str, Any]:
+    """Run a solve twice in a process of its own, of blockvec or of "cupy", and return its seconds."""
     how = {"tol": 1e-8, **how} if "sigma" in how else {"tol": 1e-8, "which": "SA", **how}
     folders = {"BLOCKVEC_CACHE_DIR": "blockvec", "CUPY_CACHE_DIR": "cupy", "CUDA_CACHE_PATH": "nvrtc"}
     caches = {name: str(cache / folder) for name, folder in folders.items()}
     environment = os.environ | caches | {"PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(how)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-c", CHILD, json.dumps(how), by]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=4 * SOLVE_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"{how}: NoConvergence of {by} in {error.timeout:.0f} s") from None
     if done.returncode:
         raise RuntimeError(f"{how} failed:\n{done.stderr[-2000:]}")
     times: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -103,6 +105,7 @@ def main() -> None:
     parser.add_argument("--draw", type=int, metavar="SEED", help="problems drawn from this seed instead")
     parser.add_argument("--count", type=int, default=40, help="how many of them (40)")
     parser.add_argument("--largest", type=float, default=1e7, metavar="N", help="rows of the largest (1e7)")
+    parser.add_argument("--cupy", action="store_true", help="CuPy's eigsh too, of CuPy's own calls")
     parser.add_argument("--every", type=int, default=1, metavar="STEP", help="every so many of them (1)")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="for everything")
     parser.add_argument("--repeats", type=int, default=1, help="caches per kind; the fastest solve counts")
@@ -119,7 +122,7 @@ def main() -> None:
     is_continued = arguments.resume and arguments.json and arguments.json.exists()
     found: dict[str, dict[str, Any]] = json.loads(arguments.json.read_text()) if is_continued else {}
     columns = "".join(f"{part:>10}" for part in PARTS)
-    print(f"{'kind':14}{'cache':8}{columns}{'other':>10}{'ratio':>8}")
+    print(f"{'kind':14}{'cache':12}{columns}{'other':>10}{'ratio':>8}")
     kinds, full, begin = {name: KINDS[name] for name in arguments.kinds}, 2, time.monotonic()
     if arguments.draw is not None:
         from .drawn_problems import draw
@@ -139,6 +142,10 @@ def main() -> None:
                 try:
                     runs["empty"].append(measure(kind, Path(cache)))
                     runs["full"] += [measure(kind, Path(cache)) for _ in range(full)]
+                    if arguments.cupy:
+                        peer = Path(cache) / "peer"
+                        for state in ("cupy, empty", "cupy, full"):
+                            runs.setdefault(state, []).append(measure(kind, peer, by="cupy"))
                 except RuntimeError as error:
                     if "NoConvergence" not in str(error):
                         raise
@@ -151,7 +158,7 @@ def main() -> None:
             before = other.get(f"{name}, {state}", {}).get("solve_s")
             ratio = f"{before:10.2f}{best['solve_s'] / before:8.2f}" if before else ""
             parts = "".join(f"{best[part]:10.2f}" for part in PARTS)
-            print(f"{name[:40]:14}{state:8}{parts}{ratio}", flush=True)
+            print(f"{name[:40]:14}{state:12}{parts}{ratio}", flush=True)
             if arguments.json:
                 arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print("tree:", {Path(one["tree"]).parents[1].as_posix() for one in found.values()})
