@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from .backends import Array, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
-from .operations.arrays import as_array, check_dtype, device_of, element_type
+from .operations.arrays import DTYPE_NAMES, as_array, check_dtype, device_of, element_type
 from .parallel.petsc_matrix import is_petsc, petsc_rows
 from .system.frozen import frozen
 
@@ -31,6 +31,15 @@ def library_of(obj: object) -> str | None:
         if package in LIBRARIES:
             return LIBRARIES[package]
     return None
+
+
+def diagonal_of(A: Any) -> Any:
+    """Copy the diagonal of a square Hermitian matrix, sparse or dense, to the host, as real numbers."""
+    if getattr(A, "format", "") in ("csr", "csc") and A.dtype in DTYPE_NAMES:
+        backend = backend_of(A.data)
+        return backend.to_host(backend.diagonal(A))
+    values = A.diagonal()
+    return backend_of(values).to_host(values).real
 
 
 def is_function(A: Any) -> bool:

@@ -309,6 +309,11 @@ class Backend(Protocol):
                 valid = valid & (values.min() >= 0) & (values.max() < bound)
         return bool(valid)
 
+    def diagonal(self, matrix: Any) -> Array:
+        """Compute the real diagonal of a square matrix in CSR or CSC form, of one of the four types."""
+        values: Array = matrix.diagonal().real
+        return values
+
     def evaluate(self, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:
         """Write the results of a function of rows to others; see `blockvec.RowFunction`."""
         results = function(self.xp, *rows)

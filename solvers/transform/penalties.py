@@ -31,6 +31,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from blockvec import array_namespace
+from blockvec.interchange import diagonal_of
 from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit, on_host
@@ -283,13 +284,13 @@ def _may_have(A: Any) -> bool:
         return False
     if np.ma.is_masked(A):
         return False  # which is refused when it becomes an operator
-    sizes = abs(A.diagonal())
-    if sizes.dtype.kind not in "iuf" or not sizes.size:
+    if A.dtype.kind not in "iufc" or not A.shape[0]:
         return False
+    sizes = abs(diagonal_of(A))
     largest = float(sizes.max())
     if not FAR * float(sizes.min()) < largest < math.inf:
         return False  # without the median, which takes as long as the rest
-    return FAR * float(array_namespace(sizes).median(sizes)) < largest
+    return FAR * float(np.median(sizes)) < largest
 
 
 def _congruent(matrix: Any, factors: Array) -> Any:

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import as_operator, models
+from blockvec.interchange import diagonal_of
 from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.sparse.arrays import Load
@@ -106,3 +107,16 @@ def read_few(array: Any) -> Any:
     """Copy an array of counts or samples to the host."""
     assert array.size < 5000
     return array.get()
+
+
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_a_diagonal_is_read_where_it_is_and_the_matrix_stays_as_it_was(dtype: str, form: str) -> None:
+    S = sp.csr_array(models.model("laplace2d:n=300")).astype(dtype)
+    S = S + sp.diags_array(np.arange(S.shape[0]) % 7)
+    S.indices[:3] = S.indices[:3][::-1]
+    S.data[:3] = S.data[:3][::-1]
+    A = getattr(pytest.importorskip("cupyx.scipy.sparse"), f"{form}_matrix")(S.astype(dtype))
+    before = A.indices.get()
+    np.testing.assert_array_equal(diagonal_of(A), S.diagonal().real)
+    np.testing.assert_array_equal(A.indices.get(), before)

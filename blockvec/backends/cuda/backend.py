@@ -20,10 +20,21 @@ from ...kernels.sparse.chain_plan import Chain
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
-from . import cublas, cusparse, dense, elementwise, krylov_steps, probes, recurrence, small_matrices, sparse
+from . import (
+    cublas,
+    cusparse,
+    dense,
+    device_csr,
+    elementwise,
+    krylov_steps,
+    probes,
+    recurrence,
+    small_matrices,
+    sparse,
+)
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
-from .device_csr import DeviceChain, DeviceCsr, csr
+from .device_csr import DeviceChain, DeviceCsr
 from .graphs import Graphs
 
 
@@ -167,7 +178,7 @@ class CudaBackend:
 
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
         """Convert to CuPy's CSR form in canonical format; arrays of a CuPy matrix may be shared."""
-        return self._gpu.on_device(csr)(matrix, dtype)
+        return self._gpu.on_device(device_csr.csr)(matrix, dtype)
 
     def factors(self, matrix: Any) -> Factors:
         if is_small(matrix.shape[0], matrix.nnz):
@@ -204,6 +215,7 @@ class CudaBackend:
     contiguous = _on_device(elementwise, "contiguous")
     fill = _on_device(elementwise, "fill")
     are_within = _on_device(elementwise, "are_within")
+    diagonal = _on_device(device_csr, "diagonal")
     evaluate = _on_device(elementwise, "evaluate")
     block_stream = _on_device(probes, "block_stream")
     ceiling_probes = _on_device(probes, "ceiling_probes")

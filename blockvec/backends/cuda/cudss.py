@@ -9,8 +9,10 @@ solves for one column at a time, and needs the factors on the device.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib.util
+import sys
 import threading
 import weakref
 from importlib import metadata
@@ -29,6 +31,7 @@ from ..base import Factors
 from ..host.superlu import HostFactors
 from .device import Gpu
 
+LIBRARY = "libcudss.so.0" if sys.platform == "linux" else "cudss64_0.dll"
 INDEX_32, INDEX_64 = 10, 24  # cudaDataType_t
 SLACK = 1.02  # of the estimate of memory, for allocations in whole pages
 ESTIMATES = 16  # numbers in cuDSS's record of estimated bytes
@@ -68,7 +71,7 @@ def _property(cudss: Any, part: int) -> int:
 
 @functools.cache
 def is_available() -> bool:
-    """Check whether cuDSS can be used, by its package where there is one: nvmath-python is slow to import."""
+    """Check whether cuDSS can be used; nvmath-python, slow to import, only where its package is unknown."""
     if importlib.util.find_spec("nvmath") is None:
         return False
     import cupy
@@ -78,8 +81,9 @@ def is_available() -> bool:
         if metadata.version(f"nvidia-cudss-cu{major}").startswith("0.8."):
             return True
     try:
+        ctypes.CDLL(LIBRARY)
         bindings()
-    except DeviceError:
+    except (OSError, DeviceError):
         return False
     return True
 

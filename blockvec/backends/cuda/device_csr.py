@@ -15,6 +15,7 @@ import scipy.sparse
 from ...kernels.build import build
 from ...kernels.device import DeviceInfo
 from ...kernels.problem import TYPES, SpmmvProblem
+from ...kernels.sparse import pieces
 from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
@@ -171,6 +172,15 @@ def lanes_per_row(matrix: Any, dtype: Any) -> int:
     mean = matrix.nnz / max(matrix.shape[0], 1)
     lanes = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
     return lanes if matrix.longest <= LONG * lanes else 0
+
+
+def diagonal(gpu: Gpu, matrix: Any) -> Array:
+    """Compute the diagonal of a Hermitian matrix of CuPy; its own method compiles for seconds, and sorts it.
+
+    A matrix in CSC form has the same one.
+    """
+    load = functools.partial(_load, gpu.info)
+    return pieces.diagonal(matrix.indptr, matrix.indices, matrix.data, load)
 
 
 def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, Array]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,23 @@ def test_structures_are_found_as_on_the_host(n_rows: int, most: int, ahead: int,
     indices = abs(np.repeat(np.arange(n_rows), lengths) + offsets).astype(index)
     load = emulated(indptr, indices)
     assert structure_of(indptr, indices, load) == structure_of(indptr, indices)
+
+
+@needs_host_compiler
+@pytest.mark.usefixtures("rounds")
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_diagonals_are_those_of_the_host_also_where_entries_repeat(dtype: str, index: str) -> None:
+    rng = np.random.default_rng(5)
+    rows, columns = rng.integers(0, 300, (2, 3000))
+    rows[:500] = columns[:500]
+    S = sp.csr_array(sp.coo_array((rng.integers(-9, 9, 3000).astype(dtype), (rows, columns)), (300, 300)))
+    again = rng.permutation(S.nnz // 300 * 300).reshape(300, -1)  # columns in any order, with copies
+    indptr = np.arange(0, again.size + 1, again.shape[1]).astype(index)
+    indices, data = S.indices[again.ravel()].astype(index), S.data[again.ravel()]
+    expected = sp.csr_array((data, indices, indptr), (300, 300)).diagonal().real
+    found = pieces.diagonal(indptr, indices, data, emulated(indptr, indices, data))
+    np.testing.assert_array_equal(found, expected)
 
 
 @needs_host_compiler
