@@ -49,7 +49,8 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     Parameters
     ----------
     method : str
-        ``"lanczos"``, ``"filter"``, ``"jd"`` or ``"check"``, as of `solvers.eigsh`; any other name stands for
+        ``"lanczos"``, ``"filter"``, ``"jd"``, and ``"begin"`` and ``"check"`` of what is before these, as of
+        `solvers.eigsh`; any other name stands for
         the products of blocks of `b` columns, and of these with a basis of up to `capacity` columns.
     operator : Operator
         Specifies the number of rows, the device and, if it has one, the sparse matrix whose products are
@@ -82,15 +83,20 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     backend = backend_for(operator.device)
     product, matrix = _sparse_product(operator)
     name = np.dtype(operator.dtype if dtype is None else dtype).name
-    blocks = Blocks(_local_rows(operator), name, product, sizes)
+    blocks = Blocks(_local_rows(operator), name, product, sizes, backend)
     kind = backend.name, method, blocks.n, name, product, *sorted(sizes.items())
     if kind in _begun or len(_begun) >= MAX_KINDS:
         yield
         return
     _begun.add(kind)
     jobs: list[Future[None]] = []
+
+    def begin() -> None:
+        if not jobs:
+            jobs.extend(start(requests(method, blocks), backend, matrix))
+
     try:
-        with on_first_miss(lambda: jobs.extend(start(requests(method, blocks), backend, matrix))):
+        with on_first_miss(begin):
             yield
     finally:
         for job in jobs:
@@ -145,10 +151,19 @@ class Blocks:
         Some product with the sparse matrix of the solve.
     sizes : mapping of str to int
         Widths by name; one that is missing is 0, and what has no columns is left out.
+    backend : Backend, optional
+        That of the device, which may have kernels for several operations at once.
     """
 
-    def __init__(self, n: int, dtype: str, product: SpmmvProblem | None, sizes: Mapping[str, int]) -> None:
-        self.n, self.dtype, self.product = n, dtype, product
+    def __init__(
+        self,
+        n: int,
+        dtype: str,
+        product: SpmmvProblem | None,
+        sizes: Mapping[str, int],
+        backend: Backend | None = None,
+    ) -> None:
+        self.n, self.dtype, self.product, self.backend = n, dtype, product, backend
         self.sizes = {name: int(size) for name, size in sizes.items()}
         self.is_single = dtype in ("float32", "complex64")
         self.real = "float32" if self.is_single else "float64"
@@ -189,6 +204,13 @@ class Blocks:
     def subtract(self, M: int, N: int, lda: int = 0, at: int = 0) -> None:
         """Add B -= A C."""
         self.combine(M, N, lda, at, alpha="general", beta="one")
+
+    def steps(self, b: int, columns: int) -> bool:
+        """Add whole steps of a Krylov space, where one kernel takes them; say whether."""
+        kernel = self.backend.krylov_kernel(self.dtype, self.n, columns, b) if self.backend else None
+        if kernel is not None:
+            self.found[kernel] = None
+        return kernel is not None
 
     def rotate(self, M: int, N: int, ld: int = 0) -> None:
         """Add A[:, :N] = A C."""
@@ -289,22 +311,38 @@ def _any(s: Blocks) -> None:
         s.project(M, s.b, s.capacity)
 
 
+def _begin(s: Blocks) -> bool:
+    """List the first step of a Krylov space, what takes longest first; say whether a kernel takes others."""
+    takes_steps = s.steps(s.b, s.capacity)
+    s.orthonormalize(s.b)
+    s.apply(s.b)
+    return takes_steps
+
+
 def _krylov(s: Blocks, filtered: bool) -> None:
-    """List the steps and restarts of a Krylov space of blocks of b columns, and the search for copies."""
-    b, keep, capacity = s.b, s.keep, s.capacity
+    """List the steps and restarts of a Krylov space of blocks of b columns, and the search for copies.
+
+    `last` are the columns that the last restart keeps.
+    """
+    b, keep, capacity, last = s.b, s.keep, s.capacity, s.last
+    takes_steps = _begin(s)
     if filtered:
         s.recur(b)
-    s.apply(b)
+    else:
+        for N in (keep, last):
+            s.rotate(capacity, N, capacity)
+        s.gram(last, capacity)
+        s.rotate(last, last, capacity)
     s.normalize(1, 2, 4, 8)
     s.recur_by_columns()
-    s.orthonormalize(b)
-    for M in (b, 2 * b):
-        s.subtract(M, b, capacity)
-    for M in range(b, capacity, b or 1):
-        s.project(M, b, capacity)
-    wide = range(s.p, capacity + 1, s.p) if filtered and s.p else (capacity,)
-    for M in wide:
-        s.rotate(M, keep, capacity)
+    if not takes_steps:
+        for M in range(b, capacity, b or 1):
+            s.project(M, b, capacity)
+        for M in (b, 2 * b) if filtered else (b, 2 * b, keep - b, keep, keep + b):
+            s.subtract(M, b, capacity)
+    if filtered and s.p:
+        for M in range(s.p, capacity + 1, s.p):
+            s.rotate(M, keep, capacity)
     s.combine(1, 1)
     s.dot(1, 1)
     s.apply(1)
@@ -312,6 +350,7 @@ def _krylov(s: Blocks, filtered: bool) -> None:
     if filtered:
         s.dot(keep, keep, capacity, 0, capacity, s.p)
         s.gram(keep, capacity, s.p)
+        s.orthonormalize(keep)
         s.apply(b, ldx=capacity, ldy=capacity, at_y=keep)
         s.apply(s.k)
         for N in (1, 2):
@@ -319,10 +358,6 @@ def _krylov(s: Blocks, filtered: bool) -> None:
     else:
         s.combine(1, 1, ldb=capacity, at_b=b)
         s.rotate(keep, keep, capacity)
-        for M in (keep - b, keep, keep + b):
-            s.subtract(M, b, capacity)
-        s.gram(s.k + 2 * b, capacity)
-        s.rotate(s.k + 2 * b, s.k + 2 * b, capacity)
 
 
 def _lanczos(s: Blocks) -> None:
@@ -359,7 +394,8 @@ def _jd(s: Blocks) -> None:
     s.subtract(2 * p, 1)
 
 
-METHODS: dict[str, Callable[[Blocks], None]] = {
+METHODS: dict[str, Callable[[Blocks], object]] = {
+    "begin": _begin,
     "check": _check,
     "lanczos": _lanczos,
     "filter": _filter,

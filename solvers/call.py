@@ -6,13 +6,13 @@ import functools
 import math
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, as_operator
+from blockvec import BlockVector, Operator, as_operator, precompiled
 from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.parallel import Communicator
@@ -43,7 +43,7 @@ from .costs import dense_is_faster, fits_dense, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
 from .planning import Plan, plan_of
-from .problem import Problem, asks_for_corrections
+from .problem import IterationOptions, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import progress_bar
@@ -303,6 +303,21 @@ def solved(call: Call, A: Any, M: Any) -> EigenResult:
 
 
 def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
+    with _first_kernels(cast(Problem, call.problem), plan.options):
+        return _solved_by(call, plan)
+
+
+def _first_kernels(problem: Problem, options: IterationOptions | None) -> AbstractContextManager[None]:
+    """Compile what an iteration on a GPU begins with, while the matrix is checked."""
+    if options is None or options.method not in ("lanczos", "filter"):
+        return nullcontext()
+    b = options.block_size
+    return precompiled(
+        "begin", cast(Operator, problem.operator), b=b, capacity=min(options.ncv + b, problem.n)
+    )
+
+
+def _solved_by(call: Call, plan: Plan) -> EigenResult:
     task, scaling = _scaled(call, plan)
     problem, processes, interval = task.problem, call.processes, call.interval
     is_shown = call.options["progress"] and (processes is None or processes.rank == 0)

@@ -226,7 +226,7 @@ def _evaluate(true: Callable[..., None], gpu: Gpu, function: Any, rows: Any, out
 
 @contextlib.contextmanager
 def pretended_gpu(
-    modules: Sequence[str] = ("solvers.iterations.base", "solvers.transform.scaling"),
+    modules: Sequence[str] = ("solvers.call", "solvers.iterations.base", "solvers.transform.scaling"),
 ) -> Iterator[Run]:
     """Pretend a GPU inside the ``with`` block; what `Run.compiled` holds at its end, CuPy would compile."""
     watch = Run()

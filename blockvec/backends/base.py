@@ -255,6 +255,10 @@ class Backend(Protocol):
         """
         return None
 
+    def krylov_kernel(self, dtype: str, rows: int, columns: int, b: int) -> Any:
+        """Describe the kernel of these steps on a basis, as `load_kernel` takes it; None without one."""
+        return None
+
     def recurrence(
         self, matrix: Any, X: Array, Y: Array, alpha: complex, beta: complex, shift: complex, turns: int
     ) -> Callable[[], None] | None:

@@ -192,8 +192,12 @@ _on_first_miss: contextvars.ContextVar[Callable[[], object] | None] = contextvar
 
 @contextlib.contextmanager
 def on_first_miss(action: Callable[[], object]) -> Iterator[None]:
-    """Call `action` once inside the ``with`` block: before the first kernel that has to be compiled."""
-    token = _on_first_miss.set(action)
+    """Call `action` once inside the ``with`` block: before the first kernel that has to be compiled.
+
+    An action of a block around this one is called after it.
+    """
+    around = _on_first_miss.get()
+    token = _on_first_miss.set(action if around is None else lambda: (action(), around()))
     try:
         yield
     finally:

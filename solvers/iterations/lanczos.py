@@ -115,6 +115,7 @@ class ThickRestart(Iteration):
             "capacity": krylov.n_locked + krylov.capacity,
             "start": self.start.shape[1],
             "keep": krylov.padded(self._keep(krylov.capacity - b, b)),
+            "last": krylov.padded(self.problem.k + b),
             "p": width_padding(krylov.buffer),
         }
         return self.options.method, self.operator, krylov.buffer.dtype, sizes

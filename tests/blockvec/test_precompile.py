@@ -53,6 +53,9 @@ class Device:
     def load_kernel(self, kernel: Any) -> None:
         self.prepare(kernel)
 
+    def krylov_kernel(self, dtype: str, *sizes: int) -> Any:
+        return None if dtype == "float32" else ("steps", dtype, *sizes)
+
     def prepare(self, *request: Any) -> None:
         self.threads.add(threading.current_thread().name)
         self.prepared.append(request)
@@ -87,6 +90,19 @@ def test_products_are_those_with_the_matrix_of_the_solve() -> None:
     assert {(p.nnz, p.pattern, p.coded, p.dots) for p in found} == {(5, "planes", True, ())}
     assert {p.width for p in found} == {1, 2}
     assert not [p for p in listed("lanczos", product=None) if isinstance(p, SpmmvProblem)]
+
+
+def test_steps_of_one_kernel_take_the_place_of_projections() -> None:
+    sizes = SIZES["lanczos"]
+    for dtype, backend, takes_steps in (
+        ("float64", None, False),
+        ("float64", Device(), True),
+        ("float32", Device(), False),
+    ):
+        found = requests("lanczos", Blocks(N, dtype, PRODUCT, sizes, backend))  # type: ignore[arg-type]
+        steps = "steps", dtype, N, sizes["capacity"], sizes["b"]
+        assert (found[0] == steps) == takes_steps
+        assert any(isinstance(r, TsmttsmProblem) and 4 * sizes["b"] == r.M for r in found) != takes_steps
 
 
 def test_a_failure_waits_for_the_run() -> None:

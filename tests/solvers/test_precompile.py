@@ -47,7 +47,7 @@ def test_most_kernels_of_a_solve_are_compiled_ahead_and_few_others(
     with pretended_gpu() as watched, np.errstate(all="ignore"):
         how: Any = {"method": method, "which": "SA", "block_size": b, "tol": tol, "verify": verify}
         eigsh(A, k, device="gpu", rng=0, on_unconverged="return", **how)
-    found = watched.solves
+    found = [solve for solve in watched.solves if solve.method != "begin"]
     assert [solve.method for solve in found] == ["check", method]
     for solve in found:
         missed, wasted = missed_and_wasted(solve)

@@ -14,7 +14,16 @@ from ...errors import DeviceError
 from ...kernels.device import DeviceInfo, cuda_device
 from ...kernels.elementwise import Kernel
 from ...kernels.families import families_of, sparse_families_of
-from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from ...kernels.krylov_steps import KrylovStepsKernel
+from ...kernels.problem import (
+    Problem,
+    SpmmvProblem,
+    StreamProblem,
+    SweepProblem,
+    TsmmProblem,
+    TsmttsmProblem,
+    itemsize,
+)
 from ...kernels.selection import measured
 from ...kernels.sparse.chain_plan import Chain
 from ...system.installation import install_command
@@ -207,6 +216,9 @@ class CudaBackend:
         """Prepare several steps a launch, where a kernel takes them."""
         return krylov_steps.krylov_steps(self._gpu, matrix, V, b)
 
+    def krylov_kernel(self, dtype: str, rows: int, columns: int, b: int) -> KrylovStepsKernel | None:
+        return krylov_steps.kernel_for(self._gpu, dtype, rows, columns, b, columns * itemsize(dtype))
+
     lanczos_recurrence = _on_device(recurrence, "lanczos_recurrence")
     recurrence = _on_device(recurrence, "recurrence")
     inverse_factor = _on_device(small_matrices, "inverse_factor")
@@ -220,8 +232,11 @@ class CudaBackend:
     block_stream = _on_device(probes, "block_stream")
     ceiling_probes = _on_device(probes, "ceiling_probes")
 
-    def load_kernel(self, kernel: Kernel) -> None:
-        self._gpu.on_device(self._gpu.load)(kernel)
+    def load_kernel(self, kernel: Kernel | KrylovStepsKernel) -> None:
+        if isinstance(kernel, KrylovStepsKernel):
+            self._gpu.on_device(krylov_steps.load)(self._gpu, kernel)
+        else:
+            self._gpu.on_device(self._gpu.load)(kernel)
 
     def stopwatch(self) -> CudaStopwatch:
         return CudaStopwatch(self._gpu)

@@ -11,6 +11,7 @@ import numpy as np
 from ...kernels.build import build
 from ...kernels.krylov_steps import KrylovStepsKernel
 from ...kernels.limits import ceil_div
+from ...kernels.problem import itemsize
 from ..base import DeviceArray
 from .device import Gpu, type_name
 from .device_csr import lanes_per_row
@@ -24,15 +25,23 @@ ROWS_PER_BLOCK = 128  # at least: partial sums of more blocks take longer than t
 
 def krylov_steps(gpu: Gpu, matrix: Any, V: DeviceArray, b: int) -> KrylovSteps | None:
     """Prepare steps of b columns on a basis in the columns of V; None where there is no kernel for it."""
-    piece = 8 if (V.data.ptr | V.strides[0]) % 16 else 16
-    kernel = KrylovStepsKernel(type_name(V), b, ceil_div(V.shape[1], 32), piece)
-    if V.dtype.char not in "dD" or V.nbytes > MOST_BYTES or kernel.refusal(gpu.info):
-        return None
-    return KrylovSteps(gpu, kernel, matrix, V)
+    kernel = kernel_for(gpu, type_name(V), V.shape[0], V.shape[1], b, V.data.ptr | V.strides[0])
+    return None if kernel is None else KrylovSteps(gpu, kernel, matrix, V)
+
+
+def kernel_for(
+    gpu: Gpu, dtype: str, rows: int, columns: int, b: int, addresses: int
+) -> KrylovStepsKernel | None:
+    """Choose the kernel for a basis whose rows are aligned as `addresses` are."""
+    kernel = KrylovStepsKernel(dtype, b, ceil_div(columns, 32), 8 if addresses % 16 else 16)
+    is_double = dtype in ("float64", "complex128")
+    fits = rows * columns * itemsize(dtype) <= MOST_BYTES
+    return kernel if is_double and fits and not kernel.refusal(gpu.info) else None
 
 
 @functools.lru_cache(maxsize=256)
-def _loaded(gpu: Gpu, kernel: KrylovStepsKernel) -> Any:
+def load(gpu: Gpu, kernel: KrylovStepsKernel) -> Any:
+    """Compile and load a kernel, once."""
     shared = kernel.shared_bytes(gpu.info)
     return build(kernel.source(gpu.info), kernel.name, gpu.info.architecture, shared)
 
@@ -74,7 +83,7 @@ class KrylovSteps:
         import cupy
 
         kernel, V = self._kernel, self._V
-        loaded, work = _loaded(self._gpu, kernel), workspace(self._gpu, self._work_bytes)
+        loaded, work = load(self._gpu, kernel), workspace(self._gpu, self._work_bytes)
         report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
         rows, ld, report_ptr = V.shape[0], V.strides[0] // V.itemsize, report.data.ptr
         at_once = steps if product is None else 1
