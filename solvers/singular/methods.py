@@ -234,7 +234,7 @@ def _settled(task: Task, found: Triplets) -> int:
 
 def largest(task: Task) -> Triplets:
     """Compute the largest values in stages, the first one with A^H A as a matrix if that is small."""
-    explicit = None if task.is_centred else task.pair.explicit_gram(task.A)
+    explicit = task.pair.explicit_gram()
     operator = task.pair.gram()
     found = _in_stages(task, operator, "LA", "lanczos", math.inf, first=explicit)
     is_open = task.limits["verify"] != "never" and not found.verification.is_decided
