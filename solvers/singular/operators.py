@@ -26,7 +26,7 @@ from blockvec.errors import BreakdownError, DeviceError
 from blockvec.system.frozen import frozen
 
 from ..arguments import on_host
-from ..blocks import Array, ceil_div, empty_block, needs_threads, ordinary_exponent, to_host
+from ..blocks import Array, ceil_div, empty_block, needs_threads, ordinary_exponent
 
 IDENTITY_COLUMNS = 64  # columns of the identity per product that forms a matrix
 MOST_GRAM = 3.0  # n^2 per stored element, of A^H A that is formed: a product with it reads no more than A
@@ -287,8 +287,8 @@ def _exponent(op: Operator) -> int:
     for half in (0, np.finfo(dtype).maxexp // 2):  # the product with the first one may overflow
         x = BlockVector.random(op.shape[1], 1, dtype, rng=0, device=op.device).scale(2.0**-half)
         with np.errstate(over="ignore", invalid="ignore"):
-            y = to_host(op.apply(x).array)
-            largest = float(max(np.abs(y.real).max(), np.abs(y.imag).max()))
+            y = op.apply(x).array
+            largest = float(abs(y.real).max()) + float(abs(y.imag).max())
         if math.isfinite(largest):
             exponent = math.frexp(largest)[1] + half if largest else 0
             most = np.finfo(dtype).maxexp - 2

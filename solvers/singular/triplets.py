@@ -26,7 +26,7 @@ from ..arguments import (
     tall_block,
 )
 from ..blocks import columns_of
-from ..problem import IterationState, Verification
+from ..problem import IterationState
 from ..runtime.progress import logger
 from ..settle import settle
 from .methods import Task, Triplets, choose, plan
@@ -34,7 +34,12 @@ from .operators import Pair
 from .result import SvdResult
 
 SYNONYMS = {"arpack": "lanczos", "propack": "lanczos", "lobpcg": "lanczos"}  # SciPy's names of algorithms
-SOLVERS = ("auto", "lanczos", "randomized", "dense", *SYNONYMS)
+CHOICES = {
+    "which": ("LM", "SM"),
+    "solver": ("auto", "lanczos", "randomized", "dense", *SYNONYMS),
+    "verify": ("auto", "always", "never"),
+    "on_unconverged": ("raise", "warn", "return"),
+}
 OPTIONS = ("passes", "oversampling")  # of solver="randomized"
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 FEW_ENTRIES = 100_000_000  # of a matrix of the host in single precision that is copied in double precision
@@ -160,7 +165,8 @@ def svds(
     True
     """
     begin_s = time.perf_counter()
-    _check(plain(which), solver, return_singular_vectors, verify, on_unconverged, callback, options)
+    choices = {"which": plain(which), "verify": verify, "on_unconverged": on_unconverged}
+    _check(return_singular_vectors, callback, options := dict(options or {}), solver, **choices)
     caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
     if caller is not None and is_function(A):
         device = caller.device if device is None else device
@@ -193,11 +199,12 @@ def svds(
             unit=float(np.finfo(given.dtype).eps) / 2,
             rng=generator(0 if rng is None and start is not None else rng),
             start=None if start is None else _start(start, pair),
-            options=dict(options or {}),
+            options=options,
             limits={
-                "block_size": None if block_size is None else integer("block_size", plain(block_size), 1),
-                "ncv": None if ncv is None else integer("ncv", plain(ncv), 1),
-                "maxiter": None if maxiter is None else integer("maxiter", plain(maxiter), 1),
+                **{
+                    name: None if value is None else integer(name, plain(value), 1)
+                    for name, value in (("block_size", block_size), ("ncv", ncv), ("maxiter", maxiter))
+                },
                 "verify": verify,
                 "callback": callback,
                 "time_limit": positive("time_limit", time_limit),
@@ -207,38 +214,32 @@ def svds(
         method = choose(task)
         made = plan(task, method)
         found = method[2](task)
-    found = replace(found, why=found.why or method[1])
-    result = _result(found, task, given, solver, bool(center), made)
+    found.info["why"] = found.info["why"] or method[1]
+    result = _result(found, task, given, {"solver": solver, "plan": made})
     if solver != "randomized":
         settle(result, verify, on_unconverged)  # type: ignore[arg-type]
-    kept = {"True": "u, vh", "False": ""}.get(str(return_singular_vectors), str(return_singular_vectors))
-    result = _as_asked(result, "u" in kept, "vh" in kept, caller)
+    share = (lambda array: array) if caller is None else caller.share
+    u, vh = (
+        share(vectors) if return_singular_vectors in (True, name) else None
+        for name, vectors in (("u", result.u), ("vh", result.vh))
+    )
+    result = replace(result, u=u, s=share(result.s), vh=vh)
     if logger.isEnabledFor(logging.INFO):
         logger.info(result.summary())
     if return_info:
         return result
-    return result.s if not kept else tuple(result)
+    return tuple(result) if return_singular_vectors else result.s
 
 
-def _check(
-    which: Any,
-    solver: Any,
-    vectors: Any,
-    verify: Any,
-    on_unconverged: Any,
-    callback: Any,
-    options: Mapping[str, int] | None,
-) -> None:
+def _check(vectors: Any, callback: Any, options: Mapping[str, int], solver: str, **choices: Any) -> None:
     """Refuse options that are unknown."""
-    check_choice("which", which, ("LM", "SM"))
-    check_choice("solver", solver, SOLVERS)
-    check_choice("verify", verify, ("auto", "always", "never"))
-    check_choice("on_unconverged", on_unconverged, ("raise", "warn", "return"))
+    for name, value in {**choices, "solver": solver}.items():
+        check_choice(name, value, CHOICES[name])
     if vectors not in (True, False, "u", "vh") or (vectors in (0, 1) and not isinstance(vectors, bool)):
         raise OptionError(f"return_singular_vectors: got {vectors!r}; give True, False, 'u' or 'vh'.")
     if callback is not None and not callable(callback):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
-    for name, value in dict(options or {}).items():
+    for name, value in options.items():
         if name not in OPTIONS or solver != "randomized":
             raise OptionError(
                 f"options: got {name!r} with solver {solver!r}; 'randomized' has {' and '.join(OPTIONS)}."
@@ -262,23 +263,17 @@ def _start(start: Any, pair: Pair) -> BlockVector:
     return pair.adjoint.apply(block) if is_long else block
 
 
-def _result(found: Triplets, task: Task, given: Operator, solver: str, center: bool, made: Any) -> SvdResult:
+def _result(found: Triplets, task: Task, given: Operator, told: dict[str, Any]) -> SvdResult:
     """Form the result for the caller's matrix: ascending values, signs, scale and orientation."""
     pair, exponent = task.pair, task.pair.exponent
     order = np.argsort(found.s, kind="stable")
     U, V = (BlockVector(columns_of(block.array, order)) for block in (found.U, found.V))
-    if pair.is_swapped:
-        U, V = V, U
-    U, V = _with_signs(U, V)
-    limits = task.accepted(found.s, found.norm)[order]
-    residuals = found.residuals[order]
-    kind = given.dtype.type(0).real.dtype
+    U, V = _with_signs(V, U) if pair.is_swapped else _with_signs(U, V)
+    limits, residuals = task.accepted(found.s, found.norm)[order], found.residuals[order]
+    if "error" in found.info:
+        found.info["error"] = float(np.ldexp(found.info["error"], exponent))
     info = {
-        "solver": solver,
-        "method": found.method,
-        "why": found.why,
-        "stopped": found.stopped,
-        "verification": found.text,
+        **told,
         "m": given.shape[0],
         "n": given.shape[1],
         "k": task.k,
@@ -287,27 +282,20 @@ def _result(found: Triplets, task: Task, given: Operator, solver: str, center: b
         "norm": float(np.ldexp(found.norm, exponent)),
         "dtype": given.dtype.name,
         "device": given.device,
-        "center": center,
-        "block_size": found.block_size,
-        "ncv": found.ncv,
-        "stages": found.stages,
-        "operator_columns": found.counts.operator_columns,
-        "verification_columns": found.counts.verification_columns,
-        "restarts": found.counts.restarts,
-        "missing": found.missing,
+        "center": task.is_centred,
         "time_s": time.perf_counter() - task.limits["begin_s"],
-        "plan": made,
-        **{name: float(np.ldexp(x, exponent)) if name == "error" else x for name, x in found.further.items()},
+        **found.info,
     }
-    xp = array_namespace(U.array)
     return SvdResult(
         u=U.array.astype(given.dtype, copy=False),
-        s=xp.asarray(np.ldexp(found.s[order], exponent).astype(kind)),
+        s=array_namespace(U.array).asarray(
+            np.ldexp(found.s[order], exponent).astype(given.dtype.type(0).real.dtype)
+        ),
         vh=V.array.T.conj().astype(given.dtype, copy=False),
         residuals=np.ldexp(residuals, exponent),
         limits=np.ldexp(limits, exponent),
         converged=residuals <= limits,
-        verification=Verification.SKIPPED if found.method == "randomized" else found.verification,
+        verification=found.verification,
         info=info,
         history=[state.times(2 * exponent) for state in found.history],
     )
@@ -316,22 +304,8 @@ def _result(found: Triplets, task: Task, given: Operator, solver: str, center: b
 def _with_signs(U: BlockVector, V: BlockVector) -> tuple[BlockVector, BlockVector]:
     """Make the entry of largest magnitude in each column of U positive."""
     xp = array_namespace(U.array)
-    where = abs(U.array).argmax(axis=0)
+    where = xp.ascontiguousarray(abs(U.array).T).argmax(axis=1)  # of columns CuPy takes far longer
     largest = U.array[where, xp.arange(U.n_cols)]
     factors = largest.conj() / xp.maximum(abs(largest), np.finfo(U.dtype).tiny)
     factors = xp.where(factors == 0, 1, factors).astype(U.dtype)
     return U.scale(factors), V.scale(factors)
-
-
-def _as_asked(result: SvdResult, has_u: bool, has_vh: bool, caller: ArrayKind | None) -> SvdResult:
-    """Keep the vectors that are asked for, as arrays of the caller's kind."""
-
-    def share(array: Any) -> Any:
-        return array if caller is None else caller.share(array)
-
-    return replace(
-        result,
-        u=share(result.u) if has_u else None,
-        s=share(result.s),
-        vh=share(result.vh) if has_vh else None,
-    )
