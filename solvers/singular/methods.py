@@ -50,12 +50,12 @@ GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
-# Elements of A from which on blocks take less time than single columns, fewer of them in all: for few triplets,
-# for many, and for so many that the basis, which blocks read less often, exceeds caches.
+# Elements of A from which on blocks take less time than single columns, fewer of them in all: for few
+# triplets, for many, and for so many that the basis, which blocks read less often, exceeds caches.
 BLOCK_ENTRIES, BLOCK_ENTRIES_OF_MANY, BLOCK_ENTRIES_OF_LONG = 1_000_000, 400_000, 100_000
 MANY_PAIRS, LONG_PAIRS = 32, 1 << 20  # triplets that are many; elements of their vectors that exceed caches
-# Columns of blocks, for many triplets or so many elements of A per column, and twice as many as for others; and
-# vectors of a basis, per column of a block, or per triplet.
+# Columns of blocks for many triplets, or so many elements of A per column of A, and half of them otherwise;
+# and vectors of a basis, per column of a block, or per triplet.
 WIDE, WIDE_SHARE, BASIS_PER_COLUMN, BASIS_PER_PAIR = 8, 400, 32, 5
 # On a GPU steps take as long for all columns of a block. One launch takes a step of 8 columns in double
 # precision on a basis of 256 with the new ones; other steps are some launches each.
