@@ -50,13 +50,15 @@ GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
-# Elements of A from which on blocks take less time than single columns, fewer of them in all: for few
-# triplets, for many, and for so many that the basis, which blocks read less often, exceeds caches.
-BLOCK_ENTRIES, BLOCK_ENTRIES_OF_MANY, BLOCK_ENTRIES_OF_LONG = 1_000_000, 400_000, 100_000
-MANY_PAIRS, LONG_PAIRS = 32, 1 << 20  # triplets that are many; elements of their vectors that exceed caches
-# Columns of blocks for many triplets, or so many elements of A per column of A, and half of them otherwise;
-# and vectors of a basis, per column of a block, or per triplet.
-WIDE, WIDE_SHARE, BASIS_PER_COLUMN, BASIS_PER_PAIR = 8, 400, 32, 5
+# Elements of A from which on blocks take less time than single columns, fewer of them in all: if it has so
+# many per column, in any case, for many triplets, and for those of long vectors, whose basis exceeds caches.
+BLOCK_ENTRIES, BLOCK_SHARE, MOST_SINGLE_ENTRIES = 250_000, 80, 2_000_000
+BLOCK_ENTRIES_OF_MANY, BLOCK_ENTRIES_OF_LONG = 400_000, 100_000
+MANY_PAIRS, LONG_PAIRS = 32, 1 << 20  # triplets; elements of their vectors
+# Columns of blocks, and half of them for fewer triplets than two blocks have columns, unless A has very many
+# elements per column, or so few in all that no kernel of narrower blocks is compiled.
+WIDE, WIDE_SHARE, WIDE_ENTRIES = 8, 400, 400_000
+BASIS_PER_COLUMN, BASIS_PER_PAIR = 32, 5  # vectors of a basis per column of a block, or per triplet
 # On a GPU steps take as long for all columns of a block. One launch takes a step of 8 columns in double
 # precision on a basis of 256 with the new ones; other steps are some launches each.
 LAUNCHED, LAUNCHED_BASIS, LAUNCHED_PAIRS = 8, 248, 64
@@ -102,17 +104,20 @@ class Task:
 
     def _sizes(self, operator: Operator) -> tuple[int, int] | None:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
-        n, k, entries, is_many = self.pair.shape[1], self.k, self.pair.entries, self.k >= MANY_PAIRS
-        least = BLOCK_ENTRIES_OF_MANY if is_many or operator.device != "cpu" else BLOCK_ENTRIES
-        least = BLOCK_ENTRIES_OF_LONG if is_many and n * k > LONG_PAIRS else least
+        n, k, entries, is_here = self.pair.shape[1], self.k, self.pair.entries, operator.device == "cpu"
         is_dense = getattr(operator, "matrix", None) is not None
-        if entries < least or self.start is not None or n <= WIDE * BASIS_PER_COLUMN or is_dense:
+        if self.start is not None or n <= WIDE * BASIS_PER_COLUMN or is_dense:
             return None
-        b = WIDE if is_many or entries >= WIDE_SHARE * n else WIDE // 2
-        if operator.device != "cpu":
-            if operator.dtype.char == "d" and k <= LAUNCHED_PAIRS:
-                return LAUNCHED, min(LAUNCHED_BASIS, n)
-            b = 2 * WIDE if is_many else WIDE
+        if k >= MANY_PAIRS or not is_here:
+            least = BLOCK_ENTRIES_OF_LONG if n * k > LONG_PAIRS else BLOCK_ENTRIES_OF_MANY
+        else:
+            least = BLOCK_ENTRIES if entries >= BLOCK_SHARE * n else MOST_SINGLE_ENTRIES
+        if entries < least:
+            return None
+        if operator.dtype.char == "d" and k <= LAUNCHED_PAIRS and not is_here:
+            return LAUNCHED, min(LAUNCHED_BASIS, n)
+        is_wide = k >= 2 * WIDE or entries >= WIDE_SHARE * n or entries < WIDE_ENTRIES or not is_here
+        b = 2 * WIDE if k >= MANY_PAIRS and not is_here else WIDE if is_wide else WIDE // 2
         return b, min(max(b * BASIS_PER_COLUMN, BASIS_PER_PAIR * k), n)
 
     def accepted(self, s: RealArray, norm: float) -> RealArray:
