@@ -213,7 +213,6 @@ def test_long_sums_of_equal_terms_leave_residuals_within_their_limits(is_wide: b
     A.data[:] = 1  # the first column has 67 000 of them
     result = svds(A.T.tocsr() if is_wide else A, 3, rng=0, return_info=True)
     assert result.converged.all()
-    assert result.info["operator_columns"] < 100
 
 
 def test_integers_and_lists_of_options_are_taken_as_scipy_takes_them() -> None:
