@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError
@@ -43,16 +42,14 @@ from ..stages.combine import one_after_other
 from ..stages.drivers import solve
 from .operators import Pair
 
-TIGHTER = (
-    2.0  # ratio of the limits of triplets to those of a stage, which settles values above half of the largest
-)
+TIGHTER = 2.0  # limits of triplets per limit of a stage, which settles values above half of the largest
 GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
 # Elements of A from which on blocks take less time than single columns, fewer of them in all: if it has so
 # many per column, in any case, for many triplets, and for those of long vectors, whose basis exceeds caches.
-BLOCK_ENTRIES, BLOCK_SHARE, MOST_SINGLE_ENTRIES = 250_000, 80, 2_000_000
+BLOCK_ENTRIES, BLOCK_SHARE, MOST_SINGLE_ENTRIES = 250_000, 80, 1_000_000
 BLOCK_ENTRIES_OF_MANY, BLOCK_ENTRIES_OF_LONG = 400_000, 100_000
 MANY_PAIRS, LONG_PAIRS = 32, 1 << 20  # triplets; elements of their vectors
 # Columns of blocks, and half of them for fewer triplets than two blocks have columns, unless A has very many
@@ -108,10 +105,9 @@ class Task:
         is_dense = getattr(operator, "matrix", None) is not None
         if self.start is not None or n <= WIDE * BASIS_PER_COLUMN or is_dense:
             return None
+        least = BLOCK_ENTRIES if entries >= BLOCK_SHARE * n else MOST_SINGLE_ENTRIES
         if k >= MANY_PAIRS or not is_here:
-            least = BLOCK_ENTRIES_OF_LONG if n * k > LONG_PAIRS else BLOCK_ENTRIES_OF_MANY
-        else:
-            least = BLOCK_ENTRIES if entries >= BLOCK_SHARE * n else MOST_SINGLE_ENTRIES
+            least = min(least, BLOCK_ENTRIES_OF_LONG if n * k > LONG_PAIRS else BLOCK_ENTRIES_OF_MANY)
         if entries < least:
             return None
         if operator.dtype.char == "d" and k <= LAUNCHED_PAIRS and not is_here:
@@ -195,23 +191,19 @@ def _has_factors(task: Task) -> bool:
 
 def plan(task: Task, method: Method) -> Plan:
     """Describe what a method will do."""
-    name, why, _ = method
-    m, n = task.pair.shape
-    device = task.pair.forward.device
+    (name, why, _), (m, n), op = method, task.pair.shape, task.pair.forward
+    form, stages = "of A^H A", [Stage("iterate", "lanczos", why)]
     if name == "dense":
-        nbytes = 3 * m * n * task.pair.forward.dtype.itemsize
-        stages: tuple[Stage, ...] = (Stage("dense", "dense", why, nbytes=nbytes),)
+        form, stages = "by A itself", [Stage("dense", name, why, nbytes=3 * m * n * op.dtype.itemsize)]
     elif name == "inverse":
-        stages = (Stage("iterate", "lanczos", why),)
+        form = "as those of (A^H A)^-1"
     else:
-        which = "SA" if task.which == "SM" else "LA"
-        gram = task.problem(task.pair.gram(), which, task.k)
-        first, *others = iteration_stages(gram, choose_options(gram))
-        when = "values are left that squares do not resolve"
-        again = [] if name == "randomized" else [replace(first, when=when, why="they are all that is left")]
-        stages = (first, *others, *again)
-    form = "by A itself" if name == "dense" else "as those of (A^H A)^-1" if name == "inverse" else "of A^H A"
-    return Plan(n, task.k, device, None, form, stages)
+        gram = task.problem(task.pair.gram(), "SA" if task.which == "SM" else "LA", task.k)
+        stages = [*iteration_stages(gram, choose_options(gram))]
+        if name == "lanczos":
+            when = "values are left that squares do not resolve"
+            stages.append(replace(stages[0], when=when, why="they are all that is left"))
+    return Plan(n, task.k, op.device, None, form, tuple(stages))
 
 
 # --- triplets of A ----------------------------------------------------------------------------------------
@@ -252,7 +244,7 @@ def _residuals(pair: Pair, U: BlockVector, s: RealArray, V: BlockVector, AV: Blo
 def _settled(task: Task, found: Triplets) -> int:
     """Count the most wanted triplets whose residuals are within their limits."""
     within = found.residuals <= task.accepted(found.s, found.norm)
-    return len(within) if within.all() else int(np.argmin(within))
+    return int(np.argmin(np.append(within, False)))
 
 
 # --- iterations -------------------------------------------------------------------------------------------
@@ -330,9 +322,9 @@ def smallest(task: Task) -> Triplets:
         u, v = (BlockVector(X.array[:, j : j + 1], copy=True) for X in (found.U, found.V))
         both = BlockVector(xp.concatenate([u.array, v.array])).scale(math.sqrt(0.5))
         if not within[j]:
-            sizes: dict[str, Any] = {"block_size": None, "ncv": None, "maxiter": None, "norm": norm}
-            sizes |= {"target": float(found.s[j]), "method": "jd", "start": both, "locked": locked}
-            part = solve(task.problem(H, "LM", 1, **sizes, verify="never", callback=None))
+            changes: dict[str, Any] = dict.fromkeys(("block_size", "ncv", "maxiter", "callback"))
+            changes |= {"target": float(found.s[j]), "method": "jd", "start": both, "locked": locked}
+            part = solve(task.problem(H, "LM", 1, **changes, norm=norm, verify="never"))
             columns += part.info["operator_columns"]
             both = BlockVector(part.eigenvectors, copy=True)
         locked = cast(BlockVector, both if locked is None else side_by_side(locked, both))
@@ -354,11 +346,11 @@ def _largest_eigenvalue(
     task: Task, operator: Operator, locked: BlockVector | None = None, tol: float = 0.1
 ) -> float:
     """Estimate the largest eigenvalue of an operator of A, in the complement of locked columns."""
-    sizes: dict[str, Any] = {"maxiter": None, "ncv": None, "block_size": None}
-    changes = {"start": None, "verify": "never", "callback": None, "locked": locked, **sizes}
-    problem = task.problem(operator, "LA", 1, **changes)
-    problem = replace(problem, tolerance=replace(problem.tolerance, tol=tol))
-    return max(float(to_host(solve(problem).eigenvalues)[0]), 0.0)
+    names = ("start", "callback", "maxiter", "ncv", "block_size")
+    tolerance = Tolerance(tol, "value", task.unit / TIGHTER)
+    changes: dict[str, Any] = {**dict.fromkeys(names), "locked": locked, "tolerance": tolerance}
+    found = solve(task.problem(operator, "LA", 1, verify="never", **changes))
+    return max(float(to_host(found.eigenvalues)[0]), 0.0)
 
 
 def _in_stages(
@@ -386,7 +378,7 @@ def _in_stages(
         problem = task.problem(operator if parts or first is None else first, which, k - done, **changes)
         part = solve(problem)
         parts.append(part)
-        V = side_by_side(locked, BlockVector(columns_of(part.eigenvectors, _wanted_first(part, which))))
+        V = side_by_side(locked, _vectors(part, which))
         found = triplets_of(task.pair, V, method, part.info["why"], left)
         found.norm = found.norm if norm == math.inf else norm
         before, done = done, _settled(task, found)
@@ -408,9 +400,10 @@ def _is_complete(first: EigenResult) -> bool:
     return first.verification.is_decided and bool((values > RESOLVED * first.limits).all())
 
 
-def _wanted_first(part: EigenResult, which: str) -> NDArray[np.intp]:
+def _vectors(part: EigenResult, which: str) -> BlockVector:
+    """Return the eigenvectors, the most wanted first."""
     order = np.arange(len(part.residuals))
-    return order if which == "SA" else order[::-1]
+    return BlockVector(columns_of(part.eigenvectors, order if which == "SA" else order[::-1]))
 
 
 def _joined(task: Task, found: Triplets, parts: list[EigenResult]) -> Triplets:
@@ -437,8 +430,7 @@ def randomized(task: Task) -> Triplets:
     sizes = {"block_size": width, "ncv": min(width * passes, n), "maxiter": 1}
     gram = task.pair.gram()
     part = solve(task.problem(gram, "LA", k, **sizes, start=None, verify="never", method="lanczos"))
-    V = BlockVector(columns_of(part.eigenvectors, _wanted_first(part, "LA")))
-    found = _joined(task, triplets_of(task.pair, V, "randomized", ""), [part])
+    found = _joined(task, triplets_of(task.pair, _vectors(part, "LA"), "randomized", ""), [part])
     found.info["operator_columns"] += PROBES
     found.info |= {"why": f"{passes} passes with {width} columns", "stopped": "converged"}
     found.info |= _error(task, found)

@@ -40,37 +40,17 @@ THREADED_ENTRIES = 100_000  # entries of A from which on threads share the produ
 
 @frozen
 class Pair:
-    """A, with at least as many rows as columns, and its adjoint; scaled by a power of two, and centred.
+    """A, with at least as many rows as columns, and its adjoint; scaled by a power of two, and centred."""
 
-    Attributes
-    ----------
-    forward, adjoint : Operator
-        A, shape (m, n), and A^H.
-    exponent : int
-        The matrix of the caller, or its adjoint, is 2^exponent A.
-    is_swapped : bool
-        Whether A is the adjoint of the caller's matrix, which has more columns than rows.
-    stored : tuple of scipy.sparse.csr_array or None
-        A and A^H where both are matrices in the memory of the host.
-    """
-
-    forward: Operator
+    forward: Operator  # A, shape (m, n)
     adjoint: Operator
-    exponent: int = 0
-    is_swapped: bool = False
-    stored: tuple[Any, Any] | None = None
+    exponent: int = 0  # the matrix of the caller, or its adjoint, is 2^exponent A
+    is_swapped: bool = False  # whether A is the adjoint of the caller's matrix
+    stored: tuple[Any, Any] | None = None  # A and A^H where the host stores both, in rows
 
     @classmethod
     def of(cls, op: Operator, center: bool) -> Self:
-        """Make the pair of an operator; `center` subtracts the mean of every column.
-
-        Raises
-        ------
-        OptionError
-            For an operator without an adjoint.
-        BreakdownError
-            If A returns NaN or Inf.
-        """
+        """Make the pair of an operator, which has an adjoint; `center` subtracts the mean of every column."""
         exponent = _exponent(op)
         scaled = 2.0**-exponent * op if exponent else op
         both = scaled, scaled.H
@@ -126,11 +106,7 @@ class Pair:
         return self._hermitian(product, m + n, 2 * self.entries)
 
     def explicit_gram(self) -> Operator | None:
-        """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer.
-
-        That is the sum of the squares of the lengths of rows in operations, and products with the result read
-        n^2 numbers.
-        """
+        """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer."""
         n, nnz = self.shape[1], self.entries
         if self.stored is None or n * n > MOST_GRAM * nnz:
             return None
@@ -283,16 +259,14 @@ def _centred(forward: Operator, adjoint: Operator) -> tuple[Operator, Operator]:
 
 def _exponent(op: Operator) -> int:
     """Choose the exponent that scales A: 0 where fourth powers of its norm are in the range of its type."""
-    dtype = op.dtype
-    for half in (0, np.finfo(dtype).maxexp // 2):  # the product with the first one may overflow
+    dtype, most = op.dtype, int(np.finfo(op.dtype).maxexp)
+    for half in (0, most // 2):  # the product with the first one may overflow
         x = BlockVector.random(op.shape[1], 1, dtype, rng=0, device=op.device).scale(2.0**-half)
         with np.errstate(over="ignore", invalid="ignore"):
             y = op.apply(x).array
             largest = float(abs(y.real).max()) + float(abs(y.imag).max())
         if math.isfinite(largest):
             exponent = math.frexp(largest)[1] + half if largest else 0
-            most = np.finfo(dtype).maxexp - 2
-            return (
-                0 if abs(exponent) <= ordinary_exponent(dtype) // 2 else int(np.clip(exponent, -most, most))
-            )
+            is_ordinary = abs(exponent) <= ordinary_exponent(dtype) // 2
+            return 0 if is_ordinary else min(max(exponent, 2 - most), most - 2)
     raise BreakdownError("svds: A returned NaN or Inf for a finite block; check its entries.")
