@@ -59,6 +59,7 @@ BASIS_PER_COLUMN, BASIS_PER_PAIR = 32, 5  # vectors of a basis per column of a b
 # On a GPU steps take as long for all columns of a block. One launch takes a step of 8 columns in double
 # precision on a basis of 256 with the new ones; other steps are some launches each.
 LAUNCHED, LAUNCHED_BASIS, LAUNCHED_PAIRS = 8, 248, 64
+MOST_ROWS = 1 << 20  # of such a basis, which takes 2 GB then
 SHORT_ROWS = 1 << 17  # rows of a GPU up to which plain steps take less time than those of a filter
 DENSE_ENTRIES = 1 << 20  # elements of A that is formed for dense LAPACK because that takes less time
 DENSE_BYTES = 1 << 30  # bytes of A that is formed for its smallest values
@@ -103,7 +104,7 @@ class Task:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
         n, k, entries, is_here = self.pair.shape[1], self.k, self.pair.entries, operator.device == "cpu"
         is_dense = getattr(operator, "matrix", None) is not None
-        if self.start is not None or n <= WIDE * BASIS_PER_COLUMN or is_dense:
+        if self.start is not None or not WIDE * BASIS_PER_COLUMN < n <= MOST_ROWS or is_dense:
             return None
         least = BLOCK_ENTRIES if entries >= BLOCK_SHARE * n else MOST_SINGLE_ENTRIES
         if k >= MANY_PAIRS or not is_here:
