@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from .problem import IterationState
     from .replacement import replace, replace_eigsh
     from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-    from .singular.result import SvdResult
-    from .singular.triplets import svds
+    from .singular.triplets import SvdResult, svds
     from .sizes import memory_needed
 else:
     __getattr__, __dir__ = on_first_use(
@@ -71,8 +70,7 @@ else:
             "replacement": "replace replace_eigsh",
             "result": "ConvergenceWarning EigenResult Interrupted NoConvergence",
             "planning": "Plan plan",
-            "singular.result": "SvdResult",
-            "singular.triplets": "svds",
+            "singular.triplets": "SvdResult svds",
             "sizes": "memory_needed",
         },
     )

@@ -177,6 +177,9 @@ class PretendedBackend(cuda.CudaBackend):
         prepared.host = HOST.prepare_sparse(matrix)
         return prepared
 
+    def transposed_csr(self, matrix: Any) -> None:
+        """Leave it to the host."""
+
     def fill_random(self, out: Any, key: int, offset: int) -> None:
         """Fill with the numbers of the host, which are the same."""
         super().fill_random(out, key, offset)

@@ -224,6 +224,10 @@ class Backend(Protocol):
     def prepare_sparse(self, matrix: Any) -> PreparedMatrix:
         """Convert a `CsrMatrix`, or a `Chain`, to the form that the SpMMV candidates of this device take."""
 
+    def transposed_csr(self, matrix: Any) -> Any:
+        """Transpose a matrix of `prepare_sparse` in the memory of its device; None where the host has to."""
+        return None
+
     def scaled_csr(self, matrix: Any, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
-from ..backends import Array, Backend
+from ..backends import Array, Backend, array_namespace
 from ..backends.base import CsrMatrix
 from ..blocks.blockvector import BlockVector
 from ..errors import DeviceError, DTypeError
@@ -188,14 +188,20 @@ class SparseOperator(Operator):
         return SparseOperator(matrix, self.backend)
 
     def _transposed(self, conjugates: bool) -> Operator:
-        matrix = self.to_host()
-        columns = matrix.T.tocsr()
+        matrix, columns = self.prepared, self.backend.transposed_csr(self.prepared)
+        if columns is None:
+            matrix = self.to_host()
+            columns = matrix.T.tocsr()
         if conjugates and columns.dtype.kind == "c":
             columns.data = columns.data.conj()
-        pairs = ((getattr(columns, name), getattr(matrix, name)) for name in ("indptr", "indices", "data"))
-        if conjugates and all(np.array_equal(*pair) for pair in pairs):
-            self.is_hermitian = True
-            return self
+        if conjugates and self.shape[0] == self.shape[1]:
+            xp = array_namespace(columns.data)
+            pairs = (
+                (getattr(columns, name), getattr(matrix, name)) for name in ("indptr", "indices", "data")
+            )
+            if all(bool(xp.array_equal(*pair)) for pair in pairs):
+                self.is_hermitian = True
+                return self
         return SparseOperator(columns, self.backend)
 
     def to_host(self) -> Any:

@@ -16,13 +16,13 @@ Musco, NIPS 28 (2015) 1396 (block Krylov spaces of few passes).
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError
@@ -31,7 +31,6 @@ from ..arguments import is_explicit
 from ..blocks import RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..costs import DENSE_SHARE, FEW_ROWS, dense_rows
 from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
-from ..iterations.run import Counts
 from ..orthogonalization import orthogonalize
 from ..placement import can_factorise, shift_invert_s
 from ..planning import Plan, Stage, iteration_stages
@@ -39,20 +38,29 @@ from ..problem import STOPPED, IterationState, Problem, Verification
 from ..result import EigenResult
 from ..runtime.memory import require_memory
 from ..sizes import choose_options
+from ..stages.combine import one_after_other
 from ..stages.drivers import solve
 from .operators import Pair
 
-TIGHTER = (
-    2.0  # ratio of the limits of triplets to those of a stage, which settles values above half of the largest
-)
+TIGHTER = 2.0  # limits of triplets per limit of a stage, which settles values above half of the largest
 GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
-# Elements of A, of which wide blocks take a third of the time of single columns, fewer columns in all.
-WIDE_ENTRIES = 400_000
-WIDE, WIDE_PAIRS = 8, 32  # columns of these blocks, and triplets from which on; half of it for fewer
-WIDE_BASIS, BASIS_PER_PAIR = 128, 5  # vectors of a basis of such blocks, at least, and per triplet
+# Elements of A from which on blocks take less time than single columns, fewer of them in all: if it has so
+# many per column, in any case, for many triplets, and for those of long vectors, whose basis exceeds caches.
+BLOCK_ENTRIES, BLOCK_SHARE, MOST_SINGLE_ENTRIES = 250_000, 80, 1_000_000
+BLOCK_ENTRIES_OF_MANY, BLOCK_ENTRIES_OF_LONG = 400_000, 100_000
+MANY_PAIRS, LONG_PAIRS = 32, 1 << 20  # triplets; elements of their vectors
+# Columns of blocks, and half of them for fewer triplets than two blocks have columns, unless A has very many
+# elements per column, or so few in all that no kernel of narrower blocks is compiled.
+WIDE, WIDE_SHARE, WIDE_ENTRIES = 8, 400, 400_000
+BASIS_PER_COLUMN, BASIS_PER_PAIR = 32, 5  # vectors of a basis per column of a block, or per triplet
+# On a GPU steps take as long for all columns of a block. One launch takes a step of 8 columns in double
+# precision on a basis of 256 with the new ones; other steps are some launches each.
+LAUNCHED, LAUNCHED_BASIS, LAUNCHED_PAIRS = 8, 248, 64
+MOST_ROWS = 1 << 20  # of such a basis, which takes 2 GB then
+SHORT_ROWS = 1 << 17  # rows of a GPU up to which plain steps take less time than those of a filter
 DENSE_ENTRIES = 1 << 20  # elements of A that is formed for dense LAPACK because that takes less time
 DENSE_BYTES = 1 << 30  # bytes of A that is formed for its smallest values
 SVD_S = 2e-9  # s per cubed row, of dense LAPACK for all triplets of a square matrix (one core, 1000 rows)
@@ -79,30 +87,35 @@ class Task:
 
     def problem(self, operator: Operator, which: str, k: int, **changes: Any) -> Problem:
         """Make the eigenproblem of an operator of A."""
-        limits = {**self.limits}
-        if limits["block_size"] is None and limits["ncv"] is None:
-            limits["block_size"], limits["ncv"] = self._sizes(operator)
         fields: dict[str, Any] = {
-            "operator": operator,
-            "k": k,
-            "which": which,
             "tolerance": Tolerance(self.tol, "value", self.unit / TIGHTER),
             "rng": self.rng,
             "start": self.start,
             "method": "auto" if self.method == "auto" else "lanczos",
-            **limits,
+            **self.limits,
         }
-        return Problem(**{**fields, **changes})
+        if fields["block_size"] is fields["ncv"] is None and (sizes := self._sizes(operator)) is not None:
+            fields["block_size"], fields["ncv"] = sizes
+            if operator.device != "cpu" and operator.shape[0] <= SHORT_ROWS:
+                fields |= {"method": "lanczos", "method_why": "products with A take longer than all else"}
+        return Problem(**{**fields, "operator": operator, "k": k, "which": which, **changes})
 
-    def _sizes(self, operator: Operator) -> tuple[int | None, int | None]:
+    def _sizes(self, operator: Operator) -> tuple[int, int] | None:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
-        n = self.pair.shape[1]
-        if self.pair.entries < WIDE_ENTRIES or self.start is not None or n <= WIDE_BASIS:
-            return None, None
-        if getattr(operator, "matrix", None) is not None:
-            return None, None
-        b = WIDE if self.k >= WIDE_PAIRS else WIDE // 2
-        return b, min(max(WIDE_BASIS, BASIS_PER_PAIR * self.k), n)
+        n, k, entries, is_here = self.pair.shape[1], self.k, self.pair.entries, operator.device == "cpu"
+        is_dense = getattr(operator, "matrix", None) is not None
+        if self.start is not None or not WIDE * BASIS_PER_COLUMN < n <= MOST_ROWS or is_dense:
+            return None
+        least = BLOCK_ENTRIES if entries >= BLOCK_SHARE * n else MOST_SINGLE_ENTRIES
+        if k >= MANY_PAIRS or not is_here:
+            least = min(least, BLOCK_ENTRIES_OF_LONG if n * k > LONG_PAIRS else BLOCK_ENTRIES_OF_MANY)
+        if entries < least:
+            return None
+        if operator.dtype.char == "d" and k <= LAUNCHED_PAIRS and not is_here:
+            return LAUNCHED, min(LAUNCHED_BASIS, n)
+        is_wide = k >= 2 * WIDE or entries >= WIDE_SHARE * n or entries < WIDE_ENTRIES or not is_here
+        b = 2 * WIDE if k >= MANY_PAIRS and not is_here else WIDE if is_wide else WIDE // 2
+        return b, min(max(b * BASIS_PER_COLUMN, BASIS_PER_PAIR * k), n)
 
     def accepted(self, s: RealArray, norm: float) -> RealArray:
         """Compute the residual limits of singular values."""
@@ -111,85 +124,87 @@ class Task:
 
 @dataclass
 class Triplets:
-    """Singular triplets of a `Pair`, the most wanted first, with true residuals and what they have cost."""
+    """Singular triplets of a `Pair`, the most wanted first, with true residuals.
+
+    `info` has those entries of `SvdResult.info` that tell how they were computed.
+    """
 
     U: BlockVector
     s: RealArray
     V: BlockVector
     residuals: RealArray  # the larger one of both
-    method: str
-    why: str
     norm: float
-    counts: Counts = field(default_factory=Counts)
+    info: dict[str, Any]
     verification: Verification = Verification.NOT_NEEDED
-    text: str = "not needed: dense LAPACK finds everything"
-    stopped: str = "converged"
-    missing: int = 0
-    stages: int = 1
-    block_size: int | None = None
-    ncv: int | None = None
-    history: list[IterationState] = field(default_factory=list)
-    further: dict[str, Any] = field(default_factory=dict)  # entries of `info`
+    history: Sequence[IterationState] = ()
+
+    def verified(self, verification: Verification, text: str, missing: int = 0) -> None:
+        """Note what became of the search for missing copies."""
+        self.verification = verification
+        self.info |= {"verification": text, "missing": missing}
 
 
+DIRECT: dict[str, Any] = {
+    "stopped": "converged",
+    "verification": "not needed: dense LAPACK finds everything",
+    "block_size": None,
+    "ncv": None,
+    "stages": 1,
+    "verification_columns": 0,
+    "restarts": 0,
+    "missing": 0,
+}
 Method = tuple[str, str, Callable[[Task], Triplets]]
 
 
 def choose(task: Task) -> Method:
     """Choose the method: its name, the reason, and the function that runs it."""
-    (m, n), k = task.pair.shape, task.k
-    device = task.pair.forward.device
-    nbytes = m * n * task.pair.forward.dtype.itemsize
+    (m, n), k, op = task.pair.shape, task.k, task.pair.forward
+    fits = m * n * op.dtype.itemsize <= DENSE_BYTES and n <= FEW_ROWS
     if task.method == "dense":
         return "dense", "asked for", dense
     if task.method == "randomized":
         return "randomized", "asked for", randomized
-    if _has_factors(task):
-        return "inverse", "A is square, and its factors take seconds", inverse
-    if task.which == "SM" and n <= FEW_ROWS and nbytes <= DENSE_BYTES:
-        return "dense", f"min(m, n) = {n} is at most {FEW_ROWS}, and nothing is squared", dense
     if task.which == "SM":
+        if _has_factors(task):
+            return "inverse", "A is square, and its factors take seconds", inverse
+        if fits:
+            return "dense", f"min(m, n) = {n} is at most {FEW_ROWS}, and nothing is squared", dense
         return "lanczos", "A has too many columns for dense LAPACK, and no factors", smallest
-    is_small = m * n <= DENSE_ENTRIES and n <= dense_rows("end", device, k)
+    is_small = m * n <= DENSE_ENTRIES and n <= dense_rows("end", op.device, k)
     if is_small and task.method == "auto" and task.start is None:
         return "dense", f"A has {m} x {n} elements", dense
-    if k * DENSE_SHARE > n and nbytes <= DENSE_BYTES and n <= FEW_ROWS:
+    if k * DENSE_SHARE > n and fits:
         return "dense", f"k = {k} is more than 1/{DENSE_SHARE} of min(m, n) = {n}", dense
     return "lanczos", "the largest values are at an end of the spectrum of A^H A", largest
 
 
 def _has_factors(task: Task) -> bool:
     """Check whether A is a square, sparse matrix whose factors take less time than dense LAPACK."""
-    (m, n), op, device = task.pair.shape, task.pair.forward, task.pair.forward.device
+    (m, n), op = task.pair.shape, task.pair.forward
     is_sparse = is_explicit(task.A) and hasattr(task.A, "nnz") and not task.is_centred
-    if m != n or task.which != "SM" or not is_sparse or n <= dense_rows("factors", device, task.k):
+    if m != n or not is_sparse or n <= dense_rows("factors", op.device, task.k):
         return False
     K = task.pair.augmented(task.A, 1.0)
-    place = as_operator(K) if device == "cpu" else op
-    if not can_factorise(place, K, None):
-        return False
-    return n > FEW_ROWS or shift_invert_s(K, place) < SVD_S * n**3
+    place = as_operator(K) if op.device == "cpu" else op
+    return can_factorise(place, K, None) and (n > FEW_ROWS or shift_invert_s(K, place) < SVD_S * n**3)
 
 
 def plan(task: Task, method: Method) -> Plan:
     """Describe what a method will do."""
-    name, why, _ = method
-    m, n = task.pair.shape
-    device = task.pair.forward.device
+    (name, why, _), (m, n), op = method, task.pair.shape, task.pair.forward
+    form, stages = "of A^H A", [Stage("iterate", "lanczos", why)]
     if name == "dense":
-        nbytes = 3 * m * n * task.pair.forward.dtype.itemsize
-        stages: tuple[Stage, ...] = (Stage("dense", "dense", why, nbytes=nbytes),)
+        form, stages = "by A itself", [Stage("dense", name, why, nbytes=3 * m * n * op.dtype.itemsize)]
     elif name == "inverse":
-        stages = (Stage("iterate", "lanczos", why),)
+        form = "as those of (A^H A)^-1"
     else:
-        which = "SA" if task.which == "SM" else "LA"
-        gram = task.problem(task.pair.gram(), which, task.k)
-        first, *others = iteration_stages(gram, choose_options(gram))
-        when = "values are left that squares do not resolve"
-        again = [] if name == "randomized" else [replace(first, when=when, why="they are all that is left")]
-        stages = (first, *others, *again)
-    form = "by A itself" if name == "dense" else "as those of (A^H A)^-1" if name == "inverse" else "of A^H A"
-    return Plan(n, task.k, device, None, form, stages)
+        gram = task.problem(task.pair.gram(), "SA" if task.which == "SM" else "LA", task.k)
+        stages = [*iteration_stages(gram, choose_options(gram))]
+        if name == "lanczos":
+            when = "values are left that squares do not resolve"
+            stages.append(replace(stages[0], when=when, why="they are all that is left"))
+    return Plan(n, task.k, op.device, None, form, tuple(stages))
 
 
 # --- triplets of A ----------------------------------------------------------------------------------------
@@ -214,19 +229,23 @@ def triplets_of(
     if not np.isfinite(R).all():
         raise BreakdownError("svds: A returned NaN or Inf for a finite block; check its entries.")
     X, s, Yh = np.linalg.svd(R)
-    order = np.arange(len(s)) if left is None else np.arange(len(s))[::-1]
+    order = np.arange(len(s))[:: 1 if left is None else -1]
     X, s, Y = X[:, order], s[order].astype(np.float64), Yh.conj().T[:, order]
-    U, V = Q.combine(small_matrix(X, Q)), V.combine(small_matrix(Y, V))
-    first = W.combine(small_matrix(Y, W)).axpy(column_factors(-s, U), U)
-    second = pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
-    norms = [to_host(R.norms()).astype(np.float64) for R in (first, second)]
-    return Triplets(U, s, V, np.maximum(*norms), method, why, float(s.max(initial=0.0)))
+    U, V, W = (B.combine(small_matrix(C, B)) for B, C in ((Q, X), (V, Y), (W, Y)))
+    info = DIRECT | {"method": method, "why": why, "operator_columns": len(s)}
+    return Triplets(U, s, V, _residuals(pair, U, s, V, W), float(s.max(initial=0.0)), info)
+
+
+def _residuals(pair: Pair, U: BlockVector, s: RealArray, V: BlockVector, AV: BlockVector) -> RealArray:
+    """Compute the larger one of ||A v - s u|| and ||A^H u - s v|| of every triplet, in place of A V."""
+    both = AV.axpy(column_factors(-s, U), U), pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
+    return np.maximum(*(to_host(R.norms()).astype(np.float64) for R in both))
 
 
 def _settled(task: Task, found: Triplets) -> int:
     """Count the most wanted triplets whose residuals are within their limits."""
     within = found.residuals <= task.accepted(found.s, found.norm)
-    return len(within) if within.all() else int(np.argmin(within))
+    return int(np.argmin(np.append(within, False)))
 
 
 # --- iterations -------------------------------------------------------------------------------------------
@@ -234,13 +253,12 @@ def _settled(task: Task, found: Triplets) -> int:
 
 def largest(task: Task) -> Triplets:
     """Compute the largest values in stages, the first one with A^H A as a matrix if that is small."""
-    explicit = None if task.is_centred else task.pair.explicit_gram(task.A)
     operator = task.pair.gram()
-    found = _in_stages(task, operator, "LA", "lanczos", math.inf, first=explicit)
+    found = _in_stages(task, operator, "LA", "lanczos", math.inf, first=task.pair.explicit_gram())
     is_open = task.limits["verify"] != "never" and not found.verification.is_decided
     last, limit = found.s[-1], task.accepted(found.s, found.norm)[-1]
-    if is_open and found.stopped == "converged" and last <= SAME_VALUE * limit:  # too small for a search
-        _search(task, operator, found, (last + limit) ** 2)
+    if is_open and found.info["stopped"] == "converged" and last <= SAME_VALUE * limit:
+        _search(task, operator, found, (last + limit) ** 2)  # too small for one among the values of A^H A
     return found
 
 
@@ -253,40 +271,39 @@ def inverse(task: Task) -> Triplets:
     norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
     K = task.pair.augmented(task.A, norm)
     operator, left = task.pair.inverse_gram(K)
-    maxiter = INVERSE_RESTARTS if task.limits["maxiter"] is None else task.limits["maxiter"]
-    quick = replace(task, limits={**task.limits, "verify": "never", "maxiter": maxiter})
+    maxiter = task.limits["maxiter"]
+    limits = {"verify": "never", "maxiter": INVERSE_RESTARTS if maxiter is None else maxiter}
+    quick = replace(task, limits={**task.limits, **limits})
     found = _in_stages(quick, operator, "LA", "inverse", norm, left)
     if _settled(task, found) < task.k:
-        is_given = task.limits["maxiter"] is not None or found.stopped != "maxiter"
-        found.stopped = found.stopped if is_given else "stagnated"
+        if maxiter is None and found.info["stopped"] == "maxiter":
+            found.info["stopped"] = "stagnated"
         return found
-    found.stopped = "converged"
+    found.info["stopped"] = "converged"
     if task.limits["verify"] == "never":
         return found
     last = float(found.s[-1] - SAME_VALUE * task.accepted(found.s, norm)[-1])
     if last <= 0:
-        found.verification, found.text = Verification.NOT_NEEDED, "not needed: all are zero to rounding"
+        found.verified(Verification.NOT_NEEDED, "not needed: all are zero to rounding")
     elif (count := task.pair.count_below(K, last)) is None:
         _search(task, operator, found, (1 + SEARCH_TOLERANCE) / last**2)
     else:
         expected = int((found.s < last).sum())
-        found.missing = max(count - expected, 0)
-        found.verification = Verification.UNDECIDED if found.missing else Verification.PROVED
-        found.text = f"{count} values below {last:.6g} by inertia, {expected} computed"
+        missing, text = max(count - expected, 0), f"{count} values below {last:.6g} by inertia"
+        verification = Verification.UNDECIDED if missing else Verification.PROVED
+        found.verified(verification, f"{text}, {expected} computed", missing)
     return found
 
 
 def _search(task: Task, operator: Operator, found: Triplets, most: float) -> None:
     """Look for an eigenvalue of an operator above a number in the complement of the right vectors."""
     if found.V.n_cols == task.pair.shape[1]:
-        found.verification, found.text = Verification.NOT_NEEDED, "not needed: these are all values"
-        return
-    theta = _largest_eigenvalue(task, operator, found.V, SEARCH_TOLERANCE)
-    found.missing = int(theta > most)
-    found.verification = Verification.UNDECIDED if found.missing else Verification.SEARCHED
-    found.text = (
-        "found 1 more" if found.missing else "passed: the next value is less wanted than the last one"
-    )
+        found.verified(Verification.NOT_NEEDED, "not needed: these are all values")
+    elif _largest_eigenvalue(task, operator, found.V, SEARCH_TOLERANCE) > most:
+        found.verified(Verification.UNDECIDED, "found 1 more", 1)
+    else:
+        text = "passed: the next value is less wanted than the last one"
+        found.verified(Verification.SEARCHED, text)
 
 
 def smallest(task: Task) -> Triplets:
@@ -298,7 +315,7 @@ def smallest(task: Task) -> Triplets:
     norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
     found = _in_stages(task, task.pair.gram(), "SA", "lanczos", norm)
     within = found.residuals <= task.accepted(found.s, norm)
-    if within.all() or found.stopped in STOPPED or found.stopped == "maxiter":
+    if within.all() or found.info["stopped"] in (*STOPPED, "maxiter"):
         return found
     (m, _), H, columns = task.pair.shape, task.pair.augmented_operator(), 0
     xp, locked = array_namespace(found.V.array), None
@@ -306,23 +323,23 @@ def smallest(task: Task) -> Triplets:
         u, v = (BlockVector(X.array[:, j : j + 1], copy=True) for X in (found.U, found.V))
         both = BlockVector(xp.concatenate([u.array, v.array])).scale(math.sqrt(0.5))
         if not within[j]:
-            sizes: dict[str, Any] = {"block_size": None, "ncv": None, "maxiter": None, "norm": norm}
-            sizes |= {"target": float(found.s[j]), "method": "jd", "start": both, "locked": locked}
-            part = solve(task.problem(H, "LM", 1, **sizes, verify="never", callback=None))
+            changes: dict[str, Any] = dict.fromkeys(("block_size", "ncv", "maxiter", "callback"))
+            changes |= {"target": float(found.s[j]), "method": "jd", "start": both, "locked": locked}
+            part = solve(task.problem(H, "LM", 1, **changes, norm=norm, verify="never"))
             columns += part.info["operator_columns"]
             both = BlockVector(part.eigenvectors, copy=True)
         locked = cast(BlockVector, both if locked is None else side_by_side(locked, both))
     assert locked is not None
     left, right = locked[:m].copy(), locked[m:].copy()
     orthogonalize(right, rng=0)
-    better = triplets_of(task.pair, right, "jd", found.why, lambda V: left)
-    found.counts.operator_columns += columns
-    kept = ("counts", "verification", "text", "missing", "block_size", "ncv", "history", "norm")
-    better = replace(better, **{name: getattr(found, name) for name in kept}, stages=found.stages + 1)
-    better.stopped = "converged" if _settled(task, better) == task.k else "stagnated"
+    better = triplets_of(task.pair, right, "jd", found.info["why"], lambda V: left)
+    better.info = found.info | {"method": "jd", "stages": found.info["stages"] + 1}
+    better.info["operator_columns"] += columns
+    better.norm, better.verification, better.history = found.norm, found.verification, found.history
+    better.info["stopped"] = "converged" if _settled(task, better) == task.k else "stagnated"
     if found.s.min() ** 2 <= RESOLVED * FLOOR * task.unit * norm**2:
-        better.verification = Verification.UNDECIDED
-        better.text = "undecided: A^H A does not tell the smallest values from zero"
+        text = "undecided: A^H A does not tell the smallest values from zero"
+        better.verified(Verification.UNDECIDED, text, found.info["missing"])
     return better
 
 
@@ -330,11 +347,11 @@ def _largest_eigenvalue(
     task: Task, operator: Operator, locked: BlockVector | None = None, tol: float = 0.1
 ) -> float:
     """Estimate the largest eigenvalue of an operator of A, in the complement of locked columns."""
-    sizes: dict[str, Any] = {"maxiter": None, "ncv": None, "block_size": None}
-    changes = {"start": None, "verify": "never", "callback": None, "locked": locked, **sizes}
-    problem = task.problem(operator, "LA", 1, **changes)
-    problem = replace(problem, tolerance=replace(problem.tolerance, tol=tol))
-    return max(float(to_host(solve(problem).eigenvalues)[0]), 0.0)
+    names = ("start", "callback", "maxiter", "ncv", "block_size")
+    tolerance = Tolerance(tol, "value", task.unit / TIGHTER)
+    changes: dict[str, Any] = {**dict.fromkeys(names), "locked": locked, "tolerance": tolerance}
+    found = solve(task.problem(operator, "LA", 1, verify="never", **changes))
+    return max(float(to_host(found.eigenvalues)[0]), 0.0)
 
 
 def _in_stages(
@@ -362,7 +379,7 @@ def _in_stages(
         problem = task.problem(operator if parts or first is None else first, which, k - done, **changes)
         part = solve(problem)
         parts.append(part)
-        V = side_by_side(locked, BlockVector(columns_of(part.eigenvectors, _wanted_first(part, which))))
+        V = side_by_side(locked, _vectors(part, which))
         found = triplets_of(task.pair, V, method, part.info["why"], left)
         found.norm = found.norm if norm == math.inf else norm
         before, done = done, _settled(task, found)
@@ -384,67 +401,41 @@ def _is_complete(first: EigenResult) -> bool:
     return first.verification.is_decided and bool((values > RESOLVED * first.limits).all())
 
 
-def _wanted_first(part: EigenResult, which: str) -> NDArray[np.intp]:
+def _vectors(part: EigenResult, which: str) -> BlockVector:
+    """Return the eigenvectors, the most wanted first."""
     order = np.arange(len(part.residuals))
-    return order if which == "SA" else order[::-1]
+    return BlockVector(columns_of(part.eigenvectors, order if which == "SA" else order[::-1]))
 
 
 def _joined(task: Task, found: Triplets, parts: list[EigenResult]) -> Triplets:
     """Add up what stages have cost, and what became of their verification."""
-    columns, counts, history = 0, Counts(), []
-    for part in parts:
-        history += [
-            replace(state, operator_columns=state.operator_columns + columns) for state in part.history
-        ]
-        columns += part.info["operator_columns"]
-        counts.restarts += part.info["restarts"]
-        counts.reductions += part.info["reductions"]
-        counts.block_applications += part.info["block_applications"]
-        counts.verification_columns += part.info["verification_columns"]
-    counts.operator_columns = columns + task.k
     first, last = parts[0], parts[-1]
+    joined = functools.reduce(one_after_other, parts)
     checked = first if _is_complete(first) else last  # a search is one in the complement of all stages before
-    is_left = _settled(task, found) < task.k and last.info["stopped"] == "converged"
-    return replace(
-        found,
-        why=first.info["why"],
-        counts=counts,
-        verification=checked.verification,
-        text=checked.info["verification"],
-        stopped="stagnated" if is_left else last.info["stopped"],
-        missing=last.info["missing"],
-        stages=len(parts),
-        block_size=first.info["block_size"],
-        ncv=first.info["ncv"],
-        history=history,
-    )
+    costs: dict[str, Any] = {**joined.info}
+    found.info |= {name: first.info[name] for name in ("why", "block_size", "ncv")}
+    found.info |= {name: costs[name] for name in ("stopped", "missing", "restarts", "verification_columns")}
+    found.info["operator_columns"] = joined.info["operator_columns"] + task.k
+    found.info |= {"verification": checked.info["verification"], "stages": len(parts)}
+    found.verification, found.history = checked.verification, joined.history
+    if _settled(task, found) < task.k and last.info["stopped"] == "converged":
+        found.info["stopped"] = "stagnated"
+    return found
 
 
 def randomized(task: Task) -> Triplets:
     """Approximate the largest triplets by a block Krylov space of a few passes, and bound the error."""
-    pair, k = task.pair, task.k
-    n = pair.shape[1]
+    n, k = task.pair.shape[1], task.k
     width = min(k + task.options.get("oversampling", OVERSAMPLING), n)
     passes = task.options.get("passes", PASSES)
-    ncv = min(width * passes, n)
-    problem = task.problem(
-        pair.gram(),
-        "LA",
-        k,
-        start=None,
-        block_size=width,
-        ncv=ncv,
-        maxiter=1,
-        verify="never",
-        method="lanczos",
-    )
-    part = solve(problem)
-    V = BlockVector(columns_of(part.eigenvectors, _wanted_first(part, "LA")))
-    found = triplets_of(pair, V, "randomized", f"{passes} passes with {width} columns")
-    found = _joined(task, found, [part])
-    found.counts.operator_columns += PROBES
-    found.stopped, found.further = "converged", _error(task, found)
-    found.text = "skipped: an approximation"
+    sizes = {"block_size": width, "ncv": min(width * passes, n), "maxiter": 1}
+    gram = task.pair.gram()
+    part = solve(task.problem(gram, "LA", k, **sizes, start=None, verify="never", method="lanczos"))
+    found = _joined(task, triplets_of(task.pair, _vectors(part, "LA"), "randomized", ""), [part])
+    found.info["operator_columns"] += PROBES
+    found.info |= {"why": f"{passes} passes with {width} columns", "stopped": "converged"}
+    found.info |= _error(task, found)
+    found.verified(Verification.SKIPPED, "skipped: an approximation")
     return found
 
 
@@ -456,11 +447,8 @@ def _error(task: Task, found: Triplets) -> dict[str, float]:
     rest = task.pair.forward.apply(probes)
     projected = V.dot(probes)
     U.combine(column_factors(found.s, U)[:, None] * projected, out=rest, alpha=-1, beta=1)
-    largest_norm = float(to_host(rest.norms()).max())
-    return {
-        "error": 10 * math.sqrt(2 / math.pi) * largest_norm,
-        "error_probability": 10.0**-PROBES,
-    }
+    error = 10 * math.sqrt(2 / math.pi) * float(to_host(rest.norms()).max())
+    return {"error": error, "error_probability": 10.0**-PROBES}
 
 
 def dense(task: Task) -> Triplets:
@@ -478,9 +466,7 @@ def dense(task: Task) -> Triplets:
     order = np.argsort(values if task.which == "SM" else -values, kind="stable")[:k]
     columns = xp.asarray(order)
     U, V = (BlockVector(xp.ascontiguousarray(X[:, columns])) for X in (left, right.conj().T))
-    s = values[order]
-    first = pair.forward.apply(V).axpy(column_factors(-s, U), U)
-    second = pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
-    residuals = np.maximum(*(to_host(R.norms()).astype(np.float64) for R in (first, second)))
-    counts = Counts(operator_columns=k + (0 if hasattr(pair.forward, "matrix") else n))
-    return Triplets(U, s, V, residuals, "dense", "", float(values.max(initial=0.0)), counts)
+    residuals = _residuals(pair, U, values[order], V, pair.forward.apply(V))
+    formed = 0 if hasattr(pair.forward, "matrix") else n
+    info = DIRECT | {"method": "dense", "why": "", "operator_columns": k + formed}
+    return Triplets(U, values[order], V, residuals, float(values.max(initial=0.0)), info)

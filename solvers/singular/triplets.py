@@ -1,18 +1,20 @@
-"""`svds`: singular triplets of matrices and operators, with SciPy's signature and meaning."""
+"""`svds`: singular triplets of matrices and operators, with SciPy's signature and meaning; its result."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import OptionError, ShapeError
-from blockvec.interchange import ArrayKind, is_function
+from blockvec.interchange import ArrayKind, is_function, native
+from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
 from ..arguments import (
@@ -25,19 +27,122 @@ from ..arguments import (
     real,
     tall_block,
 )
-from ..blocks import columns_of
-from ..problem import IterationState, Verification
+from ..blocks import columns_of, to_host
+from ..problem import IterationState, Verification, excess
+from ..result import counted, history_axes
 from ..runtime.progress import logger
 from ..settle import settle
 from .methods import Task, Triplets, choose, plan
 from .operators import Pair
-from .result import SvdResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SYNONYMS = {"arpack": "lanczos", "propack": "lanczos", "lobpcg": "lanczos"}  # SciPy's names of algorithms
-SOLVERS = ("auto", "lanczos", "randomized", "dense", *SYNONYMS)
+CHOICES = {
+    "which": ("LM", "SM"),
+    "solver": ("auto", "lanczos", "randomized", "dense", *SYNONYMS),
+    "verify": ("auto", "always", "never"),
+    "on_unconverged": ("raise", "warn", "return"),
+}
 OPTIONS = ("passes", "oversampling")  # of solver="randomized"
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 FEW_ENTRIES = 100_000_000  # of a matrix of the host in single precision that is copied in double precision
+
+
+@frozen
+class SvdResult:
+    """Singular triplets, their accuracy, and how they were computed; unpacks to ``u, s, vh``.
+
+    Attributes
+    ----------
+    u : array, shape (m, k), or None
+        Orthonormal left singular vectors. The entry of largest magnitude of every column is positive, as by
+        scikit-learn's ``svd_flip``.
+    s : array, shape (k,)
+        Singular values, ascending.
+    vh : array, shape (k, n), or None
+        Right singular vectors in its rows, conjugated.
+    residuals : numpy.ndarray, shape (k,)
+        The larger one of the true residual norms ||A v - s u||_2 and ||A^H u - s v||_2.
+    limits : numpy.ndarray, shape (k,)
+        Residual norms at which a triplet counts as converged: tol s, but at least 100 u (||A|| + s).
+    converged : numpy.ndarray of bool, shape (k,)
+    verification : Verification
+        Whether copies of multiple values may be missing; ``verification.is_decided`` is False if so.
+    info : dict
+        Method and costs: ``solver`` as given, ``method`` and ``why``, ``plan``, ``stopped``,
+        ``verification``, ``m``, ``n``, ``k``, ``which``, ``tol``, ``norm``, ``dtype``, ``device``,
+        ``center``, ``block_size``, ``ncv``, ``stages``, ``operator_columns`` (those of A, each with one of
+        A^H), ``verification_columns``, ``restarts``, ``time_s``; of ``solver="randomized"`` also ``error``, a
+        bound of ||A - u s vh||_2 that holds but with the probability ``error_probability``.
+    history : sequence of IterationState
+        One entry per restart, with the squares of singular values, and residuals of A^H A.
+    """
+
+    u: Any
+    s: Any
+    vh: Any
+    residuals: NDArray[np.float64]
+    limits: NDArray[np.float64]
+    converged: NDArray[np.bool_]
+    verification: Verification
+    info: dict[str, Any]
+    history: Sequence[IterationState]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.u, self.s, self.vh))
+
+    @property
+    def eigenvalues(self) -> Any:
+        """The singular values, under the name that `NoConvergence` has for values."""
+        return self.s
+
+    @property
+    def eigenvectors(self) -> Any:
+        """The right singular vectors in columns, under the name that `NoConvergence` has for vectors."""
+        return None if self.vh is None else self.vh.T.conj()
+
+    def __str__(self) -> str:
+        """Format a table of values and residuals."""
+        values = to_host(native(self.s))
+        lines = [f"{'':>4} {'singular value':>22}  {'residual':>9}"]
+        for i, value in enumerate(values.tolist()):
+            flag = "" if self.converged[i] else "  not converged"
+            lines.append(f"{i + 1:4d} {value:22.14g}  {self.residuals[i]:9.1e}{flag}")
+        return "\n".join([*lines, self.summary()])
+
+    def summary(self) -> str:
+        """Describe the outcome in a few sentences: convergence, copies of multiple values, and costs."""
+        info, count = self.info, int(self.converged.sum())
+        of = f"All {count}" if count == info["k"] else f"{count} of {info['k']}"
+        copies = "complete" if self.verification.is_decided else "not verified"
+        columns = counted(info["operator_columns"], "operator column")
+        return (
+            f"{of} converged ({info['method']}: {info['why']}). Multiplicities {copies} "
+            f"({info['verification']}). {columns}, {counted(info['restarts'], 'restart')}, "
+            f"{info['time_s']:.3g} s."
+        )
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the largest residual of A^H A relative to its limit over the operator columns.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Default: those of a new figure.
+
+        Raises
+        ------
+        OptionError
+            If there is no history, as after dense LAPACK.
+        """
+        ax = history_axes(self, ax)
+        columns = [state.operator_columns for state in self.history]
+        worst = [float(excess(state.residuals, state.limits).max()) for state in self.history]
+        ax.semilogy(columns, np.maximum(worst, 1e-4), ".-")
+        ax.set_ylabel("largest residual estimate / limit")
+        return ax
 
 
 def svds(
@@ -160,7 +265,8 @@ def svds(
     True
     """
     begin_s = time.perf_counter()
-    _check(plain(which), solver, return_singular_vectors, verify, on_unconverged, callback, options)
+    choices = {"which": plain(which), "verify": verify, "on_unconverged": on_unconverged}
+    _check(return_singular_vectors, callback, options := dict(options or {}), solver, **choices)
     caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
     if caller is not None and is_function(A):
         device = caller.device if device is None else device
@@ -174,9 +280,9 @@ def svds(
         )
     if not min(op.shape):
         raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; there are no singular values to compute.")
-    given, single = op, op.dtype if op.dtype.char in DOUBLE and op.device == "cpu" else None
-    if single is not None and _entries(A) <= FEW_ENTRIES:
-        A = A.astype(DOUBLE[single.char])
+    given, wide = op, DOUBLE.get(op.dtype.char) if op.device == "cpu" and hasattr(A, "astype") else None
+    if wide is not None and getattr(A, "nnz", A.size) <= FEW_ENTRIES:
+        A = A.astype(wide)
         op = as_operator(A)
     k = integer("k", plain(k), 1, min(op.shape))
     rng = random_state if rng is None else rng
@@ -193,11 +299,12 @@ def svds(
             unit=float(np.finfo(given.dtype).eps) / 2,
             rng=generator(0 if rng is None and start is not None else rng),
             start=None if start is None else _start(start, pair),
-            options=dict(options or {}),
+            options=options,
             limits={
-                "block_size": None if block_size is None else integer("block_size", plain(block_size), 1),
-                "ncv": None if ncv is None else integer("ncv", plain(ncv), 1),
-                "maxiter": None if maxiter is None else integer("maxiter", plain(maxiter), 1),
+                **{
+                    name: None if value is None else integer(name, plain(value), 1)
+                    for name, value in (("block_size", block_size), ("ncv", ncv), ("maxiter", maxiter))
+                },
                 "verify": verify,
                 "callback": callback,
                 "time_limit": positive("time_limit", time_limit),
@@ -207,48 +314,37 @@ def svds(
         method = choose(task)
         made = plan(task, method)
         found = method[2](task)
-    found = replace(found, why=found.why or method[1])
-    result = _result(found, task, given, solver, bool(center), made)
+    found.info["why"] = found.info["why"] or method[1]
+    result = _result(found, task, given, {"solver": solver, "plan": made})
     if solver != "randomized":
         settle(result, verify, on_unconverged)  # type: ignore[arg-type]
-    kept = {"True": "u, vh", "False": ""}.get(str(return_singular_vectors), str(return_singular_vectors))
-    result = _as_asked(result, "u" in kept, "vh" in kept, caller)
+    share = (lambda array: array) if caller is None else caller.share
+    u, vh = (
+        share(vectors) if return_singular_vectors in (True, name) else None
+        for name, vectors in (("u", result.u), ("vh", result.vh))
+    )
+    result = replace(result, u=u, s=share(result.s), vh=vh)
     if logger.isEnabledFor(logging.INFO):
         logger.info(result.summary())
     if return_info:
         return result
-    return result.s if not kept else tuple(result)
+    return tuple(result) if return_singular_vectors else result.s
 
 
-def _check(
-    which: Any,
-    solver: Any,
-    vectors: Any,
-    verify: Any,
-    on_unconverged: Any,
-    callback: Any,
-    options: Mapping[str, int] | None,
-) -> None:
+def _check(vectors: Any, callback: Any, options: Mapping[str, int], solver: str, **choices: Any) -> None:
     """Refuse options that are unknown."""
-    check_choice("which", which, ("LM", "SM"))
-    check_choice("solver", solver, SOLVERS)
-    check_choice("verify", verify, ("auto", "always", "never"))
-    check_choice("on_unconverged", on_unconverged, ("raise", "warn", "return"))
+    for name, value in {**choices, "solver": solver}.items():
+        check_choice(name, value, CHOICES[name])
     if vectors not in (True, False, "u", "vh") or (vectors in (0, 1) and not isinstance(vectors, bool)):
         raise OptionError(f"return_singular_vectors: got {vectors!r}; give True, False, 'u' or 'vh'.")
     if callback is not None and not callable(callback):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
-    for name, value in dict(options or {}).items():
+    for name, value in options.items():
         if name not in OPTIONS or solver != "randomized":
             raise OptionError(
                 f"options: got {name!r} with solver {solver!r}; 'randomized' has {' and '.join(OPTIONS)}."
             )
         integer(name, value, 2 if name == "passes" else 0)
-
-
-def _entries(A: Any) -> float:
-    """Count the stored entries of a matrix; operators and functions have too many to be copied."""
-    return float(getattr(A, "nnz", getattr(A, "size", np.inf))) if hasattr(A, "astype") else np.inf
 
 
 def _start(start: Any, pair: Pair) -> BlockVector:
@@ -262,23 +358,17 @@ def _start(start: Any, pair: Pair) -> BlockVector:
     return pair.adjoint.apply(block) if is_long else block
 
 
-def _result(found: Triplets, task: Task, given: Operator, solver: str, center: bool, made: Any) -> SvdResult:
+def _result(found: Triplets, task: Task, given: Operator, told: dict[str, Any]) -> SvdResult:
     """Form the result for the caller's matrix: ascending values, signs, scale and orientation."""
     pair, exponent = task.pair, task.pair.exponent
     order = np.argsort(found.s, kind="stable")
     U, V = (BlockVector(columns_of(block.array, order)) for block in (found.U, found.V))
-    if pair.is_swapped:
-        U, V = V, U
-    U, V = _with_signs(U, V)
-    limits = task.accepted(found.s, found.norm)[order]
-    residuals = found.residuals[order]
-    kind = given.dtype.type(0).real.dtype
+    U, V = _with_signs(V, U) if pair.is_swapped else _with_signs(U, V)
+    limits, residuals = task.accepted(found.s, found.norm)[order], found.residuals[order]
+    if "error" in found.info:
+        found.info["error"] = float(np.ldexp(found.info["error"], exponent))
     info = {
-        "solver": solver,
-        "method": found.method,
-        "why": found.why,
-        "stopped": found.stopped,
-        "verification": found.text,
+        **told,
         "m": given.shape[0],
         "n": given.shape[1],
         "k": task.k,
@@ -287,27 +377,20 @@ def _result(found: Triplets, task: Task, given: Operator, solver: str, center: b
         "norm": float(np.ldexp(found.norm, exponent)),
         "dtype": given.dtype.name,
         "device": given.device,
-        "center": center,
-        "block_size": found.block_size,
-        "ncv": found.ncv,
-        "stages": found.stages,
-        "operator_columns": found.counts.operator_columns,
-        "verification_columns": found.counts.verification_columns,
-        "restarts": found.counts.restarts,
-        "missing": found.missing,
+        "center": task.is_centred,
         "time_s": time.perf_counter() - task.limits["begin_s"],
-        "plan": made,
-        **{name: float(np.ldexp(x, exponent)) if name == "error" else x for name, x in found.further.items()},
+        **found.info,
     }
-    xp = array_namespace(U.array)
     return SvdResult(
         u=U.array.astype(given.dtype, copy=False),
-        s=xp.asarray(np.ldexp(found.s[order], exponent).astype(kind)),
+        s=array_namespace(U.array).asarray(
+            np.ldexp(found.s[order], exponent).astype(given.dtype.type(0).real.dtype)
+        ),
         vh=V.array.T.conj().astype(given.dtype, copy=False),
         residuals=np.ldexp(residuals, exponent),
         limits=np.ldexp(limits, exponent),
         converged=residuals <= limits,
-        verification=Verification.SKIPPED if found.method == "randomized" else found.verification,
+        verification=found.verification,
         info=info,
         history=[state.times(2 * exponent) for state in found.history],
     )
@@ -316,22 +399,8 @@ def _result(found: Triplets, task: Task, given: Operator, solver: str, center: b
 def _with_signs(U: BlockVector, V: BlockVector) -> tuple[BlockVector, BlockVector]:
     """Make the entry of largest magnitude in each column of U positive."""
     xp = array_namespace(U.array)
-    where = abs(U.array).argmax(axis=0)
+    where = xp.ascontiguousarray(abs(U.array).T).argmax(axis=1)  # of columns CuPy takes far longer
     largest = U.array[where, xp.arange(U.n_cols)]
     factors = largest.conj() / xp.maximum(abs(largest), np.finfo(U.dtype).tiny)
     factors = xp.where(factors == 0, 1, factors).astype(U.dtype)
     return U.scale(factors), V.scale(factors)
-
-
-def _as_asked(result: SvdResult, has_u: bool, has_vh: bool, caller: ArrayKind | None) -> SvdResult:
-    """Keep the vectors that are asked for, as arrays of the caller's kind."""
-
-    def share(array: Any) -> Any:
-        return array if caller is None else caller.share(array)
-
-    return replace(
-        result,
-        u=share(result.u) if has_u else None,
-        s=share(result.s),
-        vh=share(result.vh) if has_vh else None,
-    )

@@ -185,6 +185,10 @@ class CudaBackend:
     def scaled_csr(self, matrix: DeviceCsr, factor: float, dtype: np.dtype[Any]) -> Any:
         return self._gpu.on_device(matrix.scaled)(self._gpu, factor, dtype)
 
+    def transposed_csr(self, matrix: Any) -> Any:
+        is_stored = isinstance(matrix, DeviceCsr) and matrix.index_bytes == 4  # CuPy transposes no others
+        return self._gpu.on_device(matrix.transposed)() if is_stored else None
+
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
         """Convert to CuPy's CSR form in canonical format; arrays of a CuPy matrix may be shared."""
         return self._gpu.on_device(device_csr.csr)(matrix, dtype)

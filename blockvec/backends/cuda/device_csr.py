@@ -120,6 +120,13 @@ class DeviceCsr:
         arrays = self.data.get(), self.indices.get(), self.indptr.get()
         return scipy.sparse.csr_array(arrays, shape=self.shape)
 
+    def transposed(self) -> Any:
+        """Make the transpose in CuPy's CSR form, for indices of 32 bits."""
+        from cupyx.scipy import sparse
+
+        arrays = self.data, self.indices, self.indptr
+        return sparse.csr_matrix(arrays, shape=self.shape).T.tocsr()
+
     def scaled(self, gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> CsrArrays:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
         import cupy
