@@ -112,10 +112,13 @@ def _randomized_svd(
     *,
     n_oversamples: int = 10,
     n_iter: Any = "auto",
+    power_iteration_normalizer: str = "auto",
     random_state: Any = None,
-    **_: Any,  # how that algorithm computes: `svds` orthonormalises, transposes and fixes signs on its own
+    **_: Any,  # how that algorithm computes: `svds` transposes and fixes signs on its own
 ) -> Any:
     """Call `svds` with as many products as scikit-learn's function takes; values are descending."""
+    if power_iteration_normalizer != "auto" or getattr(M, "format", "csr") in ("lil", "dok"):
+        raise OptionError("randomized_svd: scikit-learn's function normalizes so, or warns of that format.")
     k = min(n_components, *M.shape)
     steps = POWER_STEPS[10 * n_components >= min(M.shape)] if n_iter == "auto" else n_iter
     rng = getattr(random_state, "randint", None)
@@ -124,7 +127,7 @@ def _randomized_svd(
         k,
         solver="randomized",
         rng=random_state if rng is None else int(rng(1 << 31)),
-        options={"passes": steps + 1, "oversampling": n_oversamples},
+        options={"passes": max(steps + 1, 2), "oversampling": n_oversamples},
     )
     return u[:, ::-1], s[::-1], vh[::-1]
 

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blockvec import start_copy
+
 from ..arguments import blas_threads
 from ..blocks import (
     Array,
@@ -35,7 +37,7 @@ from ..blocks import (
 )
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky
-from .sweeps import turn, update
+from .sweeps import turn, update, update_halves
 from .systems import AGAIN, INDEFINITE, PROGRESS, Preconditioner, Reason, finite
 
 DEFLATED = 0.5  # share of systems left, relative to directions or columns, from which on others are dropped
@@ -85,6 +87,7 @@ class BlockCG:
         self.operator, self.B, self.X, self.limits = operator, B, X, limits
         self.preconditioner, self.maxiter, self.shift = preconditioner, maxiter, shift
         self.callback = callback
+        self.rest: Callable[[], object] | None = None  # of an update of X
         self.others = [Shifted(sigma, X.copy(), limits) for sigma in others]
         self.unit = float(np.finfo(B.dtype).eps) / 2
         self.steps = self.applications = self.columns = self.preconditioned = 0
@@ -142,7 +145,7 @@ class BlockCG:
         Q, F = self._without(found, Q)
         X, active = pick(self.X, places), np.ones(len(places), bool)
         P = Q.copy() if self.preconditioner is None else self._precondition(Q)
-        both, P, Q = self._beside(P, Q)
+        row, P, Q = self._beside(P, Q)
         AP, size = P.like(), 1.0
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
         for other in self.others:
@@ -151,7 +154,9 @@ class BlockCG:
             rank = len(F)
             self.steps += 1
             self.iterations[places[active]] += 1
-            G = hermitian(self._apply(P, AP, gram="xy").gram["xy"])[:rank, :rank]
+            products = start_copy(self._apply(P, AP, gram="xy").gram["xy"])
+            self._add_rest()
+            G = hermitian(products())[:rank, :rank]
             inverse = self._inverse(G, P, AP)
             if D is None or inverse is None:
                 self._scatter(X, places)
@@ -160,7 +165,12 @@ class BlockCG:
                 other.step(Q, G)
             alpha = inverse @ D
             C = alpha @ (F * active)
-            H = update(P, AP, X, Q, padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1]))
+            small = padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1])
+            if row is None:
+                H = update(P, AP, X, Q, *small)
+            else:
+                products, self.rest = update_halves(P, AP, X, Q, *small)
+                H = products()
             Q, rho, H, root = self._conditioned(Q, hermitian(H)[:rank, :rank], size)
             F, size = rho @ F, float(np.sqrt(np.diagonal(H).real.max(initial=0)))
             norms = np.linalg.norm(root @ F, axis=0)
@@ -184,12 +194,11 @@ class BlockCG:
             if self.preconditioner is None:
                 beta = np.linalg.solve(D, rho.conj().T @ H @ U)
                 D = U.conj().T @ H @ U
-                if both is not None and P.shape == Q.shape:
-                    width = P.shape[1]
-                    C = np.vstack([within(beta, width, width), np.eye(width)])
-                    both.combine(small_matrix(C, both), out=P)
+                if row is not None and P.shape == Q.shape:
+                    P = self._turned_beside(row, beta)
                 else:
-                    both, P, Q = self._beside(turned(P, beta, Q), Q)
+                    self._add_rest()
+                    row, P, Q = self._beside(turned(P, beta, Q), Q)
             else:
                 Z = self._precondition(Q)
                 P = turned(P, -inverse @ to_host(AP.dot(Z))[:rank, : len(F)], Z)
@@ -202,14 +211,35 @@ class BlockCG:
         """Copy P and Q to columns of one block, where a kernel of a GPU sets P = Q + P beta in one pass."""
         if P.device == "cpu" or self.preconditioner is not None:
             return None, P, Q
-        both = side_by_side(P, Q)
-        return both, both[:, : P.shape[1]], both[:, P.shape[1] :]
+        row, width = side_by_side(P, Q, P), P.shape[1]
+        self.is_last = False
+        return row, row[:, :width], row[:, width : 2 * width]
+
+    def _turned_beside(self, row: Block, beta: Array) -> Block:
+        """Set the last columns of the row [P Q P'] from the others, or the first; these are the new P.
+
+        The old P is kept, since half of X is updated from it during the next product.
+        """
+        width = row.shape[1] // 3
+        both = [within(beta, width, width), np.eye(width)]
+        C = np.vstack(both[::-1] if self.is_last else both)
+        first, last = row[:, :width], row[:, 2 * width :]
+        source, new = (row[:, width:], first) if self.is_last else (row[:, : 2 * width], last)
+        self.is_last = not self.is_last
+        return source.combine(small_matrix(C, row), out=new)
+
+    def _add_rest(self) -> None:
+        """Queue what is left of an update of X."""
+        if self.rest is not None:
+            self.rest()
+            self.rest = None
 
     def _others_are_left(self) -> bool:
         return any(other.active.any() for other in self.others)
 
     def _scatter(self, X: Block, places: NDArray[np.intp]) -> None:
         """Copy the solutions of some systems to their places."""
+        self._add_rest()
         if len(places) == self.X.shape[1]:
             self.X[:, :] = X
             return

@@ -5,9 +5,11 @@ Elsewhere they are `combine` and `update_gram` of blocks, which are kernels of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from blockvec import run_in_threads, single_threaded_blas
+from blockvec import BlockVector, run_in_threads, single_threaded_blas, start_copy
 
 from ..blocks import Array, Block, summed
 
@@ -18,8 +20,9 @@ RANGE_BYTES = 1 << 20  # per block and range: long against a call of NumPy
 def update(P: Block, AP: Block, X: Block, Q: Block, C: Array, alpha: Array) -> Array:
     """Set X = X + P C and Q = Q - AP alpha; return Q^H Q."""
     if not _is_fused(P, AP, X, Q):
-        P.combine(C, out=X, beta=1)
-        return Q.update_gram(AP, alpha)
+        products, rest = update_halves(P, AP, X, Q, C, alpha)
+        rest()
+        return products()
     p, ap, x, q = P.array, AP.array, X.array, Q.array
     parts: list[Array] = [np.empty(0)] * _ranges(q)
 
@@ -36,6 +39,22 @@ def update(P: Block, AP: Block, X: Block, Q: Block, C: Array, alpha: Array) -> A
     with single_threaded_blas, np.errstate(over="ignore", invalid="ignore"):
         run_in_threads(work, len(parts))
     return summed(Q.layout, sum(parts[1:], start=parts[0]))
+
+
+def update_halves(
+    P: Block, AP: Block, X: Block, Q: Block, C: Array, alpha: Array
+) -> tuple[Callable[[], Array], Callable[[], object]]:
+    """Queue the same, but with half of X; return functions that wait for Q^H Q, and that queue the rest.
+
+    The device adds while the host works on small matrices.
+    """
+    products, half = start_copy(Q.update_gram(AP, alpha)), len(X.array) // 2
+
+    def add(rows: slice) -> None:
+        BlockVector(P.array[rows]).combine(C, out=BlockVector(X.array[rows]), beta=1)
+
+    add(slice(half))
+    return products, lambda: add(slice(half, None))
 
 
 def turn(P: Block, Z: Block, beta: Array) -> Block:
