@@ -39,7 +39,7 @@ DEVIATIONS = {
         (f"test_randomized_svd_low_rank_all_dtypes[int{bits}]" for bits in (32, 64)),
         "compares vectors of the matrix zero, which are arbitrary",
     ),
-    "test_singular_values_expected[42-randomized]": "asks for vectors v of a wide matrix, before convergence, "
+    "test_singular_values_expected[42-randomized]": "asks for vectors v of a wide matrix, unconverged, "
     "whose A v are orthogonal to 1e-14; of ours the A^H u are",
 }
 
