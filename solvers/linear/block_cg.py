@@ -23,16 +23,7 @@ from numpy.typing import NDArray
 
 from blockvec import start_copy
 
-from ..blocks import (
-    Array,
-    Block,
-    RealArray,
-    padded_width,
-    pick,
-    side_by_side,
-    small_matrix,
-    to_host,
-)
+from ..blocks import Array, Block, RealArray, padded_width, pick, side_by_side, small_matrix, to_host
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky
 from .calls import Systems, Task

@@ -324,7 +324,7 @@ def gmres(
     """
     if callback is not None and callback_type is None:
         warnings.warn(
-            "gmres was called without specifying `callback_type`: it is 'legacy' as in SciPy; give 'pr_norm'.",
+            "gmres was called without specifying `callback_type`: 'legacy' is taken as in SciPy; give one.",
             DeprecationWarning,
             stacklevel=3,
         )
