@@ -122,7 +122,8 @@ def lobpcg(
     layout = X.layout if is_block else None
     run = _Lobpcg(A, B, M, BlockVector(start, copy=True, layout=layout), Y, largest, verbosityLevel)
     if verbosityLevel:
-        print(f"lobpcg: {run.n} rows, {run.k} vectors, {run.fixed} constraints")
+        name = "standard" if B is None else "generalized"
+        print(f"Solving {name} eigenvalue problem: {run.n} rows, {run.k} vectors, {run.fixed} constraints")
     if run.n - run.fixed < DENSE * run.k:
         warnings.warn(
             f"The problem size {run.n} minus the constraints size {run.fixed} is too small relative to the "

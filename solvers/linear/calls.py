@@ -140,7 +140,10 @@ class Systems:
         """Apply A - shift I to a vector of the host."""
         given, operator = self.vectors[0], self.operator
         self.counts[:2] += 1
-        if getattr(operator, "matrix", None) is not None:
+        if operator.dtype == x.dtype and hasattr(operator, "nnz"):
+            y = np.empty_like(x)
+            operator.apply_columns(x[:, None], y[:, None])
+        elif getattr(operator, "matrix", None) is not None:
             y = operator.matrix @ x
         else:
             y = given.matvec(x) if hasattr(given, "matvec") else operator.apply(BlockVector(x)).array
@@ -281,13 +284,9 @@ BREAKDOWNS = {
 
 
 def _array(value: Any) -> Any:
-    return (
-        value.array
-        if isinstance(value, BlockVector)
-        else np.asarray(value)
-        if isinstance(value, list)
-        else value
-    )
+    if isinstance(value, BlockVector):
+        return value.array
+    return np.asarray(value) if isinstance(value, list) else value
 
 
 def _moved(block: BlockVector, operator: Any) -> BlockVector:

@@ -217,12 +217,9 @@ def minres(
     if check:
         systems.operator.check_hermitian()
         if systems.preconditioner is not None:
-            given = {
-                "shape": systems.operator.shape,
-                "dtype": systems.B.dtype,
-                "device": systems.operator.device,
-            }
-            K = as_operator(systems.preconditioned, **given, layout=systems.operator.layout)
+            A, dtype = systems.operator, systems.B.dtype
+            where: Any = {"device": A.device, "layout": A.layout}
+            K = as_operator(systems.preconditioned, shape=A.shape, dtype=dtype, **where)
             K.check_hermitian(name="M")
     if systems.by_vectors(has_callback=callback is not None):
         noted = None if callback is None else lambda x: callback(x.copy())
@@ -232,11 +229,8 @@ def minres(
     solved = corrected(systems, run, steps, sigma)
     if show:
         print(f"minres: n = {systems.n}, shift = {shift}, rtol = {rtol:.2e}, at most {steps} iterations")
-        for j in range(systems.b):
-            print(
-                f"minres: {solved.iterations[j]} iterations, residual {solved.residuals[j]:.4e}: "
-                f"{solved.reasons[j]}"
-            )
+        for count, residual, reason in zip(solved.iterations, solved.residuals, solved.reasons, strict=True):
+            print(f"minres: {count} iterations, residual {residual:.4e}: {reason}")
     return systems.finished(solved, steps, return_info=return_info)
 
 
@@ -245,9 +239,8 @@ def _blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> R
 
     def run(task: Task) -> tuple[NDArray[np.intp], Sequence[Reason]]:
         if solve is block_minres:
-            options["final"] = (
-                None if task.is_trial else DOUBTFUL * (float(np.finfo(task.R.dtype).eps) / 2) ** 0.5
-            )
+            unit = float(np.finfo(task.R.dtype).eps) / 2
+            options["final"] = None if task.is_trial else DOUBTFUL * unit**0.5
         solved = solve(
             systems.operator,
             task.R,
@@ -413,14 +406,7 @@ def solve(
     >>> solved.method, solved.converged
     ('factors', True)
     """
-    options: dict[str, Any] = {
-        "rtol": rtol,
-        "atol": atol,
-        "return_info": True,
-        "like": like,
-        "comm": comm,
-        "device": device,
-    }
+    options: Any = {"rtol": rtol, "atol": atol, "like": like, "comm": comm, "device": device}
     systems = Systems.of(A, B, x0, M, (rtol, atol), like, comm, device)
     operator = systems.operator
     defect = operator.hermitian_defect()[1]
@@ -428,22 +414,22 @@ def solve(
     methods = ["cg", "minres"] if is_hermitian else ["gmres"]
     if is_hermitian and hasattr(A, "diagonal") and not (to_host(A.diagonal()).real > 0).all():
         methods = ["minres"]
-    if is_hermitian and M is None and operator.layout is None and _is_quick(A, operator.device):
-        methods.insert(0, "factors")
-    solved = None
+    if is_hermitian and M is None and operator.layout is None and is_explicit(A):
+        from ..factorization.work import FactorWork
+
+        if FactorWork.of(A).factor_s(operator.device) <= FACTORED_S:
+            methods.insert(0, "factors")
+    solved: Any = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        for method in methods:
+        while methods and not (solved and solved.converged):
+            method = methods.pop(0)
             if method == "factors":
                 found = _by_factors(A, systems)
             else:
                 iteration: Any = {"cg": cg, "minres": minres, "gmres": gmres}[method]
-                found = iteration(A, B, x0, maxiter=maxiter, M=M, **options)
-            if found is not None:
-                solved = replace(found, method=method)
-            if solved is not None and solved.converged:
-                break
-    assert solved is not None
+                found = iteration(A, B, x0, maxiter=maxiter, M=M, return_info=True, **options)
+            solved = replace(found, method=method) if found else solved
     if not (solved.converged or return_info):
         worst = int(np.argmax(solved.residuals / np.maximum(systems.limits, np.finfo(float).tiny)))
         raise BreakdownError(
@@ -454,23 +440,15 @@ def solve(
     return solved if return_info else solved.X
 
 
-def _is_quick(A: Any, device: str) -> bool:
-    """Check whether the factors of a matrix are predicted to take little time."""
-    from ..factorization.work import FactorWork
-
-    return is_explicit(A) and FactorWork.of(A).factor_s(device) <= FACTORED_S
-
-
 def _by_factors(A: Any, systems: Systems) -> Linear | None:
     """Solve with factors; None for a matrix that has none, such as a singular one."""
     try:
         factors = factorize(A, device=systems.operator.device)
-        X = None if factors.is_singular else factors.solve(systems.B)
+        if factors.is_singular:
+            return None
+        systems.X[:, :] = factors.solve(systems.B)
     except (BreakdownError, OptionError, ShapeError):
         return None
-    if X is None:
-        return None
-    systems.X[:, :] = X
     residuals = systems.residuals()
     reasons: list[Reason] = ["converged" if good else "stagnated" for good in residuals <= systems.limits]
     solved = systems.linear(residuals, np.zeros(systems.b, np.intp), reasons)
