@@ -23,11 +23,18 @@ from numpy.typing import NDArray
 
 from blockvec import start_copy
 
-from ..blocks import Array, Block, RealArray, padded_width, pick, side_by_side, small_matrix, to_host
+from ..blocks import Array, Block, RealArray, padded_width, pick, small_matrix, to_host
 from ..orthogonalization import Orthogonalized, orthogonalize
-from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky
+from ..orthogonalization.factors import (
+    NOISE,
+    PLAIN_GROWTH,
+    PLAIN_NOISE,
+    RESOLUTION,
+    cholesky,
+    cholesky_factor,
+)
 from .calls import Systems, Task
-from .sweeps import turn, update, update_halves
+from .sweeps import Row, turn, update
 from .systems import INDEFINITE, Reason, finite
 
 MOST_COLUMNS = 32  # of a block: small matrices would take longer than what wider blocks save
@@ -51,8 +58,8 @@ class BlockCG:
     ) -> None:
         self.systems, self.shift, self.others, self.callback = systems, shift, others, callback
         self.X, self.preconditioner = systems.X, systems.preconditioner
+        self.row: Row | None = None
         self.unit = float(np.finfo(self.X.dtype).eps) / 2
-        self.rest: Callable[[], object] | None = None  # of an update of X
 
     def run(self, task: Task) -> tuple[NDArray[np.intp], list[Reason]]:
         """Add corrections for the residuals to X, by groups of columns."""
@@ -70,12 +77,12 @@ class BlockCG:
 
     def _cycle(self, Q: Block, places: NDArray[np.intp], limits: RealArray) -> Reason | None:
         """Iterate from the residuals Q of some systems; return why the iteration cannot go on, if so."""
-        self.steps = 0
+        self.steps, self.row = 0, None
         found = orthogonalize(Q, max_rank=min(Q.shape[1], Q.n_global))
         Q, F = self._without(found, Q)
         X, active = pick(self.X, places), np.ones(len(places), bool)
         P = Q.copy() if self.preconditioner is None else self.systems.precondition(Q)
-        row, P, Q = self._beside(P, Q)
+        P, Q = self._beside(P, Q)
         AP, size = P.like(), 1.0
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
         for other in self.others:
@@ -85,7 +92,8 @@ class BlockCG:
             self.steps += 1
             self.iterations[places[active]] += 1
             products = start_copy(self.systems.apply(P, AP, shift=self.shift, gram="xy").gram["xy"])
-            self._add_rest()
+            if self.row is not None:
+                self.row.finish()
             G = hermitian(products())[:rank, :rank]
             inverse = self._inverse(G, P, AP)
             if D is None or inverse is None:
@@ -94,13 +102,11 @@ class BlockCG:
             for other in self.others:
                 other.step(Q, G)
             alpha = inverse @ D
-            C = alpha @ (F * active)
-            small = padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1])
-            if row is None:
-                H = update(P, AP, X, Q, *small)
+            C, width = alpha @ (F * active), P.shape[1]
+            if self.row is None:
+                H = update(P, AP, X, Q, padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1]))
             else:
-                products, self.rest = update_halves(P, AP, X, Q, *small)
-                H = products()
+                H = self.row.update(AP, X, within(alpha, width, width), within(C, width, X.shape[1]))
             Q, rho, H, root = self._conditioned(Q, hermitian(H)[:rank, :rank], size)
             F, size = rho @ F, float(np.sqrt(np.diagonal(H).real.max(initial=0)))
             norms = np.linalg.norm(root @ F, axis=0)
@@ -124,11 +130,11 @@ class BlockCG:
             if self.preconditioner is None:
                 beta = np.linalg.solve(D, rho.conj().T @ H @ U)
                 D = U.conj().T @ H @ U
-                if row is not None and P.shape == Q.shape:
-                    P = self._turned_beside(row, beta)
+                if self.row is not None and P.shape == Q.shape:
+                    P = self.row.turn(within(beta, width, width))
                 else:
-                    self._add_rest()
-                    row, P, Q = self._beside(turned(P, beta, Q), Q)
+                    self._scatter(X, places)
+                    P, Q = self._beside(turned(P, beta, Q), Q)
             else:
                 Z = self.systems.precondition(Q)
                 P = turned(P, -inverse @ to_host(AP.dot(Z))[:rank, : len(F)], Z)
@@ -137,39 +143,20 @@ class BlockCG:
         self._scatter(X, places)
         return None
 
-    def _beside(self, P: Block, Q: Block) -> tuple[Block | None, Block, Block]:
-        """Copy P and Q to columns of one block, where a kernel of a GPU sets P = Q + P beta in one pass."""
+    def _beside(self, P: Block, Q: Block) -> tuple[Block, Block]:
+        """Copy P and Q to a `Row` on a GPU."""
         if P.device == "cpu" or self.preconditioner is not None:
-            return None, P, Q
-        row, width = side_by_side(P, Q, P), P.shape[1]
-        self.is_last = False
-        return row, row[:, :width], row[:, width : 2 * width]
-
-    def _turned_beside(self, row: Block, beta: Array) -> Block:
-        """Set the last columns of the row [P Q P'] from the others, or the first; these are the new P.
-
-        The old P is kept, since half of X is updated from it during the next product.
-        """
-        width = row.shape[1] // 3
-        both = [within(beta, width, width), np.eye(width)]
-        C = np.vstack(both[::-1] if self.is_last else both)
-        first, last = row[:, :width], row[:, 2 * width :]
-        source, new = (row[:, width:], first) if self.is_last else (row[:, : 2 * width], last)
-        self.is_last = not self.is_last
-        return source.combine(small_matrix(C, row), out=new)
-
-    def _add_rest(self) -> None:
-        """Queue what is left of an update of X."""
-        if self.rest is not None:
-            self.rest()
-            self.rest = None
+            return P, Q
+        self.row = Row(P, Q)
+        return self.row.P, self.row.Q
 
     def _others_are_left(self) -> bool:
         return any(other.active.any() for other in self.others)
 
     def _scatter(self, X: Block, places: NDArray[np.intp]) -> None:
         """Copy the solutions of some systems to their places."""
-        self._add_rest()
+        if self.row is not None:
+            self.row.finish()
         if len(places) == self.X.shape[1]:
             self.X[:, :] = X
             return
@@ -210,6 +197,12 @@ class BlockCG:
 
     def _inverse(self, G: Array, P: Block, AP: Block) -> Array | None:
         """Invert G = P^H A P without directions whose part is rounding noise; None if A is not definite."""
+        _, T, *_, square = cholesky_factor(G)
+        # The sum of the inverse eigenvalues of G with columns of unit length; NaN if G is indefinite.
+        if square * 0 + np.diagonal(G).real @ (abs(T) ** 2).sum(axis=1) < 1 / (
+            RESOLUTION * len(G) * self.unit
+        ):
+            return np.asarray(T @ T.conj().T)
         lengths = np.sqrt(np.abs(np.diagonal(G).real))
         factors = 1 / np.where(lengths > 0, lengths, 1.0)
         values, V = np.linalg.eigh(G * factors[:, None] * factors)
