@@ -110,32 +110,25 @@ def lobpcg(
     if X is None or len(getattr(X, "shape", ())) != 2:
         raise ShapeError("X: give an array of shape (n, k), the initial vectors.")
     if Y is not None and len(Y.shape) != 2:
-        warnings.warn(
-            f"Expected rank-2 array for argument Y, instead got {len(Y.shape)}, so ignore it and use no "
-            "constraints.",
-            UserWarning,
-            stacklevel=2,
-        )
+        text = f"Expected rank-2 array for argument Y, instead got {len(Y.shape)}, so ignore it."
+        warnings.warn(text, stacklevel=2)
         Y = None
     if np.dtype(str(X.dtype).rpartition(".")[2]).kind not in "fc":
-        warnings.warn(
-            f"Data type for argument X is {X.dtype}, which is not inexact, so casted to np.float32.",
-            UserWarning,
-            stacklevel=2,
-        )
+        text = f"Data type for argument X is {X.dtype}, which is not inexact, so casted to np.float32."
+        warnings.warn(text, stacklevel=2)
         X = X.astype(np.float32)
     is_block = isinstance(X, BlockVector)
     A, B, M, start, Y = natively(kind, A, B, M, X.array if is_block else X, Y)
     layout = X.layout if is_block else None
     run = _Lobpcg(A, B, M, BlockVector(start, copy=True, layout=layout), Y, largest, verbosityLevel)
     if verbosityLevel:
-        print(run.title(Y))
+        name = "standard" if B is None else "generalized"
+        print(f"Solving {name} eigenvalue problem: {run.n} rows, {run.k} vectors, {run.fixed} constraints")
     if run.n - run.fixed < DENSE * run.k:
         warnings.warn(
             f"The problem size {run.n} minus the constraints size {run.fixed} is too small relative to the "
             f"block size {run.k}. Using a dense eigensolver instead of LOBPCG iterations. No output of the "
             "history of the iterations.",
-            UserWarning,
             stacklevel=2,
         )
         w, block = run.dense()
@@ -144,7 +137,7 @@ def lobpcg(
     with blas_threads(run.A):
         messages = run.iterate(limit, maxiter, 2.0**restartControl)
     for message in messages:
-        warnings.warn(message, UserWarning, stacklevel=2)
+        warnings.warn(message, stacklevel=2)
     values: Any = column_factors(run.theta, run.X)
     vectors: Any = BlockVector(run.X.array, copy=isinstance(run.X, ColumnBlock), layout=layout)
     vectors = vectors if is_block else vectors.array
@@ -186,16 +179,6 @@ class _Lobpcg:
             return as_operator(matrix, shape=(n, n), dtype=dtype, device=X.device, layout=X.layout)
         return as_operator(matrix, layout=X.layout)
 
-    def title(self, Y: Any) -> str:
-        """Describe the problem, as SciPy does."""
-        kind = "standard" if self.B is None else "generalized"
-        how = "without" if self.M is None else "with"
-        constraints = "No constraints" if Y is None else f"{self.fixed} constraint{'s' * (self.fixed > 1)}"
-        return (
-            f"Solving {kind} eigenvalue problem {how} preconditioning\n\nmatrix size {self.n}\n"
-            f"block size {self.k}\n\n{constraints}\n\n"
-        )
-
     def dense(self) -> tuple[Array, BlockVector]:
         """Solve the dense problem, in the complement of the constraints."""
         if self.X.layout is not None:
@@ -217,16 +200,11 @@ class _Lobpcg:
 
     def iterate(self, limit: float, maxiter: int, growth: float) -> list[str]:
         """Iterate; set X, theta and the histories, and return warnings."""
-        self.limit, begin, k = limit, self.fixed, self.k
+        begin, k = self.fixed, self.k
         found: list[str] = []
         if begin:
             self._orthonormal(0, begin, "Y")
-        self.S[:, begin : begin + k] = self.X
-        self._orthonormal(begin, k, "X")
-        self._apply(begin, k)
-        self.directions = 0
-        theta, C = self._ritz(k)
-        self._rotate(C, k)
+        theta = self._restart()
         self.thetas, self.norms = [theta], []
         least, best, active, iteration = np.inf, -1, np.ones(k, bool), -1
         while iteration < maxiter:
@@ -241,7 +219,9 @@ class _Lobpcg:
                 self.directions = 0
                 self._apply(begin, k)
             active &= norms > limit
-            self._report(iteration, int(active.sum()), theta, norms)
+            if self.verbosity:
+                print(f"iteration {iteration}\ncurrent block size: {active.sum()}")
+                print(f"eigenvalue(s):\n{theta}\nresidual norm(s):\n{norms}")
             if not active.any():
                 break
             added = self._extend(pick(R, np.flatnonzero(active)), norms[active])
@@ -265,7 +245,9 @@ class _Lobpcg:
                 f"Exited at iteration {iteration} with accuracies \n{norms}\nnot reaching the requested "
                 f"tolerance {limit}.\nUse iteration {best} instead with accuracy \n{least}.\n"
             )
-        theta, norms = self._postprocess()
+        theta = self._restart()
+        self.X = self.S[:, begin : begin + k].copy()
+        _, norms = self._residuals(theta)
         self.thetas = [*self.thetas[: best + 1], theta]
         self.norms = [*self.norms[: best + 1], norms]
         self.theta = theta
@@ -276,55 +258,46 @@ class _Lobpcg:
             )
         return found
 
-    def _postprocess(self) -> tuple[RealArray, RealArray]:
-        """Compute the Ritz pairs of the best iterate anew."""
-        begin, k = self.fixed, self.k
-        self.S[:, begin : begin + k] = self.X
-        self._orthonormal(begin, k, "X")
-        self._apply(begin, k)
-        theta, C = self._ritz(k)
-        self._rotate(C, k)
-        self.X = self.S[:, begin : begin + k].copy()
-        return theta, self._residuals(theta)[1]
-
-    def _part(self, buffer: Any, begin: int, width: int) -> Any:
-        return buffer[:, begin : begin + width]
+    def _restart(self) -> RealArray:
+        """Begin from X: its Ritz pairs, without directions."""
+        self.S[:, self.fixed : self.fixed + self.k] = self.X
+        self._orthonormal(self.fixed, self.k, "X")
+        self._apply(self.fixed, self.k)
+        theta, C = self._ritz(self.k)
+        self._rotate(C, self.k)
+        return theta
 
     def _orthonormal(self, begin: int, width: int, name: str) -> int:
         """Make columns of S orthonormal, also to those before; return how many are none of the given."""
-        W, V = self._part(self.S, begin, width), self.S[:, :begin]
+        W, V = self.S[:, begin : begin + width], self.S[:, :begin]
         room = self.n - begin
         if room < width and name != "W":
             raise ShapeError(f"{name}: got {width} columns, more than the {room} dimensions that are left.")
         found = orthogonalize(W, V if begin else None, M=self.B, max_rank=min(width, room))
-        lost = len(found.lost) - int(np.count_nonzero(~found.lost))
-        if name == "Y" and lost:
+        kept = int(np.count_nonzero(~found.lost))
+        if name == "Y" and kept < width:
             raise OptionError("Linearly dependent constraints: leave out columns of Y.")
         if self.B is not None:
-            self.B.apply(W, out=self._part(self.BS, begin, width))
-        return len(found.lost) - lost
+            self.B.apply(W, out=self.BS[:, begin : begin + width])
+        return kept
 
     def _apply(self, begin: int, width: int) -> None:
-        self.A.apply(self._part(self.S, begin, width), out=self._part(self.AS, begin, width))
+        self.A.apply(self.S[:, begin : begin + width], out=self.AS[:, begin : begin + width])
 
     def _ritz(self, width: int) -> tuple[RealArray, Array]:
         """Compute the k wanted Ritz values of A in the span of X, P and W, and their coefficients."""
-        S, AS = (self._part(buffer, self.fixed, width) for buffer in (self.S, self.AS))
-        G = to_host(S.dot(AS))
+        span = slice(self.fixed, self.fixed + width)
+        G = to_host(self.S[:, span].dot(self.AS[:, span]))
         if self.verbosity:
-            self._check_hermitian(G)
+            bound = NOT_HERMITIAN * float(np.finfo(G.dtype).eps) * max(float(np.linalg.norm(G, 1)), 1.0)
+            size = float(np.linalg.norm(G - G.conj().T, 1))
+            if size > bound:
+                text = f"Matrix gramA of the type {G.dtype} is not Hermitian: condition: {size} < {bound}"
+                warnings.warn(f"{text} fails.", stacklevel=4)
         G = G.astype(np.complex128 if G.dtype.kind == "c" else np.float64)
         values, V = scipy.linalg.eigh((G + G.conj().T) / 2)
         order = np.argsort(self.sign * values, kind="stable")[: self.k]
         return values[order].astype(self.X.array.real.dtype), V[:, order]
-
-    def _check_hermitian(self, G: Array) -> None:
-        size = np.linalg.norm(G - G.conj().T, 1)
-        bound = NOT_HERMITIAN * float(np.finfo(G.dtype).eps)
-        bound = max(bound, bound * float(np.linalg.norm(G, 1)))
-        if size > bound:
-            text = f"Matrix gramA of the type {G.dtype} is not Hermitian: condition: {size} < {bound} fails."
-            warnings.warn(text, UserWarning, stacklevel=4)
 
     def _rotate(self, C: Array, k: int, active: Sequence[int] | Any = ()) -> None:
         """Set X = [X P W] C, and P to the part of that outside of the old X, for some columns."""
@@ -337,12 +310,13 @@ class _Lobpcg:
         self.directions = U.shape[1] if len(C) > k else 0
         both = np.hstack([C, U[:, : self.directions]])
         for buffer in (self.S, self.AS, *([] if self.B is None else [self.BS])):
-            whole = self._part(buffer, self.fixed, len(C))
+            whole: Any = buffer[:, self.fixed : self.fixed + len(C)]
             whole.combine(small_matrix(both, whole), out=whole[:, : both.shape[1]])
 
     def _residuals(self, theta: RealArray) -> tuple[Block, RealArray]:
-        R = self._part(self.AS, self.fixed, self.k).copy()
-        R.axpy(column_factors(-theta, R), self._part(self.BS, self.fixed, self.k))
+        X = slice(self.fixed, self.fixed + self.k)
+        R: Any = self.AS[:, X].copy()
+        R.axpy(column_factors(-theta, R), self.BS[:, X])
         return R, np.asarray(to_host(R.norms()))
 
     def _extend(self, R: Block, norms: RealArray) -> int:
@@ -357,8 +331,3 @@ class _Lobpcg:
         added = self._orthonormal(begin, W.shape[1], "W")
         self._apply(begin, added)
         return added
-
-    def _report(self, iteration: int, count: int, theta: RealArray, norms: RealArray) -> None:
-        if self.verbosity:
-            print(f"iteration {iteration}\ncurrent block size: {count}")
-            print(f"eigenvalue(s):\n{theta}\nresidual norm(s):\n{norms}")

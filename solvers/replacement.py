@@ -5,19 +5,20 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
-import scipy.sparse.linalg
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 
-from blockvec.errors import OptionError
+from blockvec.errors import DTypeError, OptionError, ShapeError
 
 from .eigsh import eigsh
 from .functions.expm import expm_multiply
@@ -25,12 +26,37 @@ from .linear.front import cg, gmres, minres
 from .locally_optimal import lobpcg
 from .singular.triplets import svds
 
+Function = Callable[..., Any]
 SCIPY_ARGUMENTS = signature(scipy_eigsh).parameters.keys()
 LOBPCG_ROWS = 5  # rows per column, below which SciPy's LOBPCG warns that dense LAPACK answers
+POWER_STEPS = (
+    7,
+    4,
+)  # of scikit-learn's randomized_svd by default, for less than a tenth of the values and for more
+
+
+@dataclass
+class Replaced:
+    """A function of another library that `replace` has replaced.
+
+    Attributes
+    ----------
+    name : str
+        The function, with its module.
+    places : list of str
+        The names that were replaced.
+    calls, passed_on : int
+        Number of calls that blockvec answered, and of those that it does not take and the function answered.
+    """
+
+    name: str
+    places: list[str] = field(default_factory=list)
+    calls: int = 0
+    passed_on: int = 0
 
 
 @wraps(eigsh)  # programs read the function's name
-def eigsh_in_scipy_order(*args: Any, **options: Any) -> Any:
+def _eigsh(*args: Any, **options: Any) -> Any:
     """Call `eigsh`; without vectors, values for "SA" and "SM" are descending, which programs rely on.
 
     For k >= n SciPy's function answers: dense LAPACK with a warning, or the TypeError that programs expect.
@@ -38,7 +64,7 @@ def eigsh_in_scipy_order(*args: Any, **options: Any) -> Any:
     given = signature(eigsh).bind(*args, **options).arguments
     rows = getattr(given["A"], "shape", (math.inf,))[0]
     if given.keys() <= SCIPY_ARGUMENTS and (given.get("k") or 6) >= rows > 0:
-        return scipy_eigsh(*args, **options)
+        raise OptionError(f"k: got {given.get('k')} for {rows} rows.")
     result = eigsh(*args, **options)
     is_values_alone = not (given.get("return_eigenvectors", True) or given.get("return_info", False))
     is_descending = is_values_alone and given.get("sigma") is None and given.get("which") in ("SA", "SM")
@@ -46,79 +72,30 @@ def eigsh_in_scipy_order(*args: Any, **options: Any) -> Any:
 
 
 @wraps(svds)
-def svds_in_scipy_order(*args: Any, **options: Any) -> Any:
-    """Call `svds` for arguments that SciPy's function accepts; others raise the exceptions that it raises."""
+def _svds(*args: Any, **options: Any) -> Any:
+    """Call `svds` within SciPy's limits of arguments, which depend on the algorithm."""
     given = signature(svds).bind(*args, **options).arguments
-    _check_as_scipy(**given)
-    if given.get("solver") == "lobpcg" and min(given["A"].shape) < LOBPCG_ROWS * given.get("k", 6):
-        rows = min(given["A"].shape)
-        warnings.warn(f"The problem size {rows} is small for k={given.get('k', 6)}.", stacklevel=2)
+    k, ncv, v0, solver = (given.get(name) for name in ("k", "ncv", "v0", "solver"))
+    k, solver, shape = 6 if k is None else k, solver or "arpack", np.shape(given["A"])
+    least, is_iterated = min(shape, default=0), solver in ("arpack", "lobpcg")
+    start = shape[:1] if solver == "propack" else (least,)
+    if not (
+        np.ndim(k) == 0
+        and k in range(1, least + (not is_iterated))
+        and (v0 is None or (np.shape(v0) == start and np.asarray(v0).dtype.kind in "fc"))
+        and (ncv is None or solver != "arpack" or ncv in range(int(k) + 1, least))
+    ):
+        raise OptionError("svds: the arguments are not within SciPy's limits.")
+    if solver == "lobpcg" and least < LOBPCG_ROWS * k:
+        warnings.warn(f"The problem size {least} is small for k={k}.", stacklevel=3)
     if isinstance(given.get("random_state"), np.random.RandomState):
         given["random_state"] = np.random.default_rng(given["random_state"])
-    given["k"] = int(given.get("k", 6))
     if isinstance(given.get("which"), str):
         given["which"] = given["which"].upper()
     return svds(**given)
 
 
-def _check_as_scipy(
-    A: Any,
-    k: Any = 6,
-    ncv: Any = None,
-    tol: Any = 0,
-    which: Any = "LM",
-    v0: Any = None,
-    maxiter: Any = None,
-    return_singular_vectors: Any = True,
-    solver: Any = "arpack",
-    **others: Any,
-) -> None:
-    """Raise what SciPy's function raises, with the beginning of its messages, which programs may match."""
-    from scipy.sparse.linalg import aslinearoperator
-
-    shape = aslinearoperator(A).shape  # TypeError for what is no matrix
-    if not np.issubdtype(np.dtype(getattr(A, "dtype", float) or float), np.number):
-        raise ValueError("`A` must be of numeric data type.")
-    if not all(shape):
-        raise ValueError("`A` must not be empty.")
-    names = ("auto", "lanczos", "randomized", "dense", "arpack", "lobpcg", "propack")
-    if not isinstance(solver, str) or solver.lower() not in names:
-        raise ValueError(f"solver must be one of {set(names)}.")
-    most = min(shape) - (solver in ("arpack", "lobpcg"))
-    if int(k) != k or not 0 < k <= most:
-        raise ValueError(f"`k` must be an integer satisfying `0 < k < min(A.shape)`; got {k!r}.")
-    if ncv is not None and solver == "arpack" and (int(ncv) != ncv or not k < ncv < min(shape)):
-        raise ValueError(f"`ncv` must be an integer satisfying `k < ncv < min(A.shape)`; got {ncv!r}.")
-    if tol < 0 or not np.isfinite(tol):
-        raise ValueError("`tol` must be a non-negative floating point value.")
-    if str(which).upper() not in ("LM", "SM"):
-        raise ValueError(f"`which` must be in ('LM', 'SM'); got {which!r}.")
-    if v0 is not None:
-        start = np.atleast_1d(v0)
-        if start.dtype.kind not in "fc":
-            raise ValueError("`v0` must be of floating or complex floating data type.")
-        wanted = (shape[0],) if solver == "propack" else (min(shape),)
-        if start.shape != wanted:
-            raise ValueError(f"`v0` must have shape {wanted}; got {start.shape}.")
-    if maxiter is not None and (int(maxiter) != maxiter or maxiter <= 0):
-        raise ValueError("`maxiter` must be a positive integer.")
-    if return_singular_vectors not in (True, False, "u", "vh"):
-        raise ValueError("`return_singular_vectors` must be in (True, False, 'u', 'vh').")
-
-
-def _or_theirs(own: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function that leaves to another one what blockvec does not take: objects, pydata's matrices."""
-
-    @wraps(own)
-    def call(A: Any, *args: Any, **options: Any) -> Any:
-        kind = getattr(getattr(A, "dtype", None), "kind", "f")
-        is_known = kind in "biufc" and type(A).__module__.partition(".")[0] != "sparse"
-        return (own if is_known else theirs)(A, *args, **options)
-
-    return call
-
-
-def _of_vectors(own: Callable[..., Any]) -> Callable[..., Any]:
+def _of_vectors(own: Function) -> Function:
     """Make a solver of linear systems that returns a vector for one column, as SciPy's do."""
 
     @wraps(own)
@@ -129,126 +106,134 @@ def _of_vectors(own: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-SYSTEMS = "cg", "minres", "gmres"
-# What replaces the functions of a library: by name, in SciPy's case what also follows SciPy's conventions.
-OWN: Mapping[str, Callable[..., Any]] = {
-    **{"eigsh": eigsh, "svds": svds, "lobpcg": lobpcg, "expm_multiply": expm_multiply},
+def _randomized_svd(
+    M: Any,
+    n_components: int,
+    *,
+    n_oversamples: int = 10,
+    n_iter: Any = "auto",
+    power_iteration_normalizer: str = "auto",
+    random_state: Any = None,
+    **_: Any,  # how that algorithm computes: `svds` transposes and fixes signs on its own
+) -> Any:
+    """Call `svds` with as many products as scikit-learn's function takes; values are descending."""
+    if power_iteration_normalizer != "auto" or getattr(M, "format", "csr") in ("lil", "dok"):
+        raise OptionError("randomized_svd: scikit-learn's function normalizes so, or warns of that format.")
+    k = min(n_components, *M.shape)
+    steps = POWER_STEPS[10 * n_components >= min(M.shape)] if n_iter == "auto" else n_iter
+    rng = getattr(random_state, "randint", None)
+    u, s, vh = svds(
+        M,
+        k,
+        solver="randomized",
+        rng=random_state if rng is None else int(rng(1 << 31)),
+        options={"passes": max(steps + 1, 2), "oversampling": n_oversamples},
+    )
+    return u[:, ::-1], s[::-1], vh[::-1]
+
+
+CUPY: Mapping[str, Function] = {
+    **{"eigsh": eigsh, "svds": svds, "lobpcg": lobpcg},
     **{"cg": cg, "minres": minres, "gmres": gmres},
 }
-THEIRS: Mapping[str, Callable[..., Any]] = {name: getattr(scipy.sparse.linalg, name) for name in OWN}
-SCIPY: Mapping[str, Callable[..., Any]] = {
-    **{name: _or_theirs(own, THEIRS[name]) for name, own in OWN.items()},
-    **{name: _or_theirs(_of_vectors(OWN[name]), THEIRS[name]) for name in SYSTEMS},
-    **{"eigsh": eigsh_in_scipy_order, "svds": svds_in_scipy_order},
+SCIPY: Mapping[str, Function] = {  # these follow SciPy's conventions, too
+    **{"eigsh": _eigsh, "svds": _svds, "lobpcg": lobpcg, "expm_multiply": expm_multiply},
+    **{name: _of_vectors(CUPY[name]) for name in ("cg", "minres", "gmres")},
 }
-# The modules of a library that have a function's name, first the public one.
-_LINALG = "scipy.sparse.linalg"
-_EIGEN, _ISOLVE = f"{_LINALG}._eigen", f"{_LINALG}._isolve"
-LIBRARIES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    _LINALG: {
-        "eigsh": (_LINALG, _EIGEN, f"{_EIGEN}.arpack"),
-        "svds": (_LINALG, _EIGEN),
-        "lobpcg": (_LINALG, _EIGEN, f"{_EIGEN}.lobpcg"),
-        "expm_multiply": (_LINALG,),
-        **dict.fromkeys(SYSTEMS, (_LINALG, _ISOLVE)),
-    },
-    f"cupyx.{_LINALG}": dict.fromkeys(
-        ("eigsh", "svds", "lobpcg", "cg", "minres", "gmres"), (f"cupyx.{_LINALG}",)
-    ),
+RANDOMIZED = {"_randomized_svd": _randomized_svd, "randomized_svd": _randomized_svd}
+_LINALG, _CUPYX = "scipy.sparse.linalg", "cupyx.scipy.sparse.linalg"
+# The modules that define the functions of a library.
+LIBRARIES: Mapping[str, Mapping[str, Mapping[str, Function]]] = {
+    _LINALG: {_LINALG: SCIPY},
+    _CUPYX: {_CUPYX: CUPY},
+    "sklearn": {_LINALG: SCIPY, "sklearn.utils.extmath": RANDOMIZED},
 }
+# Packages of scikit-learn whose import leads to all of its modules that call the functions.
+CALLERS = ("cluster", "decomposition", "linear_model", "manifold")
 
 
 @contextmanager
-def replace(*libraries: str, modules: tuple[str | ModuleType, ...] = ()) -> Iterator[None]:
+def replace(*libraries: str, modules: tuple[str | ModuleType, ...] = ()) -> Iterator[list[Replaced]]:
     """Replace functions of other libraries by blockvec's, until the context ends.
 
-    In SciPy's place they also follow SciPy's order of results, limits of arguments and exceptions for wrong
-    ones. At the end of the context, also after an exception, every attribute has its previous value. Contexts
-    can be nested.
+    In SciPy's place they also follow SciPy's order of results. Calls that blockvec does not take (wrong
+    arguments, matrices of objects or of pydata/sparse, more values than SciPy's iterations compute) go to the
+    original function, which answers or raises what programs expect. At the end of the context, also after an
+    exception, every attribute has its previous value. Contexts can be nested.
 
     Parameters
     ----------
-    *libraries : {"scipy.sparse.linalg", "cupyx.scipy.sparse.linalg"}
+    *libraries : {"scipy.sparse.linalg", "cupyx.scipy.sparse.linalg", "sklearn"}
         Public modules, whose `eigsh`, `svds`, `lobpcg`, `cg`, `minres`, `gmres`, and SciPy's `expm_multiply`,
-        are replaced.
+        are replaced. "sklearn" is scikit-learn: the copies of SciPy's functions in its modules, and its
+        `randomized_svd`.
     modules : tuple of str or module
-        Further modules in which these names are replaced: those that were imported before the context and
-        contain ``from scipy.sparse.linalg import svds``.
+        Further modules in which these functions are replaced, under any name: those that were imported before
+        the context and contain ``from scipy.sparse.linalg import svds``.
+
+    Yields
+    ------
+    list of Replaced
+        One element per function: the names that were replaced, how many calls blockvec has answered, and how
+        many it has passed on.
 
     Raises
     ------
     OptionError
-        For an unknown library, or a module that has none of the names. Nothing has been replaced then.
+        For an unknown library, or a module that has none of the functions. Nothing has been replaced then.
     ModuleNotFoundError
         If there is no module of a name.
 
     Notes
     -----
     During the context, all threads of the process call blockvec's functions. Enter and leave it while no
-    other thread calls them or enters such a context.
+    other thread calls them or enters such a context. A module whose first import is inside the context keeps
+    blockvec's functions afterwards.
 
     Examples
     --------
     >>> import blockvec, scipy.sparse as sp, scipy.sparse.linalg
     >>> A = sp.diags_array([4.0, 3.0, 2.0, 1.0], shape=(6, 4))
-    >>> with blockvec.replace("scipy.sparse.linalg"):
+    >>> with blockvec.replace("scipy.sparse.linalg") as replaced:
     ...     u, s, vh = scipy.sparse.linalg.svds(A, k=2)  # computed by blockvec
     >>> s.round(6).tolist()
     [3.0, 4.0]
+    >>> [(function.name, function.calls) for function in replaced if function.calls]
+    [('scipy.sparse.linalg.svds', 1)]
     """
     for library in libraries:
         if library not in LIBRARIES:
             known = ", ".join(map(repr, LIBRARIES))
             raise OptionError(f"replace: got {library!r}; give one of {known}.")
-    places = [
-        (importlib.import_module(module), name)
-        for library in libraries
-        for name, those in LIBRARIES[library].items()
-        for module in those
-    ]
-    for given in modules:
-        module = _module(given)
-        found = [name for name in OWN if hasattr(module, name)]
-        if not found:
-            raise OptionError(
-                f"replace: the module {module.__name__} has none of the names {', '.join(OWN)}."
-            )
-        places += [(module, name) for name in found]
-    with _replaced(places):
-        yield
+    with _replaced(libraries, modules, {*SCIPY, *RANDOMIZED}) as replaced:
+        yield replaced
 
 
 @contextmanager
-def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
+def replace_eigsh(*modules: str | ModuleType) -> Iterator[list[Replaced]]:
     """Replace `eigsh` in the modules of SciPy and CuPy by blockvec's until the context ends.
 
-    This changes the attribute `eigsh` of `scipy.sparse.linalg`, and of `cupyx.scipy.sparse.linalg` if CuPy is
-    imported already, for programs that cannot be edited; others import `blockvec.eigsh`. In SciPy's place the
-    function also follows SciPy's order of results (without vectors, values for "SA" and "SM" are descending)
-    and its limits: calls with k >= n are passed on to SciPy, which computes all pairs of a dense matrix by
-    LAPACK, with a warning, and raises TypeError for others. At the end of the context, also after an
-    exception, every attribute has its previous value. Contexts can be nested. `replace` replaces all
-    functions.
+    This is `replace` for `eigsh` alone, in `scipy.sparse.linalg`, and in `cupyx.scipy.sparse.linalg` if CuPy
+    is imported already; without vectors, values for "SA" and "SM" are descending as SciPy's. Calls with
+    k >= n are passed on to SciPy, which computes all pairs of a dense matrix by LAPACK, with a warning, and
+    raises TypeError for others.
 
     Parameters
     ----------
     *modules : str or module
-        Further modules, by name or as objects, whose attribute `eigsh` is replaced: those that were imported
-        before the context and contain ``from scipy.sparse.linalg import eigsh``. A module whose first import
-        is inside the context keeps blockvec's function afterwards.
+        Further modules, by name or as objects, that have a copy of the function: those that were imported
+        before the context and contain ``from scipy.sparse.linalg import eigsh``.
+
+    Yields
+    ------
+    list of Replaced
 
     Raises
     ------
     OptionError
-        If a module has no attribute `eigsh`. Nothing has been replaced then.
+        If a module has no copy of `eigsh`. Nothing has been replaced then.
     ModuleNotFoundError
         If there is no module of a name.
-
-    Notes
-    -----
-    During the context, all threads of the process call blockvec's function. Enter and leave it while no other
-    thread computes eigenvalues or enters such a context. The functions `svds` of SciPy and CuPy keep the
-    solvers that they were written for.
 
     Examples
     --------
@@ -260,30 +245,83 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
     >>> w.round(6).tolist()
     [0.020523, 0.051201, 0.051201]
     """
-    libraries = [name for name in LIBRARIES if name.partition(".")[0] != "cupyx" or "cupy" in sys.modules]
-    names = [module for library in libraries for module in LIBRARIES[library]["eigsh"]]
-    places = [(_module(module), "eigsh") for module in (*names, *modules)]
-    for place, _ in places:
-        if not hasattr(place, "eigsh"):
-            raise OptionError(
-                f"replace_eigsh: the module {place.__name__} has no attribute 'eigsh' to replace; "
-                "give the module that contains the line 'from scipy.sparse.linalg import eigsh'."
-            )
-    with _replaced(places):
-        yield
-
-
-def _module(given: str | ModuleType) -> ModuleType:
-    return importlib.import_module(given) if isinstance(given, str) else given
+    with _replaced(
+        (_LINALG, _CUPYX) if "cupy" in sys.modules else (_LINALG,), modules, {"eigsh"}
+    ) as replaced:
+        yield replaced
 
 
 @contextmanager
-def _replaced(places: list[tuple[ModuleType, str]]) -> Iterator[None]:
-    """Replace attributes of modules, and restore them."""
+def _replaced(
+    libraries: tuple[str, ...], modules: tuple[str | ModuleType, ...], names: set[str]
+) -> Iterator[list[Replaced]]:
+    """Replace functions in the modules of libraries and in others, and restore them."""
+    if "sklearn" in libraries:
+        for caller in CALLERS:
+            importlib.import_module(f"sklearn.{caller}")
+    replacements: dict[int, tuple[Replaced, Function]] = {}  # by the identity of the original
+    for library in dict.fromkeys((*libraries, _LINALG)):
+        for home, functions in LIBRARIES[library].items():
+            defining = vars(importlib.import_module(home))
+            for name in functions.keys() & names & defining.keys():
+                if name == "randomized_svd" and "_randomized_svd" in defining:
+                    continue  # it calls that one, after checks of arguments
+                original, entry = _original(defining[name]), Replaced(f"{home}.{name}")
+                replacements[id(original)] = entry, _replacement(functions[name], original, entry)
+    places: list[tuple[ModuleType, str, Function]] = []
+
+    def add(module: ModuleType) -> bool:
+        found = [(name, replacements.get(id(_original(value)))) for name, value in vars(module).items()]
+        for name, replacement in found:
+            if replacement is not None:
+                replacement[0].places.append(f"{module.__name__}.{name}")
+                places.append((module, name, replacement[1]))
+        return any(replacement is not None for _, replacement in found)
+
+    for library in libraries:
+        for name, module in sys.modules.copy().items():
+            # SciPy's functions keep calling each other.
+            is_public = name == library or library == "sklearn" or hasattr(module, "__path__")
+            if f"{name}.".startswith(f"{library}.") and is_public:
+                add(module)
+    for given in modules:
+        module = importlib.import_module(given) if isinstance(given, str) else given
+        if not add(module):
+            raise OptionError(
+                f"replace: the module {module.__name__} has none of the functions {', '.join(sorted(names))} "
+                "to replace; give one that contains a line such as 'from scipy.sparse.linalg import eigsh'."
+            )
     with ExitStack() as previous:
-        for place, name in places:
-            present = getattr(place, name)
-            previous.callback(setattr, place, name, present)
-            is_scipys = present in (THEIRS[name], SCIPY[name])
-            setattr(place, name, (SCIPY if is_scipys else OWN)[name])
-        yield
+        for module, name, replacement in places:
+            previous.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, replacement)
+        yield [entry for entry, _ in replacements.values() if entry.places]
+
+
+def _original(function: Any) -> Any:
+    """Return what a replacement of an outer context has replaced, or the function itself."""
+    return vars(function).get("replaces", function) if isinstance(function, FunctionType) else function
+
+
+def _replacement(own: Function, original: Function, entry: Replaced) -> Function:
+    """Make the function that leaves to the original one what blockvec does not take, and counts calls."""
+    lock = threading.Lock()
+
+    @wraps(own)
+    def call(*args: Any, **options: Any) -> Any:
+        A = args[0] if args else options.get("A")
+        is_foreign = type(A).__module__.partition(".")[0] == "sparse"  # pydata/sparse
+        is_foreign |= getattr(getattr(A, "dtype", None), "kind", "f") == "O"
+        with suppress(OptionError, ShapeError, DTypeError):
+            if is_foreign:
+                raise OptionError
+            result = own(*args, **options)
+            with lock:
+                entry.calls += 1
+            return result
+        with lock:
+            entry.passed_on += 1
+        return original(*args, **options)
+
+    vars(call)["replaces"] = original
+    return call

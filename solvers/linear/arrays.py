@@ -12,7 +12,7 @@ import numpy as np
 from blockvec import BlockVector, as_operator
 from blockvec.interchange import ArrayKind
 
-from ..arguments import natively, whole
+from ..arguments import natively, preconditioner_for, whole
 from .systems import Linear
 
 Solver = TypeVar("Solver", bound=Callable[..., Linear])
@@ -38,16 +38,9 @@ def takes_arrays(solve: Solver) -> Solver:
         if hasattr(Q, "dtype"):
             options["Q"] = BlockVector(Q, copy=True, dtype=dtype)
         if preconditioner is not None:
-            options["preconditioner"] = _of_blocks(preconditioner)
+            options["preconditioner"] = preconditioner_for(preconditioner, operator)
         result = solve(operator, BlockVector(B, copy=True, dtype=dtype), **options)
         X = result.X.array.reshape(B.shape)
         return replace(result, X=X if caller is None else caller.share(X))
 
     return solved  # type: ignore[return-value]
-
-
-def _of_blocks(preconditioner: Any) -> Callable[[BlockVector], Any]:
-    """Make a matrix, an operator or a function of arrays a function of blocks."""
-    if hasattr(preconditioner, "shape"):
-        return as_operator(preconditioner).apply
-    return lambda R: BlockVector(preconditioner(R.array), copy=True, dtype=R.dtype)

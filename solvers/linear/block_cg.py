@@ -21,137 +21,80 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arguments import blas_threads
-from ..blocks import (
-    Array,
-    Block,
-    RealArray,
-    SystemOperator,
-    padded_width,
-    pick,
-    side_by_side,
-    small_matrix,
-    to_host,
-)
-from ..orthogonalization import Orthogonalized, orthogonalize
-from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky
-from .sweeps import turn, update
-from .systems import AGAIN, INDEFINITE, PROGRESS, Preconditioner, Reason, finite
+from blockvec import start_copy
 
+from ..blocks import Array, Block, RealArray, padded_width, pick, small_matrix, to_host
+from ..orthogonalization import Orthogonalized, orthogonalize
+from ..orthogonalization.factors import (
+    NOISE,
+    PLAIN_GROWTH,
+    PLAIN_NOISE,
+    RESOLUTION,
+    cholesky,
+    cholesky_factor,
+)
+from .calls import Systems, Task
+from .sweeps import Row, turn, update
+from .systems import INDEFINITE, Reason, finite
+
+MOST_COLUMNS = 32  # of a block: small matrices would take longer than what wider blocks save
 DEFLATED = 0.5  # share of systems left, relative to directions or columns, from which on others are dropped
 KEPT = 10.0  # growth per column of a Cholesky factor up to which its block needs no division by it
 
 
 class BlockCG:
-    """The state of all systems; `run` solves them.
+    """Conjugate gradients for blocks: a `Run` of `corrected`, for the systems of A - shift I.
 
-    Parameters
-    ----------
-    operator : Operator
-    B, X : BlockVector, shape (n, b)
-        Right-hand sides, and initial solutions, which are overwritten.
-    limits : array, shape (b,)
-        Residual norms to reach.
-    preconditioner : callable, optional
-    maxiter : int
-    shift : float
-        The systems are those of A - shift I.
-    others : sequence of float
-        Further shifts, below that one, relative to it; X is zero then, and there is no preconditioner.
-    callback : callable, optional
-        Called with X after every step.
-
-    Attributes
-    ----------
-    residuals : array, shape (b,)
-        True residual norms, after `run`.
-    iterations : array of int, shape (b,)
-    reasons : list of str
+    `others` are those of further shifts, which the first run solves for, too; X is zero then, and there is no
+    preconditioner. `callback` is called with X after every step.
     """
 
     def __init__(
         self,
-        operator: SystemOperator,
-        B: Block,
-        X: Block,
-        limits: RealArray,
-        preconditioner: Preconditioner | None,
-        maxiter: int,
-        *,
+        systems: Systems,
         shift: float = 0.0,
-        others: Sequence[float] = (),
+        others: Sequence[Shifted] = (),
         callback: Callable[[Block], object] | None = None,
     ) -> None:
-        self.operator, self.B, self.X, self.limits = operator, B, X, limits
-        self.preconditioner, self.maxiter, self.shift = preconditioner, maxiter, shift
-        self.callback = callback
-        self.others = [Shifted(sigma, X.copy(), limits) for sigma in others]
-        self.unit = float(np.finfo(B.dtype).eps) / 2
-        self.steps = self.applications = self.columns = self.preconditioned = 0
-        self.iterations = np.zeros(B.shape[1], np.intp)
-        self.reasons: list[Reason] = ["maxiter"] * B.shape[1]
-        self.residuals = np.zeros(B.shape[1])
+        self.systems, self.shift, self.others, self.callback = systems, shift, others, callback
+        self.X, self.preconditioner = systems.X, systems.preconditioner
+        self.row: Row | None = None
+        self.unit = float(np.finfo(self.X.dtype).eps) / 2
 
-    def run(self, *, is_zero: bool) -> None:
-        """Iterate until true residuals are small, stagnate, or `maxiter` steps have been taken."""
-        with blas_threads(self.operator):
-            self._run(is_zero)
-
-    def _run(self, is_zero: bool) -> None:
-        R = self.B.copy() if is_zero else self.residual()
-        self.residuals = np.asarray(finite(to_host(R.norms())), np.float64)
-        left = self.residuals > self.limits
-        self._finish(~left, "converged")
-        goals = self.limits
-        while left.any() and self.steps < self.maxiter:
-            places, before = np.flatnonzero(left), self.residuals.copy()
-            failure = self._cycle(pick(R, places), places, goals[places])
-            goals = AGAIN * self.limits
-            R = self.residual(R)
-            self.residuals = np.asarray(finite(to_host(R.norms())), np.float64)
-            self._finish(self.residuals <= self.limits, "converged")
-            left &= self.residuals > self.limits
-            if failure is not None:
-                self._finish(left, failure)
-                break
-            stagnated = left & (self.residuals > PROGRESS * before) & (self.steps < self.maxiter)
-            self._finish(stagnated, "stagnated")
-            left &= ~stagnated
-
-    def residual(self, out: Block | None = None) -> Block:
-        """Compute the true residuals B - (A - shift I) X."""
-        return self._apply(self.X, out).axpby(1, self.B, -1)  # type: ignore[no-any-return]
-
-    def _apply(self, X: Block, out: Block | None, **sums: Any) -> Any:
-        self.applications += 1
-        self.columns += X.shape[1]
-        return self.operator.apply(X, out=out, shift=self.shift, **sums)
-
-    def _finish(self, which: NDArray[np.bool_], reason: Reason) -> None:
-        for j in np.flatnonzero(which):
-            self.reasons[j] = reason
-
-    def _precondition(self, Q: Block) -> Block:
-        assert self.preconditioner is not None
-        self.preconditioned += Q.shape[1]
-        return self.preconditioner(Q)
+    def run(self, task: Task) -> tuple[NDArray[np.intp], list[Reason]]:
+        """Add corrections for the residuals to X, by groups of columns."""
+        self.maxiter, self.iterations = task.steps, np.zeros(len(task.goals), np.intp)
+        reasons: list[Reason] = ["maxiter"] * len(task.goals)
+        most = len(reasons) if self.others else MOST_COLUMNS
+        for begin in range(0, len(reasons), most):
+            places = begin + np.flatnonzero(task.goals[begin : begin + most] < np.inf)
+            if len(places):
+                failure = self._cycle(pick(task.R, places), places, task.goals[places])
+                for j in places:
+                    reasons[j] = failure or "maxiter"
+        self.others = ()
+        return self.iterations, reasons
 
     def _cycle(self, Q: Block, places: NDArray[np.intp], limits: RealArray) -> Reason | None:
         """Iterate from the residuals Q of some systems; return why the iteration cannot go on, if so."""
+        self.steps, self.row = 0, None
         found = orthogonalize(Q, max_rank=min(Q.shape[1], Q.n_global))
         Q, F = self._without(found, Q)
         X, active = pick(self.X, places), np.ones(len(places), bool)
-        P = Q.copy() if self.preconditioner is None else self._precondition(Q)
-        both, P, Q = self._beside(P, Q)
+        P = Q.copy() if self.preconditioner is None else self.systems.precondition(Q)
+        P, Q = self._beside(P, Q)
         AP, size = P.like(), 1.0
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
         for other in self.others:
-            other.begin(F)
+            other.begin(F, places)
         while len(F) and self.steps < self.maxiter and (active.any() or self._others_are_left()):
             rank = len(F)
             self.steps += 1
             self.iterations[places[active]] += 1
-            G = hermitian(self._apply(P, AP, gram="xy").gram["xy"])[:rank, :rank]
+            products = start_copy(self.systems.apply(P, AP, shift=self.shift, gram="xy").gram["xy"])
+            if self.row is not None:
+                self.row.finish()
+            G = hermitian(products())[:rank, :rank]
             inverse = self._inverse(G, P, AP)
             if D is None or inverse is None:
                 self._scatter(X, places)
@@ -159,8 +102,11 @@ class BlockCG:
             for other in self.others:
                 other.step(Q, G)
             alpha = inverse @ D
-            C = alpha @ (F * active)
-            H = update(P, AP, X, Q, padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1]))
+            C, width = alpha @ (F * active), P.shape[1]
+            if self.row is None:
+                H = update(P, AP, X, Q, padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1]))
+            else:
+                H = self.row.update(AP, X, within(alpha, width, width), within(C, width, X.shape[1]))
             Q, rho, H, root = self._conditioned(Q, hermitian(H)[:rank, :rank], size)
             F, size = rho @ F, float(np.sqrt(np.diagonal(H).real.max(initial=0)))
             norms = np.linalg.norm(root @ F, axis=0)
@@ -184,32 +130,33 @@ class BlockCG:
             if self.preconditioner is None:
                 beta = np.linalg.solve(D, rho.conj().T @ H @ U)
                 D = U.conj().T @ H @ U
-                if both is not None and P.shape == Q.shape:
-                    width = P.shape[1]
-                    C = np.vstack([within(beta, width, width), np.eye(width)])
-                    both.combine(small_matrix(C, both), out=P)
+                if self.row is not None and P.shape == Q.shape:
+                    P = self.row.turn(within(beta, width, width))
                 else:
-                    both, P, Q = self._beside(turned(P, beta, Q), Q)
+                    self._scatter(X, places)
+                    P, Q = self._beside(turned(P, beta, Q), Q)
             else:
-                Z = self._precondition(Q)
+                Z = self.systems.precondition(Q)
                 P = turned(P, -inverse @ to_host(AP.dot(Z))[:rank, : len(F)], Z)
                 D = self._weights(Q, Z, len(F))
             AP = AP if AP.shape == P.shape else P.like()
         self._scatter(X, places)
         return None
 
-    def _beside(self, P: Block, Q: Block) -> tuple[Block | None, Block, Block]:
-        """Copy P and Q to columns of one block, where a kernel of a GPU sets P = Q + P beta in one pass."""
+    def _beside(self, P: Block, Q: Block) -> tuple[Block, Block]:
+        """Copy P and Q to a `Row` on a GPU."""
         if P.device == "cpu" or self.preconditioner is not None:
-            return None, P, Q
-        both = side_by_side(P, Q)
-        return both, both[:, : P.shape[1]], both[:, P.shape[1] :]
+            return P, Q
+        self.row = Row(P, Q)
+        return self.row.P, self.row.Q
 
     def _others_are_left(self) -> bool:
         return any(other.active.any() for other in self.others)
 
     def _scatter(self, X: Block, places: NDArray[np.intp]) -> None:
         """Copy the solutions of some systems to their places."""
+        if self.row is not None:
+            self.row.finish()
         if len(places) == self.X.shape[1]:
             self.X[:, :] = X
             return
@@ -250,6 +197,12 @@ class BlockCG:
 
     def _inverse(self, G: Array, P: Block, AP: Block) -> Array | None:
         """Invert G = P^H A P without directions whose part is rounding noise; None if A is not definite."""
+        _, T, *_, square = cholesky_factor(G)
+        # The sum of the inverse eigenvalues of G with columns of unit length; NaN if G is indefinite.
+        if square * 0 + np.diagonal(G).real @ (abs(T) ** 2).sum(axis=1) < 1 / (
+            RESOLUTION * len(G) * self.unit
+        ):
+            return np.asarray(T @ T.conj().T)
         lengths = np.sqrt(np.abs(np.diagonal(G).real))
         factors = 1 / np.where(lengths > 0, lengths, 1.0)
         values, V = np.linalg.eigh(G * factors[:, None] * factors)
@@ -287,9 +240,10 @@ class Shifted:
         self.active = np.ones(len(limits), bool)
         self.iterations = np.zeros(len(limits), np.intp)
 
-    def begin(self, F: Array) -> None:
-        """Start from the residuals Q F, at X = 0."""
-        self.F = F
+    def begin(self, F: Array, places: NDArray[np.intp]) -> None:
+        """Start from the residuals Q F of some columns, at X = 0."""
+        self.F = np.zeros((len(F), len(self.limits)), F.dtype)
+        self.F[:, places] = F
         self.S: Block | None = None
         self.C: Array = np.zeros((0, 0))
         self.added: Array = self.C

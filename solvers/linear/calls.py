@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockvec import BlockVector, as_operator
 from blockvec.errors import OptionError, ShapeError
@@ -18,8 +20,7 @@ from blockvec.system.frozen import frozen
 from ..arguments import blas_threads, natively, preconditioner_for, real
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..runtime.processes import split
-from .systems import Linear, Preconditioner, Reason, finite
-from .vectors import Outcome
+from .systems import AGAIN, PROGRESS, Linear, Preconditioner, Reason, finite
 
 # Elements of a block of the host up to which its columns are solved for one by one: a step of a block takes
 # 0.4 to 0.6 ms beside the arithmetic, one of a vector 0.02 ms.
@@ -32,7 +33,7 @@ class Systems:
 
     operator: Any
     B: BlockVector
-    X: BlockVector  # initial solutions
+    X: Any  # a block: initial solutions
     is_zero: bool  # whether these are zero
     limits: RealArray  # residual norms to reach, shape (b,)
     lengths: RealArray  # of the right-hand sides
@@ -41,6 +42,7 @@ class Systems:
     shape: tuple[int, ...]  # of the caller's right-hand sides
     kind: ArrayKind | None
     is_block: bool  # whether the caller's right-hand sides are a BlockVector
+    counts: NDArray[np.intp]  # columns and blocks that A was applied to, and columns of M
 
     @classmethod
     def of(
@@ -71,6 +73,7 @@ class Systems:
             if first.shape[1] == 1:  # of columns one by one
                 warnings.simplefilter("ignore", UserWarning)
             operator = as_operator(A, device=device)
+            preconditioner = None if M is None else preconditioner_for(M, operator)
         if operator.shape[0] != operator.shape[1]:
             raise ShapeError(f"A has shape {operator.shape}; linear systems need a square matrix.")
         rows = operator.local_shape[0]
@@ -78,10 +81,6 @@ class Systems:
             raise ShapeError(f"B has shape {B.shape} but A {operator.shape}; give {rows} rows, and a column.")
         dtype = np.result_type(operator.dtype, B.dtype, np.float32)
         block = _moved(BlockVector(first, copy=True, dtype=dtype, layout=operator.layout), operator)
-        with warnings.catch_warnings():
-            if first.shape[1] == 1:
-                warnings.simplefilter("ignore", UserWarning)
-            preconditioner = None if M is None else preconditioner_for(M, operator)
         X = block.like()
         if isinstance(x0, str) and x0 == "Mb":
             X[:, :] = block if preconditioner is None else preconditioner(block)
@@ -101,10 +100,8 @@ class Systems:
         if not lengths.all():  # zero right-hand sides have zero solutions
             X.scale(column_factors((lengths > 0).astype(float), X))
         limits = np.maximum(rtol * lengths, atol) if math.isfinite(rtol) else np.full(len(lengths), math.inf)
-        given = (A, M)
-        return cls(
-            operator, block, X, x0 is None, limits, lengths, preconditioner, given, B.shape, kind, is_block
-        )
+        fields = operator, block, X, x0 is None, limits, lengths, preconditioner, (A, M), B.shape, kind
+        return cls(*fields, is_block, np.zeros(3, np.intp))
 
     @property
     def n(self) -> int:
@@ -123,82 +120,71 @@ class Systems:
             raise OptionError("callback: is for one right-hand side, or for those of one host; leave it out.")
         return is_here and (self.b == 1 or has_callback or self.B.array.size <= SHORT_BLOCK)
 
-    def each(self, solve: Callable[..., Outcome], shift: Any = 0.0) -> Linear:
-        """Solve for the columns one by one, with ``solve(product, precondition, b, x, limit)``."""
-        with blas_threads(self.operator):
-            return self._each(solve, shift)
+    def apply(self, X: Block, out: Block | None = None, **options: Any) -> Any:
+        """Apply A to a block, and count it."""
+        self.counts[:2] += X.shape[1], 1
+        return self.operator.apply(X, out=out, **options)
 
-    def _each(self, solve: Callable[..., Outcome], shift: Any) -> Linear:
-        X, outcomes = self.X.array, []
+    def precondition(self, R: Block) -> Block:
+        """Apply the preconditioner to a block, and count it."""
+        assert self.preconditioner is not None
+        self.counts[2] += R.shape[1]
+        return self.preconditioner(R)
+
+    def residuals(self) -> RealArray:
+        """Compute the norms of the true residuals."""
+        R = self.apply(self.X).axpby(1, self.B, -1)
+        return np.asarray(finite(to_host(R.norms())), np.float64)
+
+    def product(self, x: Array, shift: float = 0.0) -> Array:
+        """Apply A - shift I to a vector of the host."""
+        given, operator = self.vectors[0], self.operator
+        self.counts[:2] += 1
+        if operator.dtype == x.dtype and hasattr(operator, "nnz"):
+            y = np.empty_like(x)
+            operator.apply_columns(x[:, None], y[:, None])
+        elif getattr(operator, "matrix", None) is not None:
+            y = operator.matrix @ x
+        else:
+            y = given.matvec(x) if hasattr(given, "matvec") else operator.apply(BlockVector(x)).array
+        y = np.asarray(y, x.dtype).reshape(-1)
+        return y - shift * x if shift else y
+
+    def solved(self, r: Array) -> Array:
+        """Apply the preconditioner to a vector of the host."""
+        M = self.vectors[1]
+        if not (hasattr(M, "matvec") or isinstance(M, np.ndarray) or hasattr(M, "tocsr")):
+            return np.ascontiguousarray(self.precondition(BlockVector(r)).array[:, 0])
+        self.counts[2] += 1
+        return np.asarray(M.matvec(r) if hasattr(M, "matvec") else M @ r, r.dtype).reshape(-1)
+
+    def by_columns(self, solve: Callable[..., tuple[int, Reason]], shift: Any = 0.0) -> Run:
+        """Make a run that solves for the columns one by one, by a function of `vectors`."""
         shifts = np.broadcast_to(shift, (self.b,))
-        precondition = None if self.vectors[1] is None else self._precondition
-        counts = [0, 0]
-        for j in range(self.b):
+        precondition = None if self.vectors[1] is None else self.solved
 
-            def product(x: Array, sigma: float = float(shifts[j])) -> Array:
-                counts[0] += 1
-                y = self._product(x)
-                return y - sigma * x if sigma else y
+        def run(task: Task) -> tuple[NDArray[np.intp], list[Reason]]:
+            iterations, reasons = np.zeros(self.b, np.intp), list[Reason](["maxiter"] * self.b)
+            for j in np.flatnonzero(task.goals < np.inf):
+                product = functools.partial(self.product, shift=float(shifts[j]))
+                x, r = (block.array[:, j].copy() for block in (self.X, task.R))
+                given = product, precondition, r, x, float(task.goals[j]), task.steps
+                iterations[j], reasons[j] = solve(*given, is_trial=task.is_trial)
+                self.X.array[:, j] = x
+            return iterations, reasons
 
-            def solved(r: Array) -> Array:
-                counts[1] += 1
-                return self._precondition(r)
+        return run
 
-            b, x = self.B.array[:, j].copy(), X[:, j].copy()
-            if self.lengths[j] == 0:
-                outcomes.append((0.0, 0, "converged"))
-                continue
-            outcomes.append(solve(product, precondition and solved, b, x, float(self.limits[j])))
-            X[:, j] = x
-        residuals, iterations, reasons = zip(*outcomes, strict=True)
-        return self.linear(residuals, iterations, reasons, (counts[0], *counts))
+    def linear(self, residuals: RealArray, iterations: NDArray[np.intp], reasons: Sequence[Reason]) -> Linear:
+        """Assemble the result for the solutions in X."""
+        columns, blocks, preconditioned = self.counts.tolist()
+        fields = self.X, residuals, self.lengths, iterations, tuple(reasons), columns, blocks, preconditioned
+        return Linear(*fields, reductions=0)
 
     def preconditioned(self, X: Array) -> Array:
         """Apply the preconditioner to rows of this process."""
         assert self.preconditioner is not None
         return self.preconditioner(BlockVector(X, layout=self.operator.layout)).array
-
-    def _product(self, x: Array) -> Array:
-        given, operator = self.vectors[0], self.operator
-        matrix = getattr(operator, "matrix", None)
-        if matrix is not None:
-            return np.asarray(matrix @ x, x.dtype)
-        if hasattr(given, "matvec"):
-            return np.asarray(given.matvec(x), x.dtype).reshape(-1)
-        if operator.dtype != x.dtype or not hasattr(operator, "nnz"):
-            return operator.apply(BlockVector(x)).array[:, 0]  # type: ignore[no-any-return]
-        y = np.empty_like(x)
-        operator.apply_columns(x[:, None], y[:, None])
-        return y
-
-    def _precondition(self, r: Array) -> Array:
-        M = self.vectors[1]
-        if hasattr(M, "matvec"):
-            return np.asarray(M.matvec(r), r.dtype).reshape(-1)
-        if isinstance(M, np.ndarray) or hasattr(M, "tocsr"):
-            return np.asarray(M @ r, r.dtype)
-        assert self.preconditioner is not None
-        return np.ascontiguousarray(self.preconditioner(BlockVector(r)).array[:, 0])
-
-    def linear(
-        self,
-        residuals: Any,
-        iterations: Any,
-        reasons: Sequence[Any],
-        counts: Any,
-    ) -> Linear:
-        """Assemble the result for the solutions in X."""
-        return Linear(
-            X=self.X,
-            residuals=np.asarray(residuals, np.float64),
-            initial=self.lengths,
-            iterations=np.asarray(iterations, np.intp),
-            reasons=tuple(reasons),
-            operator_columns=int(counts[0]),
-            block_applications=int(counts[1]),
-            preconditioner_columns=int(counts[2]),
-            reductions=0,
-        )
 
     def returned(self, X: Block) -> Any:
         """Return solutions as the right-hand sides were given."""
@@ -213,14 +199,15 @@ class Systems:
         `code` is the positive one in SciPy's place: its limit of iterations.
         """
         solved = replace(solved, X=self.returned(solved.X))
-        self._warn(solved.reasons)
+        self.warn(solved.reasons)
         if return_info:
             return solved
         info = solved.info
         reached = "maxiter" in solved.reasons and info > 0 and code is not None
         return solved.X, code if reached else info
 
-    def _warn(self, reasons: Sequence[Reason]) -> None:
+    def warn(self, reasons: Sequence[Reason]) -> None:
+        """Warn where iterations broke down."""
         from ..result import ConvergenceWarning
 
         for reason, text in BREAKDOWNS.items():
@@ -230,6 +217,65 @@ class Systems:
                 warnings.warn(f"right-hand side {shown}: {text}.", ConvergenceWarning, stacklevel=4)
 
 
+class Task(NamedTuple):
+    """What a run is to do: correct X for the residuals R.
+
+    `goals` are the residual norms to reach, infinite for finished columns; `residuals` are those of R.
+    """
+
+    R: Block
+    residuals: RealArray
+    goals: RealArray
+    steps: int
+    is_trial: bool  # whether residuals that may be null vectors are to be told from others
+
+
+# Adds to X; returns iterations and reasons per column.
+Run = Callable[[Task], tuple[NDArray[np.intp], Sequence[Reason]]]
+
+
+def corrected(
+    systems: Systems, run: Run, maxiter: int, shift: Any = 0.0, iterations: NDArray[np.intp] | None = None
+) -> Linear:
+    """Run until true residuals are small, or stagnate: those of recurrences drift from them by rounding."""
+    operator, X, limits, b = systems.operator, systems.X, systems.limits, systems.b
+    sigma = operator.backend.xp.asarray(shift) if np.ndim(shift) else float(shift)
+    iterations = np.zeros(b, np.intp) if iterations is None else iterations
+    reasons: list[Reason] = ["maxiter"] * b
+    ended: Sequence[Reason] = reasons
+    before, again, is_zero = np.full(b, np.inf), 1.0, systems.is_zero
+    doubtful = tried = np.zeros(b, bool)
+    kept = X
+    while True:
+        R = systems.B.copy() if is_zero else systems.apply(X, shift=sigma).axpby(1, systems.B, -1)
+        residuals = np.asarray(finite(to_host(R.norms())), np.float64)
+        for j in [j for j in range(b) if reasons[j] == "maxiter"]:
+            if residuals[j] <= limits[j]:
+                reasons[j] = "converged"
+            elif tried[j] and residuals[j] > PROGRESS * before[j]:
+                reasons[j] = "singular"  # null vectors that rounding has added may have any length
+                X[:, j : j + 1], residuals[j] = kept[:, j : j + 1], before[j]
+            elif ended[j] in FINAL:
+                reasons[j] = ended[j]
+            elif residuals[j] > PROGRESS * before[j] and iterations[j] < maxiter:
+                reasons[j] = "stagnated"
+        left = np.array([reason == "maxiter" for reason in reasons])
+        spent = int(iterations[left].max(initial=0))
+        if not left.any() or spent >= maxiter:
+            return systems.linear(residuals, iterations, reasons)
+        is_trial = bool(doubtful.any())
+        kept = X.copy() if is_trial else X
+        task = Task(R, residuals, np.where(left, again * limits, np.inf), maxiter - spent, is_trial)
+        with blas_threads(operator):
+            taken, ended = run(task)
+        iterations = iterations + np.where(left, taken, 0)
+        tried = doubtful
+        doubtful = left & np.array([reason == "singular" for reason in ended]) & (not is_trial)
+        before = np.where(doubtful, np.inf, residuals)
+        again, is_zero = AGAIN, False
+
+
+FINAL = "indefinite", "indefinite preconditioner"
 BREAKDOWNS = {
     "indefinite": "A is not positive definite, which conjugate gradients need: use minres",
     "indefinite preconditioner": "M is not positive definite; give another, or none",
@@ -238,13 +284,9 @@ BREAKDOWNS = {
 
 
 def _array(value: Any) -> Any:
-    return (
-        value.array
-        if isinstance(value, BlockVector)
-        else np.asarray(value)
-        if isinstance(value, list)
-        else value
-    )
+    if isinstance(value, BlockVector):
+        return value.array
+    return np.asarray(value) if isinstance(value, list) else value
 
 
 def _moved(block: BlockVector, operator: Any) -> BlockVector:

@@ -9,6 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator
+from scipy.sparse.linalg import gmres as scipy_gmres
 
 from blockvec import array_namespace, as_operator, factorize
 from blockvec.errors import BreakdownError, OptionError, ShapeError
@@ -17,13 +20,12 @@ from ..arguments import blas_threads, check_choice, integer, is_explicit
 from ..blocks import to_host
 from ..runtime.processes import together
 from . import vectors
-from .block_cg import BlockCG
-from .calls import Systems
+from .block_cg import BlockCG, Shifted
+from .calls import Run, Systems, Task, corrected
 from .gmres import block_gmres
 from .minres import block_minres
-from .systems import AGAIN, DOUBTFUL, PROGRESS, TRIAL, Linear, finite
+from .systems import DOUBTFUL, TRIAL, Linear, Reason
 
-MOST_COLUMNS = 32  # of a block: small matrices would take longer than what wider blocks save
 NOT_HERMITIAN = 1e4  # eps: relative difference of u^H A w and w^H A u, above which `solve` takes GMRES
 FACTORED_S = 5.0  # s, predicted: a factorisation that `solve` prefers to an iteration of unknown length
 
@@ -113,31 +115,11 @@ def cg(
             raise OptionError("shifts: share a Krylov space without M, x0 and callback; leave these out.")
         return _shifted(systems, shifts, steps, return_info=return_info)
     if systems.by_vectors() and (callback is None or systems.b == 1):
-        alone = functools.partial(vectors.conjugate_gradients, maxiter=steps, callback=callback)
-        return systems.finished(systems.each(alone), steps, return_info=return_info)
-    noted = None if callback is None else lambda X: callback(systems.returned(X))
-    runs, X, limits = [], systems.X, systems.limits
-    for begin in range(0, systems.b, MOST_COLUMNS):
-        which = slice(begin, begin + MOST_COLUMNS)
-        is_all = systems.b <= MOST_COLUMNS
-        B, start = (block if is_all else block[:, which].copy() for block in (systems.B, X))
-        run = BlockCG(
-            systems.operator, B, start, limits[which], systems.preconditioner, steps, callback=noted
-        )
-        run.run(is_zero=systems.is_zero)
-        if not is_all:
-            X[:, which] = start
-        runs.append(run)
-    return systems.finished(_together(systems, runs), steps, return_info=return_info)
-
-
-def _together(systems: Systems, runs: Sequence[BlockCG]) -> Linear:
-    """Assemble the result of runs for some columns each."""
-    residuals, iterations = (
-        np.concatenate([getattr(run, name) for run in runs]) for name in ("residuals", "iterations")
-    )
-    counts = np.sum([(run.columns, run.applications, run.preconditioned) for run in runs], axis=0)
-    return systems.linear(residuals, iterations, [reason for run in runs for reason in run.reasons], counts)
+        run = systems.by_columns(functools.partial(vectors.conjugate_gradients, callback=callback))
+    else:
+        noted = None if callback is None else lambda X: callback(systems.returned(X))
+        run = BlockCG(systems, callback=noted).run
+    return systems.finished(corrected(systems, run, steps), steps, return_info=return_info)
 
 
 def _shifted(systems: Systems, shifts: Any, steps: int, *, return_info: bool) -> Any:
@@ -146,22 +128,23 @@ def _shifted(systems: Systems, shifts: Any, steps: int, *, return_info: bool) ->
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
         raise OptionError(f"shifts: got {shifts!r:.60}; give an array of finite numbers, one per shift.")
     seed = int(np.argmax(values))  # the system with the largest condition number
-    others = [i for i in range(len(values)) if i != seed]
-    limits, largest = systems.limits, float(values[seed])
-    relative = [float(values[i]) - largest for i in others]
-    run = BlockCG(systems.operator, systems.B, systems.X, limits, None, steps, shift=largest, others=relative)
-    run.run(is_zero=True)
-    runs = [run] * len(values)
-    for i, other in zip(others, run.others, strict=True):  # the space is common, true residuals are not
-        runs[i] = BlockCG(systems.operator, systems.B, other.X, limits, None, steps, shift=float(values[i]))
-        runs[i].steps = run.steps
-        runs[i].iterations = other.iterations
-        runs[i].run(is_zero=False)
-    solutions = [systems.returned(each.X) for each in runs]
-    result = systems.finished(_together(systems, runs), steps, return_info=True)
+    largest, X, limits = float(values[seed]), systems.X, systems.limits
+    others = {i: Shifted(values[i] - largest, X.copy(), limits) for i in range(len(values)) if i != seed}
+    run = BlockCG(systems, largest, list(others.values())).run
+    runs = {seed: corrected(systems, run, steps, largest)}
+    for i, other in others.items():  # the space is common, true residuals are not
+        each, sigma = replace(systems, X=other.X, is_zero=False), float(values[i])
+        runs[i] = corrected(each, BlockCG(each, sigma).run, steps, sigma, other.iterations)
+    solved = [runs[i] for i in range(len(values))]
+    solutions = [systems.returned(each.X) for each in solved]
+    residuals, iterations = (
+        np.concatenate([getattr(each, name) for each in solved]) for name in ("residuals", "iterations")
+    )
+    result = systems.linear(residuals, iterations, [reason for each in solved for reason in each.reasons])
+    systems.warn(result.reasons)
     is_array = not hasattr(solutions[0], "n_global") and systems.kind is None
-    X = array_namespace(solutions[0]).stack(solutions) if is_array else solutions
-    result = replace(result, X=X, initial=np.tile(result.initial, len(values)))
+    stacked = array_namespace(solutions[0]).stack(solutions) if is_array else solutions
+    result = replace(result, X=stacked, initial=np.tile(result.initial, len(values)))
     return result if return_info else (result.X, result.info)
 
 
@@ -234,75 +217,44 @@ def minres(
     if check:
         systems.operator.check_hermitian()
         if systems.preconditioner is not None:
-            given = {
-                "shape": systems.operator.shape,
-                "dtype": systems.B.dtype,
-                "device": systems.operator.device,
-            }
-            K = as_operator(lambda X: systems.preconditioned(X), **given, layout=systems.operator.layout)
+            A, dtype = systems.operator, systems.B.dtype
+            where: Any = {"device": A.device, "layout": A.layout}
+            K = as_operator(systems.preconditioned, shape=A.shape, dtype=dtype, **where)
             K.check_hermitian(name="M")
     if systems.by_vectors(has_callback=callback is not None):
         noted = None if callback is None else lambda x: callback(x.copy())
-        alone = functools.partial(vectors.minimum_residuals, maxiter=steps, callback=noted)
-        solved = systems.each(alone, sigma)
+        run = systems.by_columns(functools.partial(vectors.minimum_residuals, callback=noted), sigma)
     else:
-
-        def solve_block(R: Any, tol: Any, left: int, *, is_trial: bool) -> Linear:
-            final = None if is_trial else DOUBTFUL * (float(np.finfo(R.dtype).eps) / 2) ** 0.5
-            K = systems.preconditioner
-            options: dict[str, Any] = {"shift": sigma, "preconditioner": K, "final": final}
-            return block_minres(systems.operator, R, tol=tol, maxiter=left, **options)
-
-        with blas_threads(systems.operator):
-            solved = _corrected(systems, sigma, steps, solve_block)
+        run = _blocks(systems, block_minres, shift=sigma)
+    solved = corrected(systems, run, steps, sigma)
     if show:
         print(f"minres: n = {systems.n}, shift = {shift}, rtol = {rtol:.2e}, at most {steps} iterations")
-        for j in range(systems.b):
-            print(
-                f"minres: {solved.iterations[j]} iterations, residual {solved.residuals[j]:.4e}: "
-                f"{solved.reasons[j]}"
-            )
+        for count, residual, reason in zip(solved.iterations, solved.residuals, solved.reasons, strict=True):
+            print(f"minres: {count} iterations, residual {residual:.4e}: {reason}")
     return systems.finished(solved, steps, return_info=return_info)
 
 
-def _corrected(systems: Systems, sigma: Any, steps: int, solve: Callable[..., Linear]) -> Linear:
-    """Solve for corrections of X with a solver of blocks until true residuals are small, or stagnate."""
-    operator, X, limits = systems.operator, systems.X, systems.limits
-    shift = operator.backend.xp.asarray(sigma) if np.ndim(sigma) else float(sigma)
-    counts, iterations, reasons = np.zeros(3, int), np.zeros(systems.b, np.intp), ["maxiter"] * systems.b
-    before, again, is_zero = np.full(systems.b, np.inf), 1.0, systems.is_zero
-    doubtful = tried = np.zeros(systems.b, bool)
-    kept = X
-    while True:
-        R = systems.B.copy() if is_zero else operator.apply(X, shift=shift).axpby(1, systems.B, -1)
-        counts[:2] += (0, 0) if is_zero else (systems.b, 1)
-        residuals = np.asarray(finite(to_host(R.norms())), np.float64)
-        left = np.array([reason == "maxiter" for reason in reasons])
-        stagnated = left & (residuals > limits) & (residuals > PROGRESS * before)
-        for j in np.flatnonzero(left & (residuals <= limits)):
-            reasons[j] = "converged"
-        for j in np.flatnonzero(stagnated):
-            reasons[j] = "singular" if tried[j] else "stagnated"
-            if tried[j]:  # null vectors that rounding has added may have any length
-                X[:, j : j + 1], residuals[j] = kept[:, j : j + 1], before[j]
-        left &= (residuals > limits) & ~stagnated
-        spent = int(iterations[left].max(initial=0))
-        if not left.any() or spent >= steps:
-            return systems.linear(residuals, iterations, reasons, counts)
-        tol = np.where(left, again * limits / np.where(residuals > 0, residuals, 1), 2.0)
-        most, is_trial = steps - spent, bool(doubtful.any())
-        kept = X.copy() if is_trial else X
-        solved = solve(R, np.minimum(tol, 2.0), min(most, TRIAL) if is_trial else most, is_trial=is_trial)
-        for j in np.flatnonzero(left):
-            if solved.reasons[j] == "indefinite preconditioner":
-                reasons[j] = solved.reasons[j]
-        tried = doubtful
-        doubtful = left & np.array([reason == "singular" for reason in solved.reasons]) & (not is_trial)
-        X.axpy(1, solved.X)
-        iterations += np.where(left, solved.iterations, 0)
-        counts += (solved.operator_columns, solved.block_applications, solved.preconditioner_columns)
-        before = np.where(doubtful, np.inf, residuals)
-        again, is_zero = AGAIN, False
+def _blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> Run:
+    """Make a run of a solver of blocks with a Krylov space per column."""
+
+    def run(task: Task) -> tuple[NDArray[np.intp], Sequence[Reason]]:
+        if solve is block_minres:
+            unit = float(np.finfo(task.R.dtype).eps) / 2
+            options["final"] = None if task.is_trial else DOUBTFUL * unit**0.5
+        solved = solve(
+            systems.operator,
+            task.R,
+            tol=np.minimum(task.goals / np.where(task.residuals > 0, task.residuals, 1), 2.0),
+            maxiter=min(task.steps, TRIAL) if task.is_trial else task.steps,
+            preconditioner=systems.preconditioner,
+            **options,
+        )
+        systems.X.axpy(1, solved.X)
+        counts = solved.operator_columns, solved.block_applications, solved.preconditioner_columns
+        systems.counts[:] += counts
+        return solved.iterations, solved.reasons
+
+    return run
 
 
 @together
@@ -365,45 +317,47 @@ def gmres(
     """
     if callback is not None and callback_type is None:
         warnings.warn(
-            "gmres was called without specifying `callback_type`, and takes 'legacy' as SciPy does; give "
-            "callback_type='pr_norm' or 'legacy'.",
+            "gmres was called without specifying `callback_type`: 'legacy' is taken as in SciPy; give one.",
             DeprecationWarning,
             stacklevel=3,
         )
-    kind = "legacy" if callback_type is None else callback_type
+    kind = callback_type or "legacy"
     check_choice("callback_type", kind, ("x", "pr_norm", "legacy"))
     systems = Systems.of(A, B, x0, M, (rtol, atol), like, comm, device)
     cycles = 10 * systems.n if maxiter is None else integer("maxiter", maxiter, 1)
     width = min(20 if restart is None else integer("restart", restart, 1), systems.n)
     if systems.by_vectors(has_callback=callback is not None):
-
-        def solve(product: Any, precondition: Any, b: Any, x: Any, limit: float) -> vectors.Outcome:
-            length = float(np.linalg.norm(b))
-            on_step = callback and kind != "x" and (lambda norm: callback(norm / length))
-            on_cycle = callback if kind == "x" else None
-            most = cycles if callback and kind == "legacy" else np.inf
-            return vectors.generalized_minimum_residuals(
-                product,
-                precondition,
-                b,
-                x,
-                limit,
-                cycles=cycles,
-                restart=width,
-                steps_left=most,
-                on_step=on_step or None,
-                on_cycle=on_cycle,
-            )
-
-        return systems.finished(systems.each(solve), cycles, return_info=return_info)
-
-    def solve_block(R: Any, tol: Any, left: int, *, is_trial: bool) -> Linear:
-        K = systems.preconditioner
-        return block_gmres(systems.operator, R, tol=tol, maxiter=left, restart=width, preconditioner=K)
-
-    with blas_threads(systems.operator):
-        solved = _corrected(systems, 0.0, cycles * width, solve_block)
+        solved = _gmres_of_scipy(systems, cycles, width, callback, kind)
+    else:
+        solved = corrected(systems, _blocks(systems, block_gmres, restart=width), cycles * width)
     return systems.finished(solved, cycles, return_info=return_info)
+
+
+def _gmres_of_scipy(
+    systems: Systems, cycles: int, width: int, callback: Callable[[Any], object] | None, kind: str
+) -> Linear:
+    """Solve for the columns one by one."""
+    X, iterations = systems.X.array, np.zeros(systems.b, np.intp)
+    A, M = (
+        LinearOperator((systems.n, systems.n), matvec=product, dtype=X.dtype)
+        for product in (systems.product, systems.solved)
+    )
+    options: dict[str, Any] = {"rtol": 0, "restart": width, "maxiter": cycles}
+    options["M"] = None if systems.preconditioner is None else M
+    options["callback_type"] = "pr_norm" if callback is None else kind
+    for j in np.flatnonzero(systems.lengths):
+
+        def noted(value: Any, j: Any = j) -> None:
+            iterations[j] += 1
+            if callback is not None:
+                callback(value)
+
+        b, limit = systems.B.array[:, j].copy(), float(systems.limits[j])
+        with blas_threads(systems.operator):
+            X[:, j] = scipy_gmres(A, b, X[:, j].copy(), atol=limit, callback=noted, **options)[0]
+    residuals = systems.residuals()
+    reasons: list[Reason] = ["converged" if good else "maxiter" for good in residuals <= systems.limits]
+    return systems.linear(residuals, iterations, reasons)
 
 
 @together
@@ -452,14 +406,7 @@ def solve(
     >>> solved.method, solved.converged
     ('factors', True)
     """
-    options: dict[str, Any] = {
-        "rtol": rtol,
-        "atol": atol,
-        "return_info": True,
-        "like": like,
-        "comm": comm,
-        "device": device,
-    }
+    options: Any = {"rtol": rtol, "atol": atol, "like": like, "comm": comm, "device": device}
     systems = Systems.of(A, B, x0, M, (rtol, atol), like, comm, device)
     operator = systems.operator
     defect = operator.hermitian_defect()[1]
@@ -467,22 +414,22 @@ def solve(
     methods = ["cg", "minres"] if is_hermitian else ["gmres"]
     if is_hermitian and hasattr(A, "diagonal") and not (to_host(A.diagonal()).real > 0).all():
         methods = ["minres"]
-    if is_hermitian and M is None and operator.layout is None and _is_quick(A, operator.device):
-        methods.insert(0, "factors")
-    solved = None
+    if is_hermitian and M is None and operator.layout is None and is_explicit(A):
+        from ..factorization.work import FactorWork
+
+        if FactorWork.of(A).factor_s(operator.device) <= FACTORED_S:
+            methods.insert(0, "factors")
+    solved: Any = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        for method in methods:
+        while methods and not (solved and solved.converged):
+            method = methods.pop(0)
             if method == "factors":
                 found = _by_factors(A, systems)
             else:
                 iteration: Any = {"cg": cg, "minres": minres, "gmres": gmres}[method]
-                found = iteration(A, B, x0, maxiter=maxiter, M=M, **options)
-            if found is not None:
-                solved = replace(found, method=method)
-            if solved is not None and solved.converged:
-                break
-    assert solved is not None
+                found = iteration(A, B, x0, maxiter=maxiter, M=M, return_info=True, **options)
+            solved = replace(found, method=method) if found else solved
     if not (solved.converged or return_info):
         worst = int(np.argmax(solved.residuals / np.maximum(systems.limits, np.finfo(float).tiny)))
         raise BreakdownError(
@@ -493,25 +440,16 @@ def solve(
     return solved if return_info else solved.X
 
 
-def _is_quick(A: Any, device: str) -> bool:
-    """Check whether the factors of a matrix are predicted to take little time."""
-    from ..factorization.work import FactorWork
-
-    return is_explicit(A) and FactorWork.of(A).factor_s(device) <= FACTORED_S
-
-
 def _by_factors(A: Any, systems: Systems) -> Linear | None:
     """Solve with factors; None for a matrix that has none, such as a singular one."""
     try:
         factors = factorize(A, device=systems.operator.device)
-        X = None if factors.is_singular else factors.solve(systems.B)
+        if factors.is_singular:
+            return None
+        systems.X[:, :] = factors.solve(systems.B)
     except (BreakdownError, OptionError, ShapeError):
         return None
-    if X is None:
-        return None
-    systems.X[:, :] = X
-    R = systems.operator.apply(systems.X).axpby(1, systems.B, -1)
-    residuals = np.asarray(finite(to_host(R.norms())), np.float64)
-    reasons = ["converged" if good else "stagnated" for good in residuals <= systems.limits]
-    solved = systems.linear(residuals, np.zeros(systems.b), reasons, (systems.b, 1, 0))
+    residuals = systems.residuals()
+    reasons: list[Reason] = ["converged" if good else "stagnated" for good in residuals <= systems.limits]
+    solved = systems.linear(residuals, np.zeros(systems.b, np.intp), reasons)
     return replace(solved, X=systems.returned(systems.X))

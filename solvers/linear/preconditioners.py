@@ -23,9 +23,7 @@ from blockvec.interchange import native
 
 from ..blocks import Array
 
-NULL = (
-    1e-13  # of the largest diagonal entry: eigenvalues of the coarsest level that are zero but for rounding
-)
+NULL = 1e-13  # of the largest diagonal entry: values of the coarsest level that are zero but for rounding
 SMOOTHING = 2  # products of a smoother with the matrix of a level, as many as a symmetric Gauss-Seidel sweep
 LOWEST = 0.25  # share of the spectrum of D^-1 A below which smoothers leave errors to coarser levels
 POWER_STEPS = 15  # of the power method, for the largest eigenvalue of D^-1 A
@@ -220,10 +218,7 @@ class _Level:
         diagonal = level.A.diagonal()
         self._inverse = (1 / np.where(diagonal != 0, diagonal, 1.0))[:, None]
         # Of D^-1/2 A D^-1/2, by steps of the power method.
-        root, x = (
-            np.sqrt(np.abs(self._inverse[:, 0])),
-            np.random.default_rng(0).standard_normal(level.A.shape[0]),
-        )
+        x, root = np.random.default_rng(0).standard_normal(len(diagonal)), np.sqrt(abs(self._inverse[:, 0]))
         for _ in range(POWER_STEPS):
             x /= np.linalg.norm(x)
             x = root * (level.A @ (root * x))

@@ -45,18 +45,9 @@ class State(NamedTuple):
 class Steps:
     """Steps of block MINRES from a state, whose blocks they overwrite.
 
-    Parameters
-    ----------
-    operator : Operator
-    shift, limits : array, shape (b,)
-        Shifts on the device, or zero, and residual norms to reach.
-    projection : Projection
-    recorder : Recorder, optional
-        Records the steps; the operator must be recordable, and without a preconditioner.
-    Q : BlockVector, optional
-        With a recorder, the block whose complement steps stay in.
-    final : float, optional
-        See `closing`; default: what rounding errors leave.
+    `shift` is zero or an array on the device, `limits` are residual norms to reach, and `final` is that of
+    `closing`. A recorder needs an operator that is recordable, no preconditioner, and the block Q in whose
+    complement the steps stay.
     """
 
     def __init__(

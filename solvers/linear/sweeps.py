@@ -5,11 +5,14 @@ Elsewhere they are `combine` and `update_gram` of blocks, which are kernels of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from blockvec import run_in_threads, single_threaded_blas
+from blockvec import BlockVector, run_in_threads, single_threaded_blas, start_copy
 
-from ..blocks import Array, Block, summed
+from ..blocks import Array, Block, side_by_side, small_matrix, summed
 
 PANEL_ROWS = 256  # of one product by BLAS: its operands fit an L1 cache
 RANGE_BYTES = 1 << 20  # per block and range: long against a call of NumPy
@@ -53,6 +56,56 @@ def turn(P: Block, Z: Block, beta: Array) -> Block:
     with single_threaded_blas, np.errstate(over="ignore", invalid="ignore"):
         run_in_threads(work, _ranges(p))
     return P
+
+
+class Row:
+    """P, Q and the next P in the columns of one block of a GPU, where one kernel sets P' = Q + P beta.
+
+    The device updates halves of X while the host works on small matrices: one half before P', the other one
+    after the next product, for which the old P is kept.
+    """
+
+    def __init__(self, P: Block, Q: Block) -> None:
+        whole, width = side_by_side(P, Q, P), P.shape[1]
+        self.P, self.Q, last = (whole[:, i * width : (i + 1) * width] for i in range(3))
+        # By turns: P and Q side by side, the next P, halves of the old one, and the rows that multiply it.
+        self.ways: list[Any] = [
+            (whole[:, : 2 * width], last, _halves(self.P), 0),
+            (whole[:, width:], self.P, _halves(last), width),
+        ]
+        self.coefficients = np.vstack([np.eye(width)] * 2).astype(P.dtype)
+        self.X: Any = None
+        self.rest: Callable[[], object] | None = None
+
+    def update(self, AP: Block, X: Block, alpha: Array, C: Array) -> Array:
+        """Set X = X + P C, for half of the rows, and Q = Q - AP alpha; return Q^H Q."""
+        products = start_copy(self.Q.update_gram(AP, small_matrix(alpha, X)))
+        if X is not self.X:
+            self.X, self.halves = X, _halves(X)
+        small, (upper, lower), (first, second) = small_matrix(C, X), self.ways[0][2], self.halves
+        upper.combine(small, out=first, beta=1)
+        self.rest = lambda: lower.combine(small, out=second, beta=1)
+        return products()
+
+    def turn(self, beta: Array) -> Block:
+        """Return the next P."""
+        (source, new, _, begin), width = self.ways[0], len(beta)
+        self.ways.reverse()
+        C = self.coefficients.copy()
+        C[begin : begin + width] = beta
+        self.P = source.combine(small_matrix(C, source), out=new)
+        return self.P
+
+    def finish(self) -> None:
+        """Queue what is left of an update of X."""
+        if self.rest is not None:
+            self.rest()
+            self.rest = None
+
+
+def _halves(block: Block) -> list[BlockVector]:
+    half = len(block.array) // 2
+    return [BlockVector(block.array[rows]) for rows in (slice(half), slice(half, None))]
 
 
 def _is_fused(*blocks: Block) -> bool:

@@ -21,15 +21,7 @@ from blockvec import array_namespace, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
-from ..blocks import (
-    Array,
-    Block,
-    RealArray,
-    SystemOperator,
-    project_out,
-    small_matrix,
-    to_host,
-)
+from ..blocks import Array, Block, RealArray, SystemOperator, project_out, small_matrix, to_host
 
 SINGULAR = 1000.0  # u ||A - sigma I||: pivots below it are zero; rounding left up to 100 in tests
 EXHAUSTED = 10.0  # u ||A - sigma I||: shorter directions are zero, and the space is invariant
@@ -100,12 +92,9 @@ class Linear:
     @property
     def codes(self) -> NDArray[np.intp]:
         """SciPy's codes, per column: 0 if converged, its iterations if not, -1 after a breakdown."""
-        unfinished = {"maxiter", "stopped", "stagnated"}
-        codes = [
-            0 if reason == "converged" else max(int(count), 1) if reason in unfinished else -1
-            for reason, count in zip(self.reasons, np.ravel(self.iterations), strict=True)
-        ]
-        return np.array(codes, np.intp)
+        is_right = np.array(self.reasons) == "converged"
+        is_unfinished = np.isin(self.reasons, ["maxiter", "stopped", "stagnated"])
+        return np.where(is_right, 0, np.where(is_unfinished, np.maximum(self.iterations, 1), -1))
 
     @property
     def info(self) -> int:
@@ -205,18 +194,7 @@ class CountedOperator:
 
 
 class LinearSystems:
-    """The systems of a block, one per column, and their state; derived classes iterate on it.
-
-    Attributes
-    ----------
-    X : BlockVector, shape (n, b)
-        Solutions.
-    residuals, initial : array, shape (b,)
-        Residual norms, and those of the right-hand sides; see `Linear`.
-    active : array of bool, shape (b,)
-    is_real : bool
-        Whether shifts are real.
-    """
+    """The systems of a block, one per column, and their state; derived classes iterate on it."""
 
     def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
         self.operator: SystemOperator = A if hasattr(A, "apply") else as_operator(A)
@@ -297,17 +275,9 @@ class LinearSystems:
     def result(self) -> Linear:
         """Return the solutions."""
         preconditioned, reductions = self.projection.spent()
-        return Linear(
-            X=self.X,
-            residuals=self.residuals,
-            initial=self.initial,
-            iterations=self.iterations,
-            reasons=tuple(self.reasons),
-            operator_columns=self.columns,
-            block_applications=self.applications,
-            preconditioner_columns=preconditioned,
-            reductions=reductions + self.reductions,
-        )
+        state = self.X, self.residuals, self.initial, self.iterations, tuple(self.reasons)
+        counts = self.columns, self.applications, preconditioned, reductions + self.reductions
+        return Linear(*state, *counts)
 
 
 def inverse_where(xp: Any, values: Array, active: Array) -> Array:

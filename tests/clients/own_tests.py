@@ -1,4 +1,4 @@
-"""Run tests that another package brings with it, with blockvec's solvers in SciPy's place or without."""
+"""Run tests that another package brings with it, with blockvec's functions in SciPy's place or without."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ ROOT = HERE.parents[1]
 
 
 def run_own_tests(
-    selected: list[str], solver: str, folder: Path, names: str = "eigsh svds", plugin: str = "with_blockvec"
+    selected: list[str],
+    folder: Path,
+    libraries: str = "scipy.sparse.linalg",
+    plugin: str = "with_blockvec",
 ) -> Any:
-    """Run tests in a process of their own, with the configuration of no project; `names` are replaced."""
-    report = folder / f"{solver}.json"
+    """Run tests in a process of their own, with the configuration of no project; functions are replaced."""
+    report = folder / "report.json"
+    report.unlink(missing_ok=True)
     (folder / "pytest.ini").write_text("[pytest]\n")
     paths = [str(HERE), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "CLIENT_REPORT": str(report),
-        "CLIENT_SOLVER": solver,
-        "CLIENT_NAMES": names,
+        "CLIENT_LIBRARIES": libraries,
         "MPLBACKEND": "Agg",
         "PYTEST_ADDOPTS": "",
     }

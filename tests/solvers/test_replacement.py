@@ -1,4 +1,4 @@
-"""`replace_eigsh`: which names it replaces, and that it restores them."""
+"""`replace` and `replace_eigsh`: which names they replace, what they pass on, and that they restore names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ import scipy.sparse.linalg as spla
 from blockvec.errors import OptionError
 from blockvec.models import model, spectra
 from solvers import eigsh, expm_multiply, replace, replace_eigsh
-from solvers.replacement import eigsh_in_scipy_order as OURS  # noqa: N812
 
 THEIRS = spla.eigsh
 ARPACK = importlib.import_module("scipy.sparse.linalg._eigen.arpack")
+
+
+def is_ours(function: Any) -> bool:
+    return bool(function.__module__.startswith("solvers."))
 
 
 def module(name: str, monkeypatch: pytest.MonkeyPatch, **members: Any) -> ModuleType:
@@ -31,7 +34,8 @@ def module(name: str, monkeypatch: pytest.MonkeyPatch, **members: Any) -> Module
 
 def test_a_call_through_scipy_is_computed_by_blockvec() -> None:
     with replace_eigsh():
-        assert spla.eigsh is spla._eigen.eigsh is ARPACK.eigsh is OURS
+        assert spla.eigsh is spla._eigen.eigsh is ARPACK.eigsh
+        assert is_ours(spla.eigsh)
         assert spla.eigsh.__name__ == THEIRS.__name__
         w = spla.eigsh(model("laplace3d:n=12"), 4, which="SA")[0]
     np.testing.assert_allclose(w, spectra.laplace_eigenvalues((12, 12, 12))[:4])  # the second is triple
@@ -46,11 +50,15 @@ def test_an_exception_passes_through_and_the_names_are_restored(error: type[Base
 
 
 def test_an_inner_context_restores_what_the_outer_one_had_set() -> None:
-    with replace_eigsh():
-        with replace_eigsh():
-            assert spla.eigsh is OURS
-        assert spla.eigsh is OURS
+    A = model("laplace2d:n=20")
+    with replace_eigsh() as outer:
+        ours = spla.eigsh
+        with replace_eigsh() as inner:
+            assert spla.eigsh is not ours
+            spla.eigsh(A, 2)
+        assert spla.eigsh is ours
     assert spla.eigsh is THEIRS
+    assert (outer[0].calls, inner[0].calls) == (0, 1)
 
 
 def test_a_copy_of_the_name_is_replaced_only_in_modules_that_are_given(
@@ -60,10 +68,10 @@ def test_a_copy_of_the_name_is_replaced_only_in_modules_that_are_given(
     with replace_eigsh():
         assert one.eigsh is other.eigsh is THEIRS
     with replace_eigsh("one", other):
-        assert one.eigsh is other.eigsh is OURS
+        assert one.eigsh is other.eigsh is spla.eigsh
     assert one.eigsh is other.eigsh is THEIRS
     with replace_eigsh("one", "one"):
-        assert one.eigsh is OURS
+        assert is_ours(one.eigsh)
     assert one.eigsh is THEIRS
 
 
@@ -71,7 +79,7 @@ def test_a_module_without_the_name_is_refused_before_anything_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = module("first", monkeypatch, eigsh=THEIRS)
-    with pytest.raises(OptionError, match=r"numpy\.linalg has no attribute 'eigsh'"):
+    with pytest.raises(OptionError, match=r"numpy\.linalg has none of the functions eigsh"):
         replace_eigsh(first, "numpy.linalg").__enter__()
     with pytest.raises(ModuleNotFoundError, match="no_such_program"):
         replace_eigsh(first, "no_such_program").__enter__()
@@ -82,13 +90,55 @@ def test_cupys_name_is_replaced_too_where_cupy_is_imported(monkeypatch: pytest.M
     module("cupy", monkeypatch)
     for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.sparse"):
         module(name, monkeypatch, __path__=[])
+    A = sp.diags_array(np.arange(1.0, 31.0)).tocsr()
     cupys = module("cupyx.scipy.sparse.linalg", monkeypatch, eigsh=print)
     with replace_eigsh():
-        assert cupys.eigsh is eigsh
-        assert spla.eigsh is OURS
+        assert cupys.eigsh.__wrapped__ is eigsh
         with replace_eigsh():
-            assert cupys.eigsh is eigsh
+            # CuPy's values are ascending, SciPy's are not.
+            ours, theirs = (f(A, 2, which="SA", return_eigenvectors=False) for f in (cupys.eigsh, spla.eigsh))
+    np.testing.assert_allclose(ours, [1, 2])
+    np.testing.assert_allclose(theirs, [2, 1])
     assert cupys.eigsh is print
+
+
+def test_unknown_libraries_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(OptionError, match=r"'scipy.sparse.linalg', 'cupyx.scipy.sparse.linalg', 'sklearn'"):
+        replace("scipy.sparse.linalg", "numpy").__enter__()
+    assert spla.eigsh is THEIRS
+
+
+def test_copies_under_any_name_are_found_in_scikit_learn() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.decomposition import PCA, TruncatedSVD
+    from sklearn.linear_model import Ridge
+
+    X = np.random.default_rng(0).standard_normal((60, 12)) * np.geomspace(100, 1, 12)
+    y = X.sum(axis=1)
+    models = [PCA(3, svd_solver="arpack", random_state=0), PCA(3, svd_solver="randomized", random_state=0)]
+    models.append(TruncatedSVD(3, random_state=0))
+    expected = [made.fit(X).singular_values_ for made in models]
+    line = Ridge(solver="sparse_cg", tol=1e-10).fit(X, y).coef_
+    with replace("sklearn") as replaced:
+        assert spla.svds.__module__.startswith("scipy")
+        for made, values in zip(models, expected, strict=True):
+            np.testing.assert_allclose(made.fit(X).singular_values_, values, rtol=1e-6)
+        np.testing.assert_allclose(Ridge(solver="sparse_cg", tol=1e-10).fit(X, y).coef_, line)
+    calls = {function.name.rpartition(".")[2]: function.calls for function in replaced}
+    assert calls == {"svds": 1, "_randomized_svd": 2, "cg": 1, "eigsh": 0, "lobpcg": 0}
+    assert "sklearn.linear_model._ridge._sparse_linalg_cg" in [place for f in replaced for place in f.places]
+
+
+def test_what_blockvec_does_not_take_is_counted_and_passed_on() -> None:
+    A = np.eye(4) + np.diag(range(4))
+    with replace("scipy.sparse.linalg") as replaced:
+        with pytest.raises(ValueError, match="`k` must be an integer satisfying"):
+            spla.svds(A, k=4, solver="arpack")
+        spla.svds(A, k=4, solver="propack")
+        spla.expm_multiply(A.astype(object), np.ones(4))
+    counts = {f.name.rpartition(".")[2]: (f.calls, f.passed_on) for f in replaced}
+    assert counts["svds"] == (1, 1)
+    assert counts["expm_multiply"] == (0, 1)
 
 
 def test_scipys_svds_keeps_the_solver_that_it_was_written_for() -> None:
