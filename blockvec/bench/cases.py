@@ -38,27 +38,16 @@ Function = Callable[..., object]
 
 @frozen
 class Case:
-    """One operation on operands of one shape.
+    """One operation on operands of one shape."""
 
-    Attributes
-    ----------
-    operation : str
-        Its name in the interface.
-    problem : Problem
-    kernel, config : str
-        The kernel that dispatch selects, and its configuration.
-    calls : dict of str to callable
-        ``"blockvec"`` first, then the peers; each call advances to the next set of operands.
-    matrix : str or None
-        Name of the sparse matrix, for apply.
-    """
-
-    operation: str
+    operation: str  # its name in the interface
     problem: Problem
+    # The kernel that dispatch selects, and its configuration.
     kernel: str
+    # ``"blockvec"`` first, then the peers; each call advances to the next set of operands.
     calls: dict[str, Call]
     config: str
-    matrix: str | None = None
+    matrix: str | None = None  # name of the sparse matrix, for apply
 
 
 @frozen

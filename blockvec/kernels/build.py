@@ -44,24 +44,12 @@ _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 @frozen
 class Resources:
-    """Resources of a kernel, as reported by the assembler.
+    """Resources of a kernel, as reported by the assembler."""
 
-    Attributes
-    ----------
-    registers : int
-        32-bit registers per thread; 0 if not reported.
-    spill_bytes : int
-        Spills to and from local memory per thread.
-    stack_bytes : int
-        Stack frame per thread.
-    shared_bytes : int
-        Static shared memory per block.
-    """
-
-    registers: int
-    spill_bytes: int
-    stack_bytes: int
-    shared_bytes: int
+    registers: int  # 32-bit registers per thread; 0 if not reported
+    spill_bytes: int  # spills to and from local memory per thread
+    stack_bytes: int  # stack frame per thread
+    shared_bytes: int  # static shared memory per block
 
 
 @frozen
@@ -246,21 +234,11 @@ PACKAGE_FORMAT = 1  # of its files; raise it if they change
 
 @frozen
 class KernelPackage:
-    """An installed package of compiled kernels: a zip archive of records per architecture, by their keys.
-
-    Attributes
-    ----------
-    folder : Path
-        Its folder.
-    version : str
-        The version of blockvec that it was made for.
-    compiler : str
-        NVRTC's version.
-    """
+    """An installed package of compiled kernels: a zip archive of records per architecture, by their keys."""
 
     folder: Path
-    version: str
-    compiler: str
+    version: str  # the version of blockvec that it was made for
+    compiler: str  # NVRTC's version
 
     def find(self, source: str, architecture: str) -> Cubin | None:
         """Look up a kernel; None if it is not there, or the driver is older than the compiler."""

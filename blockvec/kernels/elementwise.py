@@ -52,26 +52,17 @@ class Factor:
 
 @frozen
 class AxpbyKernel:
-    """out = alpha X + beta Y; see cuda/elementwise/axpby.cu.
+    """out = alpha X + beta Y; see cuda/elementwise/axpby.cu."""
 
-    Attributes
-    ----------
-    dtype_x, dtype_y, dtype_out : str
-        Element types; `dtype_y` is None where there is no Y.
-    alpha, beta : Factor
-        Kinds of the factors.
-    flat : bool
-        Whether all blocks are contiguous and count as one long row.
-    aligned : bool
-        Whether units of `vector` elements start at multiples of their size; without it a unit is one element.
-    """
-
+    # Element types; `dtype_y` is None where there is no Y.
     dtype_x: str
     dtype_y: str | None
     dtype_out: str
+    # Kinds of the factors.
     alpha: Factor = Factor()
     beta: Factor = Factor()
-    flat: bool = True
+    flat: bool = True  # whether all blocks are contiguous and count as one long row
+    # Whether units of `vector` elements start at multiples of their size; without it a unit is one element.
     aligned: bool = True
 
     threads = 256
@@ -151,24 +142,14 @@ class Tiling:
 
 @frozen
 class ColumnDotKernel:
-    """Column dots of X and Y, one partial sum per block; see cuda/elementwise/column_dot.cu.
+    """Column dots of X and Y, one partial sum per block; see cuda/elementwise/column_dot.cu."""
 
-    Attributes
-    ----------
-    dtype_x, dtype_y : str
-        Element types.
-    same : bool
-        Whether Y is X; the sums are then real.
-    conj : bool
-        Whether X is conjugated.
-    aligned : bool
-        Whether rows split into units of `vector` elements that start at multiples of their size.
-    """
-
+    # Element types.
     dtype_x: str
     dtype_y: str
-    same: bool = False
-    conj: bool = True
+    same: bool = False  # whether Y is X; the sums are then real
+    conj: bool = True  # whether X is conjugated
+    # Whether rows split into units of `vector` elements that start at multiples of their size.
     aligned: bool = True
 
     threads = 256
@@ -219,29 +200,17 @@ class ColumnDotKernel:
 
 @frozen
 class FoldKernel:
-    """C = alpha (sum of partial products) + beta C; see cuda/elementwise/fold.cu.
+    """C = alpha (sum of partial products) + beta C; see cuda/elementwise/fold.cu."""
 
-    Attributes
-    ----------
-    dtype_partial, dtype_out : str
-        Element types.
-    lanes : int
-        Neighbouring elements that a block sums; a power of two.
-    left_complex, conj : bool
-        Whether partials are real products of the parts of complex A with a real B; whether A is conjugated.
-    hermitian : bool
-        Whether C is made exactly Hermitian (symmetric) before the factors.
-    beta_zero : bool
-        Whether C is not read.
-    """
-
+    # Element types.
     dtype_partial: str
     dtype_out: str
-    lanes: int
+    lanes: int  # neighbouring elements that a block sums; a power of two
+    # Whether partials are real products of the parts of complex A with a real B; whether A is conjugated.
     left_complex: bool = False
     conj: bool = False
-    hermitian: bool = False
-    beta_zero: bool = True
+    hermitian: bool = False  # whether C is made exactly Hermitian (symmetric) before the factors
+    beta_zero: bool = True  # whether C is not read
 
     threads = 256
 

@@ -163,23 +163,15 @@ def _argument_memory(sizes: tuple[int, ...]) -> tuple[Any, Any, int]:
 
 @frozen
 class Launch:
-    """The launch of a product's kernel, but for its operands.
+    """The launch of a product's kernel, but for its operands."""
 
-    Attributes
-    ----------
-    grid, block : tuple of int
-        Blocks of the grid, threads of a block.
-    shared_bytes : int
-        Dynamic shared memory of a block.
-    pack : callable
-        Takes device addresses and factors, in the order of a `Candidate`'s operands, and the address of the
-        workspace where the family takes one; returns the kernel's arguments, None if nothing is to be done.
-        Raises `LayoutError` for an address that is less aligned than the problem says.
-    """
-
+    # Blocks of the grid, threads of a block.
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    shared_bytes: int
+    shared_bytes: int  # dynamic shared memory of a block
+    # Takes device addresses and factors, in the order of a `Candidate`'s operands, and the address of the
+    # workspace where the family takes one; returns the kernel's arguments, None if nothing is to be done.
+    # Raises `LayoutError` for an address that is less aligned than the problem says.
     pack: Callable[..., tuple[Any, ...] | None]
 
 

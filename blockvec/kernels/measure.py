@@ -45,22 +45,13 @@ class HostStopwatch:
 
 @frozen
 class Timing:
-    """Repeated runs of a call.
+    """Repeated runs of a call."""
 
-    Attributes
-    ----------
-    median_s, best_s : float
-        Median and shortest time in seconds.
-    spread : float
-        Interquartile range over the median.
-    repeats : int
-        Runs timed, after the warm-up.
-    """
-
+    # Median and shortest time in seconds.
     median_s: float
     best_s: float
-    spread: float
-    repeats: int
+    spread: float  # interquartile range over the median
+    repeats: int  # runs timed, after the warm-up
 
 
 def measure(
@@ -158,25 +149,14 @@ def _timing(times: list[float]) -> Timing:
 
 @frozen
 class CeilingProbe:
-    """A call that runs at a ceiling of a device.
+    """A call that runs at a ceiling of a device."""
 
-    Attributes
-    ----------
-    ceiling : str
-        ``"read"``, ``"write"``, ``"copy"``, ``"mix"``, ``"l2"`` (bytes), or a real element type
-        (floating-point operations).
-    call : callable
-        The work.
-    amount : float
-        Bytes moved or operations per call.
-    write_share : float
-        Share of writes in the bytes that a mix moves.
-    """
-
+    # ``"read"``, ``"write"``, ``"copy"``, ``"mix"``, ``"l2"`` (bytes), or a real element type (floating-point
+    # operations).
     ceiling: str
     call: Callable[[], object]
-    amount: float
-    write_share: float = 0.0
+    amount: float  # bytes moved or operations per call
+    write_share: float = 0.0  # share of writes in the bytes that a mix moves
 
 
 def measure_ceilings(

@@ -12,27 +12,13 @@ StreamKind = Literal["read", "write", "scale"]
 
 @frozen
 class Probe:
-    """A kernel without choices.
+    """A kernel without choices."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the function.
-    file : str
-        The body's, in ``cuda/probes``.
-    threads : int
-        Per block.
-    constants : tuple of (str, int)
-        Those of the source.
-    flops : float
-        Operations per block and repeat, of a probe of arithmetic.
-    """
-
-    name: str
-    file: str
-    threads: int
+    name: str  # of the function
+    file: str  # of the body, in ``cuda/probes``
+    threads: int  # per block
     constants: tuple[tuple[str, int], ...] = ()
-    flops: float = 0.0
+    flops: float = 0.0  # operations per block and repeat, of a probe of arithmetic
 
     def source(self) -> str:
         """Generate the CUDA source."""

@@ -117,21 +117,13 @@ def text_of(value: Any) -> str:
 
 @frozen
 class RowKernel:
-    """A function of rows; see cuda/elementwise/rows.cu.
-
-    Attributes
-    ----------
-    function : str
-        Its name.
-    inputs, outputs : tuple of str
-        Element types of the rows.
-    statements, results : tuple of str
-        The statements of the function, and the texts of its results.
-    """
+    """A function of rows; see cuda/elementwise/rows.cu."""
 
     function: str
+    # Element types of the rows.
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    # The statements of the function, and the texts of its results.
     statements: tuple[str, ...]
     results: tuple[str, ...]
 

@@ -30,21 +30,11 @@ MODEL = "the model's choice"
 
 @frozen
 class Selection:
-    """A kernel, the configuration that it runs, and where the choice comes from.
+    """A kernel, the configuration that it runs, and where the choice comes from."""
 
-    Attributes
-    ----------
-    kernel : str
-        Name of a family, or of a vendor's kernel.
-    config : object or None
-        The family's configuration; None for a vendor's kernel.
-    origin : str
-        As text for `explain`.
-    """
-
-    kernel: str
-    config: Any
-    origin: str
+    kernel: str  # name of a family, or of a vendor's kernel
+    config: Any  # the family's configuration; None for a vendor's kernel
+    origin: str  # as text for `explain`
 
 
 def choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Selection:

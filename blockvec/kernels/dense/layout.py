@@ -68,27 +68,15 @@ def widest(*multiples: int) -> int:
 
 @frozen
 class Operand:
-    """A tall operand, as a kernel accesses it.
+    """A tall operand, as a kernel accesses it."""
 
-    Attributes
-    ----------
-    width : int
-        Columns.
-    parts, real_bytes : int
-        Real numbers of an element, and their size.
-    is_linear : bool
-        Whether its rows are contiguous.
-    align : int
-        Alignment of its address in bytes, and of its pitch if rows are not contiguous.
-    tile, tiles : int
-        Columns per tile, which a thread loads at a time, and tiles per row.
-    """
-
-    width: int
+    width: int  # columns
+    # Real numbers of an element, and their size.
     parts: int
     real_bytes: int
-    is_linear: bool
-    align: int
+    is_linear: bool  # whether its rows are contiguous
+    align: int  # alignment of its address in bytes, and of its pitch if rows are not contiguous
+    # Columns per tile, which a thread loads at a time, and tiles per row.
     tile: int
     tiles: int
 
@@ -129,29 +117,14 @@ class Operand:
 
 @frozen
 class Slab:
-    """Rows of an operand in shared memory; the names are those of the kernels' constants.
+    """Rows of an operand in shared memory; the names are those of the kernels' constants."""
 
-    Attributes
-    ----------
-    rows : int
-        Rows of the slab.
-    row_bytes : int
-        Bytes of a row, without padding.
-    is_linear : bool
-        Whether the rows are contiguous in memory and copied as one range.
-    piece : int
-        Bytes per copy.
-    pitch : int
-        Bytes between rows.
-    pad_rows, pad : int
-        `pad` bytes follow every `pad_rows` rows.
-    """
-
-    rows: int
-    row_bytes: int
-    is_linear: bool
-    piece: int
-    pitch: int
+    rows: int  # rows of the slab
+    row_bytes: int  # bytes of a row, without padding
+    is_linear: bool  # whether the rows are contiguous in memory and copied as one range
+    piece: int  # bytes per copy
+    pitch: int  # bytes between rows
+    # `pad` bytes follow every `pad_rows` rows.
     pad_rows: int
     pad: int
 

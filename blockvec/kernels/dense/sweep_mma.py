@@ -46,24 +46,12 @@ _MAX_PIECES_COLUMNS = 4
 
 @frozen
 class SweepMmaConfig:
-    """One way to run the kernel, with one thread block per multiprocessor.
+    """One way to run the kernel, with one thread block per multiprocessor."""
 
-    Attributes
-    ----------
-    rows : int
-        Rows of a tile.
-    stages : int
-        Tiles in flight or in use.
-    warps : int
-        Warps of a thread block.
-    wc : int
-        Warps that share the columns of the basis; the others share the rows.
-    """
-
-    rows: int
-    stages: int
-    warps: int
-    wc: int
+    rows: int  # rows of a tile
+    stages: int  # tiles in flight or in use
+    warps: int  # warps of a thread block
+    wc: int  # warps that share the columns of the basis; the others share the rows
 
     blocks: ClassVar[int] = 1  # per multiprocessor
 
@@ -206,19 +194,11 @@ def row_unit(shape: Shape, wr: int) -> int:
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
-
-    Attributes
-    ----------
-    warps, wc
-        As in the configuration.
-    tile_kb : int
-        Kilobytes of rows of the basis per multiprocessor in a tile, about; 0 for the fewest rows.
-    """
+    """A configuration but for the widths; equal names mean the same."""
 
     warps: int
     wc: int
-    tile_kb: int
+    tile_kb: int  # kilobytes of rows of the basis per multiprocessor in a tile, about; 0 for the fewest rows
 
 
 # Of 80 recipes; the others would gain 0.3 per cent of the predicted time in the geometric mean of drawn

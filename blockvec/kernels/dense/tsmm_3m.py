@@ -31,15 +31,9 @@ _LAUNCH_S = 5e-6  # with the latency of the first tile
 
 @frozen
 class Tsmm3mConfig:
-    """One way to run the kernel, with one thread block per multiprocessor.
+    """One way to run the kernel, with one thread block per multiprocessor."""
 
-    Attributes
-    ----------
-    warps : int
-        Warps of a thread block, a multiple of four: the same number in each quadrant.
-    """
-
-    warps: int
+    warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
 
     blocks: ClassVar[int] = 1  # per multiprocessor
 

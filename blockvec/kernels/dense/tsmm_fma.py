@@ -43,43 +43,21 @@ Coefficients = Literal["registers", "shared"]
 
 @frozen
 class TsmmFmaConfig:
-    """One way to run the kernel.
+    """One way to run the kernel."""
 
-    Attributes
-    ----------
-    spread : int
-        Threads that share a row of B: a power of two up to 32. Columns are assigned to them cyclically
-        ("transposed" in the paper).
-    ct : int
-        Columns of B per thread.
-    unroll : int
-        Rows per thread.
-    count : int
-        Consecutive rows among them.
-    kt : int
-        Columns of A that a thread loads at a time.
-    stages : int
-        Stages of a team's ring, through which results are stored, too; 0 loads and stores directly.
-    coefficients : str
-        Memory of C: ``"registers"`` or ``"shared"``.
-    unroll_k : int
-        Unrolled sets of `kt` columns.
-    teams : int
-        Teams of a block, of one warp each.
-    blocks : int
-        Blocks resident on a multiprocessor.
-    """
-
+    # Threads that share a row of B: a power of two up to 32. Columns are assigned to them cyclically
+    # ("transposed" in the paper).
     spread: int
-    ct: int
-    unroll: int
-    count: int = 1
-    kt: int = 1
+    ct: int  # columns of B per thread
+    unroll: int  # rows per thread
+    count: int = 1  # consecutive rows among them
+    kt: int = 1  # columns of A that a thread loads at a time
+    # Stages of a team's ring, through which results are stored, too; 0 loads and stores directly.
     stages: int = 0
-    coefficients: Coefficients = "shared"
-    unroll_k: int = 1
-    teams: int = 8
-    blocks: int = 1
+    coefficients: Coefficients = "shared"  # memory of C: ``"registers"`` or ``"shared"``
+    unroll_k: int = 1  # unrolled sets of `kt` columns
+    teams: int = 8  # teams of a block, of one warp each
+    blocks: int = 1  # blocks resident on a multiprocessor
 
     @property
     def rows(self) -> int:
@@ -203,20 +181,12 @@ def _misfit(problem: TsmmProblem, config: TsmmFmaConfig) -> str | None:
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
-
-    Attributes
-    ----------
-    spread, unroll, coefficients, stages
-        As in the configuration.
-    warps : int
-        Warps resident on a multiprocessor.
-    """
+    """A configuration but for the widths; equal names mean the same."""
 
     spread: int
     unroll: int
     coefficients: Coefficients = "shared"
-    warps: int = 8
+    warps: int = 8  # warps resident on a multiprocessor
     stages: int = 3
 
 

@@ -48,29 +48,14 @@ _MAX_TILES = 2**31  # tile numbers are 32-bit
 
 @frozen
 class TsmmMmaConfig:
-    """One way to run the kernel, with one thread block per SM.
+    """One way to run the kernel, with one thread block per SM."""
 
-    Attributes
-    ----------
-    warps : int
-        Warps of a thread block, a multiple of four: the same number in each quadrant.
-    split : int
-        Warps that share the columns of a tile: 1, 2 or 4. They form a group with its own pipeline.
-    rows : int
-        Rows of a tile, whole blocks (of 16 rows of real numbers, 8 of complex ones).
-    stages : int
-        Tiles of A per group, in flight or in use.
-    slabs : int
-        Tiles of B per group, in use or being stored; 0 stores results directly from registers.
-    shared_coefficients : bool
-        Whether fragments of C are loaded from shared memory for each product, not kept in registers.
-    """
-
-    warps: int
-    split: int
-    rows: int
-    stages: int
-    slabs: int
+    warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
+    split: int  # warps that share the columns of a tile: 1, 2 or 4. They form a group with its own pipeline
+    rows: int  # rows of a tile, whole blocks (of 16 rows of real numbers, 8 of complex ones)
+    stages: int  # tiles of A per group, in flight or in use
+    slabs: int  # tiles of B per group, in use or being stored; 0 stores results directly from registers
+    # Whether fragments of C are loaded from shared memory for each product, not kept in registers.
     shared_coefficients: bool
 
     blocks: ClassVar[int] = 1  # per multiprocessor
@@ -188,22 +173,15 @@ def rest(shape: Shape, config: TsmmMmaConfig) -> int:
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
-
-    Attributes
-    ----------
-    warps, split, stages, slabs, shared_coefficients
-        As in the configuration.
-    tile_kb : int
-        Kilobytes of rows that the groups process at a time, up to twice as many: tiles have a power of two of
-        the rows that a warp multiplies at once. 0 is one, for complex numbers in single precision alone.
-    """
+    """A configuration but for the widths; equal names mean the same."""
 
     warps: int
     split: int = 1
     stages: int = 2
     slabs: int = 1
     shared_coefficients: bool = False
+    # Kilobytes of rows that the groups process at a time, up to twice as many: tiles have a power of two of
+    # the rows that a warp multiplies at once. 0 is one, for complex numbers in single precision alone.
     tile_kb: int = 16
 
 

@@ -42,43 +42,22 @@ Sums = Literal["plain", "registers", "shared"]
 
 @frozen
 class TsmttsmFmaConfig:
-    """One way to run the kernel.
+    """One way to run the kernel."""
 
-    Attributes
-    ----------
-    tm, tn : int
-        Tile of C per thread.
-    count : int
-        Consecutive rows that a thread multiplies at a time.
-    steps : int
-        Sets of rows per chunk, loaded from memory or staged together.
-    stages : int
-        Stages of a team's ring; 0 loads directly from memory.
-    warps : int
-        Warps of a team, whose threads share the tiles of a row.
-    teams : int
-        Teams of a block.
-    blocks : int
-        Blocks resident on a multiprocessor.
-    interleaved : bool
-        Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
-    unroll : int
-        Unrolled steps of a stage.
-    sums : str
-        Accumulation: ``"plain"`` in the result's type (double precision problems), ``"registers"`` or
-        ``"shared"`` in short single precision chains that are added to double precision sums there.
-    """
-
+    # Tile of C per thread.
     tm: int
     tn: int
-    count: int = 1
-    steps: int = 1
-    stages: int = 0
-    warps: int = 1
-    teams: int = 8
-    blocks: int = 1
+    count: int = 1  # consecutive rows that a thread multiplies at a time
+    steps: int = 1  # sets of rows per chunk, loaded from memory or staged together
+    stages: int = 0  # stages of a team's ring; 0 loads directly from memory
+    warps: int = 1  # warps of a team, whose threads share the tiles of a row
+    teams: int = 8  # teams of a block
+    blocks: int = 1  # blocks resident on a multiprocessor
+    # Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
     interleaved: bool = False
-    unroll: int = 1
+    unroll: int = 1  # unrolled steps of a stage
+    # Accumulation: ``"plain"`` in the result's type (double precision problems), ``"registers"`` or
+    # ``"shared"`` in short single precision chains that are added to double precision sums there.
     sums: Sums = "plain"
 
     @property
@@ -271,24 +250,13 @@ UNITS = (1, 4)
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
+    """A configuration but for the widths; equal names mean the same."""
 
-    Attributes
-    ----------
-    place : int
-        Place of its tiles among `TILES` in the order of the cycles per row without the limit of memory.
-    interleaved : bool
-        As in the configuration.
-    warps : int
-        Warps resident on a multiprocessor.
-    stage_kb : int
-        Kilobytes of a stage per warp, about; 0 to load rows directly from memory.
-    """
-
+    # Place of its tiles among `TILES` in the order of the cycles per row without the limit of memory.
     place: int
-    interleaved: bool = False
-    warps: int = 8
-    stage_kb: int = 4
+    interleaved: bool = False  # as in the configuration
+    warps: int = 8  # warps resident on a multiprocessor
+    stage_kb: int = 4  # kilobytes of a stage per warp, about; 0 to load rows directly from memory
 
 
 RECIPES: Sequence[Recipe] = (

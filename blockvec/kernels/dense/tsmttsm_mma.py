@@ -123,31 +123,20 @@ _L1_RING_BYTES = 64 << 10  # of a ring that leaves room for copies through L1
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
+    """A configuration but for the widths; equal names mean the same."""
 
-    Attributes
-    ----------
-    columns, warps : int
-        Warps that share the columns of A and B, of all warps that multiply.
-    stage_kb : int
-        Kilobytes of a stage, about.
-    odd : bool
-        Whether chunks are odd multiples of 32 bytes, which have the fewest bank conflicts, instead of equal
-        shares for all warps.
-    ahead, blocks, producers
-        As in the configuration; operands in pieces have `_PIECE_PRODUCERS`.
-    small : bool
-        Whether the ring leaves most of shared memory to L1.
-    """
-
+    # Warps that share the columns of A and B, of all warps that multiply.
     columns: int
     warps: int
-    stage_kb: int
+    stage_kb: int  # kilobytes of a stage, about
+    # Whether chunks are odd multiples of 32 bytes, which have the fewest bank conflicts, instead of equal
+    # shares for all warps.
     odd: bool = False
+    # As in the configuration; operands in pieces have `_PIECE_PRODUCERS`.
     ahead: bool = False
     blocks: int = 1
     producers: int = 1
-    small: bool = False
+    small: bool = False  # whether the ring leaves most of shared memory to L1
 
 
 # Of 2,900 recipes; the others would gain 1.5 per cent of the predicted time in the geometric mean of drawn

@@ -29,38 +29,20 @@ _LEAST_BOX_BYTES, _LONG_ROW_BYTES = 120, 384
 
 @frozen
 class TsmttsmMmaConfig:
-    """One way to run the kernel.
+    """One way to run the kernel."""
 
-    Attributes
-    ----------
-    rows : int
-        Folded rows of a stage, a multiple of 4.
-    stages : int
-        Stages of the ring.
-    wm, wn, wk : int
-        Warps that share the columns of A, the columns of B, and the rows of a stage (but see `takes_turns`).
-    fold : int
-        Consecutive rows of narrow operands treated as one row.
-    unroll : int
-        Unrolled steps.
-    blocks : int
-        Blocks resident on a multiprocessor.
-    producers : int
-        Warps that only copy; with 0 the last warp that reads a stage refills it.
-    ahead : bool
-        Whether a warp loads the columns of a step while it multiplies the step before, also across stages;
-        else the compiler moves loads ahead within `unroll` steps of a stage.
-    """
-
-    rows: int
-    stages: int
+    rows: int  # folded rows of a stage, a multiple of 4
+    stages: int  # stages of the ring
+    # Warps that share the columns of A, the columns of B, and the rows of a stage (but see `takes_turns`).
     wm: int
     wn: int
     wk: int
-    fold: int = 1
-    unroll: int = 2
-    blocks: int = 1
-    producers: int = 0
+    fold: int = 1  # consecutive rows of narrow operands treated as one row
+    unroll: int = 2  # unrolled steps
+    blocks: int = 1  # blocks resident on a multiprocessor
+    producers: int = 0  # warps that only copy; with 0 the last warp that reads a stage refills it
+    # Whether a warp loads the columns of a step while it multiplies the step before, also across stages; else
+    # the compiler moves loads ahead within `unroll` steps of a stage.
     ahead: bool = False
 
     three_m: ClassVar[bool] = False  # three real products for a complex one instead of four

@@ -61,29 +61,18 @@ _ROWS = np.dtype(
 
 @frozen
 class ChainConfig:
-    """A configuration of the kernel.
+    """A configuration of the kernel."""
 
-    Attributes
-    ----------
-    lanes, vectors, vector : int
-        Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
-    low : int
-        Lower bits of a state, where the chain has so many: they determine the rows of a block.
-    unroll : int
-        Hops whose rows of X are in flight.
-    warps, blocks : int
-        Warps per block, blocks per multiprocessor.
-    aligned_x, aligned_y : bool
-        Whether packs of X and Y start at multiples of their size.
-    """
-
+    # Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
     lanes: int
     vectors: int
     vector: int
-    low: int
-    unroll: int = 4
+    low: int  # lower bits of a state, where the chain has so many: they determine the rows of a block
+    unroll: int = 4  # hops whose rows of X are in flight
+    # Warps per block, blocks per multiprocessor.
     warps: int = 8
     blocks: int = 2
+    # Whether packs of X and Y start at multiples of their size.
     aligned_x: bool = True
     aligned_y: bool = True
 

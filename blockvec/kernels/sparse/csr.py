@@ -74,43 +74,26 @@ _CONSTANTS = ("split", "unroll", "rows", "entries", "long_row", "warps", "blocks
 
 @frozen
 class CsrConfig:
-    """A configuration of the kernel.
+    """A configuration of the kernel."""
 
-    Attributes
-    ----------
-    lanes, vectors, vector : int
-        Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
-    split : int
-        Parts into which the entries of a row are divided, a power of two.
-    unroll : int
-        Entries of a part whose rows of X are in flight.
-    rows, entries : int
-        Most rows and entries per unit.
-    long_row : int
-        Rows with more entries are summed by whole blocks.
-    warps, blocks : int
-        Warps per block, blocks per multiprocessor.
-    planes : int
-        On a three-dimensional grid, planes that the warps of a block process at a time.
-    flat : bool
-        Whether entries are distributed over lanes regardless of their rows, and permuted in shared memory to
-        avoid bank conflicts between rows whose lengths are multiples of a power of two.
-    aligned_x, aligned_y : bool
-        Whether packs of X and Y start at multiples of their size.
-    """
-
+    # Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
     lanes: int
     vectors: int
     vector: int
-    split: int = 1
-    unroll: int = 4
+    split: int = 1  # parts into which the entries of a row are divided, a power of two
+    unroll: int = 4  # entries of a part whose rows of X are in flight
+    # Most rows and entries per unit.
     rows: int = 32
     entries: int = 256
-    long_row: int = 128
+    long_row: int = 128  # rows with more entries are summed by whole blocks
+    # Warps per block, blocks per multiprocessor.
     warps: int = 8
     blocks: int = 3
-    planes: int = 1
+    planes: int = 1  # on a three-dimensional grid, planes that the warps of a block process at a time
+    # Whether entries are distributed over lanes regardless of their rows, and permuted in shared memory to
+    # avoid bank conflicts between rows whose lengths are multiples of a power of two.
     flat: bool = False
+    # Whether packs of X and Y start at multiples of their size.
     aligned_x: bool = True
     aligned_y: bool = True
 
@@ -127,27 +110,16 @@ class CsrConfig:
 
 @frozen
 class Recipe:
-    """A configuration but for the width, the types and the lengths of rows.
-
-    Attributes
-    ----------
-    vectors, split, warps, blocks
-        As in the configuration.
-    entries : int
-        Entries per unit, about.
-    unroll : int
-        Most entries of a part in flight, of which there are as many as divide an average row well.
-    lanes, pack : int
-        For Gram matrices, lanes per row and columns per pack; 0 for products without, whose lanes follow from
-        the width.
-    """
+    """A configuration but for the width, the types and the lengths of rows; equal names mean the same."""
 
     vectors: int
     split: int
     warps: int
     blocks: int
-    entries: int
-    unroll: int
+    entries: int  # entries per unit, about
+    unroll: int  # most entries of a part in flight, of which there are as many as divide an average row well
+    # For Gram matrices, lanes per row and columns per pack; 0 for products without, whose lanes follow from
+    # the width.
     lanes: int = 0
     pack: int = 0
 

@@ -134,17 +134,10 @@ def _one_index_type(indptr: Array, indices: Array) -> tuple[Array, Array]:
 
 @frozen
 class Walk:
-    """The distribution of units of rows over blocks and warps: see ``cuda/sparse/spmmv_walk.cuh``.
+    """The distribution of units of rows over blocks and warps: see ``cuda/sparse/spmmv_walk.cuh``."""
 
-    Attributes
-    ----------
-    blocks : int
-        Blocks per tile of columns.
-    line, lots, plane : int
-        As in the loop nest there.
-    """
-
-    blocks: int
+    blocks: int  # blocks per tile of columns
+    # As in the loop nest there.
     line: int
     lots: int
     plane: int

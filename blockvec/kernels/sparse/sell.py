@@ -57,28 +57,18 @@ _FILL_WARPS, _FILL_BATCH = 4, 8  # warps per block; entries per row at a time: a
 
 @frozen
 class SellConfig:
-    """A configuration of the kernel.
+    """A configuration of the kernel."""
 
-    Attributes
-    ----------
-    vectors, vector : int
-        Packs of columns per lane, and columns per pack.
-    unroll : int
-        Entries of a row whose rows of X are in flight.
-    warps, blocks : int
-        Warps per block, blocks per multiprocessor.
-    persistent : bool
-        Whether a block processes one patch of chunks after the other, instead of one only.
-    aligned_x, aligned_y : bool
-        Whether packs of X and Y start at multiples of their size.
-    """
-
+    # Packs of columns per lane, and columns per pack.
     vectors: int
     vector: int
-    unroll: int = 4
+    unroll: int = 4  # entries of a row whose rows of X are in flight
+    # Warps per block, blocks per multiprocessor.
     warps: int = 8
     blocks: int = 4
+    # Whether a block processes one patch of chunks after the other, instead of one only.
     persistent: bool = True
+    # Whether packs of X and Y start at multiples of their size.
     aligned_x: bool = True
     aligned_y: bool = True
 
@@ -87,17 +77,11 @@ class SellConfig:
 
 @dataclass(frozen=True, eq=False)
 class SellMatrix:
-    """A matrix in SELL-C form: rows in chunks of C = 32, the entries of a chunk interleaved.
+    """A matrix in SELL-C form: rows in chunks of C = 32, the entries of a chunk interleaved."""
 
-    Attributes
-    ----------
-    starts : array of the index type, shape (n_chunks + 1,)
-        First place of each chunk, and the number of places.
-    columns, values : array
-        Columns of the entries, -1 for padding, and their values.
-    """
-
+    # array of the index type, shape (n_chunks + 1,): first place of each chunk, and the number of places.
     starts: Array
+    # Columns of the entries, -1 for padding, and their values.
     columns: Array
     values: Array
 

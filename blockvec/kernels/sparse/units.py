@@ -16,28 +16,18 @@ TASK_ENTRIES = 2048  # of a long row, per block: some microseconds of work, long
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """A division of the rows of a matrix.
+    """A division of the rows of a matrix."""
 
-    Attributes
-    ----------
-    cuts : array of the index type, shape (n_units + 1,), or None
-        First row of each unit and the number of rows; None if all units but the last have equally many.
-    n_units : int
-        Number of units. A long row is a unit of its own, which is left to `tasks`.
-    tasks : array of int64, shape (n_tasks, 4), or None
-        Parts of long rows: row, first entry, end, and the slot for the part's sum, or -1 if the part is the
-        whole row.
-    sums : array of int64, shape (n_sums, 4), or None
-        Rows of several parts: row, first slot, end, -1.
-    slots : int
-        Number of partial sums.
-    """
-
+    # array of the index type, shape (n_units + 1,), or None: first row of each unit and the number of rows;
+    # None if all units but the last have equally many.
     cuts: Array | None
-    n_units: int
+    n_units: int  # number of units. A long row is a unit of its own, which is left to `tasks`
+    # array of int64, shape (n_tasks, 4), or None: parts of long rows: row, first entry, end, and the slot for
+    # the part's sum, or -1 if the part is the whole row.
     tasks: Array | None = None
+    # array of int64, shape (n_sums, 4), or None: rows of several parts: row, first slot, end, -1.
     sums: Array | None = None
-    slots: int = 0
+    slots: int = 0  # number of partial sums
 
 
 def divide(indptr: Array, rows: int, entries: int, long_row: int, load: Load | None = None) -> Units:
