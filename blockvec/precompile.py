@@ -127,7 +127,6 @@ def _sparse_product(operator: Any) -> tuple[SpmmvProblem | None, Any]:
 
 
 def _local_rows(operator: Any) -> int:
-    """Return the rows of blocks in this process."""
     layout = getattr(operator, "layout", None)
     return int(operator.shape[0] if layout is None else layout.n_local)
 

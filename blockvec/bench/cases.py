@@ -152,7 +152,6 @@ class _Blocks:
     ld: int | None
 
     def _cut(self, flat: Array, width: int) -> list[BlockVector]:
-        """Cut memory into disjoint blocks."""
         first, ld = (1, self.ld) if self.ld else (0, width)
         size, step = self.rows * (self.ld or max(self.M, self.N)), ALIGNMENT // flat.itemsize
         starts = range(0, max(len(flat) - size, 0) + 1, round_up(size, step))
@@ -202,7 +201,6 @@ Made = tuple[
 
 
 def _of_two(operation: str, s: _Blocks) -> Made:
-    """Make a product of two tall blocks."""
     A, B = s.inputs()
     if operation == "gram":
         problem = products.tsmttsm_problem(A[0].array, A[0].array, True)

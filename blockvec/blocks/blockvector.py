@@ -316,7 +316,6 @@ class BlockVector(BlockStorage):
         return norms
 
     def _tall(self, operation: str, other: Any) -> Memory:
-        """Describe the other tall operand."""
         if isinstance(other, BlockVector):
             return other._memory or other.memory
         if isinstance(other, Transposed):

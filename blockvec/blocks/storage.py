@@ -57,7 +57,6 @@ class BlockStorage:
         return block
 
     def _wrap(self, array: Array) -> Self:
-        """Wrap an array of this device with this block's layout."""
         return self._of(array, self.layout, self.backend)
 
     @property

@@ -131,7 +131,6 @@ def measure_beside(
 
 
 def _burst(call: Callable[[], object], stopwatch: Callable[[], Stopwatch], count: int) -> list[float]:
-    """Run a call several times in a row and read the times afterwards."""
     watches = []
     for _ in range(count):
         watch = stopwatch()

@@ -243,7 +243,6 @@ def _is_inplace(a: Memory, b: Memory) -> bool:
 
 
 def _check_out(operation: str, out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
-    """Check that an array can hold a result."""
     if getattr(out, "shape", None) != shape:
         given = f"has shape {tuple(out.shape)}" if hasattr(out, "shape") else f"is a {type(out).__name__}"
         raise ShapeError(f"{operation}: out {given} but the result has {shape}.")

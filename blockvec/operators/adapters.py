@@ -258,7 +258,6 @@ def _distributed(
     like: Any,
     check_indices: bool,
 ) -> Operator:
-    """Make an operator whose rows are split over processes; see `as_operator`."""
     n, n_local = layout.n_global, layout.n_local
     given = getattr(A, "shape", None) if shape is None else shape
     if isinstance(A, Operator):

@@ -398,7 +398,6 @@ class PreparedProduct:
 
 
 def _extents(shape: Any) -> tuple[int, int]:
-    """Convert a shape to two non-negative integers."""
     try:
         n_rows, n_cols = map(operator.index, shape)
     except (TypeError, ValueError):

@@ -156,7 +156,6 @@ class DistributedOperator(Operator):
         return self.of_rows(sp.csr_array(kept, (n_local, layout.n_global)), layout, self.backend)
 
     def _couple(self, halo: Memory, Y: Memory, alpha: complex) -> None:
-        """Add the coupling to Y."""
         for begin, part in self._coupling:
             part._run(halo, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
 

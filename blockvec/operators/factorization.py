@@ -319,7 +319,6 @@ class Factorization:
         return X
 
     def _raw(self, B: Any) -> Any:
-        """Solve without refinement."""
         if self._is_on_host:
             return np.asfortranarray(self._factors.solve(B))
         return BlockVector(self._factors.solve(B.array))
@@ -354,7 +353,6 @@ class Factorization:
         return R
 
     def _lengths(self, B: Any) -> Any:
-        """Compute the norms of columns."""
         return np.sqrt(np.vecdot(B.T, B.T).real) if self._is_on_host else B.norms()
 
     def _scale(self, B: Any, X: Any) -> Any:
@@ -431,7 +429,6 @@ class Factorization:
         return converted
 
     def _applied(self, matrix: Any) -> Operator:
-        """Form the operator of a matrix for residuals."""
         return as_operator(matrix.toarray() if is_nearly_full(matrix) else matrix, check_indices=False)
 
     def _identity(self) -> Any:

@@ -38,11 +38,9 @@ class CudaStopwatch:
         self._end: Any = None
 
     def stop(self) -> None:
-        """Mark the end of the interval, without waiting for the work."""
         self._end = self._gpu.on_device(_recorded_event)()
 
     def seconds(self) -> float:
-        """Return the length of the interval; waits for the work."""
         import cupy
 
         if self._end is None:
@@ -81,7 +79,6 @@ class CudaBackend:
 
     @property
     def device_id(self) -> int:
-        """CUDA's number of the GPU."""
         return self._gpu.id
 
     @property
@@ -157,7 +154,6 @@ class CudaBackend:
         return dataclasses.replace(vendor, run=call)
 
     def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
-        """Take a chain, or a matrix in CSR form: a copy from the host; see `DeviceCsr` for one of CuPy."""
         if isinstance(matrix, Chain):
             return self._gpu.on_device(DeviceChain)(matrix)  # type: ignore[no-any-return]
         return self._gpu.on_device(DeviceCsr)(matrix, self.device)  # type: ignore[no-any-return]
@@ -166,7 +162,6 @@ class CudaBackend:
         return self._gpu.on_device(matrix.scaled)(self._gpu, factor, dtype)
 
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
-        """Convert to CuPy's CSR form in canonical format; arrays of a CuPy matrix may be shared."""
         return self._gpu.on_device(csr)(matrix, dtype)
 
     def factors(self, matrix: Any) -> Factors:
@@ -181,19 +176,15 @@ class CudaBackend:
         return self._empty(shape, dtype)
 
     def from_host(self, array: Any) -> Array:
-        """Return a row-major copy on this device of a NumPy array."""
         return self._gpu.on_device(self.xp.asarray)(np.asarray(array, order="C"))
 
     def to_host(self, array: Array) -> Any:
-        """Return a row-major NumPy copy; waits for the device."""
         return self._gpu.on_device(lambda: elementwise.contiguous(self._gpu, array).get())()
 
     def start_copies(self, *arrays: Array) -> Callable[[], list[Any]]:
-        """Queue copies to pinned memory on the current stream; return a function that waits for them."""
         return self._gpu.on_device(small_matrices.DeviceCopies)(self._gpu, *arrays)  # type: ignore[no-any-return]
 
     def krylov_steps(self, matrix: Any, V: Array, b: int) -> krylov_steps.KrylovSteps | None:
-        """Prepare several steps a launch, where a kernel takes them."""
         return krylov_steps.krylov_steps(self._gpu, matrix, V, b)
 
     lanczos_recurrence = _on_device(recurrence, "lanczos_recurrence")

@@ -42,12 +42,10 @@ class CsrArrays(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Element type."""
         return self.data.dtype  # type: ignore[no-any-return]
 
     @property
     def nnz(self) -> int:
-        """Stored entries."""
         return int(self.data.size)
 
 
@@ -96,22 +94,18 @@ class DeviceCsr:
 
     @property
     def nnz(self) -> int:
-        """Stored entries."""
         return int(self.data.size)
 
     @property
     def coded(self) -> bool:
-        """Whether kernels take the entries in the place of columns; see `kernels.sparse.codes`."""
         return self.plan.codes is not None
 
     @property
     def longest(self) -> int:
-        """Entries of the longest row."""
         return self.plan.longest
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of an index."""
         return self.plan.index_bytes
 
     def to_host(self) -> Any:

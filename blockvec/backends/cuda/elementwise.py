@@ -241,7 +241,6 @@ def _column_plan(gpu: Gpu, kernel: ColumnDotKernel, K: int, M: int) -> tuple[Til
 
 
 def _aligned(vector: int, *blocks: Array) -> bool:
-    """Check whether the rows of blocks split into units that start at multiples of their size."""
     for block in blocks:
         size = min(16, vector * block.itemsize)
         if block.data.ptr % size or leading_dimension(block) * block.itemsize % size:

@@ -53,7 +53,6 @@ class KrylovSteps:
         self._on_device = gpu.on_device(self._queue)
 
     def __call__(self, *arguments: Any) -> DeviceArray:
-        """Queue steps and return their report; see `KrylovLauncher`."""
         return self._on_device(*arguments)
 
     def _queue(

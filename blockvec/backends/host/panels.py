@@ -103,7 +103,6 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
 
 
 def _mirror_upper(G: Array) -> None:
-    """Copy the upper triangle of a square matrix to the lower one."""
     np.copyto(G, G.T, where=_below_diagonal(len(G)))
 
 

@@ -33,7 +33,6 @@ class HostFactors(Factors):
         return self._by(SuperLuFactors, matrix, exchanges_rows)
 
     def _by(self, library: type[Factors], matrix: Any, exchanges_rows: bool) -> bool:
-        """Factorise by a library, whose analysis of the pattern is kept."""
         if not isinstance(self._factors, library):
             self._factors = library()
         factors, self._matrix = self._factors, matrix

@@ -88,12 +88,10 @@ class Operand:
 
     @property
     def size(self) -> int:
-        """Bytes of an element."""
         return self.parts * self.real_bytes
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         return self.width * self.size
 
     def direct_vector(self, count: int) -> int:
@@ -134,7 +132,6 @@ class Slab:
 
     @property
     def size(self) -> int:
-        """Bytes of the slab, a multiple of 16."""
         return round_up(self.offset(self.rows), 16)
 
     def copies(self, threads: int) -> int:

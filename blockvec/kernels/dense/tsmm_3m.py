@@ -39,7 +39,6 @@ class Tsmm3mConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 32 * self.warps
 
 
@@ -86,13 +85,12 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
         return 8 * shape_of(problem, device).kt + 124
 
     def shared_bytes(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory: fragments of C, and a stage and a barrier per warp."""
+        # Fragments of C, and a stage and a barrier per warp.
         shape = shape_of(problem, device)
         stage = tile_bytes(problem.M, ROWS, shape)
         return 3 * 512 * shape.kt * ceil_div(problem.N, 16) + config.warps * (stage + 8)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
-        """Check whether products rather than memory limit the product with four real products."""
         return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_COLUMNS
 
     def chain_length(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:

@@ -66,7 +66,6 @@ class TsmmFmaConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return WARP * self.teams
 
 
@@ -142,7 +141,6 @@ def plan_of(problem: TsmmProblem, config: TsmmFmaConfig) -> Plan:
 
 
 def _registers(problem: TsmmProblem, config: TsmmFmaConfig) -> int:
-    """Estimate the registers per thread."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     words = b.real_bytes // 4
     sums = config.unroll * config.ct * b.parts * words
@@ -165,7 +163,6 @@ def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
 
 
 def _misfit(problem: TsmmProblem, config: TsmmFmaConfig) -> str | None:
-    """Explain which options exclude each other."""
     covered = config.spread * config.ct
     is_covered = covered == problem.N if config.spread == 1 else problem.N <= covered < 2 * problem.N
     if config.spread not in (1, 2, 4, 8, 16, 32) or not is_covered:
@@ -345,11 +342,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         return plan_of(shape_of(problem), config).shared_bytes
 
     def workspace_bytes(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        """Compute the workspace of a launch in bytes: the counters of the tile queue, zero between launches.
-
-        Kernels without a queue take them too, so that all have the same arguments.
-        """
-        return QUEUE_BYTES
+        return QUEUE_BYTES  # also without a queue, so that all kernels have the same arguments
 
     def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmFmaConfig | None:
         config = _tiled(shape_of(problem), recipe.spread, recipe.unroll, recipe.coefficients)
@@ -360,11 +353,8 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         )
 
     def is_faster(self, problem: TsmmProblem) -> bool:
-        """Compare with tensor cores, in single precision and for one column.
-
-        They pad widths and convert what they load and store. Of views memory is the limit, which they use as
-        well or better.
-        """
+        # Compare with tensor cores, in single precision and for one column. They pad widths and convert what
+        # they load and store. Of views memory is the limit, which they use as well or better.
         is_single = problem.dtype in ("float32", "complex64")
         widths = problem.M, problem.N
         is_view = (problem.lda, problem.ldb) != widths
@@ -378,11 +368,9 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         return _BUSY[is_complex(problem.dtype)] * least < max(_LIGHT * memory, tensor_cycles(problem))
 
     def predict(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The slower of two limits, smoothed where they are close: memory, at the rate that the bytes in flight
-        allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load and issue.
-        """
+        # The slower of two limits, smoothed where they are close: memory, at the rate that the bytes in
+        # flight allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load
+        # and issue.
         shape = shape_of(problem)
         plan = plan_of(shape, config)
         grid = self.grid(problem, config, device)

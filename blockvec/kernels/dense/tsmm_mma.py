@@ -62,17 +62,14 @@ class TsmmMmaConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 32 * self.warps
 
     @property
     def direct(self) -> bool:
-        """Whether this is the kernel without slabs."""
         return self.slabs == 0
 
     @property
     def groups(self) -> int:
-        """Groups of warps in a thread block."""
         return self.warps // self.split
 
 
@@ -274,11 +271,8 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         return None
 
     def registers(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        """Estimate the registers per thread with which the compiler spills none.
-
-        The reserve beside the live values was found by compiling some 5,000 configurations: ptxas renames
-        accumulators and loads fragments far ahead, and spills where that nearly fits.
-        """
+        # The reserve beside the live values was found by compiling some 5,000 configurations: ptxas renames
+        # accumulators and loads fragments far ahead, and spills where that nearly fits.
         shape = shape_of(problem, device)
         tiles = ceil_div(shape.nt, config.split)
         if is_complex_kernel(problem, config, shape):
@@ -361,12 +355,9 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         return TsmmMmaConfig(recipe.warps, recipe.split, rows, *tiles)
 
     def predict(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        A smooth maximum of the times of memory; of the tensor pipes; of shared memory, which every byte
-        passes two to six times; and of the pipelines of the groups, whose tiles wait for the tensor pipes and
-        for memory (Little's law).
-        """
+        # A smooth maximum of the times of memory; of the tensor pipes; of shared memory, which every byte
+        # passes two to six times; and of the pipelines of the groups, whose tiles wait for the tensor pipes
+        # and for memory (Little's law).
         shape = shape_of(problem, device)
         turns = ceil_div(ceil_div(problem.K, config.rows), device.multiprocessors * config.groups)
         passes = config.rows // shape.block

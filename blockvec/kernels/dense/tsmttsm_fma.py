@@ -67,7 +67,6 @@ class TsmttsmFmaConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return self.lanes * self.teams
 
 
@@ -102,7 +101,6 @@ class Plan:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of A and B."""
         a, b = self.operands
         return a.row_bytes + (0 if self.is_same else b.row_bytes)
 
@@ -504,11 +502,9 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         return _staged(problem, resident, recipe.stage_kb << 10, device)
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
-        """Compare with tensor cores, in single precision.
-
-        They pad widths to eight columns and convert what they load. Few multiply-adds are faster in any case,
-        others where the tensor cores take longer than they and than memory.
-        """
+        # Compare with tensor cores, in single precision. They pad widths to eight columns and convert what
+        # they load. Few multiply-adds are faster in any case, others where the tensor cores take longer than
+        # they and than memory.
         widths = problem.M, problem.N
         if not is_single(problem) or min(widths) < 1 or max(widths) > MAX_WIDTH:
             return False
@@ -519,11 +515,8 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         return cycles < _LIGHT * memory or (cycles < tensor and tensor > _LIMITED * memory)
 
     def predict(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The slower of memory and the busiest quadrant of a multiprocessor, whose pipes multiply, load and
-        issue, smoothed where they are close; then the launch, and the sums over threads and over blocks.
-        """
+        # The slower of memory and the busiest quadrant of a multiprocessor, whose pipes multiply, load and
+        # issue, smoothed where they are close; then the launch, and the sums over threads and over blocks.
         plan = plan_of(shape_of(problem), config)
         grid = self.grid(problem, config, device)
         turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)

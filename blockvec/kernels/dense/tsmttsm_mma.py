@@ -95,7 +95,6 @@ def tiles(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> list[tuple[int, 
 
 
 def _share(count: int, warps: int, warp: int) -> int:
-    """Count the groups of one warp."""
     return count // warps + (warp < count % warps)
 
 
@@ -108,7 +107,6 @@ def tile_blocks(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
 
 
 def _is_uneven(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
-    """Check whether warps have different numbers of groups."""
     groups_m, groups_n = groups(problem, config)
     return groups_m % config.wm > 0 or groups_n % config.wn > 0
 
@@ -185,7 +183,6 @@ def _split(groups_m: int, groups_n: int, columns: int) -> tuple[int, int] | None
 def _rows(
     problem: TsmttsmProblem, config: TsmttsmMmaConfig, recipe: Recipe, device: DeviceInfo
 ) -> int | None:
-    """Choose the rows of a stage near the wanted size."""
     size = itemsize(problem.dtype)
     widths = {config.fold * problem.M, config.fold * (problem.M if problem.same else problem.N)}
     row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * size
@@ -201,7 +198,6 @@ def _rows(
 
 
 def _stages(problem: TsmttsmProblem, config: TsmttsmMmaConfig, recipe: Recipe, device: DeviceInfo) -> int:
-    """Count the stages that fit."""
     row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * itemsize(problem.dtype)
     if has_boxes(problem, device):
         stage = layout(problem, config, device)
@@ -352,7 +348,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return None
 
     def registers(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        """Estimate the registers per thread, from above."""
         parts = 2 if is_complex(problem.dtype) else 1
         shares = tiles(problem, config)
         loaded = max(im if triangle else im + in_ for im, in_, triangle in shares)
@@ -369,7 +364,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return max(_TENSOR_REGISTERS, needed + spared)
 
     def shared_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block: the ring, then the sums over its warps."""
+        # The ring, then the sums over its warps.
         parts = 2 if is_complex(problem.dtype) else 1
         im, in_ = _tile(problem, config)
         ring = config.stages * layout(problem, config, device).stage_bytes
@@ -378,10 +373,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return max(ring, slabs, product, 32 * config.warps * 8)
 
     def carveout(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int | None:
-        """Compute the percentage of the largest shared memory to configure; None for all of it.
-
-        Where copies go through L1, its lines limit how many are in flight, and it gets what the ring leaves.
-        """
+        # Where copies go through L1, its lines limit how many are in flight: it gets what the ring leaves.
         if not goes_through_l1(problem, device):
             return None
         shared = self.shared_bytes(problem, config, device) + self.static_bytes + RESERVED_SHARED_BYTES
@@ -475,13 +467,10 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return replace(base, stages=stages, producers=producers) if stages >= 2 else None
 
     def predict(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The slowest of memory, at the rate that the bytes in flight allow; the tensor pipes, tile padding and
-        uneven shares included; the latencies of a warp; and shared memory with its conflicts, smoothed where
-        two are close. Then the parts that do not overlap: the launch, the latency of the first stage, the
-        products of the last one, the sums over warps and blocks.
-        """
+        # The slowest of memory, at the rate that the bytes in flight allow; the tensor pipes, tile padding
+        # and uneven shares included; the latencies of a warp; and shared memory with its conflicts, smoothed
+        # where two are close. Then the parts that do not overlap: the launch, the latency of the first stage,
+        # the products of the last one, the sums over warps and blocks.
         row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * itemsize(problem.dtype)
         stage_bytes = config.rows * row_bytes
         blocks = self.grid(problem, config, device)
@@ -550,7 +539,6 @@ class Tsmttsm3m(TsmttsmMma):
         return super().refuse_problem(problem, device)
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
-        """Check whether products rather than memory limit the product with four real products."""
         even = all(ceil_div(width, 8) % 2 == 0 for width in (problem.M, problem.N))
         if (
             problem.dtype == "complex64"

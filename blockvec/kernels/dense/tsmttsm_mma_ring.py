@@ -49,7 +49,6 @@ class TsmttsmMmaConfig:
 
     @property
     def warps(self) -> int:
-        """Warps that multiply."""
         return self.wm * self.wn * self.wk
 
     @property
@@ -59,7 +58,6 @@ class TsmttsmMmaConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 32 * (self.warps + self.producers)
 
 

@@ -64,17 +64,14 @@ class Chain:
 
     @property
     def bits(self) -> int:
-        """Bits of a state."""
         return self.sites * len(self.counts)
 
     @property
     def pattern(self) -> Pattern:
-        """`SpmmvProblem.pattern`."""
         return "spins" if len(self.counts) == 1 else "electrons"
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of H."""
         return self.n_rows, self.n_rows
 
     @property
@@ -84,12 +81,10 @@ class Chain:
 
     @property
     def n_rows(self) -> int:
-        """Rows of H."""
         return math.prod(math.comb(self.sites, count) for count in self.counts)
 
     @property
     def n_bonds(self) -> int:
-        """Bonds between neighbouring sites."""
         return self.sites - (not self.periodic)
 
     @property
@@ -101,7 +96,6 @@ class Chain:
 
     @property
     def longest(self) -> int:
-        """Most entries of a row."""
         hops = (min(2 * count, 2 * (self.sites - count), self.n_bonds) for count in self.counts)
         return sum(hops) + (self.diagonal != 0)
 
@@ -160,7 +154,6 @@ class Kind(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of a block."""
         return len(self.mark)
 
 

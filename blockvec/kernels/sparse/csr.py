@@ -24,7 +24,6 @@ from ..limits import (
     RESERVED_SHARED_BYTES,
     STATIC_SHARED_LIMIT,
     WARP,
-    architecture_of,
     ceil_div,
     excess_registers,
     excess_threads,
@@ -38,11 +37,10 @@ from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, Walk
 from .family import SparseFamily
 from .interface import (
     Constants,
-    are_aligned,
+    alignment,
     constants,
     entry_bytes,
-    pack_bytes,
-    refuse_alignment,
+    refuse_packs,
     row_entries,
     stored_traffic,
     types_of,
@@ -62,7 +60,6 @@ GRAM_WIDTH = 8 * _GRAM_SIDE
 # Gram matrix cost more than the saved passes gain; the 27-point stencil with 16 columns just gains.
 _GRAM_ENTRIES = 64
 _TENSOR_REGISTERS = 56  # the compiler refuses FP64 tensor-core products with fewer
-_MAX_PITCH = 2**31  # bytes
 _SLOT_ALIGN, _SWIZZLED_ALIGN = 4, 32  # entries, as in the kernel
 _COPY_ALIGN, _LINE_ALIGN = 16, 128  # bytes, likewise
 _L1_LEAST_BYTES = 32 << 10  # left to gathers by shared memory
@@ -206,13 +203,8 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return self.has_configuration(problem, device, _is_in_order)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        if device.kind != "cuda" or architecture_of(device) < 80:
-            return f"{device.name} has no asynchronous copies to shared memory"
-        if min(problem.n_rows, problem.width) < 1:
-            return "has no rows or columns to multiply"
-        pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
-        if pitch >= _MAX_PITCH:
-            return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
+        if reason := super().refuse_problem(problem, device):
+            return reason
         if problem.index_bytes == 4 and problem.n_rows > MOST_SHORT_ROWS:
             return f"{problem.n_rows} rows need 64-bit indices"
         if problem.gram and not 1 < problem.width <= GRAM_WIDTH:
@@ -224,8 +216,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     def refuse(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
         threads = WARP * config.warps
         return (
-            _refuse_mapping(problem, config)
-            or refuse_alignment(problem, config)
+            refuse_packs(problem, config)
             or _refuse_gram(problem, config)
             or _refuse_units(config)
             or excess_threads(threads, config.blocks, device)
@@ -263,11 +254,9 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         )
 
     def predict(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The slowest of four resources, smoothed where two are close: memory (every operand once, and the rows
-        of X that L2 evicts), the instructions of the gathers, the L1 pipe, the latency of a warp's gathers.
-        """
+        # The slowest of four resources, smoothed where two are close: memory (every operand once, and the
+        # rows of X that L2 evicts), the instructions of the gathers, the L1 pipe, the latency of a warp's
+        # gathers.
         average = max(1.0, row_entries(problem))
         tiles = ceil_div(problem.width, config.tile)
         units = problem.n_rows / config.rows * tiles
@@ -298,7 +287,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         )
 
     def conversion(self, problem: SpmmvProblem, config: CsrConfig) -> str:
-        """Describe how the rows of a matrix are divided, and the cost."""
         units = ceil_div(problem.n_rows, config.rows)
         return (
             f"the matrix is used as it is, its rows divided once into about {units} units "
@@ -322,7 +310,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return min(100, ceil_div(100 * needed, device.shared_bytes_per_multiprocessor))
 
     def parts(self, problem: SpmmvProblem, config: CsrConfig, plan: Plan) -> tuple[str, ...]:
-        """List the kernels that a matrix needs: ``"rows"``, two for its long rows, and one for sums."""
         units = _units(config, plan)
         return _parts(problem, units.tasks is not None, units.sums is not None)
 
@@ -408,8 +395,7 @@ def _mapping(problem: SpmmvProblem, vectors: int) -> CsrConfig | None:
     lanes = ceil_div(tile_packs, vectors)
     if lanes > WARP or (vectors - 1) * lanes >= tile_packs:
         return None
-    aligned_x, aligned_y = are_aligned(problem, vector)
-    return CsrConfig(lanes, vectors, vector, aligned_x=aligned_x, aligned_y=aligned_y)
+    return CsrConfig(lanes, vectors, vector, **alignment(problem, vector))
 
 
 def _gram_mapping(problem: SpmmvProblem, recipe: Recipe) -> CsrConfig | None:
@@ -418,10 +404,8 @@ def _gram_mapping(problem: SpmmvProblem, recipe: Recipe) -> CsrConfig | None:
     fills = (vectors - 1) * lanes * vector < problem.width <= lanes * vectors * vector
     if problem.width % vector or not fills:
         return None
-    aligned_x, aligned_y = are_aligned(problem, vector)
-    if vector > 1 and not (aligned_x and vector * itemsize(problem.dtype_x) <= 16):
-        return None
-    return CsrConfig(lanes, vectors, vector, aligned_x=aligned_x, aligned_y=aligned_y)
+    config = CsrConfig(lanes, vectors, vector, **alignment(problem, vector))
+    return None if vector > 1 and not (config.aligned_x and refuse_packs(problem, config) is None) else config
 
 
 def _unit_shape(problem: SpmmvProblem, config: CsrConfig, target: int) -> tuple[int, int, int]:
@@ -465,23 +449,12 @@ def _gather_cycles(problem: SpmmvProblem, config: CsrConfig) -> float:
 
 
 def _is_in_order(config: CsrConfig) -> bool:
-    """Check whether a row is summed in the order of its entries, unless it is long."""
     return config.split == 1 and not config.flat
 
 
-def _refuse_mapping(problem: SpmmvProblem, config: CsrConfig) -> str | None:
-    """Explain why the columns of a row cannot be mapped to lanes; None if they can."""
+def _refuse_units(config: CsrConfig) -> str | None:
     if config.lanes * config.split > WARP or config.split & (config.split - 1):
         return f"{config.lanes} lanes and {config.split} parts do not share a warp"
-    if problem.width % config.vector or pack_bytes(problem, config.vector)[0] > 16:
-        return f"packs of {config.vector} do not make up rows of {problem.width} columns"
-    if config.tile - config.lanes * config.vector >= problem.width and config.vectors > 1:
-        return f"{config.vectors} packs per lane for {problem.width} columns"
-    return None
-
-
-def _refuse_units(config: CsrConfig) -> str | None:
-    """Explain why units of rows are impossible; None if they are possible."""
     if not config.groups <= config.rows <= MAX_ROWS or config.rows % config.groups:
         return f"{config.rows} rows for {config.groups} groups of lanes"
     if not config.unroll * config.split <= config.long_row <= config.entries < 2**16 - 8:
@@ -492,7 +465,6 @@ def _refuse_units(config: CsrConfig) -> str | None:
 
 
 def _refuse_gram(problem: SpmmvProblem, config: CsrConfig) -> str | None:
-    """Explain why a configuration cannot make a problem's Gram matrices; None if it can."""
     if not problem.gram:
         return None
     elements = config.vectors * config.vector

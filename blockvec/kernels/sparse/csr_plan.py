@@ -89,7 +89,6 @@ class Plan:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of an index."""
         return int(self.indices.dtype.itemsize)
 
     def entries(self, coded: bool) -> tuple[int, int]:
@@ -101,7 +100,6 @@ class Plan:
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern as in `SpmmvProblem`."""
         if self.longest * self.n_rows > _UNEVEN * max(self.nnz, self.n_rows):
             return "uneven"
         return "planes" if self.plane else "lines" if self.line else "scattered"

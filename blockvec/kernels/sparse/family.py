@@ -8,10 +8,13 @@ from typing import Any, ClassVar
 
 from ..device import DeviceInfo
 from ..family import C, Family
-from ..problem import SpmmvProblem
+from ..limits import architecture_of
+from ..problem import SpmmvProblem, itemsize
 from ..source import short_names
 from .arrays import Load
 from .csr_plan import Plan
+
+_MAX_PITCH = 2**31  # bytes
 
 
 class SparseFamily(Family[SpmmvProblem, C]):
@@ -29,6 +32,16 @@ class SparseFamily(Family[SpmmvProblem, C]):
     stored: ClassVar[bool] = True
     converts: ClassVar[bool] = False
 
+    def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+        if device.kind != "cuda" or architecture_of(device) < 80:
+            return f"{device.name} has no asynchronous copies to shared memory"
+        if min(problem.n_rows, problem.width) < 1:
+            return "has no rows or columns to multiply"
+        pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
+        if pitch >= _MAX_PITCH:
+            return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
+        return None
+
     def kernel_name(self, problem: SpmmvProblem, part: str = "rows") -> str:
         """Name the kernel of one of the `parts`, as ``spmmv_csr_f64_w16``."""
         suffix = "" if part == "rows" else f"_{part}"
@@ -45,9 +58,9 @@ class SparseFamily(Family[SpmmvProblem, C]):
         """List the kernels that a product with a matrix launches, ``"rows"`` first."""
         return ("rows",)
 
-    @abstractmethod
     def sources(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> list[str]:
         """Generate all sources that products may need, to compile them before the first product."""
+        return [self.source(problem, config, device)]
 
     def refuse_sums(self, problem: SpmmvProblem, config: C) -> str | None:
         """Explain why a configuration cannot make a problem's sums in the same pass; None if it can."""

@@ -31,12 +31,11 @@ from .csr import LEAST_LONG_ROW, SpmmvCsr
 from .csr_plan import Plan, Walk
 from .family import SparseFamily
 from .interface import (
-    are_aligned,
+    alignment,
     bind_kernel,
     constants,
     entry_bytes,
-    pack_bytes,
-    refuse_alignment,
+    refuse_packs,
     row_entries,
     stored_traffic,
     types_of,
@@ -162,11 +161,11 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return None
 
     def refuse(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
-        if config.vectors * config.vector != problem.width or pack_bytes(problem, config.vector)[0] > 16:
+        if config.vectors * config.vector != problem.width:
             return f"{config.vectors} packs of {config.vector} are not rows of {problem.width} columns"
         threads = WARP * config.warps
         return (
-            refuse_alignment(problem, config)
+            refuse_packs(problem, config)
             or excess_threads(threads, config.blocks, device)
             or excess_registers(registers(problem, config), threads, config.blocks, device)
         )
@@ -181,7 +180,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> SellConfig:
         vector = widest_pack(problem)
-        aligned_x, aligned_y = are_aligned(problem, vector)
         return SellConfig(
             vectors=problem.width // vector,
             vector=vector,
@@ -190,12 +188,10 @@ class SpmmvSell(SparseFamily[SellConfig]):
             blocks=recipe.blocks,
             # Blocks that start in order stay closer together, which favours scattered rows of X.
             persistent=problem.pattern != "scattered",
-            aligned_x=aligned_x,
-            aligned_y=aligned_y,
+            **alignment(problem, vector),
         )
 
     def predict(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> float:
-        """Predict the time in seconds: of memory, or of gathers, which alone depend on the configuration."""
         average = row_entries(problem)
         chunks = problem.n_rows / CHUNK / device.multiprocessors
         in_flight = max(1.0, average / max(1, math.ceil(average / config.unroll)))
@@ -225,7 +221,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return own + self._csr.sources(problem, in_order, device)
 
     def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> SellMatrix | None:
-        """Convert a matrix; None if padded rows would take too much memory. See `SparseFamily.convert`."""
         try:
             starts, entries = layout(plan)
         except OverflowError:
@@ -248,7 +243,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
         plan: Plan,
         form: SellMatrix,
     ) -> Callable[..., None]:
-        """Bind a loaded kernel to a converted matrix; see `SparseFamily.bind`."""
         index = np.int32 if problem.index_bytes == 4 else np.int64
         most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
         walk = Walk.of(plan, form.n_chunks, CHUNK, most, warps=config.warps)

@@ -41,7 +41,7 @@ def problem(
 def test_configurations_are_refused_with_a_reason() -> None:
     p, good = problem(16), family.choose(problem(16), H200)
     bad = {
-        "do not share a warp": replace(good, lanes=16, split=4),
+        "do not share a warp": replace(good, lanes=16, vectors=1, split=4),
         "do not make up rows": replace(good, vector=4),
         "aligned to": good,
         "groups of lanes": replace(good, rows=33),
