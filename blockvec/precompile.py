@@ -134,16 +134,8 @@ def _local_rows(operator: Any) -> int:
 class Blocks:
     """Descriptions of the operations on blocks of one type with `n` rows; widths are columns.
 
-    Parameters
-    ----------
-    n : int
-        Rows.
-    dtype : str
-        Element type.
-    product : SpmmvProblem or None
-        Some product with the sparse matrix of the solve.
-    sizes : mapping of str to int
-        Widths by name; one that is missing is 0, and what has no columns is left out.
+    `product` is some product with the sparse matrix of the solve. `sizes` are widths by name; one that is
+    missing is 0, and what has no columns is left out.
     """
 
     def __init__(self, n: int, dtype: str, product: SpmmvProblem | None, sizes: Mapping[str, int]) -> None:

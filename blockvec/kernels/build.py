@@ -98,16 +98,7 @@ def _nvrtc() -> tuple[Any, tuple[int, int]]:
 
 
 def compile_source(source: str, architecture: str, options: tuple[str, ...] = OPTIONS) -> Cubin:
-    """Compile a source to machine code, without the cache.
-
-    Parameters
-    ----------
-    source : str
-        CUDA C++ with one ``extern "C"`` kernel and no headers.
-    architecture : str
-        Real architecture, as ``"sm_90"``.
-    options : tuple of str
-        NVRTC's options without the architecture.
+    """Compile CUDA C++ with one ``extern "C"`` kernel and no headers for an architecture, without the cache.
 
     Raises
     ------
@@ -293,24 +284,10 @@ def driver_major() -> int:
 
 
 def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int | None = None) -> Kernel:
-    """Load machine code onto CuPy's current device.
+    """Load the kernel `name` onto CuPy's current device, which has the architecture of the machine code.
 
-    Parameters
-    ----------
-    cubin : Cubin
-        Machine code for that device's architecture.
-    name : str
-        The kernel's name.
-    dynamic_shared_bytes : int
-        Dynamic shared memory per block.
-    carveout : int, optional
-        Percentage of the largest shared memory to configure. By default all of it, or the driver's choice
-        without dynamic shared memory.
-
-    Returns
-    -------
-    Kernel
-        Called as ``kernel(grid, block, arguments, dynamic_shared_bytes)``.
+    `carveout` is the percentage of the largest shared memory to configure; by default all of it, or the
+    driver's choice without dynamic shared memory.
     """
     from cupy.cuda import driver, function
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 from ..system.frozen import frozen
 from .limits import ceil_div, round_up
 from .problem import TYPES, is_complex, itemsize, promote
-from .source import c_type, constants_of, render
+from .source import Constant, c_type, constants_of, render
 
 VECTOR_BYTES = 16  # the widest load of a thread
 # Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
@@ -84,44 +84,32 @@ class AxpbyKernel:
         return 4 if self.vector * itemsize(self.dtype_x) >= 8 else 8
 
     def blocks(self, units: int, multiprocessors: int) -> int:
-        """Compute the number of blocks of a launch."""
         return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(units, self.threads)))
 
     @property
     def name(self) -> str:
-        """Name of the function."""
         y = f"{TYPES[self.dtype_y].letter}_{self.beta.code}" if self.dtype_y else "none"
         layout = ("flat" if self.flat else "rows") + ("" if self.aligned else "_unaligned")
         blocks = f"{TYPES[self.dtype_x].letter}_{self.alpha.code}_{y}_{TYPES[self.dtype_out].letter}"
         return f"axpby_{blocks}_{layout}"
 
     def source(self) -> str:
-        """Generate the CUDA source."""
-        columns = (self.alpha.columns, self.beta.columns)
-        dtype_y = self.dtype_y or self.dtype_x
-        alpha_values, beta_values = (dtype or "float64" for dtype in columns)
-        types = {
-            "Real": c_type(promote(*self.dtypes, *(dtype for dtype in columns if dtype))),
-            "XReal": c_type(self.dtype_x),
-            "YReal": c_type(dtype_y),
-            "OutReal": c_type(self.dtype_out),
-            "AlphaReal": c_type(alpha_values),
-            "BetaReal": c_type(beta_values),
+        dtype_y, factors = self.dtype_y or self.dtype_x, {"ALPHA": self.alpha, "BETA": self.beta}
+        blocks = {"X": self.dtype_x, "Y": dtype_y, "OUT": self.dtype_out}
+        columns = [factor.columns for factor in factors.values() if factor.columns]
+        types = {"Real": c_type(promote(*self.dtypes, *columns))}
+        types |= {f"{name.title()}Real": c_type(dtype) for name, dtype in blocks.items()}
+        constants: dict[str, Constant] = {
+            f"{name}_COMPLEX": is_complex(dtype) for name, dtype in blocks.items()
         }
-        constants = {
-            "X_COMPLEX": is_complex(self.dtype_x),
-            "Y_COMPLEX": is_complex(dtype_y),
-            "OUT_COMPLEX": is_complex(self.dtype_out),
-            "HAS_Y": self.dtype_y is not None,
-            **constants_of(self, "flat", "aligned"),
-            "ALPHA_COMPLEX": self.alpha.is_complex,
-            "ALPHA_COLUMNS": self.alpha.columns is not None,
-            "ALPHA_COLUMNS_COMPLEX": is_complex(alpha_values),
-            "BETA_COMPLEX": self.beta.is_complex,
-            "BETA_COLUMNS": self.beta.columns is not None,
-            "BETA_COLUMNS_COMPLEX": is_complex(beta_values),
-            **constants_of(self, "vector", "threads", "unroll"),
-        }
+        constants |= {"HAS_Y": self.dtype_y is not None, **constants_of(self, "flat", "aligned")}
+        for name, factor in factors.items():
+            values = factor.columns or "float64"
+            types[f"{name.title()}Real"] = c_type(values)
+            constants[f"{name}_COMPLEX"] = factor.is_complex
+            constants[f"{name}_COLUMNS"] = factor.columns is not None
+            constants[f"{name}_COLUMNS_COMPLEX"] = is_complex(values)
+        constants |= constants_of(self, "vector", "threads", "unroll")
         return render(self.name, "elementwise/axpby.cu", constants, types)
 
 
@@ -182,13 +170,11 @@ class ColumnDotKernel:
 
     @property
     def name(self) -> str:
-        """Name of the function."""
         other = "same" if self.same else TYPES[self.dtype_y].letter
         suffix = ("" if self.conj else "_plain") + ("" if self.aligned else "_unaligned")
         return f"column_dot_{TYPES[self.dtype_x].letter}_{other}{suffix}"
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         types = {"XReal": c_type(self.dtype_x), "YReal": c_type(self.dtype_y)}
         constants = {
             "X_COMPLEX": is_complex(self.dtype_x),
@@ -221,14 +207,12 @@ class FoldKernel:
 
     @property
     def name(self) -> str:
-        """Name of the function."""
         flags = {"left": self.left_complex, "conj": self.conj, "hermitian": self.hermitian}
         words = [word for word, is_set in flags.items() if is_set] + ([] if self.beta_zero else ["beta"])
         types = TYPES[self.dtype_partial].letter + "_" + TYPES[self.dtype_out].letter
         return "_".join(["fold", types, str(self.lanes), *words])
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         types = {"PartialReal": c_type(self.dtype_partial), "OutReal": c_type(self.dtype_out)}
         constants = {
             "PARTIAL_COMPLEX": is_complex(self.dtype_partial),
@@ -248,16 +232,13 @@ class _OfType:
     threads = 256
 
     def blocks(self, count: int, multiprocessors: int) -> int:
-        """Compute the number of blocks of a launch for `count` numbers."""
         return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
 
     @property
     def name(self) -> str:
-        """Name of the function."""
         return f"{self.body}_{TYPES[self.dtype].letter if self.dtype in TYPES else self.dtype}"
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         index = {"int32": "int", "int64": "long long"}.get(self.dtype)
         types = {"Index": index} if index else {"Real": c_type(self.dtype)}
         return render(self.name, f"elementwise/{self.body}.cu", {"THREADS": self.threads}, types)

@@ -32,11 +32,9 @@ class InverseFactorKernel:
 
     @property
     def name(self) -> str:
-        """Name of the function in the source."""
         return f"inverse_factor_{short_names(self.dtype)}"
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         constants = {"COMPLEX": is_complex(self.dtype), "THREADS": self.threads}
         types = {"Real": c_type(self.dtype)}
         return render(self.name, "elementwise/inverse_factor.cu", constants, types)

@@ -69,12 +69,10 @@ class KrylovStepsKernel:
 
     @property
     def name(self) -> str:
-        """Name of the function in the source."""
         odd = "_odd" if self.piece < 16 else ""
         return f"krylov_steps_{short_names(self.dtype)}_w{self.b}_t{self.tiles}{odd}"
 
     def source(self, device: DeviceInfo) -> str:
-        """Generate the CUDA source."""
         constants = {
             "COMPLEX": is_complex(self.dtype),
             "B": self.b,

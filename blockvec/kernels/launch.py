@@ -61,22 +61,7 @@ class Kernel:
 
     CuPy takes a quarter of a microsecond per argument. Numbers, arrays and None are therefore packed here
     into memory that the driver reads; launches with other arguments are CuPy's.
-
-    Parameters
-    ----------
-    function : cupy.cuda.function.Function
-        The kernel on CuPy's current device.
     """
-
-    __slots__ = (
-        "_cooperate",
-        "_create_context",
-        "_current_stream",
-        "_error",
-        "_function",
-        "_launch",
-        "_packers",
-    )
 
     def __init__(self, function: Any) -> None:
         from cupy.cuda import driver, get_current_stream, runtime
@@ -178,20 +163,11 @@ class Launch:
 def pack_product(
     problem: TsmttsmProblem | TsmmProblem, pitches: tuple[int, int] | None = None
 ) -> Callable[..., tuple[Any, ...] | None]:
-    """Create the `Launch.pack` of a product.
+    """Create the `Launch.pack` of a product, whose K and pitches may differ from those of the compiled one.
 
-    Parameters
-    ----------
-    problem : TsmttsmProblem or TsmmProblem
-        The product; its K and pitches may differ from those that the kernel was compiled for.
-    pitches : (int, int), optional
-        Pitches of A and B in the kernel's unit; by default in elements.
-
-    Returns
-    -------
-    callable
-        ``pack(A, B, C, alpha, beta, *workspace)`` for TSMTTSM and ``pack(A, C, B, alpha, beta, *workspace)``
-        for TSMM, with the factors in the problem's classes. C is contiguous.
+    That is ``pack(A, B, C, alpha, beta, *workspace)`` for TSMTTSM and ``pack(A, C, B, alpha, beta,
+    *workspace)`` for TSMM, with the factors in the problem's classes and C contiguous. `pitches` are those of
+    A and B in the kernel's unit; by default in elements.
     """
     extents = problem.K, *(pitches or (problem.lda, problem.ldb))
     combines = isinstance(problem, TsmmProblem)

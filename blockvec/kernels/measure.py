@@ -35,11 +35,9 @@ class HostStopwatch:
         self._begin = self._end = time.perf_counter()
 
     def stop(self) -> None:
-        """Mark the end of the interval."""
         self._end = time.perf_counter()
 
     def seconds(self) -> float:
-        """Measure the interval."""
         return self._end - self._begin
 
 
@@ -95,23 +93,11 @@ def measure_beside(
 ) -> dict[str, Timing]:
     """Time several calls in turn, so that disturbances affect them alike.
 
-    Parameters
-    ----------
-    calls : mapping of str to callable
-        Each is run once beforehand. One that takes longer than `PATIENCE_S` is run only once more, since the
-        first run may have compiled something.
-    stopwatch : callable
-        Starts timing on the device.
-    budget_s : float
-        Seconds per call after which no further round begins.
-    burst : int
-        Runs of one call in a row.
-    min_rounds, max_rounds : int
-        Bursts of each call.
-    pause_s : float
-        Seconds to wait before a burst, until BLAS threads of the previous call stop spinning.
-    before_burst : callable
-        Called then. If it keeps a GPU busy while the burst is queued, short calls follow without gaps.
+    Each is run once beforehand, and one that takes longer than `PATIENCE_S` only once more, since the first
+    run may have compiled something. A round runs each call `burst` times in a row; no further one begins
+    after `budget_s` seconds per call. Before a burst there is a pause, until BLAS threads of the previous
+    call stop spinning, and `before_burst` is called: if it keeps a GPU busy while the burst is queued, short
+    calls follow without gaps.
     """
     once = {name: _burst(call, stopwatch, 1) for name, call in calls.items()}
     once |= {

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ..system.frozen import frozen
 from .source import render
-
-StreamKind = Literal["read", "write", "scale"]
 
 
 @frozen
@@ -21,15 +17,12 @@ class Probe:
     flops: float = 0.0  # operations per block and repeat, of a probe of arithmetic
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         return render(self.name, f"probes/{self.file}.cu", dict(self.constants))
 
 
-def stream_probe(kind: StreamKind, unroll: int, threads: int = 512) -> Probe:
-    """Stream memory by 16-byte accesses, `unroll` in flight per thread."""
-    place = ("read", "write", "scale").index(kind)
-    constants = (("KIND", place), ("THREADS", threads), ("UNROLL", unroll))
-    return Probe(f"{kind}_probe_{unroll}", "stream_probe", threads, constants)
+def read_probe(unroll: int, threads: int = 512) -> Probe:
+    """Read memory by 16-byte accesses, `unroll` in flight per thread."""
+    return Probe(f"read_probe_{unroll}", "read_probe", threads, (("THREADS", threads), ("UNROLL", unroll)))
 
 
 def view_probe(

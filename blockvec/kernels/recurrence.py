@@ -36,12 +36,10 @@ class RecurrenceKernel:
 
     @property
     def name(self) -> str:
-        """Name of the function in the source."""
         kind = "lanczos_recurrence" if self.lanczos else "recurrence"
         return f"{kind}_{short_names(self.dtype)}_w{self.b}"
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         constants = {
             "COMPLEX": is_complex(self.dtype),
             "B": self.b,

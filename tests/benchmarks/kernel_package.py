@@ -90,7 +90,7 @@ def sources(request: Any, backend: Backend, rows: int) -> Iterator[str]:
     """Generate the sources of the kernels that a request runs, with another number of rows."""
     if isinstance(request, TsmttsmProblem | TsmmProblem | SweepProblem):
         chosen = dispatch.preferred(dataclasses.replace(request, K=rows), backend)
-        if chosen is not None and not chosen.vendor and chosen.name not in ("column_dot", "scale"):
+        if chosen is not None and not chosen.vendor and chosen.name != "column_dot":
             yield chosen.source()
     elif isinstance(request, SpmmvProblem):
         for (pattern, entries), coded in itertools.product(MATRICES, (False, True)):

@@ -116,14 +116,10 @@ class CudaBackend:
         )
 
     def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
-        one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
-        refusal = "" if one_column else "for one column of the result's type"
         own = self._generated(problem)
         vendor = self._cublas("cublas", cublas.tsmm, own)
-        scale = self._candidate("scale", elementwise.scale_column, refusal)
-        return self._fastest_first(
-            problem, *((vendor, *own) if cublas.is_faster(problem) else (*own, scale, vendor))
-        )
+        ordered = (vendor, *own) if cublas.is_faster(problem) else (*own, vendor)
+        return self._fastest_first(problem, *ordered)
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
         alone = "takes stored matrices" if not problem.stored else "makes Y alone" if problem.fused else ""

@@ -52,16 +52,11 @@ class CsrArrays(NamedTuple):
 class DeviceCsr:
     """A sparse matrix in CSR form on a GPU, as cuSPARSE and blockvec's kernels take it.
 
+    The arrays of a CuPy matrix are shared, but for indices of 64 bits; `plan` is the matrix as blockvec's
+    kernels take it.
+
     Attributes
     ----------
-    shape : tuple of int
-        Rows and columns.
-    indptr, indices, data : array
-        The three arrays on the device; those of a CuPy matrix are shared, but for indices of 64 bits.
-    plan : Plan
-        The matrix as blockvec's kernels take it.
-    pattern : str
-        Its pattern as in `SpmmvProblem`.
     bound : dict
         Launches of blockvec's kernels for this matrix and their bytes of workspace, by family, problem and
         mode of tuning.

@@ -20,7 +20,7 @@ from ...kernels.elementwise import (
     WithinKernel,
 )
 from ...kernels.limits import ceil_div
-from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_type
+from ...kernels.problem import StreamProblem, TsmttsmProblem, is_complex, itemsize, real_type
 from ...kernels.rows import trace
 from ..base import DeviceArray as Array
 from ..base import is_cupy, leading_dimension
@@ -204,13 +204,6 @@ def column_product(
     """C = alpha A^H B + beta C for one column each."""
     partials = _column_partials(gpu, A, B, conj=problem.conj)
     fold(gpu, partials, C, alpha, beta)
-
-
-def scale_column(
-    gpu: Gpu, problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex
-) -> None:
-    """B = alpha A C + beta B for one column each; C stays on the device."""
-    weighted_sum(gpu, A, None if problem.beta == "zero" else B, B, (alpha, C), (beta, None))
 
 
 def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:

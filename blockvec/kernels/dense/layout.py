@@ -182,28 +182,14 @@ def make_slab(
     *,
     is_stored: bool = False,
 ) -> tuple[Slab, int, int]:
-    """Lay out a slab so that reading it causes few bank conflicts.
+    """Lay out a slab of `rows` rows so that reading it causes few bank conflicts.
 
-    Parameters
-    ----------
-    operand : Operand
-        The operand whose rows are staged.
-    rows : int
-        Number of rows.
-    count : int
-        Consecutive rows per thread, contiguous where a thread takes all columns.
-    lanes : callable
-        Offsets at which the lanes of a warp start, given the slab and the bytes of their accesses.
-    is_stored : bool
-        Whether the slab is copied back to memory, in whole pieces.
+    A thread reads `count` consecutive rows, which are contiguous where it takes all columns. `lanes` computes
+    the offsets at which the lanes of a warp start from the slab and the bytes of their accesses. A slab that
+    `is_stored` is copied back to memory, in whole pieces.
 
-    Returns
-    -------
-    slab : Slab
-    vector : int
-        Bytes of a thread's accesses.
-    cycles : int
-        Cycles in which shared memory serves one access of a warp.
+    Returns the slab, the bytes of a thread's accesses, and the cycles in which shared memory serves one
+    access of a warp.
     """
     row_bytes = operand.row_bytes
     if operand.is_linear:

@@ -140,7 +140,8 @@ def plan_of(problem: TsmmProblem, config: TsmmFmaConfig) -> Plan:
     )
 
 
-def _registers(problem: TsmmProblem, config: TsmmFmaConfig) -> int:
+def registers(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | None = None) -> int:
+    """Estimate the registers per thread, on any device."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     words = b.real_bytes // 4
     sums = config.unroll * config.ct * b.parts * words
@@ -162,7 +163,8 @@ def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
     return config.stages > 0 and is_light
 
 
-def _misfit(problem: TsmmProblem, config: TsmmFmaConfig) -> str | None:
+def misfit(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | None = None) -> str | None:
+    """Explain which options exclude each other, on any device."""
     covered = config.spread * config.ct
     is_covered = covered == problem.N if config.spread == 1 else problem.N <= covered < 2 * problem.N
     if config.spread not in (1, 2, 4, 8, 16, 32) or not is_covered:
@@ -231,7 +233,7 @@ def _tiled(
     unroll_k = tiles if coefficients == "registers" or tiles * products <= 256 else max(1, 128 // products)
     shape = spread, ct, unroll, count, kt
     config = TsmmFmaConfig(*shape, coefficients=coefficients, unroll_k=unroll_k)
-    fits = _registers(problem, config) <= MAX_REGISTERS and _misfit(problem, config) is None
+    fits = registers(problem, config) <= MAX_REGISTERS and misfit(problem, config) is None
     return config if fits else None
 
 
@@ -299,12 +301,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     recipes, spare = RECIPES, SPARE
 
     refuse_problem = staticmethod(refuse_widths)
-
-    def misfit(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str | None:
-        return _misfit(problem, config)
-
-    def registers(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        return _registers(problem, config)
+    misfit, registers = staticmethod(misfit), staticmethod(registers)
 
     def grid(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
         return max(1, min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows)))

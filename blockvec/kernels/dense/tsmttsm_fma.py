@@ -272,12 +272,6 @@ def _tile(width: int, most: int, unit: int) -> int:
     return min(width, round_up(ceil_div(width, ceil_div(width, most)), unit))
 
 
-def _count(a: Operand, b: Operand) -> int:
-    """Count the consecutive rows that make up whole vectors where a thread takes whole rows, else one."""
-    rows = [16 // widest(operand.row_bytes) for operand in (a, b) if operand.tiles == 1 and operand.is_linear]
-    return max(rows, default=1)
-
-
 def _sums(problem: TsmttsmProblem, values: int) -> Sums:
     """Choose the memory of the double precision sums: registers if the tile is small, else shared memory."""
     if not is_single(problem):
@@ -301,7 +295,9 @@ def _tilings(problem: TsmttsmProblem) -> list[tuple[float, TsmttsmFmaConfig]]:
         warps = 1 << max(0, ceil_div(tiles, 32) - 1).bit_length()
         if warps > _MAX_WARPS or (problem.same and tm != tn):
             continue
-        for count in {1, _count(a, b)}:
+        # Consecutive rows that make up whole vectors where a thread takes whole rows.
+        rows = [16 // widest(x.row_bytes) for x in (a, b) if x.tiles == 1 and x.is_linear]
+        for count in {1, max(rows, default=1)}:
             config = TsmttsmFmaConfig(tm, tn, count=count, warps=warps, sums=_sums(problem, tm * tn))
             if registers(problem, replace(config, stages=2)) <= MAX_REGISTERS:
                 found.append((_row_cycles(problem, config, a, b, tiles), config))
@@ -324,14 +320,10 @@ def _staged(
         steps += 1  # whole 16-byte pieces
     room = device.shared_bytes_per_multiprocessor // config.blocks - kept - 4096
     stages = min(8, room // (config.teams * (steps * step_rows * row_bytes * 9 // 8 + 256)))
-    staged = replace(config, steps=steps, stages=stages)
-    return replace(staged, unroll=_unroll(problem, staged)) if stages >= 2 else None
-
-
-def _unroll(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
-    """Choose the steps to unroll, so that loads of one overlap with products of another for small tiles."""
+    # Of small tiles, loads of one step overlap with products of another.
     work = config.tm * config.tn * config.count * parts_of(problem.dtype_a) * parts_of(problem.dtype_b)
-    return next((n for n in (4, 2) if config.steps % n == 0 and work * n <= 64), 1)
+    unroll = next((n for n in (4, 2) if steps % n == 0 and work * n <= 64), 1)
+    return replace(config, steps=steps, stages=stages, unroll=unroll) if stages >= 2 else None
 
 
 # Fitted to runs of 64 widths on an H200 and of 10 products on an H100.

@@ -100,14 +100,7 @@ class ChainTables(NamedTuple):
 
 
 class ChainPlan:
-    """A chain and its tables, for each number of lower bits and of thread blocks.
-
-    Parameters
-    ----------
-    chain : Chain
-    asarray : callable
-        Copies a NumPy array to the device.
-    """
+    """A chain and its tables, for each number of lower bits and of thread blocks, copied by `asarray`."""
 
     def __init__(self, chain: Chain, asarray: Callable[[Numbers], Any] = np.asarray) -> None:
         self.chain, self._asarray = chain, asarray

@@ -183,18 +183,9 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(chain: Chain, low: int) -> Blocks:
-    """Divide the rows of a chain into blocks.
+    """Divide the rows of a chain into blocks by `low` lower bits of a state, at least one.
 
-    Parameters
-    ----------
-    chain : Chain
-    low : int
-        Lower bits of a state, from 1 to all.
-
-    Raises
-    ------
-    OptionError
-        If there would be more than 2^24 blocks.
+    More than 2^24 blocks raise an `OptionError`.
     """
     species, inside = divmod(low - 1, chain.sites)
     inside, outside = inside + 1, chain.sites - inside - 1

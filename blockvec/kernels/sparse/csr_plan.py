@@ -37,16 +37,9 @@ class Plan:
     """A sparse matrix in CSR form as the kernels take it.
 
     Arrays are shared where they have one index type and start at multiples of 16 bytes, else copied. Columns
-    need not be sorted.
-
-    Parameters
-    ----------
-    indptr, indices, data : array
-    structure : Structure, optional
-        That of the matrix, if it is known from a copy on the host.
-    load : callable, optional
-        Loads the kernels that look at rows on the device that they are on (see `SparseFamily.convert`); by
-        default row pointers are copied to the host.
+    need not be sorted. `structure` is that of the matrix, if it is known from a copy on the host; `load`
+    loads the kernels that look at rows on the device that they are on (see `SparseFamily.convert`); by
+    default row pointers are copied to the host.
 
     Attributes
     ----------
@@ -54,13 +47,8 @@ class Plan:
         Extents.
     indptr, indices, data : array
         The three arrays, of one index type, the last two aligned to 16 bytes.
-    longest : int
-        Entries of the longest row.
-    line : int
-        Rows per line of the matrix's grid: the least distance, beyond the next rows, at which most rows have
-        entries; 0 if there is none.
-    plane : int
-        Rows per plane of the grid: the next such distance, beyond the neighbours of the next line; or 0.
+    longest, line, plane : int
+        See `Structure`.
     codes : Codes or None
         The entries in half of the memory or less, if the matrix has few different values; see `codes`.
     """

@@ -104,22 +104,10 @@ class SparseFamily(Family[SpmmvProblem, C]):
         plan: Plan,
         form: Any,
     ) -> Callable[..., None]:
-        """Bind loaded kernels to a matrix.
+        """Bind loaded kernels, the `parts` for a matrix, to it.
 
-        Parameters
-        ----------
-        kernels : mapping of str to Kernel
-            The `parts` for this matrix, loaded by `compile.function`.
-        problem, config, device
-            What the kernels were made for; n_rows, nnz and leading dimensions may differ.
-        plan : Plan
-            The matrix in compressed rows, with indices of `problem.index_bytes`.
-        form : object
-            The result of `convert`.
-
-        Returns
-        -------
-        callable
-            ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)`` queues the
-            product on CuPy's current stream: see `interface.operands`.
+        n_rows, nnz and leading dimensions of the problem may differ from those that the kernels were made
+        for. `form` is the result of `convert`. Returns ``launch(X_ptr, Y_ptr, alpha, beta, shift=0,
+        shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``, which queues the product on CuPy's current stream: see
+        `interface.operands`.
         """

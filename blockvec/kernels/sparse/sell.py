@@ -117,13 +117,8 @@ class SpmmvSell(SparseFamily[SellConfig]):
     """The family ``spmmv_sell``: sparse products of matrices in SELL-C form, made after some products.
 
     A conversion takes the time of 4 to 10 products, and saves 3 to 50 per cent of each. A row is summed in
-    the order of its entries: results are those of `spmmv_csr` with the configuration of `before_conversion`,
-    to the last bit.
-
-    Parameters
-    ----------
-    csr : SpmmvCsr
-        The family that runs until the matrix is converted.
+    the order of its entries: results are those of `spmmv_csr`, which runs until the matrix is converted, with
+    the configuration of `before_conversion`, to the last bit.
     """
 
     name = "spmmv_sell"
