@@ -209,28 +209,21 @@ class Blocks:
 
     def normalize(self, *lanes: int) -> None:
         """Add random numbers, norms and scaled columns; `lanes` are of the sums over blocks of threads."""
-        from .kernels.elementwise import (
-            AxpbyKernel,
-            ColumnDotKernel,
-            Factor,
-            FillKernel,
-            FoldKernel,
-            PhiloxKernel,
-        )
+        from .kernels import elementwise as k
         from .kernels.rows import trace
 
-        T, R, one, each = self.dtype, self.real, Factor(), Factor(columns=self.real)
+        T, R, one, each = self.dtype, self.real, k.Factor(), k.Factor(columns=self.real)
         sums = promote(T, "float64")  # sums of blocks of threads
-        kernels: list[Kernel] = [PhiloxKernel(R), FillKernel(R), trace(_roots, (R,), (R,))]
-        kernels += [ColumnDotKernel(T, T), ColumnDotKernel(T, T, same=True)]
-        kernels += [FoldKernel("float64", R, count) for count in lanes]
-        kernels += [FoldKernel(sums, T, count) for count in lanes[:2]]
-        kernels += [AxpbyKernel(T, None, T, factor) for factor in (one, each)]
-        kernels += [AxpbyKernel(T, None, T, one, flat=False)]
-        kernels += [AxpbyKernel(T, T, T, alpha, beta) for alpha, beta in ((one, one), (each, one))]
+        kernels: list[Kernel] = [k.PhiloxKernel(R), k.FillKernel(R), trace(_roots, (R,), (R,))]
+        kernels += [k.ColumnDotKernel(T, T), k.ColumnDotKernel(T, T, same=True)]
+        kernels += [k.FoldKernel("float64", R, count) for count in lanes]
+        kernels += [k.FoldKernel(sums, T, count) for count in lanes[:2]]
+        kernels += [k.AxpbyKernel(T, None, T, factor) for factor in (one, each)]
+        kernels += [k.AxpbyKernel(T, None, T, one, flat=False)]
+        kernels += [k.AxpbyKernel(T, T, T, alpha, beta) for alpha, beta in ((one, one), (each, one))]
         if T != "complex128":  # columns at odd places
-            kernels += [ColumnDotKernel(T, T, same=True, aligned=False)]
-            kernels += [AxpbyKernel(T, None, T, one, flat=False, aligned=False)]
+            kernels += [k.ColumnDotKernel(T, T, same=True, aligned=False)]
+            kernels += [k.AxpbyKernel(T, None, T, one, flat=False, aligned=False)]
         self.found |= dict.fromkeys(kernels)
 
     def orthonormalize(self, width: int) -> None:
@@ -243,13 +236,13 @@ class Blocks:
 
     def recur_by_columns(self) -> None:
         """Add the scalars and updates of recurrences with factors per column."""
-        from .kernels.elementwise import AxpbyKernel, Factor, FoldKernel
+        from .kernels import elementwise as k
 
-        T, R, each = self.dtype, self.real, Factor(columns=self.real)
-        self.found[AxpbyKernel(T, T, T, each, each)] = None
+        T, R, each = self.dtype, self.real, k.Factor(columns=self.real)
+        self.found[k.AxpbyKernel(T, T, T, each, each)] = None
         if is_complex(T):
-            self.found[AxpbyKernel(R, None, T)] = None
-            self.found |= {FoldKernel("float64", T, count): None for count in (1, 2, 4)}
+            self.found[k.AxpbyKernel(R, None, T)] = None
+            self.found |= {k.FoldKernel("float64", T, count): None for count in (1, 2, 4)}
 
 
 def _roots(xp: Any, squares: Any) -> tuple[Any]:
@@ -316,14 +309,6 @@ def _krylov(s: Blocks, filtered: bool) -> None:
         s.rotate(s.k + 2 * b, s.k + 2 * b, capacity)
 
 
-def _lanczos(s: Blocks) -> None:
-    _krylov(s, filtered=False)
-
-
-def _filter(s: Blocks) -> None:
-    _krylov(s, filtered=True)
-
-
 def _jd(s: Blocks) -> None:
     """List a Jacobi-Davidson search space, whose widths are multiples of p, and its corrections."""
     b, p, k, basis = s.b, s.p, s.k, s.basis
@@ -352,7 +337,7 @@ def _jd(s: Blocks) -> None:
 
 METHODS: dict[str, Callable[[Blocks], None]] = {
     "check": _check,
-    "lanczos": _lanczos,
-    "filter": _filter,
+    "lanczos": functools.partial(_krylov, filtered=False),
+    "filter": functools.partial(_krylov, filtered=True),
     "jd": _jd,
 }

@@ -103,10 +103,7 @@ def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
 
 
 def save_panels(
-    path: str | os.PathLike[str],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    panels: Iterable[NDArray[Any]],
+    path: str | os.PathLike[str], shape: tuple[int, ...], dtype: np.dtype[Any], panels: Iterable[NDArray[Any]]
 ) -> None:
     """Write a block that is given in panels of rows to an .npy file atomically; see `save_block`."""
     descr = np.lib.format.dtype_to_descr(dtype)

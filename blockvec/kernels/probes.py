@@ -25,28 +25,6 @@ def read_probe(unroll: int, threads: int = 512) -> Probe:
     return Probe(f"read_probe_{unroll}", "read_probe", threads, (("THREADS", threads), ("UNROLL", unroll)))
 
 
-def view_probe(
-    size: int,
-    M: int,
-    N: int,
-    *,
-    reads_b: bool,
-    writes_b: bool,
-    unroll: int,
-    prefetch_ends: bool = False,
-    threads: int = 512,
-) -> Probe:
-    """Move the elements of a product of views one by one, `size` bytes each, `unroll` rows in flight.
-
-    A of width M is read; `reads_b` and `writes_b` tell what is done to B of width N. With `prefetch_ends`,
-    sectors that rows of B fill in part are requested before they are written.
-    """
-    widths, on_b = (("M", M), ("N", N)), (("READS_B", reads_b), ("WRITES_B", writes_b))
-    how = ("THREADS", threads), ("UNROLL", unroll), ("PREFETCH_ENDS", prefetch_ends)
-    constants = ("SIZE", size), *widths, *on_b, *how
-    return Probe(f"view_probe_{size}_m{M}_n{N}", "view_probe", threads, constants)
-
-
 def mix_probe(reads: int, writes: int, threads: int = 256) -> Probe:
     """Read and write so many vectors of 16 bytes per thread, block after block."""
     constants = (("READS", reads), ("WRITES", writes), ("THREADS", threads))

@@ -386,10 +386,8 @@ class PreparedProduct:
         *,
         is_one_launch: bool = False,
     ) -> None:
-        self._turns, self.is_one_launch = (
-            [back if turn % 2 else forth for turn in range(repeat)],
-            is_one_launch,
-        )
+        self._turns = [back if turn % 2 else forth for turn in range(repeat)]
+        self.is_one_launch = is_one_launch
 
     def __call__(self) -> None:
         """Compute the products."""

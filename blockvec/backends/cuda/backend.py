@@ -20,7 +20,7 @@ from ...kernels.sparse.chain_plan import Chain
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
-from . import cublas, cusparse, dense, elementwise, krylov_steps, probes, recurrence, small_matrices, sparse
+from . import cublas, cusparse, dense, elementwise, probes, small_matrices, sparse, steps
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
 from .device_csr import DeviceChain, DeviceCsr, csr
@@ -180,11 +180,11 @@ class CudaBackend:
     def start_copies(self, *arrays: Array) -> Callable[[], list[Any]]:
         return self._gpu.on_device(small_matrices.DeviceCopies)(self._gpu, *arrays)  # type: ignore[no-any-return]
 
-    def krylov_steps(self, matrix: Any, V: Array, b: int) -> krylov_steps.KrylovSteps | None:
-        return krylov_steps.krylov_steps(self._gpu, matrix, V, b)
+    def krylov_steps(self, matrix: Any, V: Array, b: int) -> steps.KrylovSteps | None:
+        return steps.krylov_steps(self._gpu, matrix, V, b)
 
-    lanczos_recurrence = _on_device(recurrence, "lanczos_recurrence")
-    recurrence = _on_device(recurrence, "recurrence")
+    lanczos_recurrence = _on_device(steps, "lanczos_recurrence")
+    recurrence = _on_device(steps, "recurrence")
     inverse_factor = _on_device(small_matrices, "inverse_factor")
     fill_random = _on_device(elementwise, "fill_random")
     copy = _on_device(elementwise, "copy")

@@ -46,7 +46,7 @@ def bindings() -> Any:
     """
     try:
         cudss = importlib.import_module("nvmath.bindings.cudss")
-        versions = [_property(cudss, part) for part in range(2)]
+        versions = [int(cudss.get_property(part)) for part in range(2)]
     except Exception as error:  # a missing library is another exception in each version of the bindings
         raise DeviceError(
             f"sparse factorizations on a GPU need cuDSS and nvmath-python ({error}); they come with "
@@ -59,11 +59,6 @@ def bindings() -> Any:
             f"{install_command('cuda13')} (cuda12 for CUDA 12)."
         )
     return cudss
-
-
-def _property(cudss: Any, part: int) -> int:
-    value = cudss.get_property(part)
-    return int(value)
 
 
 @functools.cache

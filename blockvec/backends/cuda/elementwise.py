@@ -211,7 +211,10 @@ def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
     import cupy
 
     K, M = X.shape
-    kernel = _column_kernel(X, Y, conj=conj)
+    same = X is Y and (conj or X.dtype.kind == "f")
+    kernel = ColumnDotKernel(type_name(X), type_name(Y), same, conj)
+    if not _aligned(kernel.vector, X, Y):
+        kernel = replace(kernel, aligned=False)
     if K == 0 or M == 0:
         return cupy.empty((0, 1, M), kernel.dtype_sum)
     tiling, launch = _column_plan(gpu, kernel, K, M)
@@ -219,12 +222,6 @@ def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
     lanes, groups = np.int32(tiling.lanes), np.int32(tiling.groups)
     launch(X, leading_dimension(X), Y, leading_dimension(Y), K, M, lanes, groups, partials)
     return partials
-
-
-def _column_kernel(X: Array, Y: Array, *, conj: bool) -> ColumnDotKernel:
-    same = X is Y and (conj or X.dtype.kind == "f")
-    kernel = ColumnDotKernel(type_name(X), type_name(Y), same, conj)
-    return kernel if _aligned(kernel.vector, X, Y) else replace(kernel, aligned=False)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -144,10 +144,7 @@ class Slab:
 
 
 def operand_constants(
-    operands: tuple[Operand, Operand],
-    slabs: tuple[Slab, Slab],
-    vectors: tuple[int, int],
-    is_staged: bool,
+    operands: tuple[Operand, Operand], slabs: tuple[Slab, Slab], vectors: tuple[int, int], is_staged: bool
 ) -> dict[str, Constant]:
     """Collect the kernels' constants of both tall operands."""
     constants: dict[str, Constant] = {}

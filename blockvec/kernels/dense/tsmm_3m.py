@@ -18,8 +18,7 @@ from ..roofline import H200_CEILINGS, memory_time
 from ..source import C_TYPES, Constant, constants_of, render
 from . import tsmm_mma
 from .family import DenseFamily
-from .model import view_traffic
-from .tsmm_mma import shape_of, tile_bytes
+from .tsmm_mma import shape_of, tile_bytes, view_traffic
 
 ROWS = 16  # of a tile
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three

@@ -21,18 +21,9 @@ from ..problem import TsmmProblem, is_complex, itemsize, parts_of
 from ..roofline import H200_CEILINGS, memory_time
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
-from .layout import (
-    MAX_WIDTH,
-    Operand,
-    Slab,
-    make_slab,
-    operand_constants,
-    refuse_widths,
-    shape_of,
-    widest,
-)
-from .model import view_traffic
+from .layout import MAX_WIDTH, Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 from .tsmm_mma import row_cycles as tensor_cycles
+from .tsmm_mma import view_traffic
 
 # 32-bit multiply-adds per byte, those in double precision counted twice: 60 per cent of the H200's ratio. A
 # tile queue gains 3 to 7 per cent where memory limits, and costs up to 10 where products do.

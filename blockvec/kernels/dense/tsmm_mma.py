@@ -33,11 +33,10 @@ from ..limits import (
     smooth_max,
 )
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
-from ..roofline import H200_CEILINGS, memory_time
+from ..roofline import H200_CEILINGS, Traffic, memory_time, partial_sectors, sector_traffic
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 from .layout import MAX_WIDTH, prefetches_ends
-from .model import PARTIAL_BYTES, view_traffic
 
 _COPY_BYTES_PER_CYCLE = 16.7  # per SM, both directions together [H200]
 # Tiles in order gain 2 to 7 per cent where memory limits, and cost up to 4 where tensor pipes do.
@@ -218,10 +217,20 @@ _MEMORY_CYCLES = 1500  # cycles: latency of a copy while memory is busy
 _TILE_RATE = 31  # bytes per cycle: loading and storing one tile, after that latency
 _FLIGHT_BYTES, _FLIGHT_COST = 24 << 10, 0.006  # of A in flight to a multiprocessor; loss per factor of two
 _ROUND_CYCLES, _COMPLEX_PASS_CYCLES = 150, 460  # where no warp waits for another
-_DIRECT_BYTES = 380  # in place of PARTIAL_BYTES, where registers are stored
+# Bytes of other traffic that take as long as a sector that a row fills in part, not read before: of slabs
+# that are stored [H100], and of registers.
+_PARTIAL_BYTES, _DIRECT_BYTES = 190, 380
 _CONVERSIONS = 14  # between float32 and float64, per cycle and SM
 _CONVERTED_SHARES = 0.6, 0.8  # of conversions that do not overlap with products, of real and complex numbers
 _LAUNCH_S = 3e-6  # as fitted here
+
+
+@functools.lru_cache(maxsize=1024)
+def view_traffic(problem: TsmmProblem, partial_bytes: int = _PARTIAL_BYTES) -> Traffic:
+    """Estimate the traffic in whole sectors, and as reads what those take that rows of B fill in part."""
+    moved = sector_traffic(problem)
+    partial = problem.K * partial_sectors(problem.N, problem.ldb, itemsize(problem.dtype))
+    return Traffic(moved.read_bytes + int(partial * partial_bytes), moved.write_bytes)
 
 
 def row_cycles(problem: TsmmProblem) -> float:
@@ -364,7 +373,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         products = passes * shape.kt * shape.nt * mma_cycles(device) / QUADRANTS  # of a tile
         tile_a, tile_b = (config.rows * shape.size * width for width in (problem.M, problem.N))
         memory = memory_time(
-            view_traffic(problem, _DIRECT_BYTES if config.direct else PARTIAL_BYTES), H200_CEILINGS
+            view_traffic(problem, _DIRECT_BYTES if config.direct else _PARTIAL_BYTES), H200_CEILINGS
         )
         memory *= 1 + _FLIGHT_COST * max(
             0.0, math.log2(config.groups * config.stages * tile_a / _FLIGHT_BYTES)

@@ -53,6 +53,9 @@ from .tsmttsm_mma_ring import (
     layout,
     pieces,
     tensor_maps,
+    tile,
+    tile_blocks,
+    tiles,
 )
 
 _STATIC_BYTES = 1024  # of barriers and counters, beside the ring
@@ -62,53 +65,6 @@ _MIN_AHEAD = 4
 _TENSOR_REGISTERS = 64  # that tensor products need
 # As `FEW_PRODUCTS`, if warps do not share columns equally, and for Gram matrices.
 FEW_UNEVEN, FEW_SQUARES = 56, 48
-
-
-def _tile(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
-    groups_m, groups_n = groups(problem, config)
-    return ceil_div(groups_m, config.wm), ceil_div(groups_n, config.wn)
-
-
-def is_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
-    """Check whether only blocks of C on and above the diagonal are computed."""
-    return problem.same and config.wm * config.wn == 1
-
-
-def is_split_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
-    """Check whether four warps divide the blocks of C on and above the diagonal among themselves."""
-    return problem.same and is_complex(problem.dtype) and config.wm == config.wn == 2
-
-
-def tiles(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> list[tuple[int, int, bool]]:
-    """List the groups of A and of B of each warp that shares C, and whether it takes a triangle of them."""
-    groups_m, groups_n = groups(problem, config)
-    if is_split_triangle(problem, config):
-        first, second = ceil_div(groups_m, 2), groups_m // 2
-        halves = (second + 1) // 2, second // 2
-        return [(first, first, True), (second, second, True), *((half, first, False) for half in halves)]
-    triangle = is_triangle(problem, config)
-    return [
-        (_share(groups_m, config.wm, m), _share(groups_n, config.wn, n), triangle)
-        for m in range(config.wm)
-        for n in range(config.wn)
-    ]
-
-
-def _share(count: int, warps: int, warp: int) -> int:
-    return count // warps + (warp < count % warps)
-
-
-def tile_blocks(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
-    """Count the 8 x 8 blocks of C that a warp accumulates."""
-    im, in_ = _tile(problem, config)
-    if is_split_triangle(problem, config):
-        return im * (im + 1) // 2 + 1
-    return im * (im + 1) // 2 if is_triangle(problem, config) else im * in_
-
-
-def _is_uneven(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
-    groups_m, groups_n = groups(problem, config)
-    return groups_m % config.wm > 0 or groups_n % config.wn > 0
 
 
 _PIECE_PRODUCERS = 4  # warps that issue cp.async: one a quadrant
@@ -356,7 +312,9 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             added = max(im + in_ for im, in_, _ in shares)
             sums, more = 3, 2 * added + 8
         else:
-            sums, more = parts, 8 if parts == 2 else 8 * _is_uneven(problem, config)
+            groups_m, groups_n = groups(problem, config)
+            is_uneven = groups_m % config.wm > 0 or groups_n % config.wn > 0
+            sums, more = parts, 8 * (parts == 2 or is_uneven)
         needed = 4 * sums * tile_blocks(problem, config) + fragments + more + (48 if config.ahead else 40)
         # Where a warp loads ahead, the assembler spills if that nearly fits.
         limit = register_limit(config.threads * config.blocks, device)
@@ -366,7 +324,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     def shared_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
         # The ring, then the sums over its warps.
         parts = 2 if is_complex(problem.dtype) else 1
-        im, in_ = _tile(problem, config)
+        im, in_ = tile(problem, config)
         ring = config.stages * layout(problem, config, device).stage_bytes
         slabs = config.wk // 2 * config.wm * config.wn * im * in_ * parts * 512
         product = config.fold**2 * problem.M * problem.N * parts * 8

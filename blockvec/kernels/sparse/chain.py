@@ -33,15 +33,7 @@ from ..source import constants_of, render
 from .arrays import address
 from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of, dealt
 from .family import SparseFamily
-from .interface import (
-    alignment,
-    constants,
-    pack_bytes,
-    refuse_packs,
-    row_entries,
-    types_of,
-    widest_pack,
-)
+from .interface import alignment, constants, pack_bytes, refuse_packs, row_entries, types_of, widest_pack
 from .totals import bind_with_sums, codes, partial_bytes, totals_source
 
 MOST_BITS = 17  # of the lower bits: positions in a block take 15 bits

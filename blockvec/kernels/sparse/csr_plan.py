@@ -38,8 +38,8 @@ class Plan:
 
     Arrays are shared where they have one index type and start at multiples of 16 bytes, else copied. Columns
     need not be sorted. `structure` is that of the matrix, if it is known from a copy on the host; `load`
-    loads the kernels that look at rows on the device that they are on (see `SparseFamily.convert`); by
-    default row pointers are copied to the host.
+    loads the kernels that look at rows on the device that they are on (see `SparseFamily.convert`), and that
+    divide uneven ones; by default row pointers are copied to the host.
 
     Attributes
     ----------
@@ -62,7 +62,9 @@ class Plan:
         load: Load | None = None,
     ) -> None:
         if indptr.dtype != indices.dtype:
-            indptr, indices = _one_index_type(indptr, indices)
+            fits = len(indices) <= np.iinfo(indices.dtype).max
+            dtype = indices.dtype if fits else indptr.dtype
+            indptr, indices = indptr.astype(dtype), indices.astype(dtype, copy=False)
         self.indptr = indptr
         self.indices = aligned(indices)
         self.data = aligned(data)
@@ -106,16 +108,11 @@ class Plan:
     def _divide(self, rows: int, entries: int, long_row: int) -> Units:
         if self.longest <= min(long_row, entries // rows):
             return Units(None, ceil_div(self.n_rows, rows))
+        assert self.load is not None  # of a matrix on a device
         units = divide(self.indptr, rows, entries, long_row, self.load)
         if (xp := namespace(self.indptr)) is not np:
             xp.cuda.get_current_stream().synchronize()  # other streams will read it too
         return units
-
-
-def _one_index_type(indptr: Array, indices: Array) -> tuple[Array, Array]:
-    fits = len(indices) <= np.iinfo(indices.dtype).max
-    dtype = indices.dtype if fits else indptr.dtype
-    return indptr.astype(dtype), indices.astype(dtype, copy=False)
 
 
 @frozen

@@ -16,7 +16,7 @@ from ..source import c_type, constants_of
 
 if TYPE_CHECKING:
     from .chain import ChainConfig
-    from .csr import CsrConfig
+    from .csr_config import CsrConfig
     from .sell import SellConfig
 
     Config: TypeAlias = CsrConfig | SellConfig | ChainConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blockvec.kernels.probes import BULK, mix_probe, read_probe, view_probe
+from blockvec.kernels.probes import BULK, mix_probe, read_probe
+from tests.benchmarks.view_probe import ViewProbe
 from tests.blocks import address, sectors_in_part
 from tests.emulator.host import HostKernel, needs_host_compiler
 
@@ -30,7 +31,7 @@ def test_a_stream_reads_every_byte_of_its_buffer_once_and_no_other(unroll: int) 
 def test_a_view_s_probe_writes_every_row_and_nothing_between(
     M: int, N: int, reads_b: bool, prefetch_ends: bool
 ) -> None:
-    probe = view_probe(8, M, N, reads_b=reads_b, writes_b=True, unroll=4, prefetch_ends=prefetch_ends)
+    probe = ViewProbe(8, M, N, reads_b, writes_b=True, unroll=4, prefetch_ends=prefetch_ends)
     K, lda, ldb = 700, 9, 7
     A = np.random.default_rng(1).uniform(1, 2, (K, lda))
     B = np.full((K, ldb), np.nan)
