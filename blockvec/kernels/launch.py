@@ -161,15 +161,15 @@ class Launch:
 
 
 def pack_product(
-    problem: TsmttsmProblem | TsmmProblem, pitches: tuple[int, int] | None = None
+    problem: TsmttsmProblem | TsmmProblem, unit: int = 1
 ) -> Callable[..., tuple[Any, ...] | None]:
     """Create the `Launch.pack` of a product, whose K and pitches may differ from those of the compiled one.
 
     That is ``pack(A, B, C, alpha, beta, *workspace)`` for TSMTTSM and ``pack(A, C, B, alpha, beta,
-    *workspace)`` for TSMM, with the factors in the problem's classes and C contiguous. `pitches` are those of
-    A and B in the kernel's unit; by default in elements.
+    *workspace)`` for TSMM, with the factors in the problem's classes and C contiguous. Pitches are passed on
+    in elements, times a unit.
     """
-    extents = problem.K, *(pitches or (problem.lda, problem.ldb))
+    extents = problem.K, problem.lda * unit, problem.ldb * unit
     combines = isinstance(problem, TsmmProblem)
     is_empty = problem.K == 0 and combines
     align_a, align_b = (problem.align_a, problem.align_b) if problem.K > 0 else (1, 1)

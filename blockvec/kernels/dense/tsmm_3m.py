@@ -6,12 +6,11 @@ registers and multiplies it by 16 columns of C at a time; ``tsmm_3m.cu`` explain
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, pack_product, run_rows
+from ..launch import QUEUE_BYTES, run_rows
 from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, mma_cycles, smooth_max
 from ..problem import TsmmProblem, is_complex, itemsize, real_bytes
 from ..roofline import H200_CEILINGS, memory_time
@@ -59,6 +58,7 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     problem_type = TsmmProblem
     three_m = True
     unit = "3m"
+    pitch_bytes = True
 
     recipes = (4, 8)  # warps
 
@@ -121,10 +121,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
 
     def grid(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
         return min(device.multiprocessors, ceil_div(problem.K, ROWS))
-
-    def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
-        size = itemsize(problem.dtype)
-        return pack_product(problem, (problem.lda * size, problem.ldb * size))
 
     def configure(self, problem: TsmmProblem, recipe: int, device: DeviceInfo) -> Tsmm3mConfig:
         return Tsmm3mConfig(recipe)

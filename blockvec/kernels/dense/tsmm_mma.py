@@ -15,12 +15,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, pack_product, run_rows
+from ..launch import QUEUE_BYTES, run_rows
 from ..limits import (
     BANK_ROW_BYTES,
     MMA_CYCLES,
@@ -248,6 +248,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     Config = TsmmMmaConfig
     problem_type = TsmmProblem
     unit = "mma"
+    pitch_bytes = True
     recipes, spare = RECIPES, SPARE
 
     refuse_problem = staticmethod(refuse_problem)
@@ -342,10 +343,6 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
 
     def grid(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
         return min(device.multiprocessors, ceil_div(problem.K, config.rows))
-
-    def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
-        size = itemsize(problem.dtype)
-        return pack_product(problem, (problem.lda * size, problem.ldb * size))
 
     def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmMmaConfig | None:
         shape = shape_of(problem, device)

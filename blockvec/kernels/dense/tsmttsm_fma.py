@@ -84,7 +84,6 @@ class Plan:
     tiles: int
     groups: int
     rows: int
-    is_same: bool
     triangle: bool
     b_offset: int
     stage_bytes: int
@@ -93,16 +92,7 @@ class Plan:
     scratch_offset: int
     shared_bytes: int
     chain: int
-
-    @property
-    def is_one_tile(self) -> bool:
-        """Whether one thread holds all of C: then equal operands are loaded once."""
-        return self.operands[0].tiles * self.operands[1].tiles == 1
-
-    @property
-    def row_bytes(self) -> int:
-        a, b = self.operands
-        return a.row_bytes + (0 if self.is_same else b.row_bytes)
+    row_bytes: int  # of A and B
 
 
 def is_single(problem: TsmttsmProblem) -> bool:
@@ -164,9 +154,8 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
     stage_bytes = round_up(b_offset + slab_b.size, 128) if config.stages else 0
     ring = config.teams * config.stages * stage_bytes
     # The last row's loads of columns past the width stay within the block's memory.
-    slack = (
-        max(operand.tiles * operand.tile * operand.size for operand in (a, b)) + 16 if config.stages else 0
-    )
+    widest_row = max(operand.tiles * operand.tile * operand.size for operand in (a, b))
+    slack = widest_row + 16 if config.stages else 0
 
     values = config.tm * config.tn * parts
     pitch = 8 * tiles * (groups * config.teams | 1)  # of one value of all threads
@@ -183,7 +172,6 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
         tiles=tiles,
         groups=groups,
         rows=rows,
-        is_same=problem.same,
         triangle=_is_triangle(problem, config),
         b_offset=b_offset,
         stage_bytes=stage_bytes,
@@ -193,6 +181,7 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
         shared_bytes=max(ring + slack, scratch_offset + max(passed * pitch, config.threads * 8)),
         chain=max(1, _CHAIN_ROWS.get(config.sums, 0) // (config.steps * config.count))
         * (config.sums in _CHAIN_ROWS),
+        row_bytes=a.row_bytes + (0 if problem.same else b.row_bytes),
     )
 
 
@@ -207,11 +196,8 @@ def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceI
     sums = values * max(a.parts, b.parts) * (words + twice + (2 if config.sums == "registers" else 0))
     stored = config.tm * a.size // 4 + (0 if is_one else config.tn * b.size // 4)
     ahead = 1 if config.stages else config.steps
-    converted = (
-        (config.tm * a.parts + config.tn * b.parts) * words
-        if 4 * words > min(a.real_bytes, b.real_bytes)
-        else 0
-    )
+    converts = 4 * words > min(a.real_bytes, b.real_bytes)
+    converted = converts * (config.tm * a.parts + config.tn * b.parts) * words
     addresses = 36 if config.stages else 32 + 4 * ahead
     chunk = (8 if config.stages else 24) if config.sums == "shared" else 0  # of the loop over chains
     return sums + stored * config.count * ahead + converted + addresses + chunk
@@ -312,9 +298,8 @@ def _staged(
     size_a, size_b = (operand.row_bytes for operand in operands_of(problem, config.tm, config.tn))
     row_bytes = size_a + (0 if problem.same else size_b)
     step_rows = max(1, config.lanes // tiles_of(problem, config)) * config.count
-    kept = (
-        problem.M * problem.N * parts_of(problem.dtype) * 8 + SCRATCH_BYTES if config.sums == "shared" else 0
-    )
+    product_bytes = problem.M * problem.N * parts_of(problem.dtype) * 8
+    kept = product_bytes + SCRATCH_BYTES if config.sums == "shared" else 0
     steps = max(1, round(stage_bytes * config.warps / (step_rows * row_bytes)))
     while steps * step_rows * size_a % 16 or steps * step_rows * size_b % 16:
         steps += 1  # whole 16-byte pieces
@@ -368,7 +353,8 @@ def _chunk_cycles(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> float:
     if not config.stages:
         return config.steps * max(fma, _DIRECT * load + converted) + _CHUNK_INSTRUCTIONS
     parts = zip(plan.operands, plan.slabs, plan.vectors, plan.load_cycles, strict=True)
-    count = 1 if problem.same and plan.is_one_tile else 2
+    # One thread that holds all of C loads equal operands once.
+    count = 1 if problem.same and plan.operands[0].tiles * plan.operands[1].tiles == 1 else 2
     loads = [
         (operand.accesses(config.count, vector, slab.is_linear), cycles)
         for operand, slab, vector, cycles in parts

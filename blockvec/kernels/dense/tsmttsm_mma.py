@@ -294,11 +294,9 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             return "only contiguous aligned operands can be folded"
         if in_pieces and config.producers == 0:
             return "operands copied in pieces need producer warps"
-        row = (
-            stage.a_row + stage.b_row
-            if boxes
-            else config.fold * (problem.M + problem.N) * itemsize(problem.dtype)
-        )
+        row = config.fold * (problem.M + problem.N) * itemsize(problem.dtype)
+        if boxes:
+            row = stage.a_row + stage.b_row
         if 4 * chunk * row >= 1 << 20:
             return "a stage is larger than a barrier can count"
         return None
@@ -498,11 +496,8 @@ class Tsmttsm3m(TsmttsmMma):
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
         even = all(ceil_div(width, 8) % 2 == 0 for width in (problem.M, problem.N))
-        if (
-            problem.dtype == "complex64"
-            and not problem.same
-            and (problem.lda, problem.ldb) != (problem.M, problem.N)
-        ):
+        is_view = (problem.lda, problem.ldb) != (problem.M, problem.N)
+        if problem.dtype == "complex64" and not problem.same and is_view:
             return min(problem.M, problem.N) > 8 and max(problem.M, problem.N) > FEW_PRODUCTS
         few = FEW_SQUARES if problem.same else FEW_PRODUCTS if even else FEW_UNEVEN
         return is_complex(problem.dtype) and min(problem.M, problem.N) > few
