@@ -113,20 +113,12 @@ def in_element_type(obj: Any) -> Any:
 
 @frozen
 class ArrayKind:
-    """The kind of arrays that a caller works with: their library and, where an example was given, more.
-
-    Attributes
-    ----------
-    library : {"numpy", "cupy", "torch", "jax"}
-    device : str or None
-        ``"cpu"`` for NumPy, ``"gpu"`` for CuPy, that of an example, or None: wherever an array is.
-    dtype : str or None
-        Name of the element type of an example.
-    """
+    """The kind of arrays that a caller works with: their library and, where an example was given, more."""
 
     library: str
+    # ``"cpu"`` for NumPy, ``"gpu"`` for CuPy, that of an example, or None: wherever an array is.
     device: str | None = None
-    dtype: str | None = None
+    dtype: str | None = None  # name of the element type of an example
 
     @classmethod
     def of(cls, like: Any) -> ArrayKind:

@@ -129,17 +129,11 @@ def is_small(n: int, entries: int) -> bool:
 
 
 class Factors(Protocol):
-    """Factors of a Hermitian sparse matrix, as a library of the device computes them, without refinement.
+    """Factors of a Hermitian sparse matrix, as a library of the device computes them, without refinement."""
 
-    Attributes
-    ----------
-    width : int
-        Columns of the narrowest block whose columns take little more time than those of wider ones.
-    entries, nbytes : int
-        Stored elements, and their memory; 0 without factors.
-    """
-
+    # Columns of the narrowest block whose columns take little more time than those of wider ones.
     width: int = 4
+    # Stored elements, and their memory; 0 without factors.
     entries: int = 0
     nbytes: int = 0
 
@@ -179,16 +173,10 @@ class GraphRecorder(Protocol):
 
 
 class KrylovLauncher(Protocol):
-    """Queues Lanczos steps on one basis of up to `columns` columns; see `blockvec.operators.krylov_steps`.
-
-    Attributes
-    ----------
-    multiplies : bool
-        Whether it multiplies by the matrix, too.
-    """
+    """Queues Lanczos steps on one basis of up to `columns` columns; see `blockvec.operators.krylov_steps`."""
 
     columns: int
-    multiplies: bool
+    multiplies: bool  # whether it multiplies by the matrix, too
 
     def __call__(self, *arguments: Any) -> Array:
         """Queue steps and return their report; the last block is in W if their number is odd, else in X.

@@ -66,8 +66,6 @@ class BlockVector(BlockStorage):
 
     __slots__ = ()
 
-    # --- products -------------------------------------------------------------------------------
-
     @property
     def T(self) -> Transposed:
         """Marker for ``V.T @ W``; moves no data."""
@@ -260,8 +258,6 @@ class BlockVector(BlockStorage):
             ) from None
         product = self._wrap(rows).dot(self, conj=False)
         return product[0] if left.ndim == 1 else product
-
-    # --- arithmetic -----------------------------------------------------------------------------
 
     def axpby(self, alpha: Any, X: Any, beta: Any) -> Self:
         """Set V = alpha X + beta V and return V; factors are scalars or hold one value per column."""

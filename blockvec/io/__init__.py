@@ -20,9 +20,6 @@ _DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "
 _CHUNK_BYTES = 1 << 20  # of a block per write
 
 
-# Matrices
-
-
 def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
     """Read a matrix from a file of Matrix Market (gzipped or not), SciPy (.npz) or PETSc (binary AIJ).
 
@@ -85,9 +82,6 @@ def existing(path: str | os.PathLike[str]) -> Path:
     if not file.is_file():  # it is read more than once
         raise FormatError(f"{file}: this is no regular file; give the path of one.")
     return file
-
-
-# Blocks
 
 
 def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:

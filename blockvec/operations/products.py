@@ -58,8 +58,6 @@ def sum_each_over(layout: RowLayout | None, parts: Sequence[Array]) -> list[Arra
     ]
 
 
-# --- factors ------------------------------------------------------------------------------------------------
-
 FactorKind: TypeAlias = tuple[int, Any]
 """The properties of a factor that results and kernels depend on: whether it is 0, 1 or another (2), and the
 Python type or NumPy dtype that it promotes as."""
@@ -98,9 +96,6 @@ def _alpha_class(factors: tuple[FactorKind, ...]) -> ScalarClass:
 
 def _beta_class(factors: tuple[FactorKind, ...]) -> BetaClass:
     return _CLASSES[factors[1][0]] if len(factors) > 1 else "zero"
-
-
-# --- A^H B --------------------------------------------------------------------------------------------------
 
 
 class _DotPlan(NamedTuple):
@@ -171,9 +166,6 @@ def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: co
     """Describe alpha A^H B + beta C, or A^T B without `conj`."""
     kinds = memory_of(A).kind, memory_of(B).kind
     return _dot_plan(*kinds, A is B, conj, _factor_kinds(alpha, beta, True)).problem
-
-
-# --- A C ----------------------------------------------------------------------------------------------------
 
 
 def combine(
@@ -259,7 +251,6 @@ def _check_apart(operation: str, out: Memory, *inputs: Memory) -> None:
             raise LayoutError(f"{operation}: out shares memory with an operand; give another array.")
 
 
-# --- sweeps -------------------------------------------------------------------------------------------------
 # Orthogonalising a block V against a basis W alternates V <- V - W C with V^H V, and V <- V C with W^H V. A
 # sweep computes the first two and reads V once; without a kernel for it, one product follows the other.
 

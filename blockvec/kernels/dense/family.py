@@ -34,24 +34,12 @@ C = TypeVar("C", bound=BlockConfig)
 
 
 class DenseFamily(Family[P, C]):
-    """A family whose product is one launch of one kernel.
+    """A family whose product is one launch of one kernel."""
 
-    Attributes
-    ----------
-    three_m : bool
-        Whether a complex product takes three real products, not four.
-    unit : str
-        Part of the kernels' names: ``"fma"``, ``"mma"`` or ``"sweep"``.
-    static_bytes : int
-        Bound on the static shared memory of the kernel.
-    pitch_bytes : bool
-        Whether the kernel takes pitches in bytes, not in elements.
-    """
-
-    three_m: ClassVar[bool] = False
-    unit: ClassVar[str]
-    static_bytes: ClassVar[int] = 0
-    pitch_bytes: ClassVar[bool] = False
+    three_m: ClassVar[bool] = False  # whether a complex product takes three real products, not four
+    unit: ClassVar[str]  # part of the kernels' names: ``"fma"``, ``"mma"`` or ``"sweep"``
+    static_bytes: ClassVar[int] = 0  # bound on the static shared memory of the kernel
+    pitch_bytes: ClassVar[bool] = False  # whether the kernel takes pitches in bytes, not in elements
 
     def alike(self, problem: P) -> P:
         """Return the problem that stands for all with the same choice, whatever the length of a pitch."""

@@ -18,18 +18,12 @@ _MAX_PITCH = 2**31  # bytes
 
 
 class SparseFamily(Family[SpmmvProblem, C]):
-    """A family of sparse products: kernels for compressed rows, or for another form of the matrix.
-
-    Attributes
-    ----------
-    converts : bool
-        Whether it takes another form of the matrix than compressed rows, made after some products.
-    stored : bool
-        Whether it takes stored matrices; otherwise chains, as `chain.ChainPlan` in place of a `Plan`.
-    """
+    """A family of sparse products: kernels for compressed rows, or for another form of the matrix."""
 
     problem_type = SpmmvProblem
+    # Whether it takes stored matrices; otherwise chains, as `chain.ChainPlan` in place of a `Plan`.
     stored: ClassVar[bool] = True
+    # Whether it takes another form of the matrix than compressed rows, made after some products.
     converts: ClassVar[bool] = False
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
