@@ -228,11 +228,11 @@ class Blocks:
 
     def orthonormalize(self, width: int) -> None:
         """Add what makes the columns of a block orthonormal."""
-        from .kernels.inverse_factor import InverseFactorKernel
+        from .kernels import elementwise as k
 
         self.gram(width)
         self.rotate(width, width)
-        self.found[InverseFactorKernel(self.dtype)] = None
+        self.found[k.InverseFactorKernel(self.dtype)] = None
 
     def recur_by_columns(self) -> None:
         """Add the scalars and updates of recurrences with factors per column."""
@@ -257,12 +257,12 @@ def requests(method: str, blocks: Blocks) -> list[Any]:
 
 def _check(s: Blocks) -> None:
     """List the check of symmetry: two random vectors beside their products."""
-    from .kernels.elementwise import AxpbyKernel, PhiloxKernel
+    from .kernels import elementwise as k
 
-    s.found[PhiloxKernel(s.real)] = None
+    s.found[k.PhiloxKernel(s.real)] = None
     s.apply(2, ldy=4, at_y=2)
     s.gram(4)
-    s.found[AxpbyKernel(s.dtype, None, s.dtype, flat=False)] = None
+    s.found[k.AxpbyKernel(s.dtype, None, s.dtype, flat=False)] = None
 
 
 def _any(s: Blocks) -> None:

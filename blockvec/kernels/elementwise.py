@@ -1,4 +1,4 @@
-"""Elementwise kernels and sums on a GPU: axpby, column dots, random numbers, sums of partial products.
+"""Small kernels on a GPU: axpby, column dots, random numbers, sums of partial products, small inverses.
 
 A kernel is a frozen record with its source and its launch geometry; the backend compiles and launches it.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import ClassVar, Protocol
 
 from ..system.frozen import frozen
+from .device import DeviceInfo
 from .limits import ceil_div, round_up
 from .problem import TYPES, is_complex, itemsize, promote
-from .source import Constant, c_type, constants_of, render
+from .source import Constant, c_type, constants_of, render, short_names
 
 VECTOR_BYTES = 16  # the widest load of a thread
 # Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
@@ -260,3 +261,35 @@ class WithinKernel(_OfType):
     """A check of the indices of a matrix, int32 or int64."""
 
     body = "within"
+
+
+@frozen
+class InverseFactorKernel:
+    """T = R^-1 with G = R^H R, in the shared memory of one block; see cuda/elementwise/inverse_factor.cu."""
+
+    dtype: str
+
+    threads = 512
+
+    @property
+    def dtype_report(self) -> str:
+        """Element type of the report to the host, in double precision."""
+        return promote(self.dtype, "float64")
+
+    def shared_bytes(self, width: int) -> int:
+        """Compute the shared memory for a matrix of `width` columns."""
+        return (16 if is_complex(self.dtype) else 8) * width**2 + 16 * width
+
+    def refusal(self, width: int, device: DeviceInfo) -> str:
+        """Explain why a matrix of `width` columns is too large; empty if it fits."""
+        fits = self.shared_bytes(width) <= device.shared_bytes_per_block
+        return "" if fits else f"{width} columns do not fit in shared memory"
+
+    @property
+    def name(self) -> str:
+        return f"inverse_factor_{short_names(self.dtype)}"
+
+    def source(self) -> str:
+        constants = {"COMPLEX": is_complex(self.dtype), "THREADS": self.threads}
+        types = {"Real": c_type(self.dtype)}
+        return render(self.name, "elementwise/inverse_factor.cu", constants, types)

@@ -67,11 +67,9 @@ class Tracer:
         return Symbol(self, name)
 
     def sqrt(self, a: Any) -> Symbol:
-        """Take a root."""
         return self.define("double", f"sqrt({text_of(a)})")
 
     def abs(self, a: Any) -> Symbol:
-        """Take a magnitude."""
         return self.define("double", f"fabs({text_of(a)})")
 
     def maximum(self, a: Any, b: Any) -> Symbol:
@@ -79,7 +77,6 @@ class Tracer:
         return self.define("double", f"maximum({text_of(a)}, {text_of(b)})")
 
     def where(self, condition: Symbol, a: Any, b: Any) -> Symbol:
-        """Select one of two numbers."""
         return self.define("double", f"{condition.text} ? {text_of(a)} : {text_of(b)}")
 
 

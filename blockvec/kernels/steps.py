@@ -29,7 +29,6 @@ class KrylovStepsKernel:
 
     @property
     def parts(self) -> int:
-        """Real numbers of an element."""
         return 2 if is_complex(self.dtype) else 1
 
     @property
@@ -39,7 +38,6 @@ class KrylovStepsKernel:
 
     @property
     def report_rows(self) -> int:
-        """Rows of the report of a step."""
         return 2 * self.columns + 3 * self.b + 1
 
     def _bytes(self) -> tuple[int, int]:

@@ -47,7 +47,6 @@ class TallOperand(NamedTuple):
 
     @property
     def pitch(self) -> int:
-        """Bytes between rows."""
         return self.ld * self.size
 
     @property

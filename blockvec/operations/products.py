@@ -126,7 +126,7 @@ def dot(
     plan = _dot_plan(a.kind, b.kind, B is A, conj, _factor_kinds(alpha, beta, out is not None))
     contiguous = True
     if out is not None:
-        _check_out("dot", out, plan.shape, plan.dtype)
+        check_out("dot", out, plan.shape, plan.dtype)
         there = memory_of(out)
         _check_apart("dot", there, a, b)
         contiguous = there.ld == there.n_cols or there.n_rows < 2
@@ -187,7 +187,7 @@ def combine(
         b, beta, inplace = memory_of(a.backend.empty((a.n_rows, N), name)), 0, False
     else:
         b = out
-        _check_out("combine", b.array, (a.n_rows, N), dtype)
+        check_out("combine", b.array, (a.n_rows, N), dtype)
         _check_apart("combine", b, memory_of(C))
         inplace = _is_inplace(a, b)
     problem = _tsmm_problem(a.kind, N, dtype_c, b.ld, b.align, factors, inplace)
@@ -234,7 +234,8 @@ def _is_inplace(a: Memory, b: Memory) -> bool:
     )
 
 
-def _check_out(operation: str, out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+def check_out(operation: str, out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+    """Check that an array can hold a result."""
     if getattr(out, "shape", None) != shape:
         given = f"has shape {tuple(out.shape)}" if hasattr(out, "shape") else f"is a {type(out).__name__}"
         raise ShapeError(f"{operation}: out {given} but the result has {shape}.")

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from ..backends import Array, Backend, backend_for, single_threaded_blas
 from ..backends.base import is_nearly_full, is_small
@@ -95,7 +96,11 @@ class Factorization:
         self._backend: Backend = operator.backend
         dtype = operator.dtype if M is None else np.promote_types(operator.dtype, as_operator(M).dtype)
         self._A = self._explicit("A", A, dtype)
-        self._M = self._identity() if M is None else self._explicit("M", M, dtype)
+        if M is None:
+            identity: Any = sp.eye_array(self._A.shape[0], dtype=dtype, format="csr")
+            self._M = self._backend.csr(identity, self._A.dtype)
+        else:
+            self._M = self._explicit("M", M, dtype)
         if self._A.shape[0] != self._A.shape[1] or self._M.shape != self._A.shape:
             raise ShapeError(f"factorize: A is {_extents(self._A)}, M {_extents(self._M)}; give square ones.")
         self._is_on_host = self._backend.name == "cpu"
@@ -430,12 +435,6 @@ class Factorization:
 
     def _applied(self, matrix: Any) -> Operator:
         return as_operator(matrix.toarray() if is_nearly_full(matrix) else matrix, check_indices=False)
-
-    def _identity(self) -> Any:
-        import scipy.sparse as sp
-
-        identity = sp.eye_array(self._A.shape[0], dtype=self._A.dtype, format="csr")
-        return self._backend.csr(identity, self._A.dtype)
 
     def __repr__(self) -> str:
         return (

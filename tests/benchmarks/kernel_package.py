@@ -33,9 +33,8 @@ from blockvec import models
 from blockvec.backends import Backend
 from blockvec.kernels.build import PACKAGE, PACKAGE_FORMAT, compiler_version, key_of, machine_code
 from blockvec.kernels.device import H200, DeviceInfo
-from blockvec.kernels.elementwise import WithinKernel
+from blockvec.kernels.elementwise import InverseFactorKernel, WithinKernel
 from blockvec.kernels.families import SPARSE_FAMILIES
-from blockvec.kernels.inverse_factor import InverseFactorKernel
 from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.records import packed
 from blockvec.kernels.selection import choose

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -54,16 +53,6 @@ class DeviceCsr:
 
     The arrays of a CuPy matrix are shared, but for indices of 64 bits; `plan` is the matrix as blockvec's
     kernels take it.
-
-    Attributes
-    ----------
-    bound : dict
-        Launches of blockvec's kernels for this matrix and their bytes of workspace, by family, problem and
-        mode of tuning.
-    forms : dict
-        The matrix in other forms, by family; None if it has no such form. See `sparse`.
-    waited : Counter
-        Products so far that a family's form would have made faster.
     """
 
     def __init__(self, matrix: Any, device: DeviceInfo) -> None:
@@ -75,33 +64,27 @@ class DeviceCsr:
         if not is_cupy(matrix.data):
             structure = structure_of(indptr, indices)
         self.indptr, self.indices, self.data = map(cupy.asarray, (indptr, indices, matrix.data))
-        load = functools.partial(_load, device)
+
+        def load(source: str, name: str) -> Any:
+            return build(source, name, device.architecture)
+
         self.plan = Plan(self.indptr, self.indices, self.data, structure, load)
         self.indptr, self.indices = self.plan.indptr, self.plan.indices  # of one type
         self.pattern = self.plan.pattern
         blocks = device.multiprocessors * CODE_BLOCKS
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
             self.plan.codes = encode(self.plan, self.shape[1], blocks, load)
+        self.coded = self.plan.codes is not None
+        self.longest, self.index_bytes = self.plan.longest, self.plan.index_bytes
+        # Launches of blockvec's kernels and their bytes of workspace, by family, problem and mode of tuning.
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
-        self.forms: dict[str, Any] = {}
-        self.waited: Counter[str] = Counter()
+        self.forms: dict[str, Any] = {}  # by family; None if the matrix has no such form, see `sparse`
+        self.waited: Counter[str] = Counter()  # products that a family's form would have made faster
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property
     def nnz(self) -> int:
         return int(self.data.size)
-
-    @property
-    def coded(self) -> bool:
-        return self.plan.codes is not None
-
-    @property
-    def longest(self) -> int:
-        return self.plan.longest
-
-    @property
-    def index_bytes(self) -> int:
-        return self.plan.index_bytes
 
     def to_host(self) -> Any:
         """Copy the matrix to SciPy's CSR form."""
@@ -167,10 +150,6 @@ def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[
     if max(len(indices), shape[1]) > np.iinfo(np.int32).max or shape[0] > MOST_SHORT_ROWS:
         return indptr, indices
     return indptr.astype(np.int32, copy=False), indices.astype(np.int32, copy=False)
-
-
-def _load(device: DeviceInfo, source: str, name: str) -> Any:
-    return build(source, name, device.architecture)
 
 
 def _to_device(array: np.ndarray[Any, Any]) -> Array:

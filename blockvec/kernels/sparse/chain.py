@@ -191,7 +191,7 @@ class SpmmvChain(SparseFamily[ChainConfig]):
             return f"{config.low} lower bits and {config.warps} warps; {limits}"
         if config.lanes > WARP:
             return f"{config.lanes} lanes do not share a warp"
-        shared = shared_bytes(problem, config) + _STATIC_SHARED_BYTES
+        shared = self.shared_bytes(problem, config, device) + _STATIC_SHARED_BYTES
         return refuse_packs(problem, config) or excess(
             WARP * config.warps, config.blocks, registers(problem, config), shared, device
         )
@@ -231,7 +231,10 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         return problem.longest + 3
 
     def shared_bytes(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
-        return shared_bytes(problem, config)
+        # Rows of X and of zeros, or the dots of its groups.
+        groups = config.warps * (WARP // config.lanes)
+        dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
+        return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)
 
     def parts(self, problem: SpmmvProblem, config: ChainConfig, plan: Any) -> tuple[str, ...]:
         return ("rows", "totals") if problem.dots else ("rows",)
@@ -268,7 +271,10 @@ class SpmmvChain(SparseFamily[ChainConfig]):
     ) -> Callable[..., None]:
         tables, chain = plan.tables(config, device), plan.chain
         grid = tables.grid
-        needed, shared = self.workspace_bytes(problem, config, device, plan), shared_bytes(problem, config)
+        needed, shared = (
+            self.workspace_bytes(problem, config, device, plan),
+            self.shared_bytes(problem, config, device),
+        )
         real = np.dtype(problem.dtype_matrix).type
         arrays = map(address, (tables.blocks, tables.outer, tables.records))
         elements = float(real(chain.hop)), float(real(chain.diagonal))
@@ -282,13 +288,6 @@ class SpmmvChain(SparseFamily[ChainConfig]):
                 rows((grid, 1), threads, (*fixed, tile, workspace_ptr, *given), shared)
 
         return bind_with_sums("spmmv_chain", problem, needed, grid, kernels.get("totals"), queue)
-
-
-def shared_bytes(problem: SpmmvProblem, config: ChainConfig) -> int:
-    """Compute the dynamic shared memory of a block: rows of X and of zeros, or the dots of its groups."""
-    groups = config.warps * (WARP // config.lanes)
-    dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
-    return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)
 
 
 def registers(problem: SpmmvProblem, config: ChainConfig) -> int:

@@ -40,17 +40,6 @@ class Plan:
     need not be sorted. `structure` is that of the matrix, if it is known from a copy on the host; `load`
     loads the kernels that look at rows on the device that they are on (see `SparseFamily.convert`), and that
     divide uneven ones; by default row pointers are copied to the host.
-
-    Attributes
-    ----------
-    n_rows, nnz : int
-        Extents.
-    indptr, indices, data : array
-        The three arrays, of one index type, the last two aligned to 16 bytes.
-    longest, line, plane : int
-        See `Structure`.
-    codes : Codes or None
-        The entries in half of the memory or less, if the matrix has few different values; see `codes`.
     """
 
     def __init__(
@@ -73,7 +62,7 @@ class Plan:
         self.load = load
         self.structure = structure or structure_of(indptr, self.indices, load)
         self.longest, self.line, self.plane = self.structure
-        self.codes: Codes | None = None
+        self.codes: Codes | None = None  # if the matrix has few different values
         self._units: dict[tuple[int, int, int], Units] = {}
         self._lock = threading.Lock()
 

@@ -6,7 +6,6 @@ Constants and operands are those of ``cuda/sparse/spmmv.cuh``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -132,25 +131,3 @@ def operands(
     """
     factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
     return X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
-
-
-def bind_kernel(
-    kernel: Any,
-    problem: SpmmvProblem,
-    blocks: int,
-    threads: int,
-    matrix: tuple[Any, ...],
-    shared_bytes: int = 0,
-) -> Callable[..., None]:
-    """Bind a kernel to the arguments that describe the matrix, which precede the operands.
-
-    The result takes the arguments of `operands` after the problem, and queues the kernel on CuPy's current
-    stream.
-    """
-    grid, block = (blocks, 1), (threads,)
-
-    def launch(*addresses_and_factors: Any, **more: Any) -> None:
-        arguments = *matrix, *operands(problem, *addresses_and_factors, **more)
-        kernel(grid, block, arguments, shared_bytes)
-
-    return launch

@@ -32,7 +32,6 @@ from .csr_plan import Plan, Walk
 from .family import SparseFamily
 from .interface import (
     alignment,
-    bind_kernel,
     constants,
     entry_bytes,
     refuse_packs,
@@ -42,6 +41,7 @@ from .interface import (
     unroll_of,
     widest_pack,
 )
+from .totals import bind_with_sums
 
 CHUNK = 32  # rows, C of SELL-C: one per lane
 MAX_ROW_BYTES = 64  # of X
@@ -243,7 +243,12 @@ class SpmmvSell(SparseFamily[SellConfig]):
         walk = Walk.of(plan, form.n_chunks, CHUNK, most, warps=config.warps)
         arrays = map(address, (form.starts, form.columns, form.values))
         matrix = *arrays, index(plan.n_rows), index(form.n_chunks), *walk.arguments()
-        return bind_kernel(kernels["rows"], problem, walk.blocks, WARP * config.warps, matrix)
+        rows, grid, block = kernels["rows"], (walk.blocks, 1), (WARP * config.warps,)
+
+        def queue(_workspace_ptr: int, given: tuple[Any, ...]) -> None:
+            rows(grid, block, (*matrix, *given))
+
+        return bind_with_sums("spmmv_sell", problem, 0, walk.blocks, None, queue)
 
 
 def registers(problem: SpmmvProblem, config: SellConfig) -> int:

@@ -17,7 +17,8 @@ from blockvec.kernels import records, selection
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import CSR, FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
-from blockvec.kernels.selection import MODEL, Selection, choose, measured, record_measured
+from blockvec.kernels.selection import MODEL, Selection, choose, measured
+from tests.benchmarks.measured import record_measured
 from tests.devices import A100
 from tests.kernel_problems import TYPES, chain, dense, sparse, supporting, sweep, wide
 
