@@ -105,8 +105,6 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
 
 
 def _some_of(known: Sequence[str], default: tuple[str, ...], metavar: str) -> dict[str, Any]:
-    """Describe an option whose value is a list of names."""
-
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(name.strip() for name in text.split(","))
         for name in names:

@@ -47,6 +47,11 @@ def is_function(A: Any) -> bool:
     return callable(A) and not hasattr(A, "matvec")
 
 
+def is_sparse(A: Any) -> bool:
+    """Check whether A is a sparse matrix of SciPy or CuPy."""
+    return sp.issparse(A) or (type(A).__module__.startswith("cupyx.scipy.sparse") and hasattr(A, "tocsr"))
+
+
 def native(obj: Any) -> Any:
     """View an array or sparse matrix of torch or JAX as one of NumPy, CuPy or SciPy; return others unchanged.
 
@@ -111,10 +116,7 @@ def in_element_type(obj: Any) -> Any:
     Integers, half precision and extended precision become double precision, and another byte order the native
     one. Other objects are returned unchanged; arrays that hold no numbers raise a `DTypeError`.
     """
-    is_sparse = sp.issparse(obj) or (
-        type(obj).__module__.startswith("cupyx.scipy.sparse.") and hasattr(obj, "tocsr")
-    )
-    if not (is_sparse or isinstance(obj, np.ndarray) or is_cupy(obj)):
+    if not (is_sparse(obj) or isinstance(obj, np.ndarray) or is_cupy(obj)):
         return obj
     wanted = element_type(obj.dtype)
     return obj if obj.dtype == wanted else obj.astype(wanted)
@@ -122,20 +124,12 @@ def in_element_type(obj: Any) -> Any:
 
 @frozen
 class ArrayKind:
-    """The kind of arrays that a caller works with: their library and, where an example was given, more.
-
-    Attributes
-    ----------
-    library : {"numpy", "cupy", "torch", "jax"}
-    device : str or None
-        ``"cpu"`` for NumPy, ``"gpu"`` for CuPy, that of an example, or None: wherever an array is.
-    dtype : str or None
-        Name of the element type of an example.
-    """
+    """The kind of arrays that a caller works with: their library and, where an example was given, more."""
 
     library: str
+    # ``"cpu"`` for NumPy, ``"gpu"`` for CuPy, that of an example, or None: wherever an array is.
     device: str | None = None
-    dtype: str | None = None
+    dtype: str | None = None  # name of the element type of an example
 
     @classmethod
     def of(cls, like: Any) -> ArrayKind:

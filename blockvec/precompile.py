@@ -133,7 +133,6 @@ def _sparse_product(operator: Any) -> tuple[SpmmvProblem | None, Any]:
 
 
 def _local_rows(operator: Any) -> int:
-    """Return the rows of blocks in this process."""
     layout = getattr(operator, "layout", None)
     return int(operator.shape[0] if layout is None else layout.n_local)
 
@@ -141,18 +140,8 @@ def _local_rows(operator: Any) -> int:
 class Blocks:
     """Descriptions of the operations on blocks of one type with `n` rows; widths are columns.
 
-    Parameters
-    ----------
-    n : int
-        Rows.
-    dtype : str
-        Element type.
-    product : SpmmvProblem or None
-        Some product with the sparse matrix of the solve.
-    sizes : mapping of str to int
-        Widths by name; one that is missing is 0, and what has no columns is left out.
-    backend : Backend, optional
-        That of the device, which may have kernels for several operations at once.
+    `product` is some product with the sparse matrix of the solve. `sizes` are widths by name; one that is
+    missing is 0, and what has no columns is left out. `backend` may have kernels for several operations.
     """
 
     def __init__(
@@ -240,47 +229,40 @@ class Blocks:
 
     def normalize(self, *lanes: int) -> None:
         """Add random numbers, norms and scaled columns; `lanes` are of the sums over blocks of threads."""
-        from .kernels.elementwise import (
-            AxpbyKernel,
-            ColumnDotKernel,
-            Factor,
-            FillKernel,
-            FoldKernel,
-            PhiloxKernel,
-        )
+        from .kernels import elementwise as k
         from .kernels.rows import trace
 
-        T, R, one, each = self.dtype, self.real, Factor(), Factor(columns=self.real)
+        T, R, one, each = self.dtype, self.real, k.Factor(), k.Factor(columns=self.real)
         sums = promote(T, "float64")  # sums of blocks of threads
-        kernels: list[Kernel] = [PhiloxKernel(R), FillKernel(R), trace(_roots, (R,), (R,))]
-        kernels += [ColumnDotKernel(T, T), ColumnDotKernel(T, T, same=True)]
-        kernels += [FoldKernel("float64", R, count) for count in lanes]
-        kernels += [FoldKernel(sums, T, count) for count in lanes[:2]]
-        kernels += [AxpbyKernel(T, None, T, factor) for factor in (one, each)]
-        kernels += [AxpbyKernel(T, None, T, one, flat=False)]
-        kernels += [AxpbyKernel(T, T, T, alpha, beta) for alpha, beta in ((one, one), (each, one))]
+        kernels: list[Kernel] = [k.PhiloxKernel(R), k.FillKernel(R), trace(_roots, (R,), (R,))]
+        kernels += [k.ColumnDotKernel(T, T), k.ColumnDotKernel(T, T, same=True)]
+        kernels += [k.FoldKernel("float64", R, count) for count in lanes]
+        kernels += [k.FoldKernel(sums, T, count) for count in lanes[:2]]
+        kernels += [k.AxpbyKernel(T, None, T, factor) for factor in (one, each)]
+        kernels += [k.AxpbyKernel(T, None, T, one, flat=False)]
+        kernels += [k.AxpbyKernel(T, T, T, alpha, beta) for alpha, beta in ((one, one), (each, one))]
         if T != "complex128":  # columns at odd places
-            kernels += [ColumnDotKernel(T, T, same=True, aligned=False)]
-            kernels += [AxpbyKernel(T, None, T, one, flat=False, aligned=False)]
+            kernels += [k.ColumnDotKernel(T, T, same=True, aligned=False)]
+            kernels += [k.AxpbyKernel(T, None, T, one, flat=False, aligned=False)]
         self.found |= dict.fromkeys(kernels)
 
     def orthonormalize(self, width: int) -> None:
         """Add what makes the columns of a block orthonormal."""
-        from .kernels.inverse_factor import InverseFactorKernel
+        from .kernels import elementwise as k
 
         self.gram(width)
         self.rotate(width, width)
-        self.found[InverseFactorKernel(self.dtype)] = None
+        self.found[k.InverseFactorKernel(self.dtype)] = None
 
     def recur_by_columns(self) -> None:
         """Add the scalars and updates of recurrences with factors per column."""
-        from .kernels.elementwise import AxpbyKernel, Factor, FoldKernel
+        from .kernels import elementwise as k
 
-        T, R, each = self.dtype, self.real, Factor(columns=self.real)
-        self.found[AxpbyKernel(T, T, T, each, each)] = None
+        T, R, each = self.dtype, self.real, k.Factor(columns=self.real)
+        self.found[k.AxpbyKernel(T, T, T, each, each)] = None
         if is_complex(T):
-            self.found[AxpbyKernel(R, None, T)] = None
-            self.found |= {FoldKernel("float64", T, count): None for count in (1, 2, 4)}
+            self.found[k.AxpbyKernel(R, None, T)] = None
+            self.found |= {k.FoldKernel("float64", T, count): None for count in (1, 2, 4)}
 
 
 def _roots(xp: Any, squares: Any) -> tuple[Any]:
@@ -295,12 +277,12 @@ def requests(method: str, blocks: Blocks) -> list[Any]:
 
 def _check(s: Blocks) -> None:
     """List the check of symmetry: two random vectors beside their products."""
-    from .kernels.elementwise import AxpbyKernel, PhiloxKernel
+    from .kernels import elementwise as k
 
-    s.found[PhiloxKernel(s.real)] = None
+    s.found[k.PhiloxKernel(s.real)] = None
     s.apply(2, ldy=4, at_y=2)
     s.gram(4)
-    s.found[AxpbyKernel(s.dtype, None, s.dtype, flat=False)] = None
+    s.found[k.AxpbyKernel(s.dtype, None, s.dtype, flat=False)] = None
 
 
 def _any(s: Blocks) -> None:
@@ -360,14 +342,6 @@ def _krylov(s: Blocks, filtered: bool) -> None:
         s.rotate(keep, keep, capacity)
 
 
-def _lanczos(s: Blocks) -> None:
-    _krylov(s, filtered=False)
-
-
-def _filter(s: Blocks) -> None:
-    _krylov(s, filtered=True)
-
-
 def _jd(s: Blocks) -> None:
     """List a Jacobi-Davidson search space, whose widths are multiples of p, and its corrections."""
     b, p, k, basis = s.b, s.p, s.k, s.basis
@@ -397,7 +371,7 @@ def _jd(s: Blocks) -> None:
 METHODS: dict[str, Callable[[Blocks], object]] = {
     "begin": _begin,
     "check": _check,
-    "lanczos": _lanczos,
-    "filter": _filter,
+    "lanczos": functools.partial(_krylov, filtered=False),
+    "filter": functools.partial(_krylov, filtered=True),
     "jd": _jd,
 }

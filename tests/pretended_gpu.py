@@ -24,8 +24,8 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.sparse.chain_plan import Chain
-from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.operations import dispatch
+from tests.host_rows import HostPlan
 from tests.pretended_cupy import Array, CuPy, bare, compiled
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]
@@ -244,7 +244,7 @@ def pretended_gpu(
             patch.setattr(module, "build", lambda *_: _nothing)
         patch.setattr(small_matrices, "_launcher", lambda *_: _nothing)
         patch.setattr(device_csr, "encode", _nothing)
-        patch.setattr(device_csr, "Plan", lambda *arrays: Plan(*arrays[:-1]))  # the host divides rows
+        patch.setattr(device_csr, "Plan", lambda *arrays: HostPlan(*arrays[:-1]))  # the host divides rows
         weighted_sum = functools.partial(_weighted_sum, elementwise.weighted_sum)
         for module in (elementwise, device_csr):
             patch.setattr(module, "weighted_sum", weighted_sum)

@@ -39,10 +39,6 @@ def is_cupy(array: object) -> bool:
 _of_cupy: dict[type, bool] = {}
 
 
-def _prepare_nothing(problem: Problem, *operands: Any) -> None:
-    """Prepare nothing."""
-
-
 @frozen
 class Candidate:
     """One implementation of an operation on a device.
@@ -64,7 +60,7 @@ class Candidate:
     three_m: bool = False  # whether it takes three real products for a complex one
     configuration: Callable[[], str] = str  # its configuration and the origin of that choice, for `explain`
     source: Callable[[], str] = str  # of the kernel that its first run compiles; empty if it compiles none
-    prepare: Callable[..., object] = _prepare_nothing
+    prepare: Callable[..., object] = lambda *_: None
 
 
 def leading_dimension(array: Array) -> int:
@@ -101,21 +97,10 @@ class CsrMatrix(Protocol):
 class PreparedMatrix(Protocol):
     """A sparse matrix in the form that a backend's SpMMV candidates take."""
 
-    @property
-    def pattern(self) -> Pattern:
-        """`SpmmvProblem.pattern` of the matrix."""
-
-    @property
-    def longest(self) -> int:
-        """Entries of the longest row."""
-
-    @property
-    def coded(self) -> bool:
-        """`SpmmvProblem.coded` of the matrix."""
-
-    @property
-    def index_bytes(self) -> int:
-        """Bytes of an index in the form that the kernels take."""
+    pattern: Pattern  # `SpmmvProblem.pattern`
+    longest: int  # entries of the longest row
+    coded: bool  # `SpmmvProblem.coded`
+    index_bytes: int  # of an index in the form that the kernels take
 
 
 def is_nearly_full(matrix: Any) -> bool:
@@ -129,17 +114,11 @@ def is_small(n: int, entries: int) -> bool:
 
 
 class Factors(Protocol):
-    """Factors of a Hermitian sparse matrix, as a library of the device computes them, without refinement.
+    """Factors of a Hermitian sparse matrix, as a library of the device computes them, without refinement."""
 
-    Attributes
-    ----------
-    width : int
-        Columns of the narrowest block whose columns take little more time than those of wider ones.
-    entries, nbytes : int
-        Stored elements, and their memory; 0 without factors.
-    """
-
+    # Columns of the narrowest block whose columns take little more time than those of wider ones.
     width: int = 4
+    # Stored elements, and their memory; 0 without factors.
     entries: int = 0
     nbytes: int = 0
 
@@ -179,16 +158,10 @@ class GraphRecorder(Protocol):
 
 
 class KrylovLauncher(Protocol):
-    """Queues Lanczos steps on one basis of up to `columns` columns; see `blockvec.operators.krylov_steps`.
-
-    Attributes
-    ----------
-    multiplies : bool
-        Whether it multiplies by the matrix, too.
-    """
+    """Queues Lanczos steps on one basis of up to `columns` columns; see `blockvec.operators.krylov_steps`."""
 
     columns: int
-    multiplies: bool
+    multiplies: bool  # whether it multiplies by the matrix, too
 
     def __call__(self, *arguments: Any) -> Array:
         """Queue steps and return their report; the last block is in W if their number is odd, else in X.
@@ -206,13 +179,8 @@ class Backend(Protocol):
     def __hash__(self) -> int:
         """Hash by identity; backends are part of the keys of cached kernel choices."""
 
-    @property
-    def name(self) -> str:
-        """``"cpu"`` or ``"cuda:0"``."""
-
-    @property
-    def xp(self) -> ModuleType:
-        """The array module, NumPy or CuPy."""
+    name: str  # ``"cpu"`` or ``"cuda:0"``
+    xp: ModuleType  # NumPy or CuPy
 
     @property
     def device(self) -> DeviceInfo:

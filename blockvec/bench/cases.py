@@ -38,27 +38,15 @@ Function = Callable[..., object]
 
 @frozen
 class Case:
-    """One operation on operands of one shape.
+    """One operation on operands of one shape; `kernel` is the one that dispatch selects.
 
-    Attributes
-    ----------
-    operation : str
-        Its name in the interface.
-    problem : Problem
-    kernel, config : str
-        The kernel that dispatch selects, and its configuration.
-    calls : dict of str to callable
-        ``"blockvec"`` first, then the peers; each call advances to the next set of operands.
-    matrix : str or None
-        Name of the sparse matrix, for apply.
+    Of `calls`, ``"blockvec"`` is first, then come the peers; each call advances to the next set of operands.
     """
 
     operation: str
     problem: Problem
     kernel: str
     calls: dict[str, Call]
-    config: str
-    matrix: str | None = None
 
 
 @frozen
@@ -87,8 +75,8 @@ class Sizes:
         return 0 if self.quick else whole
 
 
-def turns(function: Function, *operands: Sequence[Any]) -> Call:
-    """Bind the function to operands; each call uses the next set, and each list cycles at its own length."""
+def _turns(function: Function, *operands: Sequence[Any]) -> Call:
+    """Bind a function to operands; each call uses the next set, and each list cycles at its own length."""
     sets = zip(*map(itertools.cycle, operands), strict=True)
     return lambda: function(*next(sets))
 
@@ -123,9 +111,9 @@ def make_cases(
                 if operation != "apply" and (M == N or operation in RECTANGULAR):
                     rows = sizes.rows_for(max(M, N), dtype, backend)
                     yield _dense_case(operation, _Blocks(memory, backend, dtype, rows, M, N, sizes.ld))
-        for name, matrix in opened.items():
-            for dtype, width in itertools.product(dtypes, dict.fromkeys(M for M, _ in shapes)):
-                yield _sparse_case(name, matrix.astype(dtype), width, dtype, backend)
+        for matrix, dtype in itertools.product(opened.values(), dtypes):
+            for width in dict.fromkeys(M for M, _ in shapes):
+                yield _sparse_case(matrix.astype(dtype), width, dtype, backend)
 
     return cases()
 
@@ -163,7 +151,6 @@ class _Blocks:
     ld: int | None
 
     def _cut(self, flat: Array, width: int) -> list[BlockVector]:
-        """Cut memory into disjoint blocks."""
         first, ld = (1, self.ld) if self.ld else (0, width)
         size, step = self.rows * (self.ld or max(self.M, self.N)), ALIGNMENT // flat.itemsize
         starts = range(0, max(len(flat) - size, 0) + 1, round_up(size, step))
@@ -206,101 +193,77 @@ def _set(Y: Array, X: Array) -> Array:
     return Y
 
 
-Made = tuple[
-    Problem, tuple[Sequence[BlockVector], ...], dict[str, Callable[..., object]], Callable[..., object]
-]
-"""A problem, the sets of its operands, blockvec's calls on blocks by name, and the usual one on arrays."""
-
-
-def _of_two(operation: str, s: _Blocks) -> Made:
-    """Make a product of two tall blocks."""
-    A, B = s.inputs()
-    if operation == "gram":
-        problem = products.tsmttsm_problem(A[0].array, A[0].array, True)
-        return problem, (A,), {"blockvec": BlockVector.gram}, lambda V: _product(V, V)
-    problem = products.tsmttsm_problem(A[0].array, B[0].array, True)
-    return problem, (A, B), {"blockvec": BlockVector.dot}, _product
-
-
-def _of_coefficients(operation: str, s: _Blocks) -> Made:
-    """Make a product of a block and a small matrix: B = A C, B = A C + B / 2, or A = A C."""
-    A, B, C, matmul = s.inputs()[0], s.outputs(), s.coefficients(), s.backend.xp.matmul
-    if operation == "inplace":
-        problem = products.tsmm_problem(A[0].array, C, A[0].array)
-        return problem, (A,), {"blockvec": lambda V: V.combine(C, out=V)}, lambda V: _set(V, V @ C)
-    if operation == "update":
-        problem = products.tsmm_problem(A[0].array, C, B[0].array, 1, 0.5)
-        ours = {"blockvec": lambda V, W: V.combine(C, beta=0.5, out=W)}
-        return problem, (A, B), ours, lambda V, W: _scaled(0.5, W, V @ C)
-    problem = products.tsmm_problem(A[0].array, C, B[0].array)
-    ours = {"blockvec": lambda V, W: V.combine(C, out=W)}
-    return problem, (A, B), ours, lambda V, W: matmul(V, C, out=W)
-
-
-def _sweep(operation: str, s: _Blocks) -> Made:
-    """Make two products in one sweep over a basis X and a block Y, beside the two calls."""
-    W, V = s.inputs()[0], s.outputs()
-    if operation == "combine_dot":
-        C = s.rotation()
-        calls: dict[str, Function] = {
-            "blockvec": lambda X, Y: Y.combine_dot(C, X),
-            "two calls": lambda X, Y: X.dot(Y.combine(C, out=Y)),
-        }
-        problem = products.sweep_problem("combine_dot", V[0].array, C, W[0].array)
-        return problem, (W, V), calls, lambda X, Y: _product(X, _set(Y, Y @ C))
-    C = s.coefficients()
-    calls = {
-        "blockvec": lambda X, Y: Y.update_gram(X, C),
-        "two calls": lambda X, Y: X.combine(C, alpha=-1, beta=1, out=Y).gram(),
-    }
-
-    def plain(X: Array, Y: Array) -> Array:
-        Y -= X @ C
-        return _product(Y, Y)
-
-    return products.sweep_problem("update_gram", V[0].array, C, W[0].array), (W, V), calls, plain
-
-
-def _axpby(operation: str, s: _Blocks) -> Made:
-    problem = StreamProblem("axpby", s.rows, s.M, s.dtype, 2, 1)
-    calls = {"blockvec": lambda V, W: W.axpby(0.5, V, 0.25)}
-    return problem, (s.inputs()[0], s.outputs()), calls, lambda X, Y: _scaled(0.25, Y, 0.5 * X)
-
-
-_MAKERS: dict[str, Callable[[str, _Blocks], Made]] = {
-    "dot": _of_two,
-    "gram": _of_two,
-    "combine": _of_coefficients,
-    "update": _of_coefficients,
-    "inplace": _of_coefficients,
-    "combine_dot": _sweep,
-    "update_gram": _sweep,
-    "axpby": _axpby,
-}
-OPERATIONS = (*_MAKERS, "apply")
+OPERATIONS = (
+    *("dot", "gram", "combine", "update", "inplace"),
+    *("combine_dot", "update_gram", "axpby", "apply"),
+)
 RECTANGULAR = ("dot", "combine", "update", "combine_dot", "update_gram")
 
 
+def _made(
+    operation: str, s: _Blocks
+) -> tuple[Problem, tuple[Sequence[BlockVector], ...], dict[str, Function], Function]:
+    """Make a problem, the sets of its operands, blockvec's calls by name, and the usual one on arrays."""
+    (V, W), out, C, matmul = s.inputs(), s.outputs(), s.coefficients(), s.backend.xp.matmul
+    A, B, Y = V[0].array, W[0].array, out[0].array
+    ours: dict[str, Function]
+    match operation:
+        case "dot":
+            return products.tsmttsm_problem(A, B, True), (V, W), {"blockvec": BlockVector.dot}, _product
+        case "gram":
+            problem = products.tsmttsm_problem(A, A, True)
+            return problem, (V,), {"blockvec": BlockVector.gram}, lambda X: _product(X, X)
+        case "combine":
+            ours = {"blockvec": lambda X, Z: X.combine(C, out=Z)}
+            return products.tsmm_problem(A, C, Y), (V, out), ours, lambda X, Z: matmul(X, C, out=Z)
+        case "update":
+            ours = {"blockvec": lambda X, Z: X.combine(C, beta=0.5, out=Z)}
+            updated = products.tsmm_problem(A, C, Y, 1, 0.5)
+            return updated, (V, out), ours, lambda X, Z: _scaled(0.5, Z, X @ C)
+        case "inplace":
+            ours = {"blockvec": lambda X: X.combine(C, out=X)}
+            return products.tsmm_problem(A, C, A), (V,), ours, lambda X: _set(X, X @ C)
+        case "combine_dot":
+            Q = s.rotation()
+            ours = {
+                "blockvec": lambda X, Z: Z.combine_dot(Q, X),
+                "two calls": lambda X, Z: X.dot(Z.combine(Q, out=Z)),
+            }
+            swept = products.sweep_problem("combine_dot", Y, Q, A)
+            return swept, (V, out), ours, lambda X, Z: _product(X, _set(Z, Z @ Q))
+        case "update_gram":
+            ours = {
+                "blockvec": lambda X, Z: Z.update_gram(X, C),
+                "two calls": lambda X, Z: X.combine(C, alpha=-1, beta=1, out=Z).gram(),
+            }
+
+            def plain(X: Array, Z: Array) -> Array:
+                Z -= X @ C
+                return _product(Z, Z)
+
+            return products.sweep_problem("update_gram", Y, C, A), (V, out), ours, plain
+        case _:
+            ours = {"blockvec": lambda X, Z: Z.axpby(0.5, X, 0.25)}
+            stream = StreamProblem("axpby", s.rows, s.M, s.dtype, 2, 1)
+            return stream, (V, out), ours, lambda X, Z: _scaled(0.25, Z, 0.5 * X)
+
+
 def _dense_case(operation: str, blocks: _Blocks) -> Case:
-    """Make the case of a call on blocks, beside the usual expression and vendors' kernels on their arrays."""
-    problem, sets, ours, plain = _MAKERS[operation](operation, blocks)
-    calls = {name: turns(call, *sets) for name, call in ours.items()}
+    """Make the case of a call on blocks, beside the usual expression on their arrays."""
+    problem, sets, ours, plain = _made(operation, blocks)
+    calls = {name: _turns(call, *sets) for name, call in ours.items()}
     arrays = [[block.array for block in each] for each in sets]
-    calls["numpy" if blocks.backend.name == "cpu" else "cupy"] = turns(plain, *arrays)
-    return case(operation, problem, blocks.backend, calls)
+    calls["numpy" if blocks.backend.name == "cpu" else "cupy"] = _turns(plain, *arrays)
+    return _case(operation, problem, blocks.backend, calls)
 
 
-def case(
-    operation: str, problem: Problem, backend: Backend, calls: dict[str, Call], matrix: str | None = None
-) -> Case:
+def _case(operation: str, problem: Problem, backend: Backend, calls: dict[str, Call]) -> Case:
     """Make a case with the kernel that dispatch selects; without a fused kernel it is named ``two calls``."""
-    if not accepts(problem, backend):
-        return Case(operation, problem, "two calls", calls, "", matrix)
-    chosen = choose(problem, backend)
-    return Case(operation, problem, chosen.name, calls, chosen.configuration(), matrix)
+    kernel = choose(problem, backend).name if accepts(problem, backend) else "two calls"
+    return Case(operation, problem, kernel, calls)
 
 
-def _sparse_case(name: str, matrix: Any, width: int, dtype: str, backend: Backend) -> Case:
+def _sparse_case(matrix: Any, width: int, dtype: str, backend: Backend) -> Case:
     """Make the case of Y = A X, beside SciPy or CuPy."""
     S = as_operator(matrix, device=backend.name)
     X = BlockVector.random(S.shape[1], width, dtype, device=backend.name, rng=1)
@@ -315,4 +278,4 @@ def _sparse_case(name: str, matrix: Any, width: int, dtype: str, backend: Backen
         call()  # the first product divides or compiles
     known = S.explain(X)
     assert known is not None  # of a matrix
-    return case("apply", known[0], backend, calls, name)
+    return _case("apply", known[0], backend, calls)

@@ -21,7 +21,6 @@ OLD_FOLDERS = ("cubins", "choices", "tuned", "precompiled")  # of the cache of v
 
 
 def _cupy() -> tuple[str, int]:
-    """Determine the version of CuPy and the number of its GPUs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy warns on import if it finds no CUDA
         try:
@@ -96,7 +95,6 @@ def nvrtc_version() -> str:
 
 
 def _kernels() -> str:
-    """Describe the installed package of compiled kernels."""
     package = kernel_package()
     if package is None:
         return "compiled when they are needed; the package of kernels is not installed"
@@ -106,7 +104,6 @@ def _kernels() -> str:
 
 
 def _blas_libraries() -> list[str]:
-    """List the BLAS libraries of this process without repetition."""
     names = []
     for library in threadpoolctl.threadpool_info():
         if library["user_api"] != "blas":

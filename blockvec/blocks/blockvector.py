@@ -66,8 +66,6 @@ class BlockVector(BlockStorage):
 
     __slots__ = ()
 
-    # --- products -------------------------------------------------------------------------------
-
     @property
     def T(self) -> Transposed:
         """Marker for ``V.T @ W``; moves no data."""
@@ -261,8 +259,6 @@ class BlockVector(BlockStorage):
         product = self._wrap(rows).dot(self, conj=False)
         return product[0] if left.ndim == 1 else product
 
-    # --- arithmetic -----------------------------------------------------------------------------
-
     def axpby(self, alpha: Any, X: Any, beta: Any) -> Self:
         """Set V = alpha X + beta V and return V; factors are scalars or hold one value per column."""
         place = self._memory or self.memory
@@ -316,7 +312,6 @@ class BlockVector(BlockStorage):
         return norms
 
     def _tall(self, operation: str, other: Any) -> Memory:
-        """Describe the other tall operand."""
         if isinstance(other, BlockVector):
             return other._memory or other.memory
         if isinstance(other, Transposed):

@@ -57,7 +57,6 @@ class BlockStorage:
         return block
 
     def _wrap(self, array: Array) -> Self:
-        """Wrap an array of this device with this block's layout."""
         return self._of(array, self.layout, self.backend)
 
     @property
@@ -66,8 +65,6 @@ class BlockStorage:
         if self._memory is None:
             self._memory = memory_of(self.array)
         return self._memory
-
-    # --- construction ---------------------------------------------------------------------------
 
     @classmethod
     def empty(
@@ -283,8 +280,6 @@ class BlockStorage:
         source = self.array if self.device == "cpu" else self.backend.to_host(self.array)
         return self._of(backend.from_host(source), self.layout, backend)
 
-    # --- description ----------------------------------------------------------------------------
-
     @property
     def shape(self) -> tuple[int, int]:
         """Rows in this process, and columns."""
@@ -357,8 +352,6 @@ class BlockStorage:
             "the truth value of a block is ambiguous; test V.n_rows, or V.array with any() or all()."
         )
 
-    # --- views ----------------------------------------------------------------------------------
-
     def __getitem__(self, index: Any) -> Self:
         """View ranges of rows and columns, one row or one column; fancy indices copy."""
         rows, columns = index if isinstance(index, tuple) and len(index) == 2 else (index, slice(None))
@@ -398,8 +391,6 @@ class BlockStorage:
             values = values.copy()
         self.backend.copy(values, target)
         return True
-
-    # --- other libraries ------------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if self.device != "cpu":

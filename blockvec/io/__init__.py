@@ -20,9 +20,6 @@ _DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "
 _CHUNK_BYTES = 1 << 20  # of a block per write
 
 
-# Matrices
-
-
 def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
     """Read a matrix from a file of Matrix Market (gzipped or not), SciPy (.npz) or PETSc (binary AIJ).
 
@@ -87,9 +84,6 @@ def existing(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-# Blocks
-
-
 def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
     """Write an array of the host, of one of the four types, to an .npy file atomically.
 
@@ -103,10 +97,7 @@ def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
 
 
 def save_panels(
-    path: str | os.PathLike[str],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    panels: Iterable[NDArray[Any]],
+    path: str | os.PathLike[str], shape: tuple[int, ...], dtype: np.dtype[Any], panels: Iterable[NDArray[Any]]
 ) -> None:
     """Write a block that is given in panels of rows to an .npy file atomically; see `save_block`."""
     descr = np.lib.format.dtype_to_descr(dtype)

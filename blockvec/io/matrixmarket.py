@@ -249,7 +249,6 @@ def read_header(file: Path) -> Header:
 
 
 def _sizes(file: Path, number: int, line: str, words: list[str], offset: int) -> Header:
-    """Read the size line."""
     layout, field, symmetry = words
     names = "rows, columns and elements" if layout == "coordinate" else "rows and columns"
     sizes = line.split()
@@ -379,7 +378,6 @@ def _broken_gzip(file: Path, number: int, error: BaseException) -> FormatError:
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, decompressed if it is gzipped."""
     with file.open("rb") as raw:
         packed = raw.read(2) == GZIP
         raw.seek(0)

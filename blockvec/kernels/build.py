@@ -44,24 +44,12 @@ _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 @frozen
 class Resources:
-    """Resources of a kernel, as reported by the assembler.
+    """Resources of a kernel, as reported by the assembler."""
 
-    Attributes
-    ----------
-    registers : int
-        32-bit registers per thread; 0 if not reported.
-    spill_bytes : int
-        Spills to and from local memory per thread.
-    stack_bytes : int
-        Stack frame per thread.
-    shared_bytes : int
-        Static shared memory per block.
-    """
-
-    registers: int
-    spill_bytes: int
-    stack_bytes: int
-    shared_bytes: int
+    registers: int  # 32-bit registers per thread; 0 if not reported
+    spill_bytes: int  # spills to and from local memory per thread
+    stack_bytes: int  # stack frame per thread
+    shared_bytes: int  # static shared memory per block
 
 
 @frozen
@@ -110,16 +98,7 @@ def _nvrtc() -> tuple[Any, tuple[int, int]]:
 
 
 def compile_source(source: str, architecture: str, options: tuple[str, ...] = OPTIONS) -> Cubin:
-    """Compile a source to machine code, without the cache.
-
-    Parameters
-    ----------
-    source : str
-        CUDA C++ with one ``extern "C"`` kernel and no headers.
-    architecture : str
-        Real architecture, as ``"sm_90"``.
-    options : tuple of str
-        NVRTC's options without the architecture.
+    """Compile CUDA C++ with one ``extern "C"`` kernel and no headers for an architecture, without the cache.
 
     Raises
     ------
@@ -250,21 +229,11 @@ PACKAGE_FORMAT = 1  # of its files; raise it if they change
 
 @frozen
 class KernelPackage:
-    """An installed package of compiled kernels: a zip archive of records per architecture, by their keys.
-
-    Attributes
-    ----------
-    folder : Path
-        Its folder.
-    version : str
-        The version of blockvec that it was made for.
-    compiler : str
-        NVRTC's version.
-    """
+    """An installed package of compiled kernels: a zip archive of records per architecture, by their keys."""
 
     folder: Path
-    version: str
-    compiler: str
+    version: str  # the version of blockvec that it was made for
+    compiler: str  # NVRTC's version
 
     def find(self, source: str, architecture: str) -> Cubin | None:
         """Look up a kernel; None if it is not there, or the driver is older than the compiler."""
@@ -319,24 +288,10 @@ def driver_major() -> int:
 
 
 def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int | None = None) -> Kernel:
-    """Load machine code onto CuPy's current device.
+    """Load the kernel `name` onto CuPy's current device, which has the architecture of the machine code.
 
-    Parameters
-    ----------
-    cubin : Cubin
-        Machine code for that device's architecture.
-    name : str
-        The kernel's name.
-    dynamic_shared_bytes : int
-        Dynamic shared memory per block.
-    carveout : int, optional
-        Percentage of the largest shared memory to configure. By default all of it, or the driver's choice
-        without dynamic shared memory.
-
-    Returns
-    -------
-    Kernel
-        Called as ``kernel(grid, block, arguments, dynamic_shared_bytes)``.
+    `carveout` is the percentage of the largest shared memory to configure; by default all of it, or the
+    driver's choice without dynamic shared memory.
     """
     from cupy.cuda import driver, function
 

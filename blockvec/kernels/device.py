@@ -14,40 +14,19 @@ from ..system.frozen import frozen
 
 @frozen
 class DeviceInfo:
-    """Fixed properties of a processor or a GPU.
-
-    Attributes
-    ----------
-    kind : str
-        ``"cpu"`` or ``"cuda"``.
-    name : str
-        The vendor's name of the device.
-    multiprocessors : int
-        SMs of a GPU, cores of a CPU that this process may use.
-    architecture : str
-        ``"sm_90"`` and the like on a GPU, the machine type on a CPU.
-    driver : str
-        Driver version of a GPU, the operating system's release on a CPU.
-    l2_bytes : int
-        Last-level cache of a GPU, L2 of one core on a CPU; 0 where unknown.
-    shared_bytes_per_block, shared_bytes_per_multiprocessor : int
-        Most shared memory of a block, and that of an SM; 0 on a CPU.
-    registers_per_multiprocessor : int
-        32-bit registers of an SM; 0 on a CPU.
-    threads_per_multiprocessor : int
-        Resident threads of an SM; 0 on a CPU.
-    """
+    """Fixed properties of a processor or a GPU."""
 
     kind: Literal["cpu", "cuda"]
-    name: str
-    multiprocessors: int
-    architecture: str
-    driver: str = ""
-    l2_bytes: int = 0
+    name: str  # the vendor's name of the device
+    multiprocessors: int  # SMs of a GPU, cores of a CPU that this process may use
+    architecture: str  # ``"sm_90"`` and the like on a GPU, the machine type on a CPU
+    driver: str = ""  # driver version of a GPU, the operating system's release on a CPU
+    l2_bytes: int = 0  # last-level cache of a GPU, L2 of one core on a CPU; 0 where unknown
+    # Most shared memory of a block, and that of an SM; 0 on a CPU.
     shared_bytes_per_block: int = 0
     shared_bytes_per_multiprocessor: int = 0
-    registers_per_multiprocessor: int = 0
-    threads_per_multiprocessor: int = 0
+    registers_per_multiprocessor: int = 0  # 32-bit registers of an SM; 0 on a CPU
+    threads_per_multiprocessor: int = 0  # resident threads of an SM; 0 on a CPU
 
     @property
     def fingerprint(self) -> str:

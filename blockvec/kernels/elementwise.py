@@ -1,4 +1,4 @@
-"""Elementwise kernels and sums on a GPU: axpby, column dots, random numbers, sums of partial products.
+"""Small kernels on a GPU: axpby, column dots, random numbers, sums of partial products, small inverses.
 
 A kernel is a frozen record with its source and its launch geometry; the backend compiles and launches it.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import ClassVar, Protocol
 
 from ..system.frozen import frozen
+from .device import DeviceInfo
 from .limits import ceil_div, round_up
 from .problem import TYPES, is_complex, itemsize, promote
-from .source import c_type, constants_of, render
+from .source import Constant, c_type, constants_of, render, short_names
 
 VECTOR_BYTES = 16  # the widest load of a thread
 # Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
@@ -52,26 +53,17 @@ class Factor:
 
 @frozen
 class AxpbyKernel:
-    """out = alpha X + beta Y; see cuda/elementwise/axpby.cu.
+    """out = alpha X + beta Y; see cuda/elementwise/axpby.cu."""
 
-    Attributes
-    ----------
-    dtype_x, dtype_y, dtype_out : str
-        Element types; `dtype_y` is None where there is no Y.
-    alpha, beta : Factor
-        Kinds of the factors.
-    flat : bool
-        Whether all blocks are contiguous and count as one long row.
-    aligned : bool
-        Whether units of `vector` elements start at multiples of their size; without it a unit is one element.
-    """
-
+    # Element types; `dtype_y` is None where there is no Y.
     dtype_x: str
     dtype_y: str | None
     dtype_out: str
+    # Kinds of the factors.
     alpha: Factor = Factor()
     beta: Factor = Factor()
-    flat: bool = True
+    flat: bool = True  # whether all blocks are contiguous and count as one long row
+    # Whether units of `vector` elements start at multiples of their size; without it a unit is one element.
     aligned: bool = True
 
     threads = 256
@@ -93,44 +85,32 @@ class AxpbyKernel:
         return 4 if self.vector * itemsize(self.dtype_x) >= 8 else 8
 
     def blocks(self, units: int, multiprocessors: int) -> int:
-        """Compute the number of blocks of a launch."""
         return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(units, self.threads)))
 
     @property
     def name(self) -> str:
-        """Name of the function."""
         y = f"{TYPES[self.dtype_y].letter}_{self.beta.code}" if self.dtype_y else "none"
         layout = ("flat" if self.flat else "rows") + ("" if self.aligned else "_unaligned")
         blocks = f"{TYPES[self.dtype_x].letter}_{self.alpha.code}_{y}_{TYPES[self.dtype_out].letter}"
         return f"axpby_{blocks}_{layout}"
 
     def source(self) -> str:
-        """Generate the CUDA source."""
-        columns = (self.alpha.columns, self.beta.columns)
-        dtype_y = self.dtype_y or self.dtype_x
-        alpha_values, beta_values = (dtype or "float64" for dtype in columns)
-        types = {
-            "Real": c_type(promote(*self.dtypes, *(dtype for dtype in columns if dtype))),
-            "XReal": c_type(self.dtype_x),
-            "YReal": c_type(dtype_y),
-            "OutReal": c_type(self.dtype_out),
-            "AlphaReal": c_type(alpha_values),
-            "BetaReal": c_type(beta_values),
+        dtype_y, factors = self.dtype_y or self.dtype_x, {"ALPHA": self.alpha, "BETA": self.beta}
+        blocks = {"X": self.dtype_x, "Y": dtype_y, "OUT": self.dtype_out}
+        columns = [factor.columns for factor in factors.values() if factor.columns]
+        types = {"Real": c_type(promote(*self.dtypes, *columns))}
+        types |= {f"{name.title()}Real": c_type(dtype) for name, dtype in blocks.items()}
+        constants: dict[str, Constant] = {
+            f"{name}_COMPLEX": is_complex(dtype) for name, dtype in blocks.items()
         }
-        constants = {
-            "X_COMPLEX": is_complex(self.dtype_x),
-            "Y_COMPLEX": is_complex(dtype_y),
-            "OUT_COMPLEX": is_complex(self.dtype_out),
-            "HAS_Y": self.dtype_y is not None,
-            **constants_of(self, "flat", "aligned"),
-            "ALPHA_COMPLEX": self.alpha.is_complex,
-            "ALPHA_COLUMNS": self.alpha.columns is not None,
-            "ALPHA_COLUMNS_COMPLEX": is_complex(alpha_values),
-            "BETA_COMPLEX": self.beta.is_complex,
-            "BETA_COLUMNS": self.beta.columns is not None,
-            "BETA_COLUMNS_COMPLEX": is_complex(beta_values),
-            **constants_of(self, "vector", "threads", "unroll"),
-        }
+        constants |= {"HAS_Y": self.dtype_y is not None, **constants_of(self, "flat", "aligned")}
+        for name, factor in factors.items():
+            values = factor.columns or "float64"
+            types[f"{name.title()}Real"] = c_type(values)
+            constants[f"{name}_COMPLEX"] = factor.is_complex
+            constants[f"{name}_COLUMNS"] = factor.columns is not None
+            constants[f"{name}_COLUMNS_COMPLEX"] = is_complex(values)
+        constants |= constants_of(self, "vector", "threads", "unroll")
         return render(self.name, "elementwise/axpby.cu", constants, types)
 
 
@@ -151,24 +131,14 @@ class Tiling:
 
 @frozen
 class ColumnDotKernel:
-    """Column dots of X and Y, one partial sum per block; see cuda/elementwise/column_dot.cu.
+    """Column dots of X and Y, one partial sum per block; see cuda/elementwise/column_dot.cu."""
 
-    Attributes
-    ----------
-    dtype_x, dtype_y : str
-        Element types.
-    same : bool
-        Whether Y is X; the sums are then real.
-    conj : bool
-        Whether X is conjugated.
-    aligned : bool
-        Whether rows split into units of `vector` elements that start at multiples of their size.
-    """
-
+    # Element types.
     dtype_x: str
     dtype_y: str
-    same: bool = False
-    conj: bool = True
+    same: bool = False  # whether Y is X; the sums are then real
+    conj: bool = True  # whether X is conjugated
+    # Whether rows split into units of `vector` elements that start at multiples of their size.
     aligned: bool = True
 
     threads = 256
@@ -201,13 +171,11 @@ class ColumnDotKernel:
 
     @property
     def name(self) -> str:
-        """Name of the function."""
         other = "same" if self.same else TYPES[self.dtype_y].letter
         suffix = ("" if self.conj else "_plain") + ("" if self.aligned else "_unaligned")
         return f"column_dot_{TYPES[self.dtype_x].letter}_{other}{suffix}"
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         types = {"XReal": c_type(self.dtype_x), "YReal": c_type(self.dtype_y)}
         constants = {
             "X_COMPLEX": is_complex(self.dtype_x),
@@ -219,29 +187,17 @@ class ColumnDotKernel:
 
 @frozen
 class FoldKernel:
-    """C = alpha (sum of partial products) + beta C; see cuda/elementwise/fold.cu.
+    """C = alpha (sum of partial products) + beta C; see cuda/elementwise/fold.cu."""
 
-    Attributes
-    ----------
-    dtype_partial, dtype_out : str
-        Element types.
-    lanes : int
-        Neighbouring elements that a block sums; a power of two.
-    left_complex, conj : bool
-        Whether partials are real products of the parts of complex A with a real B; whether A is conjugated.
-    hermitian : bool
-        Whether C is made exactly Hermitian (symmetric) before the factors.
-    beta_zero : bool
-        Whether C is not read.
-    """
-
+    # Element types.
     dtype_partial: str
     dtype_out: str
-    lanes: int
+    lanes: int  # neighbouring elements that a block sums; a power of two
+    # Whether partials are real products of the parts of complex A with a real B; whether A is conjugated.
     left_complex: bool = False
     conj: bool = False
-    hermitian: bool = False
-    beta_zero: bool = True
+    hermitian: bool = False  # whether C is made exactly Hermitian (symmetric) before the factors
+    beta_zero: bool = True  # whether C is not read
 
     threads = 256
 
@@ -252,14 +208,12 @@ class FoldKernel:
 
     @property
     def name(self) -> str:
-        """Name of the function."""
         flags = {"left": self.left_complex, "conj": self.conj, "hermitian": self.hermitian}
         words = [word for word, is_set in flags.items() if is_set] + ([] if self.beta_zero else ["beta"])
         types = TYPES[self.dtype_partial].letter + "_" + TYPES[self.dtype_out].letter
         return "_".join(["fold", types, str(self.lanes), *words])
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         types = {"PartialReal": c_type(self.dtype_partial), "OutReal": c_type(self.dtype_out)}
         constants = {
             "PARTIAL_COMPLEX": is_complex(self.dtype_partial),
@@ -279,16 +233,13 @@ class _OfType:
     threads = 256
 
     def blocks(self, count: int, multiprocessors: int) -> int:
-        """Compute the number of blocks of a launch for `count` numbers."""
         return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
 
     @property
     def name(self) -> str:
-        """Name of the function."""
         return f"{self.body}_{TYPES[self.dtype].letter if self.dtype in TYPES else self.dtype}"
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         index = {"int32": "int", "int64": "long long"}.get(self.dtype)
         types = {"Index": index} if index else {"Real": c_type(self.dtype)}
         return render(self.name, f"elementwise/{self.body}.cu", {"THREADS": self.threads}, types)
@@ -310,3 +261,35 @@ class WithinKernel(_OfType):
     """A check of the indices of a matrix, int32 or int64."""
 
     body = "within"
+
+
+@frozen
+class InverseFactorKernel:
+    """T = R^-1 with G = R^H R, in the shared memory of one block; see cuda/elementwise/inverse_factor.cu."""
+
+    dtype: str
+
+    threads = 512
+
+    @property
+    def dtype_report(self) -> str:
+        """Element type of the report to the host, in double precision."""
+        return promote(self.dtype, "float64")
+
+    def shared_bytes(self, width: int) -> int:
+        """Compute the shared memory for a matrix of `width` columns."""
+        return (16 if is_complex(self.dtype) else 8) * width**2 + 16 * width
+
+    def refusal(self, width: int, device: DeviceInfo) -> str:
+        """Explain why a matrix of `width` columns is too large; empty if it fits."""
+        fits = self.shared_bytes(width) <= device.shared_bytes_per_block
+        return "" if fits else f"{width} columns do not fit in shared memory"
+
+    @property
+    def name(self) -> str:
+        return f"inverse_factor_{short_names(self.dtype)}"
+
+    def source(self) -> str:
+        constants = {"COMPLEX": is_complex(self.dtype), "THREADS": self.threads}
+        types = {"Real": c_type(self.dtype)}
+        return render(self.name, "elementwise/inverse_factor.cu", constants, types)

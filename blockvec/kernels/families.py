@@ -13,7 +13,7 @@ from .dense.tsmttsm_fma import TsmttsmFma
 from .dense.tsmttsm_mma import Tsmttsm3m, TsmttsmMma
 from .device import DeviceInfo
 from .family import AnyFamily
-from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem
 from .records import from_fields
 from .sparse.chain import SpmmvChain
 from .sparse.csr import SpmmvCsr
@@ -26,13 +26,10 @@ FAMILIES: dict[str, DenseFamily[Any, Any]] = {
         SweepMma("sweep_mma", SweepProblem),
         TsmttsmMma(),
         Tsmttsm3m(),
-        # With a basis of more than 64 columns it takes a sixth longer for A^H B than the one before; A C of
-        # such a basis has no other family.
-        SweepMma("tsmttsm_sweep", TsmttsmProblem),
         TsmttsmFma(),
         TsmmMma(),
         Tsmm3m(),
-        SweepMma("tsmm_sweep", TsmmProblem),
+        SweepMma("tsmm_sweep", TsmmProblem),  # of a basis of more than 64 columns
         TsmmFma(),
     )
 }

@@ -25,27 +25,15 @@ class Family(ABC, Generic[P, C]):
     """A generated kernel with the few configurations that are worth having, and a model of their time.
 
     No method but `bind` of the subclasses needs a GPU.
-
-    Attributes
-    ----------
-    name : str
-        Key of the family in records and profiles.
-    Config : type
-        Its configurations: a frozen dataclass of integers and strings.
-    problem_type : type
-        Its problems.
-    recipes : sequence
-        What configurations have in common with those of other widths and types: the curated list. Beside each
-        list stands what it costs against the hundreds of recipes that it was chosen from, by predicted times.
-    spare : sequence
-        Recipes for problems that none of the list fits.
     """
 
-    name: str
-    Config: type[C]
-    problem_type: type[P]
+    name: str  # key of the family in records and profiles
+    Config: type[C]  # its configurations: a frozen dataclass of integers and strings
+    problem_type: type[P]  # its problems
+    # What configurations have in common with those of other widths and types: the curated list. Beside each
+    # list stands what it costs against the hundreds of recipes that it was chosen from, by predicted times.
     recipes: ClassVar[Sequence[Any]]
-    spare: ClassVar[Sequence[Any]] = ()
+    spare: ClassVar[Sequence[Any]] = ()  # recipes for problems that none of the list fits
 
     @abstractmethod
     def refuse_problem(self, problem: P, device: DeviceInfo) -> str | None:

@@ -61,22 +61,7 @@ class Kernel:
 
     CuPy takes a quarter of a microsecond per argument. Numbers, arrays and None are therefore packed here
     into memory that the driver reads; launches with other arguments are CuPy's.
-
-    Parameters
-    ----------
-    function : cupy.cuda.function.Function
-        The kernel on CuPy's current device.
     """
-
-    __slots__ = (
-        "_cooperate",
-        "_create_context",
-        "_current_stream",
-        "_error",
-        "_function",
-        "_launch",
-        "_packers",
-    )
 
     def __init__(self, function: Any) -> None:
         from cupy.cuda import driver, get_current_stream, runtime
@@ -163,45 +148,28 @@ def _argument_memory(sizes: tuple[int, ...]) -> tuple[Any, Any, int]:
 
 @frozen
 class Launch:
-    """The launch of a product's kernel, but for its operands.
+    """The launch of a product's kernel, but for its operands."""
 
-    Attributes
-    ----------
-    grid, block : tuple of int
-        Blocks of the grid, threads of a block.
-    shared_bytes : int
-        Dynamic shared memory of a block.
-    pack : callable
-        Takes device addresses and factors, in the order of a `Candidate`'s operands, and the address of the
-        workspace where the family takes one; returns the kernel's arguments, None if nothing is to be done.
-        Raises `LayoutError` for an address that is less aligned than the problem says.
-    """
-
+    # Blocks of the grid, threads of a block.
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    shared_bytes: int
+    shared_bytes: int  # dynamic shared memory of a block
+    # Takes device addresses and factors, in the order of a `Candidate`'s operands, and the address of the
+    # workspace where the family takes one; returns the kernel's arguments, None if nothing is to be done.
+    # Raises `LayoutError` for an address that is less aligned than the problem says.
     pack: Callable[..., tuple[Any, ...] | None]
 
 
 def pack_product(
-    problem: TsmttsmProblem | TsmmProblem, pitches: tuple[int, int] | None = None
+    problem: TsmttsmProblem | TsmmProblem, unit: int = 1
 ) -> Callable[..., tuple[Any, ...] | None]:
-    """Create the `Launch.pack` of a product.
+    """Create the `Launch.pack` of a product, whose K and pitches may differ from those of the compiled one.
 
-    Parameters
-    ----------
-    problem : TsmttsmProblem or TsmmProblem
-        The product; its K and pitches may differ from those that the kernel was compiled for.
-    pitches : (int, int), optional
-        Pitches of A and B in the kernel's unit; by default in elements.
-
-    Returns
-    -------
-    callable
-        ``pack(A, B, C, alpha, beta, *workspace)`` for TSMTTSM and ``pack(A, C, B, alpha, beta, *workspace)``
-        for TSMM, with the factors in the problem's classes. C is contiguous.
+    That is ``pack(A, B, C, alpha, beta, *workspace)`` for TSMTTSM and ``pack(A, C, B, alpha, beta,
+    *workspace)`` for TSMM, with the factors in the problem's classes and C contiguous. Pitches are passed on
+    in elements, times a unit.
     """
-    extents = problem.K, *(pitches or (problem.lda, problem.ldb))
+    extents = problem.K, problem.lda * unit, problem.ldb * unit
     combines = isinstance(problem, TsmmProblem)
     is_empty = problem.K == 0 and combines
     align_a, align_b = (problem.align_a, problem.align_b) if problem.K > 0 else (1, 1)

@@ -35,32 +35,21 @@ class HostStopwatch:
         self._begin = self._end = time.perf_counter()
 
     def stop(self) -> None:
-        """Mark the end of the interval."""
         self._end = time.perf_counter()
 
     def seconds(self) -> float:
-        """Measure the interval."""
         return self._end - self._begin
 
 
 @frozen
 class Timing:
-    """Repeated runs of a call.
+    """Repeated runs of a call."""
 
-    Attributes
-    ----------
-    median_s, best_s : float
-        Median and shortest time in seconds.
-    spread : float
-        Interquartile range over the median.
-    repeats : int
-        Runs timed, after the warm-up.
-    """
-
+    # Median and shortest time in seconds.
     median_s: float
     best_s: float
-    spread: float
-    repeats: int
+    spread: float  # interquartile range over the median
+    repeats: int  # runs timed, after the warm-up
 
 
 def measure(
@@ -104,23 +93,11 @@ def measure_beside(
 ) -> dict[str, Timing]:
     """Time several calls in turn, so that disturbances affect them alike.
 
-    Parameters
-    ----------
-    calls : mapping of str to callable
-        Each is run once beforehand. One that takes longer than `PATIENCE_S` is run only once more, since the
-        first run may have compiled something.
-    stopwatch : callable
-        Starts timing on the device.
-    budget_s : float
-        Seconds per call after which no further round begins.
-    burst : int
-        Runs of one call in a row.
-    min_rounds, max_rounds : int
-        Bursts of each call.
-    pause_s : float
-        Seconds to wait before a burst, until BLAS threads of the previous call stop spinning.
-    before_burst : callable
-        Called then. If it keeps a GPU busy while the burst is queued, short calls follow without gaps.
+    Each is run once beforehand, and one that takes longer than `PATIENCE_S` only once more, since the first
+    run may have compiled something. A round runs each call `burst` times in a row; no further one begins
+    after `budget_s` seconds per call. Before a burst there is a pause, until BLAS threads of the previous
+    call stop spinning, and `before_burst` is called: if it keeps a GPU busy while the burst is queued, short
+    calls follow without gaps.
     """
     once = {name: _burst(call, stopwatch, 1) for name, call in calls.items()}
     once |= {
@@ -140,7 +117,6 @@ def measure_beside(
 
 
 def _burst(call: Callable[[], object], stopwatch: Callable[[], Stopwatch], count: int) -> list[float]:
-    """Run a call several times in a row and read the times afterwards."""
     watches = []
     for _ in range(count):
         watch = stopwatch()
@@ -158,25 +134,14 @@ def _timing(times: list[float]) -> Timing:
 
 @frozen
 class CeilingProbe:
-    """A call that runs at a ceiling of a device.
+    """A call that runs at a ceiling of a device."""
 
-    Attributes
-    ----------
-    ceiling : str
-        ``"read"``, ``"write"``, ``"copy"``, ``"mix"``, ``"l2"`` (bytes), or a real element type
-        (floating-point operations).
-    call : callable
-        The work.
-    amount : float
-        Bytes moved or operations per call.
-    write_share : float
-        Share of writes in the bytes that a mix moves.
-    """
-
+    # ``"read"``, ``"write"``, ``"copy"``, ``"mix"``, ``"l2"`` (bytes), or a real element type (floating-point
+    # operations).
     ceiling: str
     call: Callable[[], object]
-    amount: float
-    write_share: float = 0.0
+    amount: float  # bytes moved or operations per call
+    write_share: float = 0.0  # share of writes in the bytes that a mix moves
 
 
 def measure_ceilings(

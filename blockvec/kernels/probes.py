@@ -2,70 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ..system.frozen import frozen
 from .source import render
-
-StreamKind = Literal["read", "write", "scale"]
 
 
 @frozen
 class Probe:
-    """A kernel without choices.
+    """A kernel without choices."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the function.
-    file : str
-        The body's, in ``cuda/probes``.
-    threads : int
-        Per block.
-    constants : tuple of (str, int)
-        Those of the source.
-    flops : float
-        Operations per block and repeat, of a probe of arithmetic.
-    """
-
-    name: str
-    file: str
-    threads: int
+    name: str  # of the function
+    file: str  # of the body, in ``cuda/probes``
+    threads: int  # per block
     constants: tuple[tuple[str, int], ...] = ()
-    flops: float = 0.0
+    flops: float = 0.0  # operations per block and repeat, of a probe of arithmetic
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         return render(self.name, f"probes/{self.file}.cu", dict(self.constants))
 
 
-def stream_probe(kind: StreamKind, unroll: int, threads: int = 512) -> Probe:
-    """Stream memory by 16-byte accesses, `unroll` in flight per thread."""
-    place = ("read", "write", "scale").index(kind)
-    constants = (("KIND", place), ("THREADS", threads), ("UNROLL", unroll))
-    return Probe(f"{kind}_probe_{unroll}", "stream_probe", threads, constants)
-
-
-def view_probe(
-    size: int,
-    M: int,
-    N: int,
-    *,
-    reads_b: bool,
-    writes_b: bool,
-    unroll: int,
-    prefetch_ends: bool = False,
-    threads: int = 512,
-) -> Probe:
-    """Move the elements of a product of views one by one, `size` bytes each, `unroll` rows in flight.
-
-    A of width M is read; `reads_b` and `writes_b` tell what is done to B of width N. With `prefetch_ends`,
-    sectors that rows of B fill in part are requested before they are written.
-    """
-    widths, on_b = (("M", M), ("N", N)), (("READS_B", reads_b), ("WRITES_B", writes_b))
-    how = ("THREADS", threads), ("UNROLL", unroll), ("PREFETCH_ENDS", prefetch_ends)
-    constants = ("SIZE", size), *widths, *on_b, *how
-    return Probe(f"view_probe_{size}_m{M}_n{N}", "view_probe", threads, constants)
+def read_probe(unroll: int, threads: int = 512) -> Probe:
+    """Read memory by 16-byte accesses, `unroll` in flight per thread."""
+    return Probe(f"read_probe_{unroll}", "read_probe", threads, (("THREADS", threads), ("UNROLL", unroll)))
 
 
 def mix_probe(reads: int, writes: int, threads: int = 256) -> Probe:

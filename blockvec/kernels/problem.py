@@ -92,40 +92,27 @@ def beta_class(value: complex) -> BetaClass:
 
 @frozen
 class TsmttsmProblem:
-    """C (M x N) = alpha A^H B + beta C, or A^T B when not `conj`; A is K x M and B is K x N, row-major.
+    """C (M x N) = alpha A^H B + beta C, or A^T B when not `conj`; A is K x M and B is K x N, row-major."""
 
-    Attributes
-    ----------
-    K, M, N : int
-        Extents.
-    dtype_a, dtype_b : str
-        Element types of A and B; C has their promoted type.
-    lda, ldb : int
-        Leading dimensions in elements.
-    align_a, align_b : int
-        Largest power of two, at most 16 bytes, that divides the base address and, where ld exceeds the
-        width, the row pitch.
-    conj : bool
-        Whether A is conjugated; False for real A.
-    alpha, beta : str
-        Classes of the factors.
-    same : bool
-        Whether B is A, so that it need be read only once and, under `conj`, C is Hermitian.
-    """
-
+    #: Extents.
     K: int
     M: int
     N: int
+    #: Element types of A and B; C has their promoted type.
     dtype_a: str
     dtype_b: str
+    #: Leading dimensions in elements.
     lda: int
     ldb: int
+    #: Largest power of two, at most 16 bytes, that divides the base address and, where ld exceeds the width,
+    #: the row pitch.
     align_a: int = MAX_ALIGNMENT
     align_b: int = MAX_ALIGNMENT
-    conj: bool = False
+    conj: bool = False  #: whether A is conjugated; False for real A
+    #: Classes of the factors.
     alpha: ScalarClass = "one"
     beta: BetaClass = "zero"
-    same: bool = False
+    same: bool = False  #: whether B is A, so that it need be read only once and, under `conj`, C is Hermitian
 
     @property
     def operation(self) -> str:
@@ -196,64 +183,43 @@ class SpmmvProblem:
     """Y = alpha (S - shift I) X + beta Y; S is n_rows x n_cols sparse, X and Y are row-major blocks.
 
     Optionally Z = delta Z + eta Y, column dots and Gram matrices of X and the new Y in the same pass.
-
-    Attributes
-    ----------
-    n_rows, n_cols, nnz : int
-        Extents and stored entries of S.
-    width : int
-        Columns of X and Y.
-    dtype_matrix, dtype_x : str
-        Element types of S and X; Y has their promoted type.
-    ldx, ldy : int
-        Leading dimensions in elements.
-    index_bytes : int
-        Bytes of a column index of S.
-    align_x, align_y : int
-        Largest power of two, at most 16 bytes, that divides the base address and, where ld exceeds the
-        width, the row pitch.
-    alpha, beta, shift : str
-        Classes of the factors; a shift is one scalar or one per column.
-    chain : str
-        Class of delta; ``"none"`` where there is no Z. Z has the type of Y.
-    ldz, align_z : int
-        As for X and Y; a leading dimension of 0 where there is no Z.
-    dots : tuple of str
-        Column dots to compute, in the order of `DOTS`: ``"xy"`` is x_j^H y_j for every column j.
-    gram : tuple of str
-        Gram matrices to compute, in the order of `GRAMS`: ``"xy"`` is X^H Y.
-    pattern : str
-        Positions of the entries: most rows have some at a common distance from the diagonal, as on a grid
-        (``"lines"``), or at two, as on one of three dimensions (``"planes"``); some rows have many times the
-        average (``"uneven"``); or unknown (``"scattered"``). A chain of ``"spins"`` or ``"electrons"`` is not
-        stored: its entries are computed in each product.
-    longest : int
-        Entries of the longest row of S, 0 if not counted; long rows are processed apart from the others.
-    coded : bool
-        Whether S has few different values, so that its entries are stored in the place of columns.
     """
 
+    #: Extents and stored entries of S.
     n_rows: int
     n_cols: int
     nnz: int
-    width: int
+    width: int  #: columns of X and Y
+    #: Element types of S and X; Y has their promoted type.
     dtype_matrix: str
     dtype_x: str
+    #: Leading dimensions in elements.
     ldx: int
     ldy: int
-    index_bytes: int = 4
+    index_bytes: int = 4  #: bytes of a column index of S
+    #: Largest power of two, at most 16 bytes, that divides the base address and, where ld exceeds the width,
+    #: the row pitch.
     align_x: int = MAX_ALIGNMENT
     align_y: int = MAX_ALIGNMENT
+    #: Classes of the factors; a shift is one scalar or one per column.
     alpha: ScalarClass = "one"
     beta: BetaClass = "zero"
     shift: ShiftClass = "none"
-    chain: ChainClass = "none"
+    chain: ChainClass = "none"  #: class of delta; ``"none"`` where there is no Z. Z has the type of Y
+    #: As for X and Y; a leading dimension of 0 where there is no Z.
     ldz: int = 0
     align_z: int = MAX_ALIGNMENT
+    #: Column dots to compute, in the order of `DOTS`: ``"xy"`` is x_j^H y_j for every column j.
     dots: tuple[str, ...] = ()
-    gram: tuple[str, ...] = ()
+    gram: tuple[str, ...] = ()  #: Gram matrices to compute, in the order of `GRAMS`: ``"xy"`` is X^H Y
+    #: Positions of the entries: most rows have some at a common distance from the diagonal, as on a grid
+    #: (``"lines"``), or at two, as on one of three dimensions (``"planes"``); some rows have many times the
+    #: average (``"uneven"``); or unknown (``"scattered"``). A chain of ``"spins"`` or ``"electrons"`` is not
+    #: stored: its entries are computed in each product.
     pattern: Pattern = "scattered"
+    #: Entries of the longest row of S, 0 if not counted; long rows are processed apart from the others.
     longest: int = 0
+    #: Whether S has few different values, so that its entries are stored in the place of columns.
     coded: bool = False
 
     operation = "spmmv"
@@ -296,30 +262,21 @@ class SweepProblem:
     """Two products in one pass over a basis W (K x M) and a block V (K x N), both row-major.
 
     ``combine_dot``: V <- V C, then S = W^H V. ``update_gram``: V <- V - W C, then S = V^H V.
-
-    Attributes
-    ----------
-    operation : str
-        Which of the two; the name in profiles and tables.
-    K, M, N : int
-        Rows, columns of the basis and columns of the block.
-    dtype_w, dtype_v, dtype_c : str
-        Element types of W, V and the small matrix C.
-    ldw, ldv : int
-        Leading dimensions in elements.
-    align_w, align_v : int
-        As in `TsmttsmProblem`.
     """
 
-    operation: SweepOperation
+    operation: SweepOperation  #: which of the two; the name in profiles and tables
+    #: Rows, columns of the basis and columns of the block.
     K: int
     M: int
     N: int
+    #: Element types of W, V and the small matrix C.
     dtype_w: str
     dtype_v: str
     dtype_c: str
+    #: Leading dimensions in elements.
     ldw: int
     ldv: int
+    #: As in `TsmttsmProblem`.
     align_w: int = MAX_ALIGNMENT
     align_v: int = MAX_ALIGNMENT
 

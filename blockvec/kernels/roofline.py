@@ -30,30 +30,17 @@ LEAST_BYTES = 64 << 20
 
 @frozen
 class Ceilings:
-    """Measured limits of one device.
+    """Measured limits of one device."""
 
-    Attributes
-    ----------
-    read_gb_s : float
-        Best read-only stream, in 1e9 bytes per second.
-    write_gb_s : float
-        Best write-only stream.
-    copy_gb_s : float
-        Best copy, counting bytes read plus bytes written.
-    gflop_s : mapping of str to float
-        Best arithmetic rate by real element type, in 1e9 floating-point operations per second; for complex
-        problems the type of the parts counts.
-    l2_gb_s : float
-        Best read from the cache that all multiprocessors of a GPU share; 0 where there is no such probe.
-    mixed_gb_s : tuple of (float, float)
-        Best streams of other mixes of reads and writes: the share of writes, and the rate, counting both.
-    """
-
-    read_gb_s: float
-    write_gb_s: float
-    copy_gb_s: float
+    read_gb_s: float  #: best read-only stream, in 1e9 bytes per second
+    write_gb_s: float  #: best write-only stream
+    copy_gb_s: float  #: best copy, counting bytes read plus bytes written
+    #: Best arithmetic rate by real element type, in 1e9 floating-point operations per second; for complex
+    #: problems the type of the parts counts.
     gflop_s: Mapping[str, float] = field(default_factory=dict)
+    #: Best read from the cache that all multiprocessors of a GPU share; 0 where there is no such probe.
     l2_gb_s: float = 0.0
+    #: Best streams of other mixes of reads and writes: the share of writes, and the rate, counting both.
     mixed_gb_s: tuple[tuple[float, float], ...] = ()
 
 

@@ -17,6 +17,16 @@ C_NAMES = {"float32": "float", "float64": "double", "bool": "bool"}
 """C types of the numbers of a row, by element type."""
 
 
+def _operation(operator: str, kind: str = "double", *, reflected: bool = False) -> Any:
+    """Make a method of symbols that adds an operation of two numbers to the code."""
+
+    def method(self: Symbol, other: Any) -> Symbol:
+        a, b = (other, self) if reflected else (self, other)
+        return self.tracer.define(kind, f"{text_of(a)} {operator} {text_of(b)}")
+
+    return method
+
+
 class Symbol:
     """A number of a traced function: the name of a variable, or a constant, of the generated code."""
 
@@ -25,49 +35,20 @@ class Symbol:
     def __init__(self, tracer: Tracer, text: str) -> None:
         self.tracer, self.text = tracer, text
 
-    def __add__(self, other: Any) -> Symbol:
-        return self.tracer.binary("+", self, other)
-
-    def __radd__(self, other: Any) -> Symbol:
-        return self.tracer.binary("+", other, self)
-
-    def __sub__(self, other: Any) -> Symbol:
-        return self.tracer.binary("-", self, other)
-
-    def __rsub__(self, other: Any) -> Symbol:
-        return self.tracer.binary("-", other, self)
-
-    def __mul__(self, other: Any) -> Symbol:
-        return self.tracer.binary("*", self, other)
-
-    def __rmul__(self, other: Any) -> Symbol:
-        return self.tracer.binary("*", other, self)
-
-    def __truediv__(self, other: Any) -> Symbol:
-        return self.tracer.binary("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Symbol:
-        return self.tracer.binary("/", other, self)
+    __add__, __radd__ = _operation("+"), _operation("+", reflected=True)
+    __sub__, __rsub__ = _operation("-"), _operation("-", reflected=True)
+    __mul__, __rmul__ = _operation("*"), _operation("*", reflected=True)
+    __truediv__, __rtruediv__ = _operation("/"), _operation("/", reflected=True)
+    __le__, __gt__ = _operation("<=", "bool"), _operation(">", "bool")
+    __and__, __or__ = _operation("&&", "bool"), _operation("||", "bool")
 
     def __pow__(self, exponent: int) -> Symbol:
         if exponent != 2:
             raise TypeError(f"got the power {exponent}; rows have squares only.")
-        return self * self
+        return self.tracer.define("double", f"{self.text} * {self.text}")
 
     def __neg__(self) -> Symbol:
         return self.tracer.define("double", f"-{self.text}")
-
-    def __le__(self, other: Any) -> Symbol:
-        return self.tracer.compare("<=", self, other)
-
-    def __gt__(self, other: Any) -> Symbol:
-        return self.tracer.compare(">", self, other)
-
-    def __and__(self, other: Any) -> Symbol:
-        return self.tracer.compare("&&", self, other)
-
-    def __or__(self, other: Any) -> Symbol:
-        return self.tracer.compare("||", self, other)
 
     def __invert__(self) -> Symbol:
         return self.tracer.define("bool", f"!{self.text}")
@@ -85,20 +66,10 @@ class Tracer:
         self.statements.append(f"const {kind} {name} = {text};")
         return Symbol(self, name)
 
-    def binary(self, operator: str, a: Any, b: Any) -> Symbol:
-        """Add an operation of two numbers."""
-        return self.define("double", f"{text_of(a)} {operator} {text_of(b)}")
-
-    def compare(self, operator: str, a: Any, b: Any) -> Symbol:
-        """Add an operation whose result is true or false."""
-        return self.define("bool", f"{text_of(a)} {operator} {text_of(b)}")
-
     def sqrt(self, a: Any) -> Symbol:
-        """Take a root."""
         return self.define("double", f"sqrt({text_of(a)})")
 
     def abs(self, a: Any) -> Symbol:
-        """Take a magnitude."""
         return self.define("double", f"fabs({text_of(a)})")
 
     def maximum(self, a: Any, b: Any) -> Symbol:
@@ -106,7 +77,6 @@ class Tracer:
         return self.define("double", f"maximum({text_of(a)}, {text_of(b)})")
 
     def where(self, condition: Symbol, a: Any, b: Any) -> Symbol:
-        """Select one of two numbers."""
         return self.define("double", f"{condition.text} ? {text_of(a)} : {text_of(b)}")
 
 
@@ -117,21 +87,13 @@ def text_of(value: Any) -> str:
 
 @frozen
 class RowKernel:
-    """A function of rows; see cuda/elementwise/rows.cu.
-
-    Attributes
-    ----------
-    function : str
-        Its name.
-    inputs, outputs : tuple of str
-        Element types of the rows.
-    statements, results : tuple of str
-        The statements of the function, and the texts of its results.
-    """
+    """A function of rows; see cuda/elementwise/rows.cu."""
 
     function: str
+    # Element types of the rows.
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    # The statements of the function, and the texts of its results.
     statements: tuple[str, ...]
     results: tuple[str, ...]
 
@@ -139,11 +101,9 @@ class RowKernel:
 
     @property
     def name(self) -> str:
-        """Name of the kernel."""
         return f"rows_{self.function}"
 
     def source(self) -> str:
-        """Generate the CUDA source."""
         pointers = [f"const {C_NAMES[dtype]}* x{i}, i64 step_x{i}" for i, dtype in enumerate(self.inputs)]
         pointers += [f"{C_NAMES[dtype]}* y{i}, i64 step_y{i}" for i, dtype in enumerate(self.outputs)]
         kinds = ["bool" if dtype == "bool" else "double" for dtype in self.inputs]

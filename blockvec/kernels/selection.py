@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from .device import DeviceInfo
 from .families import CONFIGURED, config_from, is_valid
 from .family import AnyFamily
 from .problem import Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem, in_class
-from .records import load, store
+from .records import load
 
 VERSION = 4
 """Of the models and their lists: raised by hand when these change, so that measurements are repeated."""
@@ -30,21 +29,11 @@ MODEL = "the model's choice"
 
 @frozen
 class Selection:
-    """A kernel, the configuration that it runs, and where the choice comes from.
+    """A kernel, the configuration that it runs, and where the choice comes from."""
 
-    Attributes
-    ----------
-    kernel : str
-        Name of a family, or of a vendor's kernel.
-    config : object or None
-        The family's configuration; None for a vendor's kernel.
-    origin : str
-        As text for `explain`.
-    """
-
-    kernel: str
-    config: Any
-    origin: str
+    kernel: str  # name of a family, or of a vendor's kernel
+    config: Any  # the family's configuration; None for a vendor's kernel
+    origin: str  # as text for `explain`
 
 
 def choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Selection:
@@ -82,23 +71,6 @@ def measured(problem: Problem, device: DeviceInfo) -> Selection | None:
     if config is None or not is_valid(CONFIGURED[kernel], problem, config, device):
         return None
     return Selection(kernel, config, origin)
-
-
-def record_measured(found: Mapping[Problem, Selection], device: DeviceInfo) -> bool:
-    """Add the fastest kernels of problems to the user's file; return False if it cannot be written."""
-    cache_dir = options().cache_dir
-    added = {
-        _key(problem): {
-            "kernel": selection.kernel,
-            "config": None if selection.config is None else dataclasses.asdict(selection.config),
-        }
-        for problem, selection in found.items()
-    }
-    fields = {"version": VERSION, "kernels": {**_measurements(cache_dir, device), **added}}
-    stored = store(_path(cache_dir, device), device.fingerprint, fields)
-    _measurements.cache_clear()
-    _chosen.cache_clear()
-    return stored
 
 
 def _path(cache_dir: Path, device: DeviceInfo) -> Path:

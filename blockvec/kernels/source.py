@@ -35,21 +35,9 @@ def short_names(*dtypes: str) -> str:
 
 
 def constants_of(record: Any, *names: str, omit: tuple[str, ...] = ()) -> dict[str, Constant]:
-    """Collect fields of a dataclass as constants of a kernel, by their names in capitals.
+    """Collect fields of a dataclass as constants of a kernel, by names in capitals; all if none is named.
 
-    Parameters
-    ----------
-    record : dataclass instance
-        A configuration, a problem, a layout.
-    *names : str
-        Fields to take; all if none is given.
-    omit : tuple of str
-        Fields to leave out.
-
-    Returns
-    -------
-    dict
-        Integers and booleans as they are; the value of a `Literal` of strings becomes its position there.
+    Integers and booleans are kept; the value of a `Literal` of strings becomes its position there.
     """
     literals = _literals(record.__class__)
     fields = names or [field.name for field in dataclasses.fields(record) if field.name not in omit]
@@ -86,27 +74,9 @@ def render(
     body : str
         File in ``blockvec/kernels/cuda`` with the kernel's body. Its ``#include "x.cuh"`` lines are
         replaced by these files of ``blockvec/kernels/cuda``, each once; there are no other headers.
-    constants : mapping of str to bool, int or float
-        Values of the ``constexpr`` lines, in this order; see `constants_of`.
-    types : mapping of str to str, optional
-        Values of the ``using`` lines ahead of the constants.
-    texts : mapping of str to str, optional
-        Values of the ``#define`` lines ahead of these, each one line.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the body or a file that it includes does not exist.
-
-    Examples
-    --------
-    >>> print(render("probe", "probe.cu", {"M": 8, "CONJ": True}, {"Real": "double"}))  # doctest: +SKIP
-    #define KERNEL probe
-    using Real = double;
-    constexpr int M = 8;
-    constexpr bool CONJ = true;
-    #line 1 "probe.cu"
-    ...
+    constants, types, texts : mapping of str
+        Values of the ``constexpr`` lines, in this order (see `constants_of`); of the ``using`` lines ahead of
+        them; of the ``#define`` lines ahead of these, each one line.
     """
     lines = [f"#define {key} {value}" for key, value in {"KERNEL": name, **(texts or {})}.items()]
     lines += [f"using {key} = {value};" for key, value in (types or {}).items()]

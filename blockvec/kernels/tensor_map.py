@@ -19,53 +19,34 @@ _TYPES = {4: _UINT32, 8: _UINT64}
 
 
 class Rows(NamedTuple):
-    """Rows of memory and the boxes in which they are copied.
+    """Rows of memory and the boxes in which they are copied."""
 
-    Attributes
-    ----------
-    address, pitch : int
-        Address of the first row, and bytes between rows: multiples of 16.
-    row_bytes, n_rows : int
-        Bytes per row, and rows.
-    box_bytes, box_rows : int
-        Extents of a box in shared memory, a multiple of 16 bytes wide; what is beside the rows becomes zero.
-    unit : int
-        Bytes per element, 4 or 8.
-    """
-
+    # Address of the first row, and bytes between rows: multiples of 16.
     address: int
     pitch: int
+    # Bytes per row, and rows.
     row_bytes: int
     n_rows: int
+    # Extents of a box in shared memory, a multiple of 16 bytes wide; what is beside the rows becomes zero.
     box_bytes: int
     box_rows: int
-    unit: int
+    unit: int  # bytes per element, 4 or 8
 
 
 Encode = Callable[[Rows], bytes]
 
 
 class TallOperand(NamedTuple):
-    """A tall operand whose rows are copied in boxes.
+    """A tall operand whose rows are copied in boxes."""
 
-    Attributes
-    ----------
-    width, ld : int
-        Columns and leading dimension in elements.
-    size : int
-        Bytes per element.
-    align : int
-        Alignment of its address and, where `ld` exceeds the width, of its pitch, in bytes.
-    """
-
+    # Columns and leading dimension in elements.
     width: int
     ld: int
-    size: int
-    align: int
+    size: int  # bytes per element
+    align: int  # alignment of its address and, where `ld` exceeds the width, of its pitch, in bytes
 
     @property
     def pitch(self) -> int:
-        """Bytes between rows."""
         return self.ld * self.size
 
     @property

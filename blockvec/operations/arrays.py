@@ -48,7 +48,6 @@ def as_array(obj: Any) -> Array:
 
 
 def _from_dlpack(obj: Any) -> Array:
-    """View an array that supports DLPack."""
     if hasattr(obj, "resolve_conj"):  # of torch, which exports neither gradients nor pending conjugation
         obj = obj.detach().resolve_conj().resolve_neg()
     on_host = device_of(obj) == "cpu"

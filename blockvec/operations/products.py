@@ -58,8 +58,6 @@ def sum_each_over(layout: RowLayout | None, parts: Sequence[Array]) -> list[Arra
     ]
 
 
-# --- factors ------------------------------------------------------------------------------------------------
-
 FactorKind: TypeAlias = tuple[int, Any]
 """The properties of a factor that results and kernels depend on: whether it is 0, 1 or another (2), and the
 Python type or NumPy dtype that it promotes as."""
@@ -100,9 +98,6 @@ def _beta_class(factors: tuple[FactorKind, ...]) -> BetaClass:
     return _CLASSES[factors[1][0]] if len(factors) > 1 else "zero"
 
 
-# --- A^H B --------------------------------------------------------------------------------------------------
-
-
 class _DotPlan(NamedTuple):
     """The part of a product that follows from the kinds of operands and factors; cached per combination.
 
@@ -131,7 +126,7 @@ def dot(
     plan = _dot_plan(a.kind, b.kind, B is A, conj, _factor_kinds(alpha, beta, out is not None))
     contiguous = True
     if out is not None:
-        _check_out("dot", out, plan.shape, plan.dtype)
+        check_out("dot", out, plan.shape, plan.dtype)
         there = memory_of(out)
         _check_apart("dot", there, a, b)
         contiguous = there.ld == there.n_cols or there.n_rows < 2
@@ -173,9 +168,6 @@ def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: co
     return _dot_plan(*kinds, A is B, conj, _factor_kinds(alpha, beta, True)).problem
 
 
-# --- A C ----------------------------------------------------------------------------------------------------
-
-
 def combine(
     a: Memory, C: Array, *, alpha: complex = 1, beta: complex = 0, out: Memory | None = None
 ) -> Memory:
@@ -195,7 +187,7 @@ def combine(
         b, beta, inplace = memory_of(a.backend.empty((a.n_rows, N), name)), 0, False
     else:
         b = out
-        _check_out("combine", b.array, (a.n_rows, N), dtype)
+        check_out("combine", b.array, (a.n_rows, N), dtype)
         _check_apart("combine", b, memory_of(C))
         inplace = _is_inplace(a, b)
     problem = _tsmm_problem(a.kind, N, dtype_c, b.ld, b.align, factors, inplace)
@@ -242,7 +234,7 @@ def _is_inplace(a: Memory, b: Memory) -> bool:
     )
 
 
-def _check_out(operation: str, out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+def check_out(operation: str, out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
     """Check that an array can hold a result."""
     if getattr(out, "shape", None) != shape:
         given = f"has shape {tuple(out.shape)}" if hasattr(out, "shape") else f"is a {type(out).__name__}"
@@ -260,7 +252,6 @@ def _check_apart(operation: str, out: Memory, *inputs: Memory) -> None:
             raise LayoutError(f"{operation}: out shares memory with an operand; give another array.")
 
 
-# --- sweeps -------------------------------------------------------------------------------------------------
 # Orthogonalising a block V against a basis W alternates V <- V - W C with V^H V, and V <- V C with W^H V. A
 # sweep computes the first two and reads V once; without a kernel for it, one product follows the other.
 

@@ -189,7 +189,6 @@ class Profile:
         return sorted(rows, key=lambda row: -row["time_s"])
 
     def _communication(self) -> list[ProfileRow]:
-        """List the exchanges and the sums, if there were any."""
         counted = self.traffic
         kinds = {
             "exchange": (counted.exchanges, counted.exchange_bytes, counted.exchange_s),

@@ -16,7 +16,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from ..backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy, single_threaded_blas
 from ..errors import DTypeError, OptionError, ShapeError
-from ..interchange import ArrayKind, is_function, native
+from ..interchange import ArrayKind, is_function, is_sparse, native
 from ..operations import arrays, elementwise, products
 from ..operations.arrays import Memory, memory_of, overlaps
 from ..operations.profile import Profile
@@ -233,7 +233,7 @@ def as_operator(
         backend, kind_of = backend_for(device or "cpu"), np.float64 if dtype is None else dtype
         return FunctionOperator(A, shape, kind_of, backend, takes_columns=order == "A")
     A = native(A)
-    if sp.issparse(A) or (type(A).__module__.startswith("cupyx.scipy.sparse") and hasattr(A, "tocsr")):
+    if is_sparse(A):
         return _sparse_operator(A, device, check_indices)
     if hasattr(A, "matvec") and hasattr(A, "shape"):
         backend = backend_for(device or ("gpu" if type(A).__module__.startswith("cupyx") else "cpu"))
@@ -258,7 +258,6 @@ def _distributed(
     like: Any,
     check_indices: bool,
 ) -> Operator:
-    """Make an operator whose rows are split over processes; see `as_operator`."""
     n, n_local = layout.n_global, layout.n_local
     given = getattr(A, "shape", None) if shape is None else shape
     if isinstance(A, Operator):

@@ -17,7 +17,7 @@ from ..blocks.columns import ColumnBlock
 from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from ..kernels.problem import Problem, SpmmvProblem, promote
 from ..operations import arrays, elementwise, products
-from ..operations.arrays import Memory, check_writable, overlaps
+from ..operations.arrays import Memory, overlaps
 from ..operations.profile import Profile
 from ..parallel import RowLayout
 from .fused import Applied, Extras, Sums
@@ -359,12 +359,7 @@ class BaseOperator(ABC):
     def _check_out(self, out: BlockVector, X: BlockVector, dtype: np.dtype[Any]) -> None:
         if out.device != self.device:
             raise DeviceError(f"apply: A is on {self.device} but out is on {out.device}.")
-        shape = (self.local_shape[0], X.n_cols)
-        if out.shape != shape:
-            raise ShapeError(f"apply: out has shape {out.shape}, the result {shape}.")
-        if out.dtype != dtype:
-            raise DTypeError(f"apply: out holds {out.dtype} but the result is {dtype}; give a {dtype} out.")
-        check_writable("apply", "out", out.array)
+        products.check_out("apply", out.array, (self.local_shape[0], X.n_cols), dtype)
         if overlaps(out.array, X.array):
             raise LayoutError("apply: out shares memory with X; give another block.")
 
@@ -386,10 +381,8 @@ class PreparedProduct:
         *,
         is_one_launch: bool = False,
     ) -> None:
-        self._turns, self.is_one_launch = (
-            [back if turn % 2 else forth for turn in range(repeat)],
-            is_one_launch,
-        )
+        self._turns = [back if turn % 2 else forth for turn in range(repeat)]
+        self.is_one_launch = is_one_launch
 
     def __call__(self) -> None:
         """Compute the products."""
@@ -398,7 +391,6 @@ class PreparedProduct:
 
 
 def _extents(shape: Any) -> tuple[int, int]:
-    """Convert a shape to two non-negative integers."""
     try:
         n_rows, n_cols = map(operator.index, shape)
     except (TypeError, ValueError):

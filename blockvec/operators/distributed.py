@@ -127,7 +127,9 @@ class DistributedOperator(Operator):
         halo = None if self._halo is None else self._halo.start(X.array)
         self._own._run(X, Y, alpha, beta, shift)
         if halo is not None:
-            self._couple(memory_of(halo()), Y, alpha)
+            wanted = memory_of(halo())
+            for begin, part in self._coupling:
+                part._run(wanted, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
 
     def _add_columns(self, X: Array, Y: Array) -> None:
         with current_traffic().product():
@@ -154,11 +156,6 @@ class DistributedOperator(Operator):
         mine = (columns >= first) & (columns < first + n_local)
         kept = data[mine].conj() if conjugates else data[mine], (columns[mine] - first, rows[mine])
         return self.of_rows(sp.csr_array(kept, (n_local, layout.n_global)), layout, self.backend)
-
-    def _couple(self, halo: Memory, Y: Memory, alpha: complex) -> None:
-        """Add the coupling to Y."""
-        for begin, part in self._coupling:
-            part._run(halo, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
         return self._own.sparse_product()

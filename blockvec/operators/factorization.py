@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from ..backends import Array, Backend, backend_for, single_threaded_blas
 from ..backends.base import is_nearly_full, is_small
@@ -95,7 +96,11 @@ class Factorization:
         self._backend: Backend = operator.backend
         dtype = operator.dtype if M is None else np.promote_types(operator.dtype, as_operator(M).dtype)
         self._A = self._explicit("A", A, dtype)
-        self._M = self._identity() if M is None else self._explicit("M", M, dtype)
+        if M is None:
+            identity: Any = sp.eye_array(self._A.shape[0], dtype=dtype, format="csr")
+            self._M = self._backend.csr(identity, self._A.dtype)
+        else:
+            self._M = self._explicit("M", M, dtype)
         if self._A.shape[0] != self._A.shape[1] or self._M.shape != self._A.shape:
             raise ShapeError(f"factorize: A is {_extents(self._A)}, M {_extents(self._M)}; give square ones.")
         self._is_on_host = self._backend.name == "cpu"
@@ -319,7 +324,6 @@ class Factorization:
         return X
 
     def _raw(self, B: Any) -> Any:
-        """Solve without refinement."""
         if self._is_on_host:
             return np.asfortranarray(self._factors.solve(B))
         return BlockVector(self._factors.solve(B.array))
@@ -354,7 +358,6 @@ class Factorization:
         return R
 
     def _lengths(self, B: Any) -> Any:
-        """Compute the norms of columns."""
         return np.sqrt(np.vecdot(B.T, B.T).real) if self._is_on_host else B.norms()
 
     def _scale(self, B: Any, X: Any) -> Any:
@@ -431,14 +434,7 @@ class Factorization:
         return converted
 
     def _applied(self, matrix: Any) -> Operator:
-        """Form the operator of a matrix for residuals."""
         return as_operator(matrix.toarray() if is_nearly_full(matrix) else matrix, check_indices=False)
-
-    def _identity(self) -> Any:
-        import scipy.sparse as sp
-
-        identity = sp.eye_array(self._A.shape[0], dtype=self._A.dtype, format="csr")
-        return self._backend.csr(identity, self._A.dtype)
 
     def __repr__(self) -> str:
         return (

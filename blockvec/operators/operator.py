@@ -95,7 +95,6 @@ class Operator(BaseOperator):
         return known[conjugates]
 
     def _transposed(self, conjugates: bool) -> Operator:
-        """Make the adjoint, or the transpose."""
         raise OptionError(
             f"A.{'H' if conjugates else 'T'}: {self!r} has no adjoint; give a matrix, a LinearOperator with "
             "rmatmat, or set A.is_hermitian = True if A is Hermitian."

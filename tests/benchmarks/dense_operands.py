@@ -18,7 +18,6 @@ from blockvec.backends.cuda.probes import block_stream
 from blockvec.errors import BlockvecError
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.measure import Stopwatch, Timing, measure, measure_beside
-from blockvec.kernels.probes import Probe, view_probe
 from blockvec.kernels.problem import (
     MAX_ALIGNMENT,
     TsmmProblem,
@@ -29,6 +28,7 @@ from blockvec.kernels.problem import (
 )
 from blockvec.kernels.roofline import flops, traffic
 from tests.benchmarks.contest import Variant
+from tests.benchmarks.view_probe import ViewProbe
 
 Product: TypeAlias = TsmttsmProblem | TsmmProblem
 
@@ -110,7 +110,7 @@ class DenseOperands:
         return time_in_turns(calls, self._stopwatch, seconds, **how)
 
     def plain_s(self, *, prefetch_ends: bool = False) -> float:
-        """Measure the seconds of plain loads and stores of the elements of the product; see `view_probe`."""
+        """Measure the seconds of plain loads and stores of the elements of the product; see `ViewProbe`."""
         problem = self.problem
         first, second, third = next(self._sets)
         other = second if isinstance(problem, TsmttsmProblem) else third
@@ -152,12 +152,12 @@ def time_in_turns(
     return list(timings.values())
 
 
-def plain_probes(problem: Product, *, prefetch_ends: bool = False) -> list[Probe]:
-    """List kernels that load and store the elements of a product one by one; see `view_probe`."""
+def plain_probes(problem: Product, *, prefetch_ends: bool = False) -> list[ViewProbe]:
+    """List kernels that load and store the elements of a product one by one; see `ViewProbe`."""
     reads_b = not problem.same if isinstance(problem, TsmttsmProblem) else problem.beta != "zero"
     sizes = itemsize(problem.dtype), problem.M, problem.N
     on_b = {"reads_b": reads_b, "writes_b": isinstance(problem, TsmmProblem)}
-    return [view_probe(*sizes, **on_b, unroll=unroll, prefetch_ends=prefetch_ends) for unroll in (4, 8)]
+    return [ViewProbe(*sizes, **on_b, unroll=unroll, prefetch_ends=prefetch_ends) for unroll in (4, 8)]
 
 
 def is_hot(problem: Product) -> bool:

@@ -33,9 +33,8 @@ from blockvec import models
 from blockvec.backends import Backend
 from blockvec.kernels.build import PACKAGE, PACKAGE_FORMAT, compiler_version, key_of, machine_code
 from blockvec.kernels.device import H200, DeviceInfo
-from blockvec.kernels.elementwise import WithinKernel
+from blockvec.kernels.elementwise import InverseFactorKernel, WithinKernel
 from blockvec.kernels.families import SPARSE_FAMILIES
-from blockvec.kernels.inverse_factor import InverseFactorKernel
 from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.records import packed
 from blockvec.kernels.selection import choose
@@ -90,7 +89,7 @@ def sources(request: Any, backend: Backend, rows: int) -> Iterator[str]:
     """Generate the sources of the kernels that a request runs, with another number of rows."""
     if isinstance(request, TsmttsmProblem | TsmmProblem | SweepProblem):
         chosen = dispatch.preferred(dataclasses.replace(request, K=rows), backend)
-        if chosen is not None and not chosen.vendor and chosen.name not in ("column_dot", "scale"):
+        if chosen is not None and not chosen.vendor and chosen.name != "column_dot":
             yield chosen.source()
     elif isinstance(request, SpmmvProblem):
         for (pattern, entries), coded in itertools.product(MATRICES, (False, True)):

@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import blockvec
 from blockvec.backends import backend_for
-from blockvec.backends.cuda import recurrence
+from blockvec.backends.cuda import steps as launches
 from solvers.iterations.spectrum import Recurrences
 from tests.benchmarks.records import environment
 
@@ -50,7 +50,7 @@ def filtered(A: Any, b: int, n_bytes: int) -> dict[str, Any]:
     X = blockvec.BlockVector.random(A.shape[0], b, A.dtype, device="gpu")
     Y, at_once = X.like(), {}
     for is_one in (True, False):
-        recurrence.CACHE_SHARES[False] = 1e9 if is_one else 0.0
+        launches.CACHE_SHARES[False] = 1e9 if is_one else 0.0
         at_once[is_one] = doubled.prepare(X, Y, beta=-1, repeat=STEPS)
     for _ in range(CONVERTS):
         at_once[False]()
@@ -72,7 +72,7 @@ def filtered(A: Any, b: int, n_bytes: int) -> dict[str, Any]:
 def sketched(A: Any, n_bytes: int) -> dict[str, Any]:
     """Time the steps of a sketch from two vectors."""
     V = blockvec.BlockVector.random(A.shape[0], 2, A.dtype, device="gpu")
-    recurrence.CACHE_SHARES[True] = 1e9
+    launches.CACHE_SHARES[True] = 1e9
     take = A.lanczos_recurrence(V.copy())
     steps = Recurrences(A, V)
 

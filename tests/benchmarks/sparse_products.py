@@ -32,12 +32,12 @@ from blockvec.kernels.limits import ceil_div
 from blockvec.kernels.problem import GRAMS, SpmmvProblem, itemsize
 from blockvec.kernels.selection import choose as choose_config
 from blockvec.kernels.sparse.codes import sampled_values
-from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.models.catalogue import open_matrix
 from blockvec.operations.dispatch import choose
 from blockvec.operators.sparse import SparseOperator
 from blockvec.system.config import option_context, options
 from blockvec.system.frozen import frozen
+from tests.host_rows import HostPlan
 
 OPERATIONS = ("apply", "apply_fused", "apply_gram")
 FUSED_WIDTHS = (4, 8, 16)
@@ -133,7 +133,7 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
     if isinstance(A, np.ndarray):
         return A
     dtypes = table.dtypes + (table.further_dtypes if name in table.matrices[:2] else ())
-    plan = Plan(A.indptr, A.indices, A.data)
+    plan = HostPlan(A.indptr, A.indices, A.data)
     is_coded = sampled_values(plan, A.shape[1]) is not None
     for dtype, width in itertools.product(dtypes, table.widths):
         extents = (*A.shape, A.nnz, width, dtype, dtype, width, width, A.indices.itemsize)

@@ -34,13 +34,14 @@ from blockvec.kernels.problem import (
     itemsize,
 )
 from blockvec.kernels.roofline import Ceilings, fraction
-from blockvec.kernels.selection import Selection, record_measured
+from blockvec.kernels.selection import Selection
 from blockvec.models.catalogue import open_matrix
 from blockvec.operations.dispatch import forget
 from blockvec.operations.profile import ceilings
 from blockvec.system.config import options
 from tests.benchmarks.contest import Outcome, Variant, faults_ahead, select_fastest, source_of, variants
 from tests.benchmarks.dense_operands import operands, with_rows
+from tests.benchmarks.measured import record_measured
 from tests.benchmarks.records import Book, Record, environment, kernel_record
 from tests.benchmarks.sparse_operands import SparseOperands, variants_of
 

@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[type[BlockvecError], str]] = {
     "A @ zeros(4, 2)": (ShapeError, r"A is 5 x 5 but X has 4 rows"),
     "A.apply(V, shift=small(3))": (ShapeError, r"shifts of shape \(3,\) for 2 columns"),
     "R.apply(V, shift=1)": (ShapeError, r"square operator, A is 2 x 5"),
-    "A.apply(V, zeros(5, 1))": (ShapeError, r"out has shape \(5, 1\), the result \(5, 2\)"),
+    "A.apply(V, zeros(5, 1))": (ShapeError, r"out has shape \(5, 1\) but the result has \(5, 2\)"),
     "A.apply(V, single)": (DTypeError, r"out holds float32 but the result is float64"),
     "A.apply(V, zeros(5, 2), shift=1j)": (DTypeError, r"out holds float64 but the result is complex128"),
     "A.apply(V, V)": (LayoutError, r"out shares memory with X"),

@@ -19,6 +19,7 @@ from blockvec.kernels.sparse.structure import structure_of
 from blockvec.kernels.sparse.units import TASK_ENTRIES, divide
 from tests.benchmarks.drawn_problems import is_drawn
 from tests.benchmarks.drawn_problems import matrix as drawn
+from tests.host_rows import HostPlan, divided
 
 pytestmark = pytest.mark.gpu
 
@@ -46,7 +47,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 def assert_finds_the_same(cp: Any, load: Load, S: Any, index: str) -> None:
     """Compare structure, layout and several divisions of a matrix with those of the host."""
-    host = Plan(S.indptr.astype(index), S.indices.astype(index), S.data)
+    host = HostPlan(S.indptr.astype(index), S.indices.astype(index), S.data)
     arrays = cp.asarray(host.indptr), cp.asarray(host.indices)
     assert structure_of(*arrays, load) == host.structure
     plan = Plan(*arrays, cp.asarray(S.data), load=load)
@@ -58,7 +59,7 @@ def assert_finds_the_same(cp: Any, load: Load, S: Any, index: str) -> None:
         (4, 64, 30),
         (1, 64, 64),
     ):
-        expected = divide(host.indptr, rows, entries, long_row)
+        expected = divided(host.indptr, rows, entries, long_row)
         assert_same(divide(arrays[0], rows, entries, long_row, load), expected)
         assert_same(plan.units(rows, entries, long_row), host.units(rows, entries, long_row))
 

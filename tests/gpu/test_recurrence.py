@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
-from blockvec.backends.cuda import recurrence
+from blockvec.backends.cuda import steps
 from solvers.iterations.spectrum import recurrences
 from tests.contract.blocks import DTYPES, exact_values, host, on
 
@@ -36,12 +36,12 @@ def test_turns_of_one_launch_are_those_of_single_products(
     A = as_operator(hermitian(n, dtype, rng), device="gpu")
     X, Y = (exact_values(rng, (n, width), dtype) for _ in range(2))
     doubled = A.affine(1, 1)
-    monkeypatch.setitem(recurrence.CACHE_SHARES, False, 1.0)
+    monkeypatch.setitem(steps.CACHE_SHARES, False, 1.0)
     V, W = (BlockVector(on("gpu", block)) for block in (X, Y))
     again = doubled.prepare(V, W, beta=-1, repeat=turns)
     assert again.is_one_launch
     again()
-    monkeypatch.setitem(recurrence.CACHE_SHARES, False, 0.0)
+    monkeypatch.setitem(steps.CACHE_SHARES, False, 0.0)
     one_by_one = [BlockVector(on("gpu", block)) for block in (X, Y)]
     again = doubled.prepare(*one_by_one, beta=-1, repeat=turns)
     assert not again.is_one_launch

@@ -27,6 +27,7 @@ from blockvec.operations.arrays import memory_of
 from tests.benchmarks.drawn_problems import is_drawn
 from tests.benchmarks.drawn_problems import matrix as drawn
 from tests.blocks import UNIT_ROUNDOFF, draw, framed, wide
+from tests.host_rows import HostPlan
 
 pytestmark = pytest.mark.gpu
 
@@ -34,7 +35,7 @@ TYPES = tuple(UNIT_ROUNDOFF)
 
 
 def plan_of(cp: Any, S: sp.csr_array) -> Plan:
-    return Plan(cp.asarray(S.indptr), cp.asarray(S.indices), cp.asarray(S.data))
+    return HostPlan(cp.asarray(S.indptr), cp.asarray(S.indices), cp.asarray(S.data))
 
 
 def describe(S: sp.csr_array, X: Any, Y: Any, alpha: complex, beta: complex, shift: Any) -> SpmmvProblem:
@@ -329,7 +330,7 @@ def test_blocks_beyond_32_bit_offsets_are_addressed_right(cp: Any, device: Devic
     ones = cp.ones(n, "float32")
     steps = cp.arange(n + 1, dtype="int32")
     columns = n - 1 - steps[:-1]  # the exchange matrix
-    plan = Plan(steps, columns, ones)
+    plan = HostPlan(steps, columns, ones)
     X = cp.broadcast_to((cp.arange(n, dtype="int32") % 4096).astype("float32")[:, None], (n, width)).copy()
     Y = cp.empty_like(X)
     p = SpmmvProblem(n, n, n, width, "float32", "float32", width, width)

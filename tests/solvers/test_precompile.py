@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blockvec import models
-from blockvec.kernels.inverse_factor import InverseFactorKernel
+from blockvec.kernels.elementwise import InverseFactorKernel
 from blockvec.precompile import Blocks, requests
 from solvers import eigsh
 from tests.pretended_gpu import Solve, accepts, pretended_gpu

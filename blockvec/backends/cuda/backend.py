@@ -14,7 +14,6 @@ from ...errors import DeviceError
 from ...kernels.device import DeviceInfo, cuda_device
 from ...kernels.elementwise import Kernel
 from ...kernels.families import families_of, sparse_families_of
-from ...kernels.krylov_steps import KrylovStepsKernel
 from ...kernels.problem import (
     Problem,
     SpmmvProblem,
@@ -26,21 +25,11 @@ from ...kernels.problem import (
 )
 from ...kernels.selection import measured
 from ...kernels.sparse.chain_plan import Chain
+from ...kernels.steps import KrylovStepsKernel
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
-from . import (
-    cublas,
-    cusparse,
-    dense,
-    device_csr,
-    elementwise,
-    krylov_steps,
-    probes,
-    recurrence,
-    small_matrices,
-    sparse,
-)
+from . import cublas, cusparse, dense, device_csr, elementwise, probes, small_matrices, sparse, steps
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
 from .device_csr import DeviceChain, DeviceCsr
@@ -58,11 +47,9 @@ class CudaStopwatch:
         self._end: Any = None
 
     def stop(self) -> None:
-        """Mark the end of the interval, without waiting for the work."""
         self._end = self._gpu.on_device(_recorded_event)()
 
     def seconds(self) -> float:
-        """Return the length of the interval; waits for the work."""
         import cupy
 
         if self._end is None:
@@ -101,7 +88,6 @@ class CudaBackend:
 
     @property
     def device_id(self) -> int:
-        """CUDA's number of the GPU."""
         return self._gpu.id
 
     @property
@@ -139,14 +125,10 @@ class CudaBackend:
         )
 
     def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
-        one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
-        refusal = "" if one_column else "for one column of the result's type"
         own = self._generated(problem)
         vendor = self._cublas("cublas", cublas.tsmm, own)
-        scale = self._candidate("scale", elementwise.scale_column, refusal)
-        return self._fastest_first(
-            problem, *((vendor, *own) if cublas.is_faster(problem) else (*own, scale, vendor))
-        )
+        ordered = (vendor, *own) if cublas.is_faster(problem) else (*own, vendor)
+        return self._fastest_first(problem, *ordered)
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
         alone = "takes stored matrices" if not problem.stored else "makes Y alone" if problem.fused else ""
@@ -177,7 +159,6 @@ class CudaBackend:
         return dataclasses.replace(vendor, run=call)
 
     def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
-        """Take a chain, or a matrix in CSR form: a copy from the host; see `DeviceCsr` for one of CuPy."""
         if isinstance(matrix, Chain):
             return self._gpu.on_device(DeviceChain)(matrix)  # type: ignore[no-any-return]
         return self._gpu.on_device(DeviceCsr)(matrix, self.device)  # type: ignore[no-any-return]
@@ -190,7 +171,6 @@ class CudaBackend:
         return self._gpu.on_device(matrix.transposed)() if is_stored else None
 
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
-        """Convert to CuPy's CSR form in canonical format; arrays of a CuPy matrix may be shared."""
         return self._gpu.on_device(device_csr.csr)(matrix, dtype)
 
     def factors(self, matrix: Any) -> Factors:
@@ -205,26 +185,22 @@ class CudaBackend:
         return self._empty(shape, dtype)
 
     def from_host(self, array: Any) -> Array:
-        """Return a row-major copy on this device of a NumPy array."""
         return self._gpu.on_device(self.xp.asarray)(np.asarray(array, order="C"))
 
     def to_host(self, array: Array) -> Any:
-        """Return a row-major NumPy copy; waits for the device."""
         return self._gpu.on_device(lambda: elementwise.contiguous(self._gpu, array).get())()
 
     def start_copies(self, *arrays: Array) -> Callable[[], list[Any]]:
-        """Queue copies to pinned memory on the current stream; return a function that waits for them."""
         return self._gpu.on_device(small_matrices.DeviceCopies)(self._gpu, *arrays)  # type: ignore[no-any-return]
 
-    def krylov_steps(self, matrix: Any, V: Array, b: int) -> krylov_steps.KrylovSteps | None:
-        """Prepare several steps a launch, where a kernel takes them."""
-        return krylov_steps.krylov_steps(self._gpu, matrix, V, b)
+    def krylov_steps(self, matrix: Any, V: Array, b: int) -> steps.KrylovSteps | None:
+        return steps.krylov_steps(self._gpu, matrix, V, b)
 
     def krylov_kernel(self, dtype: str, rows: int, columns: int, b: int) -> KrylovStepsKernel | None:
-        return krylov_steps.kernel_for(self._gpu, dtype, rows, columns, b, columns * itemsize(dtype))
+        return steps.kernel_for(self._gpu, dtype, rows, columns, b, columns * itemsize(dtype))
 
-    lanczos_recurrence = _on_device(recurrence, "lanczos_recurrence")
-    recurrence = _on_device(recurrence, "recurrence")
+    lanczos_recurrence = _on_device(steps, "lanczos_recurrence")
+    recurrence = _on_device(steps, "recurrence")
     inverse_factor = _on_device(small_matrices, "inverse_factor")
     fill_random = _on_device(elementwise, "fill_random")
     copy = _on_device(elementwise, "copy")
@@ -238,7 +214,7 @@ class CudaBackend:
 
     def load_kernel(self, kernel: Kernel | KrylovStepsKernel) -> None:
         if isinstance(kernel, KrylovStepsKernel):
-            self._gpu.on_device(krylov_steps.load)(self._gpu, kernel)
+            self._gpu.on_device(steps.load)(self._gpu, kernel)
         else:
             self._gpu.on_device(self._gpu.load)(kernel)
 

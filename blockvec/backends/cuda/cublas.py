@@ -90,12 +90,10 @@ class _Rows:
 
     @property
     def converts(self) -> bool:
-        """Whether elements must be converted."""
         return self.wide != type_name(self.array)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a converted row."""
         return max(1, int(self.array.shape[1]) * itemsize(self.wide))
 
     def read(self, gpu: Gpu, begin: int, end: int, *, copies: bool = False) -> tuple[Array, tuple[int, int]]:

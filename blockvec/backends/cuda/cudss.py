@@ -49,7 +49,7 @@ def bindings() -> Any:
     """
     try:
         cudss = importlib.import_module("nvmath.bindings.cudss")
-        versions = [_property(cudss, part) for part in range(2)]
+        versions = [int(cudss.get_property(part)) for part in range(2)]
     except Exception as error:  # a missing library is another exception in each version of the bindings
         raise DeviceError(
             f"sparse factorizations on a GPU need cuDSS and nvmath-python ({error}); they come with "
@@ -62,11 +62,6 @@ def bindings() -> Any:
             f"{install_command('cuda13')} (cuda12 for CUDA 12)."
         )
     return cudss
-
-
-def _property(cudss: Any, part: int) -> int:
-    value = cudss.get_property(part)
-    return int(value)
 
 
 @functools.cache
@@ -121,7 +116,6 @@ class CudssFactors(Factors):
         self._system: _System | None = None
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
-        """Factorise, at first also analyse; False if cuDSS replaced a pivot that is zero to rounding."""
         return bool(self._gpu.on_device(self._compute)(matrix, exchanges_rows))
 
     def _compute(self, matrix: Any, exchanges_rows: bool) -> bool:
@@ -135,13 +129,11 @@ class CudssFactors(Factors):
 
     @property
     def negative(self) -> int | None:
-        """Count the negative pivots."""
         if self._system is None or self._system.is_general:
             return None
         return int(self._system.get("INERTIA", np.zeros(2, self._system.index_type))[1])
 
     def solve(self, B: Array) -> Array:
-        """Solve for a block."""
         assert self._system is not None
         return self._gpu.on_device(self._system.solve)(B)
 
@@ -154,11 +146,9 @@ class CopiedFactors(HostFactors):
         self._gpu = gpu
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
-        """Factorise a copy on the host."""
         return super().compute(self._gpu.on_device(matrix.get)(), exchanges_rows)
 
     def solve(self, B: Array) -> Array:
-        """Solve for a copy of a block on the host; waits for the device."""
         import cupy
 
         solved = np.ascontiguousarray(super().solve(self._gpu.on_device(B.get)()))  # SuperLU returns columns
@@ -202,7 +192,6 @@ class _System:
         self.entries = int(self.get("LU_NNZ", np.zeros(1, np.int64))[0])
 
     def _begin(self, *, is_hybrid: bool) -> None:
-        """Create cuDSS's objects, and analyse."""
         import cupy
 
         cudss = bindings()

@@ -89,7 +89,6 @@ def _multiply(
 def _spmm(
     S: DeviceCsr, X: Array, Y: Array, dtype: str, width: int, parts: int, alpha: complex, beta: complex
 ) -> None:
-    """Multiply row-major blocks of `width` columns of type `dtype`."""
     import cupy
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cusparse
@@ -113,7 +112,6 @@ def _spmm(
 
 
 def _spmv(S: DeviceCsr, x: Array, y: Array, dtype: str, alpha: complex, beta: complex) -> None:
-    """Multiply contiguous vectors."""
     import cupy
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cusparse

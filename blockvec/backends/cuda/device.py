@@ -21,18 +21,10 @@ TYPE_NAMES = {kind.char: name for name, kind in TYPES.items()}  # by NumPy's cha
 
 @dataclass(frozen=True, eq=False)
 class Gpu:
-    """A GPU that kernels are launched on; one object per device, which also keys caches of launch plans.
+    """A GPU that kernels are launched on; one object per device, which also keys caches of launch plans."""
 
-    Attributes
-    ----------
-    id : int
-        CUDA's number of the device.
-    info : DeviceInfo
-        Its fixed properties.
-    """
-
-    id: int
-    info: DeviceInfo
+    id: int  # CUDA's number of the device
+    info: DeviceInfo  # its fixed properties
 
     def launch(self, kernel: Kernel, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
         """Queue a kernel on CuPy's current stream; the device must be the current one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -43,35 +42,18 @@ class CsrArrays(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Element type."""
         return self.data.dtype  # type: ignore[no-any-return]
 
     @property
     def nnz(self) -> int:
-        """Stored entries."""
         return int(self.data.size)
 
 
 class DeviceCsr:
     """A sparse matrix in CSR form on a GPU, as cuSPARSE and blockvec's kernels take it.
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Rows and columns.
-    indptr, indices, data : array
-        The three arrays on the device; those of a CuPy matrix are shared, but for indices of 64 bits.
-    plan : Plan
-        The matrix as blockvec's kernels take it.
-    pattern : str
-        Its pattern as in `SpmmvProblem`.
-    bound : dict
-        Launches of blockvec's kernels for this matrix and their bytes of workspace, by family, problem and
-        mode of tuning.
-    forms : dict
-        The matrix in other forms, by family; None if it has no such form. See `sparse`.
-    waited : Counter
-        Products so far that a family's form would have made faster.
+    The arrays of a CuPy matrix are shared, but for indices of 64 bits; `plan` is the matrix as blockvec's
+    kernels take it.
     """
 
     def __init__(self, matrix: Any, device: DeviceInfo) -> None:
@@ -83,37 +65,27 @@ class DeviceCsr:
         if not is_cupy(matrix.data):
             structure = structure_of(indptr, indices)
         self.indptr, self.indices, self.data = map(cupy.asarray, (indptr, indices, matrix.data))
-        load = functools.partial(_load, device)
+
+        def load(source: str, name: str) -> Any:
+            return build(source, name, device.architecture)
+
         self.plan = Plan(self.indptr, self.indices, self.data, structure, load)
         self.indptr, self.indices = self.plan.indptr, self.plan.indices  # of one type
         self.pattern = self.plan.pattern
         blocks = device.multiprocessors * CODE_BLOCKS
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
             self.plan.codes = encode(self.plan, self.shape[1], blocks, load)
+        self.coded = self.plan.codes is not None
+        self.longest, self.index_bytes = self.plan.longest, self.plan.index_bytes
+        # Launches of blockvec's kernels and their bytes of workspace, by family, problem and mode of tuning.
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
-        self.forms: dict[str, Any] = {}
-        self.waited: Counter[str] = Counter()
+        self.forms: dict[str, Any] = {}  # by family; None if the matrix has no such form, see `sparse`
+        self.waited: Counter[str] = Counter()  # products that a family's form would have made faster
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property
     def nnz(self) -> int:
-        """Stored entries."""
         return int(self.data.size)
-
-    @property
-    def coded(self) -> bool:
-        """Whether kernels take the entries in the place of columns; see `kernels.sparse.codes`."""
-        return self.plan.codes is not None
-
-    @property
-    def longest(self) -> int:
-        """Entries of the longest row."""
-        return self.plan.longest
-
-    @property
-    def index_bytes(self) -> int:
-        """Bytes of an index."""
-        return self.plan.index_bytes
 
     def to_host(self) -> Any:
         """Copy the matrix to SciPy's CSR form."""
@@ -186,8 +158,8 @@ def diagonal(gpu: Gpu, matrix: Any) -> Array:
 
     A matrix in CSC form has the same one.
     """
-    load = functools.partial(_load, gpu.info)
-    return pieces.diagonal(matrix.indptr, matrix.indices, matrix.data, load)
+    arrays = matrix.indptr, matrix.indices, matrix.data
+    return pieces.diagonal(*arrays, lambda source, name: build(source, name, gpu.info.architecture))
 
 
 def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
@@ -195,10 +167,6 @@ def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[
     if max(len(indices), shape[1]) > np.iinfo(np.int32).max or shape[0] > MOST_SHORT_ROWS:
         return indptr, indices
     return indptr.astype(np.int32, copy=False), indices.astype(np.int32, copy=False)
-
-
-def _load(device: DeviceInfo, source: str, name: str) -> Any:
-    return build(source, name, device.architecture)
 
 
 def _to_device(array: np.ndarray[Any, Any]) -> Array:

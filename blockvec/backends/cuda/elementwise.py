@@ -20,7 +20,7 @@ from ...kernels.elementwise import (
     WithinKernel,
 )
 from ...kernels.limits import ceil_div
-from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_type
+from ...kernels.problem import StreamProblem, TsmttsmProblem, is_complex, itemsize, real_type
 from ...kernels.rows import trace
 from ..base import DeviceArray as Array
 from ..base import is_cupy, leading_dimension
@@ -206,19 +206,15 @@ def column_product(
     fold(gpu, partials, C, alpha, beta)
 
 
-def scale_column(
-    gpu: Gpu, problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex
-) -> None:
-    """B = alpha A C + beta B for one column each; C stays on the device."""
-    weighted_sum(gpu, A, None if problem.beta == "zero" else B, B, (alpha, C), (beta, None))
-
-
 def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
     """Return sums of conj(X_ij) Y_ij over the rows of each block, shape (blocks, 1, width)."""
     import cupy
 
     K, M = X.shape
-    kernel = _column_kernel(X, Y, conj=conj)
+    same = X is Y and (conj or X.dtype.kind == "f")
+    kernel = ColumnDotKernel(type_name(X), type_name(Y), same, conj)
+    if not _aligned(kernel.vector, X, Y):
+        kernel = replace(kernel, aligned=False)
     if K == 0 or M == 0:
         return cupy.empty((0, 1, M), kernel.dtype_sum)
     tiling, launch = _column_plan(gpu, kernel, K, M)
@@ -228,12 +224,6 @@ def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
     return partials
 
 
-def _column_kernel(X: Array, Y: Array, *, conj: bool) -> ColumnDotKernel:
-    same = X is Y and (conj or X.dtype.kind == "f")
-    kernel = ColumnDotKernel(type_name(X), type_name(Y), same, conj)
-    return kernel if _aligned(kernel.vector, X, Y) else replace(kernel, aligned=False)
-
-
 @functools.lru_cache(maxsize=4096)
 def _column_plan(gpu: Gpu, kernel: ColumnDotKernel, K: int, M: int) -> tuple[Tiling, Callable[..., None]]:
     tiling = kernel.tiling(K, M, gpu.info.multiprocessors)
@@ -241,7 +231,6 @@ def _column_plan(gpu: Gpu, kernel: ColumnDotKernel, K: int, M: int) -> tuple[Til
 
 
 def _aligned(vector: int, *blocks: Array) -> bool:
-    """Check whether the rows of blocks split into units that start at multiples of their size."""
     for block in blocks:
         size = min(16, vector * block.itemsize)
         if block.data.ptr % size or leading_dimension(block) * block.itemsize % size:

@@ -31,7 +31,6 @@ class Graphs:
         self._outside: list[Any] = []
 
     def enter(self) -> None:
-        """Make the recorder's stream the current one; it waits for the work queued before."""
         import cupy
 
         outside = cupy.cuda.get_current_stream()
@@ -40,14 +39,12 @@ class Graphs:
         self._outside.append(outside)
 
     def leave(self) -> None:
-        """Make the previous stream the current one, after the work of the recorder's."""
         outside = self._outside.pop()
         done = self._stream.record()
         self._stream.__exit__(None, None, None)
         outside.wait_event(done)
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
-        """Capture operations; return a function that launches their graph, or them if capture fails."""
         import cupy
 
         try:

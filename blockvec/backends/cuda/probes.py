@@ -12,7 +12,7 @@ import numpy as np
 
 from ...kernels.build import build
 from ...kernels.measure import CeilingProbe
-from ...kernels.probes import BULK, FMA, HOLD, TENSOR, Probe, cache_probe, mix_probe, stream_probe
+from ...kernels.probes import BULK, FMA, HOLD, TENSOR, Probe, cache_probe, mix_probe, read_probe
 from ..base import DeviceArray as Array
 from .cublas import square_product
 from .device import Gpu
@@ -82,7 +82,7 @@ def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:
     ]
     for unroll, resident in itertools.product((4, 8), (2, 4, 8)):
         arguments = resident * gpu.info.multiprocessors, source, n_bytes // 16, target
-        probes.append(CeilingProbe("read", _launch(gpu, stream_probe("read", unroll), *arguments), n_bytes))
+        probes.append(CeilingProbe("read", _launch(gpu, read_probe(unroll), *arguments), n_bytes))
     for reads, writes, ceiling in _MIXES:
         for stream, moved in _mixes(gpu, reads, writes, source, target):
             probes.append(CeilingProbe(ceiling, stream, moved, writes / (reads + writes)))

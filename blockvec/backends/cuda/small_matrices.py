@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...kernels.build import build
-from ...kernels.inverse_factor import InverseFactorKernel
+from ...kernels.elementwise import InverseFactorKernel
 from ...kernels.limits import round_up
 from ..base import Array, DeviceArray
 from ..host import small_matrices as host

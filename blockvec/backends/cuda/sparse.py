@@ -92,7 +92,6 @@ def _spmmv(
 
 
 def _in_type(gpu: Gpu, row: Array, dtype: str) -> Array:
-    """Return a row as a contiguous one of a type."""
     import cupy
 
     if row.dtype == dtype and row.flags.c_contiguous:
@@ -194,7 +193,6 @@ def _convert(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -
 def _kernels(
     gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, parts: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Load the kernels of a product by part."""
     shared = {"rows": family.shared_bytes(problem, config, gpu.info)}
     carveout = {"rows": family.carveout(problem, config, gpu.info)}
     return {

@@ -11,14 +11,7 @@ import scipy.sparse as sp
 
 from ...kernels.device import DeviceInfo, host_device
 from ...kernels.measure import CeilingProbe, HostStopwatch
-from ...kernels.problem import (
-    Problem,
-    SpmmvProblem,
-    StreamProblem,
-    TsmmProblem,
-    TsmttsmProblem,
-    is_complex,
-)
+from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex
 from ...kernels.roofline import traffic
 from ...system.config import options
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
@@ -55,8 +48,9 @@ class HostBackend(Backend):
                     Candidate("blas", _blas_tsmttsm, vendor=True),
                 )
             case TsmmProblem():
+                scales = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
                 return (
-                    Candidate("scale", _scale_column, None if _scales(problem) else "more than one column"),
+                    Candidate("scale", _scale_column, None if scales else "more than one column"),
                     Candidate("panels", panels.tsmm, _panel_refusal(problem)),
                     Candidate("blas", _blas_tsmm, vendor=True),
                 )
@@ -175,10 +169,6 @@ def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:
     if vector and not is_complex(problem.dtype):
         return "a single real column: BLAS dot and gemv are threaded and near the limit"
     return None
-
-
-def _scales(problem: TsmmProblem) -> bool:
-    return problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
 
 
 def _scale_column(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:

@@ -96,15 +96,10 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
     parts = spread_rows(work, problem.K, A.nbytes + (0 if problem.same else B.nbytes))
     G = parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])
     if problem.same:
-        _mirror_upper(G)
+        np.copyto(G, G.T, where=_below_diagonal(len(G)))
     if Ar is not A or Br is not B:
         G = _combine_parts(G, problem)
     store(G, C, alpha, beta)
-
-
-def _mirror_upper(G: Array) -> None:
-    """Copy the upper triangle of a square matrix to the lower one."""
-    np.copyto(G, G.T, where=_below_diagonal(len(G)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -175,7 +170,8 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
         else:
             Cr = np.ascontiguousarray(Cr, B.dtype)
         row_bytes = (Ar.shape[1] + Br.shape[1]) * Cr.itemsize
-        rows = _panel_rows(row_bytes)
+        # Input and output of a product fit an L1 cache.
+        rows = min(max(TSMM_PANEL_BYTES // max(1, row_bytes) // 32 * 32, 32), PANEL_ROWS)
     if problem.beta == "zero" and Ar.dtype == Cr.dtype and is_disjoint(problem, A, B):
         spread_rows(lambda i, j: _multiply(Ar[i:j], Cr, Br[i:j], rows), problem.K, n_bytes)
         return
@@ -200,11 +196,6 @@ def is_disjoint(problem: TsmmProblem, A: Array, B: Array) -> bool:
         return False
     # An output that is not in place shares no elements with A; only the rows of views can interleave.
     return (problem.lda == problem.M and problem.ldb == problem.N) or not np.may_share_memory(A, B)
-
-
-def _panel_rows(row_bytes: int) -> int:
-    """Compute the rows of a product whose input and output, `row_bytes` per row, fit an L1 cache."""
-    return min(max(TSMM_PANEL_BYTES // max(1, row_bytes) // 32 * 32, 32), PANEL_ROWS)
 
 
 def _multiply(A: Array, C: Array, B: Array, rows: int) -> None:

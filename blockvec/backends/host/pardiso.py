@@ -195,8 +195,6 @@ def _pardiso(
     right: Any = None,
     solution: Any = None,
 ) -> int:
-    """Call PARDISO with one matrix; return its error."""
-
     def number(value: int) -> Any:
         return ctypes.byref(ctypes.c_int64(value))
 

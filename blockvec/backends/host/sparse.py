@@ -117,13 +117,7 @@ def block_count(work: int, width: int) -> int:
 
 
 def spmmv(
-    problem: SpmmvProblem,
-    S: RowBlocks,
-    X: Array,
-    Y: Array,
-    alpha: complex,
-    beta: complex,
-    shift: Any,
+    problem: SpmmvProblem, S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any
 ) -> None:
     """Set Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value per column.
 

@@ -11,7 +11,7 @@ from ..device import DeviceInfo
 from ..family import Family
 from ..launch import Launch, pack_product
 from ..limits import excess, round_up
-from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem
+from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem, itemsize
 from ..source import short_names
 
 _PITCH = 16  # elements: a multiple has rows of every alignment
@@ -34,21 +34,12 @@ C = TypeVar("C", bound=BlockConfig)
 
 
 class DenseFamily(Family[P, C]):
-    """A family whose product is one launch of one kernel.
+    """A family whose product is one launch of one kernel."""
 
-    Attributes
-    ----------
-    three_m : bool
-        Whether a complex product takes three real products, not four.
-    unit : str
-        Part of the kernels' names: ``"fma"``, ``"mma"`` or ``"sweep"``.
-    static_bytes : int
-        Bound on the static shared memory of the kernel.
-    """
-
-    three_m: ClassVar[bool] = False
-    unit: ClassVar[str]
-    static_bytes: ClassVar[int] = 0
+    three_m: ClassVar[bool] = False  # whether a complex product takes three real products, not four
+    unit: ClassVar[str]  # part of the kernels' names: ``"fma"``, ``"mma"`` or ``"sweep"``
+    static_bytes: ClassVar[int] = 0  # bound on the static shared memory of the kernel
+    pitch_bytes: ClassVar[bool] = False  # whether the kernel takes pitches in bytes, not in elements
 
     def alike(self, problem: P) -> P:
         """Return the problem that stands for all with the same choice, whatever the length of a pitch."""
@@ -94,7 +85,7 @@ class DenseFamily(Family[P, C]):
 
     def pack(self, problem: P) -> Callable[..., tuple[Any, ...] | None]:
         """Create the function that packs the kernel's arguments; see `Launch.pack`."""
-        return pack_product(cast("Any", problem))
+        return pack_product(cast("Any", problem), itemsize(problem.dtype) if self.pitch_bytes else 1)
 
     def launch(self, problem: P, config: C, device: DeviceInfo) -> Launch:
         """Prepare the launch of the kernel of `source` on a problem, whose K and pitches may differ."""

@@ -68,27 +68,15 @@ def widest(*multiples: int) -> int:
 
 @frozen
 class Operand:
-    """A tall operand, as a kernel accesses it.
+    """A tall operand, as a kernel accesses it."""
 
-    Attributes
-    ----------
-    width : int
-        Columns.
-    parts, real_bytes : int
-        Real numbers of an element, and their size.
-    is_linear : bool
-        Whether its rows are contiguous.
-    align : int
-        Alignment of its address in bytes, and of its pitch if rows are not contiguous.
-    tile, tiles : int
-        Columns per tile, which a thread loads at a time, and tiles per row.
-    """
-
-    width: int
+    width: int  # columns
+    # Real numbers of an element, and their size.
     parts: int
     real_bytes: int
-    is_linear: bool
-    align: int
+    is_linear: bool  # whether its rows are contiguous
+    align: int  # alignment of its address in bytes, and of its pitch if rows are not contiguous
+    # Columns per tile, which a thread loads at a time, and tiles per row.
     tile: int
     tiles: int
 
@@ -100,12 +88,10 @@ class Operand:
 
     @property
     def size(self) -> int:
-        """Bytes of an element."""
         return self.parts * self.real_bytes
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         return self.width * self.size
 
     def direct_vector(self, count: int) -> int:
@@ -129,29 +115,14 @@ class Operand:
 
 @frozen
 class Slab:
-    """Rows of an operand in shared memory; the names are those of the kernels' constants.
+    """Rows of an operand in shared memory; the names are those of the kernels' constants."""
 
-    Attributes
-    ----------
-    rows : int
-        Rows of the slab.
-    row_bytes : int
-        Bytes of a row, without padding.
-    is_linear : bool
-        Whether the rows are contiguous in memory and copied as one range.
-    piece : int
-        Bytes per copy.
-    pitch : int
-        Bytes between rows.
-    pad_rows, pad : int
-        `pad` bytes follow every `pad_rows` rows.
-    """
-
-    rows: int
-    row_bytes: int
-    is_linear: bool
-    piece: int
-    pitch: int
+    rows: int  # rows of the slab
+    row_bytes: int  # bytes of a row, without padding
+    is_linear: bool  # whether the rows are contiguous in memory and copied as one range
+    piece: int  # bytes per copy
+    pitch: int  # bytes between rows
+    # `pad` bytes follow every `pad_rows` rows.
     pad_rows: int
     pad: int
 
@@ -161,7 +132,6 @@ class Slab:
 
     @property
     def size(self) -> int:
-        """Bytes of the slab, a multiple of 16."""
         return round_up(self.offset(self.rows), 16)
 
     def copies(self, threads: int) -> int:
@@ -174,10 +144,7 @@ class Slab:
 
 
 def operand_constants(
-    operands: tuple[Operand, Operand],
-    slabs: tuple[Slab, Slab],
-    vectors: tuple[int, int],
-    is_staged: bool,
+    operands: tuple[Operand, Operand], slabs: tuple[Slab, Slab], vectors: tuple[int, int], is_staged: bool
 ) -> dict[str, Constant]:
     """Collect the kernels' constants of both tall operands."""
     constants: dict[str, Constant] = {}
@@ -212,28 +179,14 @@ def make_slab(
     *,
     is_stored: bool = False,
 ) -> tuple[Slab, int, int]:
-    """Lay out a slab so that reading it causes few bank conflicts.
+    """Lay out a slab of `rows` rows so that reading it causes few bank conflicts.
 
-    Parameters
-    ----------
-    operand : Operand
-        The operand whose rows are staged.
-    rows : int
-        Number of rows.
-    count : int
-        Consecutive rows per thread, contiguous where a thread takes all columns.
-    lanes : callable
-        Offsets at which the lanes of a warp start, given the slab and the bytes of their accesses.
-    is_stored : bool
-        Whether the slab is copied back to memory, in whole pieces.
+    A thread reads `count` consecutive rows, which are contiguous where it takes all columns. `lanes` computes
+    the offsets at which the lanes of a warp start from the slab and the bytes of their accesses. A slab that
+    `is_stored` is copied back to memory, in whole pieces.
 
-    Returns
-    -------
-    slab : Slab
-    vector : int
-        Bytes of a thread's accesses.
-    cycles : int
-        Cycles in which shared memory serves one access of a warp.
+    Returns the slab, the bytes of a thread's accesses, and the cycles in which shared memory serves one
+    access of a warp.
     """
     row_bytes = operand.row_bytes
     if operand.is_linear:

@@ -1,8 +1,8 @@
-"""A wide basis W times a narrow block V, and back, in one sweep over both on FP64 tensor cores (sm_90).
+"""A wide basis W times a small matrix in one sweep on FP64 tensor cores (sm_90).
 
-The kernel (``sweep_mma.cu`` explains it) serves three kinds of problems: TSMTTSM where one operand is wide
-(W^H V or V^H W), TSMM from a wide block to a narrow one (V = alpha W C + beta V), and `SweepProblem`, an
-update of V and the Gram matrix of the rows that it has just computed.
+The kernel (``sweep_mma.cu`` explains it) serves two kinds of problems: TSMM from a wide block to a narrow one
+(V = alpha W C + beta V), and `SweepProblem`, such an update of V and the Gram matrix of the rows that it has
+just computed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..limits import (
     round_up,
     smooth_max,
 )
-from ..problem import BetaClass, ScalarClass, SweepProblem, TsmmProblem, TsmttsmProblem, is_complex
+from ..problem import BetaClass, ScalarClass, SweepProblem, TsmmProblem, is_complex
 from ..roofline import H200_CEILINGS, memory_time, traffic
 from ..source import Constant, constants_of, render
 from .family import DenseFamily
 
-SweepLike = TsmttsmProblem | TsmmProblem | SweepProblem
+SweepLike = TsmmProblem | SweepProblem
 
 MIN_BASIS_OF_PRODUCTS = 64  # columns; narrower ones run in the other families
 MAX_BASIS = 512
@@ -46,30 +46,17 @@ _MAX_PIECES_COLUMNS = 4
 
 @frozen
 class SweepMmaConfig:
-    """One way to run the kernel, with one thread block per multiprocessor.
+    """One way to run the kernel, with one thread block per multiprocessor."""
 
-    Attributes
-    ----------
-    rows : int
-        Rows of a tile.
-    stages : int
-        Tiles in flight or in use.
-    warps : int
-        Warps of a thread block.
-    wc : int
-        Warps that share the columns of the basis; the others share the rows.
-    """
-
-    rows: int
-    stages: int
-    warps: int
-    wc: int
+    rows: int  # rows of a tile
+    stages: int  # tiles in flight or in use
+    warps: int  # warps of a thread block
+    wc: int  # warps that share the columns of the basis; the others share the rows
 
     blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 32 * self.warps
 
 
@@ -85,17 +72,13 @@ class Shape:
     ldv: int
     w_piece: int
     v_piece: int
-    update: bool = False
-    dot: bool = False
-    gram: bool = False
-    conj: bool = False
-    transposed: bool = False
-    alpha: ScalarClass = "one"
-    beta: BetaClass = "zero"
+    gram: bool
+    alpha: ScalarClass
+    beta: BetaClass
 
     @property
     def block(self) -> int:
-        """Rows of an UPDATE's product, columns of the basis in a DOT's."""
+        """Rows of an update's product, columns of one of a Gram matrix."""
         return 16 // self.parts
 
     @property
@@ -109,19 +92,8 @@ class Shape:
         return ceil_div(self.N * self.parts, 8)
 
     @property
-    def has_sum(self) -> bool:
-        """Whether there is a small result."""
-        return self.dot or self.gram
-
-    @property
     def sum_bytes(self) -> int:
-        """Bytes of the small result."""
-        return (self.N if self.gram else self.M) * self.N * 8 * self.parts
-
-    @property
-    def reads_v(self) -> bool:
-        """Whether the block is read."""
-        return not self.update or self.beta != "zero"
+        return self.N * self.N * 8 * self.parts * self.gram
 
 
 @frozen
@@ -137,37 +109,22 @@ class Layout:
 @functools.lru_cache(maxsize=4096)
 def shape_of(problem: SweepLike) -> Shape:
     """Translate a problem into the kernel's terms."""
-    parts = 2 if is_complex(problem.dtype) else 1
-    match problem:
-        case TsmttsmProblem():
-            wide = (problem.M, problem.lda, problem.align_a)
-            narrow = (problem.N, problem.ldb, problem.align_b)
-            transposed = problem.M < problem.N
-            if transposed:
-                wide, narrow = narrow, wide
-            shape = _shape(problem.K, parts, wide, narrow)
-            shape = replace(shape, dot=True, conj=parts == 2 and problem.conj, transposed=transposed)
-            return replace(shape, alpha=problem.alpha, beta=problem.beta)
-        case TsmmProblem():
-            wide = (problem.M, problem.lda, problem.align_a)
-            shape = _shape(problem.K, parts, wide, (problem.N, problem.ldb, problem.align_b))
-            return replace(shape, update=True, alpha=problem.alpha, beta=problem.beta)
-        case SweepProblem():
-            wide = (problem.M, problem.ldw, problem.align_w)
-            shape = _shape(problem.K, parts, wide, (problem.N, problem.ldv, problem.align_v))
-            shape = replace(shape, conj=parts == 2, update=True, gram=True)
-            return replace(shape, alpha="general", beta="one")
-
-
-def _shape(K: int, parts: int, wide: tuple[int, int, int], narrow: tuple[int, int, int]) -> Shape:
+    K, M, N, parts = problem.K, problem.M, problem.N, 2 if is_complex(problem.dtype) else 1
     size = 8 * parts
-    (M, ldw, align_w), (N, ldv, align_v) = wide, narrow
+    alpha: ScalarClass = "general"
+    beta: BetaClass = "one"
+    if isinstance(problem, SweepProblem):
+        ldw, ldv, align_w, align_v = problem.ldw, problem.ldv, problem.align_w, problem.align_v
+    else:
+        ldw, ldv, align_w, align_v = problem.lda, problem.ldb, problem.align_a, problem.align_b
+        alpha, beta = problem.alpha, problem.beta
     w_piece = 16 if min(align_w, 16) == 16 and ldw * size % 16 == 0 else 8
     is_bulk = M * size % BULK_UNIT == 0 and M * size >= _BULK_ROW_BYTES and N > _MAX_PIECES_COLUMNS
     if w_piece == BULK_UNIT and is_bulk:
         w_piece = 0
     v_piece = 16 if min(align_v, 16) == 16 and ldv * size % 16 == 0 else 8
-    return Shape(K, M, N, parts, ldw, ldv, w_piece, v_piece)
+    gram = isinstance(problem, SweepProblem)
+    return Shape(K, M, N, parts, ldw, ldv, w_piece, v_piece, gram, alpha, beta)
 
 
 def tiles_of(shape: Shape, config: SweepMmaConfig) -> int:
@@ -185,40 +142,24 @@ def layout(problem: SweepLike, config: SweepMmaConfig) -> Layout:
     """Lay out shared memory."""
     shape = shape_of(problem)
     size = 8 * shape.parts
-    by_rows = shape.update and shape.parts == 2
     columns = config.wc * tiles_of(shape, config) * shape.block
-    w_pitch = _pitch(columns * size, 64 if by_rows else 32, 128)
+    w_pitch = _pitch(columns * size, 64 if shape.parts == 2 else 32, 128)
     width = shape.groups * 8
     if shape.gram:
         width = max(width, round_up(shape.N, shape.block))
     v_pitch = _pitch(width * size, 32, 64)
-    stage = config.rows * (w_pitch + (v_pitch if shape.reads_v else 0))
-    after = 0
-    if shape.update:
-        after += config.wc * config.rows * shape.outputs * 64 + shape.gram * config.rows * v_pitch
+    stage = config.rows * (w_pitch + (v_pitch if shape.beta != "zero" else 0))
+    after = config.wc * config.rows * shape.outputs * 64 + shape.gram * config.rows * v_pitch
     return Layout(w_pitch, v_pitch, stage, after)
-
-
-def row_unit(shape: Shape, wr: int) -> int:
-    """Compute the unit of the rows per tile, which `wr` warps share."""
-    return shape.block * wr if shape.update else 4 * wr
 
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
-
-    Attributes
-    ----------
-    warps, wc
-        As in the configuration.
-    tile_kb : int
-        Kilobytes of rows of the basis per multiprocessor in a tile, about; 0 for the fewest rows.
-    """
+    """A configuration but for the widths; equal names mean the same."""
 
     warps: int
     wc: int
-    tile_kb: int
+    tile_kb: int  # kilobytes of rows of the basis per multiprocessor in a tile, about; 0 for the fewest rows
 
 
 # Of 80 recipes; the others would gain 0.3 per cent of the predicted time in the geometric mean of drawn
@@ -247,15 +188,7 @@ _FINISH_CYCLES = 90  # cycles: adding up one element per thread; again for every
 
 
 class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
-    """The sweeps' family, for one of its three kinds of problems.
-
-    Parameters
-    ----------
-    name : str
-        Key in records.
-    problem_type : type
-        TsmttsmProblem, TsmmProblem or SweepProblem.
-    """
+    """The sweeps' family, for one of its two kinds of problems: TsmmProblem or SweepProblem."""
 
     Config = SweepMmaConfig
     unit = "sweep"
@@ -283,8 +216,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         shape = shape_of(problem)
         if min(shape.K, shape.M, shape.N) < 1:
             return "has no rows or columns to multiply"
-        if isinstance(problem, TsmttsmProblem) and problem.same:
-            return "one block alone: its Gram matrix needs no sweep over a basis"
         columns, least = shape.M, max(shape.N, MIN_BASIS_OF_PRODUCTS)
         if columns <= least and not isinstance(problem, SweepProblem):
             return f"takes a basis of more than {least} columns for a block of {shape.N}, not {columns}"
@@ -296,7 +227,7 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         shape = shape_of(problem)
         if config.warps % config.wc or config.wc > ceil_div(shape.M, shape.block):
             return f"{config.wc} of {config.warps} warps cannot share {shape.M} columns"
-        unit = row_unit(shape, config.warps // config.wc)
+        unit = shape.block * (config.warps // config.wc)
         if config.rows < 1 or config.rows % unit:
             return f"{config.rows} rows are no multiple of {unit}"
         if config.stages < 2:
@@ -306,20 +237,16 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         return None
 
     def shared_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block: the ring and buffers of warps, later their sums."""
+        # The ring and buffers of warps, later their sums.
         parts = layout(problem, config)
         shape = shape_of(problem)
         ring = config.stages * parts.stage_bytes + parts.after_bytes
-        return max(ring, shape.sum_bytes * shape.has_sum, 32 * config.warps * 8)
+        return max(ring, shape.sum_bytes, 32 * config.warps * 8)
 
     def registers(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        """Estimate the registers per thread, from above."""
         shape = shape_of(problem)
-        tiles = tiles_of(shape, config)
-        doubles = 4 * tiles * shape.groups
-        if not shape.update:
-            return 2 * doubles + (2 * tiles + 4 * shape.groups) * shape.parts + 56
-        doubles += 4 * config.rows * config.wc // (shape.block * config.warps) * shape.outputs
+        rows = config.rows * config.wc // (shape.block * config.warps)
+        doubles = 4 * tiles_of(shape, config) * shape.groups + 4 * rows * shape.outputs
         if shape.gram:
             doubles += 4 * ceil_div(ceil_div(shape.N, shape.block) * shape.groups, config.warps)
         return 2 * doubles + 72
@@ -329,15 +256,14 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
 
     def chain_length(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
         shape = shape_of(problem)
-        update = shape.parts * ceil_div(shape.M, config.wc) + config.wc + 1 if shape.update else 0
-        if not shape.has_sum:
+        update = shape.parts * ceil_div(shape.M, config.wc) + config.wc + 1
+        if not shape.gram:
             return update
         blocks = self.grid(problem, config, device)
         turns = ceil_div(ceil_div(shape.K, config.rows), blocks)
-        shares = config.warps if shape.gram else config.warps // config.wc
-        rows = turns * ceil_div(config.rows // 4, shares) * 4 * shape.parts
+        rows = turns * ceil_div(config.rows // 4, config.warps) * 4 * shape.parts
         sums = partials_chain(blocks)
-        return update + rows + shares + max(sums, blocks if sums else 0)
+        return update + rows + config.warps + max(sums, blocks if sums else 0)
 
     def source(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str:
         shape = shape_of(problem)
@@ -347,26 +273,18 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         return render(self.kernel_name(problem), "dense/sweep_mma.cu", constants)
 
     def workspace_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        shape = shape_of(problem)
-        if not shape.has_sum:
-            return 0
-        return partials_bytes(self.grid(problem, config, device), shape.sum_bytes // 8)
+        doubles = shape_of(problem).sum_bytes // 8
+        return partials_bytes(self.grid(problem, config, device), doubles) if doubles else 0
 
     def pack(self, problem: SweepLike) -> Callable[..., tuple[Any, ...] | None]:
         """Create the function that packs the kernel's arguments.
 
-        By type of problem, all pointers being device addresses: TSMTTSM ``(A, B, C, alpha, beta,
-        workspace)``; TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S, workspace)``. Small matrices are
-        contiguous.
+        Of TSMM ``(A, C, B, alpha, beta)``, of a sweep ``(W, V, C, S, workspace)``: device addresses, and
+        those of small matrices are of contiguous ones.
         """
         shape = shape_of(problem)
         size = 8 * shape.parts
         extents = shape.K, shape.ldw * size, shape.ldv * size
-
-        def dot(A: int, B: int, S: int, alpha: complex, beta: complex, workspace: int) -> tuple[Any, ...]:
-            W, V = (B, A) if shape.transposed else (A, B)
-            a, b = complex(alpha), complex(beta)
-            return W, V, 0, S, *extents, a.real, a.imag, b.real, b.imag, workspace
 
         def combine(W: int, C: int, V: int, alpha: complex, beta: complex) -> tuple[Any, ...]:
             a, b = complex(alpha), complex(beta)
@@ -375,19 +293,13 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         def sweep(W: int, V: int, C: int, S: int, workspace: int) -> tuple[Any, ...]:
             return W, V, C, S, *extents, -1.0, 0.0, 1.0, 0.0, workspace
 
-        match problem:
-            case TsmttsmProblem():
-                return dot
-            case TsmmProblem():
-                return combine
-            case SweepProblem():
-                return sweep
+        return sweep if shape.gram else combine
 
     def configure(self, problem: SweepLike, recipe: Recipe, device: DeviceInfo) -> SweepMmaConfig | None:
         shape = shape_of(problem)
         if recipe.wc > ceil_div(shape.M, shape.block):
             return None
-        unit = row_unit(shape, recipe.warps // recipe.wc)
+        unit = shape.block * (recipe.warps // recipe.wc)
         unit_bytes = unit * shape.M * 8 * shape.parts
         rows = max(1, round((recipe.tile_kb << 10) / unit_bytes)) * unit
         base = SweepMmaConfig(rows, 2, recipe.warps, recipe.wc)
@@ -397,11 +309,8 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         return replace(base, stages=max(2, min(share // parts.stage_bytes, _MAX_STAGES)))
 
     def predict(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The time of a block per tile is the longer of its share of memory time and of its work: the tensor
-        products of the busiest quadrant, copies, and the additional work of each mode.
-        """
+        # The time of a block per tile is the longer of its share of memory time and of its work: the tensor
+        # products of the busiest quadrant, copies, and the additional work of each mode.
         shape = shape_of(problem)
         blocks = self.grid(problem, config, device)
         tiles = ceil_div(shape.K, config.rows)
@@ -411,17 +320,13 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         wanted = H200_CEILINGS.read_gb_s * 1e9 / blocks * _MEMORY_LATENCY_S
         memory_s *= (1 + (wanted / flight) ** 4) ** 0.25
         wr, own = config.warps // config.wc, tiles_of(shape, config)
-        if shape.dot:
-            products = ceil_div(config.rows // 4, wr) * own * shape.groups * shape.parts
-        else:
-            products = config.rows // (shape.block * wr) * (own * shape.block // 4) * shape.outputs
+        products = config.rows // (shape.block * wr) * (own * shape.block // 4) * shape.outputs
         cycles: float = products * ceil_div(config.warps, QUADRANTS) * _MMA_CYCLES + _TURN_CYCLES
         if shape.w_piece:
             row_bytes = shape.M * 8 * shape.parts
             cycles += _PIECE_CYCLES * ceil_div(config.rows * row_bytes, shape.w_piece * config.threads)
-        if shape.update:
-            cycles += _FINISH_CYCLES * ceil_div(config.rows * shape.N, config.threads) * (1 + config.wc / 3)
+        cycles += _FINISH_CYCLES * ceil_div(config.rows * shape.N, config.threads) * (1 + config.wc / 3)
         if shape.gram:
             cycles += _GRAM_CYCLES * ceil_div(config.rows // 4, config.warps)
-        tail = 2e-6 + 2 * blocks * shape.sum_bytes / 3e12 if shape.has_sum and blocks > 1 else 0.0
+        tail = 2e-6 + 2 * blocks * shape.sum_bytes / 3e12 if shape.gram and blocks > 1 else 0.0
         return LAUNCH_S + _MEMORY_LATENCY_S + smooth_max(memory_s, turns * cycles / CLOCK_HZ) + tail

@@ -6,20 +6,18 @@ registers and multiplies it by 16 columns of C at a time; ``tsmm_3m.cu`` explain
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, pack_product, run_rows
+from ..launch import QUEUE_BYTES, run_rows
 from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, mma_cycles, smooth_max
 from ..problem import TsmmProblem, is_complex, itemsize, real_bytes
 from ..roofline import H200_CEILINGS, memory_time
 from ..source import C_TYPES, Constant, constants_of, render
 from . import tsmm_mma
 from .family import DenseFamily
-from .model import view_traffic
-from .tsmm_mma import shape_of, tile_bytes
+from .tsmm_mma import shape_of, tile_bytes, view_traffic
 
 ROWS = 16  # of a tile
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
@@ -31,21 +29,14 @@ _LAUNCH_S = 5e-6  # with the latency of the first tile
 
 @frozen
 class Tsmm3mConfig:
-    """One way to run the kernel, with one thread block per multiprocessor.
+    """One way to run the kernel, with one thread block per multiprocessor."""
 
-    Attributes
-    ----------
-    warps : int
-        Warps of a thread block, a multiple of four: the same number in each quadrant.
-    """
-
-    warps: int
+    warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
 
     blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 32 * self.warps
 
 
@@ -67,6 +58,7 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     problem_type = TsmmProblem
     three_m = True
     unit = "3m"
+    pitch_bytes = True
 
     recipes = (4, 8)  # warps
 
@@ -92,13 +84,12 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
         return 8 * shape_of(problem, device).kt + 124
 
     def shared_bytes(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory: fragments of C, and a stage and a barrier per warp."""
+        # Fragments of C, and a stage and a barrier per warp.
         shape = shape_of(problem, device)
         stage = tile_bytes(problem.M, ROWS, shape)
         return 3 * 512 * shape.kt * ceil_div(problem.N, 16) + config.warps * (stage + 8)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
-        """Check whether products rather than memory limit the product with four real products."""
         return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_COLUMNS
 
     def chain_length(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
@@ -130,10 +121,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
 
     def grid(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
         return min(device.multiprocessors, ceil_div(problem.K, ROWS))
-
-    def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
-        size = itemsize(problem.dtype)
-        return pack_product(problem, (problem.lda * size, problem.ldb * size))
 
     def configure(self, problem: TsmmProblem, recipe: int, device: DeviceInfo) -> Tsmm3mConfig:
         return Tsmm3mConfig(recipe)

@@ -21,18 +21,9 @@ from ..problem import TsmmProblem, is_complex, itemsize, parts_of
 from ..roofline import H200_CEILINGS, memory_time
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
-from .layout import (
-    MAX_WIDTH,
-    Operand,
-    Slab,
-    make_slab,
-    operand_constants,
-    refuse_widths,
-    shape_of,
-    widest,
-)
-from .model import view_traffic
+from .layout import MAX_WIDTH, Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 from .tsmm_mma import row_cycles as tensor_cycles
+from .tsmm_mma import view_traffic
 
 # 32-bit multiply-adds per byte, those in double precision counted twice: 60 per cent of the H200's ratio. A
 # tile queue gains 3 to 7 per cent where memory limits, and costs up to 10 where products do.
@@ -43,43 +34,21 @@ Coefficients = Literal["registers", "shared"]
 
 @frozen
 class TsmmFmaConfig:
-    """One way to run the kernel.
+    """One way to run the kernel."""
 
-    Attributes
-    ----------
-    spread : int
-        Threads that share a row of B: a power of two up to 32. Columns are assigned to them cyclically
-        ("transposed" in the paper).
-    ct : int
-        Columns of B per thread.
-    unroll : int
-        Rows per thread.
-    count : int
-        Consecutive rows among them.
-    kt : int
-        Columns of A that a thread loads at a time.
-    stages : int
-        Stages of a team's ring, through which results are stored, too; 0 loads and stores directly.
-    coefficients : str
-        Memory of C: ``"registers"`` or ``"shared"``.
-    unroll_k : int
-        Unrolled sets of `kt` columns.
-    teams : int
-        Teams of a block, of one warp each.
-    blocks : int
-        Blocks resident on a multiprocessor.
-    """
-
+    # Threads that share a row of B: a power of two up to 32. Columns are assigned to them cyclically
+    # ("transposed" in the paper).
     spread: int
-    ct: int
-    unroll: int
-    count: int = 1
-    kt: int = 1
+    ct: int  # columns of B per thread
+    unroll: int  # rows per thread
+    count: int = 1  # consecutive rows among them
+    kt: int = 1  # columns of A that a thread loads at a time
+    # Stages of a team's ring, through which results are stored, too; 0 loads and stores directly.
     stages: int = 0
-    coefficients: Coefficients = "shared"
-    unroll_k: int = 1
-    teams: int = 8
-    blocks: int = 1
+    coefficients: Coefficients = "shared"  # memory of C: ``"registers"`` or ``"shared"``
+    unroll_k: int = 1  # unrolled sets of `kt` columns
+    teams: int = 8  # teams of a block, of one warp each
+    blocks: int = 1  # blocks resident on a multiprocessor
 
     @property
     def rows(self) -> int:
@@ -88,7 +57,6 @@ class TsmmFmaConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return WARP * self.teams
 
 
@@ -163,8 +131,8 @@ def plan_of(problem: TsmmProblem, config: TsmmFmaConfig) -> Plan:
     )
 
 
-def _registers(problem: TsmmProblem, config: TsmmFmaConfig) -> int:
-    """Estimate the registers per thread."""
+def registers(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | None = None) -> int:
+    """Estimate the registers per thread, on any device."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     words = b.real_bytes // 4
     sums = config.unroll * config.ct * b.parts * words
@@ -186,8 +154,8 @@ def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
     return config.stages > 0 and is_light
 
 
-def _misfit(problem: TsmmProblem, config: TsmmFmaConfig) -> str | None:
-    """Explain which options exclude each other."""
+def misfit(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | None = None) -> str | None:
+    """Explain which options exclude each other, on any device."""
     covered = config.spread * config.ct
     is_covered = covered == problem.N if config.spread == 1 else problem.N <= covered < 2 * problem.N
     if config.spread not in (1, 2, 4, 8, 16, 32) or not is_covered:
@@ -203,20 +171,12 @@ def _misfit(problem: TsmmProblem, config: TsmmFmaConfig) -> str | None:
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
-
-    Attributes
-    ----------
-    spread, unroll, coefficients, stages
-        As in the configuration.
-    warps : int
-        Warps resident on a multiprocessor.
-    """
+    """A configuration but for the widths; equal names mean the same."""
 
     spread: int
     unroll: int
     coefficients: Coefficients = "shared"
-    warps: int = 8
+    warps: int = 8  # warps resident on a multiprocessor
     stages: int = 3
 
 
@@ -264,7 +224,7 @@ def _tiled(
     unroll_k = tiles if coefficients == "registers" or tiles * products <= 256 else max(1, 128 // products)
     shape = spread, ct, unroll, count, kt
     config = TsmmFmaConfig(*shape, coefficients=coefficients, unroll_k=unroll_k)
-    fits = _registers(problem, config) <= MAX_REGISTERS and _misfit(problem, config) is None
+    fits = registers(problem, config) <= MAX_REGISTERS and misfit(problem, config) is None
     return config if fits else None
 
 
@@ -332,12 +292,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     recipes, spare = RECIPES, SPARE
 
     refuse_problem = staticmethod(refuse_widths)
-
-    def misfit(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str | None:
-        return _misfit(problem, config)
-
-    def registers(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        return _registers(problem, config)
+    misfit, registers = staticmethod(misfit), staticmethod(registers)
 
     def grid(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
         return max(1, min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows)))
@@ -375,11 +330,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         return plan_of(shape_of(problem), config).shared_bytes
 
     def workspace_bytes(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        """Compute the workspace of a launch in bytes: the counters of the tile queue, zero between launches.
-
-        Kernels without a queue take them too, so that all have the same arguments.
-        """
-        return QUEUE_BYTES
+        return QUEUE_BYTES  # also without a queue, so that all kernels have the same arguments
 
     def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmFmaConfig | None:
         config = _tiled(shape_of(problem), recipe.spread, recipe.unroll, recipe.coefficients)
@@ -390,11 +341,8 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         )
 
     def is_faster(self, problem: TsmmProblem) -> bool:
-        """Compare with tensor cores, in single precision and for one column.
-
-        They pad widths and convert what they load and store. Of views memory is the limit, which they use as
-        well or better.
-        """
+        # Compare with tensor cores, in single precision and for one column. They pad widths and convert what
+        # they load and store. Of views memory is the limit, which they use as well or better.
         is_single = problem.dtype in ("float32", "complex64")
         widths = problem.M, problem.N
         is_view = (problem.lda, problem.ldb) != widths
@@ -408,11 +356,9 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         return _BUSY[is_complex(problem.dtype)] * least < max(_LIGHT * memory, tensor_cycles(problem))
 
     def predict(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The slower of two limits, smoothed where they are close: memory, at the rate that the bytes in flight
-        allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load and issue.
-        """
+        # The slower of two limits, smoothed where they are close: memory, at the rate that the bytes in
+        # flight allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load
+        # and issue.
         shape = shape_of(problem)
         plan = plan_of(shape, config)
         grid = self.grid(problem, config, device)

@@ -15,12 +15,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, pack_product, run_rows
+from ..launch import QUEUE_BYTES, run_rows
 from ..limits import (
     BANK_ROW_BYTES,
     MMA_CYCLES,
@@ -33,11 +33,10 @@ from ..limits import (
     smooth_max,
 )
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
-from ..roofline import H200_CEILINGS, memory_time
+from ..roofline import H200_CEILINGS, Traffic, memory_time, partial_sectors, sector_traffic
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 from .layout import MAX_WIDTH, prefetches_ends
-from .model import PARTIAL_BYTES, view_traffic
 
 _COPY_BYTES_PER_CYCLE = 16.7  # per SM, both directions together [H200]
 # Tiles in order gain 2 to 7 per cent where memory limits, and cost up to 4 where tensor pipes do.
@@ -48,46 +47,28 @@ _MAX_TILES = 2**31  # tile numbers are 32-bit
 
 @frozen
 class TsmmMmaConfig:
-    """One way to run the kernel, with one thread block per SM.
+    """One way to run the kernel, with one thread block per SM."""
 
-    Attributes
-    ----------
-    warps : int
-        Warps of a thread block, a multiple of four: the same number in each quadrant.
-    split : int
-        Warps that share the columns of a tile: 1, 2 or 4. They form a group with its own pipeline.
-    rows : int
-        Rows of a tile, whole blocks (of 16 rows of real numbers, 8 of complex ones).
-    stages : int
-        Tiles of A per group, in flight or in use.
-    slabs : int
-        Tiles of B per group, in use or being stored; 0 stores results directly from registers.
-    shared_coefficients : bool
-        Whether fragments of C are loaded from shared memory for each product, not kept in registers.
-    """
-
-    warps: int
-    split: int
-    rows: int
-    stages: int
-    slabs: int
+    warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
+    split: int  # warps that share the columns of a tile: 1, 2 or 4. They form a group with its own pipeline
+    rows: int  # rows of a tile, whole blocks (of 16 rows of real numbers, 8 of complex ones)
+    stages: int  # tiles of A per group, in flight or in use
+    slabs: int  # tiles of B per group, in use or being stored; 0 stores results directly from registers
+    # Whether fragments of C are loaded from shared memory for each product, not kept in registers.
     shared_coefficients: bool
 
     blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 32 * self.warps
 
     @property
     def direct(self) -> bool:
-        """Whether this is the kernel without slabs."""
         return self.slabs == 0
 
     @property
     def groups(self) -> int:
-        """Groups of warps in a thread block."""
         return self.warps // self.split
 
 
@@ -188,22 +169,15 @@ def rest(shape: Shape, config: TsmmMmaConfig) -> int:
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
-
-    Attributes
-    ----------
-    warps, split, stages, slabs, shared_coefficients
-        As in the configuration.
-    tile_kb : int
-        Kilobytes of rows that the groups process at a time, up to twice as many: tiles have a power of two of
-        the rows that a warp multiplies at once. 0 is one, for complex numbers in single precision alone.
-    """
+    """A configuration but for the widths; equal names mean the same."""
 
     warps: int
     split: int = 1
     stages: int = 2
     slabs: int = 1
     shared_coefficients: bool = False
+    # Kilobytes of rows that the groups process at a time, up to twice as many: tiles have a power of two of
+    # the rows that a warp multiplies at once. 0 is one, for complex numbers in single precision alone.
     tile_kb: int = 16
 
 
@@ -243,10 +217,20 @@ _MEMORY_CYCLES = 1500  # cycles: latency of a copy while memory is busy
 _TILE_RATE = 31  # bytes per cycle: loading and storing one tile, after that latency
 _FLIGHT_BYTES, _FLIGHT_COST = 24 << 10, 0.006  # of A in flight to a multiprocessor; loss per factor of two
 _ROUND_CYCLES, _COMPLEX_PASS_CYCLES = 150, 460  # where no warp waits for another
-_DIRECT_BYTES = 380  # in place of PARTIAL_BYTES, where registers are stored
+# Bytes of other traffic that take as long as a sector that a row fills in part, not read before: of slabs
+# that are stored [H100], and of registers.
+_PARTIAL_BYTES, _DIRECT_BYTES = 190, 380
 _CONVERSIONS = 14  # between float32 and float64, per cycle and SM
 _CONVERTED_SHARES = 0.6, 0.8  # of conversions that do not overlap with products, of real and complex numbers
 _LAUNCH_S = 3e-6  # as fitted here
+
+
+@functools.lru_cache(maxsize=1024)
+def view_traffic(problem: TsmmProblem, partial_bytes: int = _PARTIAL_BYTES) -> Traffic:
+    """Estimate the traffic in whole sectors, and as reads what those take that rows of B fill in part."""
+    moved = sector_traffic(problem)
+    partial = problem.K * partial_sectors(problem.N, problem.ldb, itemsize(problem.dtype))
+    return Traffic(moved.read_bytes + int(partial * partial_bytes), moved.write_bytes)
 
 
 def row_cycles(problem: TsmmProblem) -> float:
@@ -264,6 +248,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     Config = TsmmMmaConfig
     problem_type = TsmmProblem
     unit = "mma"
+    pitch_bytes = True
     recipes, spare = RECIPES, SPARE
 
     refuse_problem = staticmethod(refuse_problem)
@@ -296,11 +281,8 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         return None
 
     def registers(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        """Estimate the registers per thread with which the compiler spills none.
-
-        The reserve beside the live values was found by compiling some 5,000 configurations: ptxas renames
-        accumulators and loads fragments far ahead, and spills where that nearly fits.
-        """
+        # The reserve beside the live values was found by compiling some 5,000 configurations: ptxas renames
+        # accumulators and loads fragments far ahead, and spills where that nearly fits.
         shape = shape_of(problem, device)
         tiles = ceil_div(shape.nt, config.split)
         if is_complex_kernel(problem, config, shape):
@@ -362,10 +344,6 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     def grid(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
         return min(device.multiprocessors, ceil_div(problem.K, config.rows))
 
-    def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
-        size = itemsize(problem.dtype)
-        return pack_product(problem, (problem.lda * size, problem.ldb * size))
-
     def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmMmaConfig | None:
         shape = shape_of(problem, device)
         if recipe.tile_kb == 0:
@@ -383,19 +361,16 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         return TsmmMmaConfig(recipe.warps, recipe.split, rows, *tiles)
 
     def predict(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        A smooth maximum of the times of memory; of the tensor pipes; of shared memory, which every byte
-        passes two to six times; and of the pipelines of the groups, whose tiles wait for the tensor pipes and
-        for memory (Little's law).
-        """
+        # A smooth maximum of the times of memory; of the tensor pipes; of shared memory, which every byte
+        # passes two to six times; and of the pipelines of the groups, whose tiles wait for the tensor pipes
+        # and for memory (Little's law).
         shape = shape_of(problem, device)
         turns = ceil_div(ceil_div(problem.K, config.rows), device.multiprocessors * config.groups)
         passes = config.rows // shape.block
         products = passes * shape.kt * shape.nt * mma_cycles(device) / QUADRANTS  # of a tile
         tile_a, tile_b = (config.rows * shape.size * width for width in (problem.M, problem.N))
         memory = memory_time(
-            view_traffic(problem, _DIRECT_BYTES if config.direct else PARTIAL_BYTES), H200_CEILINGS
+            view_traffic(problem, _DIRECT_BYTES if config.direct else _PARTIAL_BYTES), H200_CEILINGS
         )
         memory *= 1 + _FLIGHT_COST * max(
             0.0, math.log2(config.groups * config.stages * tile_a / _FLIGHT_BYTES)

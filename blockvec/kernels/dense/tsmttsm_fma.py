@@ -42,43 +42,22 @@ Sums = Literal["plain", "registers", "shared"]
 
 @frozen
 class TsmttsmFmaConfig:
-    """One way to run the kernel.
+    """One way to run the kernel."""
 
-    Attributes
-    ----------
-    tm, tn : int
-        Tile of C per thread.
-    count : int
-        Consecutive rows that a thread multiplies at a time.
-    steps : int
-        Sets of rows per chunk, loaded from memory or staged together.
-    stages : int
-        Stages of a team's ring; 0 loads directly from memory.
-    warps : int
-        Warps of a team, whose threads share the tiles of a row.
-    teams : int
-        Teams of a block.
-    blocks : int
-        Blocks resident on a multiprocessor.
-    interleaved : bool
-        Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
-    unroll : int
-        Unrolled steps of a stage.
-    sums : str
-        Accumulation: ``"plain"`` in the result's type (double precision problems), ``"registers"`` or
-        ``"shared"`` in short single precision chains that are added to double precision sums there.
-    """
-
+    # Tile of C per thread.
     tm: int
     tn: int
-    count: int = 1
-    steps: int = 1
-    stages: int = 0
-    warps: int = 1
-    teams: int = 8
-    blocks: int = 1
+    count: int = 1  # consecutive rows that a thread multiplies at a time
+    steps: int = 1  # sets of rows per chunk, loaded from memory or staged together
+    stages: int = 0  # stages of a team's ring; 0 loads directly from memory
+    warps: int = 1  # warps of a team, whose threads share the tiles of a row
+    teams: int = 8  # teams of a block
+    blocks: int = 1  # blocks resident on a multiprocessor
+    # Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
     interleaved: bool = False
-    unroll: int = 1
+    unroll: int = 1  # unrolled steps of a stage
+    # Accumulation: ``"plain"`` in the result's type (double precision problems), ``"registers"`` or
+    # ``"shared"`` in short single precision chains that are added to double precision sums there.
     sums: Sums = "plain"
 
     @property
@@ -88,7 +67,6 @@ class TsmttsmFmaConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return self.lanes * self.teams
 
 
@@ -106,7 +84,6 @@ class Plan:
     tiles: int
     groups: int
     rows: int
-    is_same: bool
     triangle: bool
     b_offset: int
     stage_bytes: int
@@ -115,17 +92,7 @@ class Plan:
     scratch_offset: int
     shared_bytes: int
     chain: int
-
-    @property
-    def is_one_tile(self) -> bool:
-        """Whether one thread holds all of C: then equal operands are loaded once."""
-        return self.operands[0].tiles * self.operands[1].tiles == 1
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row of A and B."""
-        a, b = self.operands
-        return a.row_bytes + (0 if self.is_same else b.row_bytes)
+    row_bytes: int  # of A and B
 
 
 def is_single(problem: TsmttsmProblem) -> bool:
@@ -187,9 +154,8 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
     stage_bytes = round_up(b_offset + slab_b.size, 128) if config.stages else 0
     ring = config.teams * config.stages * stage_bytes
     # The last row's loads of columns past the width stay within the block's memory.
-    slack = (
-        max(operand.tiles * operand.tile * operand.size for operand in (a, b)) + 16 if config.stages else 0
-    )
+    widest_row = max(operand.tiles * operand.tile * operand.size for operand in (a, b))
+    slack = widest_row + 16 if config.stages else 0
 
     values = config.tm * config.tn * parts
     pitch = 8 * tiles * (groups * config.teams | 1)  # of one value of all threads
@@ -206,7 +172,6 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
         tiles=tiles,
         groups=groups,
         rows=rows,
-        is_same=problem.same,
         triangle=_is_triangle(problem, config),
         b_offset=b_offset,
         stage_bytes=stage_bytes,
@@ -216,6 +181,7 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
         shared_bytes=max(ring + slack, scratch_offset + max(passed * pitch, config.threads * 8)),
         chain=max(1, _CHAIN_ROWS.get(config.sums, 0) // (config.steps * config.count))
         * (config.sums in _CHAIN_ROWS),
+        row_bytes=a.row_bytes + (0 if problem.same else b.row_bytes),
     )
 
 
@@ -230,11 +196,8 @@ def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceI
     sums = values * max(a.parts, b.parts) * (words + twice + (2 if config.sums == "registers" else 0))
     stored = config.tm * a.size // 4 + (0 if is_one else config.tn * b.size // 4)
     ahead = 1 if config.stages else config.steps
-    converted = (
-        (config.tm * a.parts + config.tn * b.parts) * words
-        if 4 * words > min(a.real_bytes, b.real_bytes)
-        else 0
-    )
+    converts = 4 * words > min(a.real_bytes, b.real_bytes)
+    converted = converts * (config.tm * a.parts + config.tn * b.parts) * words
     addresses = 36 if config.stages else 32 + 4 * ahead
     chunk = (8 if config.stages else 24) if config.sums == "shared" else 0  # of the loop over chains
     return sums + stored * config.count * ahead + converted + addresses + chunk
@@ -271,24 +234,13 @@ UNITS = (1, 4)
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
+    """A configuration but for the widths; equal names mean the same."""
 
-    Attributes
-    ----------
-    place : int
-        Place of its tiles among `TILES` in the order of the cycles per row without the limit of memory.
-    interleaved : bool
-        As in the configuration.
-    warps : int
-        Warps resident on a multiprocessor.
-    stage_kb : int
-        Kilobytes of a stage per warp, about; 0 to load rows directly from memory.
-    """
-
+    # Place of its tiles among `TILES` in the order of the cycles per row without the limit of memory.
     place: int
-    interleaved: bool = False
-    warps: int = 8
-    stage_kb: int = 4
+    interleaved: bool = False  # as in the configuration
+    warps: int = 8  # warps resident on a multiprocessor
+    stage_kb: int = 4  # kilobytes of a stage per warp, about; 0 to load rows directly from memory
 
 
 RECIPES: Sequence[Recipe] = (
@@ -304,12 +256,6 @@ SPARE: Sequence[Recipe] = tuple(
 
 def _tile(width: int, most: int, unit: int) -> int:
     return min(width, round_up(ceil_div(width, ceil_div(width, most)), unit))
-
-
-def _count(a: Operand, b: Operand) -> int:
-    """Count the consecutive rows that make up whole vectors where a thread takes whole rows, else one."""
-    rows = [16 // widest(operand.row_bytes) for operand in (a, b) if operand.tiles == 1 and operand.is_linear]
-    return max(rows, default=1)
 
 
 def _sums(problem: TsmttsmProblem, values: int) -> Sums:
@@ -335,7 +281,9 @@ def _tilings(problem: TsmttsmProblem) -> list[tuple[float, TsmttsmFmaConfig]]:
         warps = 1 << max(0, ceil_div(tiles, 32) - 1).bit_length()
         if warps > _MAX_WARPS or (problem.same and tm != tn):
             continue
-        for count in {1, _count(a, b)}:
+        # Consecutive rows that make up whole vectors where a thread takes whole rows.
+        rows = [16 // widest(x.row_bytes) for x in (a, b) if x.tiles == 1 and x.is_linear]
+        for count in {1, max(rows, default=1)}:
             config = TsmttsmFmaConfig(tm, tn, count=count, warps=warps, sums=_sums(problem, tm * tn))
             if registers(problem, replace(config, stages=2)) <= MAX_REGISTERS:
                 found.append((_row_cycles(problem, config, a, b, tiles), config))
@@ -350,22 +298,17 @@ def _staged(
     size_a, size_b = (operand.row_bytes for operand in operands_of(problem, config.tm, config.tn))
     row_bytes = size_a + (0 if problem.same else size_b)
     step_rows = max(1, config.lanes // tiles_of(problem, config)) * config.count
-    kept = (
-        problem.M * problem.N * parts_of(problem.dtype) * 8 + SCRATCH_BYTES if config.sums == "shared" else 0
-    )
+    product_bytes = problem.M * problem.N * parts_of(problem.dtype) * 8
+    kept = product_bytes + SCRATCH_BYTES if config.sums == "shared" else 0
     steps = max(1, round(stage_bytes * config.warps / (step_rows * row_bytes)))
     while steps * step_rows * size_a % 16 or steps * step_rows * size_b % 16:
         steps += 1  # whole 16-byte pieces
     room = device.shared_bytes_per_multiprocessor // config.blocks - kept - 4096
     stages = min(8, room // (config.teams * (steps * step_rows * row_bytes * 9 // 8 + 256)))
-    staged = replace(config, steps=steps, stages=stages)
-    return replace(staged, unroll=_unroll(problem, staged)) if stages >= 2 else None
-
-
-def _unroll(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
-    """Choose the steps to unroll, so that loads of one overlap with products of another for small tiles."""
+    # Of small tiles, loads of one step overlap with products of another.
     work = config.tm * config.tn * config.count * parts_of(problem.dtype_a) * parts_of(problem.dtype_b)
-    return next((n for n in (4, 2) if config.steps % n == 0 and work * n <= 64), 1)
+    unroll = next((n for n in (4, 2) if steps % n == 0 and work * n <= 64), 1)
+    return replace(config, steps=steps, stages=stages, unroll=unroll) if stages >= 2 else None
 
 
 # Fitted to runs of 64 widths on an H200 and of 10 products on an H100.
@@ -410,7 +353,8 @@ def _chunk_cycles(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> float:
     if not config.stages:
         return config.steps * max(fma, _DIRECT * load + converted) + _CHUNK_INSTRUCTIONS
     parts = zip(plan.operands, plan.slabs, plan.vectors, plan.load_cycles, strict=True)
-    count = 1 if problem.same and plan.is_one_tile else 2
+    # One thread that holds all of C loads equal operands once.
+    count = 1 if problem.same and plan.operands[0].tiles * plan.operands[1].tiles == 1 else 2
     loads = [
         (operand.accesses(config.count, vector, slab.is_linear), cycles)
         for operand, slab, vector, cycles in parts
@@ -536,11 +480,9 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         return _staged(problem, resident, recipe.stage_kb << 10, device)
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
-        """Compare with tensor cores, in single precision.
-
-        They pad widths to eight columns and convert what they load. Few multiply-adds are faster in any case,
-        others where the tensor cores take longer than they and than memory.
-        """
+        # Compare with tensor cores, in single precision. They pad widths to eight columns and convert what
+        # they load. Few multiply-adds are faster in any case, others where the tensor cores take longer than
+        # they and than memory.
         widths = problem.M, problem.N
         if not is_single(problem) or min(widths) < 1 or max(widths) > MAX_WIDTH:
             return False
@@ -551,11 +493,8 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         return cycles < _LIGHT * memory or (cycles < tensor and tensor > _LIMITED * memory)
 
     def predict(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The slower of memory and the busiest quadrant of a multiprocessor, whose pipes multiply, load and
-        issue, smoothed where they are close; then the launch, and the sums over threads and over blocks.
-        """
+        # The slower of memory and the busiest quadrant of a multiprocessor, whose pipes multiply, load and
+        # issue, smoothed where they are close; then the launch, and the sums over threads and over blocks.
         plan = plan_of(shape_of(problem), config)
         grid = self.grid(problem, config, device)
         turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)

@@ -53,6 +53,9 @@ from .tsmttsm_mma_ring import (
     layout,
     pieces,
     tensor_maps,
+    tile,
+    tile_blocks,
+    tiles,
 )
 
 _STATIC_BYTES = 1024  # of barriers and counters, beside the ring
@@ -62,55 +65,6 @@ _MIN_AHEAD = 4
 _TENSOR_REGISTERS = 64  # that tensor products need
 # As `FEW_PRODUCTS`, if warps do not share columns equally, and for Gram matrices.
 FEW_UNEVEN, FEW_SQUARES = 56, 48
-
-
-def _tile(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
-    groups_m, groups_n = groups(problem, config)
-    return ceil_div(groups_m, config.wm), ceil_div(groups_n, config.wn)
-
-
-def is_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
-    """Check whether only blocks of C on and above the diagonal are computed."""
-    return problem.same and config.wm * config.wn == 1
-
-
-def is_split_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
-    """Check whether four warps divide the blocks of C on and above the diagonal among themselves."""
-    return problem.same and is_complex(problem.dtype) and config.wm == config.wn == 2
-
-
-def tiles(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> list[tuple[int, int, bool]]:
-    """List the groups of A and of B of each warp that shares C, and whether it takes a triangle of them."""
-    groups_m, groups_n = groups(problem, config)
-    if is_split_triangle(problem, config):
-        first, second = ceil_div(groups_m, 2), groups_m // 2
-        halves = (second + 1) // 2, second // 2
-        return [(first, first, True), (second, second, True), *((half, first, False) for half in halves)]
-    triangle = is_triangle(problem, config)
-    return [
-        (_share(groups_m, config.wm, m), _share(groups_n, config.wn, n), triangle)
-        for m in range(config.wm)
-        for n in range(config.wn)
-    ]
-
-
-def _share(count: int, warps: int, warp: int) -> int:
-    """Count the groups of one warp."""
-    return count // warps + (warp < count % warps)
-
-
-def tile_blocks(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
-    """Count the 8 x 8 blocks of C that a warp accumulates."""
-    im, in_ = _tile(problem, config)
-    if is_split_triangle(problem, config):
-        return im * (im + 1) // 2 + 1
-    return im * (im + 1) // 2 if is_triangle(problem, config) else im * in_
-
-
-def _is_uneven(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
-    """Check whether warps have different numbers of groups."""
-    groups_m, groups_n = groups(problem, config)
-    return groups_m % config.wm > 0 or groups_n % config.wn > 0
 
 
 _PIECE_PRODUCERS = 4  # warps that issue cp.async: one a quadrant
@@ -123,31 +77,20 @@ _L1_RING_BYTES = 64 << 10  # of a ring that leaves room for copies through L1
 
 @frozen
 class Recipe:
-    """A configuration but for the widths.
+    """A configuration but for the widths; equal names mean the same."""
 
-    Attributes
-    ----------
-    columns, warps : int
-        Warps that share the columns of A and B, of all warps that multiply.
-    stage_kb : int
-        Kilobytes of a stage, about.
-    odd : bool
-        Whether chunks are odd multiples of 32 bytes, which have the fewest bank conflicts, instead of equal
-        shares for all warps.
-    ahead, blocks, producers
-        As in the configuration; operands in pieces have `_PIECE_PRODUCERS`.
-    small : bool
-        Whether the ring leaves most of shared memory to L1.
-    """
-
+    # Warps that share the columns of A and B, of all warps that multiply.
     columns: int
     warps: int
-    stage_kb: int
+    stage_kb: int  # kilobytes of a stage, about
+    # Whether chunks are odd multiples of 32 bytes, which have the fewest bank conflicts, instead of equal
+    # shares for all warps.
     odd: bool = False
+    # As in the configuration; operands in pieces have `_PIECE_PRODUCERS`.
     ahead: bool = False
     blocks: int = 1
     producers: int = 1
-    small: bool = False
+    small: bool = False  # whether the ring leaves most of shared memory to L1
 
 
 # Of 2,900 recipes; the others would gain 1.5 per cent of the predicted time in the geometric mean of drawn
@@ -196,7 +139,6 @@ def _split(groups_m: int, groups_n: int, columns: int) -> tuple[int, int] | None
 def _rows(
     problem: TsmttsmProblem, config: TsmttsmMmaConfig, recipe: Recipe, device: DeviceInfo
 ) -> int | None:
-    """Choose the rows of a stage near the wanted size."""
     size = itemsize(problem.dtype)
     widths = {config.fold * problem.M, config.fold * (problem.M if problem.same else problem.N)}
     row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * size
@@ -212,7 +154,6 @@ def _rows(
 
 
 def _stages(problem: TsmttsmProblem, config: TsmttsmMmaConfig, recipe: Recipe, device: DeviceInfo) -> int:
-    """Count the stages that fit."""
     row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * itemsize(problem.dtype)
     if has_boxes(problem, device):
         stage = layout(problem, config, device)
@@ -353,17 +294,14 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             return "only contiguous aligned operands can be folded"
         if in_pieces and config.producers == 0:
             return "operands copied in pieces need producer warps"
-        row = (
-            stage.a_row + stage.b_row
-            if boxes
-            else config.fold * (problem.M + problem.N) * itemsize(problem.dtype)
-        )
+        row = config.fold * (problem.M + problem.N) * itemsize(problem.dtype)
+        if boxes:
+            row = stage.a_row + stage.b_row
         if 4 * chunk * row >= 1 << 20:
             return "a stage is larger than a barrier can count"
         return None
 
     def registers(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        """Estimate the registers per thread, from above."""
         parts = 2 if is_complex(problem.dtype) else 1
         shares = tiles(problem, config)
         loaded = max(im if triangle else im + in_ for im, in_, triangle in shares)
@@ -372,7 +310,9 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             added = max(im + in_ for im, in_, _ in shares)
             sums, more = 3, 2 * added + 8
         else:
-            sums, more = parts, 8 if parts == 2 else 8 * _is_uneven(problem, config)
+            groups_m, groups_n = groups(problem, config)
+            is_uneven = groups_m % config.wm > 0 or groups_n % config.wn > 0
+            sums, more = parts, 8 * (parts == 2 or is_uneven)
         needed = 4 * sums * tile_blocks(problem, config) + fragments + more + (48 if config.ahead else 40)
         # Where a warp loads ahead, the assembler spills if that nearly fits.
         limit = register_limit(config.threads * config.blocks, device)
@@ -380,19 +320,16 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return max(_TENSOR_REGISTERS, needed + spared)
 
     def shared_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block: the ring, then the sums over its warps."""
+        # The ring, then the sums over its warps.
         parts = 2 if is_complex(problem.dtype) else 1
-        im, in_ = _tile(problem, config)
+        im, in_ = tile(problem, config)
         ring = config.stages * layout(problem, config, device).stage_bytes
         slabs = config.wk // 2 * config.wm * config.wn * im * in_ * parts * 512
         product = config.fold**2 * problem.M * problem.N * parts * 8
         return max(ring, slabs, product, 32 * config.warps * 8)
 
     def carveout(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int | None:
-        """Compute the percentage of the largest shared memory to configure; None for all of it.
-
-        Where copies go through L1, its lines limit how many are in flight, and it gets what the ring leaves.
-        """
+        # Where copies go through L1, its lines limit how many are in flight: it gets what the ring leaves.
         if not goes_through_l1(problem, device):
             return None
         shared = self.shared_bytes(problem, config, device) + self.static_bytes + RESERVED_SHARED_BYTES
@@ -486,13 +423,10 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return replace(base, stages=stages, producers=producers) if stages >= 2 else None
 
     def predict(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The slowest of memory, at the rate that the bytes in flight allow; the tensor pipes, tile padding and
-        uneven shares included; the latencies of a warp; and shared memory with its conflicts, smoothed where
-        two are close. Then the parts that do not overlap: the launch, the latency of the first stage, the
-        products of the last one, the sums over warps and blocks.
-        """
+        # The slowest of memory, at the rate that the bytes in flight allow; the tensor pipes, tile padding
+        # and uneven shares included; the latencies of a warp; and shared memory with its conflicts, smoothed
+        # where two are close. Then the parts that do not overlap: the launch, the latency of the first stage,
+        # the products of the last one, the sums over warps and blocks.
         row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * itemsize(problem.dtype)
         stage_bytes = config.rows * row_bytes
         blocks = self.grid(problem, config, device)
@@ -561,13 +495,9 @@ class Tsmttsm3m(TsmttsmMma):
         return super().refuse_problem(problem, device)
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
-        """Check whether products rather than memory limit the product with four real products."""
         even = all(ceil_div(width, 8) % 2 == 0 for width in (problem.M, problem.N))
-        if (
-            problem.dtype == "complex64"
-            and not problem.same
-            and (problem.lda, problem.ldb) != (problem.M, problem.N)
-        ):
+        is_view = (problem.lda, problem.ldb) != (problem.M, problem.N)
+        if problem.dtype == "complex64" and not problem.same and is_view:
             return min(problem.M, problem.N) > 8 and max(problem.M, problem.N) > FEW_PRODUCTS
         few = FEW_SQUARES if problem.same else FEW_PRODUCTS if even else FEW_UNEVEN
         return is_complex(problem.dtype) and min(problem.M, problem.N) > few

@@ -1,4 +1,4 @@
-"""The ring of stages through which `tsmttsm_mma` streams A and B: how they are copied, and a stage's layout.
+"""Configurations of `tsmttsm_mma`: tiles of warps, and the ring of stages through which A and B are streamed.
 
 Rows are copied in bulk where operands are contiguous and 16-byte aligned, in boxes of tensor maps elsewhere
 on sm_90, and in pieces by ``cp.async`` where neither is possible or pieces are faster.
@@ -13,7 +13,7 @@ from typing import ClassVar
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, architecture_of, ceil_div, round_up
-from ..problem import TsmttsmProblem, itemsize
+from ..problem import TsmttsmProblem, is_complex, itemsize
 from ..tensor_map import BOX_ALIGNMENT, Encode, TallOperand, TensorMaps, encode
 
 BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
@@ -29,45 +29,26 @@ _LEAST_BOX_BYTES, _LONG_ROW_BYTES = 120, 384
 
 @frozen
 class TsmttsmMmaConfig:
-    """One way to run the kernel.
+    """One way to run the kernel."""
 
-    Attributes
-    ----------
-    rows : int
-        Folded rows of a stage, a multiple of 4.
-    stages : int
-        Stages of the ring.
-    wm, wn, wk : int
-        Warps that share the columns of A, the columns of B, and the rows of a stage (but see `takes_turns`).
-    fold : int
-        Consecutive rows of narrow operands treated as one row.
-    unroll : int
-        Unrolled steps.
-    blocks : int
-        Blocks resident on a multiprocessor.
-    producers : int
-        Warps that only copy; with 0 the last warp that reads a stage refills it.
-    ahead : bool
-        Whether a warp loads the columns of a step while it multiplies the step before, also across stages;
-        else the compiler moves loads ahead within `unroll` steps of a stage.
-    """
-
-    rows: int
-    stages: int
+    rows: int  # folded rows of a stage, a multiple of 4
+    stages: int  # stages of the ring
+    # Warps that share the columns of A, the columns of B, and the rows of a stage (but see `takes_turns`).
     wm: int
     wn: int
     wk: int
-    fold: int = 1
-    unroll: int = 2
-    blocks: int = 1
-    producers: int = 0
+    fold: int = 1  # consecutive rows of narrow operands treated as one row
+    unroll: int = 2  # unrolled steps
+    blocks: int = 1  # blocks resident on a multiprocessor
+    producers: int = 0  # warps that only copy; with 0 the last warp that reads a stage refills it
+    # Whether a warp loads the columns of a step while it multiplies the step before, also across stages; else
+    # the compiler moves loads ahead within `unroll` steps of a stage.
     ahead: bool = False
 
     three_m: ClassVar[bool] = False  # three real products for a complex one instead of four
 
     @property
     def warps(self) -> int:
-        """Warps that multiply."""
         return self.wm * self.wn * self.wk
 
     @property
@@ -77,7 +58,6 @@ class TsmttsmMmaConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return 32 * (self.warps + self.producers)
 
 
@@ -168,6 +148,49 @@ def goes_through_l1(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
 def groups(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
     """Count the groups of 8 columns of A and of B."""
     return ceil_div(config.fold * problem.M, 8), ceil_div(config.fold * problem.N, 8)
+
+
+def tile(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
+    """Count the groups of A and of B of the warp that has most."""
+    groups_m, groups_n = groups(problem, config)
+    return ceil_div(groups_m, config.wm), ceil_div(groups_n, config.wn)
+
+
+def is_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
+    """Check whether only blocks of C on and above the diagonal are computed."""
+    return problem.same and config.wm * config.wn == 1
+
+
+def is_split_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
+    """Check whether four warps divide the blocks of C on and above the diagonal among themselves."""
+    return problem.same and is_complex(problem.dtype) and config.wm == config.wn == 2
+
+
+def tiles(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> list[tuple[int, int, bool]]:
+    """List the groups of A and of B of each warp that shares C, and whether it takes a triangle of them."""
+    groups_m, groups_n = groups(problem, config)
+    if is_split_triangle(problem, config):
+        first, second = ceil_div(groups_m, 2), groups_m // 2
+        halves = (second + 1) // 2, second // 2
+        return [(first, first, True), (second, second, True), *((half, first, False) for half in halves)]
+    triangle = is_triangle(problem, config)
+    return [
+        (_share(groups_m, config.wm, m), _share(groups_n, config.wn, n), triangle)
+        for m in range(config.wm)
+        for n in range(config.wn)
+    ]
+
+
+def _share(count: int, warps: int, warp: int) -> int:
+    return count // warps + (warp < count % warps)
+
+
+def tile_blocks(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
+    """Count the 8 x 8 blocks of C that a warp accumulates."""
+    im, in_ = tile(problem, config)
+    if is_split_triangle(problem, config):
+        return im * (im + 1) // 2 + 1
+    return im * (im + 1) // 2 if is_triangle(problem, config) else im * in_
 
 
 def _spacing(chunk_bytes: int, piece: int, size: int) -> tuple[int, int]:

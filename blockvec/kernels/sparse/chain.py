@@ -21,7 +21,6 @@ from ..limits import (
     LINE_BYTES,
     MEMORY_LATENCY_S,
     WARP,
-    architecture_of,
     ceil_div,
     covered_rate,
     excess,
@@ -34,19 +33,10 @@ from ..source import constants_of, render
 from .arrays import address
 from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of, dealt
 from .family import SparseFamily
-from .interface import (
-    are_aligned,
-    constants,
-    pack_bytes,
-    refuse_alignment,
-    row_entries,
-    types_of,
-    widest_pack,
-)
+from .interface import alignment, constants, pack_bytes, refuse_packs, row_entries, types_of, widest_pack
 from .totals import bind_with_sums, codes, partial_bytes, totals_source
 
 MOST_BITS = 17  # of the lower bits: positions in a block take 15 bits
-_MAX_PITCH = 2**31  # bytes
 _LEAST_WARPS = 3  # their threads look up the other blocks of a block
 _STATIC_SHARED_BYTES = 66 * 16 + 8  # where the other blocks are
 _ROWS = np.dtype(
@@ -61,29 +51,18 @@ _ROWS = np.dtype(
 
 @frozen
 class ChainConfig:
-    """A configuration of the kernel.
+    """A configuration of the kernel."""
 
-    Attributes
-    ----------
-    lanes, vectors, vector : int
-        Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
-    low : int
-        Lower bits of a state, where the chain has so many: they determine the rows of a block.
-    unroll : int
-        Hops whose rows of X are in flight.
-    warps, blocks : int
-        Warps per block, blocks per multiprocessor.
-    aligned_x, aligned_y : bool
-        Whether packs of X and Y start at multiples of their size.
-    """
-
+    # Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
     lanes: int
     vectors: int
     vector: int
-    low: int
-    unroll: int = 4
+    low: int  # lower bits of a state, where the chain has so many: they determine the rows of a block
+    unroll: int = 4  # hops whose rows of X are in flight
+    # Warps per block, blocks per multiprocessor.
     warps: int = 8
     blocks: int = 2
+    # Whether packs of X and Y start at multiples of their size.
     aligned_x: bool = True
     aligned_y: bool = True
 
@@ -99,7 +78,6 @@ class ChainConfig:
 
     @property
     def most_rows(self) -> int:
-        """Rows of the largest block."""
         return math.comb(self.low, self.low // 2)
 
 
@@ -114,14 +92,7 @@ class ChainTables(NamedTuple):
 
 
 class ChainPlan:
-    """A chain and its tables, for each number of lower bits and of thread blocks.
-
-    Parameters
-    ----------
-    chain : Chain
-    asarray : callable
-        Copies a NumPy array to the device.
-    """
+    """A chain and its tables, for each number of lower bits and of thread blocks, copied by `asarray`."""
 
     def __init__(self, chain: Chain, asarray: Callable[[Numbers], Any] = np.asarray) -> None:
         self.chain, self._asarray = chain, asarray
@@ -208,27 +179,20 @@ class SpmmvChain(SparseFamily[ChainConfig]):
     recipes, spare = RECIPES, SPARE
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        if device.kind != "cuda" or architecture_of(device) < 80:
-            return f"{device.name} has no asynchronous copies to shared memory"
         if problem.stored:
             return "takes chains of spins or electrons alone"
-        if min(problem.n_rows, problem.width) < 1:
-            return "has no rows or columns to multiply"
-        pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
-        if pitch >= _MAX_PITCH:
-            return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
+        if reason := super().refuse_problem(problem, device):
+            return reason
         return "Gram matrices are made on their own" if problem.gram else None
 
     def refuse(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> str | None:
         if not 1 <= config.low <= MOST_BITS or config.warps < _LEAST_WARPS:
             limits = f"1 to {MOST_BITS} and {_LEAST_WARPS} or more are possible"
             return f"{config.low} lower bits and {config.warps} warps; {limits}"
-        if config.lanes > WARP or problem.width % config.vector or pack_bytes(problem, config.vector)[0] > 16:
-            return f"packs of {config.vector} do not make up rows of {problem.width} columns"
-        if config.tile - config.lanes * config.vector >= problem.width and config.vectors > 1:
-            return f"{config.vectors} packs per lane for {problem.width} columns"
-        shared = shared_bytes(problem, config) + _STATIC_SHARED_BYTES
-        return refuse_alignment(problem, config) or excess(
+        if config.lanes > WARP:
+            return f"{config.lanes} lanes do not share a warp"
+        shared = self.shared_bytes(problem, config, device) + _STATIC_SHARED_BYTES
+        return refuse_packs(problem, config) or excess(
             WARP * config.warps, config.blocks, registers(problem, config), shared, device
         )
 
@@ -238,16 +202,12 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         lanes = ceil_div(packs, recipe.vectors)
         if packs % recipe.vectors or lanes > WARP:
             return None
-        aligned_x, aligned_y = are_aligned(problem, vector)
         shape = lanes, recipe.vectors, vector, recipe.low, recipe.unroll
-        return ChainConfig(*shape, blocks=recipe.blocks, aligned_x=aligned_x, aligned_y=aligned_y)
+        return ChainConfig(*shape, blocks=recipe.blocks, **alignment(problem, vector))
 
     def predict(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The slowest of memory, L2 and shared memory, smoothed where two are close; and the time in which a
-        thread block has nothing to do but wait for its rows of X.
-        """
+        # The slowest of memory, L2 and shared memory, smoothed where two are close; and the time in which a
+        # thread block has nothing to do but wait for its rows of X.
         tiles = ceil_div(problem.width, config.tile)
         row = problem.width * itemsize(problem.dtype_x) / tiles
         hops = max(0.0, row_entries(problem) - 1)
@@ -265,17 +225,18 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         return LAUNCH_S * tiles + smooth_max(memory, from_l2, shared) + waits
 
     def conversion(self, problem: SpmmvProblem, config: ChainConfig) -> str:
-        """Describe the tables."""
         return f"no matrix is stored; tables of blocks of up to {config.most_rows} rows are made once"
 
     def chain_length(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
         return problem.longest + 3
 
     def shared_bytes(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
-        return shared_bytes(problem, config)
+        # Rows of X and of zeros, or the dots of its groups.
+        groups = config.warps * (WARP // config.lanes)
+        dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
+        return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)
 
     def parts(self, problem: SpmmvProblem, config: ChainConfig, plan: Any) -> tuple[str, ...]:
-        """List the kernels of a product: ``"rows"``, and one for sums."""
         return ("rows", "totals") if problem.dots else ("rows",)
 
     def sources(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> list[str]:
@@ -308,10 +269,12 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         plan: Any,
         form: Any = None,
     ) -> Callable[..., None]:
-        """Bind loaded kernels to a chain; see `SparseFamily.bind`, and `SpmmvCsr.bind` for sums."""
         tables, chain = plan.tables(config, device), plan.chain
         grid = tables.grid
-        needed, shared = self.workspace_bytes(problem, config, device, plan), shared_bytes(problem, config)
+        needed, shared = (
+            self.workspace_bytes(problem, config, device, plan),
+            self.shared_bytes(problem, config, device),
+        )
         real = np.dtype(problem.dtype_matrix).type
         arrays = map(address, (tables.blocks, tables.outer, tables.records))
         elements = float(real(chain.hop)), float(real(chain.diagonal))
@@ -325,13 +288,6 @@ class SpmmvChain(SparseFamily[ChainConfig]):
                 rows((grid, 1), threads, (*fixed, tile, workspace_ptr, *given), shared)
 
         return bind_with_sums("spmmv_chain", problem, needed, grid, kernels.get("totals"), queue)
-
-
-def shared_bytes(problem: SpmmvProblem, config: ChainConfig) -> int:
-    """Compute the dynamic shared memory of a block: rows of X and of zeros, or the dots of its groups."""
-    groups = config.warps * (WARP // config.lanes)
-    dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
-    return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)
 
 
 def registers(problem: SpmmvProblem, config: ChainConfig) -> int:

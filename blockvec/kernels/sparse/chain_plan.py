@@ -42,17 +42,6 @@ class Chain:
     ``diagonal q`` for electrons, with q sites that both species occupy. An electron that hops across the end
     of a ring passes all others of its species, which inverts the sign if their number is odd.
 
-    Attributes
-    ----------
-    sites : int
-    counts : tuple of int
-        Particles of each species; the first species has the lowest bits of a state.
-    hop, diagonal : float
-    periodic : bool
-        A ring; otherwise an open chain. On a ring of two sites the bond counts twice.
-    dtype : dtype
-        Of the elements of H.
-
     Raises
     ------
     OptionError
@@ -60,11 +49,11 @@ class Chain:
     """
 
     sites: int
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # particles of each species; the first species has the lowest bits of a state
     hop: float
     diagonal: float
-    periodic: bool = True
-    dtype: np.dtype[Any] = _DOUBLE
+    periodic: bool = True  # a ring; otherwise an open chain. On a ring of two sites the bond counts twice
+    dtype: np.dtype[Any] = _DOUBLE  # of the elements of H
 
     def __post_init__(self) -> None:
         if self.bits > MAX_BITS:
@@ -75,17 +64,14 @@ class Chain:
 
     @property
     def bits(self) -> int:
-        """Bits of a state."""
         return self.sites * len(self.counts)
 
     @property
     def pattern(self) -> Pattern:
-        """`SpmmvProblem.pattern`."""
         return "spins" if len(self.counts) == 1 else "electrons"
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of H."""
         return self.n_rows, self.n_rows
 
     @property
@@ -95,12 +81,10 @@ class Chain:
 
     @property
     def n_rows(self) -> int:
-        """Rows of H."""
         return math.prod(math.comb(self.sites, count) for count in self.counts)
 
     @property
     def n_bonds(self) -> int:
-        """Bonds between neighbouring sites."""
         return self.sites - (not self.periodic)
 
     @property
@@ -112,7 +96,6 @@ class Chain:
 
     @property
     def longest(self) -> int:
-        """Most entries of a row."""
         hops = (min(2 * count, 2 * (self.sites - count), self.n_bonds) for count in self.counts)
         return sum(hops) + (self.diagonal != 0)
 
@@ -156,32 +139,21 @@ class Chain:
 
 
 class Kind(NamedTuple):
-    """What blocks with equally many lower bits set have in common; a state is a position in the block.
+    """What blocks with equally many lower bits set have in common; a state is a position in the block."""
 
-    Attributes
-    ----------
-    inner : array, shape (rows, bonds)
-        Positions after hops among the lower bits, then -1.
-    signs : array of int8, shape (rows, bonds)
-        Their signs.
-    crossings : array, shape (rows, CROSSINGS)
-        Positions in the other block after hops to an upper bit.
-    occupied : array of bool, shape (rows, CROSSINGS)
-        Whether the lower bit of that bond is set; a hop is possible if the upper one is not equal to it.
-    mark, inside : array, shape (rows,)
-        For the count of the diagonal, see `Blocks`.
-    """
-
-    inner: Numbers
-    signs: Numbers
+    inner: Numbers  # array, shape (rows, bonds): positions after hops among the lower bits, then -1
+    signs: Numbers  # array of int8, shape (rows, bonds): their signs
+    # array, shape (rows, CROSSINGS): positions in the other block after hops to an upper bit.
     crossings: Numbers
+    # array of bool, shape (rows, CROSSINGS): whether the lower bit of that bond is set; a hop is possible if
+    # the upper one is not equal to it.
     occupied: NDArray[np.bool_]
+    # array, shape (rows,): for the count of the diagonal, see `Blocks`.
     mark: Numbers
     inside: Numbers
 
     @property
     def rows(self) -> int:
-        """Rows of a block."""
         return len(self.mark)
 
 
@@ -189,57 +161,31 @@ class Blocks(NamedTuple):
     """The blocks of a chain. In q of `Chain`, a row counts popcount(mark & mask) + inside + outside.
 
     For spins its crossings that are possible are added.
-
-    Attributes
-    ----------
-    kinds : list of Kind
-    starts : array of int64, shape (blocks + 1,)
-        First row of each block, and the number of rows.
-    kind : array, shape (blocks,)
-        Which of the kinds.
-    outer_starts : array, shape (blocks + 1,)
-        Where the outer hops of each block begin.
-    outer, outer_signs : array
-        Blocks after hops among the upper bits, and their signs.
-    crossings : array, shape (blocks, CROSSINGS)
-        Blocks after hops to an upper bit.
-    occupied : array of bool, shape (blocks, CROSSINGS)
-        Whether the upper bit of that bond is set.
-    crossing_signs : array, shape (CROSSINGS,)
-        Signs of these hops; 0 where the chain has no such bond.
-    mask, outside : array, shape (blocks,)
-        For the count of the diagonal.
-    order : array, shape (blocks,)
-        The blocks in an order in which hops lead to a block that is near.
     """
 
     kinds: list[Kind]
-    starts: Numbers
-    kind: Numbers
-    outer_starts: Numbers
+    starts: Numbers  # array of int64, shape (blocks + 1,): first row of each block, and the number of rows
+    kind: Numbers  # array, shape (blocks,): which of the kinds
+    outer_starts: Numbers  # array, shape (blocks + 1,): where the outer hops of each block begin
+    # Blocks after hops among the upper bits, and their signs.
     outer: Numbers
     outer_signs: Numbers
-    crossings: Numbers
+    crossings: Numbers  # array, shape (blocks, CROSSINGS): blocks after hops to an upper bit
+    # array of bool, shape (blocks, CROSSINGS): whether the upper bit of that bond is set.
     occupied: NDArray[np.bool_]
+    # array, shape (CROSSINGS,): signs of these hops; 0 where the chain has no such bond.
     crossing_signs: Numbers
+    # array, shape (blocks,): for the count of the diagonal.
     mask: Numbers
     outside: Numbers
+    # array, shape (blocks,): the blocks in an order in which hops lead to a block that is near.
     order: Numbers
 
 
 def blocks_of(chain: Chain, low: int) -> Blocks:
-    """Divide the rows of a chain into blocks.
+    """Divide the rows of a chain into blocks by `low` lower bits of a state, at least one.
 
-    Parameters
-    ----------
-    chain : Chain
-    low : int
-        Lower bits of a state, from 1 to all.
-
-    Raises
-    ------
-    OptionError
-        If there would be more than 2^24 blocks.
+    More than 2^24 blocks raise an `OptionError`.
     """
     species, inside = divmod(low - 1, chain.sites)
     inside, outside = inside + 1, chain.sites - inside - 1

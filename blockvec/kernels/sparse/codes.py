@@ -26,17 +26,8 @@ _WARPS = 8  # per block
 def encode(plan: Plan, n_cols: int, blocks: int, load: Load) -> Codes | None:
     """Encode the entries of a matrix; None if it has too many different values, or columns.
 
-    A sample of the values begins the table. The kernel reports values that it lacks, which are added until
-    none is missing. Waits for the device.
-
-    Parameters
-    ----------
-    plan : Plan
-    n_cols : int
-    blocks : int
-        Thread blocks of the kernel.
-    load : callable
-        See `SparseFamily.convert`.
+    A sample of the values begins the table. The kernel, of `blocks` thread blocks, reports values that it
+    lacks, which are added until none is missing. Waits for the device.
     """
     table = sampled_values(plan, n_cols)
     if table is None:

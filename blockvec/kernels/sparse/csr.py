@@ -24,25 +24,24 @@ from ..limits import (
     RESERVED_SHARED_BYTES,
     STATIC_SHARED_LIMIT,
     WARP,
-    architecture_of,
     ceil_div,
     excess_registers,
     excess_threads,
     smooth_max,
 )
-from ..problem import SpmmvProblem, is_complex, itemsize, promote
+from ..problem import SpmmvProblem, is_complex, itemsize, parts_of
 from ..roofline import H200_CEILINGS, memory_time
 from ..source import constants_of, render
 from .arrays import address
+from .csr_config import GRAM_LANES, CsrConfig, block_bytes, gram_side, long_warps, registers, slot_bytes
 from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, Walk
 from .family import SparseFamily
 from .interface import (
     Constants,
-    are_aligned,
+    alignment,
     constants,
     entry_bytes,
-    pack_bytes,
-    refuse_alignment,
+    refuse_packs,
     row_entries,
     stored_traffic,
     types_of,
@@ -55,99 +54,27 @@ from .units import TASK_ENTRIES, Units
 MAX_ROWS = 32  # per unit: one per lane
 LEAST_LONG_ROW = 32  # entries: of no choice, shorter rows are made apart from others
 LEAST_WARPS = 4  # per block: one per quadrant of a multiprocessor
-GRAM_LANES = (1, 2, 4, 8)  # per row, so that the rows that a warp completes at a time fill whole fragments
 _GRAM_SIDE = 2  # tiles of eight columns per side of a Gram matrix: registers grow with the square
 GRAM_WIDTH = 8 * _GRAM_SIDE
 # Entries per row, times tiles of eight columns per side, beyond which the warps lost to the registers of a
 # Gram matrix cost more than the saved passes gain; the 27-point stencil with 16 columns just gains.
 _GRAM_ENTRIES = 64
-_TENSOR_REGISTERS = 56  # the compiler refuses FP64 tensor-core products with fewer
-_MAX_PITCH = 2**31  # bytes
-_SLOT_ALIGN, _SWIZZLED_ALIGN = 4, 32  # entries, as in the kernel
-_COPY_ALIGN, _LINE_ALIGN = 16, 128  # bytes, likewise
 _L1_LEAST_BYTES = 32 << 10  # left to gathers by shared memory
-_LONG_WARPS = 2  # at most, per block that sums a part of a long row: most are little longer than others
-_LONG_LANES = 2  # per row of X, up to which one warp has enough loads in flight
-_STAGES = 2  # units per warp in shared memory, as in the kernel
 _CONSTANTS = ("split", "unroll", "rows", "entries", "long_row", "warps", "blocks", "planes", "flat")
 
 
 @frozen
-class CsrConfig:
-    """A configuration of the kernel.
-
-    Attributes
-    ----------
-    lanes, vectors, vector : int
-        Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
-    split : int
-        Parts into which the entries of a row are divided, a power of two.
-    unroll : int
-        Entries of a part whose rows of X are in flight.
-    rows, entries : int
-        Most rows and entries per unit.
-    long_row : int
-        Rows with more entries are summed by whole blocks.
-    warps, blocks : int
-        Warps per block, blocks per multiprocessor.
-    planes : int
-        On a three-dimensional grid, planes that the warps of a block process at a time.
-    flat : bool
-        Whether entries are distributed over lanes regardless of their rows, and permuted in shared memory to
-        avoid bank conflicts between rows whose lengths are multiples of a power of two.
-    aligned_x, aligned_y : bool
-        Whether packs of X and Y start at multiples of their size.
-    """
-
-    lanes: int
-    vectors: int
-    vector: int
-    split: int = 1
-    unroll: int = 4
-    rows: int = 32
-    entries: int = 256
-    long_row: int = 128
-    warps: int = 8
-    blocks: int = 3
-    planes: int = 1
-    flat: bool = False
-    aligned_x: bool = True
-    aligned_y: bool = True
-
-    @property
-    def tile(self) -> int:
-        """Columns that a block covers."""
-        return self.lanes * self.vectors * self.vector
-
-    @property
-    def groups(self) -> int:
-        """Rows that a warp processes at a time."""
-        return WARP // (self.lanes * self.split)
-
-
-@frozen
 class Recipe:
-    """A configuration but for the width, the types and the lengths of rows.
-
-    Attributes
-    ----------
-    vectors, split, warps, blocks
-        As in the configuration.
-    entries : int
-        Entries per unit, about.
-    unroll : int
-        Most entries of a part in flight, of which there are as many as divide an average row well.
-    lanes, pack : int
-        For Gram matrices, lanes per row and columns per pack; 0 for products without, whose lanes follow from
-        the width.
-    """
+    """A configuration but for the width, the types and the lengths of rows; equal names mean the same."""
 
     vectors: int
     split: int
     warps: int
     blocks: int
-    entries: int
-    unroll: int
+    entries: int  # entries per unit, about
+    unroll: int  # most entries of a part in flight, of which there are as many as divide an average row well
+    # For Gram matrices, lanes per row and columns per pack; 0 for products without, whose lanes follow from
+    # the width.
     lanes: int = 0
     pack: int = 0
 
@@ -234,13 +161,8 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return self.has_configuration(problem, device, _is_in_order)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-        if device.kind != "cuda" or architecture_of(device) < 80:
-            return f"{device.name} has no asynchronous copies to shared memory"
-        if min(problem.n_rows, problem.width) < 1:
-            return "has no rows or columns to multiply"
-        pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
-        if pitch >= _MAX_PITCH:
-            return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
+        if reason := super().refuse_problem(problem, device):
+            return reason
         if problem.index_bytes == 4 and problem.n_rows > MOST_SHORT_ROWS:
             return f"{problem.n_rows} rows need 64-bit indices"
         if problem.gram and not 1 < problem.width <= GRAM_WIDTH:
@@ -252,8 +174,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     def refuse(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
         threads = WARP * config.warps
         return (
-            _refuse_mapping(problem, config)
-            or refuse_alignment(problem, config)
+            refuse_packs(problem, config)
             or _refuse_gram(problem, config)
             or _refuse_units(config)
             or excess_threads(threads, config.blocks, device)
@@ -291,11 +212,9 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         )
 
     def predict(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
-
-        The slowest of four resources, smoothed where two are close: memory (every operand once, and the rows
-        of X that L2 evicts), the instructions of the gathers, the L1 pipe, the latency of a warp's gathers.
-        """
+        # The slowest of four resources, smoothed where two are close: memory (every operand once, and the
+        # rows of X that L2 evicts), the instructions of the gathers, the L1 pipe, the latency of a warp's
+        # gathers.
         average = max(1.0, row_entries(problem))
         tiles = ceil_div(problem.width, config.tile)
         units = problem.n_rows / config.rows * tiles
@@ -304,7 +223,10 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         uneven = 1 + _UNEVEN * math.log2(config.groups) if waits else 1.0
         batches = row_steps * math.ceil(average / (config.split * config.unroll)) * uneven
 
-        slot = 9 + config.vectors * (2 + config.vector * _multiply_slots(problem))
+        # Products of an entry and an element of X; in double precision they are issued twice.
+        products = parts_of(problem.dtype_matrix) * parts_of(problem.dtype_x)
+        products *= 1 if problem.dtype in ("float32", "complex64") else 2
+        slot = 9 + config.vectors * (2 + config.vector * products)
         copies = ceil_div(slot_bytes(problem, config), 16 * WARP)
         per_step = 40 + 14 * config.vectors + 12 * (config.split.bit_length() - 1) * config.vectors
         instructions = units * (batches * config.unroll * slot + row_steps * per_step + 90 + 12 * copies)
@@ -326,7 +248,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         )
 
     def conversion(self, problem: SpmmvProblem, config: CsrConfig) -> str:
-        """Describe how the rows of a matrix are divided, and the cost."""
         units = ceil_div(problem.n_rows, config.rows)
         return (
             f"the matrix is used as it is, its rows divided once into about {units} units "
@@ -339,7 +260,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         chain = ceil_div(min(config.long_row, max(1, problem.nnz)), config.split)
         chain += config.split.bit_length() - 1
         if problem.nnz > config.long_row:
-            groups = _long_warps(problem, config) * (WARP // config.lanes)
+            groups = long_warps(problem, config) * (WARP // config.lanes)
             tasks = ceil_div(problem.nnz, TASK_ENTRIES)
             tree = groups.bit_length()
             chain = max(chain, ceil_div(TASK_ENTRIES, groups) + tree + ceil_div(tasks, groups) + tree)
@@ -350,7 +271,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return min(100, ceil_div(100 * needed, device.shared_bytes_per_multiprocessor))
 
     def parts(self, problem: SpmmvProblem, config: CsrConfig, plan: Plan) -> tuple[str, ...]:
-        """List the kernels that a matrix needs: ``"rows"``, two for its long rows, and one for sums."""
         units = _units(config, plan)
         return _parts(problem, units.tasks is not None, units.sums is not None)
 
@@ -369,7 +289,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         if part == "rows":
             own = constants(problem, config, *codes(problem)) | constants_of(config, *_CONSTANTS)
             return render(name, "sparse/spmmv_csr.cu", own, types_of(problem))
-        warps = _long_warps(problem, config)
+        warps = long_warps(problem, config)
         unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
         own = constants(problem, config) | {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
         return render(name, "sparse/spmmv_csr_long.cu", own, types_of(problem))
@@ -412,7 +332,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         matrix = *matrix, address(units.cuts), index(units.n_units), *walk.arguments()
         rows = kernels["rows"]
         blocks, threads = (walk.blocks * tiles, 1), (WARP * config.warps,)
-        long_threads = (WARP * _long_warps(problem, config),)
+        long_threads = (WARP * long_warps(problem, config),)
         long_rows = [
             (kernels[part], (len(tasks), tiles), address(tasks))
             for part, tasks in (("tasks", units.tasks), ("sums", units.sums))
@@ -436,8 +356,7 @@ def _mapping(problem: SpmmvProblem, vectors: int) -> CsrConfig | None:
     lanes = ceil_div(tile_packs, vectors)
     if lanes > WARP or (vectors - 1) * lanes >= tile_packs:
         return None
-    aligned_x, aligned_y = are_aligned(problem, vector)
-    return CsrConfig(lanes, vectors, vector, aligned_x=aligned_x, aligned_y=aligned_y)
+    return CsrConfig(lanes, vectors, vector, **alignment(problem, vector))
 
 
 def _gram_mapping(problem: SpmmvProblem, recipe: Recipe) -> CsrConfig | None:
@@ -446,10 +365,8 @@ def _gram_mapping(problem: SpmmvProblem, recipe: Recipe) -> CsrConfig | None:
     fills = (vectors - 1) * lanes * vector < problem.width <= lanes * vectors * vector
     if problem.width % vector or not fills:
         return None
-    aligned_x, aligned_y = are_aligned(problem, vector)
-    if vector > 1 and not (aligned_x and vector * itemsize(problem.dtype_x) <= 16):
-        return None
-    return CsrConfig(lanes, vectors, vector, aligned_x=aligned_x, aligned_y=aligned_y)
+    config = CsrConfig(lanes, vectors, vector, **alignment(problem, vector))
+    return None if vector > 1 and not (config.aligned_x and refuse_packs(problem, config) is None) else config
 
 
 def _unit_shape(problem: SpmmvProblem, config: CsrConfig, target: int) -> tuple[int, int, int]:
@@ -474,12 +391,6 @@ def _unit_shape(problem: SpmmvProblem, config: CsrConfig, target: int) -> tuple[
     return rows, max(entries, long_row), long_row
 
 
-def _multiply_slots(problem: SpmmvProblem) -> int:
-    """Count the issue slots of multiplying an entry by an element of X; double precision takes two each."""
-    products = (2 if is_complex(problem.dtype_matrix) else 1) * (2 if is_complex(problem.dtype_x) else 1)
-    return products * (1 if problem.dtype in ("float32", "complex64") else 2)
-
-
 def _gather_cycles(problem: SpmmvProblem, config: CsrConfig) -> float:
     """Compute the cycles of the L1 pipe per warp load of one pack per lane: 128 bytes or one line each.
 
@@ -493,23 +404,12 @@ def _gather_cycles(problem: SpmmvProblem, config: CsrConfig) -> float:
 
 
 def _is_in_order(config: CsrConfig) -> bool:
-    """Check whether a row is summed in the order of its entries, unless it is long."""
     return config.split == 1 and not config.flat
 
 
-def _refuse_mapping(problem: SpmmvProblem, config: CsrConfig) -> str | None:
-    """Explain why the columns of a row cannot be mapped to lanes; None if they can."""
+def _refuse_units(config: CsrConfig) -> str | None:
     if config.lanes * config.split > WARP or config.split & (config.split - 1):
         return f"{config.lanes} lanes and {config.split} parts do not share a warp"
-    if problem.width % config.vector or pack_bytes(problem, config.vector)[0] > 16:
-        return f"packs of {config.vector} do not make up rows of {problem.width} columns"
-    if config.tile - config.lanes * config.vector >= problem.width and config.vectors > 1:
-        return f"{config.vectors} packs per lane for {problem.width} columns"
-    return None
-
-
-def _refuse_units(config: CsrConfig) -> str | None:
-    """Explain why units of rows are impossible; None if they are possible."""
     if not config.groups <= config.rows <= MAX_ROWS or config.rows % config.groups:
         return f"{config.rows} rows for {config.groups} groups of lanes"
     if not config.unroll * config.split <= config.long_row <= config.entries < 2**16 - 8:
@@ -520,14 +420,13 @@ def _refuse_units(config: CsrConfig) -> str | None:
 
 
 def _refuse_gram(problem: SpmmvProblem, config: CsrConfig) -> str | None:
-    """Explain why a configuration cannot make a problem's Gram matrices; None if it can."""
     if not problem.gram:
         return None
     elements = config.vectors * config.vector
     whole = config.lanes in GRAM_LANES and (config.lanes > 1 or elements % 2 == 0)
     if not whole or config.split > 1 or config.tile < problem.width:
         return f"{config.lanes} lanes in {config.split} parts do not fill fragments for Gram matrices"
-    if _gram_side(config) > _GRAM_SIDE:
+    if gram_side(config) > _GRAM_SIDE:
         return f"{elements} columns per lane make too many tiles of Gram matrices"
     return None
 
@@ -539,87 +438,6 @@ def _excess_shared(shared: int, blocks: int, device: DeviceInfo) -> str | None:
     if blocks * (shared + RESERVED_SHARED_BYTES) > device.shared_bytes_per_multiprocessor - _L1_LEAST_BYTES:
         return f"{blocks} blocks of {shared} bytes of shared memory leave no room for gathers"
     return None
-
-
-def _slot_unit(config: CsrConfig) -> int:
-    return _SWIZZLED_ALIGN if config.flat else _SLOT_ALIGN
-
-
-def _slot_entries(config: CsrConfig) -> int:
-    unit = _slot_unit(config)
-    return (config.entries + 2 * (_SLOT_ALIGN - 1) + unit - _SLOT_ALIGN) // unit * unit
-
-
-def slot_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
-    """Compute the bytes that the entries of a unit take in shared memory."""
-    entries = _slot_entries(config)
-    if not problem.coded:
-        return entries * entry_bytes(problem)
-    ahead = config.unroll * (WARP // config.lanes if config.flat else config.split)
-    ahead = ceil_div(ahead, _slot_unit(config)) * _slot_unit(config)
-    n_bytes = (entries + ahead) * problem.index_bytes + itemsize(problem.dtype_matrix)
-    return _aligned(n_bytes, config)
-
-
-def _aligned(n_bytes: int, config: CsrConfig) -> int:
-    alignment = _LINE_ALIGN if config.flat else _COPY_ALIGN
-    return ceil_div(n_bytes, alignment) * alignment
-
-
-def block_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
-    """Compute the static shared memory of a block: its slots, which its sums overwrite at the end."""
-    size_sum = itemsize(promote(problem.dtype, "float64"))
-    elements = _slot_entries(config) * config.tile if config.flat else config.vector
-    slots = _STAGES * slot_bytes(problem, config) + elements * itemsize(problem.dtype)
-    table = (MAX_VALUES if problem.coded else 1) * itemsize(problem.dtype_matrix)
-    dots = config.warps * len(problem.dots) * config.tile * size_sum
-    grams = len(problem.gram) * problem.width**2 * size_sum
-    return _aligned(max(config.warps * slots + table, dots, grams), config)
-
-
-def _long_warps(problem: SpmmvProblem, config: CsrConfig) -> int:
-    """Compute the warps of a block that sums a part of a long row; shared memory holds one sum per lane."""
-    if config.lanes <= _LONG_LANES:
-        return 1
-    warp_bytes = WARP * config.vectors * config.vector * itemsize(problem.dtype)
-    return max(1, min(_LONG_WARPS, (STATIC_SHARED_LIMIT - 1024) // warp_bytes))
-
-
-def registers(problem: SpmmvProblem, config: CsrConfig) -> int:
-    """Estimate the registers per thread."""
-    pack_x = config.vectors * config.vector * itemsize(problem.dtype_x) // 4
-    pack_y = config.vectors * config.vector * itemsize(problem.dtype) // 4
-    fused = pack_y if problem.beta != "zero" else 0
-    fused += pack_y if problem.chain in ("one", "general") else 0
-    elements = config.vectors * config.vector
-    fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
-    fused += _gram_registers(problem, config) + (2 * elements + 2 if problem.shift == "column" else 0)
-    wide = 12 if problem.index_bytes == 8 else 0
-    ahead = 4 if config.split > 1 else 0
-    converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
-    products = 8 if is_complex(problem.dtype_matrix) else 0
-    temporary = (12 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
-    temporary += 4 if is_complex(problem.dtype) and problem.beta == "general" else 0
-    gathers = config.unroll * (pack_x + 2)  # with their addresses
-    around = 22 + 4 * (config.vectors - 1) + (4 if config.vector > 2 else 0)
-    around += 6 if config.tile < problem.width else 0
-    needed = gathers + pack_y + fused + wide + ahead + converted + products + temporary + around
-    return max(needed, _TENSOR_REGISTERS) if problem.gram else needed
-
-
-def _gram_side(config: CsrConfig) -> int:
-    """Compute the tiles per side of a Gram matrix, as in the kernel: rows of few lanes share fragments."""
-    elements = config.vectors * config.vector
-    return elements // 2 if config.lanes < max(GRAM_LANES) and elements % 2 == 0 else elements
-
-
-def _gram_registers(problem: SpmmvProblem, config: CsrConfig) -> int:
-    """Compute the registers of the tiles, all of X^H Y and half of Y^H Y, and of fragments."""
-    if not problem.gram:
-        return 0
-    side, parts = _gram_side(config), 2 if is_complex(problem.dtype) else 1
-    tiles = {"xy": side**2, "yy": side * (side + 1) // 2}
-    return parts * (sum(4 * tiles[kind] for kind in problem.gram) + 8 * side - 4)
 
 
 def _parts(problem: SpmmvProblem, has_tasks: bool, has_sums: bool) -> tuple[str, ...]:

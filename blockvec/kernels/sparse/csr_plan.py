@@ -37,32 +37,9 @@ class Plan:
     """A sparse matrix in CSR form as the kernels take it.
 
     Arrays are shared where they have one index type and start at multiples of 16 bytes, else copied. Columns
-    need not be sorted.
-
-    Parameters
-    ----------
-    indptr, indices, data : array
-    structure : Structure, optional
-        That of the matrix, if it is known from a copy on the host.
-    load : callable, optional
-        Loads the kernels that look at rows on the device that they are on (see `SparseFamily.convert`); by
-        default row pointers are copied to the host.
-
-    Attributes
-    ----------
-    n_rows, nnz : int
-        Extents.
-    indptr, indices, data : array
-        The three arrays, of one index type, the last two aligned to 16 bytes.
-    longest : int
-        Entries of the longest row.
-    line : int
-        Rows per line of the matrix's grid: the least distance, beyond the next rows, at which most rows have
-        entries; 0 if there is none.
-    plane : int
-        Rows per plane of the grid: the next such distance, beyond the neighbours of the next line; or 0.
-    codes : Codes or None
-        The entries in half of the memory or less, if the matrix has few different values; see `codes`.
+    need not be sorted. `structure` is that of the matrix, if it is known from a copy on the host; `load`
+    loads the kernels that look at rows on the device that they are on (see `SparseFamily.convert`), and that
+    divide uneven ones; by default row pointers are copied to the host.
     """
 
     def __init__(
@@ -74,7 +51,9 @@ class Plan:
         load: Load | None = None,
     ) -> None:
         if indptr.dtype != indices.dtype:
-            indptr, indices = _one_index_type(indptr, indices)
+            fits = len(indices) <= np.iinfo(indices.dtype).max
+            dtype = indices.dtype if fits else indptr.dtype
+            indptr, indices = indptr.astype(dtype), indices.astype(dtype, copy=False)
         self.indptr = indptr
         self.indices = aligned(indices)
         self.data = aligned(data)
@@ -83,13 +62,12 @@ class Plan:
         self.load = load
         self.structure = structure or structure_of(indptr, self.indices, load)
         self.longest, self.line, self.plane = self.structure
-        self.codes: Codes | None = None
+        self.codes: Codes | None = None  # if the matrix has few different values
         self._units: dict[tuple[int, int, int], Units] = {}
         self._lock = threading.Lock()
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of an index."""
         return int(self.indices.dtype.itemsize)
 
     def entries(self, coded: bool) -> tuple[int, int]:
@@ -101,7 +79,6 @@ class Plan:
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern as in `SpmmvProblem`."""
         if self.longest * self.n_rows > _UNEVEN * max(self.nnz, self.n_rows):
             return "uneven"
         return "planes" if self.plane else "lines" if self.line else "scattered"
@@ -120,31 +97,19 @@ class Plan:
     def _divide(self, rows: int, entries: int, long_row: int) -> Units:
         if self.longest <= min(long_row, entries // rows):
             return Units(None, ceil_div(self.n_rows, rows))
+        assert self.load is not None  # of a matrix on a device
         units = divide(self.indptr, rows, entries, long_row, self.load)
         if (xp := namespace(self.indptr)) is not np:
             xp.cuda.get_current_stream().synchronize()  # other streams will read it too
         return units
 
 
-def _one_index_type(indptr: Array, indices: Array) -> tuple[Array, Array]:
-    fits = len(indices) <= np.iinfo(indices.dtype).max
-    dtype = indices.dtype if fits else indptr.dtype
-    return indptr.astype(dtype), indices.astype(dtype, copy=False)
-
-
 @frozen
 class Walk:
-    """The distribution of units of rows over blocks and warps: see ``cuda/sparse/spmmv_walk.cuh``.
+    """The distribution of units of rows over blocks and warps: see ``cuda/sparse/spmmv_walk.cuh``."""
 
-    Attributes
-    ----------
-    blocks : int
-        Blocks per tile of columns.
-    line, lots, plane : int
-        As in the loop nest there.
-    """
-
-    blocks: int
+    blocks: int  # blocks per tile of columns
+    # As in the loop nest there.
     line: int
     lots: int
     plane: int

@@ -8,26 +8,33 @@ from typing import Any, ClassVar
 
 from ..device import DeviceInfo
 from ..family import C, Family
-from ..problem import SpmmvProblem
+from ..limits import architecture_of
+from ..problem import SpmmvProblem, itemsize
 from ..source import short_names
 from .arrays import Load
 from .csr_plan import Plan
 
+_MAX_PITCH = 2**31  # bytes
+
 
 class SparseFamily(Family[SpmmvProblem, C]):
-    """A family of sparse products: kernels for compressed rows, or for another form of the matrix.
-
-    Attributes
-    ----------
-    converts : bool
-        Whether it takes another form of the matrix than compressed rows, made after some products.
-    stored : bool
-        Whether it takes stored matrices; otherwise chains, as `chain.ChainPlan` in place of a `Plan`.
-    """
+    """A family of sparse products: kernels for compressed rows, or for another form of the matrix."""
 
     problem_type = SpmmvProblem
+    # Whether it takes stored matrices; otherwise chains, as `chain.ChainPlan` in place of a `Plan`.
     stored: ClassVar[bool] = True
+    # Whether it takes another form of the matrix than compressed rows, made after some products.
     converts: ClassVar[bool] = False
+
+    def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+        if device.kind != "cuda" or architecture_of(device) < 80:
+            return f"{device.name} has no asynchronous copies to shared memory"
+        if min(problem.n_rows, problem.width) < 1:
+            return "has no rows or columns to multiply"
+        pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
+        if pitch >= _MAX_PITCH:
+            return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
+        return None
 
     def kernel_name(self, problem: SpmmvProblem, part: str = "rows") -> str:
         """Name the kernel of one of the `parts`, as ``spmmv_csr_f64_w16``."""
@@ -45,9 +52,9 @@ class SparseFamily(Family[SpmmvProblem, C]):
         """List the kernels that a product with a matrix launches, ``"rows"`` first."""
         return ("rows",)
 
-    @abstractmethod
     def sources(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> list[str]:
         """Generate all sources that products may need, to compile them before the first product."""
+        return [self.source(problem, config, device)]
 
     def refuse_sums(self, problem: SpmmvProblem, config: C) -> str | None:
         """Explain why a configuration cannot make a problem's sums in the same pass; None if it can."""
@@ -91,22 +98,10 @@ class SparseFamily(Family[SpmmvProblem, C]):
         plan: Plan,
         form: Any,
     ) -> Callable[..., None]:
-        """Bind loaded kernels to a matrix.
+        """Bind loaded kernels, the `parts` for a matrix, to it.
 
-        Parameters
-        ----------
-        kernels : mapping of str to Kernel
-            The `parts` for this matrix, loaded by `compile.function`.
-        problem, config, device
-            What the kernels were made for; n_rows, nnz and leading dimensions may differ.
-        plan : Plan
-            The matrix in compressed rows, with indices of `problem.index_bytes`.
-        form : object
-            The result of `convert`.
-
-        Returns
-        -------
-        callable
-            ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)`` queues the
-            product on CuPy's current stream: see `interface.operands`.
+        n_rows, nnz and leading dimensions of the problem may differ from those that the kernels were made
+        for. `form` is the result of `convert`. Returns ``launch(X_ptr, Y_ptr, alpha, beta, shift=0,
+        shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``, which queues the product on CuPy's current stream: see
+        `interface.operands`.
         """

@@ -6,43 +6,25 @@ Constants and operands are those of ``cuda/sparse/spmmv.cuh``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import Traffic, traffic
 from ..source import c_type, constants_of
+
+if TYPE_CHECKING:
+    from .chain import ChainConfig
+    from .csr_config import CsrConfig
+    from .sell import SellConfig
+
+    Config: TypeAlias = CsrConfig | SellConfig | ChainConfig
 
 Constants = dict[str, bool | int | float]
 """Constants of a source by name."""
 
 _SHIFT = {"none": 0, "scalar": 1, "column": 2}
 _CHAIN = {"none": 0, "zero": 2, "one": 1, "general": 1}
-
-
-class ColumnMapping(Protocol):
-    """The part of a configuration that maps the columns of a row to lanes."""
-
-    @property
-    def lanes(self) -> int:
-        """Lanes that share the columns of a row."""
-
-    @property
-    def vectors(self) -> int:
-        """Packs of columns per lane."""
-
-    @property
-    def vector(self) -> int:
-        """Columns per pack."""
-
-    @property
-    def aligned_x(self) -> bool:
-        """Whether packs of X start at multiples of their size."""
-
-    @property
-    def aligned_y(self) -> bool:
-        """Whether packs of Y start at multiples of their size."""
 
 
 def types_of(problem: SpmmvProblem) -> dict[str, str]:
@@ -55,7 +37,7 @@ def types_of(problem: SpmmvProblem) -> dict[str, str]:
     }
 
 
-def constants(problem: SpmmvProblem, config: ColumnMapping, dots: int = 0, gram: int = 0) -> Constants:
+def constants(problem: SpmmvProblem, config: Config, dots: int = 0, gram: int = 0) -> Constants:
     """Compute the constants of ``spmmv.cuh``."""
     return {
         "WIDTH": problem.width,
@@ -81,10 +63,11 @@ def widest_pack(problem: SpmmvProblem) -> int:
     return max(v for v in (1, 2, 4) if v == 1 or (problem.width % v == 0 and v * size <= problem.align_x))
 
 
-def are_aligned(problem: SpmmvProblem, vector: int) -> tuple[bool, bool]:
+def alignment(problem: SpmmvProblem, vector: int) -> dict[str, bool]:
     """Check whether packs of `vector` columns of X, and of Y and Z, start at multiples of their size."""
     size_x, size_y = pack_bytes(problem, vector)
-    return problem.align_x % size_x == 0, min(problem.align_y, problem.align_z) % size_y == 0
+    aligned_y = min(problem.align_y, problem.align_z) % size_y == 0
+    return {"aligned_x": problem.align_x % size_x == 0, "aligned_y": aligned_y}
 
 
 def pack_bytes(problem: SpmmvProblem, vector: int) -> tuple[int, int]:
@@ -92,9 +75,13 @@ def pack_bytes(problem: SpmmvProblem, vector: int) -> tuple[int, int]:
     return vector * itemsize(problem.dtype_x), min(16, vector * itemsize(problem.dtype))
 
 
-def refuse_alignment(problem: SpmmvProblem, config: ColumnMapping) -> str | None:
-    """Explain why operands are not aligned as a configuration requires; None if they are."""
+def refuse_packs(problem: SpmmvProblem, config: Config) -> str | None:
+    """Explain why packs of columns do not make up rows, or are not aligned; None if they do and are."""
     size_x, size_y = pack_bytes(problem, config.vector)
+    if problem.width % config.vector or size_x > 16:
+        return f"packs of {config.vector} do not make up rows of {problem.width} columns"
+    if config.lanes * (config.vectors - 1) * config.vector >= problem.width:
+        return f"{config.vectors} packs per lane for {problem.width} columns"
     align_x, align_y = problem.align_x, min(problem.align_y, problem.align_z)
     if (config.aligned_x and align_x % size_x) or (config.aligned_y and align_y % size_y):
         return f"operands are aligned to {align_x} and {align_y} bytes, packs have {size_x} and {size_y}"
@@ -144,25 +131,3 @@ def operands(
     """
     factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
     return X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
-
-
-def bind_kernel(
-    kernel: Any,
-    problem: SpmmvProblem,
-    blocks: int,
-    threads: int,
-    matrix: tuple[Any, ...],
-    shared_bytes: int = 0,
-) -> Callable[..., None]:
-    """Bind a kernel to the arguments that describe the matrix, which precede the operands.
-
-    The result takes the arguments of `operands` after the problem, and queues the kernel on CuPy's current
-    stream.
-    """
-    grid, block = (blocks, 1), (threads,)
-
-    def launch(*addresses_and_factors: Any, **more: Any) -> None:
-        arguments = *matrix, *operands(problem, *addresses_and_factors, **more)
-        kernel(grid, block, arguments, shared_bytes)
-
-    return launch

@@ -31,18 +31,17 @@ from .csr import LEAST_LONG_ROW, SpmmvCsr
 from .csr_plan import Plan, Walk
 from .family import SparseFamily
 from .interface import (
-    are_aligned,
-    bind_kernel,
+    alignment,
     constants,
     entry_bytes,
-    pack_bytes,
-    refuse_alignment,
+    refuse_packs,
     row_entries,
     stored_traffic,
     types_of,
     unroll_of,
     widest_pack,
 )
+from .totals import bind_with_sums
 
 CHUNK = 32  # rows, C of SELL-C: one per lane
 MAX_ROW_BYTES = 64  # of X
@@ -57,28 +56,18 @@ _FILL_WARPS, _FILL_BATCH = 4, 8  # warps per block; entries per row at a time: a
 
 @frozen
 class SellConfig:
-    """A configuration of the kernel.
+    """A configuration of the kernel."""
 
-    Attributes
-    ----------
-    vectors, vector : int
-        Packs of columns per lane, and columns per pack.
-    unroll : int
-        Entries of a row whose rows of X are in flight.
-    warps, blocks : int
-        Warps per block, blocks per multiprocessor.
-    persistent : bool
-        Whether a block processes one patch of chunks after the other, instead of one only.
-    aligned_x, aligned_y : bool
-        Whether packs of X and Y start at multiples of their size.
-    """
-
+    # Packs of columns per lane, and columns per pack.
     vectors: int
     vector: int
-    unroll: int = 4
+    unroll: int = 4  # entries of a row whose rows of X are in flight
+    # Warps per block, blocks per multiprocessor.
     warps: int = 8
     blocks: int = 4
+    # Whether a block processes one patch of chunks after the other, instead of one only.
     persistent: bool = True
+    # Whether packs of X and Y start at multiples of their size.
     aligned_x: bool = True
     aligned_y: bool = True
 
@@ -87,17 +76,11 @@ class SellConfig:
 
 @dataclass(frozen=True, eq=False)
 class SellMatrix:
-    """A matrix in SELL-C form: rows in chunks of C = 32, the entries of a chunk interleaved.
+    """A matrix in SELL-C form: rows in chunks of C = 32, the entries of a chunk interleaved."""
 
-    Attributes
-    ----------
-    starts : array of the index type, shape (n_chunks + 1,)
-        First place of each chunk, and the number of places.
-    columns, values : array
-        Columns of the entries, -1 for padding, and their values.
-    """
-
+    # array of the index type, shape (n_chunks + 1,): first place of each chunk, and the number of places.
     starts: Array
+    # Columns of the entries, -1 for padding, and their values.
     columns: Array
     values: Array
 
@@ -134,13 +117,8 @@ class SpmmvSell(SparseFamily[SellConfig]):
     """The family ``spmmv_sell``: sparse products of matrices in SELL-C form, made after some products.
 
     A conversion takes the time of 4 to 10 products, and saves 3 to 50 per cent of each. A row is summed in
-    the order of its entries: results are those of `spmmv_csr` with the configuration of `before_conversion`,
-    to the last bit.
-
-    Parameters
-    ----------
-    csr : SpmmvCsr
-        The family that runs until the matrix is converted.
+    the order of its entries: results are those of `spmmv_csr`, which runs until the matrix is converted, with
+    the configuration of `before_conversion`, to the last bit.
     """
 
     name = "spmmv_sell"
@@ -178,11 +156,11 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return None
 
     def refuse(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
-        if config.vectors * config.vector != problem.width or pack_bytes(problem, config.vector)[0] > 16:
+        if config.vectors * config.vector != problem.width:
             return f"{config.vectors} packs of {config.vector} are not rows of {problem.width} columns"
         threads = WARP * config.warps
         return (
-            refuse_alignment(problem, config)
+            refuse_packs(problem, config)
             or excess_threads(threads, config.blocks, device)
             or excess_registers(registers(problem, config), threads, config.blocks, device)
         )
@@ -197,7 +175,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> SellConfig:
         vector = widest_pack(problem)
-        aligned_x, aligned_y = are_aligned(problem, vector)
         return SellConfig(
             vectors=problem.width // vector,
             vector=vector,
@@ -206,12 +183,10 @@ class SpmmvSell(SparseFamily[SellConfig]):
             blocks=recipe.blocks,
             # Blocks that start in order stay closer together, which favours scattered rows of X.
             persistent=problem.pattern != "scattered",
-            aligned_x=aligned_x,
-            aligned_y=aligned_y,
+            **alignment(problem, vector),
         )
 
     def predict(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> float:
-        """Predict the time in seconds: of memory, or of gathers, which alone depend on the configuration."""
         average = row_entries(problem)
         chunks = problem.n_rows / CHUNK / device.multiprocessors
         in_flight = max(1.0, average / max(1, math.ceil(average / config.unroll)))
@@ -241,7 +216,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return own + self._csr.sources(problem, in_order, device)
 
     def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> SellMatrix | None:
-        """Convert a matrix; None if padded rows would take too much memory. See `SparseFamily.convert`."""
         try:
             starts, entries = layout(plan)
         except OverflowError:
@@ -264,13 +238,17 @@ class SpmmvSell(SparseFamily[SellConfig]):
         plan: Plan,
         form: SellMatrix,
     ) -> Callable[..., None]:
-        """Bind a loaded kernel to a converted matrix; see `SparseFamily.bind`."""
         index = np.int32 if problem.index_bytes == 4 else np.int64
         most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
         walk = Walk.of(plan, form.n_chunks, CHUNK, most, warps=config.warps)
         arrays = map(address, (form.starts, form.columns, form.values))
         matrix = *arrays, index(plan.n_rows), index(form.n_chunks), *walk.arguments()
-        return bind_kernel(kernels["rows"], problem, walk.blocks, WARP * config.warps, matrix)
+        rows, grid, block = kernels["rows"], (walk.blocks, 1), (WARP * config.warps,)
+
+        def queue(_workspace_ptr: int, given: tuple[Any, ...]) -> None:
+            rows(grid, block, (*matrix, *given))
+
+        return bind_with_sums("spmmv_sell", problem, 0, walk.blocks, None, queue)
 
 
 def registers(problem: SpmmvProblem, config: SellConfig) -> int:

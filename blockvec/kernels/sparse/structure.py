@@ -16,23 +16,20 @@ _LEAST_LINE = 32  # rows: shorter lines fit a unit
 
 
 class Structure(NamedTuple):
-    """The properties `longest`, `line` and `plane` of a `Plan`."""
+    """Properties of a matrix that the distribution of its rows depends on."""
 
-    longest: int
+    longest: int  # entries of the longest row
+    # Rows per line of the matrix's grid: the least distance, beyond the next rows, at which most rows have
+    # entries; 0 if there is none.
     line: int
-    plane: int
+    plane: int  # rows per plane of the grid: the next such distance, beyond the neighbours of the next line
 
 
 def structure_of(indptr: Array, indices: Array, load: Load | None = None) -> Structure:
     """Determine the structure of a matrix; waits for the device that it is on.
 
-    Distances between neighbouring lines and planes are inferred from a sample of rows.
-
-    Parameters
-    ----------
-    indptr, indices : array
-    load : callable, optional
-        Loads the kernel that looks at the rows where they are; by default the host does.
+    Distances between neighbouring lines and planes are inferred from a sample of rows. `load` loads the
+    kernel that looks at the rows where they are; by default the host does.
     """
     n_rows = len(indptr) - 1
     has_grid = n_rows >= _SAMPLE * _LEAST_LINE and len(indices) > 0

@@ -68,18 +68,9 @@ def bind_with_sums(
 ) -> Callable[..., None]:
     """Make the launch of a product, as of `SparseFamily.bind`, that leaves sums of blocks in a workspace.
 
-    Parameters
-    ----------
-    name : str
-        The family, for the message of a `ValueError` at a launch without a workspace.
-    needed : int
-        Bytes of the workspace.
-    blocks : int
-        Blocks that leave sums there.
-    totals : kernel or None
-        The kernel that adds them up.
-    queue : callable
-        ``queue(workspace_ptr, operands)`` queues the kernels of the product.
+    ``queue(workspace_ptr, operands)`` queues the kernels of the product, `blocks` of whose thread blocks
+    leave sums in the `needed` bytes of the workspace; the kernel `totals`, if any, adds them up. A launch
+    without a workspace raises a `ValueError` that names the family.
     """
 
     def launch(

@@ -82,7 +82,7 @@ def test_sparse_products_are_those_of_scipy() -> None:
     (case,) = make_cases(["apply"], ["float32"], [(3, 3)], matrices=["laplace2d:n=9"])
     ours, theirs = (plain(call()) for call in case.calls.values())
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-    assert (case.matrix, list(case.calls)) == ("laplace2d:n=9", ["blockvec", "scipy"])
+    assert list(case.calls) == ["blockvec", "scipy"]
     assert measure_case(case, HOST, LIMITS, quick=True).line().split()[:5] == [
         "apply",
         "float32",

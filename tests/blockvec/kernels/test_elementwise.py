@@ -22,7 +22,7 @@ from blockvec.kernels.elementwise import (
     Kernel,
     PhiloxKernel,
 )
-from blockvec.kernels.probes import FMA, HOLD, TENSOR, cache_probe, stream_probe
+from blockvec.kernels.probes import FMA, HOLD, TENSOR, cache_probe, read_probe
 from blockvec.kernels.problem import is_complex, promote
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -63,8 +63,7 @@ def all_kernels() -> Iterator[Kernel]:
 KERNELS = list(dict.fromkeys(all_kernels()))
 SAMPLED = KERNELS[::16]  # all of them take half a minute
 PROBES: list[Kernel] = [
-    *(stream_probe("read", 8), stream_probe("write", 4), stream_probe("scale", 4, threads=128)),
-    *(cache_probe(8), FMA, TENSOR, HOLD),
+    *(read_probe(8), cache_probe(8), FMA, TENSOR, HOLD),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from blockvec.backends.host.small_matrices import inverse_factor
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200
-from blockvec.kernels.inverse_factor import InverseFactorKernel
+from blockvec.kernels.elementwise import InverseFactorKernel
 from tests.blocks import address
 from tests.emulator.host import HostKernel, needs_host_compiler
 

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200
-from blockvec.kernels.krylov_steps import STATIC_BYTES, KrylovStepsKernel
 from blockvec.kernels.launch import GRID_HEADER_BYTES
+from blockvec.kernels.steps import STATIC_BYTES, KrylovStepsKernel
 from tests.blocks import address
 from tests.emulator.host import HostKernel, needs_host_compiler, sampled
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.launch import GRID_HEADER_BYTES
-from blockvec.kernels.recurrence import THREADS, RecurrenceKernel
+from blockvec.kernels.steps import THREADS, RecurrenceKernel
 from tests.blocks import address
 from tests.contract.blocks import exact_values
 from tests.emulator.host import HostKernel, needs_host_compiler, sampled

@@ -1,31 +1,28 @@
 // One sweep over a basis W (K x M, wide) and a block V (K x N, narrow), row-major, on FP64 tensor cores (sm_90). For each tile of ROWS rows:
 //
 //   UPDATE   V <- alpha W C + beta V     C is M x N
-//   DOT      S += W^H V, or W^T V        M x N, of the new V
-//   GRAM     S += V^H V                  N x N, of the new V
+//   GRAM     S += V^H V                  N x N, of the new V, if wanted
 //
-// UPDATE and DOT alone, or UPDATE, GRAM: W and V are read once, V is written once. S is summed over the blocks in a fixed order.
+// W and V are read once, V is written once. S is summed over the blocks in a fixed order.
 //
 // Copies. STAGES tiles are on their way at a time; a block reads a tile, synchronises, and starts the copies of the tile STAGES on into its
 // place. Rows of W move as one bulk copy each (W_PIECE = 0), else, as those of V, in pieces of 8 or 16 bytes. Rows past K are zeros.
 //
 // Warps. WC of them share the columns of W, each with TILES of 16 columns (8 if complex); WR = WARPS / WC share the rows.
-//   DOT      rows are the products' k index. Real: 16 columns of W by 8 of V. Complex: 8 columns of V, (re, im) above each other, by 8 of W:
-//            m16n8 products of the 16 rows (v_re, v_im) by w_re and (v_im, -v_re) by w_im (the signs of W^T V: (-v_im, v_re)) add up
-//            re and im of v conj(w).
 //   UPDATE   columns of W are the k index, and rows the 16 rows: 16 of real numbers, or 8 of complex ones, whose real parts come first.
 //            C is an M x 2N real matrix then. Its fragments stay in registers; the WC partial results are added in shared memory.
-//   GRAM     as DOT, the result and then the rows shared by all warps, one tile behind the others.
+//   GRAM     rows are the products' k index. Real: 16 columns of V by 8. Complex: 8 columns v, (re, im) above each other, by 8 columns w:
+//            m16n8 products of the 16 rows (v_re, v_im) by w_re and (v_im, -v_re) by w_im add up re and im of v conj(w). All warps share
+//            the result and then the rows, one tile behind the others.
 // Fragments are loaded with lane (g, t) = (l / 4, l % 4) at column g of row t (k index: rows) or column t of row g; pitches of 32 bytes
 // modulo 128 make both free of bank conflicts for real numbers and the first for complex ones, 64 modulo 128 the second.
 //
-// Columns past M or N are zeros where they are a k index (W in UPDATE), and else arbitrary, since they reach only columns of
+// Columns past M are zeros, since they are a k index, and those past N arbitrary, since they reach only columns of
 // results that are dropped.
 //
 // Registers of a lane in doubles: 4 TILES NT accumulators of S or as many coefficients, NT = N / 8 rounded up, and about 40 more.
 //
-// Problem: M, N, COMPLEX, UPDATE, DOT, GRAM; CONJ; TRANSPOSED: V^H W is wanted instead; ALPHA_ONE, BETA: 0 zero, 1 one, 2 general: factors of
-//          UPDATE, or of DOT alone; W_PIECE, V_PIECE.
+// Problem: M, N, COMPLEX, GRAM; ALPHA_ONE, BETA: 0 zero, 1 one, 2 general; W_PIECE, V_PIECE.
 // Config:  ROWS, STAGES, WARPS, WC.
 // Layout:  W_PITCH, V_PITCH: bytes between rows in shared memory.
 constexpr int BLOCKS = 1;  // per multiprocessor
@@ -35,21 +32,20 @@ constexpr int BLOCKS = 1;  // per multiprocessor
 
 constexpr int P = COMPLEX ? 2 : 1;
 constexpr int SIZE = 8 * P;       // bytes of an element
-constexpr int BLOCK = 16 / P;     // rows of a product of UPDATE, columns of W of one of DOT
+constexpr int BLOCK = 16 / P;     // rows of a product of UPDATE, columns of one of GRAM
 constexpr int THREADS = 32 * WARPS, WR = WARPS / WC;
 constexpr int TILES = ((M + BLOCK - 1) / BLOCK + WC - 1) / WC;  // of a warp
 constexpr int COLUMNS = TILES * BLOCK;
 constexpr int NT = (N + 7) / 8;        // groups of 8 columns of V
 constexpr int OT = (P * N + 7) / 8;    // groups of 8 real ones
-constexpr bool READS_V = !UPDATE || BETA != 0;
-constexpr bool HAS_SUM = DOT || GRAM;
+constexpr bool READS_V = BETA != 0;
 
 constexpr int W_BYTES = ROWS * W_PITCH;
 constexpr int STAGE_BYTES = W_BYTES + (READS_V ? ROWS * V_PITCH : 0);
-constexpr int SUMS_BYTES = UPDATE ? WC * ROWS * OT * 64 : 0;
+constexpr int SUMS_BYTES = WC * ROWS * OT * 64;
 constexpr int ARRIVALS = (W_PIECE ? THREADS : WARPS) + (READS_V ? THREADS : 0);  // at the barrier of a full stage
 
-static_assert(ROWS % (4 * WR) == 0 && (!UPDATE || ROWS % (BLOCK * WR) == 0), "whole products");
+static_assert(ROWS % (BLOCK * WR) == 0, "whole products");
 
 struct Stages {
     u64 full[STAGES];
@@ -154,7 +150,7 @@ __device__ __forceinline__ void fill_block(char* stage, u64* full, const Operand
 
 // The padding columns that are a k index; copies never write them.
 __device__ __forceinline__ void clear_margins(char* ring, int thread) {
-    constexpr int BYTES = UPDATE ? (WC * COLUMNS - M) * SIZE : 0;
+    constexpr int BYTES = (WC * COLUMNS - M) * SIZE;
     if constexpr (BYTES > 0)
         for (int row = thread; row < STAGES * ROWS; row += THREADS) {
             char* margin = ring + row / ROWS * STAGE_BYTES + row % ROWS * W_PITCH + M * SIZE;
@@ -190,19 +186,6 @@ struct Sweep {
     }
     __device__ __forceinline__ void refill_block(int s, i64 tile) const {
         if (ahead(tile) < o.tiles) fill_block(stage(s), stages.full + s, o, ahead(tile), at);
-    }
-
-    // DOT alone.
-    __device__ __forceinline__ void dot(DotSums& sums) const {
-        Cursor<STAGES> ready;
-        for (i64 tile = blockIdx.x; tile < o.tiles; tile += gridDim.x, ready.advance()) {
-            const char* from = stage(ready.stage);
-            wait(stages.full + ready.stage, ready.parity);
-            sums.add_tile(from, from + W_BYTES, at);
-            __syncthreads();
-            refill_basis(ready.stage, tile);
-            refill_block(ready.stage, tile);
-        }
     }
 
     // UPDATE, and GRAM if wanted.
@@ -299,48 +282,33 @@ struct Sweep {
 
 // ---- the sum over warps and blocks
 
-template <class Sums>
-__device__ __forceinline__ void reduce(const Sums& sums, double* S, const Operands& o, double* product, void* workspace, u64& launch, const Place& at) {
-    constexpr int LEFT = Sums::WIDTH;
+__device__ __forceinline__ void reduce(const GramSums& sums, double* S, double* product, void* workspace, u64& launch, const Place& at) {
     if (at.thread == 0) launch = grid_decided(launch, grid_seen(workspace));
-    for (int turn = 0; turn < Sums::SHARES; ++turn) {
+    for (int turn = 0; turn < GramSums::SHARES; ++turn) {
         __syncthreads();
         if (turn == sums.share(at)) sums.store(product, turn > 0, at);
     }
     __syncthreads();
 
     auto store = [&](int element, const double(&sum)[P]) {
-        Number s = {sum[0], COMPLEX ? sum[P - 1] : 0};
-        const int m = element / N, n = element % N;
-        if constexpr (TRANSPOSED && CONJ) s.im = -s.im;
-        double* to = S + (TRANSPOSED ? n * LEFT + m : element) * P;
-        if constexpr (!UPDATE && !ALPHA_ONE) s = times(o.alpha, s);
-        if constexpr (!UPDATE && BETA != 0) {
-            const Number old = times(o.beta, {to[0], COMPLEX ? to[P - 1] : 0});
-            s.re += old.re;
-            s.im += old.im;
-        }
-        to[0] = s.re;
-        if constexpr (COMPLEX) to[1] = s.im;
+        S[element * P] = sum[0];
+        if constexpr (COMPLEX) S[element * P + 1] = sum[P - 1];
     };
-    for (int element = at.thread; element < LEFT * N; element += THREADS) {
+    for (int element = at.thread; element < N * N; element += THREADS) {
         double sum[P];
 #pragma unroll
         for (int part = 0; part < P; ++part) {
-            sum[part] = product[element * P + part];
-            if constexpr (GRAM) {  // Hermitian to the last bit
-                const double mirror = product[(element % N * N + element / N) * P + part];
-                sum[part] = 0.5 * (sum[part] + (part == 1 ? -mirror : mirror));
-            }
+            const double mirror = product[(element % N * N + element / N) * P + part];
+            sum[part] = 0.5 * (product[element * P + part] + (part == 1 ? -mirror : mirror));  // Hermitian to the last bit
         }
         if (gridDim.x == 1) {
             store(element, sum);
         } else {
 #pragma unroll
-            for (int part = 0; part < P; ++part) grid_put<LEFT * N * P>(workspace, element * P + part, sum[part], launch);
+            for (int part = 0; part < P; ++part) grid_put<N * N * P>(workspace, element * P + part, sum[part], launch);
         }
     }
-    if (gridDim.x > 1) grid_sum<LEFT * N * P, P, THREADS>(workspace, product, launch, store);
+    if (gridDim.x > 1) grid_sum<N * N * P, P, THREADS>(workspace, product, launch, store);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -367,15 +335,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     const Sweep sweep = {o, at, shared, stages, shared + STAGES * STAGE_BYTES};
     sweep.start();
-    if (HAS_SUM && at.thread == 0) launch = grid_started(workspace);
-    if constexpr (DOT) {
-        DotSums sums = {};
-        sweep.dot(sums);
-        reduce(sums, S, o, reinterpret_cast<double*>(shared), workspace, launch, at);
-    } else if constexpr (GRAM) {
+    if (GRAM && at.thread == 0) launch = grid_started(workspace);
+    if constexpr (GRAM) {
         GramSums sums = {};
         sweep.update(sums);
-        reduce(sums, S, o, reinterpret_cast<double*>(shared), workspace, launch, at);
+        reduce(sums, S, reinterpret_cast<double*>(shared), workspace, launch, at);
     } else {
         Nothing none;
         sweep.update(none);

@@ -18,8 +18,8 @@ struct Products {
                 const Number v = load(right + 8 * j * SIZE);
                 v_re[j][0] = v.re;
                 v_im[j][0] = v.im;
-                first[j][0] = CONJ ? v.im : flip_sign(v.im);
-                second[j][0] = CONJ ? flip_sign(v.re) : v.re;
+                first[j][0] = v.im;
+                second[j][0] = flip_sign(v.re);
             }
 #pragma unroll
             for (int i = 0; i < LEFT; ++i) {
@@ -105,24 +105,10 @@ __device__ __forceinline__ void for_pairs(const double (&sums)[2][2], int y, con
 
 // ---- the small result
 
-// A warp's part of W^H V: the sums over its rows for its columns of W.
-struct DotSums {
-    static constexpr int WIDTH = M, SHARES = WR;
-    Products<TILES, NT> all;
-
-    __device__ __forceinline__ void add_tile(const char* basis, const char* block, const Place& at) {
-        all.template add_tile<WR, W_PITCH>(basis + at.wc * COLUMNS * SIZE, block, at.wr, at);
-    }
-    __device__ __forceinline__ int share(const Place& at) const { return at.wr; }
-    __device__ __forceinline__ void store(double* product, bool adds, const Place& at) const {
-        all.store(product, at.wc * COLUMNS, M, 0, adds, at);
-    }
-};
-
 // A warp's part of V^H V: warps share its tiles of BLOCK x 8 elements, and the rows if there are more warps than tiles.
 struct GramSums {
     static constexpr int LEFT = (N + BLOCK - 1) / BLOCK, ALL = LEFT * NT, OWNERS = ALL < WARPS ? ALL : WARPS;
-    static constexpr int WIDTH = N, SHARES = WARPS / OWNERS, TILES_A_WARP = (ALL + OWNERS - 1) / OWNERS;
+    static constexpr int SHARES = WARPS / OWNERS, TILES_A_WARP = (ALL + OWNERS - 1) / OWNERS;
     Products<1, 1> tile[TILES_A_WARP];
 
     // The warp's k-th tile, or one past the last.

@@ -236,20 +236,6 @@ CASES: list[tuple[Any, ...]] = [
     (combine(36, 20, "complex64", K=203, ldb=22), Combine3m(4)),
     (combine(5, dtype="complex128", K=3), Combine3m(4)),
     # a basis of many columns
-    (dot(33, 5, K=101), Sweep(16, 3, 4, 2), 3),
-    (dot(40, 9, "complex128", K=61), Sweep(8, 2, 4, 4), 2),
-    (
-        dot(40, 9, "complex128", K=61, conj=False, alpha="general", beta="general"),
-        Sweep(8, 2, 4, 4),
-        2,
-    ),
-    (dot(9, 40, "complex128", K=61, beta="general"), Sweep(16, 2, 4, 2), 2),
-    (
-        dot(3, 40, K=61, lda=5, ldb=41, align_a=8, align_b=8, alpha="general"),
-        Sweep(16, 2, 4, 1),
-        2,
-    ),
-    (dot(64, 16, K=7), Sweep(16, 2, 4, 1), 1),
     (combine(33, 5, K=101), Sweep(32, 3, 4, 2), 3),
     (combine(32, 16, K=101, beta="one"), Sweep(64, 2, 4, 1), 2),
     (combine(21, 7, "complex128", K=61, alpha="general", beta="general"), Sweep(16, 2, 4, 2), 3),

@@ -17,11 +17,11 @@ from blockvec.kernels.families import CSR
 from blockvec.kernels.problem import GRAMS, SpmmvProblem
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig as Config
-from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.units import TASK_ENTRIES
 from tests.contract.blocks import exact_values
 from tests.emulator.host import needs_host_compiler, sampled
 from tests.emulator.products import SparseProduct
+from tests.host_rows import HostPlan
 from tests.kernel_problems import coded
 
 family = CSR
@@ -41,7 +41,7 @@ def problem(
 def test_configurations_are_refused_with_a_reason() -> None:
     p, good = problem(16), family.choose(problem(16), H200)
     bad = {
-        "do not share a warp": replace(good, lanes=16, split=4),
+        "do not share a warp": replace(good, lanes=16, vectors=1, split=4),
         "do not make up rows": replace(good, vector=4),
         "aligned to": good,
         "groups of lanes": replace(good, rows=33),
@@ -130,7 +130,7 @@ def test_units_hold_every_row_once_and_tasks_every_entry_of_long_rows(
     indptr: np.ndarray, rows: int, entries: int, spare: int
 ) -> None:
     S = matrix(indptr, 11)
-    plan = Plan(S.indptr, S.indices, S.data)
+    plan = HostPlan(S.indptr, S.indices, S.data)
     long_row = entries - spare
     units = plan.units(rows, entries, long_row)
     n_rows = len(indptr) - 1
@@ -169,13 +169,13 @@ def test_a_plan_shares_aligned_arrays_and_copies_others() -> None:
     first = -raw.ctypes.data % 16 + 8
     odd = raw[first : first + S.nnz * 8].view("float64")
     odd[...] = S.data
-    plan = Plan(S.indptr.astype(np.int64), S.indices.astype(np.int32), odd)
+    plan = HostPlan(S.indptr.astype(np.int64), S.indices.astype(np.int32), odd)
     assert plan.data is not odd
     assert address(plan.data) % 16 == 0
     np.testing.assert_array_equal(plan.data, S.data)
     assert plan.indptr.dtype == plan.indices.dtype == np.int32
     assert (plan.n_rows, plan.nnz, plan.index_bytes) == (500, S.nnz, 4)
-    again = Plan(plan.indptr, plan.indices, plan.data)
+    again = HostPlan(plan.indptr, plan.indices, plan.data)
     assert again.data is plan.data
     assert again.indices is plan.indices
 
@@ -221,7 +221,7 @@ def test_a_launch_comes_by_every_unit_once(
     planes: int,
 ) -> None:
     indptr = np.zeros(n_rows + 1, f"int{8 * index}")
-    plan = Plan(indptr, indptr[:0], np.zeros(0))
+    plan = HostPlan(indptr, indptr[:0], np.zeros(0))
     plan.line, plan.plane = grid
     p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
     config = replace(family.choose(p, H200), planes=planes)
@@ -246,7 +246,7 @@ def test_a_launch_comes_by_every_unit_once(
 
 def test_what_a_launch_lacks_is_said() -> None:
     S = matrix(np.array([0, 5000, 5001]), 2)
-    plan = Plan(S.indptr, S.indices, S.data)
+    plan = HostPlan(S.indptr, S.indices, S.data)
     p = SpmmvProblem(2, 2, S.nnz, 1, "float64", "float64", 1, 1)
     config = family.choose(p, H200)
     kernels = {part: Recorder() for part in family.parts(p, config, plan)}
@@ -324,7 +324,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(case: dict
     )
     p, device = product.problem, replace(H200, multiprocessors=3)
     config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
-    plan = Plan(S.indptr, S.indices, S.data)
+    plan = HostPlan(S.indptr, S.indices, S.data)
     plan.line, plan.plane, plan.codes = case["line"], case["plane"], coded(plan) if p.coded else None
     units = plan.units(config.rows, config.entries, config.long_row)
     lists = [array for array in (units.cuts, units.tasks, units.sums) if array is not None]

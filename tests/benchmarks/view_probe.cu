@@ -3,7 +3,7 @@
 //
 // Problem: SIZE of an element in bytes; M, N; READS_B, WRITES_B. Config: THREADS, UNROLL; PREFETCH_ENDS: sectors that rows of B fill in part are
 // requested with the loads (row_ends.cuh).
-#include "common/row_ends.cuh"
+// It follows common/row_ends.cuh.
 
 struct alignas(SIZE) Element {
     unsigned word[SIZE / 4];

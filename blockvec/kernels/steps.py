@@ -1,4 +1,4 @@
-"""Several steps of block Lanczos in one launch on a GPU."""
+"""Several steps in one launch on a GPU: of block Lanczos, and of recurrences whose two blocks take turns."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from .device import DeviceInfo
 from .launch import GRID_HEADER_BYTES
 from .limits import architecture_of
 from .problem import is_complex
-from .source import render, short_names
+from .source import c_type, render, short_names
 
 NARROW = 8  # real columns of a block: those of a tile of a tensor product
 WIDE = 256  # real columns of a basis: those whose sums fit in registers
 TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4
 FP64_TENSOR_CORES = 80  # architectures from which on there are
 STATIC_BYTES = 4 << 10  # of shared memory, at most
+WIDEST = 8  # columns of a block of a recurrence, whose numbers of a row a thread holds
+THREADS = 512  # of a block of a recurrence, of which one runs on a multiprocessor
 
 
 @frozen
@@ -27,7 +29,6 @@ class KrylovStepsKernel:
 
     @property
     def parts(self) -> int:
-        """Real numbers of an element."""
         return 2 if is_complex(self.dtype) else 1
 
     @property
@@ -37,7 +38,6 @@ class KrylovStepsKernel:
 
     @property
     def report_rows(self) -> int:
-        """Rows of the report of a step."""
         return 2 * self.columns + 3 * self.b + 1
 
     def _bytes(self) -> tuple[int, int]:
@@ -69,12 +69,10 @@ class KrylovStepsKernel:
 
     @property
     def name(self) -> str:
-        """Name of the function in the source."""
         odd = "_odd" if self.piece < 16 else ""
         return f"krylov_steps_{short_names(self.dtype)}_w{self.b}_t{self.tiles}{odd}"
 
     def source(self, device: DeviceInfo) -> str:
-        """Generate the CUDA source."""
         constants = {
             "COMPLEX": is_complex(self.dtype),
             "B": self.b,
@@ -83,3 +81,41 @@ class KrylovStepsKernel:
             "THREADS": 32 * self.warps(device),
         }
         return render(self.name, "sparse/krylov_steps.cu", constants)
+
+
+@frozen
+class RecurrenceKernel:
+    """Steps with a matrix in CSR form on blocks of b columns; see cuda/sparse/recurrence.cu.
+
+    Of a recurrence with given coefficients, or with those of Lanczos for each column.
+    """
+
+    dtype: str
+    b: int
+    lanczos: bool
+
+    @property
+    def refusal(self) -> str:
+        """Explain why there is no such kernel; empty if there is."""
+        if not 0 < self.b <= WIDEST or self.b & (self.b - 1):
+            return f"blocks have 1, 2, 4 or {WIDEST} columns, not {self.b}"
+        reals = self.b * (1 + is_complex(self.dtype))
+        return f"sums of {reals} numbers do not fit in registers" if self.lanczos and reals > WIDEST else ""
+
+    def work_bytes(self, blocks: int) -> int:
+        """Compute the bytes of the workspace of a grid."""
+        return GRID_HEADER_BYTES + (2 * 8 * self.b * blocks if self.lanczos else 0)
+
+    @property
+    def name(self) -> str:
+        kind = "lanczos_recurrence" if self.lanczos else "recurrence"
+        return f"{kind}_{short_names(self.dtype)}_w{self.b}"
+
+    def source(self) -> str:
+        constants = {
+            "COMPLEX": is_complex(self.dtype),
+            "B": self.b,
+            "LANCZOS": self.lanczos,
+            "THREADS": THREADS,
+        }
+        return render(self.name, "sparse/recurrence.cu", constants, {"Real": c_type(self.dtype)})
