@@ -104,7 +104,9 @@ def split(A: Any, comm: Any, *, shape: Any, dtype: Any, device: str | None, mode
     """
     processes = processes_of(A, comm)
     if processes is None:
-        return A.matrix() if isinstance(A, RowGenerator) else A
+        if not isinstance(A, RowGenerator):
+            return A
+        return A.matrix(device="cpu" if device is None or whole.get("M") is not None else device)
     for name, value in whole.items():
         if value is not None:
             raise OptionError(
