@@ -254,7 +254,10 @@ def called(
     applied, A = (None, A) if matrix is None else (A, matrix)
     needed = {"M": M, "OPinv": OPinv, "like": like, "interval": interval}
     kind = {"shape": options["shape"], "dtype": dtype, "device": device, "mode": options["mode"]}
-    A = split(A, comm, **kind, **needed)
+    by_products = sigma is None and which != "SM" and options["method"] in ("auto", "lanczos", "filter")
+    by_products &= options["mode"] == "normal" and preconditioner is None
+    by_products &= all(value is None for value in needed.values())
+    A = split(A, comm, **kind, by_products=by_products, **needed)
     processes = processes_of(A, comm)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})

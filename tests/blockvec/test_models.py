@@ -20,6 +20,7 @@ from blockvec.errors import OptionError
 from blockvec.models import definition, spectra
 from blockvec.models.sector import Sector
 from blockvec.operators import row_generator
+from solvers.runtime import processes
 from tests.pretended_gpu import pretended_gpu
 
 SMALL = [
@@ -125,6 +126,18 @@ def test_a_solve_on_a_gpu_makes_no_rows_on_the_host(spec: str, monkeypatch: pyte
     expected = eigsh(generator, k=4, which="SA", rng=0, return_eigenvectors=False)
     monkeypatch.setattr(row_generator, "_PANEL_ROWS", 0)  # an error
     with pretended_gpu():
+        w = eigsh(generator, k=4, which="SA", rng=0, device="gpu", return_eigenvectors=False)
+    np.testing.assert_allclose(w.get(), expected, rtol=0, atol=1e-12)
+
+
+def test_a_long_chain_on_a_gpu_has_no_rows_unless_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = models.generator("xxz:sites=12,up=5")
+    expected = eigsh(generator, k=4, which="SA", rng=0, return_eigenvectors=False)
+    monkeypatch.setattr(processes, "CHAIN_ROWS", 700)
+    with pretended_gpu():
+        w = eigsh(generator, k=4, which="SM", rng=0, device="gpu", return_eigenvectors=False)
+        assert np.abs(w.get()).max() < np.abs(expected).min()
+        monkeypatch.setattr(models.RowGenerator, "rows", lambda *_, **__: pytest.fail("rows are made"))
         w = eigsh(generator, k=4, which="SA", rng=0, device="gpu", return_eigenvectors=False)
     np.testing.assert_allclose(w.get(), expected, rtol=0, atol=1e-12)
 
