@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 SIZES = ("block_size", "ncv", "maxiter")
+SLOWER = 1.2  # times: predicted times are that much apart before a call warns of processes
+UNSPLIT_ROWS = 100_000  # rows: fewer are split to try a program, and solved in a second
 # Options that a problem has as they are given.
 PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
 # Options that say how values around a number are computed.
@@ -305,7 +307,22 @@ def solved(call: Call, A: Any, M: Any) -> EigenResult:
     return _solved_as_one(call, call.planned())
 
 
+def _warn_of_processes(call: Call, plan: Plan) -> None:
+    """Warn once if one process alone is predicted to take less time than several."""
+    op, seconds, alone_s = cast(Any, call.op), plan.stages[0].seconds, plan.alone_s
+    is_slower = seconds is not None and alone_s is not None and seconds > SLOWER * alone_s
+    if not is_slower or plan.n <= UNSPLIT_ROWS or op.layout.rank > 0:
+        return
+    warnings.warn(
+        f"eigsh: {plan.processes} processes are predicted to take {seconds:.1g} s per restart, one alone "
+        f"{alone_s:.1g} s: each product needs {op.halo_rows} rows of other processes beside "
+        f"{op.layout.n_local} own ones. Leave out comm if one has the memory, or number rows by Partition.",
+        stacklevel=6,
+    )
+
+
 def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
+    _warn_of_processes(call, plan)
     task, scaling = _scaled(call, plan)
     problem, processes, interval = task.problem, call.processes, call.interval
     is_shown = call.options["progress"] and (processes is None or processes.rank == 0)
