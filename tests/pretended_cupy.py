@@ -125,6 +125,9 @@ class Array:
     def __bool__(self) -> bool:
         return bool(self.memory)
 
+    def __int__(self) -> int:
+        return int(self.memory)
+
     def __float__(self) -> float:
         return float(self.memory)
 
