@@ -91,7 +91,10 @@ def sparse_matrix(
     else:
         make = getattr(sp, f"{form}_array")
     if form != "coo":
-        return make((data[:stored], i[:stored], j), shape=tuple(shape))
+        matrix = make((data[:stored], i[:stored], j), shape=tuple(shape))
+        if i.dtype.itemsize > matrix.indices.itemsize and max(*shape, len(data)) > np.iinfo(np.int32).max:
+            raise DTypeError("A needs 64-bit indices, which CuPy has from version 14.1 on; install that.")
+        return matrix
     inside = (i < shape[0]) & (j < shape[1])  # JAX pads with indices beyond the shape
     if not inside.all():
         data, i, j = data[inside], i[inside], j[inside]
