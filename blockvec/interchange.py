@@ -70,16 +70,16 @@ def native(obj: Any) -> Any:
         return obj
     layout = str(getattr(obj, "layout", "")).removeprefix("torch.")  # of a tensor
     if layout == "sparse_csr":
-        return _sparse("csr", obj.shape, obj.values(), obj.col_indices(), obj.crow_indices())
+        return sparse_matrix("csr", obj.shape, obj.values(), obj.col_indices(), obj.crow_indices())
     if layout == "sparse_csc":
-        return _sparse("csc", obj.shape, obj.values(), obj.row_indices(), obj.ccol_indices())
+        return sparse_matrix("csc", obj.shape, obj.values(), obj.row_indices(), obj.ccol_indices())
     if layout == "sparse_coo":
         obj = obj.coalesce()
-        return _sparse("coo", obj.shape, obj.values(), *obj.indices())
+        return sparse_matrix("coo", obj.shape, obj.values(), *obj.indices())
     if hasattr(obj, "indptr"):  # BCSR, whose padding follows the last row
-        return _sparse("csr", obj.shape, obj.data, obj.indices, obj.indptr, int(obj.indptr[-1]))
+        return sparse_matrix("csr", obj.shape, obj.data, obj.indices, obj.indptr, int(obj.indptr[-1]))
     if hasattr(obj, "indices") and not hasattr(obj, "__dlpack__"):  # BCOO
-        return _sparse("coo", obj.shape, obj.data, *obj.indices.T)
+        return sparse_matrix("coo", obj.shape, obj.data, *obj.indices.T)
     if layout.startswith("sparse") or not hasattr(obj, "__dlpack__"):
         raise DTypeError(
             f"got a {type(obj).__name__} {layout}; give a dense array, or a sparse matrix in CSR, CSC or COO "
@@ -88,7 +88,9 @@ def native(obj: Any) -> Any:
     return as_array(obj)
 
 
-def _sparse(form: str, shape: Any, values: Any, first: Any, second: Any, stored: int | None = None) -> Any:
+def sparse_matrix(
+    form: str, shape: Any, values: Any, first: Any, second: Any, stored: int | None = None
+) -> Any:
     """Form a SciPy or CuPy matrix of values with column indices and row pointers, or rows and columns."""
     if len(shape) != 2 or values.ndim != 1:
         raise ShapeError(
@@ -103,7 +105,10 @@ def _sparse(form: str, shape: Any, values: Any, first: Any, second: Any, stored:
     else:
         make = getattr(sp, f"{form}_array")
     if form != "coo":
-        return make((data[:stored], i[:stored], j), shape=tuple(shape))
+        matrix = make((data[:stored], i[:stored], j), shape=tuple(shape))
+        if i.dtype.itemsize > matrix.indices.itemsize and max(*shape, len(data)) > np.iinfo(np.int32).max:
+            raise DTypeError("A needs 64-bit indices, which CuPy has from version 14.1 on; install that.")
+        return matrix
     inside = (i < shape[0]) & (j < shape[1])  # JAX pads with indices beyond the shape
     if not inside.all():
         data, i, j = data[inside], i[inside], j[inside]

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 SIZES = ("block_size", "ncv", "maxiter")
+SLOWER = 1.2  # times: predicted times are that much apart before a call warns of processes
+UNSPLIT_ROWS = 100_000  # rows: fewer are split to try a program, and solved in a second
 # Options that a problem has as they are given.
 PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
 # Options that say how values around a number are computed.
@@ -254,7 +256,10 @@ def called(
     applied, A = (None, A) if matrix is None else (A, matrix)
     needed = {"M": M, "OPinv": OPinv, "like": like, "interval": interval}
     kind = {"shape": options["shape"], "dtype": dtype, "device": device, "mode": options["mode"]}
-    A = split(A, comm, **kind, **needed)
+    by_products = sigma is None and which != "SM" and options["method"] in ("auto", "lanczos", "filter")
+    by_products &= options["mode"] == "normal" and preconditioner is None
+    by_products &= all(value is None for value in needed.values())
+    A = split(A, comm, **kind, by_products=by_products, **needed)
     processes = processes_of(A, comm)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})
@@ -302,7 +307,22 @@ def solved(call: Call, A: Any, M: Any) -> EigenResult:
     return _solved_as_one(call, call.planned())
 
 
+def _warn_of_processes(call: Call, plan: Plan) -> None:
+    """Warn once if one process alone is predicted to take less time than several."""
+    op, seconds, alone_s = cast(Any, call.op), plan.stages[0].seconds, plan.alone_s
+    is_slower = seconds is not None and alone_s is not None and seconds > SLOWER * alone_s
+    if not is_slower or plan.n <= UNSPLIT_ROWS or op.layout.rank > 0:
+        return
+    warnings.warn(
+        f"eigsh: {plan.processes} processes are predicted to take {seconds:.1g} s per restart, one alone "
+        f"{alone_s:.1g} s: each product needs {op.halo_rows} rows of other processes beside "
+        f"{op.layout.n_local} own ones. Leave out comm if one has the memory, or number rows by Partition.",
+        stacklevel=6,
+    )
+
+
 def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
+    _warn_of_processes(call, plan)
     with _first_kernels(cast(Problem, call.problem), plan.options):
         return _solved_by(call, plan)
 

@@ -157,11 +157,16 @@ def device_of(arguments: argparse.Namespace) -> str:
 
 
 def input_of(command: str, arguments: argparse.Namespace, device: str, comm: Communicator | None) -> Any:
-    """Open the matrix of a command: this process's rows, an operator without a matrix, or all of it."""
+    """Open the matrix of a command: this process's rows, an operator without a matrix, or all of it.
+
+    A GPU makes the rows of a model itself.
+    """
     if comm is not None:
         return opened_together(arguments.matrix, device, comm)
     if arguments.matrix_free:
         return blockvec.models.operator(arguments.matrix, device=device)
+    if device != "cpu" and getattr(arguments, "mass", None) is None and _is_model(arguments.matrix):
+        return blockvec.models.generator(arguments.matrix).matrix(device=device)
     return opened(command, arguments.matrix)
 
 
@@ -219,12 +224,16 @@ def opened(command: str, name: str) -> Any:
             raise FormatError(str(error).replace(str(copy), "standard input")) from None
 
 
+def _is_model(name: str) -> bool:
+    return not Path(name).exists() and name.partition(":")[0].strip().lower() in blockvec.models.available()
+
+
 def opened_together(name: str, device: str, comm: Communicator) -> blockvec.Operator:
     """Open this process's rows of a model or of a file."""
     rows: Any
     if Path(name).exists():
         rows = read_rows(name, comm)
-    elif name.partition(":")[0].strip().lower() in blockvec.models.available():
+    elif _is_model(name):
         rows = blockvec.models.generator(name)
     else:
         rows = blockvec.open_matrix(name)  # refuses the name

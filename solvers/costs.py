@@ -57,6 +57,9 @@ class Rates:
     ritz_row_s: float  # per cubed row of a real projected matrix
     dense_s: float  # least time of dense LAPACK
     dense_row_s: float  # per cubed row of dense LAPACK
+    exchange_s: float  # least time of an exchange of rows between processes
+    exchange_byte_s: float  # per byte that a process receives
+    sum_s: float  # of a sum over processes
     factors: Mapping[str, FactorRates]  # by library
 
 
@@ -75,6 +78,9 @@ HOST = Rates(
     ritz_row_s=4e-10,  # one core: 2.4e-9 for 60 rows, 1.1e-9 for 120, 2.7e-10 for 1000
     dense_s=0.0,  # less than a step
     dense_row_s=4e-10,  # one core, 200 to 1000 rows: 2.6e-10 to 6.4e-10
+    exchange_s=2e-5,  # two processes of a host, shared memory
+    exchange_byte_s=5e-10,  # the same, rows in any order
+    sum_s=1e-5,  # two processes of a host, shared memory
     factors={
         # One core: 8.7 s for 1.2e7 entries of a spin chain, 2.1 s for 5.8e6 of a cube of 30^3 points.
         "SuperLU": FactorRates(
@@ -102,6 +108,9 @@ GPU = Rates(
     ritz_row_s=4e-10,  # of the host
     dense_s=0.1,  # H100: the first call of cuSOLVER
     dense_row_s=4e-11,  # H100, up to 3000 rows
+    exchange_s=1e-4,  # two H200 of a host: calls from Python take 95 to 330 us, those of one GPU 25 to 70
+    exchange_byte_s=4e-12,  # the same: 250 GB/s (tests/benchmarks/scaling_model.py)
+    sum_s=1.2e-5,  # H200: 7 us over two, 12 us over more (the same)
     factors={
         # cuDSS 0.8 on an H200: 1.4 s of analysis for a plane mesh of 8.1e5 rows, 3.5 s for a spatial one of
         # 1e6, and 0.55 s for its numbers.

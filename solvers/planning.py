@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import platform
 import textwrap
 import time
 from dataclasses import asdict, replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from blockvec.errors import ShapeError
+from blockvec.parallel import share
 from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
@@ -22,6 +24,7 @@ from .arguments import Options, integer, is_explicit
 from .costs import dense_is_faster, fits_dense, is_full, product_s, rates, recurrence_s, step_s
 from .placement import Placement, can_factorise, is_factorable
 from .problem import IterationOptions, Problem
+from .runtime.processes import largest
 from .sizes import DescribedOperator, basis_bytes, choose_options
 from .stages.dense import dense_bytes
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from .call import Call
 
 StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
+STEP_SUMS = 4  # sums over processes per step: two projections, and Cholesky QR twice
 FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
 
 
@@ -104,6 +108,11 @@ class Plan:
         In the order in which they may run.
     options : IterationOptions or None
         All sizes of the first iteration; None where the form of the problem decides about them.
+    processes : int
+        Processes that the rows are split over.
+    alone_s : float or None
+        Predicted time in the place of `Stage.seconds` of the first stage if one process had all rows: on one
+        GPU, or with all cores of a computer. None for functions, and for one process.
     """
 
     n: int
@@ -113,6 +122,8 @@ class Plan:
     transformation: str
     stages: tuple[Stage, ...]
     options: IterationOptions | None = None
+    processes: int = 1
+    alone_s: float | None = None
 
     def has(self, name: StageName) -> bool:
         """Check whether a stage may run."""
@@ -120,7 +131,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain numbers, lists and text, ready for JSON."""
-        shown = {name: getattr(self, name) for name in ("n", "k", "device", "home", "transformation")}
+        names = ("n", "k", "device", "home", "transformation", "processes", "alone_s")
+        shown = {name: getattr(self, name) for name in names}
         return {**shown, "stages": [asdict(stage) for stage in self.stages]}
 
     def __str__(self) -> str:
@@ -128,6 +140,10 @@ class Plan:
         place = self.device if self.home is None else f"the host, in place of {self.home}"
         text = [f"Compute {pairs} of {self.n} rows on {place}, {self.transformation}."]
         text += [f"{f'If {each.when}' if each.when else 'First'}, {each}." for each in self.stages]
+        if self.alone_s is not None:
+            text.append(
+                f"Rows are split over {self.processes} processes; one alone takes {self.alone_s:.1g} s."
+            )
         return textwrap.fill(" ".join(text), 100)
 
 
@@ -185,7 +201,10 @@ def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
         stages.append(_dense_stage(problem, f"n = {n} is few", "that fails, or takes longer"))
     k = problem.k if call.interval is None else None
     device = "cpu" if placement.is_on_host else op.device
-    return Plan(n, k, device, placement.home, form, tuple(stages), options)
+    processes, alone_s = 1 if op.layout is None else op.layout.size, None
+    if options is not None and stages[0].seconds is not None and processes > 1:
+        alone_s, stages[0] = stages[0].seconds, replace(stages[0], seconds=_split_s(problem, options))
+    return Plan(n, k, device, placement.home, form, tuple(stages), options, processes, alone_s)
 
 
 def _may_factorise(problem: Problem, A: Any, M: Any) -> bool:
@@ -284,8 +303,29 @@ def _cycle_s(problem: Problem, options: IterationOptions) -> float | None:
     op, b, n = problem.operator, options.block_size, problem.n
     if product_s(op, 0) == 0:
         return None
-    steps = math.ceil(max(options.ncv - problem.k, b) / b)
+    steps = _steps(problem, options)
     if b == 1 and options.degree == 1:
         return steps * (rates(op.device).column_s + product_s(op, 1))
     each_s = step_s(op.device, n, op.dtype.itemsize, b, (problem.k + options.ncv) / 2)
     return steps * (each_s + options.degree * recurrence_s(op, b))
+
+
+def _steps(problem: Problem, options: IterationOptions) -> int:
+    """Count the steps from one restart to the next."""
+    return math.ceil(max(options.ncv - problem.k, options.block_size) / options.block_size)
+
+
+def _split_s(problem: Problem, options: IterationOptions) -> float | None:
+    """Predict the same with rows in several processes, all of which call this function.
+
+    Each GPU has its share of the work; the processes of one computer do what one would do with all cores.
+    """
+    op: Any = problem.operator
+    layout, rate = op.layout, rates(op.device)
+    parts = len(set(share(layout.comm, (platform.node(), op.device))))
+    own: Any = DescribedOperator(problem.n // parts, op.nnz // parts, op.dtype, op.device)
+    own_s = _cycle_s(replace(problem, operator=own), options)
+    received = largest(layout, op.halo_rows) * options.block_size * op.dtype.itemsize
+    exchange_s = rate.exchange_s + rate.exchange_byte_s * received if received else 0.0
+    each_s = options.degree * exchange_s + STEP_SUMS * rate.sum_s
+    return None if own_s is None else own_s + _steps(problem, options) * each_s

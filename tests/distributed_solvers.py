@@ -27,6 +27,7 @@ from solvers import (
     lobpcg,
     logdet,
     minres,
+    plan,
     solve,
     spectral_bounds,
     trace,
@@ -252,6 +253,19 @@ def info_tells_the_share_of_each_process(comm: Any, folder: Path) -> None:
     assert own["bytes_sent"] > own["products"] * own["halo_rows"] * 8
     assert 0 < own["product_s"] + own["exchange_s"] + own["reduction_s"] <= result.info["time_s"]
     assert "processes" not in eigsh(A, 2, rng=0, return_info=True).info
+
+
+@work
+def a_plan_compares_the_processes_with_one(comm: Any, folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    halves = [sp.eye_array(6000, format="csr")[rng.permutation(6000)] for _ in range(3)]
+    graph, cube = sum(half + half.T for half in halves), models.generator("laplace3d:n=18")  # six neighbours
+    plans = [plan(A, 8, which="LA", method="filter", comm=comm) for A in (graph, cube)]
+    ratios = [made.stages[0].seconds / made.alone_s for made in plans]
+    assert ratios[0] > ratios[1] > 1  # almost all rows are needed of others, or a face
+    assert plans[0].alone_s == plan(graph, 8, which="LA", method="filter").stages[0].seconds
+    assert f"split over {comm.size} processes; one alone takes" in " ".join(str(plans[0]).split())
+    assert len(set(share(communicator(comm), str(plans)))) == 1
 
 
 @work

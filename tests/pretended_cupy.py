@@ -1,7 +1,7 @@
 """CuPy on a computer without a GPU: arrays in NumPy's memory, and a list of the kernels CuPy would compile.
 
 CuPy copies contiguous memory, sets it to zero and makes views without a kernel. All else compiles one at its
-first use: it is computed by NumPy, and noted.
+first use: it is computed by NumPy, and noted. Functions of NumPy take these arrays, but not beside its own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
-__all__ = ["Array", "CuPy", "bare", "compiled"]
+__all__ = ["LIBRARIES", "Array", "CuPy", "bare", "compiled"]
 
 FREE_BYTES = 100 << 30
 PACKAGES = ("/blockvec/", "/solvers/")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-OPERATORS = ("add", "sub", "mul", "truediv", "pow", "matmul", "and_", "or_")
+OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+OPERATORS += ("and_", "or_", "xor", "lshift", "rshift")
 
 
 class Compiled(dict[str, str]):
@@ -73,7 +75,6 @@ def bare(value: Any) -> Any:
 class Array:
     """An array of CuPy."""
 
-    __array_ufunc__ = None
     __array_priority__ = 100
     __cuda_array_interface__: Any = None
 
@@ -96,6 +97,17 @@ class Array:
         method = getattr(np.ndarray, name)
         return lambda *args, **kw: kernel(name, lambda: method(self.memory, *bare(args), **kw))
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        function = ufunc if method == "__call__" else getattr(ufunc, method)
+        return self.__array_function__(function, (), inputs, keywords)
+
+    def __array_function__(self, function: Any, _types: Any, inputs: Any, keywords: Any) -> Any:
+        operands = (*inputs, *keywords.values())
+        if any(isinstance(operand, np.ndarray) and operand.ndim for operand in operands):
+            raise TypeError(f"{function.__name__}: an array of NumPy beside one of CuPy")
+        plain = {key: bare(value) for key, value in keywords.items()}
+        return kernel(function.__name__, lambda: function(*bare(inputs), **plain))
+
     def _view(self, name: str, *arguments: Any, **keywords: Any) -> Array:
         result = getattr(self.memory, name)(*arguments, **keywords)
         if not np.may_share_memory(result, self.memory) and result.size:
@@ -112,6 +124,9 @@ class Array:
 
     def __bool__(self) -> bool:
         return bool(self.memory)
+
+    def __int__(self) -> int:
+        return int(self.memory)
 
     def __float__(self) -> float:
         return float(self.memory)
@@ -151,6 +166,7 @@ class Array:
         target = self[index]
         if not isinstance(value, Array):
             target.fill(value)
+            self.memory[bare(index)] = value  # where the index has made a copy
             return
         same = target.shape == value.shape and target.strides == value.strides
         free = same and target.dtype == value.dtype and contiguous(target)
@@ -176,6 +192,8 @@ def kernel(name: str, compute: Callable[[], Any]) -> Any:
     """Note a kernel and return its result on the device."""
     compiled.note(name)
     result = compute()
+    if isinstance(result, tuple):
+        return tuple(map(Array, result))
     return Array(np.asarray(result)) if isinstance(result, np.ndarray | np.generic) else result
 
 
@@ -318,6 +336,33 @@ class CuPy(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(Library("", np), name)
+
+
+class SparseMatrix:
+    """CuPy's csr_matrix: its arrays."""
+
+    format = "csr"
+
+    def __init__(self, arrays: tuple[Array, Array, Array], shape: tuple[int, int]) -> None:
+        assert all(isinstance(array, Array) for array in arrays)
+        self.data, self.indices, self.indptr = arrays
+        self.shape, self.dtype, self.nnz = shape, self.data.dtype, self.data.size
+
+    def tocsr(self) -> SparseMatrix:
+        """Return the matrix."""
+        return self
+
+    def get(self) -> Any:
+        """Copy to the host."""
+        return sp.csr_array((self.data.get(), self.indices.get(), self.indptr.get()), shape=self.shape)
+
+
+SparseMatrix.__module__ = "cupyx.scipy.sparse._csr"
+LIBRARIES = {
+    "cupyx": ModuleType("cupyx"),
+    "cupyx.scipy": ModuleType("cupyx.scipy"),
+    "cupyx.scipy.sparse": SimpleNamespace(csr_matrix=SparseMatrix),
+}
 
 
 class Library:

@@ -26,7 +26,7 @@ from blockvec.kernels.problem import SpmmvProblem, StreamProblem, SweepProblem, 
 from blockvec.kernels.sparse.chain_plan import Chain
 from blockvec.operations import dispatch
 from tests.host_rows import HostPlan
-from tests.pretended_cupy import Array, CuPy, bare, compiled
+from tests.pretended_cupy import LIBRARIES, Array, CuPy, bare, compiled
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]
 
@@ -235,7 +235,8 @@ def pretended_gpu(
     watch = Run()
     compiled.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "cupy", CuPy())
+        for name, module in {"cupy": CuPy(), **LIBRARIES}.items():
+            patch.setitem(sys.modules, name, module)
         backend = PretendedBackend(PretendedGpu(0, H200, watch))
         backend.watch = watch
         patch.setattr(cuda, "cuda_backend", lambda number: backend)

@@ -6,6 +6,7 @@ import math
 
 from ..backends import backend_for
 from ..errors import OptionError
+from ..operators.row_generator import RowGenerator
 from ..operators.sparse import SparseOperator
 from .catalogue import generator
 
@@ -20,7 +21,7 @@ class ChainOperator(SparseOperator):
     _is_hermitian = True
 
 
-def operator(spec: str, *, device: str = "cpu") -> ChainOperator:
+def operator(spec: str | RowGenerator, *, device: str = "cpu") -> ChainOperator:
     """Create a chain of spins or electrons as an operator that stores no matrix.
 
     Products compute the elements of the matrix, so that memory is needed for blocks of vectors alone. They
@@ -28,9 +29,9 @@ def operator(spec: str, *, device: str = "cpu") -> ChainOperator:
 
     Parameters
     ----------
-    spec : str
-        ``"xxz:..."`` or ``"hubbard:..."``, as for :func:`model`; spins of up to 62, electrons of up to 31
-        sites.
+    spec : str or RowGenerator
+        ``"xxz:..."`` or ``"hubbard:..."``, as for :func:`model`, or the generator of its rows; spins of up to
+        62, electrons of up to 31 sites.
     device : str, default "cpu"
         ``"cpu"`` or ``"gpu"``: the device of the blocks.
 
@@ -54,7 +55,7 @@ def operator(spec: str, *, device: str = "cpu") -> ChainOperator:
     >>> [round(float(value), 6) for value in w]
     [-6.26355, -5.956444]
     """
-    make = generator(spec).chain
+    make = (spec if isinstance(spec, RowGenerator) else generator(spec)).chain
     if make is None:
         raise OptionError(f"operator: {spec} is stored as a matrix; use model(), or one of xxz and hubbard.")
     chain = make()

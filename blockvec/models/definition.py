@@ -56,7 +56,8 @@ class Model:
         """Check the arguments and assemble the matrix."""
         rows = self.generator(arguments)
         try:
-            return rows.matrix()
+            matrix: scipy.sparse.csr_array = rows.matrix()
+            return matrix
         except OptionError as error:
             raise self.error(str(error)) from None
 

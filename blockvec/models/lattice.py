@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from ..backends import array_namespace
 from ..errors import OptionError
 from ..operators.row_generator import Entry, Mask, RowGenerator, Rows, check_seed, uniform
 from .definition import physics_model
@@ -75,8 +77,8 @@ def _stencil(
 ) -> RowGenerator:
     """Create a matrix from the terms of the rows [start, stop), of which the coordinates are given."""
 
-    def entries(start: int, stop: int) -> Iterator[Entry]:
-        sites = np.arange(start, stop)
+    def entries(start: int, stop: int, xp: ModuleType) -> Iterator[Entry]:
+        sites = xp.arange(start, stop)
         coordinates = lattice.coordinates(sites)
         for steps, values, exists in terms(coordinates, start, stop):
             columns, mask = lattice.neighbour(sites, coordinates, steps)
@@ -342,10 +344,10 @@ def hofstadter(
     p, q = p // math.gcd(p, q), q // math.gcd(p, q)
     if periodic and nx % q:
         raise OptionError(f"nx={nx}, but a torus needs a multiple of the flux's q={q} (or periodic=false)")
-    phases = np.exp(2j * np.pi * np.arange(q) / q)
+    hops = -t * np.exp(2j * np.pi * np.arange(q) / q)
 
     def terms(coordinates: list[Rows], start: int, stop: int) -> list[Term]:
-        along_y = -t * phases[coordinates[0] * p % q]
+        along_y = array_namespace(coordinates[0]).asarray(hops)[coordinates[0] * p % q]
         return [
             ((0, -1), along_y, None),
             ((-1, 0), -t, None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 
@@ -58,8 +59,8 @@ def xxz(*, sites: int, up: int, delta: float = 1.0, j: float = 1.0, periodic: bo
         raise OptionError(f"sites={sites}; a chain needs at least 2")
     n_bonds = sector.n_bonds(periodic=periodic)
 
-    def entries(start: int, stop: int) -> Iterator[Entry]:
-        numbers = np.arange(start, stop)
+    def entries(start: int, stop: int, xp: ModuleType) -> Iterator[Entry]:
+        numbers = xp.arange(start, stop)
         patterns = sector.patterns(numbers)
         antiparallel = np.zeros_like(numbers)
         for bond in sector.bonds(numbers, patterns, periodic=periodic):
@@ -121,15 +122,15 @@ def hubbard(
     if sites < 2:
         raise OptionError(f"sites={sites}; a chain needs at least 2")
 
-    def entries(start: int, stop: int) -> Iterator[Entry]:
-        rows = np.arange(start, stop)
+    def entries(start: int, stop: int, xp: ModuleType) -> Iterator[Entry]:
+        rows = xp.arange(start, stop)
         up_numbers, down_numbers = np.divmod(rows, downs.dimension)
         up_patterns, down_patterns = ups.patterns(up_numbers), downs.patterns(down_numbers)
         for bond in ups.bonds(up_numbers, up_patterns, periodic=periodic):
             columns = bond.exchanged * downs.dimension + down_numbers
             yield Entry(columns, _hop(t, up, bond.wraps), bond.differ)
         if u:
-            yield Entry(rows, u * np.bitwise_count(up_patterns & down_patterns))
+            yield Entry(rows, u * np.bitwise_count(up_patterns & down_patterns).astype(np.float64))
         for bond in downs.bonds(down_numbers, down_patterns, periodic=periodic):
             columns = up_numbers * downs.dimension + bond.exchanged
             yield Entry(columns, _hop(t, down, bond.wraps), bond.differ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -83,7 +84,7 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
         first = max(number * chunk - offset, 0)
         return random_pairs(first, min((number + 1) * chunk - offset, n), offset, stretch, (seed, matching))
 
-    def entries(start: int, stop: int) -> Iterator[Entry]:
+    def entries(start: int, stop: int, _xp: ModuleType) -> Iterator[Entry]:
         yield Entry(np.arange(start, stop), uniform(start, stop, (seed, 0)))
         for matching in range(1, elements):
             offset = matching * stretch // elements

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backends import array_namespace
 from ..errors import OptionError
 from ..operators.row_generator import Mask, Rows
 
@@ -30,6 +31,8 @@ class Bond(NamedTuple):
 class Sector:
     """All patterns of 1 to 62 ``sites`` bits with ``count`` of them set; `name` names it in messages.
 
+    Patterns and their numbers are arrays of NumPy or CuPy.
+
     References
     ----------
     D. E. Knuth, The Art of Computer Programming 4A, section 7.2.1.3 (the combinatorial number system).
@@ -43,17 +46,21 @@ class Sector:
         self.sites = sites
         self.count = count
         self.dimension = math.comb(sites, count)
-        self._choose: NDArray[np.int64] = np.array(
+        self._binomials: NDArray[np.int64] = np.array(
             [[math.comb(site, k) for k in range(count + 1)] for site in range(sites)], np.int64
         )
+
+    def _choose(self, like: Rows) -> Rows:
+        """Tabulate C(site, k) where an array is."""
+        return array_namespace(like).asarray(self._binomials)  # type: ignore[no-any-return]
 
     def patterns(self, numbers: Rows) -> Rows:
         """Compute the patterns of numbers."""
         rest = numbers.copy()
         left = np.full_like(numbers, self.count)
-        result = np.zeros_like(numbers)
+        result, choose = np.zeros_like(numbers), self._choose(numbers)
         for site in reversed(range(self.sites)):
-            below = self._choose[site][left]  # patterns that keep all remaining bits below this site
+            below = choose[site][left]  # patterns that keep all remaining bits below this site
             is_set = rest >= below
             rest -= np.where(is_set, below, 0)
             left -= is_set
@@ -62,12 +69,12 @@ class Sector:
 
     def numbers(self, patterns: Rows) -> Rows:
         """Compute the numbers of patterns."""
-        result = np.zeros_like(patterns)
+        result, choose = np.zeros_like(patterns), self._choose(patterns)
         seen = np.zeros_like(patterns)
         for site in range(self.sites):
             bit = (patterns >> site) & 1
             seen += bit
-            result += bit * self._choose[site][seen]
+            result += bit * choose[site][seen]
         return result
 
     def n_bonds(self, *, periodic: bool) -> int:
@@ -85,11 +92,11 @@ class Sector:
         A bit that moves from i to i + 1 with b set bits below changes only its own term of the combinadic,
         from C(i, b + 1) to C(i + 1, b + 1): the number grows by C(i, b).
         """
-        below = np.zeros_like(numbers)
+        below, choose = np.zeros_like(numbers), self._choose(numbers)
         here = patterns & 1
         for site in range(self.sites - 1):
             above = (patterns >> (site + 1)) & 1
-            step = self._choose[site][below]
+            step = choose[site][below]
             yield Bond(numbers + (here - above) * step, here != above, wraps=False)
             below += here
             here = above

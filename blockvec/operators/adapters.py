@@ -218,7 +218,7 @@ def as_operator(
     if isinstance(A, Operator):
         return A
     if isinstance(A, RowGenerator):
-        A = A.matrix()
+        A = A.matrix(device=device or "cpu")
     if is_function(A):
         if shape is None:
             raise OptionError(
@@ -286,8 +286,9 @@ def _distributed(
         local = as_operator(A, shape=(n_local, n_local), dtype=dtype, device=device, like=like)
         return DistributedOperator(local, layout)
     rows = layout.rows
-    matrix: Any = A.rows(rows.start, rows.stop) if isinstance(A, RowGenerator) else native(A)
-    if not (sp.issparse(matrix) or isinstance(matrix, np.ndarray)):
+    is_made = isinstance(A, RowGenerator)
+    matrix: Any = A.rows(rows.start, rows.stop, device=device or "cpu") if is_made else native(A)
+    if not (is_made or sp.issparse(matrix) or isinstance(matrix, np.ndarray)):
         raise DTypeError(
             f"A is a {type(A).__name__}; with rows over several processes give a matrix of the host, a row "
             "generator, or a function of this process's rows."

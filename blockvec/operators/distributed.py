@@ -9,11 +9,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from ..backends import Array, Backend
+from ..backends import Array, Backend, array_namespace
 from ..blocks.blockvector import BlockVector
 from ..blocks.columns import ColumnBlock
 from ..errors import ShapeError
+from ..interchange import sparse_matrix
 from ..kernels.problem import SpmmvProblem
+from ..kernels.sparse.arrays import to_host
 from ..operations.arrays import Memory, memory_of
 from ..operations.products import FactorKind
 from ..parallel.communicator import share
@@ -67,22 +69,23 @@ class DistributedOperator(Operator):
     def of_rows(cls, rows: Any, layout: RowLayout, backend: Backend) -> DistributedOperator:
         """Divide the rows of this process into own columns and coupling, and plan the exchange.
 
-        All processes call it. `rows` is a CSR matrix of shape (n_local, n_global) on the host.
+        All processes call it. `rows` is a CSR matrix of shape (n_local, n_global) of SciPy or CuPy.
         """
         assert layout.comm is not None
         dtype = np.result_type(*share(layout.comm, rows.dtype.str))
         data, indices, n_local = rows.data.astype(dtype, copy=False), rows.indices, layout.n_local
+        xp = array_namespace(data)
         is_own = (indices >= layout.first_row) & (indices < layout.first_row + n_local)
         remote = np.flatnonzero(~is_own)
         own_starts = rows.indptr - np.searchsorted(remote, rows.indptr)  # without the remote entries before
         own = _csr(own_starts, indices[is_own] - layout.first_row, data[is_own], n_local)
         wanted, columns = np.unique(indices[remote], return_inverse=True)
-        halo = Halo(layout, wanted.astype(np.int64), backend)
+        halo = Halo(layout, to_host(wanted.astype(np.int64)), backend)
         touched = np.searchsorted(rows.indptr, remote, side="right") - 1  # row of each remote entry
         coupling: list[tuple[int, Operator]] = []
         for begin, end in _ranges(touched):
-            here = slice(*np.searchsorted(touched, (begin, end)).tolist())
-            starts = np.searchsorted(touched[here], np.arange(begin, end + 1))
+            here = slice(*np.searchsorted(touched, xp.asarray((begin, end))).tolist())
+            starts = np.searchsorted(touched[here], xp.arange(begin, end + 1))
             part = _csr(starts, columns[here], data[remote[here]], len(wanted))
             coupling.append((begin, SparseOperator(part, backend)))
         nnz = int(layout.sum(np.array([rows.nnz]))[0])
@@ -183,10 +186,10 @@ def _csr(starts: NDArray[Any], columns: NDArray[Any], data: NDArray[Any], n_colu
     """Assemble rows that begin at `starts`, with 32-bit indices where they fit."""
     index = np.int32 if max(n_columns, len(data)) <= np.iinfo(np.int32).max else np.int64
     arrays = data, columns.astype(index, copy=False), starts.astype(index, copy=False)
-    return sp.csr_array(arrays, shape=(len(starts) - 1, n_columns))
+    return sparse_matrix("csr", (len(starts) - 1, n_columns), *arrays)
 
 
-def _ranges(rows: NDArray[Any]) -> list[tuple[int, int]]:
+def _ranges(rows: Any) -> list[tuple[int, int]]:
     """Cover ascending row numbers by one range, or by two on both sides of a gap that is wide."""
     if not len(rows):
         return []

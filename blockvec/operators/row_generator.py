@@ -2,20 +2,23 @@
 
 A model describes the rows [start, stop) of its matrix as a few *entries*, each with one column, one value and
 one mask per row (all left neighbours, all diagonal elements, ...). All steps are array operations over the
-rows, and any process can create any range of rows independently.
+rows, of NumPy or on a GPU of CuPy, and any process can create any range of rows independently.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from ..backends import array_namespace, backend_for
 from ..errors import OptionError
+from ..interchange import sparse_matrix
 from ..system.memory import available_memory
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ Mask = NDArray[np.bool_]
 
 # Rows per panel: the temporaries of some 20 entries are about as large as the second-level cache.
 _PANEL_ROWS = 8192
+_GPU_PANEL_ROWS = 1 << 20  # rows: launches take less time than their work, temporaries about 1 GB
+_WASTE = 8  # memory for elements that no row has is returned from one part in so many
 
 
 class Entry(NamedTuple):
@@ -44,8 +49,8 @@ class RowGenerator:
     n_rows : int
         Rows and columns.
     entries : callable
-        ``entries(start, stop)`` yields the :class:`Entry` objects of the rows [start, stop), the same
-        number for every range.
+        ``entries(start, stop, xp)`` yields the :class:`Entry` objects of the rows [start, stop), the same
+        number for every range. `xp` is NumPy or CuPy; arrays of NumPy are copied where CuPy is asked for.
     dtype : dtype, default float64
         Element type of the matrix.
     row_entries : float, optional
@@ -65,7 +70,7 @@ class RowGenerator:
     def __init__(
         self,
         n_rows: int,
-        entries: Callable[[int, int], Iterator[Entry]],
+        entries: Callable[[int, int, ModuleType], Iterator[Entry]],
         *,
         dtype: Any = np.float64,
         row_entries: float | None = None,
@@ -89,12 +94,17 @@ class RowGenerator:
     def __repr__(self) -> str:
         return f"RowGenerator({self.n_rows}x{self.n_rows}, {self.dtype})"
 
-    def matrix(self) -> scipy.sparse.csr_array:
+    def matrix(self, *, device: str = "cpu") -> Any:
         """Return the whole matrix.
+
+        Parameters
+        ----------
+        device : str, default "cpu"
+            As for `rows`.
 
         Returns
         -------
-        csr_array, shape (n_rows, n_rows)
+        csr_array, or CuPy's csr_matrix, shape (n_rows, n_rows)
             In canonical form, with 32-bit indices where they fit.
 
         Raises
@@ -102,19 +112,22 @@ class RowGenerator:
         OptionError
             If it would not fit in the available memory.
         """
-        return self.rows(0, self.n_rows)
+        return self.rows(0, self.n_rows, device=device)
 
-    def rows(self, start: int, stop: int) -> scipy.sparse.csr_array:
+    def rows(self, start: int, stop: int, *, device: str = "cpu") -> Any:
         """Return the rows [start, stop).
 
         Parameters
         ----------
         start, stop : int
             Range of rows, 0 <= start <= stop <= n_rows.
+        device : str, default "cpu"
+            ``"cpu"`` or ``"gpu"``: where rows are created, with the same bits. Random numbers, and all of
+            `banded` and `rmat`, come from the host.
 
         Returns
         -------
-        csr_array, shape (stop - start, n_rows)
+        csr_array, or CuPy's csr_matrix, shape (stop - start, n_rows)
             In canonical form, with 32-bit indices where they fit.
 
         Raises
@@ -123,45 +136,60 @@ class RowGenerator:
             If the range is not inside the matrix, or would not fit in the available memory.
         """
         self._check_range(start, stop)
+        backend = backend_for(device)
+        if device == "cpu":
+            return self._rows(start, stop, np, _PANEL_ROWS)
+        with backend.xp.cuda.Device(int(backend.name.rpartition(":")[2])):
+            most = np.iinfo(np.int64).max // max(1, self.n_rows) - 1  # of which all elements are numbered
+            return self._rows(start, stop, backend.xp, max(1, min(_GPU_PANEL_ROWS, most)))
+
+    def _rows(self, start: int, stop: int, xp: ModuleType, panel_rows: int) -> Any:
         count = stop - start
-        if self._row_entries is not None:  # to count many entries takes long
-            self._check_memory(count, self._row_entries)
-        width = sum(1 for _ in self._entries(0, min(1, self.n_rows)))
-        self._check_memory(count, width)
+        if self._row_entries is not None and xp is np:  # to count many entries takes long
+            self._check_memory(count, self._row_entries, xp)
+        width = sum(1 for _ in self._entries(0, min(1, self.n_rows), np))
+        self._check_memory(count, width, xp)
         index_dtype = np.int32 if max(self.n_rows, count * width) <= np.iinfo(np.int32).max else np.int64
         # An upper bound: pages that are never written take no memory, and the resize below releases them.
-        indices = np.empty(count * width, index_dtype)
-        data = np.empty(count * width, self.dtype)
-        indptr = np.zeros(count + 1, index_dtype)
+        indices = xp.empty(count * width, index_dtype)
+        data = xp.empty(count * width, self.dtype)
+        indptr = xp.zeros(count + 1, index_dtype)
         filled = 0
-        for first in range(start, stop, _PANEL_ROWS):
-            last = min(first + _PANEL_ROWS, stop)
-            panel = self._panel(first, last, width)
-            indices[filled : filled + panel.nnz] = panel.indices
-            data[filled : filled + panel.nnz] = panel.data
-            indptr[first - start + 1 : last - start + 1] = panel.indptr[1:] + np.asarray(filled, index_dtype)
-            filled += panel.nnz
-        indices.resize(filled, refcheck=False)
-        data.resize(filled, refcheck=False)
-        matrix = scipy.sparse.csr_array((data, indices, indptr), shape=(count, self.n_rows))
+        for first in range(start, stop, panel_rows):
+            last = min(first + panel_rows, stop)
+            starts, columns, values = self._panel(first, last, width, xp)
+            end = filled + len(columns)
+            indices[filled:end], data[filled:end] = columns, values
+            indptr[first - start + 1 : last - start + 1] = starts[1:] + filled
+            filled = end
+        if xp is np:
+            indices.resize(filled, refcheck=False)
+            data.resize(filled, refcheck=False)
+        elif count * width - filled > count * width // _WASTE:
+            indices, data = indices[:filled].copy(), data[:filled].copy()
+        matrix = sparse_matrix("csr", (count, self.n_rows), data[:filled], indices[:filled], indptr)
         matrix.has_canonical_format = True  # as every panel
         return matrix
 
-    def _panel(self, start: int, stop: int, width: int) -> scipy.sparse.csr_array:
+    def _panel(self, start: int, stop: int, width: int, xp: ModuleType) -> tuple[Any, Any, Any]:
+        """Create the row pointers, columns and values of a range of rows, in canonical form."""
         count = stop - start
-        columns = np.empty((count, width), np.int64)
-        values = np.empty((count, width), self.dtype)
-        masks = np.ones((count, width), np.bool_)
-        for position, entry in enumerate(self._entries(start, stop)):
-            columns[:, position] = entry.columns
-            values[:, position] = entry.values
+        columns = xp.empty((count, width), np.int64)
+        values = xp.empty((count, width), self.dtype)
+        masks = xp.ones((count, width), np.bool_)
+        for position, entry in enumerate(self._entries(start, stop, xp)):
+            columns[:, position] = xp.asarray(entry.columns)
+            values[:, position] = xp.asarray(entry.values)
             if entry.mask is not None:
-                masks[:, position] = entry.mask
-        indptr = np.zeros(count + 1, np.int64)
-        np.cumsum(np.count_nonzero(masks, axis=1), out=indptr[1:])
-        panel = scipy.sparse.csr_array((values[masks], columns[masks], indptr), shape=(count, self.n_rows))
-        panel.sum_duplicates()
-        return panel
+                masks[:, position] = xp.asarray(entry.mask)
+        if xp is np:
+            indptr = np.zeros(count + 1, np.int64)
+            np.cumsum(np.count_nonzero(masks, axis=1), out=indptr[1:])
+            arrays = values[masks], columns[masks], indptr
+            panel = scipy.sparse.csr_array(arrays, shape=(count, self.n_rows))
+            panel.sum_duplicates()
+            return panel.indptr, panel.indices, panel.data
+        return in_canonical_form(columns, values, masks, self.n_rows)
 
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.n_rows:
@@ -170,11 +198,11 @@ class RowGenerator:
                 f"give 0 <= start <= stop <= {self.n_rows}."
             )
 
-    def _check_memory(self, count: int, width: float) -> None:
-        elements = count * (width if self._row_entries is None else self._row_entries)
+    def _check_memory(self, count: int, width: float, xp: ModuleType = np) -> None:
+        elements = count * (width if self._row_entries is None or xp is not np else self._row_entries)
         index_bytes = 4 if max(self.n_rows, elements) <= np.iinfo(np.int32).max else 8
         needed = elements * (self.dtype.itemsize + index_bytes) + count * index_bytes
-        available = available_memory()
+        available = available_memory() if xp is np else _free_on_gpu(xp)
         if available is not None and needed > available:
             raise OptionError(
                 f"{count} rows with about {elements:.3g} elements take {needed / 1e9:.3g} GB, but "
@@ -192,20 +220,59 @@ class AssembledRows(RowGenerator):
     def __init__(
         self, n_rows: int, assemble: Callable[[], scipy.sparse.csr_array], *, row_entries: float
     ) -> None:
-        super().__init__(n_rows, lambda start, stop: iter(()), row_entries=row_entries)
+        super().__init__(n_rows, lambda start, stop, xp: iter(()), row_entries=row_entries)
         self._assemble = assemble
 
     @functools.cached_property
-    def _whole(self) -> scipy.sparse.csr_array:
+    def _whole(self) -> Any:
         return self.matrix()
 
-    def matrix(self) -> scipy.sparse.csr_array:
+    def matrix(self, *, device: str = "cpu") -> Any:
+        if device != "cpu":
+            return super().matrix(device=device)
         self._check_memory(self.n_rows, 0)
         return self._assemble()
 
-    def rows(self, start: int, stop: int) -> scipy.sparse.csr_array:
+    def rows(self, start: int, stop: int, *, device: str = "cpu") -> Any:
         self._check_range(start, stop)
-        return self._whole[start:stop]
+        rows, backend = self._whole[start:stop], backend_for(device)
+        if device == "cpu":
+            return rows
+        data, indices, indptr = map(backend.from_host, (rows.data, rows.indices, rows.indptr))
+        return sparse_matrix("csr", rows.shape, data, indices, indptr)
+
+
+def in_canonical_form(columns: Any, values: Any, masks: Any, n_columns: int) -> tuple[Any, Any, Any]:
+    """Sort the elements of each row by column, and sum those of one column in the order given.
+
+    Parameters
+    ----------
+    columns, values, masks : array, shape (n_rows, width)
+        Of NumPy or CuPy; elements whose mask is False are left out.
+    n_columns : int
+        Times `n_rows` less than 2^63.
+
+    Returns
+    -------
+    indptr, indices, data : array
+    """
+    xp = array_namespace(columns)
+    first = xp.arange(len(columns) + 1) * n_columns  # numbers of elements of the whole rows
+    numbers, data = (columns + first[:-1, None])[masks], values[masks]
+    order = xp.argsort(numbers, kind="stable")
+    numbers, data = numbers[order], data[order]
+    while (same := xp.flatnonzero(numbers[1:] == numbers[:-1])).size:
+        heads = same[xp.diff(same, prepend=-2) > 1]  # where several elements begin
+        data[heads] += data[heads + 1]
+        kept = xp.ones(len(data), np.bool_)
+        kept[heads + 1] = False
+        numbers, data = numbers[kept], data[kept]
+    return xp.searchsorted(numbers, first), numbers % n_columns, data
+
+
+def _free_on_gpu(xp: ModuleType) -> int:
+    """Compute the free bytes of CuPy's current GPU."""
+    return int(xp.cuda.runtime.memGetInfo()[0] + xp.get_default_memory_pool().free_bytes())
 
 
 def check_seed(seed: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import blockvec
-from blockvec import BlockVector, RowLayout, as_operator
+from blockvec import BlockVector, RowLayout, as_operator, models
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.models import RowGenerator
 from blockvec.parallel import (
@@ -37,6 +37,7 @@ WHOLE = {
     "like": "selects arrays that hold whole vectors",
     "interval": "is counted",
 }
+CHAIN_ROWS = 100_000  # rows of a chain whose matrix a GPU would make, and LAPACK or factors might take
 # Options that processes may have different values of: the first one's count, or any, or only the own ones.
 OWN = ("comm", "rng", "callback", "progress", "time_limit", "return_info", "device", "checkpoint_interval")
 
@@ -92,10 +93,21 @@ def _described(name: str, value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def split(A: Any, comm: Any, *, shape: Any, dtype: Any, device: str | None, mode: str, **whole: Any) -> Any:
+def split(
+    A: Any,
+    comm: Any,
+    *,
+    shape: Any,
+    dtype: Any,
+    device: str | None,
+    mode: str,
+    by_products: bool = False,
+    **whole: Any,
+) -> Any:
     """Convert A to an operator whose rows are split over processes, in equal ranges unless it is one already.
 
-    For one process A is returned, a row generator as its matrix. `whole` holds the options `WHOLE`.
+    For one process A is returned, a row generator as its matrix, or on a GPU, if all is done `by_products`,
+    as a chain without one. `whole` holds the options `WHOLE`.
 
     Raises
     ------
@@ -104,7 +116,11 @@ def split(A: Any, comm: Any, *, shape: Any, dtype: Any, device: str | None, mode
     """
     processes = processes_of(A, comm)
     if processes is None:
-        return A.matrix() if isinstance(A, RowGenerator) else A
+        if not isinstance(A, RowGenerator):
+            return A
+        device = "cpu" if device is None or whole.get("M") is not None else device
+        is_chain = by_products and device != "cpu" and A.chain is not None and A.n_rows > CHAIN_ROWS
+        return models.operator(A, device=device) if is_chain else A.matrix(device=device)
     for name, value in whole.items():
         if value is not None:
             raise OptionError(

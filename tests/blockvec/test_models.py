@@ -15,11 +15,13 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from blockvec import models
+from blockvec import eigsh, models
 from blockvec.errors import OptionError
 from blockvec.models import definition, spectra
 from blockvec.models.sector import Sector
 from blockvec.operators import row_generator
+from solvers.runtime import processes
+from tests.pretended_gpu import pretended_gpu
 
 SMALL = [
     "laplace1d:n=7",
@@ -45,6 +47,7 @@ SMALL = [
     "rmat:scale=5,edges=3,seed=2",
     "rmat:scale=4,edges=2,laplacian=true",
 ]
+RINGS_OF_TWO = ["graphene:nx=2,ny=2,disorder=1", "hofstadter:nx=2,ny=1,q=1", "xxz:sites=2,up=1"]
 
 
 def values_of(matrix: scipy.sparse.csr_array) -> np.ndarray:
@@ -86,6 +89,62 @@ def test_any_range_of_rows_equals_that_slice_of_the_matrix(
         part = generator.rows(start, stop)
         assert part.shape == (stop - start, n)
         np.testing.assert_array_equal(part.toarray(), whole.toarray()[start:stop])
+
+
+@pytest.mark.parametrize("spec", [*SMALL, *RINGS_OF_TWO])
+def test_rows_made_on_a_gpu_have_the_bits_of_the_hosts(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = models.generator(spec)
+    n = generator.n_rows
+    with pretended_gpu():
+        for panel, start, stop in [(n, 0, n), (max(3, n // 2), n // 3, n), (n, n, n)]:
+            monkeypatch.setattr(row_generator, "_GPU_PANEL_ROWS", panel)
+            made, expected = generator.rows(start, stop, device="gpu"), generator.rows(start, stop)
+            assert made.shape == expected.shape
+            for name in ("indptr", "indices", "data"):
+                array, wanted = getattr(made, name).get(), getattr(expected, name)
+                assert array.dtype == wanted.dtype
+                assert array.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_the_canonical_form_on_a_gpu_is_that_of_scipy(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    columns, masks = rng.integers(0, 6, (40, 9)), rng.random((40, 9)) < 0.7
+    values = (rng.standard_normal((40, 9)) * (1 + 1j if dtype is np.complex128 else 1)).astype(dtype)
+    indptr, indices, data = row_generator.in_canonical_form(columns, values, masks, 6)
+    starts = np.append(0, np.cumsum(masks.sum(axis=1)))
+    expected = scipy.sparse.csr_array((values[masks], columns[masks], starts), shape=(40, 6))
+    expected.sum_duplicates()
+    np.testing.assert_array_equal(indptr, expected.indptr)
+    np.testing.assert_array_equal(indices, expected.indices)
+    np.testing.assert_array_equal(data, expected.data)
+
+
+@pytest.mark.parametrize("spec", ["laplace2d:nx=40,ny=30", "xxz:sites=12,up=5"])
+def test_a_solve_on_a_gpu_makes_no_rows_on_the_host(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = models.generator(spec)
+    expected = eigsh(generator, k=4, which="SA", rng=0, return_eigenvectors=False)
+    monkeypatch.setattr(row_generator, "_PANEL_ROWS", 0)  # an error
+    with pretended_gpu():
+        w = eigsh(generator, k=4, which="SA", rng=0, device="gpu", return_eigenvectors=False)
+    np.testing.assert_allclose(w.get(), expected, rtol=0, atol=1e-12)
+
+
+def test_a_long_chain_on_a_gpu_has_no_rows_unless_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = models.generator("xxz:sites=12,up=5")
+    expected = eigsh(generator, k=4, which="SA", rng=0, return_eigenvectors=False)
+    monkeypatch.setattr(processes, "CHAIN_ROWS", 700)
+    with pretended_gpu():
+        w = eigsh(generator, k=4, which="SM", rng=0, device="gpu", return_eigenvectors=False)
+        assert np.abs(w.get()).max() < np.abs(expected).min()
+        monkeypatch.setattr(models.RowGenerator, "rows", lambda *_, **__: pytest.fail("rows are made"))
+        w = eigsh(generator, k=4, which="SA", rng=0, device="gpu", return_eigenvectors=False)
+    np.testing.assert_allclose(w.get(), expected, rtol=0, atol=1e-12)
+
+
+def test_rows_that_do_not_fit_a_gpu_are_refused() -> None:
+    with pretended_gpu(), pytest.raises(OptionError, match=r"take .* GB, but 107 GB of memory are available"):
+        models.generator("xxz:sites=40,up=20").rows(0, 10**9, device="gpu")
 
 
 def test_a_range_outside_the_matrix_is_refused() -> None:

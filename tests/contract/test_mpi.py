@@ -20,6 +20,7 @@ FEW = (
     "files_of_matrix_market_are_read_in_parts",
     "the_exception_of_one_process_is_that_of_all",
     "functions_of_matrices_are_those_of_one_process",
+    "a_plan_compares_the_processes_with_one",
     "systems_of_split_rows_have_the_solutions_of_whole_ones",
     "a_checkpoint_that_does_not_fit_is_refused_on_all_processes",
     "limits_and_callbacks_stop_all_processes",

@@ -27,8 +27,10 @@ import scipy.sparse as sp
 
 import blockvec
 import solvers
+from blockvec.operators import row_generator
 from blockvec.system.commands import write_all
 from solvers.__main__ import main
+from tests.pretended_gpu import pretended_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,6 +70,15 @@ def test_a_chain_is_solved_without_a_matrix(capsys: pytest.CaptureFixture[str]) 
     np.testing.assert_allclose(*values, atol=1e-7)
     assert main(["laplace1d:n=9", "--matrix-free"]) == 2
     assert "laplace1d:n=9 is stored as a matrix" in capsys.readouterr().err
+
+
+def test_a_gpu_makes_the_rows_of_a_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_generator, "_PANEL_ROWS", 0)  # an error
+    with pretended_gpu():
+        assert main(["laplace2d:n=32", "-k", "3", "--device", "gpu"]) == 0
+    assert "laplace2d:n=32: 1024 x 1024, 4992 entries, float64, on " in capsys.readouterr().out
 
 
 def test_json_is_one_document_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from blockvec.errors import OptionError
 from blockvec.models import model
 from solvers import Plan, eigsh, plan
 from solvers.__main__ import main
+from solvers.call import _warn_of_processes
 
 PLANE = model("laplace2d:n=40").tocsr()
 MASS = sp.diags_array(np.linspace(1, 2, 1600), format="csr")
@@ -45,6 +48,18 @@ def test_a_solve_does_what_its_plan_says(name: str, dtype: Any) -> None:
     if stages[0].ncv is not None and info["method"] != "shift-invert":
         assert (info["block_size"], info["ncv"]) == (stages[0].block_size, stages[0].ncv)
     assert json.loads(json.dumps(result.to_dict()))["info"]["plan"]["n"] == 1600
+
+
+def test_processes_that_take_longer_than_one_are_warned_of() -> None:
+    made = plan(PLANE, 6, which="LA")
+    seconds = made.stages[0].seconds
+    layout = SimpleNamespace(rank=0, n_local=100_000)
+    call: Any = SimpleNamespace(op=SimpleNamespace(layout=layout, halo_rows=99_000))
+    slow = replace(made, n=200_000, processes=2, alone_s=seconds / 2)
+    with pytest.warns(UserWarning, match=r"2 processes .* alone .* 99000 rows .* beside 100000 own ones"):
+        _warn_of_processes(call, slow)
+    for quick in (made, replace(slow, alone_s=seconds), replace(slow, n=50_000)):
+        _warn_of_processes(call, quick)
 
 
 def refuse(*_: Any, **__: Any) -> Any:
