@@ -16,34 +16,16 @@ from typing import Any, cast
 import numpy as np
 
 from blockvec import precompiled, start_copies
-from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..problem import IterationOptions, IterationState, Problem, Stop, Verification
+from ..result import EigenResult, result_of
 from ..transform.fold import FoldedOperator
 from .rayleigh_ritz import Which
-from .run import Counts, Run
+from .run import Run
 from .verification import Found, Search, least_doubtful
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
-
-
-@frozen
-class IterationResult:
-    """Result of an iteration."""
-
-    theta: RealArray  # eigenvalues, shape (k,)
-    X: Block  # orthonormal vectors, shape (n, k); may be a view of the iteration's buffer
-    residuals: RealArray  # true residual norms ||A x - theta x||
-    limits: RealArray
-    reason: Stop
-    verification: Verification
-    verification_text: str  # outcome of the search for missed copies, in words
-    missing: int  # number of wanted vectors that are known to exist and are not in X
-    norm: float  # ||A||, as given or estimated
-    degree: int  # highest degree of a polynomial of A that was used; 1 for A itself
-    counts: Counts
-    history: list[IterationState]
 
 
 class Iteration(Run, ABC):
@@ -62,7 +44,7 @@ class Iteration(Run, ABC):
         Called between steps; True stops the iteration.
     """
 
-    PROGRESS: tuple[str, ...] = (*("search_width", "missing", "verification_text", "filter_calls"),)
+    PROGRESS: tuple[str, ...] = ("search_width", "missing", "verification_text", "filter_calls")
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -82,7 +64,7 @@ class Iteration(Run, ABC):
         self.verification = Verification.SKIPPED
         self.verification_text = "skipped: the iteration ended before"
 
-    def run(self) -> IterationResult:
+    def run(self) -> EigenResult:
         """Iterate until all wanted pairs have converged and none is missed, or another reason to stop."""
         method, operator, dtype, sizes = self._kind()
         with precompiled(method, operator, dtype, k=self.problem.k, b=self.options.block_size, **sizes):
@@ -93,7 +75,7 @@ class Iteration(Run, ABC):
         """Return the key of the kernels: method, operator, element type, and widths by name."""
 
     @abstractmethod
-    def _run(self) -> IterationResult:
+    def _run(self) -> EigenResult:
         """Iterate while kernels are being precompiled."""
 
     def costly(self) -> str:
@@ -114,14 +96,16 @@ class Iteration(Run, ABC):
 
     # --- to be defined by iterations ----------------------------------------------------------------
 
+    norm: Any  # lower bound of ||A||
+
     @property
     @abstractmethod
     def locked(self) -> Block | None:
         """The locked columns."""
 
-    @abstractmethod
     def operator_norm(self) -> float:
         """Return ||A||, as given or estimated."""
+        return self.norm if self.problem.norm is None else self.problem.norm
 
     @abstractmethod
     def _vectors(self) -> Block:
@@ -246,7 +230,9 @@ class Iteration(Run, ABC):
         value = found.last if found.doubtful is None else found.doubtful
         budget, width = self._search_budget(), self.search_width
         verdict = Search(folded, found, value, width, budget, self.rng, self._stopped).run()
-        self._count_search(verdict.counts, each)
+        self.counts.add(verdict.counts, each)
+        self.counts.verification_columns += each * verdict.counts.operator_columns
+        self.filter_calls += each * verdict.counts.block_applications
         self.verification = verdict.verification
         self.verification_text = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
         self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
@@ -256,12 +242,7 @@ class Iteration(Run, ABC):
         self._add_missed(verdict.missed)
         return False
 
-    def _count_search(self, spent: Counts, each: int) -> None:
-        self.counts.add(spent, each)
-        self.counts.verification_columns += each * spent.operator_columns
-        self.filter_calls += each * spent.block_applications
-
-    def _result(self, state: IterationState, reason: str) -> IterationResult:
+    def _result(self, state: IterationState, reason: str) -> EigenResult:
         if self.verification is Verification.SKIPPED and self._spans_space():
             self._needs_no_search("the basis spans the space")
         if self.residuals is None:
@@ -271,17 +252,12 @@ class Iteration(Run, ABC):
         has_converged = self.problem.ends_early(stopped) and bool((residuals <= state.limits).all())
         if has_converged and self._is_verified(state):
             stopped = "converged"
-        return IterationResult(
-            theta=state.eigenvalues,
-            X=X,
-            residuals=residuals,
-            limits=state.limits,
-            reason=stopped,
-            verification=self.verification,
-            verification_text=self.verification_text,
+        return result_of(
+            *(self.problem, self.options, state.eigenvalues, X, residuals, state.limits),
+            *(self.verification, self.counts, self.history),
+            stopped=stopped,
+            verification=self.verification_text,
             missing=self.missing,
             norm=self.operator_norm(),
             degree=self.degree,
-            counts=self.counts,
-            history=[entry.times(self.problem.exponent) for entry in self.history],
         )

@@ -24,8 +24,9 @@ from ..blocks import Block, Operator, RealArray, SystemOperator, pick, round_up,
 from ..costs import most_calls
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
+from ..result import EigenResult
 from ..transform.fold import FoldedOperator
-from .base import MIN_SEARCH, Iteration, IterationResult
+from .base import MIN_SEARCH, Iteration
 from .correction import AdaptiveStop, Corrector
 from .filter import choose_degree
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions, least_basis
@@ -125,7 +126,7 @@ class JacobiDavidson(Iteration):
         }
         return "jd", self.operator, space.buffer.dtype, sizes
 
-    def _run(self) -> IterationResult:
+    def _run(self) -> EigenResult:
         if not self._resumed():
             self._begin()
         while True:
@@ -188,9 +189,10 @@ class JacobiDavidson(Iteration):
 
     # --- one outer iteration --------------------------------------------------------------------
 
-    def operator_norm(self) -> float:
-        """Return ||A||, as given or estimated."""
-        return self.space.norm if self.problem.norm is None else self.problem.norm
+    @property
+    def norm(self) -> float:
+        """Lower bound of ||A||."""
+        return self.space.norm
 
     def _extract(self) -> IterationState:
         """Extract the wanted pairs, and compute residuals of the first of them."""
@@ -371,7 +373,7 @@ class JacobiDavidson(Iteration):
         self.space.extend(missed)
         self.best = np.inf
 
-    def _result(self, state: IterationState, reason: str) -> IterationResult:
+    def _result(self, state: IterationState, reason: str) -> EigenResult:
         if self.X.shape[1] < self.problem.k:
             self._form(self.problem.k)
         return super()._result(state, reason)
@@ -420,7 +422,7 @@ def filtered_start(
     degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
     options = IterationOptions(b, ncv, START_RESTARTS, degree, "filter")
     options = replace(options, most_calls=START_SHARE * most_calls(problem, options))
-    start = space.buffer.random_like(b, rng)
-    found = ThickRestart(square, options, start, interrupted).run()
-    counts.add(found.counts, 2)
-    return found.X.copy()
+    loop = ThickRestart(square, options, space.buffer.random_like(b, rng), interrupted)
+    loop.run()
+    counts.add(loop.counts, 2)
+    return loop.krylov.columns(0, min(count, len(loop.theta))).copy()

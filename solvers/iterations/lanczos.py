@@ -24,7 +24,8 @@ from ..blocks import (
 from ..costs import STEP_VECTORS, steps_of_a_look
 from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
-from .base import MIN_SEARCH, Iteration, IterationResult
+from ..result import EigenResult
+from .base import MIN_SEARCH, Iteration
 from .filter import Filter
 from .filtering import Filtering
 from .krylov import BlockKrylov, Ritz
@@ -124,7 +125,7 @@ class ThickRestart(Iteration):
         """The filter whose steps are taken now."""
         return None if self.filtering is None else self.filtering.filter
 
-    def _run(self) -> IterationResult:
+    def _run(self) -> EigenResult:
         if self._resumed():
             is_over = self.counts.restarts >= self.options.maxiter
             reason = "maxiter" if is_over else self.costly() or self._advance(self.history[-1])
@@ -143,7 +144,7 @@ class ThickRestart(Iteration):
             reason = self._report(state, reason)
             if not reason and state.converged == self.problem.k and self._settled(state):
                 reason = self._stopped() or "converged"
-            if not reason and self._stagnates():
+            if not reason and self.repairs >= MAX_REPAIRS:
                 reason = "stagnated"
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
@@ -278,10 +279,6 @@ class ThickRestart(Iteration):
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
-    def operator_norm(self) -> float:
-        """Return ||A||, as given or estimated."""
-        return self.norm if self.problem.norm is None else self.problem.norm
-
     def _ritz(self) -> Ritz:
         """Return the Ritz pairs of V at the end of a cycle, which the last look may have computed."""
         seen, self.seen = self.seen, None
@@ -398,7 +395,7 @@ class ThickRestart(Iteration):
         self.theta[:k], self.estimates[:k] = theta, norms
         return norms
 
-    def _result(self, state: IterationState, reason: str) -> IterationResult:
+    def _result(self, state: IterationState, reason: str) -> EigenResult:
         if self.krylov.takes_single_columns and len(self.theta) >= len(state.eigenvalues):
             if self.residuals is None:
                 self.residuals = self._true_residuals(state.eigenvalues)
@@ -485,7 +482,3 @@ class ThickRestart(Iteration):
         if excess.max() < self.excess / 2:
             self.excess, self.repairs = float(excess.max()), 0
         self.residuals = None
-
-    def _stagnates(self) -> bool:
-        """Check whether repairs no longer reduce the true residuals."""
-        return self.repairs >= MAX_REPAIRS
