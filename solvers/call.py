@@ -393,12 +393,7 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
         return standard_form(op, A, M, at, OPinv, mode, Minv=options["Minv"], k=call.pairs, method=how)
 
     task = Task(
-        problem,
-        plan,
-        A,
-        M,
-        mode,
-        shift,
+        *(problem, plan, op, A, M, mode, shift),
         form if placement.transforms or (M is not None and interval is not None) else None,
         call.predicted_s,
         interval=None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1])),

@@ -187,12 +187,12 @@ class EigenResult:
         info: Any = self.info | entries
         return replace(self, info=info, history=self.history if history is None else history)
 
-    def with_count(self, text: str, missing: int | None) -> EigenResult:
-        """Replace the outcome of a search by that of a count of eigenvalues, unless that was uncertain."""
-        if missing is None:
-            return self
-        proven = replace(self, verification=Verification.PROVED)
-        return proven.with_info(verification=text, missing=missing)
+    def with_more_columns(self, columns: int, applications: int) -> EigenResult:
+        """Add products that were computed beside the solve."""
+        return self.with_info(
+            operator_columns=self.info["operator_columns"] + columns,
+            block_applications=self.info["block_applications"] + applications,
+        )
 
     def part(self, which: slice | NDArray[np.intp]) -> EigenResult:
         """Return some of the pairs."""

@@ -165,7 +165,7 @@ def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
         if form is None:
             part = replace(part, start=BlockVector(result.eigenvectors))
     assert result is not None
-    result = _selected(result, low, high, most)
+    result = _selected(result, low, high, most).with_more_columns(sketch.columns, sketch.applications)
     info, found = result.info, result.info["k"]
     text = f"{info['verification']}; about {count} were expected in the interval, {found} were found"
     return result.with_info(
@@ -173,8 +173,6 @@ def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
         missing=info["missing"] + (not is_complete),
         counted=float(count.value),
         count_error=count.error,
-        operator_columns=info["operator_columns"] + sketch.columns,
-        block_applications=info["block_applications"] + sketch.applications,
         time_s=time.perf_counter() - problem.begin_s,
     )
 

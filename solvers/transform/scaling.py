@@ -148,10 +148,7 @@ class Scaling:
 
     def result(self, result: EigenResult, sigma: float | None, tol: float) -> EigenResult:
         """Return the result for A and M, with the shift and the tolerance as they were given."""
-        result = result.with_info(
-            operator_columns=result.info["operator_columns"] + self.columns,
-            block_applications=result.info["block_applications"] + self.applications,
-        )
+        result = result.with_more_columns(self.columns, self.applications)
         known = {name: each for name, each in self.asymmetries.items() if not each.is_own_rounding}
         if known:
             parts = "".join(

@@ -120,7 +120,9 @@ def proven(
         if is_over or not result.converged.all():
             break
         text, missing = count(result)
-        result = result.with_count(text, missing)
+        if missing is not None:
+            proved = replace(result, verification=Verification.PROVED)
+            result = proved.with_info(verification=text, missing=missing)
         is_settled = missing == 0 or (missing is None and problem.verify == "never")
         if has_searched or (is_settled and not is_doubtful):
             break
