@@ -131,7 +131,6 @@ def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
 
 
 def _check_with_interval(sigma: Any, which: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that an interval has no use for."""
     given = ["sigma"] * (sigma is not None)
     given += [name for name in NOT_OF_INTERVALS if options[name] is not None]
     given += ["which"] * (which != "LM") + ["mode"] * (options["mode"] != "normal")

@@ -182,7 +182,6 @@ class Call:
         return is_short or (isinstance(self.A, np.ndarray) and is_full(op))
 
     def _problem(self, op: Operator, target: float | None) -> Problem:
-        """Form the problem of an operator before it is scaled."""
         options, method = self.options, self.options["method"]
         tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
         seed = 0 if options["rng"] is None and self.start is not None else options["rng"]
@@ -366,7 +365,6 @@ def _wanted(request: Request, mode: str) -> tuple[float, ...]:
 
 
 def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
-    """Scale the problem of a call."""
     options, sigma, mode, interval = call.options, call.sigma, call.mode, call.interval
     placement, op, problem = call.placement, call.op, call.problem
     assert placement is not None
@@ -403,7 +401,6 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
 
 
 def _form_matrices(call: Call, placement: Placement, op: Operator) -> None:
-    """Form the matrices of operators that must be factorised or counted, on the device of a problem."""
     options, mode, transforms = call.options, call.mode, placement.transforms
     if transforms:
         refuse_factorisation(call.processes, options["method"])

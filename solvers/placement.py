@@ -211,6 +211,5 @@ def require_factors(A: Any, M: Any, op: Operator, remedy: str) -> None:
 
 
 def _size(A: Any) -> tuple[int, int]:
-    """Count the rows and the stored elements of a square matrix."""
     n = int(A.shape[0])
     return n, int(getattr(A, "nnz", n * n))

@@ -45,7 +45,6 @@ class Factor:
 
 
 def _product(C: Any) -> Solve:
-    """Form the function that multiplies a block by a sparse matrix."""
     operator = as_operator(C, check_indices=False)
 
     def product(Y: Array) -> Array:
@@ -179,7 +178,6 @@ def pivoted_factor(A: NDArray[Any], rounding: float) -> tuple[NDArray[Any], NDAr
 
 
 def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> NDArray[Any]:
-    """Form the factor of a dense matrix, and refuse one that is not semidefinite."""
     C, _ = pivoted_factor(A, rounding)
     if np.abs(A - C @ C.conj().T).max() > rounding * len(A) * float(np.abs(A.diagonal()).max()):
         raise OptionError(indefinite)
@@ -187,6 +185,5 @@ def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> NDArray[
 
 
 def _scatter(columns: Any, rows: NDArray[Any], n: int) -> Any:
-    """Move the rows of a sparse matrix to other ones of n."""
     coo = columns.tocoo()
     return sp.csr_array((coo.data, (rows[coo.row], coo.col)), shape=(n, columns.shape[1]))

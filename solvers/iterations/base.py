@@ -155,7 +155,6 @@ class Iteration(Run, ABC):
         return project_out(self.locked, R)
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
-        """Compute the norms ||A x - theta x||, one block of columns at a time."""
         k, b = len(theta), self.options.block_size  # not narrower: these products need no basis
         ranges = whole_ranges(k, b, self.start)
         norms = [self._residual_block(theta, begin, end).norms() for begin, end in ranges]
@@ -219,7 +218,6 @@ class Iteration(Run, ABC):
         return min(self.options.block_size, self.block_size)
 
     def _verified(self, state: IterationState) -> bool:
-        """Search for missed eigenvalues; extend the basis by what is found."""
         target = self.problem.target
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with

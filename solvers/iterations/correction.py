@@ -171,7 +171,6 @@ class Corrector:
 
 
 def _checked(who: str, T: Block, R: Block) -> Block:
-    """Check the return value of a user's function."""
     if getattr(T, "shape", None) != R.shape:
         raise ShapeError(
             f"{who}: returned shape {getattr(T, 'shape', None)} for residuals of shape {R.shape}; "

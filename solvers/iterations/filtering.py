@@ -114,7 +114,6 @@ class Filtering:
 
     @property
     def filter(self) -> Filter | None:
-        """The filter now; None while steps are those of A."""
         return self.state.filter
 
     def begin(self) -> None:
@@ -125,11 +124,9 @@ class Filtering:
                 self.loop.krylov = self.krylov_of(made)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state after a restart."""
         return {"filtering": asdict(self.state)}
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `snapshot`."""
         fields = saved["filtering"]
         filter = fields.pop("filter")
         self.state = FilterState(**fields)
@@ -140,7 +137,6 @@ class Filtering:
             self.loop.krylov = self.krylov_of(self.state.filter)
 
     def krylov_of(self, filter: Filter) -> BlockKrylov:
-        """Return an empty decomposition of a filter in the buffer of the loop."""
         loop, k, options = self.loop, self.problem.k, self.options
         buffer, recorder = loop.krylov.buffer, None
         # Single columns are for cheap steps; a filter reads the matrix once for all columns.
@@ -232,7 +228,6 @@ class Filtering:
         return made
 
     def _designed(self, values: Values, limit: float, is_mixed: bool) -> Filter | None:
-        """Design a filter for matrices in single or double precision."""
         loop, options = self.loop, self.options
         degree, unit, norm = options.degree, self.problem.tolerance.unit, loop.operator_norm()
         if is_mixed:
@@ -245,7 +240,6 @@ class Filtering:
         return design_filter(values, loop.which, norm, degree, spread, least)
 
     def _single(self) -> SingleCopy:
-        """Return the matrix in single precision; it is converted once."""
         if self._copy is None:
             self._copy = SingleCopy(self.loop.operator, self.loop.operator_norm())
         return self._copy

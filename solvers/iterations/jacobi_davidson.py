@@ -108,7 +108,6 @@ class JacobiDavidson(Iteration):
 
     @property
     def locked(self) -> Block | None:
-        """The locked columns."""
         return self.space.locked
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
@@ -147,11 +146,9 @@ class JacobiDavidson(Iteration):
                 return self._result(state, reason)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state between two outer iterations."""
         return super().snapshot() | self.space.snapshot() | self.corrector.snapshot()
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `snapshot`."""
         super().resume(saved)
         self.space.resume(saved)
         self.corrector.resume(saved)
@@ -191,7 +188,6 @@ class JacobiDavidson(Iteration):
 
     @property
     def norm(self) -> float:
-        """Lower bound of ||A||."""
         return self.space.norm
 
     def _extract(self) -> IterationState:
@@ -212,12 +208,10 @@ class JacobiDavidson(Iteration):
         return self._state(theta, residuals, limits)
 
     def _seen(self) -> int:
-        """Return the number of pairs to form."""
         together = max(WIDTHS, self.space.padding)
         return min(self.problem.k, round_up(self.n_converged + 2 * self.options.block_size, together))
 
     def _form(self, count: int) -> None:
-        """Form the first vectors and their residuals."""
         theta, Y = self.extracted.theta[:count], self.extracted.Y[:, :count]
         self.X = self.space.vectors(Y)
         self.R = self.space.residuals(self.X, Y, theta)
@@ -257,7 +251,6 @@ class JacobiDavidson(Iteration):
             self.space.reorthonormalize()
 
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
-        """Compute corrections of the pairs with these indices."""
         converged = np.setdiff1d(np.flatnonzero(state.residuals <= state.limits), failing)
         self.attempts[converged] = 0
         self.attempts[failing] += 1
@@ -315,7 +308,6 @@ class JacobiDavidson(Iteration):
         return ""
 
     def _spent(self) -> tuple[int, int]:
-        """Count corrections and operator columns."""
         return self.counts.restarts * self.options.block_size, self.counts.operator_columns
 
     def _vectors(self) -> Block:
@@ -333,7 +325,6 @@ class JacobiDavidson(Iteration):
         return max((self.counts.operator_columns - self.counts.verification_columns) // each, MIN_SEARCH)
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
-        """Reorthonormalise X and compute its residual norms."""
         _, inverse = gram_root(to_host(self.X.gram()).astype(self.extracted.Y.dtype))
         self.counts.reductions += 1
         self.X.combine(self.space.small(inverse), out=self.X)
@@ -366,7 +357,6 @@ class JacobiDavidson(Iteration):
         )
 
     def _add_missed(self, missed: Block) -> None:
-        """Append missed vectors to the search space."""
         if self.space.m + self.missing > self.space.capacity:
             self._shrink(np.zeros(0, np.intp))
         self.previous = self.previous[:0, :0]
@@ -387,7 +377,6 @@ class _Standing(Tolerance):
     """Residuals at which eigenvectors of (A - tau I)^2 are separated from those further away."""
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
-        """Compute the residual limits of values of the square from the norm of the square."""
         limits: RealArray = np.maximum(NEAR * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
         return limits
 

@@ -182,14 +182,13 @@ class BlockKrylov:
     def filled_basis(self) -> Block:
         """Return a view of [locked V Q] and of zero columns that fill up the last block."""
         if self._is_ragged and not self._is_clear:
-            self.free[:, :] = 0
+            self.clear()
             self._is_clear = True
         return self._view(0, self.n_locked + self.filled(self.m + self.w))
 
-    @property
-    def free(self) -> Block:
-        """View of the columns behind [V Q]."""
-        return self.columns(self.m + self.w, self.capacity)
+    def clear(self) -> None:
+        """Set the columns behind [V Q] to zero."""
+        self.columns(self.m + self.w, self.capacity)[:, :] = 0
 
     @property
     def takes_single_columns(self) -> bool:
@@ -219,19 +218,9 @@ class BlockKrylov:
         """Apply the operator to the next pending columns and append new directions.
 
         On a GPU this queues the step and does not wait for it; `settle` does. Where steps are cheap, it takes
-        more until V has `until` columns; those of single vectors end sooner if `stop`, called after each,
-        returns a true value.
+        more until V has `until` columns, or until `stop`, called after each, returns a true value.
         """
         self.steps.take(self, until, stop)
-
-    def expand_ahead(self, steps: int) -> int:
-        """Queue steps that a look at V as it is need not wait for, where launches take them.
-
-        Returns the columns of V, for `ritz`, and for `withdraw` if these steps are not wanted.
-        """
-        m = self.m
-        self.steps.begin_ahead(self, steps)
-        return m
 
     def withdraw(self, m: int) -> None:
         """Drop columns that queued steps append behind the first m of V."""
@@ -358,10 +347,9 @@ class BlockKrylov:
         C[m : m + w, keep : keep + w] = np.eye(w)
         used = self.columns(0, len(C))
         used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
-        H = self._zeros()
-        H[:keep, :keep] = np.diag(ritz.theta[kept])
-        H[keep : keep + w, :keep] = ritz.B[:, kept]
-        self.H = H
+        self.H = self._zeros()
+        self.H[:keep, :keep] = np.diag(ritz.theta[kept])
+        self.H[keep : keep + w, :keep] = ritz.B[:, kept]
         self.m = keep
         self._changed(keep + w)
         self.steps.forget()

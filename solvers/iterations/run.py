@@ -69,7 +69,6 @@ class Run:
         return ("", "time_limit", "interrupted")[int(found)]
 
     def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
-        """Describe the current state."""
         columns = self.counts.operator_columns
         return IterationState(self.counts.restarts, theta, residuals, limits, columns, self.elapsed_s)
 
@@ -84,7 +83,6 @@ class Run:
         return reason or ("callback" if is_over else "")
 
     def _resumed(self) -> bool:
-        """Restore the state of the checkpoint, if there is one."""
         checkpoint = self.problem.checkpoint
         saved = None if checkpoint is None else checkpoint.load()
         if saved is not None:

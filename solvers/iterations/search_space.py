@@ -118,7 +118,6 @@ class SearchSpace:
 
     @property
     def image(self) -> Block:
-        """View of W."""
         return self._W[:, : self.m]
 
     def columns(self, begin: int, end: int) -> Block:
@@ -130,7 +129,6 @@ class SearchSpace:
         return round_up(width, self.padding)
 
     def _dot(self, end: int, D: Block) -> Array:
-        """Return V^H D for the first `end` columns of V, on the host."""
         c = self.n_locked
         return to_host(self.buffer[:, : self.padded(c + end)].dot(D))[c : c + end]
 

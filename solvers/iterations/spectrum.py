@@ -200,7 +200,6 @@ class Recurrences:
         self._group: tuple[Any, Callable[[], object]] | None = None  # the recorded one, and its coefficients
 
     def _rows(self, count: int, V: Block) -> Any:
-        """Return rows of real numbers, one per vector."""
         return self._xp.empty((count, V.shape[1]), V.array.real.dtype)
 
     @property
@@ -303,7 +302,6 @@ class _LaunchedRecurrences(Recurrences):
         self._coming, self._known = [], np.zeros((0, V.shape[1]))
 
     def extend(self, steps: int) -> None:
-        """Continue up to a total number of steps."""
         if steps > self.steps:
             self._coming.append(self._take(steps - self.steps))
             self.steps = steps
@@ -315,7 +313,6 @@ def noise(alphas: RealArray, betas: RealArray, dtype: Any) -> float:
 
 
 def _sketched(run: Recurrences, n: int, projections: int) -> Sketch:
-    """Compute the sketch of n eigenvalues."""
     steps, width = run.coefficients()[1].shape
     nodes, counts, rests, low, high = [], [], [], np.inf, -np.inf
     for (alpha, beta), last in zip(run.projected(), run.coefficients()[1].T, strict=True):

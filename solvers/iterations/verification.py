@@ -254,7 +254,6 @@ class Search:
         return self._verdict(None, Verification.SEARCHED, text, run)
 
     def _undecided(self, run: Recurrences) -> Verdict:
-        """End a search whose steps were not enough, except for the values that can have further copies."""
         found = self.found
         first = float(ranking_key(found.theta[0], found.which))
         doubtful = first if found.doubtful is None else found.doubtful

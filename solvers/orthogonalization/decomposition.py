@@ -242,13 +242,11 @@ class Decomposition:
     # --- execution ----------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Execute the pending projection."""
         if self._projection is not None:
             self._subtract(self._projection.parts)
             self._changed()
 
     def _multiply(self, T: Array) -> None:
-        """Set X = X T."""
         out = self.X[:, : T.shape[1]]
         self.X.combine(small_matrix(T, self.X), out=out)
         self.X = out

@@ -57,7 +57,6 @@ def host_step(
 
 
 def _multiply(W: Array, T: Array) -> None:
-    """Set W = W T for a triangular T."""
     if len(T) == 1:
         W *= T[0, 0]
     else:

@@ -100,7 +100,6 @@ def array_of(archive: zipfile.ZipFile, name: str) -> Array:
 
 
 def _own_rows(archive: zipfile.ZipFile | None, name: str, layout: RowLayout) -> Array:
-    """Read the rows of this process."""
     shape, dtype = None, None
     with nullcontext() if archive is None else archive.open(f"{name}.npy") as stream:
         if stream is not None:

@@ -52,7 +52,6 @@ def solve_interval(task: Task, ends: tuple[float, float], stage: Stage) -> Eigen
 
 
 def _by_slices(task: Task, low: float, high: float) -> EigenResult:
-    """Count by inertia and collect by shift-invert."""
     problem, A, M = task.problem, task.A, task.M
     require_factors(A, M, task.operator, "use method='filter'")
     pencil = Pencil.of(problem.operator, A, M, problem.norm)
@@ -120,7 +119,6 @@ def _inside(theta: RealArray, low: float, high: float, rounding: Any) -> tuple[N
 
 
 def _densely(task: Task, low: float, high: float, why: str) -> EigenResult:
-    """Compute the whole spectrum by dense LAPACK and select."""
     n = task.problem.n if task.form is None else task.form.operator.shape[0]
     whole = replace(task.problem, method="dense", method_why=why, k=n, which="SA", block_size=None)
     result = _selected(task.solve(whole), low, high, task.most)

@@ -65,7 +65,6 @@ class Task:
 
     @property
     def form(self) -> StandardForm | None:
-        """The standard form of a problem that is transformed."""
         return None if self.make_form is None else self.make_form()
 
     def solve(self, problem: Problem) -> EigenResult:
@@ -154,7 +153,6 @@ def _takes_over(name: StageName, task: Task, result: EigenResult) -> bool:
 
 
 def _both_ends(task: Task) -> EigenResult:
-    """Run the stages for both ends of a spectrum."""
     form, problem, options, join = task.form, task.problem, None, join_ends
     if form is None:
         problem, options = prepare(_succeeded(task), task.plan.options)

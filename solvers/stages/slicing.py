@@ -111,7 +111,6 @@ class Slicing(Run):
                 return reason
 
     def _between(self, low: float, high: float) -> int:
-        """Count the values found in a range."""
         return int(((self.theta > low) & (self.theta < high)).sum())
 
     def _missing(self, left: Cut, right: Cut) -> int:
@@ -381,7 +380,6 @@ class Slicing(Run):
         return self._state(np.append(self.theta, unknown), residuals, limits)
 
     def _fingerprint(self) -> dict[str, Any]:
-        """Collect everything that determines the result, except the matrices themselves."""
         problem, ends = self.problem, [self.cuts[0], self.cuts[-1]]
         return {
             "n": problem.n,
@@ -395,14 +393,12 @@ class Slicing(Run):
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state between two shifts: host arrays, numbers, and lists and dictionaries of these."""
         return super().snapshot() | {
             "X": to_host(self.X[:, : self.found].array),
             "cuts": [list(asdict(cut).values()) for cut in self.cuts],
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `snapshot`."""
         super().resume(saved)
         if self.found:
             assign(self.X[:, : self.found], saved["X"])

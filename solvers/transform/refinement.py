@@ -54,7 +54,6 @@ def refined_pairs(A: Operator | None, M: Operator | None, X: Array) -> tuple[Rea
 
 
 def _form(operator: Operator | None, X: Array) -> NDArray[Any]:
-    """Compute X^H A X, Hermitian."""
     T = X.conj().T @ applied(operator, BlockVector(np.ascontiguousarray(X))).array
     hermitian: NDArray[Any] = (T + T.conj().T) / 2
     return hermitian

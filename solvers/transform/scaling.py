@@ -240,7 +240,6 @@ def measured(
 
 
 def _scaled_operator(op: Operator, exponent: int) -> Operator:
-    """Divide an operator by 2^exponent, half of it before the product and half of it after."""
     half = 2.0 ** (-exponent // 2)
 
     def product(X: Any) -> Any:

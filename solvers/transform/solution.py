@@ -168,7 +168,6 @@ def as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> E
 
 
 def _norms(form: StandardForm, norm: float | None) -> Norms:
-    """Estimate the norms of a form's matrices, that of A unless it is given."""
     A, M = norm_of(form.A) if norm is None else norm, norm_of(form.M)
     shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
     return Norms(A, M, A if form.inner is form.A else M, shift)
@@ -185,7 +184,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
             f"that: give an integer from 1 to {rank}."
         )
     start, locked = (
-        None if block is None else tall_block(name, form.into(block.array), S)
+        None if block is None else tall_block(name, form.factor.adjoint(block.array), S)
         for name, block in (("v0", problem.start), ("orthogonal_to", problem.locked))
     )
     if start is not None and not to_host(form.blocks(start.array).norms()).any():
@@ -205,7 +204,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         tolerance=_tolerance(form, problem, norms),
         norm=None,
         exponent=form.map.degree * problem.exponent,
-        has_costly_steps=form.is_shifted,
+        has_costly_steps=form.inverse is not None,
         solve_width=form.solve_width,
         blocks=form.blocks,
         method="lanczos" if on_vectors and problem.method != "filter" else problem.method,
@@ -213,11 +212,10 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
 
 
 def _tolerance(form: StandardForm, problem: Problem, norms: Norms) -> Tolerance:
-    """Transform a tolerance."""
     asked, unit = problem.tolerance, float(np.finfo(form.operator.dtype).eps) / 2
     if problem.begins_with_corrections and asked.tol:
         return Tolerance(SHARE * asked.tol, asked.convergence, unit)
-    if form.is_shifted or form.blocks is not BlockVector:
+    if form.inverse is not None or form.blocks is not BlockVector:
         error = form.inverse.error if form.inverse is not None else 0.0
         given = asked.tol, asked.convergence, unit, asked.rounding
         return TransformedTolerance(*given, form.map, norms, error)
@@ -227,14 +225,13 @@ def _tolerance(form: StandardForm, problem: Problem, norms: Norms) -> Tolerance:
 
 def _preconditioner(form: StandardForm, problem: Problem) -> Any:
     """Transform a preconditioner K^-1 to C^H K^-1 C."""
-    apply, out_of = problem.preconditioner, form.out_of
+    apply, factor = problem.preconditioner, form.factor
     if apply is None:
         return None
-    assert out_of is not None
 
     def precondition(R: Block) -> Block:
-        X = BlockVector(np.ascontiguousarray(out_of(R.array)))
-        return BlockVector(form.into(apply(X).array), copy=True, dtype=form.operator.dtype)
+        X = BlockVector(np.ascontiguousarray(factor.apply(R.array)))
+        return BlockVector(factor.adjoint(apply(X).array), copy=True, dtype=form.operator.dtype)
 
     return following(precondition, getattr(apply, "update", None))
 
@@ -329,7 +326,7 @@ def _accurate(
     if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
         return result
     is_dense = inner.info["method"] == "dense"
-    if is_dense and not form.is_shifted and form.A.device == "cpu":
+    if is_dense and form.inverse is None and form.A.device == "cpu":
         result = _refined(form, inner, inside, problem, norms)
     elif form.inverse is not None and form.inverse.error:
         result = result.with_info(stopped="inexact")
@@ -368,7 +365,6 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
 def _refined(
     form: StandardForm, inner: EigenResult, inside: Problem, problem: Problem, norms: Norms
 ) -> EigenResult:
-    """Improve pairs of dense LAPACK, which are those of an unshifted form, in the space of all vectors."""
     whole = solve(replace(inside, k=inside.n - inside.n_locked, which="SA", seen=None))
     is_swapped = form.inner is form.A
     A, M = (form.M, form.A) if is_swapped else (form.A, form.M)

@@ -328,7 +328,8 @@ def test_steps_ahead_do_not_change_what_was_there(b: int, several: list[SeveralS
         basis.expand(5 * b)
         runs.append(basis)
     plain, ahead = runs
-    m = ahead.expand_ahead(3)
+    m = ahead.m
+    ahead.steps.begin_ahead(ahead, 3)
     assert (m, ahead.m, ahead.w) == (5 * b, 8 * b, b)
     for field in ("theta", "Y", "B"):
         assert np.array_equal(getattr(ahead.ritz(m), field), getattr(plain.ritz(), field))
@@ -346,7 +347,8 @@ def test_a_step_ahead_that_was_not_enough_is_taken_with_care(several: list[Sever
     basis = BlockKrylov(A, BlockVector.zeros(200, 24), 0, 2, np.random.default_rng(1), Counts())
     basis.append_random(2)
     basis.expand(2)
-    m = basis.expand_ahead(8)
+    m = basis.m
+    basis.steps.begin_ahead(basis, 8)
     assert len(basis.ritz(m).theta) == 2
     assert len(basis.ritz().theta) < basis.capacity  # without those after the step that failed
     assert several
