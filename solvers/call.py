@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -45,7 +45,7 @@ from .placement import Placement
 from .planning import Plan, plan_of
 from .problem import Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult
-from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
+from .runtime.processes import processes_of, same_generator, shares, split
 from .runtime.progress import progress_bar
 from .sizes import SHORT_ROWS
 from .stages.dense import matrix_of
@@ -96,8 +96,8 @@ class Call:
     home: str | None = None  # device of a result that the host computes
     penalties: Penalties | None = None
     op: Operator | None = None
-    placement: Placement | None = None
-    problem: Problem | None = None
+    placement: Placement = field(init=False)
+    problem: Problem = field(init=False)
     predicted_s: tuple[float, float] | None = None  # of an iteration at an end, and of factors
     single: Any = None  # the type of a matrix in single precision that is solved for in double precision
 
@@ -120,8 +120,6 @@ class Call:
         is_free = options["method"] == "auto" and all(options[name] is None for name in HOW)
         promises = options["verify"] == "always" or options["precision"] == "mixed"  # which hold for a method
         return (self.which, self.mode) == ("LM", "normal") and is_free and not promises
-
-    # --- the plan -----------------------------------------------------------------------------------
 
     def planned(self) -> Plan:
         """Plan the solve: nothing is applied."""
@@ -271,9 +269,6 @@ def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float 
     return SMALLEST[mode], -sigma if mode == "cayley" else sigma, "LM"
 
 
-# --- the solve ------------------------------------------------------------------------------------------
-
-
 def solved(call: Call, A: Any, M: Any) -> EigenResult:
     """Plan a call for A and M, scale its problem, solve it, and return the result for these matrices.
 
@@ -367,9 +362,7 @@ def _wanted(request: Request, mode: str) -> tuple[float, ...]:
 def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
     options, sigma, mode, interval = call.options, call.sigma, call.mode, call.interval
     placement, op, problem = call.placement, call.op, call.problem
-    assert placement is not None
     assert op is not None
-    assert problem is not None
     _form_matrices(call, placement, op)
     far, is_checked = sigma if interval is None else farthest(*interval), options["check_hermitian"]
     accuracy = problem.tolerance.tol, options["convergence"] == "absolute"
@@ -402,8 +395,11 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
 
 def _form_matrices(call: Call, placement: Placement, op: Operator) -> None:
     options, mode, transforms = call.options, call.mode, placement.transforms
-    if transforms:
-        refuse_factorisation(call.processes, options["method"])
+    if transforms and call.processes is not None:
+        raise OptionError(
+            f"sigma: method {options['method']!r} factorises A - sigma I, which is not available for rows in "
+            "several processes; use method='auto', 'jd' or 'filter'."
+        )
     if not transforms and call.interval is None:
         return
     if options["Minv"] is not None:

@@ -15,7 +15,7 @@ from blockvec.system.frozen import frozen
 from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
 from .costs import INDEX_BYTES, Rival, dense_is_faster, product_s, rates, step_s
-from .iterations.filter import (
+from .iterations.chebyshev import (
     FEW_PAIRS,
     PAIR,
     PAYING_DEGREE,
@@ -238,9 +238,6 @@ class DescribedOperator:
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self.n, self.n
-
-
-# --- memory ---------------------------------------------------------------------------------------------
 
 
 def may_mix(problem: Problem, options: IterationOptions) -> bool:

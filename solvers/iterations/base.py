@@ -8,7 +8,6 @@ continues.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -28,23 +27,27 @@ from .verification import Found, Search, least_doubtful
 MIN_SEARCH = 200  # degree of a search that is always allowed
 
 
-class Iteration(Run, ABC):
+class Iteration(Run):
     """An iteration that can be stopped between steps, and saved and resumed between restarts.
 
-    It checks true residuals and searches for missed eigenvalues before it returns.
-
-    Parameters
-    ----------
-    problem : Problem
-        Problem with one `which`, and orthonormal locked columns. Its checkpoint is read and written.
-    options : IterationOptions
-    start : BlockVector, shape (n, s)
-        Start vectors, random if ``problem.start`` is None; overwritten.
-    interrupted : callable
-        Called between steps; True stops the iteration.
+    It checks true residuals and searches for missed eigenvalues before it returns. The problem has one
+    `which`, and orthonormal locked columns; its checkpoint is read and written. The start vectors, random if
+    ``problem.start`` is None, are overwritten.
     """
 
     PROGRESS: tuple[str, ...] = ("search_width", "missing", "verification_text", "filter_calls")
+    # Of the derived classes:
+    norm: Any  # lower bound of ||A||
+    locked: Any  # block of the locked columns, or None
+    _kind: Callable[[], tuple[str, Any, Any, dict[str, int]]]  # method, operator, type and widths of kernels
+    _run: Callable[[], EigenResult]  # iterates while kernels are being precompiled
+    _vectors: Callable[[], Block]  # the current approximations of the wanted eigenvectors
+    _spans_space: Callable[[], bool]  # whether the basis spans the complement of the locked columns
+    _converges_in_order: Callable[[], bool]  # whether copies converge together, before less wanted values
+    _repair: Callable[[IterationState], None]  # corrects the basis by residuals that exceed their limits
+    _found: Callable[[IterationState], Found]  # describes the computed pairs for a search
+    _search_budget: Callable[[], int]  # most steps of a search
+    _add_missed: Callable[[Block], None]  # extends the basis
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -70,14 +73,6 @@ class Iteration(Run, ABC):
         with precompiled(method, operator, dtype, k=self.problem.k, b=self.options.block_size, **sizes):
             return self._run()
 
-    @abstractmethod
-    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        """Return the key of the kernels: method, operator, element type, and widths by name."""
-
-    @abstractmethod
-    def _run(self) -> EigenResult:
-        """Iterate while kernels are being precompiled."""
-
     def costly(self) -> str:
         """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""
         calls, options = self.counts.block_applications - self.filter_calls, self.options
@@ -94,48 +89,9 @@ class Iteration(Run, ABC):
         super().resume(saved)
         self.verification = Verification[saved["verification"]]
 
-    # --- to be defined by iterations ----------------------------------------------------------------
-
-    norm: Any  # lower bound of ||A||
-
-    @property
-    @abstractmethod
-    def locked(self) -> Block | None:
-        """The locked columns."""
-
     def operator_norm(self) -> float:
         """Return ||A||, as given or estimated."""
         return self.norm if self.problem.norm is None else self.problem.norm
-
-    @abstractmethod
-    def _vectors(self) -> Block:
-        """Return the current approximations of the wanted eigenvectors."""
-
-    @abstractmethod
-    def _spans_space(self) -> bool:
-        """Check whether the basis spans the complement of the locked columns."""
-
-    @abstractmethod
-    def _converges_in_order(self) -> bool:
-        """Check whether copies of an eigenvalue converge together, before any less wanted value."""
-
-    @abstractmethod
-    def _repair(self, state: IterationState) -> None:
-        """Correct the basis by the true residuals, some of which exceed their limits."""
-
-    @abstractmethod
-    def _found(self, state: IterationState) -> Found:
-        """Describe the computed eigenpairs for a search."""
-
-    @abstractmethod
-    def _search_budget(self) -> int:
-        """Return the maximum degree of a search."""
-
-    @abstractmethod
-    def _add_missed(self, missed: Block) -> None:
-        """Extend the basis by missed vectors."""
-
-    # --- residuals ----------------------------------------------------------------------------------
 
     def limits(self, theta: RealArray) -> RealArray:
         """Compute the residual limits of values."""
@@ -152,7 +108,8 @@ class Iteration(Run, ABC):
         R = self.operator.apply(X)
         self.counts.apply(end - begin)
         R.axpy(column_factors(-theta[begin:end], X), X)
-        return project_out(self.locked, R)
+        projected: Block = project_out(self.locked, R)
+        return projected
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
         k, b = len(theta), self.options.block_size  # not narrower: these products need no basis
@@ -171,8 +128,6 @@ class Iteration(Run, ABC):
         self.counts.apply(1)
         self.counts.reductions += 2
         return norms[1] / norms[0]
-
-    # --- checks -------------------------------------------------------------------------------------
 
     def _settled(self, state: IterationState) -> bool:
         """Check whether true residuals are within their limits and no eigenvalue is missed; if not, go on."""

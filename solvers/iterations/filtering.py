@@ -35,8 +35,7 @@ import numpy as np
 from ..blocks import Block
 from ..problem import IterationState, excess
 from ..transform.fold import FoldedOperator
-from .chebyshev import ChebyshevOperator, recorder_for
-from .filter import (
+from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
     LEAST_LIMIT,
@@ -44,12 +43,13 @@ from .filter import (
     PAYING_DEGREE,
     REACH,
     UNIT,
+    ChebyshevOperator,
     Filter,
     SingleCopy,
     choose_degree,
-    degree_of,
     design_filter,
     filter_width,
+    recorder_for,
     separating_degree,
 )
 from .krylov import BlockKrylov, Ritz
@@ -167,8 +167,6 @@ class Filtering:
         state.promised = float((PROMISE * norm * ritz.residuals[best] / amplified / limits).max())
         return state.promised
 
-    # --- whether a filter pays, and which ------------------------------------------------------------
-
     @property
     def _may_choose(self) -> bool:
         """Whether neither a filter nor single precision is asked for."""
@@ -217,7 +215,8 @@ class Filtering:
         made = self._designed(values, limit, is_mixed)
         if is_mixed and not asked:
             double = self._designed(values, limit, False)
-            if degree_of(made) < LEAST_MIXED * degree_of(double):
+            degrees = [0 if filter is None else filter.degree for filter in (made, double)]
+            if degrees[0] < LEAST_MIXED * degrees[1]:
                 made, is_mixed, state.mixes = double, False, False
         if made is None or state.designs > MAX_DESIGNS:
             return None
@@ -243,8 +242,6 @@ class Filtering:
         if self._copy is None:
             self._copy = SingleCopy(self.loop.operator, self.loop.operator_norm())
         return self._copy
-
-    # --- between cycles ------------------------------------------------------------------------------
 
     def advance(self, now: IterationState) -> str:
         """Choose the operator of the next cycle; return a reason to stop, if any."""

@@ -13,22 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, Operator, RealArray, SystemOperator, pick, round_up, side_by_side, to_host
+from ..blocks import Block, Operator, RealArray, pick, round_up, side_by_side, to_host
 from ..costs import most_calls
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
 from ..result import EigenResult
 from ..transform.fold import FoldedOperator
 from .base import MIN_SEARCH, Iteration
+from .chebyshev import choose_degree
 from .correction import AdaptiveStop, Corrector
-from .filter import choose_degree
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions, least_basis
 from .lanczos import ThickRestart
 from .rayleigh_ritz import Tolerance, ranking_key
@@ -91,12 +91,9 @@ class JacobiDavidson(Iteration):
         how.check(k, options.ncv, b)
         self.target, self.preconditioner = problem.target, problem.preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
-        what = problem.locked, self.which, self.target
-        self.space = SearchSpace(problem.operator, start, capacity, *what, self.rng, self.counts)
+        self.space = SearchSpace(problem, start, capacity, self.counts)
         self.kept = how.min_basis or least_basis(k, capacity, b)
-        operator = cast(SystemOperator, problem.operator)  # MINRES takes dots from its products
-        is_inside = self.target is not None
-        self.corrector = Corrector(operator, self.preconditioner, how, is_inside, self.counts)
+        self.corrector = Corrector(problem, how, self.counts)
         self.attempts = np.zeros(k, np.intp)  # corrections of each pair since it last was within its limit
         self.n_converged = 0  # converged pairs of the last iteration
         # Coefficients of the last iteration's vectors.
@@ -164,8 +161,6 @@ class JacobiDavidson(Iteration):
             update(self.followed)
         return True
 
-    # --- start ----------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         """Take filtered or plain block Lanczos steps until the basis is as large as after a restart."""
         space, b = self.space, self.options.block_size
@@ -183,8 +178,6 @@ class JacobiDavidson(Iteration):
             space.extend(space.images(min(b, space.m)))
         if not self.random_start:
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
-
-    # --- one outer iteration --------------------------------------------------------------------
 
     @property
     def norm(self) -> float:
@@ -290,13 +283,11 @@ class JacobiDavidson(Iteration):
             update(theta)
             self.updated_for, self.followed = first, theta
 
-    # --- before the end -------------------------------------------------------------------------
-
     def _stalled(self, state: IterationState) -> str:
         """Return "stagnated" if residuals no longer decrease, after one attempt to refresh the basis."""
         above = np.maximum(excess(state.residuals, state.limits), 1)
         measure = float(np.log10(above).sum())
-        now = self._spent()
+        now = self.counts.restarts * self.options.block_size, self.counts.operator_columns
         if measure < self.best - GAIN:
             self.best, self.best_at, self.refreshed = measure, now, False
         if now[0] - self.best_at[0] < STALLED or now[1] - self.best_at[1] < STALLED_COLUMNS:
@@ -306,9 +297,6 @@ class JacobiDavidson(Iteration):
         self.space.refresh()
         self.refreshed, self.best_at = True, now
         return ""
-
-    def _spent(self) -> tuple[int, int]:
-        return self.counts.restarts * self.options.block_size, self.counts.operator_columns
 
     def _vectors(self) -> Block:
         return self.X
@@ -367,9 +355,6 @@ class JacobiDavidson(Iteration):
         if self.X.shape[1] < self.problem.k:
             self._form(self.problem.k)
         return super()._result(state, reason)
-
-
-# --- the initial space around a target --------------------------------------------------------------
 
 
 @frozen

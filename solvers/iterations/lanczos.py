@@ -338,8 +338,6 @@ class ThickRestart(Iteration):
         theta, estimates = self.theta[: self.problem.k], self.estimates[: self.problem.k]
         return self._state(theta, estimates, self.limits(theta))
 
-    # --- before the end ----------------------------------------------------------------------------
-
     def _vectors(self) -> Block:
         theta = self.theta[: self.problem.k]
         if self._is_inverse and theta.all():  # one more step of inverse iteration, without a solve

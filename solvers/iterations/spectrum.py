@@ -68,13 +68,6 @@ class Sketch:
         """Return the largest ranking key below `below` above which `count` eigenvalues or more lie.
 
         `below` does not bind if no node satisfies it.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> sketch = Sketch(np.array([0.0, 1.0, 2.0]), np.array([5.0, 3.0, 2.0]), 0.0, 2.0, 0, 0, 0)
-        >>> sketch.beyond(2, "LA"), sketch.beyond(3, "LA"), sketch.beyond(1, "LA", below=1.0)
-        (1.0, 0.0, 0.0)
         """
         values = ranking_key(self.theta, which)
         order = np.argsort(-values, kind="stable")
@@ -158,23 +151,9 @@ def _divided(tiny: float) -> RowFunction:
 class Recurrences:
     """Simultaneous Lanczos recurrences of some vectors, with their coefficients on the device.
 
-    Parameters
-    ----------
-    operator : Operator
-    V : Block, shape (n, b)
-        Start vectors; overwritten.
-    complement : sequence of Block
-        Orthonormal columns that are projected out in every step.
-    recorder : Recorder, optional
-        Repeats groups of steps.
-
-    Attributes
-    ----------
-    steps : int
-        Number of steps taken.
-    project : callable
-        ``project(v, w)`` is called for the last two vectors after every `project_every` steps, a multiple of
-        `GROUP`, and may project both.
+    The start vectors V are overwritten, the orthonormal columns of the complement projected out in every
+    step. ``project(v, w)`` is called for the last two vectors after every `project_every` steps, a multiple
+    of `GROUP`, and may project both. A recorder repeats groups of steps.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, ColumnBlock, LinearMap, ceil_div, round_up
 from ..orthogonalization.factors import PLAIN_GROWTH, square
-from ..orthogonalization.queued_step import (
+from ..orthogonalization.host_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
     Wait,
@@ -238,7 +238,7 @@ class QueuedSteps(Steps):
             self._note(space, m, known, S, R, REDUCTIONS)
             return True
         self._reports.clear()
-        space.withdraw_to(m, known - m)
+        space.m, space.w = m, known - m
         space.clear()  # what a function made of rounding errors need not be finite
         self._take_carefully(space)
         return False

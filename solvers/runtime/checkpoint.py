@@ -45,14 +45,8 @@ REMEDY = "give another file, or delete this one to start anew"
 class Checkpoint:
     """The file of one iteration.
 
-    Two writings are at least `interval_s` apart, more if writing takes more than a twentieth of the time.
-
-    Parameters
-    ----------
-    path : path-like
-    interval_s : float
-    comm : Communicator, optional
-        The processes that share the rows, all of which call the methods.
+    Two writings are at least `interval_s` apart, more if writing takes more than a twentieth of the time. All
+    processes that share the rows call the methods.
     """
 
     def __init__(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, __version__, single_threaded_blas
+from blockvec import BlockVector, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import orthonormal_block
@@ -25,13 +25,13 @@ from ..blocks import (
 from ..costs import FEW_ROWS, is_dense, most_calls
 from ..iterations.base import Iteration
 from ..iterations.lanczos import ThickRestart
-from ..iterations.run import Counts
+from ..iterations.run import Counts, fingerprint
 from ..problem import Chosen, IterationOptions, Problem, Verification
 from ..result import EigenResult, result_of
 from ..runtime.checkpoint import probe
-from ..runtime.interrupts import deferred_interrupt
 from ..runtime.memory import require_memory
 from ..runtime.processes import largest
+from ..runtime.progress import deferred_interrupt
 from ..sizes import choose_options, has_short_columns, may_mix, outpaced, require_basis
 from ..transform.inner_product import inner_product_columns
 from .combine import both_ends
@@ -113,24 +113,20 @@ def _iteration(method: Chosen) -> type[Iteration]:
 
 
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
-    """Collect everything that determines an iteration, except the operator itself."""
     from ..iterations.jd_options import JacobiDavidsonOptions
 
-    return {
-        **{name: getattr(problem, name) for name in ("n", "k", "which", "norm", "verify")},
-        **{name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")},
+    own: dict[str, Any] = {name: getattr(problem, name) for name in ("k", "which", "verify")}
+    own |= {name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")}
+    own |= (problem.jd_options or JacobiDavidsonOptions()).fingerprint()
+    own |= {"exponent of two": problem.exponent} if problem.exponent else {}
+    own |= {"precision": problem.precision} if options.mixes else {}
+    own |= {
         "sigma": problem.target,
-        **asdict(problem.tolerance),
         "columns of v0": 0 if problem.start is None else problem.start.shape[1],
         "columns of orthogonal_to": problem.n_locked,
         "preconditioner": problem.preconditioner is not None,
-        **(problem.jd_options or JacobiDavidsonOptions()).fingerprint(),
-        "dtype": problem.dtype or problem.operator.dtype.name,
-        "rng": type(problem.rng.bit_generator).__name__,
-        "blockvec": __version__,
-        **({"exponent of two": problem.exponent} if problem.exponent else {}),
-        **({"precision": problem.precision} if options.mixes else {}),
     }
+    return fingerprint(problem, **own)
 
 
 def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:

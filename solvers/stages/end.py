@@ -30,7 +30,7 @@ from ..arguments import is_explicit
 from ..blocks import to_host
 from ..costs import dense_is_faster, product_s, rates
 from ..iterations.rayleigh_ritz import Which
-from ..iterations.spectrum import Sketch, sketch_of
+from ..iterations.spectrum import sketch_of
 from ..placement import place_of
 from ..problem import STOPPED, IterationState, Problem, Successor, stops
 from ..result import EigenResult
@@ -94,7 +94,10 @@ def from_end(
     noise = NOISE * float(np.finfo(op.dtype).eps) * max(seen.norm, abs(sigma))
     if (distances < -noise).any() and (distances > noise).any():
         return None, False, seen.columns
-    iteration_s *= max(1.0, math.sqrt(DISTANCE / _mean_distance(seen, sigma)))
+    away = np.abs(distances)
+    shares = np.maximum(away / (away.max() or 1.0), TINY)
+    mean = float(np.exp(np.average(np.log(shares), weights=seen.counts)))
+    iteration_s *= max(1.0, math.sqrt(DISTANCE / mean))
     if iteration_s > factors_s:
         return None, False, seen.columns
     end: Which = "SA" if distances.max() > noise else "LA"
@@ -131,10 +134,3 @@ def from_end(
         why = f"stopped when values {side} {sigma:g}, too, had been found"
         result = replace(result, converged=np.zeros_like(result.converged))
     return result.with_info(why=why), True, seen.columns
-
-
-def _mean_distance(seen: Sketch, sigma: float) -> float:
-    """Compute the geometric mean of the distances of eigenvalues from sigma, as a share of the largest."""
-    distances = np.abs(seen.theta - sigma)
-    shares = np.maximum(distances / (distances.max() or 1.0), TINY)
-    return float(np.exp(np.average(np.log(shares), weights=seen.counts)))

@@ -22,13 +22,13 @@ from ..arguments import blas_threads
 from ..blocks import RealArray, pick, to_host
 from ..costs import dense_is_faster
 from ..counting import estimate
-from ..factorization.pencil import Pencil, eigenvalue_rounding
+from ..factorization.inertia import Pencil, eigenvalue_rounding
 from ..placement import require_factors
 from ..planning import Stage
 from ..problem import Problem, Verification
 from ..result import EigenResult, described, refuse_more
-from ..runtime.interrupts import deferred_interrupt
 from ..runtime.memory import require_memory
+from ..runtime.progress import deferred_interrupt
 from ..transform.solution import as_rounding_allows
 from ..transform.spectral_map import SpectralMap
 from .combine import one_after_other, staged
@@ -88,11 +88,13 @@ def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenR
     )
     text += f", {dropped} of them outside of the interval" if dropped else ""
     text += f"; {near} on an end, as far as rounding errors tell" if near else ""
+    # About: some shifts next to a cut leave none.
+    factorisations = max(slices.counts.restarts + 2, len(slices.cuts))
     info = described(
         slices.problem,
         slices.counts,
         method="shift-invert",
-        why=f"A - sigma M is factorised for {slices.factorisations} shifts",
+        why=f"A - sigma M is factorised for {factorisations} shifts",
         stopped=stopped,
         verification=text,
         k=len(inside) + missing,

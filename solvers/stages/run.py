@@ -239,9 +239,6 @@ RUN: dict[StageName, Callable[[Task, EigenResult | None], EigenResult | None]] =
 }
 
 
-# --- around a shift -----------------------------------------------------------------------------------
-
-
 def _around_a_shift(task: Task, form: StandardForm) -> EigenResult:
     """Solve a problem in its standard form, for values around a shift at those nearest to the one given."""
     from ..transform.solution import solve_proven, solve_transformed
@@ -283,9 +280,6 @@ def _nearest(
         more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most))
         result = one_after_other(result, solve_for(form, replace(more, start=None)), "LM", form.map)
         extra *= 2
-
-
-# --- dense LAPACK -------------------------------------------------------------------------------------
 
 
 def _densely(task: Task) -> EigenResult:

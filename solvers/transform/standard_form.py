@@ -52,8 +52,15 @@ from blockvec.system.frozen import frozen
 from ..arguments import check_shape, is_explicit
 from ..blocks import Array, Block, ColumnBlock, applied, to_host
 from ..costs import DENSE_SHARE
-from ..factorization.gram import ROUNDING, Factor, gram_factor, must_be, pivoted_factor, rows_of_semidefinite
-from ..factorization.root import root_factor
+from ..factorization.gram import (
+    ROUNDING,
+    Factor,
+    gram_factor,
+    must_be,
+    pivoted_factor,
+    root_factor,
+    rows_of_semidefinite,
+)
 from ..factorization.shifted import ShiftedInverse, Solve, checked_inverse, shifted_inverse
 from ..result import SingularError
 from .inner_product import inner_product_blocks
