@@ -158,9 +158,9 @@ def test_it_needs_nothing_but_the_block_interface(
             target=target,
         )
         found = JacobiDavidson(problem, IterationOptions(2, 20, 300), begin, lambda: False).run()
-        assert found.reason == "converged"
+        assert found.info["stopped"] == "converged"
         expected = values[:5] if target is None else values[np.argsort(np.abs(values - target))[:5]]
-        assert np.allclose(np.sort(found.theta), np.sort(expected), atol=1e-9)
+        assert np.allclose(np.sort(found.eigenvalues), np.sort(expected), atol=1e-9)
 
 
 def test_an_indefinite_preconditioner_serves_inside_a_spectrum() -> None:

@@ -194,7 +194,7 @@ def test_the_loss_of_orthogonality_does_not_grow_over_many_restarts(plain: Any) 
     )
     start = plain.PlainBlock.random(400, 2, rng=0)
     iteration = ThickRestart(problem, IterationOptions(2, 14, 150), start, lambda: False)
-    assert iteration.run().reason == "maxiter"
+    assert iteration.run().info["stopped"] == "maxiter"
     assert max(losses[60:]) <= 2 * max(losses[:30])
 
 
