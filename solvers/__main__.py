@@ -154,14 +154,12 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Refuse files that cannot be written, before anything is computed."""
     check_outputs(arguments, {"--mass": arguments.mass}, "checkpoint", "save")
     if arguments.plot and arguments.method == "dense":
         raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
 
 
 def _call(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Form the arguments of `eigsh`."""
     is_end = arguments.sigma is None and arguments.interval is None
     which = arguments.which or ("SA" if is_end else "LM")
     same = {name: value for name, value in vars(arguments).items() if name in EIGSH}
@@ -205,7 +203,6 @@ def _print(
 
 
 def _process_table(shares: Sequence[ProcessInfo]) -> str:
-    """Format the share of each process in a solve."""
     lines = ["process       rows      entries  halo rows  MB sent  products s  waiting s"]
     for rank, own in enumerate(shares):
         waiting_s, sent_mb = own["exchange_s"] + own["reduction_s"], own["bytes_sent"] * 1e-6

@@ -20,7 +20,7 @@ from blockvec.parallel import Communicator
 from blockvec.system.scalars import plain
 
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
-from .iterations.filter import SINGLE, Precision, can_convert
+from .iterations.chebyshev import SINGLE, Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
 from .orthogonalization import orthogonalize
 from .problem import IterationState, Method, asks_for_corrections
@@ -77,10 +77,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-NOT_OF_INTERVALS = (
-    *("Minv", "OPinv", "preconditioner", "jd_options"),
-    *("v0", "ncv", "maxiter", "orthogonal_to"),
-)
+NOT_OF_INTERVALS = ["Minv", "OPinv", "preconditioner", "jd_options", "v0", "ncv", "maxiter", "orthogonal_to"]
 OF_INTERVALS = ("auto", "filter", "dense")  # methods
 SHORT_TYPES = ("float16", "float32", "complex64", ">f2", ">f4", ">c8", "<f2", "<f4", "<c8")
 
@@ -131,12 +128,11 @@ def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
 
 
 def _check_with_interval(sigma: Any, which: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that an interval has no use for."""
-    given = ["sigma"] * (sigma is not None)
-    given += [name for name in NOT_OF_INTERVALS if options[name] is not None]
-    given += ["which"] * (which != "LM") + ["mode"] * (options["mode"] != "normal")
-    if given:
-        raise OptionError(f"{given[0]}: all eigenvalues in the interval are computed; leave it out.")
+    unused = {name: options[name] is not None for name in NOT_OF_INTERVALS}
+    unused |= {"which": which != "LM", "mode": options["mode"] != "normal"}
+    for name, is_given in ({"sigma": sigma is not None} | unused).items():
+        if is_given:
+            raise OptionError(f"{name}: all eigenvalues in the interval are computed; leave it out.")
     if options["method"] not in OF_INTERVALS:
         known = ", ".join(map(repr, OF_INTERVALS))
         raise OptionError(f"method: got {options['method']!r} with an interval; give one of {known}.")

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -45,7 +45,7 @@ from .placement import Placement
 from .planning import Plan, plan_of
 from .problem import IterationOptions, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult
-from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
+from .runtime.processes import processes_of, same_generator, shares, split
 from .runtime.progress import progress_bar
 from .sizes import SHORT_ROWS
 from .stages.dense import matrix_of
@@ -98,8 +98,8 @@ class Call:
     home: str | None = None  # device of a result that the host computes
     penalties: Penalties | None = None
     op: Operator | None = None
-    placement: Placement | None = None
-    problem: Problem | None = None
+    placement: Placement = field(init=False)
+    problem: Problem = field(init=False)
     predicted_s: tuple[float, float] | None = None  # of an iteration at an end, and of factors
     single: Any = None  # the type of a matrix in single precision that is solved for in double precision
 
@@ -122,8 +122,6 @@ class Call:
         is_free = options["method"] == "auto" and all(options[name] is None for name in HOW)
         promises = options["verify"] == "always" or options["precision"] == "mixed"  # which hold for a method
         return (self.which, self.mode) == ("LM", "normal") and is_free and not promises
-
-    # --- the plan -----------------------------------------------------------------------------------
 
     def planned(self) -> Plan:
         """Plan the solve: nothing is applied."""
@@ -184,7 +182,6 @@ class Call:
         return is_short or (isinstance(self.A, np.ndarray) and is_full(op))
 
     def _problem(self, op: Operator, target: float | None) -> Problem:
-        """Form the problem of an operator before it is scaled."""
         options, method = self.options, self.options["method"]
         tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
         seed = 0 if options["rng"] is None and self.start is not None else options["rng"]
@@ -275,9 +272,6 @@ def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float 
     if sigma is None:
         return mode, 0.0, "LM"
     return SMALLEST[mode], -sigma if mode == "cayley" else sigma, "LM"
-
-
-# --- the solve ------------------------------------------------------------------------------------------
 
 
 def solved(call: Call, A: Any, M: Any) -> EigenResult:
@@ -401,12 +395,9 @@ def _wanted(request: Request, mode: str) -> tuple[float, ...]:
 
 
 def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
-    """Scale the problem of a call."""
     options, sigma, mode, interval = call.options, call.sigma, call.mode, call.interval
     placement, op, problem = call.placement, call.op, call.problem
-    assert placement is not None
     assert op is not None
-    assert problem is not None
     _form_matrices(call, placement, op)
     far, is_checked = sigma if interval is None else farthest(*interval), options["check_hermitian"]
     accuracy = problem.tolerance.tol, options["convergence"] == "absolute"
@@ -428,12 +419,7 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
         return standard_form(op, A, M, at, OPinv, mode, Minv=options["Minv"], k=call.pairs, method=how)
 
     task = Task(
-        problem,
-        plan,
-        A,
-        M,
-        mode,
-        shift,
+        *(problem, plan, op, A, M, mode, shift),
         form if placement.transforms or (M is not None and interval is not None) else None,
         call.predicted_s,
         interval=None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1])),
@@ -443,10 +429,12 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
 
 
 def _form_matrices(call: Call, placement: Placement, op: Operator) -> None:
-    """Form the matrices of operators that must be factorised or counted, on the device of a problem."""
     options, mode, transforms = call.options, call.mode, placement.transforms
-    if transforms:
-        refuse_factorisation(call.processes, options["method"])
+    if transforms and call.processes is not None:
+        raise OptionError(
+            f"sigma: method {options['method']!r} factorises A - sigma I, which is not available for rows in "
+            "several processes; use method='auto', 'jd' or 'filter'."
+        )
     if not transforms and call.interval is None:
         return
     if options["Minv"] is not None:

@@ -36,14 +36,9 @@ MATRIX_FREE: Option = (
     "--matrix-free",
     bool,
     None,
-    "store no matrix; for the models of many particles, xxz and hubbard",
+    "store no matrix; for many-particle models, xxz and hubbard",
 )
-PROFILE: Option = (
-    "--profile",
-    bool,
-    None,
-    "print calls, time and fraction of the roofline per kernel, too",
-)
+PROFILE: Option = ("--profile", bool, None, "print calls, time and fraction of the roofline per kernel, too")
 RNG: Option = ("--rng SEED", int, 0, "seed of everything random")
 JSON: Option = ("--json", bool, None, "print one JSON document instead of tables")
 
@@ -91,16 +86,7 @@ def run(
 ) -> int:
     """Run a command in all processes, and return its exit code.
 
-    Parameters
-    ----------
-    root : ArgumentParser
-    argv : sequence of str, optional
-    hint : str
-        What is said about a second matrix.
-    alone : sequence of str
-        Options that several processes do not have.
-    function : callable
-        Does the work.
+    `hint` is what is said about a second matrix, `alone` are options that several processes do not have.
     """
     with _speaking_once():
         arguments, unknown = root.parse_known_args(argv)

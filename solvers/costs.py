@@ -126,8 +126,6 @@ def rates(device: str) -> Rates:
     return HOST if device == "cpu" else GPU
 
 
-# --- dense LAPACK or not --------------------------------------------------------------------------------
-
 Rival = Literal["end", "inside", "solves", "factors", "interval"]
 # Rows, and further rows per wanted pair, up to which dense LAPACK takes less time than its rival.
 DENSE_ROWS: dict[tuple[str, Rival], tuple[int, int]] = {
@@ -158,13 +156,7 @@ def dense_rows(rival: Rival, device: str, k: int) -> int:
 
 
 def dense_is_faster(n: int, k: int, device: str, rival: Rival) -> str | None:
-    """Say why dense LAPACK takes less time for k pairs of n rows than a rival; None where it does not.
-
-    Examples
-    --------
-    >>> dense_is_faster(100, 6, "cpu", "end"), dense_is_faster(1000, 6, "cpu", "end")
-    ('n = 100 is at most 180', None)
-    """
+    """Say why dense LAPACK takes less time for k pairs of n rows than a rival; None where it does not."""
     if n <= (most := dense_rows(rival, device, k)):
         return f"n = {n} is at most {most}"
     is_space = rival != "factors" and k * DENSE_SHARE > n
@@ -189,9 +181,6 @@ def is_full(operator: CostedOperator) -> bool:
     if matrix is None or operator.device != "cpu":
         return False
     return bool(np.count_nonzero(matrix) * NEARLY_FULL >= matrix.size)
-
-
-# --- products and steps ---------------------------------------------------------------------------------
 
 
 def product_bytes(operator: CostedOperator, columns: int) -> float:
@@ -231,13 +220,6 @@ def steps_of_a_look(
 
     A step is one of b columns with a polynomial of some degree, on the device of the operator; on a GPU it
     may be one of several that few calls queue.
-
-    Examples
-    --------
-    >>> from blockvec import as_operator, models
-    >>> A = as_operator(models.laplace2d(n=20))
-    >>> steps_of_a_look(A, 400, 8, 10, 100) < steps_of_a_look(A, 400, 8, 1, 100)
-    True
     """
     rate, dtype = rates(operator.device), operator.dtype
     parts = 2 if dtype.kind == "c" else 1

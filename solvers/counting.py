@@ -37,7 +37,7 @@ from .arguments import (
     square,
 )
 from .blocks import Operator, RealArray
-from .factorization.pencil import Pencil
+from .factorization.inertia import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
 from .placement import can_factorise, place_of, require_factors
 from .runtime.processes import split

@@ -20,7 +20,7 @@ from .settle import settle
 Which = Literal["LM", "LA", "SA", "BE", "SM"]
 
 if TYPE_CHECKING:
-    from .iterations.filter import Precision
+    from .iterations.chebyshev import Precision
     from .iterations.jd_options import JacobiDavidsonOptions
 
 

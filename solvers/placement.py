@@ -17,6 +17,7 @@ from .runtime.memory import require_memory
 
 if TYPE_CHECKING:
     from .call import Call
+    from .factorization.work import FactorWork
 
 UNASKED_ENTRIES = 100_000_000  # stored entries: of a matrix that is factorised unasked, at most
 AFFORDABLE_S = 20.0  # s, predicted: a factorisation on the host that nobody asked for
@@ -35,9 +36,7 @@ FOREST = 3  # elements per row of matrices without cycles in their graphs, at mo
 # their kernels on a GPU.
 HOST_WORK = 40_000  # entries
 HOST_PAIRS = 20  # pairs: the same up to here
-LAPACK_ROWS = (
-    256  # rows: up to here LAPACK on the host takes as long as a GPU's, which compiles kernels at first
-)
+LAPACK_ROWS = 256  # rows: up to here LAPACK takes as long as a GPU's, which compiles kernels at first
 
 
 @frozen
@@ -162,10 +161,10 @@ def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> b
 
 def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
     """Bound the seconds of a factorisation, by a longer search until so few are enough."""
+    if M is not None and is_explicit(M):  # whose pattern may be another one
+        return _work(A, M).factor_s(device)
     from .factorization.work import FactorWork
 
-    if M is not None and is_explicit(M):  # whose pattern may be another one
-        return FactorWork.of(A, M).factor_s(device)
     least = math.inf
     # The search of a long, thin graph takes longer than its factors.
     for bound in (FactorWork.dense, FactorWork.of_band, FactorWork.of):
@@ -177,11 +176,9 @@ def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
 
 def shift_invert_s(A: Any, op: Operator) -> float:
     """Predict the seconds of shift-invert for an operator of a device; inf if nothing can factorise."""
-    from .factorization.work import FactorWork
-
     if (place := place_of(A, op.device)) is None:
         return math.inf
-    work = FactorWork.of(A)
+    work = _work(A)
     if op.device == "cpu" and work.nbytes > MOST_BYTES:
         return math.inf
     return work.solve_s(place)
@@ -191,9 +188,7 @@ def is_affordable(A: Any, M: Any) -> bool:
     """Check whether factors on the host take seconds, and a few gigabytes, of which some may not be free."""
     if blockvec.Factorization.is_small(*_size(A)):
         return True
-    from .factorization.work import FactorWork
-
-    work = FactorWork.of(A, M)
+    work = _work(A, M)
     return work.nbytes <= MOST_BYTES and work.factor_s("cpu") < AFFORDABLE_S
 
 
@@ -205,12 +200,15 @@ def require_factors(A: Any, M: Any, op: Operator, remedy: str) -> None:
     n, entries = _size(A)
     if op.device != "cpu" or blockvec.Factorization.is_small(n, entries):
         return
-    from .factorization.work import FactorWork
+    require_memory(op, _work(A, M).nbytes, f"the factors of a matrix with {n} rows", remedy)
 
-    require_memory(op, FactorWork.of(A, M).nbytes, f"the factors of a matrix with {n} rows", remedy)
+
+def _work(A: Any, M: Any = None) -> FactorWork:
+    from .factorization.work import FactorWork  # which a plain solve need not import
+
+    return FactorWork.of(A, M)
 
 
 def _size(A: Any) -> tuple[int, int]:
-    """Count the rows and the stored elements of a square matrix."""
     n = int(A.shape[0])
     return n, int(getattr(A, "nnz", n * n))

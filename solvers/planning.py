@@ -215,7 +215,6 @@ def _may_factorise(problem: Problem, A: Any, M: Any) -> bool:
 
 
 def _plain_stages(problem: Problem, A: Any, options: IterationOptions) -> list[Stage]:
-    """List the stages of a problem without a transformation."""
     stages, op = iteration_stages(problem, options), problem.operator
     ends = ("SA", "LA") if problem.which == "BE" else (problem.which,)
     iterates = stages[0].method in ("lanczos", "filter") and problem.target is None
@@ -251,7 +250,6 @@ def _transformed_stages(problem: Problem, A: Any, M: Any, *, is_shifted: bool, i
 
 
 def _transformation(sigma: float | None, mode: str, is_pair: bool) -> str:
-    """Say in which form a problem is solved."""
     pair = "A - sigma M" if is_pair else "A - sigma I"
     if sigma is None:
         return "as C^-1 A C^-H with M = C C^H, or in the inner product of M"
@@ -261,7 +259,6 @@ def _transformation(sigma: float | None, mode: str, is_pair: bool) -> str:
 
 
 def _interval_stages(problem: Problem, A: Any, M: Any) -> list[Stage]:
-    """List the stages for all values in an interval."""
     op = problem.operator
     why = dense_is_faster(problem.n, 0, op.device, "interval") if M is None else None
     if problem.method == "dense" or (problem.method == "auto" and why is not None):

@@ -16,7 +16,7 @@ from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
 from .blocks import Block, Operator, RealArray, times
-from .iterations.filter import Precision
+from .iterations.chebyshev import Precision
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .runtime.checkpoint import Checkpoint
 

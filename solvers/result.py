@@ -17,10 +17,11 @@ from blockvec.errors import BlockvecError, OptionError
 from blockvec.interchange import ArrayKind, native
 from blockvec.system.frozen import frozen
 
-from .blocks import RealArray, columns_of, to_host
+from .blocks import Block, RealArray, columns_of, to_host
 from .iterations.rayleigh_ritz import SAME_VALUE, clusters
 from .iterations.run import Counts
-from .problem import IterationState, Problem, Stop, Verification, excess
+from .problem import IterationOptions, IterationState, Problem, Stop, Verification, excess
+from .runtime.processes import delivered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,12 +187,12 @@ class EigenResult:
         info: Any = self.info | entries
         return replace(self, info=info, history=self.history if history is None else history)
 
-    def with_count(self, text: str, missing: int | None) -> EigenResult:
-        """Replace the outcome of a search by that of a count of eigenvalues, unless that was uncertain."""
-        if missing is None:
-            return self
-        proven = replace(self, verification=Verification.PROVED)
-        return proven.with_info(verification=text, missing=missing)
+    def with_more_columns(self, columns: int, applications: int) -> EigenResult:
+        """Add products that were computed beside the solve."""
+        return self.with_info(
+            operator_columns=self.info["operator_columns"] + columns,
+            block_applications=self.info["block_applications"] + applications,
+        )
 
     def part(self, which: slice | NDArray[np.intp]) -> EigenResult:
         """Return some of the pairs."""
@@ -331,6 +332,31 @@ class EigenResult:
         sizes = f"n = {info['n']}, block size {info['block_size']}"
         ax.set_title(f"{info['k']} eigenvalues {info['which']}, {sizes}")
         return ax
+
+
+def result_of(
+    problem: Problem,
+    options: IterationOptions,
+    theta: RealArray,
+    X: Block,
+    residuals: RealArray,
+    limits: RealArray,
+    verified: Verification,
+    counts: Counts,
+    history: Sequence[IterationState] = (),
+    **entries: Any,
+) -> EigenResult:
+    """Form the result of one run, its pairs ascending; X may be a view of workspace."""
+    method, why, sizes = options.method, options.why, (options.block_size, options.ncv)
+    if method == "filter" and problem.method == "auto" and entries["degree"] == 1:
+        method, why = "lanczos", "it was predicted to converge before a filter would pay"
+    block_size, ncv = (None, None) if method == "dense" else sizes
+    info = described(problem, counts, method=method, why=why, block_size=block_size, ncv=ncv, **entries)
+    order = np.argsort(theta, kind="stable")
+    theta, residuals, limits = theta[order], residuals[order], limits[order]
+    vectors = delivered(columns_of(X.array, order), problem.operator.layout)
+    states = [state.times(problem.exponent) for state in history]
+    return EigenResult.from_pairs(theta, vectors, residuals, limits, verified, info, states)
 
 
 def history_axes(result: Any, ax: Axes | None) -> Axes:

@@ -83,7 +83,6 @@ def doubt(result: EigenResult, verify: Verify) -> str:
 
 
 def _unconverged(result: EigenResult, count: int, transformed: str) -> str:
-    """Say how many pairs converged, and why not all."""
     info = result.info
     costs = {"restarts": counted(info["restarts"], "restart")}
     cause = CAUSES[info["stopped"]].format(**{**info, **costs})

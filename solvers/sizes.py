@@ -15,7 +15,7 @@ from blockvec.system.frozen import frozen
 from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
 from .costs import INDEX_BYTES, Rival, dense_is_faster, product_s, rates, step_s
-from .iterations.filter import (
+from .iterations.chebyshev import (
     FEW_PAIRS,
     PAIR,
     PAYING_DEGREE,
@@ -118,7 +118,6 @@ def outpaced(problem: Problem, options: IterationOptions) -> Callable[[float, fl
 
 
 def _block_size(problem: Problem) -> int:
-    """Choose the block size, or check the one given."""
     n, k, ncv = problem.n, problem.k, problem.ncv
     if problem.block_size is not None:
         b = integer("block_size", problem.block_size, 1, n)
@@ -212,7 +211,6 @@ def _basis_size(problem: Problem, b: int) -> int:
 
 
 def _is_function_of_gpu(problem: Problem) -> bool:
-    """Check whether Lanczos steps call a function of a GPU."""
     op = problem.operator
     is_function = op.device != "cpu" and getattr(op, "nnz", None) is None and op.layout is None
     return is_function and problem.target is None and not problem.asks_for_corrections
@@ -242,9 +240,6 @@ class DescribedOperator:
         return self.n, self.n
 
 
-# --- memory ---------------------------------------------------------------------------------------------
-
-
 def may_mix(problem: Problem, options: IterationOptions) -> bool:
     """Check whether filters may be in single precision: where that saves time."""
     op, b = problem.operator, options.block_size
@@ -271,7 +266,6 @@ def require_basis(problem: Problem, options: IterationOptions) -> None:
 
 
 def _columns(problem: Problem, options: IterationOptions) -> int:
-    """Count the vectors that an iteration stores."""
     basis = 2 * options.ncv + 4 * problem.k if options.method == "jd" else options.ncv
     return basis + 6 * options.block_size + problem.k + problem.n_locked
 

@@ -114,7 +114,6 @@ class FactorWork:
 
 
 def _type(*matrices: Any) -> str:
-    """Return the element type of factors."""
     types = [matrix.dtype for matrix in matrices if matrix is not None]
     return np.result_type(np.float32, *types).name
 

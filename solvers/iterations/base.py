@@ -8,7 +8,6 @@ continues.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -16,53 +15,39 @@ from typing import Any, cast
 import numpy as np
 
 from blockvec import precompiled, start_copies
-from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..problem import IterationOptions, IterationState, Problem, Stop, Verification
+from ..result import EigenResult, result_of
 from ..transform.fold import FoldedOperator
 from .rayleigh_ritz import Which
-from .run import Counts, Run
+from .run import Run
 from .verification import Found, Search, least_doubtful
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
 
 
-@frozen
-class IterationResult:
-    """Result of an iteration."""
-
-    theta: RealArray  # eigenvalues, shape (k,)
-    X: Block  # orthonormal vectors, shape (n, k); may be a view of the iteration's buffer
-    residuals: RealArray  # true residual norms ||A x - theta x||
-    limits: RealArray
-    reason: Stop
-    verification: Verification
-    verification_text: str  # outcome of the search for missed copies, in words
-    missing: int  # number of wanted vectors that are known to exist and are not in X
-    norm: float  # ||A||, as given or estimated
-    degree: int  # highest degree of a polynomial of A that was used; 1 for A itself
-    counts: Counts
-    history: list[IterationState]
-
-
-class Iteration(Run, ABC):
+class Iteration(Run):
     """An iteration that can be stopped between steps, and saved and resumed between restarts.
 
-    It checks true residuals and searches for missed eigenvalues before it returns.
-
-    Parameters
-    ----------
-    problem : Problem
-        Problem with one `which`, and orthonormal locked columns. Its checkpoint is read and written.
-    options : IterationOptions
-    start : BlockVector, shape (n, s)
-        Start vectors, random if ``problem.start`` is None; overwritten.
-    interrupted : callable
-        Called between steps; True stops the iteration.
+    It checks true residuals and searches for missed eigenvalues before it returns. The problem has one
+    `which`, and orthonormal locked columns; its checkpoint is read and written. The start vectors, random if
+    ``problem.start`` is None, are overwritten.
     """
 
-    PROGRESS: tuple[str, ...] = (*("search_width", "missing", "verification_text", "filter_calls"),)
+    PROGRESS: tuple[str, ...] = ("search_width", "missing", "verification_text", "filter_calls")
+    # Of the derived classes:
+    norm: Any  # lower bound of ||A||
+    locked: Any  # block of the locked columns, or None
+    _kind: Callable[[], tuple[str, Any, Any, dict[str, int]]]  # method, operator, type and widths of kernels
+    _run: Callable[[], EigenResult]  # iterates while kernels are being precompiled
+    _vectors: Callable[[], Block]  # the current approximations of the wanted eigenvectors
+    _spans_space: Callable[[], bool]  # whether the basis spans the complement of the locked columns
+    _converges_in_order: Callable[[], bool]  # whether copies converge together, before less wanted values
+    _repair: Callable[[IterationState], None]  # corrects the basis by residuals that exceed their limits
+    _found: Callable[[IterationState], Found]  # describes the computed pairs for a search
+    _search_budget: Callable[[], int]  # most steps of a search
+    _add_missed: Callable[[Block], None]  # extends the basis
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -82,19 +67,11 @@ class Iteration(Run, ABC):
         self.verification = Verification.SKIPPED
         self.verification_text = "skipped: the iteration ended before"
 
-    def run(self) -> IterationResult:
+    def run(self) -> EigenResult:
         """Iterate until all wanted pairs have converged and none is missed, or another reason to stop."""
         method, operator, dtype, sizes = self._kind()
         with precompiled(method, operator, dtype, k=self.problem.k, b=self.options.block_size, **sizes):
             return self._run()
-
-    @abstractmethod
-    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        """Return the key of the kernels: method, operator, element type, and widths by name."""
-
-    @abstractmethod
-    def _run(self) -> IterationResult:
-        """Iterate while kernels are being precompiled."""
 
     def costly(self) -> str:
         """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""
@@ -112,46 +89,9 @@ class Iteration(Run, ABC):
         super().resume(saved)
         self.verification = Verification[saved["verification"]]
 
-    # --- to be defined by iterations ----------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def locked(self) -> Block | None:
-        """The locked columns."""
-
-    @abstractmethod
     def operator_norm(self) -> float:
         """Return ||A||, as given or estimated."""
-
-    @abstractmethod
-    def _vectors(self) -> Block:
-        """Return the current approximations of the wanted eigenvectors."""
-
-    @abstractmethod
-    def _spans_space(self) -> bool:
-        """Check whether the basis spans the complement of the locked columns."""
-
-    @abstractmethod
-    def _converges_in_order(self) -> bool:
-        """Check whether copies of an eigenvalue converge together, before any less wanted value."""
-
-    @abstractmethod
-    def _repair(self, state: IterationState) -> None:
-        """Correct the basis by the true residuals, some of which exceed their limits."""
-
-    @abstractmethod
-    def _found(self, state: IterationState) -> Found:
-        """Describe the computed eigenpairs for a search."""
-
-    @abstractmethod
-    def _search_budget(self) -> int:
-        """Return the maximum degree of a search."""
-
-    @abstractmethod
-    def _add_missed(self, missed: Block) -> None:
-        """Extend the basis by missed vectors."""
-
-    # --- residuals ----------------------------------------------------------------------------------
+        return self.norm if self.problem.norm is None else self.problem.norm
 
     def limits(self, theta: RealArray) -> RealArray:
         """Compute the residual limits of values."""
@@ -168,10 +108,10 @@ class Iteration(Run, ABC):
         R = self.operator.apply(X)
         self.counts.apply(end - begin)
         R.axpy(column_factors(-theta[begin:end], X), X)
-        return project_out(self.locked, R)
+        projected: Block = project_out(self.locked, R)
+        return projected
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
-        """Compute the norms ||A x - theta x||, one block of columns at a time."""
         k, b = len(theta), self.options.block_size  # not narrower: these products need no basis
         ranges = whole_ranges(k, b, self.start)
         norms = [self._residual_block(theta, begin, end).norms() for begin, end in ranges]
@@ -188,8 +128,6 @@ class Iteration(Run, ABC):
         self.counts.apply(1)
         self.counts.reductions += 2
         return norms[1] / norms[0]
-
-    # --- checks -------------------------------------------------------------------------------------
 
     def _settled(self, state: IterationState) -> bool:
         """Check whether true residuals are within their limits and no eigenvalue is missed; if not, go on."""
@@ -235,7 +173,6 @@ class Iteration(Run, ABC):
         return min(self.options.block_size, self.block_size)
 
     def _verified(self, state: IterationState) -> bool:
-        """Search for missed eigenvalues; extend the basis by what is found."""
         target = self.problem.target
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
@@ -246,7 +183,9 @@ class Iteration(Run, ABC):
         value = found.last if found.doubtful is None else found.doubtful
         budget, width = self._search_budget(), self.search_width
         verdict = Search(folded, found, value, width, budget, self.rng, self._stopped).run()
-        self._count_search(verdict.counts, each)
+        self.counts.add(verdict.counts, each)
+        self.counts.verification_columns += each * verdict.counts.operator_columns
+        self.filter_calls += each * verdict.counts.block_applications
         self.verification = verdict.verification
         self.verification_text = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
         self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
@@ -256,12 +195,7 @@ class Iteration(Run, ABC):
         self._add_missed(verdict.missed)
         return False
 
-    def _count_search(self, spent: Counts, each: int) -> None:
-        self.counts.add(spent, each)
-        self.counts.verification_columns += each * spent.operator_columns
-        self.filter_calls += each * spent.block_applications
-
-    def _result(self, state: IterationState, reason: str) -> IterationResult:
+    def _result(self, state: IterationState, reason: str) -> EigenResult:
         if self.verification is Verification.SKIPPED and self._spans_space():
             self._needs_no_search("the basis spans the space")
         if self.residuals is None:
@@ -271,17 +205,12 @@ class Iteration(Run, ABC):
         has_converged = self.problem.ends_early(stopped) and bool((residuals <= state.limits).all())
         if has_converged and self._is_verified(state):
             stopped = "converged"
-        return IterationResult(
-            theta=state.eigenvalues,
-            X=X,
-            residuals=residuals,
-            limits=state.limits,
-            reason=stopped,
-            verification=self.verification,
-            verification_text=self.verification_text,
+        return result_of(
+            *(self.problem, self.options, state.eigenvalues, X, residuals, state.limits),
+            *(self.verification, self.counts, self.history),
+            stopped=stopped,
+            verification=self.verification_text,
             missing=self.missing,
             norm=self.operator_norm(),
             degree=self.degree,
-            counts=self.counts,
-            history=[entry.times(self.problem.exponent) for entry in self.history],
         )

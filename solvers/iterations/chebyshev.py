@@ -1,24 +1,224 @@
-"""Chebyshev polynomials of an operator, which damp an interval and amplify everything outside.
+"""Chebyshev filters: the damped interval, the degree, and the polynomial of an operator.
 
 On [centre - half_width, centre + half_width] the polynomial T_d((A - centre)/half_width) is bounded by 1; at
 a relative distance x > 1 from the centre it is cosh(d arccosh(x)). Its recurrence is in
-`solvers.functions.recurrence`.
+`solvers.functions.recurrence`. A higher degree costs applications of A and saves orthogonalisations. While
+the growth of the wanted values is small, the gain of a cycle grows with the square of the degree, so that a
+higher degree is always worthwhile.
+
+A filter may have the matrix in single precision within a solve in double precision. An application of a
+filter is one or two hundred products of the matrix with a block, which take the time that memory needs for
+their operands: in single precision about half. Everything else stays in double precision, so that a basis is
+orthonormal, and values and residuals are those of A. docs/theory/lanczos.md derives what the rounding errors
+of such a filter do to a Krylov decomposition, and how they are removed at the end.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from blockvec import BlockVector, Recorder
+from blockvec.system.frozen import frozen
 
-from ..blocks import Block, ColumnBlock, LinearMap, Operator, RealArray, in_precision, project_out
+from ..blocks import (
+    AffineOperator,
+    Block,
+    ColumnBlock,
+    CostedOperator,
+    LinearMap,
+    Operator,
+    RealArray,
+    in_precision,
+    project_out,
+)
+from ..costs import INDEX_BYTES, product_bytes, recurrence_s, step_s
 from ..functions.recurrence import Recurrence
 from ..runtime.processes import everywhere
-from .filter import Filter, SingleCopy
+from .rayleigh_ritz import Which
+
+LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
+# Below this, filters that nobody asked for take longer than Lanczos steps with A: 1.1 to 1.8 times as long
+# with degrees of 4 and 6 on an H100 (five graphs and meshes of 3e5 to 1e6 rows).
+PAYING_DEGREE = 8
+MAX_DEGREE = 64
+MAX_GROWTH = 1e8  # amplification of the first wanted value: more costs orthogonality without a gain
+# Logarithm of the growth of the last wanted value below which the gain grows with the square of the degree.
+LEAST_GROWTH, STIFFEST = 2.0, 256
+MARGIN = 0.01  # share of the interval's length added at its far end
+THINNEST = 1e-3  # minimum half-width of the interval, in units of ||A||
+PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for so many pairs; else four
+SLOWEST = 1e-6  # growth rate of the last wanted value that is not distinguished from zero
+
+
+@frozen
+class Filter:
+    """A Chebyshev polynomial in terms of the ranking key, which is large for wanted values."""
+
+    low: float  # lower end of the damped interval; the edge is the upper one
+    edge: float
+    degree: int  # even
+    spread: float  # amplification of the first wanted value relative to the last
+    which: Which
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval's length."""
+        return (self.edge - self.low) / 2
+
+    def value(self, amplified: Any) -> Any:
+        """Return ranking keys from values of T_degree; the edge for values within [-1, 1]."""
+        x = np.cosh(np.arccosh(np.maximum(amplified, 1.0)) / self.degree)
+        return self.edge + (x - 1) * self.half_width
+
+    def growth(self, value: float) -> float:
+        """Return the logarithm of the amplification at a ranking key; 0 inside the interval."""
+        return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
+
+
+def filter_width(k: int) -> int:
+    """Return the least number of columns of a filter's block, for which it reads the matrix once."""
+    return min(k, PAIR) if k <= FEW_PAIRS else 2 * PAIR
+
+
+def choose_degree(operator: CostedOperator, block_size: int, basis: int, itemsize: int | None = None) -> int:
+    """Return the degree at which applying A costs as much as orthogonalising, or 1 if the cost is unknown.
+
+    `basis` is the mean number of vectors that a step orthogonalises against, and `itemsize` the size of their
+    elements in bytes, by default that of the operator's.
+    """
+    if getattr(operator, "nnz", None) is None:
+        return 1
+    n, size = max(int(operator.shape[0]), 1), itemsize or int(operator.dtype.itemsize)
+    orthogonalising_s = step_s(operator.device, n, size, block_size, basis)
+    return max(1, min(round(orthogonalising_s / recurrence_s(operator, block_size)), MAX_DEGREE))
+
+
+def design_filter(
+    values: tuple[float, float, float, float],
+    which: Which,
+    norm: float,
+    degree: int,
+    spread: float,
+    least: int = LEAST_DEGREE,
+) -> Filter | None:
+    """Choose the damped interval and the degree; return None if a filter gains nothing.
+
+    `values` are the ranking keys of the first and the last wanted value, of the edge, and of the far end. The
+    preferred degree is raised if the filter would amplify the last wanted value too little, and lowered if it
+    would amplify the first one by more than `spread` relative to the last. Below `least` a filter gains
+    nothing.
+
+    Examples
+    --------
+    >>> design_filter((0.0, -0.1, -0.5, -10.0), "SA", 10.0, 6, 100.0).degree
+    6
+    """
+    first, last, *_ = values
+    edge, half_width = _interval(values, which, norm)
+    low = edge - 2 * half_width
+    if not first >= last > edge:
+        return None
+    rates = [math.acosh(1 + (value - edge) / half_width) for value in (first, last)]
+    if rates[1] < SLOWEST:
+        return None
+    least = min(degree // 2 * 2, least)
+    degree = max(degree, int(min(separating_degree(values, which, norm), STIFFEST)))
+    degree = min(degree, int(math.log(MAX_GROWTH) / rates[0]))
+    if rates[0] > rates[1]:
+        degree = min(degree, int(math.log(spread) / (rates[0] - rates[1])))
+    degree -= degree % 2
+    if degree < least:
+        return None
+    return Filter(low, edge, degree, math.exp(degree * (rates[0] - rates[1])), which)
+
+
+def separating_degree(values: tuple[float, float, float, float], which: Which, norm: float) -> float:
+    """Return the degree from which the gain of a filter grows no more than in proportion to it.
+
+    The arguments are those of `design_filter`, which may choose a lower degree. It is 0 where no wanted value
+    lies outside of the interval.
+    """
+    edge, half_width = _interval(values, which, norm)
+    if not values[1] > edge:
+        return 0.0
+    rate = math.acosh(1 + (values[1] - edge) / half_width)
+    return LEAST_GROWTH / max(rate, SLOWEST)
+
+
+def _interval(values: tuple[float, float, float, float], which: Which, norm: float) -> tuple[float, float]:
+    """Return the edge of the damped interval, and half of its length."""
+    _, _, edge, far = values
+    low = far - MARGIN * (edge - far)
+    half_width = max((edge - low) / 2, THINNEST * norm)
+    if which == "LM":
+        half_width = edge = max(edge, THINNEST * norm)
+    return edge, half_width
+
+
+Precision = Literal["auto", "double", "mixed"]
+
+SINGLE = {"d": np.dtype(np.float32), "D": np.dtype(np.complex64)}  # by the type code of double precision
+UNIT = float(np.finfo(np.float32).eps) / 2
+# Limits of residuals in units of ||A|| from which "auto" mixes.
+LEAST_LIMIT = 3e-9
+# Residuals of the decomposition, without the errors of its products, down to which it is continued; in units
+# of ||A||, in which those errors are 3e-8 to 1e-7.
+REACH = 3e-9
+# Bytes per product from which single precision saves time. On two cores it saved none up to 64 000 rows, with
+# operands in caches. On an H100 it saved 8 to 43 per cent of six solves with 9e7 to 9e8 bytes.
+HOST_BYTES, DEVICE_BYTES = 3e7, 8e7
+MOST_DAMPING = 1e3  # of these errors by the last filter, in double precision: others are no smaller
+
+
+class SingleCopy:
+    """A power of two times a sparse matrix A in single precision, applied as A to such blocks.
+
+    The copy has a norm of about one, in the range of single precision for every A; `norm` is about ||A||.
+    """
+
+    def __init__(self, operator: Operator, norm: float) -> None:
+        assert can_convert(operator)
+        exponent = math.frexp(norm)[1]
+        self._factor = math.ldexp(1.0, -exponent)
+        self.dtype = SINGLE[operator.dtype.char]
+        self._operator = operator.converted(self.dtype, self._factor)  # type: ignore[attr-defined]
+        self.shape, self.device, self.nnz = operator.shape, operator.device, self._operator.nnz
+
+    def affine(self, alpha: float, shift: float) -> AffineOperator:
+        """Prepare ``alpha (A - shift I)`` for repeated application."""
+        product: AffineOperator = self._operator.affine(alpha / self._factor, shift * self._factor)
+        return product
+
+
+def can_convert(operator: Operator) -> bool:
+    """Check whether an operator is a matrix in double precision whose entries can be converted."""
+    return operator.dtype.char in SINGLE and hasattr(operator, "converted")
+
+
+def copy_bytes(operator: Operator, block_size: int) -> int:
+    """Count the bytes of a copy in single precision, and of the blocks that it is applied to, per process.
+
+    On a GPU the kernels may take the matrix in a form of its own, with other indices.
+    """
+    size = SINGLE[operator.dtype.char].itemsize
+    entry = size + (0 if operator.device == "cpu" else size + INDEX_BYTES)
+    stored: int = getattr(operator, "n_stored", getattr(operator, "nnz", 0))
+    processes = 1 if operator.layout is None else operator.layout.size
+    return (stored * entry + 2 * operator.shape[0] * block_size * size) // processes
+
+
+def saves_time(operator: Operator, block_size: int) -> bool:
+    """Check whether the time of products with a block is that of memory, and not of caches or calls.
+
+    This does not depend on the number of processes: another number can resume from a checkpoint.
+    """
+    least = HOST_BYTES if operator.device == "cpu" else DEVICE_BYTES
+    return product_bytes(operator, block_size) >= least
+
 
 MOST_REPEATS = 8  # pairs of blocks that a filter is bound to: steps have two scratch blocks, as a rule
 CALLS_BEFORE_RECORDING = 2  # of a filter, in which kernels are compiled and matrices are converted
@@ -44,8 +244,7 @@ def steps_within_leak(
 class ChebyshevOperator:
     """The Chebyshev polynomial T_d of an operator, positive and large at the wanted end.
 
-    The operator is restricted to the complement of the locked columns, which are projected out after so many
-    steps as `project_every` says: more than one where they are eigenvectors. The recurrence runs on row-major
+    The operator is restricted to the complement of the locked columns. The recurrence runs on row-major
     blocks, whose products read the matrix once, in the precision of the operator. With a recorder, all of its
     steps are repeated by one call. `matrix` is the operator in the precision of the blocks that it is applied
     to; steps may be queued where products with noise do not fail, as those with a matrix.
@@ -58,14 +257,13 @@ class ChebyshevOperator:
         locked: Block | None,
         recorder: Recorder | None = None,
         matrix: Any = None,
-        project_every: int = 1,
     ) -> None:
         self._matrix, self._recorder = matrix, recorder
         self._repeats: dict[Any, Callable[[], object]] = {}  # by operands
         self._calls = 0
         self.degree, self._dtype = filter.degree, operator.dtype
         self.locked = None if locked is None else self._rows(locked)
-        self._project_every = self.degree if locked is None else project_every
+        self._project_every = self.degree if locked is None else 1
         sign = -1 if filter.which == "SA" else 1
         self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
 
@@ -100,9 +298,8 @@ class ChebyshevOperator:
 
     def _apply(self, X: Block, out: Block) -> Block:
         Y = self._rows(X)
-        steps = Recurrence(
-            *(self._doubled, Y, out if Y is X else Y.like(), self._project), project_every=self._project_every
-        )
+        Z, every = out if Y is X else Y.like(), self._project_every
+        steps = Recurrence(self._doubled, Y, Z, self._project, project_every=every)
         steps.take(self.degree)
         if Y is X:
             return steps.current
@@ -111,8 +308,6 @@ class ChebyshevOperator:
 
     def _project(self, step: int, current: Block, previous: Block) -> None:
         project_out(self.locked, current)
-        if self._project_every > 1 and step < self.degree:
-            project_out(self.locked, previous)
 
     def _rows(self, block: Block) -> Block:
         """Return a block as it is, or a row-major copy in the operator's precision."""

@@ -23,7 +23,8 @@ from ..blocks import Block, RealArray, SystemOperator, to_host
 from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
 from ..linear.steps import Recordings
-from ..linear.systems import CountedOperator, Linear, Preconditioner, Progress, Projection
+from ..linear.systems import CountedOperator, Linear, Progress, Projection
+from ..problem import Problem
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions
 from .run import Counts
 
@@ -40,14 +41,8 @@ class AdaptiveStop:
     """Stop a correction when further steps reduce the linear residual but not that of the eigenpair.
 
     The residual of the pair after the correction, x + t, is computed from scalars of MINRES. It decreases
-    with the residual of the linear system at first, and stagnates later.
-
-    Parameters
-    ----------
-    norms, limits : array, shape (b,)
-        Residual norms of the pairs, and their limits of convergence.
-    direction : array of int, shape (b,)
-        1 where large values are wanted, -1 where small ones are, 0 inside a spectrum.
+    with the residual of the linear system at first, and stagnates later. `norms` are the residual norms of
+    the pairs, `direction` is 1 where large values are wanted, -1 where small ones are, 0 inside a spectrum.
 
     References
     ----------
@@ -83,25 +78,15 @@ class AdaptiveStop:
 
 
 class Corrector:
-    """Compute corrections by one method and add their cost to `counts`.
+    """Compute corrections by one method and add their cost to `counts`."""
 
-    `is_inside` tells whether the wanted values are inside the spectrum.
-    """
-
-    def __init__(
-        self,
-        operator: SystemOperator,
-        preconditioner: Preconditioner | None,
-        how: JacobiDavidsonOptions,
-        is_inside: bool,
-        counts: Counts,
-    ) -> None:
-        self.operator, self.counts = operator, counts
+    def __init__(self, problem: Problem, how: JacobiDavidsonOptions, counts: Counts) -> None:
+        operator = cast(SystemOperator, problem.operator)  # MINRES takes dots from its products
+        self.operator, self.counts, self.preconditioner = operator, counts, problem.preconditioner
         self.counted = CountedOperator(operator, counts.apply)  # for functions of a user
-        self.preconditioner = preconditioner
-        self.minres_steps = how.inner_steps or (INSIDE_STEPS if is_inside else END_STEPS)
+        self.minres_steps = how.inner_steps or (END_STEPS if problem.target is None else INSIDE_STEPS)
         self.gmres_steps = how.inner_steps or GMRES_STEPS
-        self.undecided = how.correction == "auto" and preconditioner is not None
+        self.undecided = how.correction == "auto" and self.preconditioner is not None
         self.corrections = 0
         self.method = how.correction
         if self.method == "auto":
@@ -110,8 +95,10 @@ class Corrector:
 
     def solve(self, problem: CorrectionProblem, stop: AdaptiveStop, converged: int) -> Block:
         """Compute a block of corrections, shape (n, b); `converged` is the number of converged pairs."""
-        if self.undecided:
-            self._decide(problem.R.shape[1], converged)
+        if self.undecided:  # change if single applications of the preconditioner make too little progress
+            self.corrections += problem.R.shape[1]
+            if self.corrections > PATIENCE * (converged + problem.R.shape[1]):
+                self.undecided, self.method = False, "minres"
         if callable(self.method):
             return _checked("correction", self.method(problem), problem.R)
         if self.method in ("minres", "gmres"):
@@ -138,23 +125,15 @@ class Corrector:
         B = problem.R.copy().scale(-1)
         options: dict[str, Any] = {"shift": problem.shift, "Q": projection}
         if self.method == "minres":
-            options |= {"tol": 0.0, "maxiter": self.minres_steps, "stop": stop}
-            solved = block_minres(self.operator, B, recordings=self._recordings, **options)
+            how: dict[str, Any] = {"tol": 0.0, "maxiter": self.minres_steps, "stop": stop}
+            solved = block_minres(self.operator, B, recordings=self._recordings, **options, **how)
             self._count_solve(solved)
             if "indefinite preconditioner" not in solved.reasons:
                 return cast(Block, solved.X)
             self.method = "gmres"
-            del options["stop"]
-        options |= {"tol": problem.tol, "maxiter": self.gmres_steps}
-        solved = block_gmres(self.operator, B, **options)
+        solved = block_gmres(self.operator, B, tol=problem.tol, maxiter=self.gmres_steps, **options)
         self._count_solve(solved)
         return cast(Block, solved.X)
-
-    def _decide(self, corrections: int, converged: int) -> None:
-        """Change to MINRES if single applications of the preconditioner make too little progress."""
-        self.corrections += corrections
-        if self.corrections > PATIENCE * (converged + corrections):
-            self.undecided, self.method = False, "minres"
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state that later corrections depend on."""
@@ -171,7 +150,6 @@ class Corrector:
 
 
 def _checked(who: str, T: Block, R: Block) -> Block:
-    """Check the return value of a user's function."""
     if getattr(T, "shape", None) != R.shape:
         raise ShapeError(
             f"{who}: returned shape {getattr(T, 'shape', None)} for residuals of shape {R.shape}; "

@@ -35,8 +35,7 @@ import numpy as np
 from ..blocks import Block
 from ..problem import IterationState, excess
 from ..transform.fold import FoldedOperator
-from .chebyshev import ChebyshevOperator, recorder_for
-from .filter import (
+from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
     LEAST_LIMIT,
@@ -44,12 +43,13 @@ from .filter import (
     PAYING_DEGREE,
     REACH,
     UNIT,
+    ChebyshevOperator,
     Filter,
     SingleCopy,
     choose_degree,
-    degree_of,
     design_filter,
     filter_width,
+    recorder_for,
     separating_degree,
 )
 from .krylov import BlockKrylov, Ritz
@@ -114,7 +114,6 @@ class Filtering:
 
     @property
     def filter(self) -> Filter | None:
-        """The filter now; None while steps are those of A."""
         return self.state.filter
 
     def begin(self) -> None:
@@ -125,11 +124,9 @@ class Filtering:
                 self.loop.krylov = self.krylov_of(made)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state after a restart."""
         return {"filtering": asdict(self.state)}
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `snapshot`."""
         fields = saved["filtering"]
         filter = fields.pop("filter")
         self.state = FilterState(**fields)
@@ -140,7 +137,6 @@ class Filtering:
             self.loop.krylov = self.krylov_of(self.state.filter)
 
     def krylov_of(self, filter: Filter) -> BlockKrylov:
-        """Return an empty decomposition of a filter in the buffer of the loop."""
         loop, k, options = self.loop, self.problem.k, self.options
         buffer, recorder = loop.krylov.buffer, None
         # Single columns are for cheap steps; a filter reads the matrix once for all columns.
@@ -170,8 +166,6 @@ class Filtering:
             limits = np.maximum(limits, REACH * norm)
         state.promised = float((PROMISE * norm * ritz.residuals[best] / amplified / limits).max())
         return state.promised
-
-    # --- whether a filter pays, and which ------------------------------------------------------------
 
     @property
     def _may_choose(self) -> bool:
@@ -221,7 +215,8 @@ class Filtering:
         made = self._designed(values, limit, is_mixed)
         if is_mixed and not asked:
             double = self._designed(values, limit, False)
-            if degree_of(made) < LEAST_MIXED * degree_of(double):
+            degrees = [0 if filter is None else filter.degree for filter in (made, double)]
+            if degrees[0] < LEAST_MIXED * degrees[1]:
                 made, is_mixed, state.mixes = double, False, False
         if made is None or state.designs > MAX_DESIGNS:
             return None
@@ -232,7 +227,6 @@ class Filtering:
         return made
 
     def _designed(self, values: Values, limit: float, is_mixed: bool) -> Filter | None:
-        """Design a filter for matrices in single or double precision."""
         loop, options = self.loop, self.options
         degree, unit, norm = options.degree, self.problem.tolerance.unit, loop.operator_norm()
         if is_mixed:
@@ -245,12 +239,9 @@ class Filtering:
         return design_filter(values, loop.which, norm, degree, spread, least)
 
     def _single(self) -> SingleCopy:
-        """Return the matrix in single precision; it is converted once."""
         if self._copy is None:
             self._copy = SingleCopy(self.loop.operator, self.loop.operator_norm())
         return self._copy
-
-    # --- between cycles ------------------------------------------------------------------------------
 
     def advance(self, now: IterationState) -> str:
         """Choose the operator of the next cycle; return a reason to stop, if any."""

@@ -13,21 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, Operator, RealArray, SystemOperator, pick, round_up, side_by_side, to_host
+from ..blocks import Block, Operator, RealArray, pick, round_up, side_by_side, to_host
 from ..costs import most_calls
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
+from ..result import EigenResult
 from ..transform.fold import FoldedOperator
-from .base import MIN_SEARCH, Iteration, IterationResult
+from .base import MIN_SEARCH, Iteration
+from .chebyshev import choose_degree
 from .correction import AdaptiveStop, Corrector
-from .filter import choose_degree
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions, least_basis
 from .lanczos import ThickRestart
 from .rayleigh_ritz import Tolerance, ranking_key
@@ -90,12 +91,9 @@ class JacobiDavidson(Iteration):
         how.check(k, options.ncv, b)
         self.target, self.preconditioner = problem.target, problem.preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
-        what = problem.locked, self.which, self.target
-        self.space = SearchSpace(problem.operator, start, capacity, *what, self.rng, self.counts)
+        self.space = SearchSpace(problem, start, capacity, self.counts)
         self.kept = how.min_basis or least_basis(k, capacity, b)
-        operator = cast(SystemOperator, problem.operator)  # MINRES takes dots from its products
-        is_inside = self.target is not None
-        self.corrector = Corrector(operator, self.preconditioner, how, is_inside, self.counts)
+        self.corrector = Corrector(problem, how, self.counts)
         self.attempts = np.zeros(k, np.intp)  # corrections of each pair since it last was within its limit
         self.n_converged = 0  # converged pairs of the last iteration
         # Coefficients of the last iteration's vectors.
@@ -107,7 +105,6 @@ class JacobiDavidson(Iteration):
 
     @property
     def locked(self) -> Block | None:
-        """The locked columns."""
         return self.space.locked
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
@@ -125,7 +122,7 @@ class JacobiDavidson(Iteration):
         }
         return "jd", self.operator, space.buffer.dtype, sizes
 
-    def _run(self) -> IterationResult:
+    def _run(self) -> EigenResult:
         if not self._resumed():
             self._begin()
         while True:
@@ -146,11 +143,9 @@ class JacobiDavidson(Iteration):
                 return self._result(state, reason)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state between two outer iterations."""
         return super().snapshot() | self.space.snapshot() | self.corrector.snapshot()
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `snapshot`."""
         super().resume(saved)
         self.space.resume(saved)
         self.corrector.resume(saved)
@@ -165,8 +160,6 @@ class JacobiDavidson(Iteration):
         if update is not None and self.updated_for >= 0:
             update(self.followed)
         return True
-
-    # --- start ----------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Take filtered or plain block Lanczos steps until the basis is as large as after a restart."""
@@ -186,11 +179,9 @@ class JacobiDavidson(Iteration):
         if not self.random_start:
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
 
-    # --- one outer iteration --------------------------------------------------------------------
-
-    def operator_norm(self) -> float:
-        """Return ||A||, as given or estimated."""
-        return self.space.norm if self.problem.norm is None else self.problem.norm
+    @property
+    def norm(self) -> float:
+        return self.space.norm
 
     def _extract(self) -> IterationState:
         """Extract the wanted pairs, and compute residuals of the first of them."""
@@ -210,12 +201,10 @@ class JacobiDavidson(Iteration):
         return self._state(theta, residuals, limits)
 
     def _seen(self) -> int:
-        """Return the number of pairs to form."""
         together = max(WIDTHS, self.space.padding)
         return min(self.problem.k, round_up(self.n_converged + 2 * self.options.block_size, together))
 
     def _form(self, count: int) -> None:
-        """Form the first vectors and their residuals."""
         theta, Y = self.extracted.theta[:count], self.extracted.Y[:, :count]
         self.X = self.space.vectors(Y)
         self.R = self.space.residuals(self.X, Y, theta)
@@ -255,7 +244,6 @@ class JacobiDavidson(Iteration):
             self.space.reorthonormalize()
 
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
-        """Compute corrections of the pairs with these indices."""
         converged = np.setdiff1d(np.flatnonzero(state.residuals <= state.limits), failing)
         self.attempts[converged] = 0
         self.attempts[failing] += 1
@@ -295,13 +283,11 @@ class JacobiDavidson(Iteration):
             update(theta)
             self.updated_for, self.followed = first, theta
 
-    # --- before the end -------------------------------------------------------------------------
-
     def _stalled(self, state: IterationState) -> str:
         """Return "stagnated" if residuals no longer decrease, after one attempt to refresh the basis."""
         above = np.maximum(excess(state.residuals, state.limits), 1)
         measure = float(np.log10(above).sum())
-        now = self._spent()
+        now = self.counts.restarts * self.options.block_size, self.counts.operator_columns
         if measure < self.best - GAIN:
             self.best, self.best_at, self.refreshed = measure, now, False
         if now[0] - self.best_at[0] < STALLED or now[1] - self.best_at[1] < STALLED_COLUMNS:
@@ -311,10 +297,6 @@ class JacobiDavidson(Iteration):
         self.space.refresh()
         self.refreshed, self.best_at = True, now
         return ""
-
-    def _spent(self) -> tuple[int, int]:
-        """Count corrections and operator columns."""
-        return self.counts.restarts * self.options.block_size, self.counts.operator_columns
 
     def _vectors(self) -> Block:
         return self.X
@@ -331,7 +313,6 @@ class JacobiDavidson(Iteration):
         return max((self.counts.operator_columns - self.counts.verification_columns) // each, MIN_SEARCH)
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
-        """Reorthonormalise X and compute its residual norms."""
         _, inverse = gram_root(to_host(self.X.gram()).astype(self.extracted.Y.dtype))
         self.counts.reductions += 1
         self.X.combine(self.space.small(inverse), out=self.X)
@@ -364,20 +345,16 @@ class JacobiDavidson(Iteration):
         )
 
     def _add_missed(self, missed: Block) -> None:
-        """Append missed vectors to the search space."""
         if self.space.m + self.missing > self.space.capacity:
             self._shrink(np.zeros(0, np.intp))
         self.previous = self.previous[:0, :0]
         self.space.extend(missed)
         self.best = np.inf
 
-    def _result(self, state: IterationState, reason: str) -> IterationResult:
+    def _result(self, state: IterationState, reason: str) -> EigenResult:
         if self.X.shape[1] < self.problem.k:
             self._form(self.problem.k)
         return super()._result(state, reason)
-
-
-# --- the initial space around a target --------------------------------------------------------------
 
 
 @frozen
@@ -385,7 +362,6 @@ class _Standing(Tolerance):
     """Residuals at which eigenvectors of (A - tau I)^2 are separated from those further away."""
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
-        """Compute the residual limits of values of the square from the norm of the square."""
         limits: RealArray = np.maximum(NEAR * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
         return limits
 
@@ -420,7 +396,7 @@ def filtered_start(
     degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
     options = IterationOptions(b, ncv, START_RESTARTS, degree, "filter")
     options = replace(options, most_calls=START_SHARE * most_calls(problem, options))
-    start = space.buffer.random_like(b, rng)
-    found = ThickRestart(square, options, start, interrupted).run()
-    counts.add(found.counts, 2)
-    return found.X.copy()
+    loop = ThickRestart(square, options, space.buffer.random_like(b, rng), interrupted)
+    loop.run()
+    counts.add(loop.counts, 2)
+    return loop.krylov.columns(0, min(count, len(loop.theta))).copy()

@@ -67,38 +67,9 @@ class Ritz:
 class BlockKrylov:
     """The decomposition A V = V T + Q B on the complement of locked columns, which grows by steps.
 
-    Parameters
-    ----------
-    operator : LinearMap
-        A, or a polynomial of A.
-    buffer : BlockVector, shape (n, c + capacity)
-        The first c = `n_locked` columns are the locked ones, orthonormal or zero; the others are workspace
-        for V and Q.
-    block_size : int
-        Columns per step.
-    rng : numpy.random.Generator
-        Source of random directions that replace lost ones.
-    degree : int
-        Applications of A per application of `operator`.
-    M : Operator, optional
-        Matrix of the inner product x^H M y, in which the operator is Hermitian; default: the identity.
-    rank : int, optional
-        Rank of M, the most columns that are orthonormal; default: the number of rows.
-
-    Attributes
-    ----------
-    m, w : int
-        Number of columns of V and of Q.
-    norm : float
-        Lower bound of ||A||, the scale of rounding errors; callers may raise it.
-    most : float
-        Largest norm of A x so far, until `norm` is known.
-    loss : float
-        Loss of orthogonality that single columns may have.
-    full_until : int
-        While m is below this, A maps the next columns to all of V.
-    steps : Steps
-        The kind of its steps.
+    The operator is A or a polynomial of A of a degree. The first `n_locked` columns of the buffer are
+    orthonormal or zero. M is the matrix of the inner product, and `rank` its rank, the most columns that are
+    orthonormal.
 
     References
     ----------
@@ -122,8 +93,11 @@ class BlockKrylov:
     ) -> None:
         self.operator, self.M, self.buffer, self.n_locked = operator, M, buffer, n_locked
         self.block_size, self.degree, self.rng, self.counts = block_size, degree, rng, counts
-        self.m = self.w = self.full_until = 0
-        self.norm = self.most = self.loss = 0.0
+        self.m = self.w = 0  # columns of V and of Q
+        self.full_until = 0  # while m is below this, A maps the next columns to all of V
+        self.norm = 0.0  # lower bound of ||A||, the scale of rounding errors; callers may raise it
+        self.most = 0.0  # largest norm of A x so far, until `norm` is known
+        self.loss = 0.0  # of orthogonality, that single columns may have
         self.capacity = buffer.shape[1] - n_locked
         self.H = self._zeros()
         self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
@@ -164,11 +138,6 @@ class BlockKrylov:
             self._views[begin, end] = self.buffer[:, begin:end]
         return self._views[begin, end]
 
-    @property
-    def basis(self) -> Block:
-        """View of all orthonormal columns: [locked V Q]."""
-        return self._view(0, self.n_locked + self.m + self.w)
-
     def filled(self, count: int) -> int:
         """Round a number of columns of [V Q] up to one that products read; each takes a kernel."""
         is_wide = self.unit > 1 and count > NARROW
@@ -182,14 +151,13 @@ class BlockKrylov:
     def filled_basis(self) -> Block:
         """Return a view of [locked V Q] and of zero columns that fill up the last block."""
         if self._is_ragged and not self._is_clear:
-            self.free[:, :] = 0
+            self.clear()
             self._is_clear = True
         return self._view(0, self.n_locked + self.filled(self.m + self.w))
 
-    @property
-    def free(self) -> Block:
-        """View of the columns behind [V Q]."""
-        return self.columns(self.m + self.w, self.capacity)
+    def clear(self) -> None:
+        """Set the columns behind [V Q] to zero."""
+        self.columns(self.m + self.w, self.capacity)[:, :] = 0
 
     @property
     def takes_single_columns(self) -> bool:
@@ -200,8 +168,6 @@ class BlockKrylov:
     def scale(self) -> float:
         """A lower bound of ||A||."""
         return self.norm or self.most
-
-    # --- steps ----------------------------------------------------------------------------------------
 
     def can_expand(self) -> bool:
         """Check whether columns are pending and the buffer has room for the result of a step."""
@@ -219,29 +185,15 @@ class BlockKrylov:
         """Apply the operator to the next pending columns and append new directions.
 
         On a GPU this queues the step and does not wait for it; `settle` does. Where steps are cheap, it takes
-        more until V has `until` columns; those of single vectors end sooner if `stop`, called after each,
-        returns a true value.
+        more until V has `until` columns, or until `stop`, called after each, returns a true value.
         """
         self.steps.take(self, until, stop)
-
-    def expand_ahead(self, steps: int) -> int:
-        """Queue steps that a look at V as it is need not wait for, where launches take them.
-
-        Returns the columns of V, for `ritz`, and for `withdraw` if these steps are not wanted.
-        """
-        m = self.m
-        self.steps.begin_ahead(self, steps)
-        return m
 
     def withdraw(self, m: int) -> None:
         """Drop columns that queued steps append behind the first m of V."""
         if m < self.m:
             self.steps.forget()
-            self.withdraw_to(m, self.w)
-
-    def withdraw_to(self, m: int, w: int) -> None:
-        """Set the numbers of columns of V and Q back."""
-        self.m, self.w, self._is_clear = m, w, False
+            self.m, self._is_clear = m, False
 
     def settle(self, until: int | None = None) -> bool:
         """Wait for queued steps; repeat with all care the first one that was not enough, and return False."""
@@ -265,8 +217,6 @@ class BlockKrylov:
         self.full_until, self._is_clear = full_until, False
         if self._partial is not None:
             self._partial.stop()
-
-    # --- growth ---------------------------------------------------------------------------------
 
     def append(
         self, block: Block, *, keep_random: bool = False, scale: float | None = None
@@ -324,8 +274,6 @@ class BlockKrylov:
         self.H[columns, : self.m] = self.H[: self.m, columns].conj().T
         self._changed(end)
 
-    # --- Rayleigh-Ritz and restart -----------------------------------------------------------------
-
     @Profile.timed("Rayleigh-Ritz")
     def ritz(self, until: int | None = None) -> Ritz:
         """Compute the Ritz pairs of V, or those of fewer first columns while steps append others."""
@@ -358,10 +306,9 @@ class BlockKrylov:
         C[m : m + w, keep : keep + w] = np.eye(w)
         used = self.columns(0, len(C))
         used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
-        H = self._zeros()
-        H[:keep, :keep] = np.diag(ritz.theta[kept])
-        H[keep : keep + w, :keep] = ritz.B[:, kept]
-        self.H = H
+        self.H = self._zeros()
+        self.H[:keep, :keep] = np.diag(ritz.theta[kept])
+        self.H[keep : keep + w, :keep] = ritz.B[:, kept]
         self.m = keep
         self._changed(keep + w)
         self.steps.forget()
@@ -433,8 +380,6 @@ class BlockKrylov:
         # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
         self.H[:end, :m] = R @ self.H[:end, :m] @ inverse[:m, :m]
         self._changed(end)
-
-    # --- checks and checkpoints --------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """Return V, Q, H and what the next step depends on, on the host."""

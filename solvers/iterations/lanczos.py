@@ -24,8 +24,8 @@ from ..blocks import (
 from ..costs import STEP_VECTORS, steps_of_a_look
 from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
-from .base import MIN_SEARCH, Iteration, IterationResult
-from .filter import Filter
+from ..result import EigenResult
+from .base import MIN_SEARCH, Iteration
 from .filtering import Filtering
 from .krylov import BlockKrylov, Ritz
 from .partial import MOST_LOSS
@@ -42,16 +42,10 @@ LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative 
 
 
 class Looks:
-    """When to look for convergence: by the cost of a look and the pace of the residuals.
-
-    Attributes
-    ----------
-    next : int
-        Columns of V from which on the next look is worth while.
-    """
+    """When to look for convergence: by the cost of a look and the pace of the residuals."""
 
     def __init__(self, first: int) -> None:
-        self.next = first
+        self.next = first  # columns of V from which on the next look is worth while
         self._columns, self._digits = 0, math.inf
 
     def plan(self, m: int, pause: int, columns: int, largest: float) -> None:
@@ -120,12 +114,7 @@ class ThickRestart(Iteration):
         }
         return self.options.method, self.operator, krylov.buffer.dtype, sizes
 
-    @property
-    def filter(self) -> Filter | None:
-        """The filter whose steps are taken now."""
-        return None if self.filtering is None else self.filtering.filter
-
-    def _run(self) -> IterationResult:
+    def _run(self) -> EigenResult:
         if self._resumed():
             is_over = self.counts.restarts >= self.options.maxiter
             reason = "maxiter" if is_over else self.costly() or self._advance(self.history[-1])
@@ -144,7 +133,7 @@ class ThickRestart(Iteration):
             reason = self._report(state, reason)
             if not reason and state.converged == self.problem.k and self._settled(state):
                 reason = self._stopped() or "converged"
-            if not reason and self._stagnates():
+            if not reason and self.repairs >= MAX_REPAIRS:
                 reason = "stagnated"
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
@@ -162,12 +151,10 @@ class ThickRestart(Iteration):
         return "" if self.filtering is None else self.filtering.advance(state)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state after a restart."""
         filtering = {} if self.filtering is None else self.filtering.snapshot()
         return super().snapshot() | self.krylov.snapshot() | filtering
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `snapshot`."""
         super().resume(saved)
         if self.filtering is not None:
             self.filtering.resume(saved)
@@ -240,8 +227,9 @@ class ThickRestart(Iteration):
         if krylov.m < self.looks.next:
             return False
         pause = self._least_pause()
-        # A GPU takes the next steps meanwhile.
-        self.seen = krylov.ritz(krylov.expand_ahead(pause // self.block_size))
+        m = krylov.m
+        krylov.steps.begin_ahead(krylov, pause // self.block_size)  # which a GPU takes meanwhile
+        self.seen = krylov.ritz(m)
         m, largest = len(self.seen.theta), self._excess(self.seen)
         columns = self.counts.operator_columns // krylov.degree - (krylov.m - m)  # without those ahead
         self.looks.plan(m, pause, columns, largest)
@@ -251,8 +239,8 @@ class ThickRestart(Iteration):
 
     def _excess(self, ritz: Ritz) -> float:
         """Return the largest residual of the wanted Ritz pairs, relative to its limit."""
-        if self.filtering is not None and self.filter is not None:
-            return self.filtering.excess(self.filter, ritz)
+        if self.filtering is not None and self.filtering.filter is not None:
+            return self.filtering.excess(self.filtering.filter, ritz)
         best = select(ritz.theta, self.which)[: self.problem.k]
         self.norm = max(self.norm, self.krylov.norm)
         if len(best) < self.problem.k:
@@ -279,10 +267,6 @@ class ThickRestart(Iteration):
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
-    def operator_norm(self) -> float:
-        """Return ||A||, as given or estimated."""
-        return self.norm if self.problem.norm is None else self.problem.norm
-
     def _ritz(self) -> Ritz:
         """Return the Ritz pairs of V at the end of a cycle, which the last look may have computed."""
         seen, self.seen = self.seen, None
@@ -290,9 +274,9 @@ class ThickRestart(Iteration):
 
     def _restart(self) -> IterationState:
         """Replace the basis by wanted Ritz vectors; return the state, with values and residuals of A."""
-        if self.filter is None:
+        if self.filtering is None or self.filtering.filter is None:
             self._restart_plainly(self._ritz())
-        elif self.filtering is not None:
+        else:
             if not self.filtering.is_refined:
                 ritz = self._ritz()
                 self._excess(ritz)
@@ -355,8 +339,6 @@ class ThickRestart(Iteration):
         theta, estimates = self.theta[: self.problem.k], self.estimates[: self.problem.k]
         return self._state(theta, estimates, self.limits(theta))
 
-    # --- before the end ----------------------------------------------------------------------------
-
     def _vectors(self) -> Block:
         theta = self.theta[: self.problem.k]
         if self._is_inverse and theta.all():  # one more step of inverse iteration, without a solve
@@ -399,7 +381,7 @@ class ThickRestart(Iteration):
         self.theta[:k], self.estimates[:k] = theta, norms
         return norms
 
-    def _result(self, state: IterationState, reason: str) -> IterationResult:
+    def _result(self, state: IterationState, reason: str) -> EigenResult:
         if self.krylov.takes_single_columns and len(self.theta) >= len(state.eigenvalues):
             if self.residuals is None:
                 self.residuals = self._true_residuals(state.eigenvalues)
@@ -456,7 +438,6 @@ class ThickRestart(Iteration):
         self.krylov.append(missed[:, : self._room()])
 
     def _keep_wanted(self) -> None:
-        """Drop all vectors but those of the wanted pairs, which have converged."""
         k = self.problem.k
         self.krylov.truncate(k, float(self.estimates[:k].max(initial=0.0)))
         self.theta, self.estimates = self.theta[:k], self.estimates[:k]
@@ -469,7 +450,7 @@ class ThickRestart(Iteration):
     def _repair(self, state: IterationState) -> None:
         """Couple the true residuals to the decomposition, whose own residuals have drifted away."""
         assert self.residuals is not None
-        if self.filtering is not None and self.filter is not None:
+        if self.filtering is not None and self.filtering.filter is not None:
             self.filtering.retire()
             self.residuals = None
             return
@@ -486,7 +467,3 @@ class ThickRestart(Iteration):
         if excess.max() < self.excess / 2:
             self.excess, self.repairs = float(excess.max()), 0
         self.residuals = None
-
-    def _stagnates(self) -> bool:
-        """Check whether repairs no longer reduce the true residuals."""
-        return self.repairs >= MAX_REPAIRS

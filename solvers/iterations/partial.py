@@ -67,13 +67,7 @@ class PartialRecurrence:
     """Steps A v_j = beta_j v_(j-1) + alpha_j v_j + beta_(j+1) v_(j+1) in the columns of an array.
 
     A step is possible once two successive vectors have been orthogonalised against all others (`began`).
-
-    Parameters
-    ----------
-    product : callable
-        ``product(x, y)`` adds A x to y, contiguous vectors.
-    columns : ColumnBlock, shape (n, c)
-        Column j holds v_j.
+    ``product(x, y)`` adds A x to y.
     """
 
     def __init__(self, product: Callable[[Array, Array], object], columns: Block) -> None:
@@ -119,13 +113,8 @@ class PartialRecurrence:
         A v_m without these components in the place of v_(m+1), if that needs more care. For vectors that are
         not split over processes.
         """
-        v, w, dot, gemv, adjoint = (
-            self._vectors[m],
-            self._vectors[m + 1],
-            self._dot,
-            self._gemv,
-            self._adjoint,
-        )
+        v, w = self._vectors[m], self._vectors[m + 1]
+        dot, gemv, adjoint = self._dot, self._gemv, self._adjoint
         w.fill(0)
         self.product(v, w)
         near, V = self.array[:, begin : m + 1], self.array[:, : m + 1]

@@ -49,10 +49,7 @@ class Tolerance:
         return np.maximum(self.tol * (np.abs(theta) + (norm if self.convergence == "norm" else 0)), floor)
 
     def margins(self, theta: RealArray, norm: float) -> RealArray:
-        """Compute by how much another value must be more wanted than one of these to displace it.
-
-        Values within that of each other are answers to the same tolerance.
-        """
+        """Compute by how much another value must be more wanted than one of these to displace it."""
         return self.limits(theta, norm)
 
     def floor(self, theta: RealArray, norm: float) -> RealArray:
@@ -62,14 +59,7 @@ class Tolerance:
 
 
 def ranking_key(theta: Any, which: Which) -> Any:
-    """Compute the ranking key of values: larger for more wanted ones.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> ranking_key(np.array([-3.0, 1.0]), "LM").tolist()
-    [3.0, 1.0]
-    """
+    """Compute the ranking key of values: larger for more wanted ones."""
     if which == "LA":
         return theta
     return -theta if which == "SA" else np.abs(theta)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from blockvec import __version__
+
 from ..blocks import RealArray
 from ..problem import IterationState, Problem, stops
 from ..runtime.processes import largest, same_values
@@ -37,6 +39,18 @@ class Counts:
         self.block_applications += times * part.block_applications
         self.reductions += part.reductions
         self.single_columns += times * part.single_columns
+
+
+def fingerprint(problem: Problem, **own: Any) -> dict[str, Any]:
+    """Collect what determines a result, except the operator itself."""
+    return {
+        **{"n": problem.n, "norm": problem.norm},
+        **asdict(problem.tolerance),
+        "dtype": problem.dtype or problem.operator.dtype.name,
+        "rng": type(problem.rng.bit_generator).__name__,
+        "blockvec": __version__,
+        **own,
+    }
 
 
 class Run:
@@ -69,7 +83,6 @@ class Run:
         return ("", "time_limit", "interrupted")[int(found)]
 
     def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
-        """Describe the current state."""
         columns = self.counts.operator_columns
         return IterationState(self.counts.restarts, theta, residuals, limits, columns, self.elapsed_s)
 
@@ -84,7 +97,6 @@ class Run:
         return reason or ("callback" if is_over else "")
 
     def _resumed(self) -> bool:
-        """Restore the state of the checkpoint, if there is one."""
         checkpoint = self.problem.checkpoint
         saved = None if checkpoint is None else checkpoint.load()
         if saved is not None:

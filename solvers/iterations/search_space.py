@@ -25,7 +25,6 @@ from blockvec.system.frozen import frozen
 from ..blocks import (
     Array,
     Block,
-    Operator,
     RealArray,
     assign,
     column_factors,
@@ -37,7 +36,8 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..orthogonalization.factors import gram_root
-from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
+from ..problem import Problem
+from .rayleigh_ritz import FLOOR, clusters, ritz_pairs, select
 from .run import Counts
 
 NEW = 1e-8  # length, over the longest one, below which a direction is dropped
@@ -55,51 +55,24 @@ class Extracted:
 class SearchSpace:
     """An orthonormal basis with its image under the operator and its projected matrices.
 
-    Parameters
-    ----------
-    operator : Operator
-    like : BlockVector, shape (n, any)
-        Template for size, type and device.
-    capacity : int
-        Maximum number of columns of V.
-    locked : BlockVector, shape (n, c), or None
-        Orthonormal.
-    target : float or None
-        tau, for the eigenvalues nearest to it.
-    padding : int, optional
-        Widths of products are rounded up to multiples of it by zero columns; default 16 on a GPU.
-
-    Attributes
-    ----------
-    m : int
-        Number of columns of V.
-    norm : float
-        Lower bound of ||A||.
+    `like` is a template for size, type and device, `capacity` the most columns of V, `target` tau. Widths of
+    products are rounded up to multiples of `padding` by zero columns, by default of 16 on a GPU.
     """
 
     def __init__(
-        self,
-        operator: Operator,
-        like: Block,
-        capacity: int,
-        locked: Block | None,
-        which: Which,
-        target: float | None,
-        rng: Any,
-        counts: Counts,
-        padding: int | None = None,
+        self, problem: Problem, like: Block, capacity: int, counts: Counts, padding: int | None = None
     ) -> None:
-        self.operator, self.capacity = operator, capacity
-        self.n_locked = 0 if locked is None else locked.shape[1]
+        self.operator, self.capacity, self.n_locked = problem.operator, capacity, problem.n_locked
+        locked, target = problem.locked, problem.target
         self.padding = padding or width_padding(like)
         self.buffer = like.like(self.padded(self.n_locked + capacity))
         self.buffer[:, :] = 0  # columns beyond V stay zero: products may be wider than V
         if locked is not None:
             self.buffer[:, : self.n_locked] = locked
-        self.which, self.target, self.rng, self.counts = which, target, rng, counts
+        self.which, self.target, self.rng, self.counts = problem.which, target, problem.rng, counts
         self.tau = 0.0 if target is None else target
-        self.m = 0
-        self.norm = 0.0
+        self.m = 0  # columns of V
+        self.norm = 0.0  # lower bound of ||A||
         self._W = like.like(self.padded(capacity))
         self._W[:, :] = 0
         dtype = np.complex128 if like.dtype.kind == "c" else np.float64
@@ -116,11 +89,6 @@ class SearchSpace:
         """Dimension of the complement of the locked columns and V."""
         return self.buffer.n_global - self.n_locked - self.m
 
-    @property
-    def image(self) -> Block:
-        """View of W."""
-        return self._W[:, : self.m]
-
     def columns(self, begin: int, end: int) -> Block:
         """Return a view of columns of V."""
         return self.buffer[:, self.n_locked + begin : self.n_locked + end]
@@ -130,11 +98,8 @@ class SearchSpace:
         return round_up(width, self.padding)
 
     def _dot(self, end: int, D: Block) -> Array:
-        """Return V^H D for the first `end` columns of V, on the host."""
         c = self.n_locked
         return to_host(self.buffer[:, : self.padded(c + end)].dot(D))[c : c + end]
-
-    # --- growth ---------------------------------------------------------------------------------
 
     def extend(self, T: Block) -> None:
         """Append the directions of a block, up to the capacity; the block is overwritten."""
@@ -164,8 +129,6 @@ class SearchSpace:
         self.counts.reductions += result.reductions
         self._R[:begin, begin:end], self._R[begin:end, begin:end] = result.S[:begin], result.R
         self._R[begin:end, :begin] = 0
-
-    # --- extraction -----------------------------------------------------------------------------
 
     @Profile.timed("Rayleigh-Ritz")
     def extract(self) -> Extracted:
@@ -221,8 +184,6 @@ class SearchSpace:
         R = self._combined(self._W, 0, self._R[: self.m, : self.m] @ Y)
         return R.axpy(column_factors(self.tau - theta, X), X)
 
-    # --- restart --------------------------------------------------------------------------------
-
     @Profile.timed("Rayleigh-Ritz")
     def shrink(self, Y: Array) -> None:
         """Replace V by V Y, for orthonormal coefficients of shape (m, s)."""
@@ -242,7 +203,7 @@ class SearchSpace:
         m = self.m
         return {
             "basis": to_host(self.columns(0, m).array),
-            "images": to_host(self.image.array),
+            "images": to_host(self._W[:, :m].array),
             "H": self._H[:m, :m],
             "R": self._R[:m, :m],
             "m": m,
@@ -253,7 +214,7 @@ class SearchSpace:
         """Restore a state returned by `snapshot`."""
         m = self.m = saved["m"]
         assign(self.columns(0, m), saved["basis"])
-        assign(self.image, saved["images"])
+        assign(self._W[:, :m], saved["images"])
         for name, matrix in (("H", self._H), ("R", self._R)):
             matrix[:m, :m] = saved[name]
         self.norm = saved["norm"]

@@ -68,13 +68,6 @@ class Sketch:
         """Return the largest ranking key below `below` above which `count` eigenvalues or more lie.
 
         `below` does not bind if no node satisfies it.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> sketch = Sketch(np.array([0.0, 1.0, 2.0]), np.array([5.0, 3.0, 2.0]), 0.0, 2.0, 0, 0, 0)
-        >>> sketch.beyond(2, "LA"), sketch.beyond(3, "LA"), sketch.beyond(1, "LA", below=1.0)
-        (1.0, 0.0, 0.0)
         """
         values = ranking_key(self.theta, which)
         order = np.argsort(-values, kind="stable")
@@ -158,23 +151,9 @@ def _divided(tiny: float) -> RowFunction:
 class Recurrences:
     """Simultaneous Lanczos recurrences of some vectors, with their coefficients on the device.
 
-    Parameters
-    ----------
-    operator : Operator
-    V : Block, shape (n, b)
-        Start vectors; overwritten.
-    complement : sequence of Block
-        Orthonormal columns that are projected out in every step.
-    recorder : Recorder, optional
-        Repeats groups of steps.
-
-    Attributes
-    ----------
-    steps : int
-        Number of steps taken.
-    project : callable
-        ``project(v, w)`` is called for the last two vectors after every `project_every` steps, a multiple of
-        `GROUP`, and may project both.
+    The start vectors V are overwritten, the orthonormal columns of the complement projected out in every
+    step. ``project(v, w)`` is called for the last two vectors after every `project_every` steps, a multiple
+    of `GROUP`, and may project both. A recorder repeats groups of steps.
     """
 
     def __init__(
@@ -200,7 +179,6 @@ class Recurrences:
         self._group: tuple[Any, Callable[[], object]] | None = None  # the recorded one, and its coefficients
 
     def _rows(self, count: int, V: Block) -> Any:
-        """Return rows of real numbers, one per vector."""
         return self._xp.empty((count, V.shape[1]), V.array.real.dtype)
 
     @property
@@ -303,7 +281,6 @@ class _LaunchedRecurrences(Recurrences):
         self._coming, self._known = [], np.zeros((0, V.shape[1]))
 
     def extend(self, steps: int) -> None:
-        """Continue up to a total number of steps."""
         if steps > self.steps:
             self._coming.append(self._take(steps - self.steps))
             self.steps = steps
@@ -315,7 +292,6 @@ def noise(alphas: RealArray, betas: RealArray, dtype: Any) -> float:
 
 
 def _sketched(run: Recurrences, n: int, projections: int) -> Sketch:
-    """Compute the sketch of n eigenvalues."""
     steps, width = run.coefficients()[1].shape
     nodes, counts, rests, low, high = [], [], [], np.inf, -np.inf
     for (alpha, beta), last in zip(run.projected(), run.coefficients()[1].T, strict=True):

@@ -14,7 +14,7 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, ColumnBlock, LinearMap, ceil_div, round_up
 from ..orthogonalization.factors import PLAIN_GROWTH, square
-from ..orthogonalization.queued_step import (
+from ..orthogonalization.host_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
     Wait,
@@ -128,7 +128,6 @@ class SingleSteps(Steps):
         self._partial = partial
 
     def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
-        """Take several steps of single vectors, or a careful one."""
         if space.room < min(space.block_size, space.w) or not self._take_singly(space, until, stop):
             self._take_carefully(space)
             if space.w == 1:
@@ -136,7 +135,6 @@ class SingleSteps(Steps):
 
     @Profile.timed("orthogonalisation")
     def _take_singly(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> bool:
-        """Take steps of the recurrence of single vectors, where that is enough."""
         partial = self._partial
         if space.w != 1:
             return False
@@ -177,7 +175,6 @@ class QueuedSteps(Steps):
         self._reports: list[tuple[int, int, Wait]] = []
 
     def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
-        """Queue a step, or several by launches."""
         if not self._may_queue(space):
             self.settle(space)
             self._take_carefully(space)
@@ -228,7 +225,6 @@ class QueuedSteps(Steps):
             self._settle_first(space)
 
     def settle(self, space: BlockKrylov, until: int | None = None) -> bool:
-        """Wait for queued steps; see the base class."""
         while self._reports and (until is None or self._reports[0][0] < until):
             if not self._settle_first(space):
                 return False
@@ -242,8 +238,8 @@ class QueuedSteps(Steps):
             self._note(space, m, known, S, R, REDUCTIONS)
             return True
         self._reports.clear()
-        space.withdraw_to(m, known - m)
-        space.free[:, :] = 0  # what a function made of rounding errors need not be finite
+        space.m, space.w = m, known - m
+        space.clear()  # what a function made of rounding errors need not be finite
         self._take_carefully(space)
         return False
 
@@ -254,11 +250,9 @@ class QueuedSteps(Steps):
         return R
 
     def begin_ahead(self, space: BlockKrylov, steps: int) -> None:
-        """Queue steps while the host looks, where launches take them."""
         if steps and self.takes_launches and self._may_queue(space) and space.can_expand():
             self.take(space, space.m + steps * space.block_size, bool)
 
     def forget(self) -> None:
-        """Drop queued steps, and queue the next one."""
         self._reports.clear()
         self._waits = False

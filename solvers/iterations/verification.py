@@ -126,16 +126,9 @@ def least_doubtful(theta: RealArray, limits: RealArray, which: Which, block_size
 class Search:
     """Search for eigenvalues in the complement of computed vectors.
 
-    Parameters
-    ----------
-    value : float
-        Ranking key from which on values are looked for, ``found.last`` at least.
-    width : int
-        Number of random start vectors, and thus of missed copies that can be found.
-    budget : int
-        Steps, of which a search takes a few times as many before it remains undecided.
-    stop : callable
-        Called between groups of steps; a true value aborts the search.
+    It looks for ranking keys from `value` on, ``found.last`` at least. `width` is the number of random
+    vectors, and thus of missed copies that can be found. A search takes a few times the steps of its budget
+    before it remains undecided; a true value of ``stop()`` aborts it.
     """
 
     def __init__(
@@ -184,8 +177,6 @@ class Search:
                     return self.run()
             look = min(max(math.ceil(BETWEEN_LOOKS * run.steps), run.steps + 1), self.most)
 
-    # --- the recurrence -----------------------------------------------------------------------------
-
     def _begun(self, recorder: Recorder | None) -> Recurrences:
         return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated), recorder)
 
@@ -216,8 +207,6 @@ class Search:
         half_width = max((float(keys.max()) - low) / 2, rounding, float(np.finfo(np.float64).tiny))
         steps = steps_within_leak(LEAK, above, found.residuals, half_width, unit)
         return int(min(steps, MOST_UNPROJECTED)) // GROUP * GROUP or 1
-
-    # --- decisions ----------------------------------------------------------------------------------
 
     def _ends(self, value: float) -> list[_End]:
         """Return the polynomials at the points that a value has in the spectrum, of every vector."""
@@ -254,7 +243,6 @@ class Search:
         return self._verdict(None, Verification.SEARCHED, text, run)
 
     def _undecided(self, run: Recurrences) -> Verdict:
-        """End a search whose steps were not enough, except for the values that can have further copies."""
         found = self.found
         first = float(ranking_key(found.theta[0], found.which))
         doubtful = first if found.doubtful is None else found.doubtful

@@ -43,25 +43,7 @@ class Coefficients:
 class Decomposition:
     """W = V S + X R with X stored in W, in the inner product of M or the standard one.
 
-    The parameters are those of `orthogonalize`.
-
-    Attributes
-    ----------
-    X : BlockVector, shape (K, b')
-    S : array, shape (m, b)
-        Valid after `finish`, like X.
-    R : array, shape (b', b)
-    noise : array, shape (b',)
-        Level of rounding noise in each column of X.
-    error : array, shape (b',)
-        Rounding error of the last projection in each column of X, for example in the direction of V.
-    lost : array of bool, shape (b',)
-        Columns of X that are zero because their direction was rounding noise. They come last.
-    growth : float
-        Growth of rounding errors in the last step (see `factors.Step`).
-    reductions : int
-        Number of synchronising reductions over the tall dimension: products of the same state of X are
-        independent and count as one.
+    The parameters are those of `orthogonalize`. X and S are valid after `finish`.
     """
 
     def __init__(
@@ -82,10 +64,11 @@ class Decomposition:
         self.dtype = np.complex128 if W.dtype.kind == "c" else np.float64
         self.S = np.zeros((0 if self.V is None else self.V.shape[1], self.width), self.dtype)
         self.R = np.eye(self.width, dtype=self.dtype)
-        self.lost = np.zeros(self.width, bool)
-        self.growth = np.inf
-        self.reductions = 0
+        self.lost = np.zeros(self.width, bool)  # columns of X that are zero, last: they were rounding noise
+        self.growth = np.inf  # of rounding errors in the last step (see `factors.Step`)
+        self.reductions = 0  # products of the same state of X are independent, and count as one
         self.first = first
+        # In each column of X: the level of rounding noise, and the error of the last projection, along V.
         self.noise = self.error = np.zeros(self.width)
         self._scale = scale
         self._seen = False  # whether the lengths of W's columns, and thus the noise, are known
@@ -96,8 +79,6 @@ class Decomposition:
         self._projection: Coefficients | None = None  # to be subtracted from X
         self._image: Block | None = None  # M X
         self._reduced = False  # whether a product of this state of X has been counted
-
-    # --- products ---------------------------------------------------------------------------------
 
     def dot(self) -> Coefficients:
         """Return V^H M X, on the device."""
@@ -187,8 +168,6 @@ class Decomposition:
             self.noise = NOISE * self.unit * before
             self._seen = True
 
-    # --- changes ------------------------------------------------------------------------------------
-
     def project(self, C: Coefficients) -> None:
         """Set X = X - V C and S = S + C R."""
         if not C.parts:
@@ -239,16 +218,12 @@ class Decomposition:
         self._add_up()
         return self.S
 
-    # --- execution ----------------------------------------------------------------------------------
-
     def _flush(self) -> None:
-        """Execute the pending projection."""
         if self._projection is not None:
             self._subtract(self._projection.parts)
             self._changed()
 
     def _multiply(self, T: Array) -> None:
-        """Set X = X T."""
         out = self.X[:, : T.shape[1]]
         self.X.combine(small_matrix(T, self.X), out=out)
         self.X = out
@@ -280,9 +255,6 @@ class Decomposition:
         if self._image is None:
             self._image = self.X if self.M is None else self.M.apply(self.X)
         return self._image
-
-
-# --- the policy -----------------------------------------------------------------------------------------
 
 
 def adaptive(d: Decomposition) -> None:

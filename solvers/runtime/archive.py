@@ -70,16 +70,9 @@ def is_intact(file: IO[bytes]) -> bool:
 def read(
     archive: zipfile.ZipFile | None, layout: RowLayout | None, has_rows: Callable[[str], bool]
 ) -> dict[str, Array]:
-    """Read all parts of an intact file.
+    """Read all parts of an intact file, which the first process has.
 
-    Parameters
-    ----------
-    archive : ZipFile or None
-        The file on the first process, None on the others.
-    layout : RowLayout or None
-        Arrays for which `has_rows` is true are split by it; all processes receive the others.
-    has_rows : callable
-        Maps the name of a part to a bool.
+    Arrays for whose names `has_rows` is true are split by the layout; all processes receive the others.
     """
     comm = None if layout is None else layout.comm
     names = None if archive is None else [name.removesuffix(".npy") for name in archive.namelist()]
@@ -100,7 +93,6 @@ def array_of(archive: zipfile.ZipFile, name: str) -> Array:
 
 
 def _own_rows(archive: zipfile.ZipFile | None, name: str, layout: RowLayout) -> Array:
-    """Read the rows of this process."""
     shape, dtype = None, None
     with nullcontext() if archive is None else archive.open(f"{name}.npy") as stream:
         if stream is not None:

@@ -45,14 +45,8 @@ REMEDY = "give another file, or delete this one to start anew"
 class Checkpoint:
     """The file of one iteration.
 
-    Two writings are at least `interval_s` apart, more if writing takes more than a twentieth of the time.
-
-    Parameters
-    ----------
-    path : path-like
-    interval_s : float
-    comm : Communicator, optional
-        The processes that share the rows, all of which call the methods.
+    Two writings are at least `interval_s` apart, more if writing takes more than a twentieth of the time. All
+    processes that share the rows call the methods.
     """
 
     def __init__(
@@ -115,7 +109,6 @@ class Checkpoint:
         )
 
     def _compare_problem(self, written: Mapping[str, Any]) -> None:
-        """Refuse a file of another problem or of other options."""
         for name in sorted(written.keys() | self.problem.keys()):
             then, now = written.get(name), self.problem.get(name)
             if then != now:
@@ -125,7 +118,6 @@ class Checkpoint:
                 )
 
     def _compare_image(self, image: Array) -> None:
-        """Refuse a file of another matrix."""
         # Another device or kernel may round differently: only half of the digits are compared.
         error, scale = np.inf, np.abs(self.image).max(initial=0.0)
         if image.shape == self.image.shape and image.dtype == self.image.dtype:
@@ -188,7 +180,6 @@ class Checkpoint:
 
 
 def _has_rows(name: str) -> bool:
-    """Check whether a part has as many rows as A."""
     return name == IMAGE or name.removeprefix(STATE) in BLOCKS
 
 

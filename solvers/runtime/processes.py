@@ -138,15 +138,6 @@ def split(
     return as_operator(A, shape=shape, dtype=dtype, device=device, layout=layout)
 
 
-def refuse_factorisation(processes: Communicator | None, method: str) -> None:
-    """Refuse to factorise a matrix whose rows are split over processes."""
-    if processes is not None:
-        raise OptionError(
-            f"sigma: method {method!r} factorises A - sigma I, which is not available for rows in several "
-            "processes; use method='auto', 'jd' or 'filter'."
-        )
-
-
 def same_generator(rng: np.random.Generator, comm: Communicator | None) -> np.random.Generator:
     """Give the random generators of all processes the state of the first one."""
     rng.bit_generator.state = from_first(comm, rng.bit_generator.state)

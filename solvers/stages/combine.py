@@ -35,10 +35,6 @@ COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),
     "verification_columns",
 )
-# Share of the limits of true residuals up to which values are computed, and left out of what follows.
-# Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
-# vanish in a Rayleigh-Ritz step of all.
-COMPUTED = 0.5
 COLUMNS_AT_ONCE = 8  # columns per product on a GPU: a block size whose kernels are compiled
 
 
@@ -209,12 +205,6 @@ def are_apart(low: EigenResult, high: EigenResult) -> bool:
     return float(to_host(low.eigenvalues).max()) + errors < float(to_host(high.eigenvalues).min())
 
 
-def computed_outwards(first: EigenResult, which: str) -> int:
-    """Count the values, from the outermost on, whose residuals are well within their limits."""
-    done = first.residuals <= COMPUTED * first.limits
-    return int(np.argmin(np.append(done if which == "SA" else done[::-1], False)))
-
-
 def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
     """Turn orthonormal columns into Ritz vectors, in place; return values, residual norms, and residuals."""
     R = X.like()
@@ -264,12 +254,7 @@ def both_described(high: EigenResult, low: EigenResult) -> SolveInfo:
     info["missing"] += high.info["missing"]
     if high.info["stopped"] != "converged":
         info["stopped"] = high.info["stopped"]
-    info["method"] = _of_both(high.info["method"], low.info["method"])
-    info["why"] = _of_both(high.info["why"], low.info["why"])
-    info["verification"] = _of_both(high.info["verification"], low.info["verification"])
+    for name in ("method", "why", "verification"):
+        if info[name] != high.info[name]:
+            info[name] = f"high end: {high.info[name]}; low end: {info[name]}"
     return info
-
-
-def _of_both(high: str, low: str) -> str:
-    """Merge the entries of both ends."""
-    return high if high == low else f"high end: {high}; low end: {low}"

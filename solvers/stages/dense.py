@@ -25,9 +25,7 @@ IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense ma
 # Rows per pair from which on selected vectors of a tridiagonal matrix take less time than all: six of 180
 # rows .67, of 600 to 2000 rows .45 to .35.
 SELECTIVE_ROWS = 10  # rows per pair
-UNTHREADED_ROWS = (
-    500  # rows: up to here LAPACK is as fast with one thread of BLAS as with two that wake at once
-)
+UNTHREADED_ROWS = 500  # rows: up to here LAPACK is as fast with one thread of BLAS as with two
 PANEL = 32  # columns that LAPACK works on at once: the least that its documentation advises
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, __version__, single_threaded_blas
+from blockvec import BlockVector, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import orthonormal_block
@@ -17,22 +17,21 @@ from ..blocks import (
     ColumnBlock,
     ceil_div,
     column_factors,
-    columns_of,
     empty_block,
     needs_threads,
     project_out,
     to_host,
 )
 from ..costs import FEW_ROWS, is_dense, most_calls
-from ..iterations.base import Iteration, IterationResult
+from ..iterations.base import Iteration
 from ..iterations.lanczos import ThickRestart
-from ..iterations.run import Counts
+from ..iterations.run import Counts, fingerprint
 from ..problem import Chosen, IterationOptions, Problem, Verification
-from ..result import EigenResult, described
+from ..result import EigenResult, result_of
 from ..runtime.checkpoint import probe
-from ..runtime.interrupts import deferred_interrupt
 from ..runtime.memory import require_memory
-from ..runtime.processes import delivered, largest
+from ..runtime.processes import largest
+from ..runtime.progress import deferred_interrupt
 from ..sizes import choose_options, has_short_columns, may_mix, outpaced, require_basis
 from ..transform.inner_product import inner_product_columns
 from .combine import both_ends
@@ -95,16 +94,14 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     iteration = _iteration(options.method)
     with threads, deferred_interrupt() as interrupted:
         try:
-            outcome = iteration(problem, options, start, interrupted).run()
+            result = iteration(problem, options, start, interrupted).run()
         except BreakdownError as error:
             source = "A" if problem.preconditioner is None else "A or the preconditioner"
             raise BreakdownError(
                 f"{source} returned NaN or Inf for a finite block, numbers whose squares overflow, or "
                 f"products that are not those of one Hermitian matrix ({error})"
             ) from error
-        if largest(op.layout, interrupted()):
-            outcome = replace(outcome, reason="interrupted")
-    return _result(problem, options, outcome)
+        return result.with_info(stopped="interrupted") if largest(op.layout, interrupted()) else result
 
 
 def _iteration(method: Chosen) -> type[Iteration]:
@@ -116,24 +113,20 @@ def _iteration(method: Chosen) -> type[Iteration]:
 
 
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
-    """Collect everything that determines an iteration, except the operator itself."""
     from ..iterations.jd_options import JacobiDavidsonOptions
 
-    return {
-        **{name: getattr(problem, name) for name in ("n", "k", "which", "norm", "verify")},
-        **{name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")},
+    own: dict[str, Any] = {name: getattr(problem, name) for name in ("k", "which", "verify")}
+    own |= {name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")}
+    own |= (problem.jd_options or JacobiDavidsonOptions()).fingerprint()
+    own |= {"exponent of two": problem.exponent} if problem.exponent else {}
+    own |= {"precision": problem.precision} if options.mixes else {}
+    own |= {
         "sigma": problem.target,
-        **asdict(problem.tolerance),
         "columns of v0": 0 if problem.start is None else problem.start.shape[1],
         "columns of orthogonal_to": problem.n_locked,
         "preconditioner": problem.preconditioner is not None,
-        **(problem.jd_options or JacobiDavidsonOptions()).fingerprint(),
-        "dtype": problem.dtype or problem.operator.dtype.name,
-        "rng": type(problem.rng.bit_generator).__name__,
-        "blockvec": __version__,
-        **({"exponent of two": problem.exponent} if problem.exponent else {}),
-        **({"precision": problem.precision} if options.mixes else {}),
     }
+    return fingerprint(problem, **own)
 
 
 def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
@@ -156,21 +149,16 @@ def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
         operator_columns=formed + len(theta),
         block_applications=ceil_div(formed, IDENTITY_COLUMNS) + ceil_div(len(theta), IDENTITY_COLUMNS),
     )
-    outcome = IterationResult(
-        theta=theta,
-        X=BlockVector(X, layout=op.layout),
-        residuals=_residuals(problem, theta, X),
-        limits=problem.tolerance.limits(theta, norm),
-        reason="converged",
-        verification=Verification.NOT_NEEDED,
-        verification_text="not needed: dense LAPACK finds everything",
+    limits = np.broadcast_to(problem.tolerance.limits(theta, norm), theta.shape)
+    return result_of(
+        *(problem, options, theta, BlockVector(X, layout=op.layout), _residuals(problem, theta, X), limits),
+        *(Verification.NOT_NEEDED, counts),
+        stopped="converged",
+        verification="not needed: dense LAPACK finds everything",
         missing=0,
         norm=norm,
         degree=1,
-        counts=counts,
-        history=[],
     )
-    return _result(problem, options, outcome)
 
 
 def _residuals(problem: Problem, theta: Any, X: Any) -> Any:
@@ -183,32 +171,3 @@ def _residuals(problem: Problem, theta: Any, X: Any) -> Any:
         R = op.apply(block).axpy(column_factors(-theta[part], block), block)
         norms.append(to_host(project_out(problem.locked, R).norms()))
     return np.concatenate(norms).astype(np.float64)
-
-
-def _result(problem: Problem, options: IterationOptions, outcome: IterationResult) -> EigenResult:
-    """Sort the pairs of an outcome, and describe the run: the problem, the method and the costs."""
-    iterates, method, why = options.method != "dense", options.method, options.why
-    if method == "filter" and problem.method == "auto" and outcome.degree == 1:
-        method, why = "lanczos", "it was predicted to converge before a filter would pay"
-    info = described(
-        problem,
-        outcome.counts,
-        method=method,
-        why=why,
-        stopped=outcome.reason,
-        verification=outcome.verification_text,
-        norm=outcome.norm,
-        block_size=options.block_size if iterates else None,
-        ncv=options.ncv if iterates else None,
-        degree=outcome.degree,
-        missing=outcome.missing,
-    )
-    order = np.argsort(outcome.theta, kind="stable")
-    theta, residuals, limits = (
-        values[order] for values in (outcome.theta, outcome.residuals, outcome.limits)
-    )
-    X = columns_of(outcome.X.array, order)
-    vectors = delivered(X, problem.operator.layout)
-    return EigenResult.from_pairs(
-        theta, vectors, residuals, limits, outcome.verification, info, outcome.history
-    )

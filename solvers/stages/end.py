@@ -19,23 +19,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from blockvec import Operator
 from blockvec.errors import BreakdownError
-from blockvec.system.frozen import frozen
 
 from ..arguments import is_explicit
 from ..blocks import to_host
 from ..costs import dense_is_faster, product_s, rates
 from ..iterations.rayleigh_ritz import Which
-from ..iterations.spectrum import Sketch, sketch_of
+from ..iterations.spectrum import sketch_of
 from ..placement import place_of
 from ..problem import STOPPED, IterationState, Problem, Successor, stops
 from ..result import EigenResult
 from ..settle import is_complete
+from .combine import staged
 from .drivers import solve
 
 LOOK_STEPS = 16  # columns
@@ -75,88 +75,62 @@ def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
     return None if iteration_s > factors_s else (iteration_s, factors_s)
 
 
-@frozen
-class Beside:
-    """A number, and what a look has seen on its sides."""
+def from_end(
+    problem: Problem, op: Operator, sigma: float, predicted_s: tuple[float, float]
+) -> tuple[EigenResult | None, bool, int]:
+    """Iterate at the end of the spectrum nearest to sigma, for about as long as predicted.
 
-    sigma: float
-    end: Which | None  # end of the spectrum nearest to the number; None where it is not iterated for
-    iteration_s: float  # predicted, at that end
-    factors_s: float  # predicted, of A - sigma I; infinite where nothing can factorise
-    noise: float = 0.0  # rounding errors of a Ritz value
-    columns: int = LOOK_STEPS  # of the look, each of an application of its own
-
-    def solve(self, problem: Problem) -> tuple[EigenResult, bool]:
-        """Iterate at the end, for about as long as predicted; also whether that settles the nearest values.
-
-        The solve ends once it finds values beyond sigma.
-        """
-        callback, exponent, crossed = problem.callback, problem.exponent, False
-
-        def is_over(state: IterationState) -> bool:
-            nonlocal crossed
-            if stops(callback, state):
-                return True
-            scaled = state.times(-exponent)
-            crossed = self._is_crossed(scaled.eigenvalues, scaled.limits)
-            return crossed
-
-        share = max(SHARE, SLACK * self.iteration_s / self.factors_s)
-        result = solve(
-            replace(
-                problem,
-                which=cast(Which, self.end),
-                target=None,
-                callback=is_over,
-                successor=Successor(lambda: self.factors_s, share),
-            )
-        )
-        is_crossed, stopped = self._is_crossed(result.eigenvalues, result.limits), result.info["stopped"]
-        is_ended = stopped == "converged" and is_complete(result, problem.verify)
-        tells = float(result.residuals.max(initial=0.0)) <= LOOSE * result.info["norm"]
-        is_settled = stopped in STOPPED and not (stopped == "callback" and crossed)
-        is_settled |= is_ended and tells and not is_crossed
-        return (self._described(result, is_crossed) if is_settled else result), is_settled
-
-    def _is_crossed(self, values: Any, limits: Any) -> bool:
-        """Check whether Ritz values, which are averages of eigenvalues, lie beyond sigma.
-
-        Those of vectors that are not quite orthogonal have errors far below the limits of their residuals.
-        """
-        outwards = self.sigma - to_host(values).astype(np.float64)
-        outwards = outwards if self.end == "SA" else -outwards
-        return bool((outwards > np.maximum(SLIGHT * limits, self.noise)).any())
-
-    def _described(self, result: EigenResult, is_crossed: bool) -> EigenResult:
-        """Describe a solve for the end as one around sigma; no value is right if some lie beyond sigma."""
-        side, nearest = ("below", "lowest") if self.end == "SA" else ("above", "highest")
-        why = f"with no value {side} {self.sigma:g}, the nearest are the {nearest}: {result.info['why']}"
-        if is_crossed:
-            why = f"stopped when values {side} {self.sigma:g}, too, had been found"
-            result = replace(result, converged=np.zeros_like(result.converged))
-        return result.with_info(why=why)
-
-
-def look(op: Operator, sigma: float, predicted_s: tuple[float, float]) -> Beside:
-    """Look on which sides of sigma values lie; `predicted_s` are those of `may_be_quick`."""
+    `predicted_s` are those of `may_be_quick`. Returns the result, None where a look sees values on both
+    sides, or factors take less time; whether the nearest values are settled; and the columns of the look.
+    The iteration ends once it finds values beyond sigma.
+    """
     iteration_s, factors_s = predicted_s
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             seen = sketch_of(op, LOOK_STEPS)
     except BreakdownError:  # what follows scales the matrix, or reports it
-        return Beside(sigma, None, iteration_s, factors_s)
+        return None, False, LOOK_STEPS
     distances = seen.theta - sigma
     noise = NOISE * float(np.finfo(op.dtype).eps) * max(seen.norm, abs(sigma))
-    end: Which | None = None
-    if (distances >= -noise).all() or (distances <= noise).all():
-        iteration_s *= max(1.0, math.sqrt(DISTANCE / _mean_distance(seen, sigma)))
-        if iteration_s <= factors_s:
-            end = "SA" if distances.max() > noise else "LA"
-    return Beside(sigma, end, iteration_s, factors_s, noise, seen.columns)
+    if (distances < -noise).any() and (distances > noise).any():
+        return None, False, seen.columns
+    away = np.abs(distances)
+    shares = np.maximum(away / (away.max() or 1.0), TINY)
+    mean = float(np.exp(np.average(np.log(shares), weights=seen.counts)))
+    iteration_s *= max(1.0, math.sqrt(DISTANCE / mean))
+    if iteration_s > factors_s:
+        return None, False, seen.columns
+    end: Which = "SA" if distances.max() > noise else "LA"
+    callback, exponent, crossed = problem.callback, problem.exponent, False
 
+    def is_crossed(values: Any, limits: Any) -> bool:
+        # Ritz values are averages of eigenvalues. Those of vectors that are not quite orthogonal have errors
+        # far below the limits of their residuals.
+        outwards = (sigma - to_host(values).astype(np.float64)) * (1 if end == "SA" else -1)
+        return bool((outwards > np.maximum(SLIGHT * limits, noise)).any())
 
-def _mean_distance(seen: Sketch, sigma: float) -> float:
-    """Compute the geometric mean of the distances of eigenvalues from sigma, as a share of the largest."""
-    distances = np.abs(seen.theta - sigma)
-    shares = np.maximum(distances / (distances.max() or 1.0), TINY)
-    return float(np.exp(np.average(np.log(shares), weights=seen.counts)))
+    def is_over(state: IterationState) -> bool:
+        nonlocal crossed
+        if stops(callback, state):
+            return True
+        scaled = state.times(-exponent)
+        crossed = is_crossed(scaled.eigenvalues, scaled.limits)
+        return crossed
+
+    attempt = staged(problem, "end")
+    successor = Successor(lambda: factors_s, max(SHARE, SLACK * iteration_s / factors_s))
+    result = solve(replace(attempt, which=end, target=None, callback=is_over, successor=successor))
+    is_wrong, stopped = is_crossed(result.eigenvalues, result.limits), result.info["stopped"]
+    is_ended = stopped == "converged" and is_complete(result, problem.verify)
+    tells = float(result.residuals.max(initial=0.0)) <= LOOSE * result.info["norm"]
+    is_settled = stopped in STOPPED and not (stopped == "callback" and crossed)
+    if not (is_settled or (is_ended and tells and not is_wrong)):
+        if attempt.checkpoint is not None:
+            attempt.checkpoint.remove()
+        return result, False, seen.columns
+    side, nearest = ("below", "lowest") if end == "SA" else ("above", "highest")
+    why = f"with no value {side} {sigma:g}, the nearest are the {nearest}: {result.info['why']}"
+    if is_wrong:  # no value is right then
+        why = f"stopped when values {side} {sigma:g}, too, had been found"
+        result = replace(result, converged=np.zeros_like(result.converged))
+    return result.with_info(why=why), True, seen.columns

@@ -22,13 +22,13 @@ from ..arguments import blas_threads
 from ..blocks import RealArray, pick, to_host
 from ..costs import dense_is_faster
 from ..counting import estimate
-from ..factorization.pencil import Pencil, eigenvalue_rounding
+from ..factorization.inertia import Pencil, eigenvalue_rounding
 from ..placement import require_factors
 from ..planning import Stage
 from ..problem import Problem, Verification
 from ..result import EigenResult, described, refuse_more
-from ..runtime.interrupts import deferred_interrupt
 from ..runtime.memory import require_memory
+from ..runtime.progress import deferred_interrupt
 from ..transform.solution import as_rounding_allows
 from ..transform.spectral_map import SpectralMap
 from .combine import one_after_other, staged
@@ -52,7 +52,6 @@ def solve_interval(task: Task, ends: tuple[float, float], stage: Stage) -> Eigen
 
 
 def _by_slices(task: Task, low: float, high: float) -> EigenResult:
-    """Count by inertia and collect by shift-invert."""
     problem, A, M = task.problem, task.A, task.M
     require_factors(A, M, task.operator, "use method='filter'")
     pencil = Pencil.of(problem.operator, A, M, problem.norm)
@@ -89,11 +88,13 @@ def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenR
     )
     text += f", {dropped} of them outside of the interval" if dropped else ""
     text += f"; {near} on an end, as far as rounding errors tell" if near else ""
+    # About: some shifts next to a cut leave none.
+    factorisations = max(slices.counts.restarts + 2, len(slices.cuts))
     info = described(
         slices.problem,
         slices.counts,
         method="shift-invert",
-        why=f"A - sigma M is factorised for {slices.factorisations} shifts",
+        why=f"A - sigma M is factorised for {factorisations} shifts",
         stopped=stopped,
         verification=text,
         k=len(inside) + missing,
@@ -120,7 +121,6 @@ def _inside(theta: RealArray, low: float, high: float, rounding: Any) -> tuple[N
 
 
 def _densely(task: Task, low: float, high: float, why: str) -> EigenResult:
-    """Compute the whole spectrum by dense LAPACK and select."""
     n = task.problem.n if task.form is None else task.form.operator.shape[0]
     whole = replace(task.problem, method="dense", method_why=why, k=n, which="SA", block_size=None)
     result = _selected(task.solve(whole), low, high, task.most)
@@ -165,7 +165,7 @@ def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
         if form is None:
             part = replace(part, start=BlockVector(result.eigenvectors))
     assert result is not None
-    result = _selected(result, low, high, most)
+    result = _selected(result, low, high, most).with_more_columns(sketch.columns, sketch.applications)
     info, found = result.info, result.info["k"]
     text = f"{info['verification']}; about {count} were expected in the interval, {found} were found"
     return result.with_info(
@@ -173,8 +173,6 @@ def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
         missing=info["missing"] + (not is_complete),
         counted=float(count.value),
         count_error=count.error,
-        operator_columns=info["operator_columns"] + sketch.columns,
-        block_applications=info["block_applications"] + sketch.applications,
         time_s=time.perf_counter() - problem.begin_s,
     )
 

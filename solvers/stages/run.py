@@ -52,6 +52,7 @@ class Task:
 
     problem: Problem
     plan: Plan
+    operator: Operator  # applies A
     A: Any
     M: Any
     mode: str
@@ -64,13 +65,7 @@ class Task:
 
     @property
     def form(self) -> StandardForm | None:
-        """The standard form of a problem that is transformed."""
         return None if self.make_form is None else self.make_form()
-
-    @property
-    def operator(self) -> Operator:
-        """The operator that applies A."""
-        return cast(Operator, self.problem.operator)
 
     def solve(self, problem: Problem) -> EigenResult:
         """Solve a part of the problem, in its standard form if it has one."""
@@ -86,25 +81,18 @@ def run_stages(task: Task) -> EigenResult:
     if not task.plan.has("end"):
         return _run_or_densify(task)
     from ..transform.spectral_map import SpectralMap
-    from .end import look
+    from .end import from_end
 
-    problem, sigma, first = task.problem, cast(float, task.shift), None
-    beside = look(task.operator, sigma, cast("tuple[float, float]", task.predicted_s))
-    if beside.end is not None:
-        attempt = staged(problem, "end")
-        first, is_settled = beside.solve(attempt)
-        if not is_settled and attempt.checkpoint is not None:
-            attempt.checkpoint.remove()
-    if first is None or not is_settled:
+    sigma = cast(float, task.shift)
+    predicted_s = cast("tuple[float, float]", task.predicted_s)
+    result, is_settled, columns = from_end(task.problem, task.operator, sigma, predicted_s)
+    if result is None:
         result = _run_or_densify(task)
-        if first is not None:
-            why = f"{result.info['why']}, after an attempt at the end of the spectrum beside sigma"
-            result = one_after_other(first, result.with_info(why=why), "LM", SpectralMap(sigma))
-        first = result
-    return first.with_info(
-        operator_columns=first.info["operator_columns"] + beside.columns,
-        block_applications=first.info["block_applications"] + beside.columns,
-    )
+    elif not is_settled:
+        then = _run_or_densify(task)
+        why = f"{then.info['why']}, after an attempt at the end of the spectrum beside sigma"
+        result = one_after_other(result, then.with_info(why=why), "LM", SpectralMap(sigma))
+    return result.with_more_columns(columns, columns)
 
 
 def _run_or_densify(task: Task) -> EigenResult:
@@ -165,7 +153,6 @@ def _takes_over(name: StageName, task: Task, result: EigenResult) -> bool:
 
 
 def _both_ends(task: Task) -> EigenResult:
-    """Run the stages for both ends of a spectrum."""
     form, problem, options, join = task.form, task.problem, None, join_ends
     if form is None:
         problem, options = prepare(_succeeded(task), task.plan.options)
@@ -252,9 +239,6 @@ RUN: dict[StageName, Callable[[Task, EigenResult | None], EigenResult | None]] =
 }
 
 
-# --- around a shift -----------------------------------------------------------------------------------
-
-
 def _around_a_shift(task: Task, form: StandardForm) -> EigenResult:
     """Solve a problem in its standard form, for values around a shift at those nearest to the one given."""
     from ..transform.solution import solve_proven, solve_transformed
@@ -296,9 +280,6 @@ def _nearest(
         more = replace(staged(problem, f"{extra} more"), k=min(problem.k + extra, most))
         result = one_after_other(result, solve_for(form, replace(more, start=None)), "LM", form.map)
         extra *= 2
-
-
-# --- dense LAPACK -------------------------------------------------------------------------------------
 
 
 def _densely(task: Task) -> EigenResult:

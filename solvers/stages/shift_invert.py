@@ -18,13 +18,13 @@ from blockvec import array_namespace, as_operator
 from blockvec.errors import CapacityError
 
 from ..arguments import on_host, tall_block
-from ..blocks import Block, round_up, small_matrix, to_host
+from ..blocks import round_up, small_matrix, to_host
 from ..iterations.rayleigh_ritz import FLOOR, Which
 from ..placement import factor_s, place_of, require_factors
 from ..problem import Problem
 from ..result import EigenResult, counted
 from ..sizes import why_dense
-from .combine import COUNTED, computed_outwards, errors_allowed, join_ends, lacks, one_after_other, staged
+from .combine import COUNTED, errors_allowed, join_ends, lacks, one_after_other, staged
 
 if TYPE_CHECKING:
     from ..transform.standard_form import StandardForm
@@ -36,6 +36,10 @@ NEAR = 10.0  # times its least distance: a shift that is closer to the wanted va
 STEPS = 16  # of shift-invert before a restart
 SOON = 10  # restarts at a shift that seems to be near
 LEAST_SPREAD = float(np.finfo(np.float64).tiny)
+# Share of the limits of true residuals up to which values are computed, and left out of what follows.
+# Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
+# vanish in a Rayleigh-Ritz step of all.
+COMPUTED = 0.5
 
 
 def above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult | None:
@@ -108,10 +112,11 @@ def count_outliers(first: EigenResult, which: str) -> int:
     From there those others are alike, if they lie closer together than to the computed ones.
     """
     theta, residuals = to_host(first.eigenvalues).astype(np.float64), first.residuals
+    done = residuals <= COMPUTED * first.limits
     if which == "LA":
-        theta, residuals = -theta[::-1], residuals[::-1]
-    most, outside = 1.0, 0
-    for count in range(1, min(computed_outwards(first, which), len(theta) - 2) + 1):
+        theta, residuals, done = -theta[::-1], residuals[::-1], done[::-1]
+    most, outside, computed = 1.0, 0, int(np.argmin(np.append(done, False)))
+    for count in range(1, min(computed, len(theta) - 2) + 1):
         gap, rest = float(theta[count] - theta[count - 1]), theta[count:]
         spread = max(float(rest[-1] - rest[0]), float(residuals[count:].max()), LEAST_SPREAD)
         if gap > most * spread:
@@ -184,12 +189,16 @@ def _from_shifts(
             form = standard_form(op, matrix, mass, sigma, factors=factors, k=problem.k)
         is_last = attempt == SHIFTS - 1
         locates = not (is_near or is_last)
+        # Random combinations of all columns: these themselves would leave room for few steps, in blocks of
+        # widths that no other solve has.
+        X = tall_block("v0", result.eigenvectors, form.A)
+        k = X.shape[1]
         inverted = replace(
             staged(problem, f"shift{attempt + 1}"),
             operator=form.A,
             which=towards or "LM",
             method="lanczos",
-            start=_mixture(tall_block("v0", result.eigenvectors, form.A), b, problem.rng),
+            start=X.combine(small_matrix(problem.rng.standard_normal((k, min(b, k))), X)),
             ncv=min(round_up(problem.k, b) + STEPS * b, problem.n),
             block_size=b,
             verify="always" if problem.verify == "always" else "never",
@@ -240,12 +249,3 @@ def _proven(
     is_doubtful = first is not None and lacks(result, first, end)
     result = proven(form, result, searched, count, end, is_doubtful=is_doubtful)
     return result.with_info(method="shift-invert", why=f"{reason}; {form.why}", which=end)
-
-
-def _mixture(X: Block, width: int, rng: np.random.Generator) -> Block:
-    """Form random combinations of all columns, as a start of a block of `width` columns.
-
-    All of them as a start would leave room for few steps, in blocks of widths that no other solve has.
-    """
-    k = X.shape[1]
-    return X.combine(small_matrix(rng.standard_normal((k, min(width, k))), X))

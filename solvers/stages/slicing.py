@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, __version__
+from blockvec import BlockVector
 from blockvec.errors import BreakdownError
 
 from ..blocks import Block, RealArray, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
-from ..factorization.pencil import Cut, Pencil, uncertain
+from ..factorization.inertia import Cut, Pencil, uncertain
 from ..iterations.krylov import BlockKrylov
-from ..iterations.run import Run
+from ..iterations.run import Run, fingerprint
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationState, Problem
 from ..runtime.checkpoint import probe
@@ -86,11 +86,6 @@ class Slicing(Run):
         self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
 
     @property
-    def factorisations(self) -> int:
-        """Number of shifts for which A - sigma M was factorised, about: some next to a cut leave none."""
-        return max(self.counts.restarts + 2, len(self.cuts))
-
-    @property
     def found(self) -> int:
         """Number of pairs found."""
         return len(self.theta)
@@ -98,7 +93,10 @@ class Slicing(Run):
     def run(self) -> str:
         """Collect until as many pairs are found as were counted; return that or another reason to stop."""
         if self.problem.checkpoint is not None:
-            self.problem.checkpoint.problem = self._fingerprint()
+            ends = [[cut.sigma, cut.below] for cut in self.cuts]
+            self.problem.checkpoint.problem = fingerprint(
+                self.problem, interval=ends, block_size=self.block_size
+            )
             self.problem.checkpoint.image = probe(self.pencil.A, self.X, None)
             self._resumed()
         while True:
@@ -111,14 +109,11 @@ class Slicing(Run):
                 return reason
 
     def _between(self, low: float, high: float) -> int:
-        """Count the values found in a range."""
         return int(((self.theta > low) & (self.theta < high)).sum())
 
     def _missing(self, left: Cut, right: Cut) -> int:
         """Count the values between two cuts that have not been found."""
         return right.below - left.below - self._between(left.sigma, right.sigma)
-
-    # --- shifts -------------------------------------------------------------------------------------
 
     def _slice(self, left: Cut, right: Cut) -> str:
         """Look for pairs between two cuts from a new shift, or halve their range; return a reason to stop."""
@@ -229,12 +224,13 @@ class Slicing(Run):
         self.counts.apply(1)
         return float(quotients[0] / quotients[1])
 
-    # --- pairs around a shift -----------------------------------------------------------------------
-
     def _collect(self, sigma: float, left: Cut, right: Cut) -> tuple[str, float]:
         """Add pairs around a shift, between two cuts; return a reason to stop, and how far all were found."""
         krylov = self._basis(sigma, left, right)
-        tolerance = self._tolerance(sigma)
+        asked, norms = self.problem.tolerance, self.pencil.norms
+        limits = asked.tol, asked.convergence, asked.unit, asked.rounding
+        shifted = replace(norms, shift=abs(sigma) * norms.M)
+        tolerance = TransformedTolerance(*limits, SpectralMap(sigma), shifted)
         wanted = min(self._missing(left, right), PER_SHIFT)
         look = int(FIRST_LOOK * wanted)
         for _ in range(MAX_RESTARTS):
@@ -300,12 +296,6 @@ class Slicing(Run):
         widths = [GROUP] * (count // GROUP) + [width for width in powers if count & width]
         return np.split(chosen, np.cumsum(widths[:-1]))
 
-    def _tolerance(self, sigma: float) -> TransformedTolerance:
-        asked, norms = self.problem.tolerance, self.pencil.norms
-        shifted = replace(norms, shift=abs(sigma) * norms.M)
-        limits = asked.tol, asked.convergence, asked.unit, asked.rounding
-        return TransformedTolerance(*limits, SpectralMap(sigma), shifted)
-
     def _converged(
         self, krylov: BlockKrylov, tolerance: TransformedTolerance, left: Cut, right: Cut
     ) -> tuple[np.ndarray, float]:
@@ -370,8 +360,6 @@ class Slicing(Run):
             self.counts.reductions += 2
         return X
 
-    # --- state --------------------------------------------------------------------------------------
-
     def _all_values(self) -> IterationState:
         """Describe the state: values that have not been found are at an end, with the residual ||A||."""
         end = next((cut.sigma for cut in self.cuts if math.isfinite(cut.sigma)), 0.0)
@@ -380,29 +368,13 @@ class Slicing(Run):
         residuals = np.append(self.residuals, np.full(len(unknown), norm))
         return self._state(np.append(self.theta, unknown), residuals, limits)
 
-    def _fingerprint(self) -> dict[str, Any]:
-        """Collect everything that determines the result, except the matrices themselves."""
-        problem, ends = self.problem, [self.cuts[0], self.cuts[-1]]
-        return {
-            "n": problem.n,
-            "interval": [[cut.sigma, cut.below] for cut in ends],
-            "block_size": self.block_size,
-            "norm": problem.norm,
-            **asdict(problem.tolerance),
-            "dtype": problem.operator.dtype.name,
-            "rng": type(problem.rng.bit_generator).__name__,
-            "blockvec": __version__,
-        }
-
     def snapshot(self) -> dict[str, Any]:
-        """Return the state between two shifts: host arrays, numbers, and lists and dictionaries of these."""
         return super().snapshot() | {
             "X": to_host(self.X[:, : self.found].array),
             "cuts": [list(asdict(cut).values()) for cut in self.cuts],
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `snapshot`."""
         super().resume(saved)
         if self.found:
             assign(self.X[:, : self.found], saved["X"])

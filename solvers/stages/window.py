@@ -56,7 +56,6 @@ class SquaredTolerance(Tolerance):
     norm: float | None = None  # ||A|| if given
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
-        """Compute the residual limit per value of the square, given the norm of the square."""
         distance = np.sqrt(np.abs(theta))
         nearest = np.abs(abs(self.sigma) - distance)  # lower bound of abs(lambda)
         wanted = Tolerance.limits(self, nearest, _norm_of_root(norm, self.sigma, self.norm))

@@ -53,6 +53,5 @@ class _Product:
         self.left, self.right, self.locked = left, right, locked
 
     def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:
-        """Compute ``alpha L R X + beta out``."""
         inner = project_out(self.locked, self.right.apply(X))
         return self.left.apply(inner, out=out, alpha=alpha, beta=beta)

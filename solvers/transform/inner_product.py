@@ -72,7 +72,7 @@ def isotropic(
     M: Operator | None = getattr(blocks, "inner", None)
     if M is None:
         return Z
-    from ..factorization.root import root_factor
+    from ..factorization.gram import root_factor
 
     D: Any = 1.0 if blocks.weights is None else blocks.weights  # type: ignore[attr-defined]
     scaled = as_operator(

@@ -4,6 +4,10 @@ Inner products and norms need the squares of numbers, and the square of an opera
 problem A x = lambda M x with entries far from one is therefore solved as A' x' = lambda' M' x' with
 A = 2^a A' and M = 2^m M', where a and m are even. Powers of two cause no rounding errors: products, values
 and residuals are those of A to the last bit, as far as these can be represented.
+
+A caller's matrix is Hermitian to the rounding errors of the caller's own element type, which may be single
+precision although the problem is solved in double precision, or to those of what computed it, such as an
+inverse. Its Hermitian part then takes its place: eigenvalues move by ||A - A^H||_2 / 2 at most.
 """
 
 from __future__ import annotations
@@ -20,14 +24,13 @@ from blockvec import BlockVector, Operator, as_operator, precompiled
 from blockvec.errors import BlockvecError, BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
-from .. import blocks
 from ..arguments import is_explicit
-from ..blocks import is_ordinary, ordinary_exponent, times, to_host
+from ..blocks import Operator as BlockOperator
+from ..blocks import empty_block, is_ordinary, ordinary_exponent, times, to_host
 from ..iterations.rayleigh_ritz import FLOOR
 from ..problem import Problem
 from ..result import EigenResult
 from ..runtime.processes import largest
-from .asymmetry import ROUNDING, Asymmetry, hermitian_part, judged, measured_size
 
 if TYPE_CHECKING:
     from ..linear.systems import Preconditioner
@@ -35,6 +38,20 @@ if TYPE_CHECKING:
 UNMEASURED = 0.3  # share of the exponents up to which residuals of a function have squares in the range
 CHECK_COLUMNS = 2  # operator columns of the Hermitian check
 MARGIN = 2  # exponents between "ordinary by the Hermitian check" and "not ordinary by its own measurement"
+# Asymmetry in units of eps up to which it is rounding. Its estimate by two products reached 18 for symmetric
+# matrices; 50 are half of the share of ||A|| to which residuals always count as converged.
+ROUNDING = 50.0
+MOST = 1e4  # eps: a defect above it is an error, as in `Operator.check_hermitian`
+LOOSEST = 0.5  # power of the working precision's eps: no looser tolerance makes a larger asymmetry noise
+
+
+@frozen
+class Asymmetry:
+    """The asymmetry ||(A - A^H) z|| / ||A z|| of one matrix for a random z, an estimate for a function."""
+
+    size: float = 0.0  # zero where the working precision explains it
+    is_removed: bool = False  # whether the Hermitian part takes the place of the matrix
+    is_own_rounding: bool = True  # whether rounding errors of the caller's element type explain it
 
 
 @frozen
@@ -56,8 +73,6 @@ class Scaling:
 
     def __str__(self) -> str:
         return f"A / 2^{self.a}" + (f" and M / 2^{self.m}" if self.m else "")
-
-    # --- to the problem that is solved ---------------------------------------------------------------
 
     def value(self, value: float) -> float:
         """Scale an eigenvalue or a shift."""
@@ -125,8 +140,6 @@ class Scaling:
             return scaled
         return following(scaled, lambda theta: update(float(times(theta, self.a - self.m))))
 
-    # --- back to the problem of the user --------------------------------------------------------------
-
     def examined(self, result: EigenResult, op: Operator, A: Any) -> Scaling:
         """Measure the asymmetry of A where pairs have not converged: the check may miss a small one."""
         if result.converged.all() or self.asymmetries or not is_explicit(A):
@@ -148,10 +161,7 @@ class Scaling:
 
     def result(self, result: EigenResult, sigma: float | None, tol: float) -> EigenResult:
         """Return the result for A and M, with the shift and the tolerance as they were given."""
-        result = result.with_info(
-            operator_columns=result.info["operator_columns"] + self.columns,
-            block_applications=result.info["block_applications"] + self.applications,
-        )
+        result = result.with_more_columns(self.columns, self.applications)
         known = {name: each for name, each in self.asymmetries.items() if not each.is_own_rounding}
         if known:
             parts = "".join(
@@ -243,7 +253,6 @@ def measured(
 
 
 def _scaled_operator(op: Operator, exponent: int) -> Operator:
-    """Divide an operator by 2^exponent, half of it before the product and half of it after."""
     half = 2.0 ** (-exponent // 2)
 
     def product(X: Any) -> Any:
@@ -295,12 +304,12 @@ def product_rounding(A: Any, dtype: Any) -> float:
     return float(np.finfo(dtype).eps) / 2 * float((lengths[rows] * sizes).max())
 
 
-def _magnitude(function: Callable[[Any], Any], op: blocks.Operator, name: str) -> float:
+def _magnitude(function: Callable[[Any], Any], op: BlockOperator, name: str) -> float:
     """Compute the largest component of the product with a random vector."""
     for half in (0, -np.finfo(op.dtype).maxexp // 2):  # the product with the first one may overflow
-        x = blocks.empty_block(op).random_like(1, 0).scale(2.0**half)
+        x = empty_block(op).random_like(1, 0).scale(2.0**half)
         with np.errstate(over="ignore", invalid="ignore"):
-            own = _largest(blocks.to_host(function(x).array))
+            own = _largest(to_host(function(x).array))
         found = largest(op.layout, own)
         if math.isfinite(found):
             return float(min(times(found, -half), np.finfo(np.float64).max))
@@ -323,3 +332,44 @@ def _even(number: float, dtype: Any) -> int:
     """Return an even exponent of a number, whose power of two and its inverse are normal numbers."""
     most = np.finfo(dtype).maxexp - 2
     return int(np.clip(math.frexp(number)[1] // 2 * 2, -most, most))
+
+
+def judged(
+    name: str, op: Operator, matrix: Any, defect: float, eps: float, tol: float, dtype: Any
+) -> Asymmetry:
+    """Judge the defect that `Operator.hermitian_defect` has found.
+
+    `matrix` is what the operator applies, `eps` that of the element type in which it was given, `tol` the
+    accuracy that is asked for, relative to ||A||, and `dtype` the type that the problem is solved in. What is
+    neither rounding nor below what was asked for is refused.
+    """
+    working = float(np.finfo(dtype).eps)
+    eps, is_matrix = max(eps, working), is_explicit(matrix)
+    size, own = math.sqrt(op.shape[0]) * defect, ROUNDING * eps
+    if is_matrix and size > ROUNDING * working:
+        size = measured_size(op, matrix)
+    if size <= ROUNDING * working:
+        return Asymmetry()
+    is_removed = is_matrix and size <= max(own, min(tol, working**LOOSEST))
+    if defect > MOST * eps and not is_removed:
+        raise OptionError(
+            f"{name} is not Hermitian: {name} z and {name}^H z differ by {'' if is_matrix else 'about '}"
+            f"{size:.1e} of |{name} z| for a random z; pass ({name} + {name}.conj().T) / 2 if the difference "
+            "is noise."
+        )
+    return Asymmetry(size, is_removed, is_own_rounding=size <= own)
+
+
+def measured_size(op: Operator, matrix: Any) -> float:
+    """Compute ||(A - A^H) z|| / ||A z|| for a random z."""
+    z = empty_block(op).random_like(1, 0)
+    image = op.apply(z)
+    length = float(to_host(image.norms())[0])
+    as_operator(matrix.conj().T, device=op.device, check_indices=False).apply(z, out=image, alpha=-1, beta=1)
+    return float(to_host(image.norms())[0]) / (length or 1.0)
+
+
+def hermitian_part(matrix: Any) -> Any:
+    """Compute (A + A^H) / 2, which is Hermitian to the last bit."""
+    half = (matrix.tocsr() if hasattr(matrix, "tocsr") else matrix) * 0.5
+    return half + half.conj().T

@@ -114,7 +114,6 @@ class TransformedTolerance(Tolerance):
     solve_error: float = 0.0  # relative residual of solves, where it is above rounding errors
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
-        """Compute the residual limit per value of the transformed operator, of the given norm."""
         wanted = SHARE * self._changes(theta)
         noise = max(NOISE * self.unit, self.solve_error)
         return np.maximum(np.fmin(wanted, COARSE * np.abs(theta)), noise * norm)

@@ -52,8 +52,15 @@ from blockvec.system.frozen import frozen
 from ..arguments import check_shape, is_explicit
 from ..blocks import Array, Block, ColumnBlock, applied, to_host
 from ..costs import DENSE_SHARE
-from ..factorization.gram import ROUNDING, Factor, gram_factor, must_be, pivoted_factor, rows_of_semidefinite
-from ..factorization.root import root_factor
+from ..factorization.gram import (
+    ROUNDING,
+    Factor,
+    gram_factor,
+    must_be,
+    pivoted_factor,
+    root_factor,
+    rows_of_semidefinite,
+)
 from ..factorization.shifted import ShiftedInverse, Solve, checked_inverse, shifted_inverse
 from ..result import SingularError
 from .inner_product import inner_product_blocks
@@ -81,13 +88,16 @@ class StandardForm:
     A: Operator
     M: Operator | None  # None for the identity
     inner: Operator | None  # C C^H, in whose inner product vectors are orthonormal; None for the identity
-    into: Solve  # y = C^H x of a block of vectors
+    factor: Factor  # C: y = C^H x
     vectors: Solve  # x of each y, not normalised
     map: SpectralMap  # lambda of each theta
     why: str  # the factorisation, in words
-    out_of: Solve | None = None  # C y of a block of vectors, where there is no shift and a C
-    inverse: ShiftedInverse | None = None
-    blocks: type[BlockVector] = BlockVector  # of vectors, in the inner product that S is Hermitian in
+    inverse: ShiftedInverse | None = None  # of A - sigma M
+
+    @property
+    def blocks(self) -> type[BlockVector]:
+        """The type of blocks y, in the inner product that S is Hermitian in."""
+        return self.factor.blocks
 
     @property
     def factors(self) -> Factorization | None:
@@ -104,11 +114,6 @@ class StandardForm:
     def inner_name(self) -> str:
         """The name of the matrix of the inner product."""
         return "A" if self.inner is self.A else "M"
-
-    @property
-    def is_shifted(self) -> bool:
-        """Whether A - sigma M is inverted."""
-        return self.out_of is None
 
 
 def standard_form(
@@ -150,11 +155,16 @@ def standard_form(
     if on_vectors and mass is not None:
         mass = as_operator(_explicit("M", M), device=operator.device)
     gram = ("A", A, operator) if mode in ("buckling", "reciprocal") else ("M", M, mass)
-    factor, map = _factor(*gram, is_shifted, on_vectors, dtype, Minv), SpectralMap(sigma, mode)
+    factor = _factor(*gram, is_shifted, on_vectors, dtype, Minv, operator.shape[0])
     if not is_shifted:
         singular = SINGULAR.get(mode) or SINGULAR.get(method) or SINGULAR["no shift"]
-        return _without_shift(operator, A, mass, factor, map, np.dtype(dtype), singular)
-    inverse = _inverse(operator, A, M, mass, cast(float, sigma), OPinv, factors)
+        return _without_shift(operator, A, mass, factor, SpectralMap(sigma, mode), np.dtype(dtype), singular)
+    at = float(cast(float, sigma))
+    if OPinv is not None:
+        inverse = checked_inverse(given_inverse(OPinv, operator), operator, mass, at)
+    else:
+        M = None if M is None else _explicit("M", M)
+        inverse = shifted_inverse(_explicit("A", A), M, at, device=operator.device, factors=factors)
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
 
 
@@ -200,11 +210,10 @@ def condensed_form(operator: Operator, A: Any, M: Any) -> StandardForm | None:
         A=operator,
         M=as_operator(M),
         inner=as_operator(M),
-        into=lambda B: C.conj().T @ B,
+        factor=Factor(rank, lambda Y: C @ Y, lambda B: C.conj().T @ B),
         vectors=lambda Y: X @ Y,
         map=SpectralMap(),
         why="rows without masses are eliminated",
-        out_of=lambda Y: C @ Y,
     )
 
 
@@ -237,18 +246,7 @@ def given_inverse(OPinv: Any, A: Operator) -> Operator:
     return inverse
 
 
-def _inverse(
-    operator: Operator, A: Any, M: Any, mass: Operator | None, sigma: float, OPinv: Any, factors: Any
-) -> ShiftedInverse:
-    """Factorise A - sigma M, or check a given inverse."""
-    if OPinv is not None:
-        return checked_inverse(given_inverse(OPinv, operator), operator, mass, float(sigma))
-    M = None if M is None else _explicit("M", M)
-    return shifted_inverse(_explicit("A", A), M, float(sigma), device=operator.device, factors=factors)
-
-
 def _same(X: Array) -> Array:
-    """Return an array."""
     return X
 
 
@@ -260,10 +258,11 @@ def _factor(
     on_vectors: bool,
     dtype: Any,
     Minv: Any,
-) -> Factor | None:
-    """Factorise the matrix of the inner product; None for the identity."""
+    n: int,
+) -> Factor:
+    """Factorise the matrix of the inner product, by default the identity."""
     if operator is None:
-        return None
+        return Factor(n, *4 * (_same,), why="the values furthest from sigma need no factorisation")
     if on_vectors:
         return _factor_on_vectors(name, matrix, operator, is_shifted)
     if name == "A" or is_explicit(matrix):
@@ -328,7 +327,7 @@ def _without_shift(
     A: Operator,
     matrix: Any,
     M: Operator | None,
-    factor: Factor | None,
+    factor: Factor,
     map: SpectralMap,
     dtype: Any,
     singular: str,
@@ -338,15 +337,9 @@ def _without_shift(
     `singular` tells what to do if that has no inverse. A sparse `matrix` of A of the host may be transformed.
     """
     name = "A" if map.mode == "reciprocal" else "M"
-    why = f"{name} is factorised"
-    if factor is None:
-        factor, why = (
-            Factor(A.shape[0], *4 * (_same,)),
-            "the values furthest from sigma need no factorisation",
-        )
     if factor.solve is None or factor.solve_adjoint is None:
         raise SingularError(f"{name} is singular; {singular}")
-    back, forth, blocks = factor.solve_adjoint, factor.solve, factor.blocks
+    back, forth = factor.solve_adjoint, factor.solve
     inner, middle = (M, A) if name == "M" else (A, M)
     offset = 0.0 if map.sigma is None else map.sigma if name == "M" else 1 / map.sigma
 
@@ -355,60 +348,32 @@ def _without_shift(
         product = forth(BlockVector(X).array if middle is None else middle.apply(BlockVector(X)).array)
         return product - offset * Y if offset else product
 
-    if (
-        factor.transformed is not None
-        and name == "M"
-        and not offset
-        and hasattr(matrix, "nnz")
-        and is_explicit(matrix)
-    ):
+    if factor.transformed is not None and name == "M" and not offset and sp.issparse(matrix):
         operator = factor.transformed(_host_matrix("A", matrix, dtype))
     else:
-        operator = operator_on(apply, A.shape[0], dtype, A, blocks)
-    return StandardForm(
-        operator=operator,
-        A=A,
-        M=M,
-        inner=inner,
-        into=factor.adjoint,
-        vectors=back,
-        map=map,
-        why=factor.why or why,
-        out_of=factor.apply,
-        blocks=blocks,
-    )
+        operator = operator_on(apply, A.shape[0], dtype, A, factor.blocks)
+    return StandardForm(operator, A, M, inner, factor, back, map, factor.why or f"{name} is factorised")
 
 
 def _with_shift(
-    A: Operator, M: Operator | None, factor: Factor | None, inverse: ShiftedInverse, mode: str, dtype: Any
+    A: Operator, M: Operator | None, factor: Factor, inverse: ShiftedInverse, mode: str, dtype: Any
 ) -> StandardForm:
     """Form the operator of a shift, by solves with A - sigma M."""
     sigma = inverse.sigma
-    if factor is None:
-        factor = Factor(A.shape[0], _same, _same)
-    out_of, into = factor.apply, factor.adjoint
 
     def vectors(Y: Array) -> Array:
-        return inverse.solve(out_of(Y))
+        return inverse.solve(factor.apply(Y))
 
     def apply(Y: Array) -> Array:
-        product = into(vectors(Y))
+        product = factor.adjoint(vectors(Y))
         return Y + 2 * sigma * product if mode == "cayley" else product
 
     operator = operator_on(apply, factor.rank, dtype, A, factor.blocks, "A")
     if inverse.factors is not None and inverse.factors.solve_width:  # of a sparse factorisation
         operator.needs_threads = False
+    inner = A if mode == "buckling" else M
     return StandardForm(
-        operator=operator,
-        A=A,
-        M=M,
-        inner=A if mode == "buckling" else M,
-        into=into,
-        vectors=vectors,
-        map=SpectralMap(sigma, mode),
-        why=inverse.why,
-        inverse=inverse,
-        blocks=factor.blocks,
+        operator, A, M, inner, factor, vectors, SpectralMap(sigma, mode), inverse.why, inverse
     )
 
 

@@ -182,7 +182,7 @@ def test_options_about_solves_around_a_number_are_honoured(
     def refuse(*_: Any) -> Any:
         raise AssertionError("a look")
 
-    monkeypatch.setattr(end, "look", refuse)
+    monkeypatch.setattr(end, "from_end", refuse)
     A = sp.csr_array(random_graph() + sp.eye_array(1500))
     assert "factorised" in solve(A, 3, sigma=0.5, **options).info["why"]
 

@@ -29,7 +29,7 @@ from solvers import (
 )
 from solvers.iterations import lanczos
 from solvers.iterations.rayleigh_ritz import select
-from solvers.runtime.interrupts import deferred_interrupt
+from solvers.runtime.progress import deferred_interrupt
 from solvers.stages import run
 from tests.contract.blocks import FORMS, kept, untidy
 from tests.pairwise import pairwise

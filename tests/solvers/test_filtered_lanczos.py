@@ -13,9 +13,8 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
 from solvers import eigsh
-from solvers.iterations import filter
-from solvers.iterations.chebyshev import ChebyshevOperator, steps_within_leak
-from solvers.iterations.filter import Filter, design_filter
+from solvers.iterations import chebyshev
+from solvers.iterations.chebyshev import ChebyshevOperator, Filter, design_filter, steps_within_leak
 from solvers.iterations.filtering import Filtering
 from solvers.iterations.rayleigh_ritz import separate_copies
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
@@ -81,22 +80,8 @@ def test_the_filter_is_the_chebyshev_polynomial_of_the_interval(
     assert np.allclose(result, np.diag(np.polynomial.Chebyshev.basis(degree)(sign * values)))
 
 
-@pytest.mark.parametrize("degree", [4, 17, 32])
-def test_eigenvectors_far_out_need_not_be_projected_out_in_every_step(degree: int) -> None:
-    rng = np.random.default_rng(degree)
-    n, far, designed = 300, np.array([-6.0, 5.0]), Filter(-1.0, 0.9, degree, 1.0, "LA")
-    Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
-    values = np.r_[far, rng.uniform(-1, 1, n - 2)]
-    A, locked = as_operator(Q * values @ Q.T), BlockVector(Q[:, :2].copy())
-    every = steps_within_leak(1e-3, np.abs(far + 0.05) - 0.95, np.zeros(2), 0.95, 1e-16)
-    assert 2 < every < 17
-    assert steps_within_leak(1e-3, far - 6, np.ones(2), 0.95, 1e-16) == math.inf  # inside
-    X = BlockVector(Q[:, 2:] @ rng.standard_normal((n - 2, 3)))
-    often, rarely = (
-        ChebyshevOperator(A, designed, locked, project_every=steps).apply(X.copy(), X.like()).array
-        for steps in (1, int(every))
-    )
-    assert np.abs(often - rarely).max() <= 1e-12 * np.abs(often).max()
+def test_values_inside_the_interval_never_leak() -> None:
+    assert steps_within_leak(1e-3, np.array([-12.0, -1.0]), np.ones(2), 0.95, 1e-16) == math.inf
 
 
 @pytest.mark.parametrize("degree", [3, 4])
@@ -134,7 +119,7 @@ def test_the_first_value_is_never_amplified_beyond_the_spread(
         ratio = made.growth(values[0]) - made.growth(values[1])
         assert ratio <= np.log(spread) * (1 + 1e-9)
         assert np.isclose(np.log(made.spread), ratio, atol=1e-9)
-        assert made.growth(values[0]) <= np.log(filter.MAX_GROWTH) * (1 + 1e-9)
+        assert made.growth(values[0]) <= np.log(chebyshev.MAX_GROWTH) * (1 + 1e-9)
         assert made.degree % 2 == 0
 
 

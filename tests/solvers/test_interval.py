@@ -17,7 +17,7 @@ from blockvec import count_eigenvalues
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.models import model, spectra
 from solvers import EigenResult, Interrupted, NoConvergence, eigsh
-from solvers.factorization.pencil import Pencil
+from solvers.factorization.inertia import Pencil
 from solvers.problem import Verification
 from solvers.stages import interval, slicing
 from solvers.stages.slicing import Slicing

@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from solvers import EigenResult, costs, eigsh
-from solvers.factorization.root import root_factor
+from solvers.factorization.gram import root_factor
 
 
 def operator(matrix: Any) -> LinearOperator:

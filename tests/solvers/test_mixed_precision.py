@@ -13,8 +13,8 @@ from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from blockvec.kernels.problem import SpmmvProblem
 from solvers import EigenResult, eigsh
-from solvers.iterations import filter
-from solvers.iterations.filter import LEAST_LIMIT
+from solvers.iterations import chebyshev
+from solvers.iterations.chebyshev import LEAST_LIMIT
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
@@ -126,7 +126,7 @@ def test_a_mixed_solve_ends_in_double_precision_where_its_limits_are_tighter(tol
 def test_auto_mixes_from_a_known_tolerance_on(
     share: float, mixes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
     A = disordered(models.model("laplace2d:n=34"))
     result = solve(A, 6, tol=share * LEAST_LIMIT, method="filter")
     assert (result.info["single_columns"] > 0) == mixes
@@ -138,17 +138,17 @@ def test_auto_mixes_from_a_known_tolerance_on(
 
 def test_a_copy_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free must not choose the precision: the same call would give other bits at another time."""
-    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
     monkeypatch.setattr("solvers.runtime.memory.SMALL_BYTES", 0)
     A = models.model("laplace2d:n=34")
     asked: list[int] = []
     monkeypatch.setattr("solvers.sizes.require_memory", lambda op, needed, *text: asked.append(needed))
     solve(A, 6, method="filter", precision="double")
-    copy = filter.copy_bytes(as_operator(A), 4)
+    copy = chebyshev.copy_bytes(as_operator(A), 4)
     assert solve(A, 6, method="filter", precision="auto").info["single_columns"] > 0
     assert asked[-1] == asked[0] + copy
     monkeypatch.undo()
-    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
     monkeypatch.setattr("solvers.runtime.memory.SMALL_BYTES", 0)
     monkeypatch.setattr("solvers.runtime.memory.available_memory", lambda: asked[0] + copy - 1)
     for precision in ("auto", "mixed"):
@@ -220,7 +220,7 @@ def test_auto_stays_in_double_precision_where_a_value_far_out_leaves_low_degrees
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That of a regular graph is its degree; amplified, it would drown the others in rounding errors."""
-    monkeypatch.setattr(filter, "HOST_BYTES", 0.0)
+    monkeypatch.setattr(chebyshev, "HOST_BYTES", 0.0)
     A = matrix("regular_graph:n=1500,degree=8,seed=436").tocsr()
     auto, mixed = (solve(A, 20, which="LA", method="filter", precision=p) for p in ("auto", "mixed"))
     for result in (auto, mixed):

@@ -14,7 +14,7 @@ from scipy.sparse.linalg import splu
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from solvers import NoConvergence, eigsh
-from solvers.transform.refinement import refined_pairs
+from solvers.transform.solution import refined_pairs
 
 Any2 = tuple[Any, Any]
 
