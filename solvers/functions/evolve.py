@@ -1,8 +1,4 @@
-"""`evolve`: solutions of Schroedinger's equation at given times, one after the other.
-
-The state is kept without the phase of the middle of the spectrum, which each state that is returned is
-multiplied by: then no rounding error of a factor is repeated in every step, and norms stay.
-"""
+"""`evolve`: solutions of Schroedinger's equation at given times, one after the other."""
 
 from __future__ import annotations
 
@@ -18,15 +14,15 @@ from blockvec import BlockVector
 from blockvec.errors import OptionError
 
 from ..arguments import checkpoint_for
-from ..blocks import in_precision, to_host
+from ..blocks import RealArray, in_precision, to_host
 from ..runtime.processes import processes_of, together
 from ..runtime.progress import counted_bar
 from .bounds import SpectralBounds
 from .expm import Exponential, bounds_for, scaled
 from .operands import Operands, hermitian, operands
 
-ROUNDING = 8.0  # eps of the time: lengths of steps that differ by less have the same coefficients
-MOST_STEPS = 16  # different lengths of steps whose coefficients are kept
+ROUNDING = 8.0  # eps of the last time: lengths of steps that differ by less have the same coefficients,
+SAME = 1e-6  # unless that is a larger share of them
 
 
 @together
@@ -120,49 +116,41 @@ def evolve(
         file.image, file.layout = np.array(to_host(op.apply(psi).array)), op.layout
         saved = file.load()
     is_shown = progress and (op.layout is None or op.layout.rank == 0)
-    return _states(given, exponential, wanted.tolist(), file, saved, is_shown=is_shown)
+    return _states(given, exponential, wanted, file, saved, is_shown=is_shown)
 
 
 def _states(
-    given: Operands, exponential: Exponential, times: list[float], file: Any, saved: Any, *, is_shown: bool
+    given: Operands, exponential: Exponential, times: RealArray, file: Any, saved: Any, *, is_shown: bool
 ) -> Iterator[tuple[float, Any]]:
     """Compute the states of all times that have not been returned."""
     polynomials, layout = exponential.polynomials, given.A.operator.layout
-    state = given.B  # without the phase
-    now = phase = 0.0  # time and angle of the state
+    state, phase = given.B, 0.0  # which it is not yet multiplied by
     begin = returned = 0  # number of the first time after the state, and of all times returned
-    known: list[tuple[float, ...]] = []  # steps, whose coefficients are kept
     if saved is not None:
         state = BlockVector(state.backend.xp.asarray(saved["basis"]), layout=layout)
-        now, phase, begin, returned = saved["where"]
-        known = [tuple(steps) for steps in saved["steps"]]
+        phase, begin, returned = saved["where"]
         polynomials.bounds = SpectralBounds(*saved["bounds"])
 
     def snapshot() -> dict[str, Any]:
         bounds = polynomials.bounds
         return {
             "basis": np.array(to_host(state.array)),
-            "steps": known,
-            "where": [now, phase, begin, returned],
+            "where": [phase, begin, returned],
             "bounds": [*bounds, bounds.is_proven, bounds.why],
         }
 
     with counted_bar("first time") if is_shown else nullcontext(lambda *progress: None) as show:
         try:
-            while begin < len(times):
-                # Several short steps together.
-                ahead = times[begin : begin + exponential.together(times[begin] - now, state)]
-                steps = _known_steps(known, now, ahead)
-                blocks, weights = exponential.unscaled(steps, state)
-                phases = [phase + weight.imag for weight in weights]
-                for k in range(max(returned - begin, 0), len(ahead)):
-                    returned = begin + k + 1
-                    yield ahead[k], given.share(given.rows(_turned(blocks[k], phases[k])))
-                    show(returned, f"t = {ahead[k]:.6g}", len(times))
-                    if file is not None and k + 1 < len(ahead):
+            for first, chunk in exponential.states(_steps(times), state, begin, 1j * phase):
+                for k in range(max(returned - first, 0), len(chunk)):
+                    returned, t, (block, weight) = first + k + 1, float(times[first + k]), chunk[k]
+                    psi = in_precision(block, np.result_type(block.dtype, np.complex64))
+                    yield t, given.share(given.rows(scaled(psi, weight)))
+                    show(returned, f"t = {t:.6g}", len(times))
+                    if file is not None and k + 1 < len(chunk):
                         file.save(snapshot)
-                state, phase = blocks[-1], phases[-1] % (2 * np.pi)
-                now, begin = now + steps[-1], begin + len(ahead)
+                (state, weight), begin = chunk[-1], first + len(chunk)
+                phase = weight.imag
                 if file is not None:
                     file.save(snapshot)
         except BaseException:
@@ -173,17 +161,11 @@ def _states(
         file.remove()
 
 
-def _known_steps(known: list[tuple[float, ...]], now: float, ahead: list[float]) -> tuple[float, ...]:
-    """Return the steps to times, and keep them; earlier ones if they differ by rounding errors only."""
-    steps = tuple(t - now for t in ahead)
-    slack = ROUNDING * np.finfo(np.float64).eps * max(abs(now), *map(abs, ahead))
-    for others in known:
-        if len(others) == len(steps) and np.abs(np.subtract(others, steps)).max() <= slack:
-            return others
-    known[:] = [steps, *known[: MOST_STEPS - 1]]
-    return steps
-
-
-def _turned(block: BlockVector, phase: float) -> BlockVector:
-    """Copy a block, times a phase, in a complex type."""
-    return scaled(in_precision(block, np.result_type(block.dtype, np.complex64)), 1j * phase)
+def _steps(times: RealArray) -> list[float]:
+    """Return the steps to times; those that differ by rounding errors only become their mean."""
+    steps = np.diff(times, prepend=0.0)
+    order = np.argsort(steps, kind="stable")
+    slack = np.minimum(ROUNDING * np.finfo(float).eps * np.abs(times).max(initial=0), SAME * np.abs(steps))
+    groups = np.cumsum(np.diff(steps[order], prepend=-np.inf) > slack[order])
+    steps[order] = (np.bincount(groups, steps[order]) / np.maximum(np.bincount(groups), 1))[groups]
+    return [float(step) for step in steps]

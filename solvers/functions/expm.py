@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,8 @@ def expm_multiply(
         doubles = 2 if found.operator.dtype.kind == "f" and X.dtype.kind == "c" else 1
         bounds = bounds_for(found, span, X.n_cols * doubles)
         run = Exponential(found.operator, bounds, complex(found.factor))
-        blocks = _by_chebyshev(run, steps, X)
+        pairs = [pair for _, chunk in run.states(steps, X) for pair in chunk]
+        blocks = [scaled(*pair) for pair in pairs]
         info = run.polynomials.described(run.degree, run.error)
     else:
         trace = None if traceA is None else complex(traceA) / given.A.factor
@@ -151,17 +153,6 @@ def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> list[float] | None
     if count < 2:
         raise OptionError(f"num: got {num!r}; at least two time points are required.")
     return [first] + [(last - first) / (count - (endpoint is None or bool(endpoint)))] * (count - 1)
-
-
-def _by_chebyshev(run: Exponential, steps: list[float], X: BlockVector) -> list[BlockVector]:
-    """Compute results one after the other, those of short equal steps together."""
-    blocks = run.apply((steps[0],), X)
-    rest = steps[1:]
-    while rest:
-        count = min(run.together(rest[0], X), len(rest))
-        blocks += run.apply(tuple(np.cumsum(rest[:count]).tolist()), blocks[-1])
-        rest = rest[count:]
-    return blocks
 
 
 def _in_type(given: Operands, block: BlockVector) -> BlockVector:
@@ -212,12 +203,6 @@ class Exponential:
         self.error, self.degree = 0.0, 0
         self._known: dict[Any, list[Series]] = {}
 
-    def together(self, step: float, X: BlockVector) -> int:
-        """Return the number of equal steps whose results the same products give."""
-        size = abs(self.c * step) * self.polynomials.bounds.half_width
-        fitting = MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize)
-        return 1 if self.c.real else max(1, min(MOST_TOGETHER, fitting, int(TOGETHER / max(size, 1.0))))
-
     def _series(self, times: tuple[float, ...], bounds: SpectralBounds, limit: float) -> list[Series]:
         """Return the series for times: the same objects, as often as they are needed."""
         key = times, *bounds
@@ -248,18 +233,34 @@ class Exponential:
         self.degree = max(self.degree, degree)
         return blocks, [self.c * t * bounds.centre + size for t, size in zip(times, largest, strict=True)]
 
-    def apply(self, times: tuple[float, ...], X: BlockVector) -> list[BlockVector]:
-        """Compute exp(c t H) X for every time."""
-        blocks, weights = self.unscaled(times, X)
-        results = [scaled(block, weight) for block, weight in zip(blocks, weights, strict=True)]
-        for result, weight in zip(results, weights, strict=True):
-            if weight.real > math.log(np.finfo(result.dtype).max) / 2:  # B may be large, too
-                check_finite(result)
-        return results
+    def states(
+        self, steps: Sequence[float], X: BlockVector, begin: int = 0, weight: complex = 0j
+    ) -> Iterator[tuple[int, list[tuple[BlockVector, complex]]]]:
+        """Yield the states after the steps from number `begin` on: chunks of blocks times exp(weight).
+
+        Each chunk begins with the number of its first state, and X has been multiplied by the steps before.
+        The states of a chunk have the same products. Weights are imaginary, so that no rounding error of a
+        factor is repeated; the last block is read again afterwards.
+        """
+        fitting = max(1, MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize))
+        most = 1 if self.c.real else min(MOST_TOGETHER, fitting)
+        while begin < len(steps):
+            ahead = np.array(steps[begin : begin + most])
+            sizes = np.cumsum(np.abs(self.c * ahead)) * self.polynomials.bounds.half_width
+            times = tuple(np.cumsum(ahead)[: max(1, int(np.count_nonzero(sizes <= TOGETHER)))].tolist())
+            blocks, weights = self.unscaled(times, X)
+            if self.c.real:
+                blocks, weights = [scaled(blocks[0], weights[0])], [0j]
+            angles = [1j * ((weight + other).imag % (2 * math.pi)) for other in weights]
+            yield begin, list(zip(blocks, angles, strict=True))
+            X, weight, begin = blocks[-1], angles[-1], begin + len(times)
 
 
 def scaled(block: BlockVector, weight: complex) -> BlockVector:
-    """Multiply a block by exp(weight), in place unless it is real and the factor complex."""
+    """Multiply a block by exp(weight), in place unless it is real and the factor complex.
+
+    Results that overflow are refused.
+    """
     if weight.real > math.log(np.finfo(block.dtype).max):
         raise OptionError(
             f"exp(t A) B is up to exp({weight.real:.6g}) times B, which overflows; take a shorter time, or "
@@ -268,4 +269,7 @@ def scaled(block: BlockVector, weight: complex) -> BlockVector:
     if weight.imag and block.dtype.kind != "c":
         block = in_precision(block, np.result_type(block.dtype, np.complex64))
     factor = cmath.exp(weight)
-    return block.scale(factor if weight.imag else factor.real) if weight else block
+    result = block.scale(factor if weight.imag else factor.real) if weight else block
+    if weight.real > math.log(np.finfo(block.dtype).max) / 2:  # B may be large, too
+        check_finite(result)
+    return result
