@@ -245,11 +245,11 @@ def density_of_states(
     random = generator_for(op, rng)
     starts: list[Callable[[], BlockVector]] = []
     for begin in range(0, columns, WIDTH):
-        if chosen is None:  # by a key: a second attempt has the same vectors
+        if chosen is not None:
+            starts.append(partial(unit_vectors, op, chosen[begin : begin + WIDTH]))
+        else:  # by a key: a second attempt has the same vectors
             key = int(random.integers(1 << 63))
             starts.append(partial(random_signs, op, min(WIDTH, columns - begin), key))
-        else:
-            starts.append(partial(unit_vectors, op, chosen[begin : begin + WIDTH]))
     is_shown = progress and (op.layout is None or op.layout.rank == 0)
     with blas_threads(op), counted_bar("moments") if is_shown else nullcontext() as show:
         samples, found, products = chebyshev_moments(op, starts, count + count % 2, found, show)

@@ -17,7 +17,7 @@ from ..blocks import in_precision, to_host
 from ..runtime.processes import together
 from .bounds import FEW_STEPS, SpectralBounds, estimated, gershgorin
 from .coefficients import Series, exponential
-from .operands import Matrix, Operands, check_finite, is_lopsided, operands, phase_of
+from .operands import Matrix, Operands, check_finite, operands, phase_of
 from .polynomial import Polynomials, described
 from .taylor import Taylor
 
@@ -172,7 +172,7 @@ def recognised(matrix: Matrix) -> Matrix | None:
     if op.is_hermitian:
         return matrix
     is_short = matrix.is_linear_operator and op.shape[0] < FEW_ROWS
-    if is_short or is_lopsided(entries) or (phase := phase_of(op)) is None:
+    if is_short or (phase := phase_of(op)) is None:
         return None
     if phase == 1:
         op.is_hermitian = True

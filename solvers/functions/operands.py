@@ -20,7 +20,6 @@ from ..runtime.processes import delivered, same_generator, split
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
 SAME_PHASE = 1e-10  # distance from a power of i within which a measured phase is that
-FIRST = 3  # rows, and entries of each, that are compared with those across the diagonal
 
 
 class Matrix(NamedTuple):
@@ -187,24 +186,6 @@ def _in_precision(matrix: Matrix, wanted: Any) -> Matrix:
         entries = entries.astype(dtype)
         return matrix._replace(operator=as_operator(entries, device=op.device), entries=entries)
     return matrix._replace(operator=op.converted(dtype)) if hasattr(op, "converted") else matrix
-
-
-def is_lopsided(A: Any) -> bool:
-    """Check whether a few entries of a matrix prove that it is no multiple of a Hermitian one."""
-    is_sparse: bool = sp.issparse(A)
-    if not is_sparse or getattr(A, "format", "") not in ("csr", "csc") or not A.nnz:
-        return False
-
-    def magnitude(i: int, j: int) -> float:
-        row = slice(A.indptr[i], A.indptr[i + 1])
-        return float(abs(A.data[row][A.indices[row] == j].sum()))
-
-    most = NOT_HERMITIAN * np.finfo(A.dtype).eps * abs(A.data).max()
-    for i in range(min(FIRST, A.shape[0])):
-        for j in A.indices[A.indptr[i] : A.indptr[i + 1]][:FIRST].tolist():
-            if abs(magnitude(i, j) - magnitude(j, i)) > most:
-                return True
-    return False
 
 
 def check_finite(result: BlockVector) -> None:

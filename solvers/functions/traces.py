@@ -28,11 +28,12 @@ from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, ends_of, integer, real
-from ..blocks import ceil_div, project_out, to_host
+from ..blocks import ceil_div, empty_block, project_out, to_host
 from ..iterations.spectrum import started
 from ..orthogonalization import orthogonalize
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
+from ..stages.dense import dense_matrix
 from .bounds import SpectralBounds
 from .coefficients import checked, hidden, interpolation
 from .operands import generator_for, hermitian_matrix, random_signs, unit_vectors
@@ -230,8 +231,7 @@ def estimated(
     if method == "dense" or (method == "auto" and vectors is None and is_here and n <= DENSE_ROWS):
         if op.layout is not None:
             raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
-        rows = dense_matrix(op)
-        values = f(np.linalg.eigvalsh((rows + rows.conj().T) / 2))
+        values = f(np.linalg.eigvalsh(to_host(dense_matrix(op, empty_block(op)))))
         error = float(np.finfo(op.dtype).eps) * float(np.abs(values).sum())
         return TraceEstimate(values.sum().item(), error, n, 0, "dense", f"from all {n} eigenvalues")
     with blas_threads(op):
@@ -244,12 +244,6 @@ def estimated(
             stacklevel=4,
         )
     return estimate
-
-
-def dense_matrix(op: Operator) -> Any:
-    """Form the matrix of an operator, as an array of the host."""
-    identity = BlockVector(np.eye(op.shape[0], dtype=op.dtype))
-    return to_host(op.apply(identity if op.device == "cpu" else identity.to_device(op.device)).array)
 
 
 class Sampler:
