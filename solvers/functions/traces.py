@@ -231,8 +231,10 @@ def estimated(
     if method == "dense" or (method == "auto" and vectors is None and is_here and n <= DENSE_ROWS):
         if op.layout is not None:
             raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
-        values = f(np.linalg.eigvalsh(to_host(dense_matrix(op, empty_block(op)))))
-        error = float(np.finfo(op.dtype).eps) * float(np.abs(values).sum())
+        theta = np.linalg.eigvalsh(to_host(dense_matrix(op, empty_block(op))))
+        values, unit = f(theta), float(np.finfo(op.dtype).eps)
+        moved = theta + unit * np.abs(theta).max() * np.sign(theta.mean() - theta)  # by their errors, inwards
+        error = unit * float(np.abs(values).sum()) + float(np.linalg.norm(f(moved) - values))
         return TraceEstimate(values.sum().item(), error, n, 0, "dense", f"from all {n} eigenvalues")
     with blas_threads(op):
         estimate = Sampler(op, f, wanted, rng).estimate(vectors, method)

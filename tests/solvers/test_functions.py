@@ -343,6 +343,14 @@ def test_a_square_root_twice_is_the_matrix() -> None:
     assert_allclose(funm_multiply(np.sqrt, A, half, tol=1e-13, domain=(0, None)), A @ b, atol=1e-11)
 
 
+def test_logarithms_and_inverses_need_no_domain_where_the_bounds_reach_zero() -> None:
+    L, b = models.laplace2d(n=20), np.random.default_rng(3).standard_normal(400)
+    w, V = np.linalg.eigh(L.toarray())
+    assert spectral_bounds(L)[0] == 0
+    for f in (np.log, lambda x: 1 / x):
+        assert_near(funm_multiply(f, L, b), V @ (f(w) * (V.T @ b)), 1e-9)
+
+
 def test_a_tolerance_that_is_not_reached_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solvers.functions.funm.MOST_STEPS", 30)
     with pytest.warns(ConvergenceWarning, match=r"30 steps of Lanczos reach an error of about \d"):
