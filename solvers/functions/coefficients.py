@@ -12,6 +12,7 @@ Tal-Ezer, Kosloff, J. Chem. Phys. 81 (1984) 3967; Trefethen, Approximation Theor
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from blockvec.errors import OptionError
 
 from ..blocks import RealArray
 
+MOST_SERIES = 64  # exponentials whose coefficients are kept
 MOST_DEGREE = 5000  # highest degree of an interpolation
 FIRST_DEGREE = 32
 LOOK = 2.0  # points per degree of MOST_DEGREE where an interpolation is compared with its function
@@ -48,8 +50,11 @@ def cut(coefficients: Any, limit: float) -> Series:
     return Series(coefficients[: degree + 1], float(tails[degree + 1]) if degree + 1 < len(tails) else 0.0)
 
 
+@functools.lru_cache(maxsize=MOST_SERIES)
 def exponential(z: complex, limit: float) -> Series:
     """Compute the coefficients of exp(z x) / exp(``|Re z|``) up to a tail below a limit.
+
+    Results are kept: equal steps of an evolution have the same objects.
 
     They are 2 I_k(z) / exp(``|Re z|``), modified Bessel functions, which beyond k = ``|z|`` fall like
     exp(-(2/3) (2/``|z|``)^(1/2) (k - ``|z|``)^(3/2)), and for a real z like exp(-k^2 / (2 ``|z|``)). For an

@@ -238,8 +238,7 @@ def density_of_states(
     """
     check_choice("kernel", kernel, KERNELS)
     count = integer("moments", moments, 2)
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    op, found = scaled_operands(H, bounds, **options)
+    op, found = scaled_operands(H, bounds, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     chosen, columns = None, integer("vectors", vectors, 1)
     if sites is not None:
         chosen = tuple(integer("sites", site, 0, op.shape[0] - 1) for site in np.atleast_1d(sites))

@@ -96,8 +96,7 @@ def logdet(
     """
     check_choice("method", method, METHODS)
     wanted, count = Wanted.of(tol, atol, vectors)
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    matrix = hermitian_matrix(A, **options)
+    matrix = hermitian_matrix(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     op, factor, entries = matrix.operator, matrix.factor.real, matrix.entries
     why = None if method == "quadrature" or op.shape[0] == 0 else "factors were asked for"
     if method == "auto":

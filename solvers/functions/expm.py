@@ -29,7 +29,6 @@ from .taylor import Taylor
 # are relative to the largest.
 LEAST_RATIO = 0.02
 FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more than estimates save
-MOST_SERIES = 16  # times for which coefficients are kept
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
 MOST_TOGETHER = 8  # times of these
 MOST_BYTES = 1 << 27  # bytes of the states of several times that are computed together
@@ -207,16 +206,10 @@ class Exponential:
     def __init__(self, H: Operator, bounds: SpectralBounds, c: complex) -> None:
         self.polynomials, self.c = Polynomials(H, bounds), c
         self.error, self.degree = 0.0, 0
-        self._known: dict[Any, list[Series]] = {}
 
     def _series(self, times: tuple[float, ...], bounds: SpectralBounds, limit: float) -> list[Series]:
-        """Return the series for times: the same objects, as often as they are needed."""
-        key = times, *bounds
-        if key not in self._known:
-            if len(self._known) >= MOST_SERIES:
-                self._known.clear()
-            self._known[key] = [exponential(self.c * t * bounds.half_width, limit) for t in times]
-        return self._known[key]
+        """Return the series for times."""
+        return [exponential(self.c * t * bounds.half_width, limit) for t in times]
 
     def unscaled(self, times: tuple[float, ...], X: BlockVector) -> tuple[list[BlockVector], list[complex]]:
         """Compute exp(c t H) X / exp(w) for every time; return the blocks and the numbers w."""
@@ -358,7 +351,7 @@ def evolve(
     given = given._replace(A=hermitian(given.A, "H"))
     op, psi = given.A.operator, given.B
     span, doubles = float(np.abs(np.diff(wanted, prepend=0.0)).sum()), 1 + (psi.dtype.kind == "c")
-    exponential = Exponential(op, bounds_for(given.A, span, psi.n_cols * doubles), -1j * given.A.factor)
+    run = Exponential(op, bounds_for(given.A, span, psi.n_cols * doubles), -1j * given.A.factor)
     file = checkpoint_for(checkpoint, checkpoint_interval, processes_of(op, comm))
     saved = None
     if file is not None:
@@ -372,14 +365,14 @@ def evolve(
         file.image, file.layout = np.array(to_host(op.apply(psi).array)), op.layout
         saved = file.load()
     is_shown = progress and (op.layout is None or op.layout.rank == 0)
-    return _states(given, exponential, wanted, file, saved, is_shown=is_shown)
+    return _states(given, run, wanted, file, saved, is_shown=is_shown)
 
 
 def _states(
-    given: Operands, exponential: Exponential, times: RealArray, file: Any, saved: Any, *, is_shown: bool
+    given: Operands, run: Exponential, times: RealArray, file: Any, saved: Any, *, is_shown: bool
 ) -> Iterator[tuple[float, Any]]:
     """Compute the states of all times that have not been returned."""
-    polynomials, layout = exponential.polynomials, given.A.operator.layout
+    polynomials, layout = run.polynomials, given.A.operator.layout
     state, phase = given.B, 0.0  # which it is not yet multiplied by
     begin = returned = 0  # number of the first time after the state, and of all times returned
     if saved is not None:
@@ -397,7 +390,7 @@ def _states(
 
     with counted_bar("first time") if is_shown else nullcontext(lambda *progress: None) as show:
         try:
-            for first, chunk in exponential.states(_steps(times), state, begin, 1j * phase):
+            for first, chunk in run.states(_steps(times), state, begin, 1j * phase):
                 for k in range(max(returned - first, 0), len(chunk)):
                     returned, t, (block, weight) = first + k + 1, float(times[first + k]), chunk[k]
                     psi = in_precision(block, np.result_type(block.dtype, np.complex64))

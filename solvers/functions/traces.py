@@ -153,8 +153,7 @@ def trace(
     if not callable(f):
         raise OptionError(f"f: got {f!r}; give a function of an array of eigenvalues, such as np.exp.")
     wanted, count = Wanted.of(tol, atol, vectors)
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    matrix = hermitian_matrix(A, **options)
+    matrix = hermitian_matrix(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     values_of, random = checked(f, ends_of(domain), matrix.factor.real), generator_for(matrix.operator, rng)
     return estimated(matrix.operator, values_of, wanted, count, method, random)
 
