@@ -20,13 +20,10 @@ from .eigsh import eigsh  # at once: its module has the same name
 if TYPE_CHECKING:
     from .counting import EigenvalueCount, count_eigenvalues
     from .functions.bounds import SpectralBounds, spectral_bounds
-    from .functions.density import DensityOfStates, density_of_states
+    from .functions.density import DensityOfStates, DoubleMoments, density_of_states, double_moments
     from .functions.determinant import LogDeterminant, logdet
-    from .functions.double_moments import DoubleMoments, double_moments
-    from .functions.evolve import evolve
-    from .functions.expm import expm_multiply
-    from .functions.funm import funm_multiply
-    from .functions.krylov import funm_multiply_krylov
+    from .functions.expm import evolve, expm_multiply
+    from .functions.funm import funm_multiply, funm_multiply_krylov
     from .functions.traces import TraceEstimate, trace
     from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
     from .linear import (
@@ -52,13 +49,10 @@ else:
         {
             "counting": "EigenvalueCount count_eigenvalues",
             "functions.bounds": "SpectralBounds spectral_bounds",
-            "functions.density": "DensityOfStates density_of_states",
+            "functions.density": "DensityOfStates DoubleMoments density_of_states double_moments",
             "functions.determinant": "LogDeterminant logdet",
-            "functions.double_moments": "DoubleMoments double_moments",
-            "functions.evolve": "evolve",
-            "functions.expm": "expm_multiply",
-            "functions.funm": "funm_multiply",
-            "functions.krylov": "funm_multiply_krylov",
+            "functions.expm": "evolve expm_multiply",
+            "functions.funm": "funm_multiply funm_multiply_krylov",
             "functions.traces": "TraceEstimate trace",
             "iterations.jd_options": "CorrectionProblem JacobiDavidsonOptions",
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "

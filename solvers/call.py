@@ -317,7 +317,7 @@ def _warn_of_processes(call: Call, plan: Plan) -> None:
 
 def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
     _warn_of_processes(call, plan)
-    with _first_kernels(cast(Problem, call.problem), plan.options):
+    with _first_kernels(call.problem, plan.options):
         return _solved_by(call, plan)
 
 

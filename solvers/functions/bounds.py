@@ -132,8 +132,8 @@ def spectral_bounds(
     (0.0, 4.0, True)
     """
     check_choice("method", method, METHODS)
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    return bounds_of(hermitian_matrix(A, **options), method)
+    matrix = hermitian_matrix(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
+    return bounds_of(matrix, method)
 
 
 def bounds_of(matrix: Matrix, method: str = "auto") -> SpectralBounds:

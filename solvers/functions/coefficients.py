@@ -1,18 +1,18 @@
 """Chebyshev coefficients of functions on [-1, 1], and the degree from their tail.
 
-The exponential has exp(z x) = I_0(z) + 2 sum_k I_k(z) T_k(x), modified Bessel functions of a complex z. They
-follow from their recurrence backwards, I_{k-1} = (2k/z) I_k + I_{k+1}, normalised by the sum at x = 1
-(Miller). In extended precision their errors are those of rounding once: a state that takes ten thousand steps
-with the same coefficients keeps its norm to 1e-12. All other functions are interpolated in Chebyshev points.
+A function is interpolated in Chebyshev points, by a cosine transform of its values there. That of exp(z x) is
+in extended precision, so that the errors of its coefficients are those of rounding once: a state that takes
+ten thousand steps with the same coefficients keeps its norm to 1e-12.
 
 References
 ----------
-Tal-Ezer, Kosloff, J. Chem. Phys. 81 (1984) 3967; Olver, Math. Comp. 18 (1964) 65 (Miller's algorithm);
-Trefethen, Approximation Theory and Approximation Practice (2013), chapters 3 and 4.
+Tal-Ezer, Kosloff, J. Chem. Phys. 81 (1984) 3967; Trefethen, Approximation Theory and Approximation Practice
+(2013), chapters 3 and 4.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,13 +24,12 @@ from blockvec.errors import OptionError
 
 from ..blocks import RealArray
 
+MOST_SERIES = 64  # exponentials whose coefficients are kept
 MOST_DEGREE = 5000  # highest degree of an interpolation
 FIRST_DEGREE = 32
 LOOK = 2.0  # points per degree of MOST_DEGREE where an interpolation is compared with its function
-DIGITS = 45  # decimal digits that the last Bessel function of the recurrence is below the first
 ALIKE = 1e-12  # relative difference of values that rounding errors explain
 OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside of a domain, by rounding
-TINY = 1e-30  # |z| up to which all but the first two coefficients are below rounding errors
 
 
 class Series(NamedTuple):
@@ -51,10 +50,15 @@ def cut(coefficients: Any, limit: float) -> Series:
     return Series(coefficients[: degree + 1], float(tails[degree + 1]) if degree + 1 < len(tails) else 0.0)
 
 
+@functools.lru_cache(maxsize=MOST_SERIES)
 def exponential(z: complex, limit: float) -> Series:
     """Compute the coefficients of exp(z x) / exp(``|Re z|``) up to a tail below a limit.
 
-    For an imaginary z, those of even degree are real and those of odd degree imaginary.
+    Results are kept: equal steps of an evolution have the same objects.
+
+    They are 2 I_k(z) / exp(``|Re z|``), modified Bessel functions, which beyond k = ``|z|`` fall like
+    exp(-(2/3) (2/``|z|``)^(1/2) (k - ``|z|``)^(3/2)), and for a real z like exp(-k^2 / (2 ``|z|``)). For an
+    imaginary z, those of even degree are real and those of odd degree imaginary.
 
     Examples
     --------
@@ -63,45 +67,26 @@ def exponential(z: complex, limit: float) -> Series:
     >>> bool(abs(series.coefficients[2] + 2 * scipy.special.jv(2, 2.0)) < 1e-16)
     True
     """
-    if z.real < 0:  # exp(-z x) has the coefficients with other signs of odd degrees
-        mirrored = exponential(-z, limit)
-        mirrored.coefficients[1::2] *= -1
-        return mirrored
-    if abs(z) < TINY:
-        return Series(np.array([1.0, z if z.imag else z.real]), 0.0)
-    is_imaginary, is_real = z.real == 0, z.imag == 0
-    # J_k(y) = i^-k I_k(i y) of a real y has a recurrence of real numbers with another sign.
-    y: Any = np.clongdouble(z)
-    y = abs(y) if is_imaginary or is_real else y
-    sign = -1 if is_imaginary else 1
-    count = _terms(abs(z), is_real)
-    values = np.zeros(count + 1, y.dtype)
-    above, here = y.dtype.type(0), y.dtype.type(np.finfo(np.longdouble).tiny) * 1e10
-    for k in range(count, 0, -1):
-        values[k] = here
-        above, here = here, (2 * k / y) * here + sign * above
-    values[0] = here
-    values[1:] *= 2
-    # At x = 1, where exp(z) / exp(Re z) = exp(i Im z). Of J_k, those of even degree add up to one.
-    total = values[::2].sum() if is_imaginary else values.sum()
-    phase: Any = 1 if is_imaginary or is_real else np.exp(1j * np.clongdouble(z.imag))
-    coefficients = (values / total * phase).astype(float if is_imaginary or is_real else complex)
-    if is_imaginary:
-        coefficients = coefficients * np.array([1, 1j, -1, -1j])[np.arange(count + 1) % 4]
-        if z.imag < 0:
-            coefficients = coefficients.conj()
-    return cut(coefficients, limit)
+    size = abs(z)
+    most = size + 14 * size ** (1 / 3)  # from there on they are below 21 digits, those of extended precision
+    degree = math.ceil(min(most, math.sqrt(96 * size)) if z.imag == 0 else most) + 40
+    x = np.cos(np.arccos(np.longdouble(-1)) * np.arange(degree + 1) / degree)
+    damping, angles = np.exp(z.real * x - abs(z.real)), z.imag * x
+    parts = [_transformed(damping * wave(angles)) for wave in (np.cos, np.sin)[: 1 + (z.imag != 0)]]
+    for part in parts:
+        part[np.abs(part) < size * np.finfo(part.dtype).eps / math.sqrt(degree)] = 0  # rounding of z x
+    if z.real == 0:  # the cosine is even, the sine odd
+        for k, part in enumerate(parts):
+            part[1 - k :: 2] = 0
+    coefficients = parts[0] + 1j * parts[1] if z.imag else parts[0]
+    return cut(coefficients.astype(complex if z.imag else float), limit)
 
 
-def _terms(size: float, is_real: bool) -> int:
-    """Return a degree from which all Bessel functions are negligible."""
-    # Beyond k = |z| they fall like exp(-(2/3) (2/|z|)^(1/2) (k - |z|)^(3/2)), I_k(z) of a real z like
-    # exp(-k^2 / (2 |z|)); and for small z like (|z|/2)^k / k!.
-    nats = DIGITS * math.log(10)
-    few = math.ceil(nats / max(math.log(2 / size), 1e-3)) + 2 if size < 1 else math.inf
-    turning = size + (nats * 3 / (2 * math.sqrt(2))) ** (2 / 3) * size ** (1 / 3) + 40
-    square = math.sqrt(2 * nats * size) + 40 if is_real else math.inf
-    return int(min(few, turning, square)) + 1
+def _transformed(values: Any) -> Any:
+    """Compute Chebyshev coefficients from values in Chebyshev points."""
+    coefficients = scipy.fft.dct(values, type=1) / (len(values) - 1)
+    coefficients[[0, -1]] /= 2
+    return coefficients
 
 
 def interpolation(
@@ -116,8 +101,7 @@ def interpolation(
         if scale == 0 and _is_near(f, low, high, np.zeros(1), 0.0):
             return Series(np.zeros(1), 0.0)
         scale = scale or 1.0
-        coefficients = scipy.fft.dct(values / scale, type=1) / degree
-        coefficients[[0, -1]] /= 2
+        coefficients = _transformed(values / scale)
         # The last quarter consists of rounding errors once the function is resolved.
         noise = np.abs(coefficients[3 * degree // 4 :]).max()
         if noise * degree <= max(limit, 8 * np.finfo(float).eps * math.sqrt(degree)):

@@ -8,16 +8,20 @@ where the factors g_k of a kernel damp the oscillations of the cut series. Rando
 the moments <x|T_k(h)|x> of one vector x, such as a site, are exact. A step of the recurrence gives two of
 them: <T_j x|T_j x> = (mu_2j + mu_0) / 2 and <T_j x|T_{j-1} x> = (mu_{2j-1} + mu_1) / 2.
 
+Double moments <x|T_k(h) J T_l(h) J|x> are elements of A^H B: the columns of one block are T_k(h) x for 64
+orders k, those of another T_l(h) J x, after one product with J. With more than 64 moments the vectors of the
+second kind are computed again for each block of the first, so that memory is needed for two blocks.
+
 References
 ----------
-Weisse, Wellein, Alvermann, Fehske, Rev. Mod. Phys. 78 (2006) 275; Kreutzer et al., IPDPS (2015) 417 (blocks
-of vectors, and dots in the pass of their product).
+Weisse, Wellein, Alvermann, Fehske, Rev. Mod. Phys. 78 (2006) 275 (double moments: section III.D); Kreutzer et
+al., IPDPS (2015) 417 (blocks of vectors, and dots in the pass of their product).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
@@ -25,11 +29,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.polynomial import chebyshev
 
-from blockvec import BlockVector, Operator, start_copies
+from blockvec import BlockVector, Operator, as_operator, start_copies
 from blockvec.errors import OptionError, ShapeError
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, check_choice, integer
+from ..arguments import blas_threads, check_choice, check_shape, integer
 from ..blocks import RealArray, to_host
 from ..runtime.memory import require_memory
 from ..runtime.processes import together
@@ -47,6 +51,7 @@ EXCESS = 1e-6
 MARGIN = 0.01  # of the half width: bounds are moved outwards, since kernels widen the ends of a spectrum
 WIDTH = 32  # columns of a block at most
 POINTS = 1000  # energies in a picture
+TILE = 64  # columns of a block
 
 
 def jackson(count: int) -> RealArray:
@@ -233,11 +238,10 @@ def density_of_states(
     """
     check_choice("kernel", kernel, KERNELS)
     count = integer("moments", moments, 2)
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    op, found = scaled_operands(H, bounds, **options)
+    op, found = scaled_operands(H, bounds, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     chosen, columns = None, integer("vectors", vectors, 1)
     if sites is not None:
-        chosen = tuple(integer("sites", site, 0, op.shape[0] - 1) for site in sites)
+        chosen = tuple(integer("sites", site, 0, op.shape[0] - 1) for site in np.atleast_1d(sites))
         if not (columns := len(chosen)):
             raise OptionError("sites: got none; give numbers of rows, or leave it out.")
     n_bytes = 2.0 * op.local_shape[0] * min(columns, WIDTH) * op.dtype.itemsize
@@ -245,11 +249,11 @@ def density_of_states(
     random = generator_for(op, rng)
     starts: list[Callable[[], BlockVector]] = []
     for begin in range(0, columns, WIDTH):
-        if chosen is None:  # by a key: a second attempt has the same vectors
+        if chosen is not None:
+            starts.append(partial(unit_vectors, op, chosen[begin : begin + WIDTH]))
+        else:  # by a key: a second attempt has the same vectors
             key = int(random.integers(1 << 63))
             starts.append(partial(random_signs, op, min(WIDTH, columns - begin), key))
-        else:
-            starts.append(partial(unit_vectors, op, chosen[begin : begin + WIDTH]))
     is_shown = progress and (op.layout is None or op.layout.rank == 0)
     with blas_threads(op), counted_bar("moments") if is_shown else nullcontext() as show:
         samples, found, products = chebyshev_moments(op, starts, count + count % 2, found, show)
@@ -318,3 +322,138 @@ def chebyshev_moments(
         else:
             break
     return np.concatenate(found, axis=1), tried, products
+
+
+@frozen
+class DoubleMoments:
+    """Moments of ``j(E, F) = tr[J delta(E - H) J delta(F - H)] / n``, a function of two energies.
+
+    By Kubo and Greenwood the conductivity at a Fermi energy E and temperature zero is a multiple of j(E, E).
+
+    Attributes
+    ----------
+    samples : array, shape (R, N, N)
+        Moments for each random vector x, divided by ``<x|x>``.
+    bounds : SpectralBounds
+        Between them the matrix is scaled from.
+    kernel : str
+    """
+
+    samples: Any
+    bounds: SpectralBounds
+    kernel: str
+
+    @property
+    def moments(self) -> Any:
+        """The means over random vectors, shape (N, N)."""
+        return self.samples.mean(axis=0)
+
+    def __call__(self, energies: Any, others: Any = None) -> Any:
+        """Return the real part of j(E, F) at pairs of energies; at equal ones, if `others` is None."""
+        return self._sampled(energies, others).mean(axis=0)
+
+    def error(self, energies: Any, others: Any = None) -> Any:
+        """Return standard errors of j, from the spread over random vectors."""
+        return standard_error(self._sampled(energies, others))
+
+    def _sampled(self, energies: Any, others: Any) -> Any:
+        x, weight = scaled(energies, self.bounds)
+        y, other = scaled(energies if others is None else others, self.bounds)
+        factors = damped(self.samples.shape[1], self.kernel)
+        table = np.moveaxis(self.samples.real * np.outer(factors, factors), 0, -1)
+        return chebyshev.chebval2d(x, y, table) * (weight * other)
+
+
+def double_moments(
+    H: Any,
+    J: Any,
+    moments: int = TILE,
+    vectors: int = 4,
+    kernel: Literal["jackson", "lorentz"] = "jackson",
+    rng: Any = None,
+    *,
+    bounds: Any = None,
+    shape: tuple[int, int] | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    like: Any = None,
+) -> DoubleMoments:
+    """Compute the double moments of a Hermitian matrix H with an observable J, such as a current.
+
+    Parameters
+    ----------
+    H, J : sparse matrix or array, dense array, LinearOperator, callable, or Operator, shape (n, n)
+        Hermitian; as for `eigsh`. J is a matrix or an operator.
+    moments : int
+        Chebyshev moments in each direction.
+    vectors, kernel, rng, bounds, shape, dtype, device, like
+        As for `density_of_states`.
+
+    Returns
+    -------
+    DoubleMoments
+
+    Raises
+    ------
+    OptionError, ShapeError, DTypeError, DeviceError
+        For invalid arguments, and for matrices that are not Hermitian.
+    BreakdownError
+        If H or J returns NaN or Inf.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import blockvec
+    >>> H = blockvec.models.model("laplace1d:n=200")
+    >>> found = blockvec.double_moments(H, np.eye(200), 32, rng=0)  # tr(T_k T_l) / n
+    >>> found.moments.shape, bool(abs(found.moments[0, 0] - 1) < 1e-12)
+    ((32, 32), True)
+    """
+    check_choice("kernel", kernel, KERNELS)
+    count, columns = integer("moments", moments, 1), integer("vectors", vectors, 1)
+    op, found = scaled_operands(H, bounds, shape=shape, dtype=dtype, device=device, like=like, comm=None)
+    if op.layout is not None:
+        raise OptionError("H: has rows in several processes; double moments need one.")
+    check_shape("J", J, op)
+    current = as_operator(J, device=op.device if device is None else device)
+    current.check_hermitian(name="J")
+    size = np.result_type(op.dtype, current.dtype).itemsize
+    n_bytes = 3.0 * op.shape[0] * min(TILE, count) * size
+    require_memory(op, n_bytes, "Chebyshev vectors", "give fewer moments")
+    keys = generator_for(op, rng).integers(1 << 63, size=columns).tolist()
+    with blas_threads(op):
+        for tried in found.widening("H"):
+            samples = [_moments(op, current, random_signs(op, 1, key), count, tried) for key in keys]
+            if all(sample is not None for sample in samples):
+                break
+    return DoubleMoments(np.array(samples), tried, kernel)
+
+
+def _moments(op: Operator, J: Operator, x: BlockVector, count: int, bounds: SpectralBounds) -> Any:
+    """Compute the moments of one vector; None if a norm grows."""
+    doubled, start = op.affine(2 / bounds.half_width, bounds.centre), J @ x
+    square = float(to_host(x.norms())[0]) ** 2
+    found = np.zeros((count, count), np.result_type(start.dtype, op.dtype))
+    for k, left in _tiles(doubled, x, count):
+        if left is None:
+            return None
+        image = J @ left
+        for l, right in _tiles(doubled, start, count):
+            if right is None:
+                return None
+            found[k : k + image.n_cols, l : l + right.n_cols] = to_host(image.dot(right)) / square
+    return found
+
+
+def _tiles(doubled: Any, x: BlockVector, count: int) -> Iterator[tuple[int, BlockVector | None]]:
+    """Compute T_k(h) x by blocks of columns, with the first order of each; None if a norm grows."""
+    steps = Recurrence(doubled, x.copy(), x.like())
+    limit = growth_limit(x.dtype) * float(to_host(x.norms())[0])
+    tile = x.like(min(TILE, count))
+    for begin in range(0, count, TILE):
+        block = tile[:, : min(TILE, count - begin)]
+        for column in range(block.n_cols):
+            if begin + column:
+                steps.take(1)
+            block[:, column : column + 1] = steps.current
+        yield begin, block if (to_host(block.norms()) <= limit).all() else None

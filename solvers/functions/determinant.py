@@ -12,12 +12,14 @@ from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import check_choice, is_explicit, on_host
+from ..blocks import empty_block, to_host
 from ..costs import fits_dense, recurrence_s
 from ..placement import UNASKED_ENTRIES, factor_s, is_affordable
 from ..runtime.processes import together
+from ..stages.dense import dense_matrix
 from .coefficients import checked
 from .operands import generator_for, hermitian_matrix
-from .traces import DENSE_ROWS, STEPS, WIDTH, TraceEstimate, Wanted, dense_matrix, estimated
+from .traces import DENSE_ROWS, STEPS, WIDTH, TraceEstimate, Wanted, estimated
 
 METHODS = ("auto", "factors", "quadrature")
 WORTH_S = 1.0  # s, predicted: factors that take no longer are computed, since they are exact
@@ -94,8 +96,7 @@ def logdet(
     """
     check_choice("method", method, METHODS)
     wanted, count = Wanted.of(tol, atol, vectors)
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    matrix = hermitian_matrix(A, **options)
+    matrix = hermitian_matrix(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     op, factor, entries = matrix.operator, matrix.factor.real, matrix.entries
     why = None if method == "quadrature" or op.shape[0] == 0 else "factors were asked for"
     if method == "auto":
@@ -110,7 +111,7 @@ def logdet(
         return LogDeterminant(*(getattr(found, name) for name in TraceEstimate.__annotations__))
     n, products = op.shape[0], 0
     if not is_explicit(entries):
-        entries, products = dense_matrix(op), n
+        entries, products = to_host(dense_matrix(op, empty_block(op))), n
     factors = Factorization(on_host(entries))
     factors.refactorize(0.0)
     sign, value = cast(tuple[float, float], factors.log_determinant())

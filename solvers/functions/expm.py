@@ -1,22 +1,27 @@
-"""`expm_multiply`: the exponential of a matrix times a block, with SciPy's signature."""
+"""The exponential of a matrix times a block: `expm_multiply`, and `evolve` for Schroedinger's equation."""
 
 from __future__ import annotations
 
 import cmath
 import math
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+import blockvec
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import OptionError
 
-from ..arguments import integer, real
-from ..blocks import in_precision, to_host
-from ..runtime.processes import together
+from ..arguments import checkpoint_for, integer, real
+from ..blocks import RealArray, in_precision, to_host
+from ..runtime.processes import processes_of, together
+from ..runtime.progress import counted_bar
 from .bounds import FEW_STEPS, SpectralBounds, estimated, gershgorin
 from .coefficients import Series, exponential
-from .operands import Matrix, Operands, check_finite, is_lopsided, operands, phase_of
+from .operands import Matrix, Operands, check_finite, hermitian, operands, phase_of
 from .polynomial import Polynomials, described
 from .taylor import Taylor
 
@@ -24,11 +29,12 @@ from .taylor import Taylor
 # are relative to the largest.
 LEAST_RATIO = 0.02
 FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more than estimates save
-MOST_SERIES = 16  # times for which coefficients are kept
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
 MOST_TOGETHER = 8  # times of these
 MOST_BYTES = 1 << 27  # bytes of the states of several times that are computed together
 FEW_ROWS = 8  # rows of a linear operator below which two random vectors say little about its structure
+ROUNDING = 8.0  # eps of the last time: lengths of steps that differ by less have the same coefficients,
+SAME = 1e-6  # unless that is a larger share of them
 
 
 @together
@@ -120,7 +126,8 @@ def expm_multiply(
         doubles = 2 if found.operator.dtype.kind == "f" and X.dtype.kind == "c" else 1
         bounds = bounds_for(found, span, X.n_cols * doubles)
         run = Exponential(found.operator, bounds, complex(found.factor))
-        blocks = _by_chebyshev(run, steps, X)
+        pairs = [pair for _, chunk in run.states(steps, X) for pair in chunk]
+        blocks = [scaled(*pair) for pair in pairs]
         info = run.polynomials.described(run.degree, run.error)
     else:
         trace = None if traceA is None else complex(traceA) / given.A.factor
@@ -153,17 +160,6 @@ def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> list[float] | None
     return [first] + [(last - first) / (count - (endpoint is None or bool(endpoint)))] * (count - 1)
 
 
-def _by_chebyshev(run: Exponential, steps: list[float], X: BlockVector) -> list[BlockVector]:
-    """Compute results one after the other, those of short equal steps together."""
-    blocks = run.apply((steps[0],), X)
-    rest = steps[1:]
-    while rest:
-        count = min(run.together(rest[0], X), len(rest))
-        blocks += run.apply(tuple(np.cumsum(rest[:count]).tolist()), blocks[-1])
-        rest = rest[count:]
-    return blocks
-
-
 def _in_type(given: Operands, block: BlockVector) -> BlockVector:
     """Convert a result to the type of a call."""
     kinds = given.A.operator.dtype.kind, given.B.dtype.kind
@@ -181,7 +177,7 @@ def recognised(matrix: Matrix) -> Matrix | None:
     if op.is_hermitian:
         return matrix
     is_short = matrix.is_linear_operator and op.shape[0] < FEW_ROWS
-    if is_short or is_lopsided(entries) or (phase := phase_of(op)) is None:
+    if is_short or (phase := phase_of(op)) is None:
         return None
     if phase == 1:
         op.is_hermitian = True
@@ -210,22 +206,10 @@ class Exponential:
     def __init__(self, H: Operator, bounds: SpectralBounds, c: complex) -> None:
         self.polynomials, self.c = Polynomials(H, bounds), c
         self.error, self.degree = 0.0, 0
-        self._known: dict[Any, list[Series]] = {}
-
-    def together(self, step: float, X: BlockVector) -> int:
-        """Return the number of equal steps whose results the same products give."""
-        size = abs(self.c * step) * self.polynomials.bounds.half_width
-        fitting = MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize)
-        return 1 if self.c.real else max(1, min(MOST_TOGETHER, fitting, int(TOGETHER / max(size, 1.0))))
 
     def _series(self, times: tuple[float, ...], bounds: SpectralBounds, limit: float) -> list[Series]:
-        """Return the series for times: the same objects, as often as they are needed."""
-        key = times, *bounds
-        if key not in self._known:
-            if len(self._known) >= MOST_SERIES:
-                self._known.clear()
-            self._known[key] = [exponential(self.c * t * bounds.half_width, limit) for t in times]
-        return self._known[key]
+        """Return the series for times."""
+        return [exponential(self.c * t * bounds.half_width, limit) for t in times]
 
     def unscaled(self, times: tuple[float, ...], X: BlockVector) -> tuple[list[BlockVector], list[complex]]:
         """Compute exp(c t H) X / exp(w) for every time; return the blocks and the numbers w."""
@@ -248,18 +232,34 @@ class Exponential:
         self.degree = max(self.degree, degree)
         return blocks, [self.c * t * bounds.centre + size for t, size in zip(times, largest, strict=True)]
 
-    def apply(self, times: tuple[float, ...], X: BlockVector) -> list[BlockVector]:
-        """Compute exp(c t H) X for every time."""
-        blocks, weights = self.unscaled(times, X)
-        results = [scaled(block, weight) for block, weight in zip(blocks, weights, strict=True)]
-        for result, weight in zip(results, weights, strict=True):
-            if weight.real > math.log(np.finfo(result.dtype).max) / 2:  # B may be large, too
-                check_finite(result)
-        return results
+    def states(
+        self, steps: Sequence[float], X: BlockVector, begin: int = 0, weight: complex = 0j
+    ) -> Iterator[tuple[int, list[tuple[BlockVector, complex]]]]:
+        """Yield the states after the steps from number `begin` on: chunks of blocks times exp(weight).
+
+        Each chunk begins with the number of its first state, and X has been multiplied by the steps before.
+        The states of a chunk have the same products. Weights are imaginary, so that no rounding error of a
+        factor is repeated; the last block is read again afterwards.
+        """
+        fitting = max(1, MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize))
+        most = 1 if self.c.real else min(MOST_TOGETHER, fitting)
+        while begin < len(steps):
+            ahead = np.array(steps[begin : begin + most])
+            sizes = np.cumsum(np.abs(self.c * ahead)) * self.polynomials.bounds.half_width
+            times = tuple(np.cumsum(ahead)[: max(1, int(np.count_nonzero(sizes <= TOGETHER)))].tolist())
+            blocks, weights = self.unscaled(times, X)
+            if self.c.real:
+                blocks, weights = [scaled(blocks[0], weights[0])], [0j]
+            angles = [1j * ((weight + other).imag % (2 * math.pi)) for other in weights]
+            yield begin, list(zip(blocks, angles, strict=True))
+            X, weight, begin = blocks[-1], angles[-1], begin + len(times)
 
 
 def scaled(block: BlockVector, weight: complex) -> BlockVector:
-    """Multiply a block by exp(weight), in place unless it is real and the factor complex."""
+    """Multiply a block by exp(weight), in place unless it is real and the factor complex.
+
+    Results that overflow are refused.
+    """
     if weight.real > math.log(np.finfo(block.dtype).max):
         raise OptionError(
             f"exp(t A) B is up to exp({weight.real:.6g}) times B, which overflows; take a shorter time, or "
@@ -268,4 +268,153 @@ def scaled(block: BlockVector, weight: complex) -> BlockVector:
     if weight.imag and block.dtype.kind != "c":
         block = in_precision(block, np.result_type(block.dtype, np.complex64))
     factor = cmath.exp(weight)
-    return block.scale(factor if weight.imag else factor.real) if weight else block
+    result = block.scale(factor if weight.imag else factor.real) if weight else block
+    if weight.real > math.log(np.finfo(block.dtype).max) / 2:  # B may be large, too
+        check_finite(result)
+    return result
+
+
+@together
+def evolve(
+    H: Any,
+    psi0: Any,
+    times: Iterable[float],
+    *,
+    progress: bool = False,
+    checkpoint: Any = None,
+    checkpoint_interval: float = 60.0,
+    shape: tuple[int, int] | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    like: Any = None,
+    comm: Any = None,
+) -> Iterator[tuple[float, Any]]:
+    """Iterate over times t and states exp(-i t H) psi0, with one setup for all of them.
+
+    Parameters
+    ----------
+    H : sparse matrix or array, dense array, LinearOperator, callable, or Operator, shape (n, n)
+        Hermitian; as for `eigsh`.
+    psi0 : array or BlockVector, shape (n,) or (n, b)
+        One state or a block of states at t = 0.
+    times : iterable of float
+        In any order; each state follows from the one before. Equal steps share their coefficients, on a GPU
+        also recorded launches.
+    progress : bool
+        Whether to show a progress bar, on stderr if that is a terminal, or in a notebook.
+    checkpoint : path-like, optional
+        File for the last state. If it exists, the iteration continues after the last state that it had
+        returned, with the same bits as without an interruption. It is written every `checkpoint_interval`
+        seconds, and when the iteration is left early in one process; deleted at the end.
+    checkpoint_interval : float
+        Seconds, as for `eigsh`.
+    shape, dtype, device, like, comm
+        As for `eigsh`; states as in `expm_multiply`.
+
+    Yields
+    ------
+    t : float
+    psi : array, complex, of the shape and the kind of psi0
+        A new array for each time.
+
+    Raises
+    ------
+    OptionError, ShapeError, DTypeError, DeviceError
+        For invalid arguments, and an H that is not Hermitian, by the call itself.
+    BreakdownError
+        If H returns NaN or Inf.
+
+    References
+    ----------
+    Tal-Ezer, Kosloff, J. Chem. Phys. 81 (1984) 3967.
+
+    Examples
+    --------
+    A spin in a magnetic field turns over:
+
+    >>> import numpy as np
+    >>> from blockvec import evolve
+    >>> H = np.array([[0.0, 0.5], [0.5, 0.0]])
+    >>> for t, psi in evolve(H, np.array([1.0, 0.0]), [0, np.pi / 2, np.pi]):
+    ...     print(f"{t:.2f}", (abs(psi) ** 2).round(6).tolist())
+    0.00 [1.0, 0.0]
+    1.57 [0.5, 0.5]
+    3.14 [0.0, 1.0]
+    """
+    try:
+        wanted = np.asarray(list(times), np.float64)
+    except (TypeError, ValueError):
+        raise OptionError(f"times: got {times!r:.60}; give real numbers.") from None
+    if wanted.ndim != 1 or not np.isfinite(wanted).all():
+        raise OptionError("times: holds NaN or Inf, or is no sequence of numbers; give finite ones.")
+    given = operands(H, psi0, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
+    given = given._replace(A=hermitian(given.A, "H"))
+    op, psi = given.A.operator, given.B
+    span, doubles = float(np.abs(np.diff(wanted, prepend=0.0)).sum()), 1 + (psi.dtype.kind == "c")
+    run = Exponential(op, bounds_for(given.A, span, psi.n_cols * doubles), -1j * given.A.factor)
+    file = checkpoint_for(checkpoint, checkpoint_interval, processes_of(op, comm))
+    saved = None
+    if file is not None:
+        file.problem = {
+            "evolve": blockvec.__version__,
+            "n": op.shape[0],
+            "columns": psi.n_cols,
+            "dtype": psi.dtype.name,
+            "times": [len(wanted), zlib.crc32(wanted.tobytes())],
+        }
+        file.image, file.layout = np.array(to_host(op.apply(psi).array)), op.layout
+        saved = file.load()
+    is_shown = progress and (op.layout is None or op.layout.rank == 0)
+    return _states(given, run, wanted, file, saved, is_shown=is_shown)
+
+
+def _states(
+    given: Operands, run: Exponential, times: RealArray, file: Any, saved: Any, *, is_shown: bool
+) -> Iterator[tuple[float, Any]]:
+    """Compute the states of all times that have not been returned."""
+    polynomials, layout = run.polynomials, given.A.operator.layout
+    state, phase = given.B, 0.0  # which it is not yet multiplied by
+    begin = returned = 0  # number of the first time after the state, and of all times returned
+    if saved is not None:
+        state = BlockVector(state.backend.xp.asarray(saved["basis"]), layout=layout)
+        phase, begin, returned = saved["where"]
+        polynomials.bounds = SpectralBounds(*saved["bounds"])
+
+    def snapshot() -> dict[str, Any]:
+        bounds = polynomials.bounds
+        return {
+            "basis": np.array(to_host(state.array)),
+            "where": [phase, begin, returned],
+            "bounds": [*bounds, bounds.is_proven, bounds.why],
+        }
+
+    with counted_bar("first time") if is_shown else nullcontext(lambda *progress: None) as show:
+        try:
+            for first, chunk in run.states(_steps(times), state, begin, 1j * phase):
+                for k in range(max(returned - first, 0), len(chunk)):
+                    returned, t, (block, weight) = first + k + 1, float(times[first + k]), chunk[k]
+                    psi = in_precision(block, np.result_type(block.dtype, np.complex64))
+                    yield t, given.share(given.rows(scaled(psi, weight)))
+                    show(returned, f"t = {t:.6g}", len(times))
+                    if file is not None and k + 1 < len(chunk):
+                        file.save(snapshot)
+                (state, weight), begin = chunk[-1], first + len(chunk)
+                phase = weight.imag
+                if file is not None:
+                    file.save(snapshot)
+        except BaseException:
+            if file is not None and layout is None and returned:
+                file.save(snapshot, now=True)
+            raise
+    if file is not None:
+        file.remove()
+
+
+def _steps(times: RealArray) -> list[float]:
+    """Return the steps to times; those that differ by rounding errors only become their mean."""
+    steps = np.diff(times, prepend=0.0)
+    order = np.argsort(steps, kind="stable")
+    slack = np.minimum(ROUNDING * np.finfo(float).eps * np.abs(times).max(initial=0), SAME * np.abs(steps))
+    groups = np.cumsum(np.diff(steps[order], prepend=-np.inf) > slack[order])
+    steps[order] = (np.bincount(groups, steps[order]) / np.maximum(np.bincount(groups), 1))[groups]
+    return [float(step) for step in steps]

@@ -20,7 +20,6 @@ from ..runtime.processes import delivered, same_generator, split
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
 SAME_PHASE = 1e-10  # distance from a power of i within which a measured phase is that
-FIRST = 3  # rows, and entries of each, that are compared with those across the diagonal
 
 
 class Matrix(NamedTuple):
@@ -57,7 +56,7 @@ class Operands(NamedTuple):
 
 
 def matrix_of(
-    A: Any, *, shape: Any, dtype: Any, device: str | None, caller: ArrayKind | None, comm: Any = None
+    A: Any, *, shape: Any, caller: ArrayKind | None, dtype: Any = None, device: Any = None, comm: Any = None
 ) -> Matrix:
     """Convert a matrix, an operator or a function, without the factors of lazy products."""
     factor: complex = 1
@@ -83,9 +82,6 @@ def matrix_of(
         entries = A
     if not np.isfinite(factor):
         raise OptionError(f"A: is {factor} times an operator; give a finite factor.")
-    extents = getattr(A, "shape", shape)
-    if extents is not None and (len(extents) != 2 or (comm is None and extents[0] != extents[1])):
-        raise ShapeError(f"A has shape {tuple(extents)}; a function of a matrix needs a square one.")
     is_linear = hasattr(A, "matvec")
     A = split(A, comm, shape=shape, dtype=dtype, device=device, mode="normal")
     if is_linear and A.dtype.char in "gG":  # products in extended precision become double precision
@@ -143,17 +139,8 @@ def hermitian(matrix: Matrix, name: str = "A") -> Matrix:
     return matrix._replace(factor=factor.real, operator=op, entries=entries)
 
 
-def operands(
-    A: Any,
-    B: Any,
-    *,
-    shape: Any = None,
-    dtype: Any = None,
-    device: str | None = None,
-    like: Any = None,
-    comm: Any = None,
-) -> Operands:
-    """Convert the arguments of a function of a matrix times a block."""
+def operands(A: Any, B: Any, *, shape: Any = None, like: Any = None, **options: Any) -> Operands:
+    """Convert the arguments of a function of a matrix times a block; options are those of `matrix_of`."""
     caller = ArrayKind.of(like) if like is not None else ArrayKind.of_caller(B) or ArrayKind.of_caller(A)
     given = B
     B = B.toarray() if hasattr(B, "toarray") else np.asarray(B) if isinstance(B, list | tuple) else B
@@ -163,9 +150,9 @@ def operands(
     if B.ndim not in (1, 2):
         raise ShapeError(f"B has shape {tuple(B.shape)}; give a vector, or a block of shape (n, b).")
     is_vector = B.ndim == 1
-    if shape is None and comm is None:
+    if shape is None and options.get("comm") is None:
         shape = (len(B), len(B))
-    matrix = matrix_of(A, shape=shape, dtype=dtype, device=device, caller=caller, comm=comm)
+    matrix = matrix_of(A, shape=shape, caller=caller, **options)
     if len(B) != matrix.operator.local_shape[1]:
         raise ShapeError(f"A is {' x '.join(map(str, matrix.operator.shape))}, but B has {len(B)} rows.")
     wanted = np.result_type(matrix.operator.dtype, B.dtype)
@@ -187,24 +174,6 @@ def _in_precision(matrix: Matrix, wanted: Any) -> Matrix:
         entries = entries.astype(dtype)
         return matrix._replace(operator=as_operator(entries, device=op.device), entries=entries)
     return matrix._replace(operator=op.converted(dtype)) if hasattr(op, "converted") else matrix
-
-
-def is_lopsided(A: Any) -> bool:
-    """Check whether a few entries of a matrix prove that it is no multiple of a Hermitian one."""
-    is_sparse: bool = sp.issparse(A)
-    if not is_sparse or getattr(A, "format", "") not in ("csr", "csc") or not A.nnz:
-        return False
-
-    def magnitude(i: int, j: int) -> float:
-        row = slice(A.indptr[i], A.indptr[i + 1])
-        return float(abs(A.data[row][A.indices[row] == j].sum()))
-
-    most = NOT_HERMITIAN * np.finfo(A.dtype).eps * abs(A.data).max()
-    for i in range(min(FIRST, A.shape[0])):
-        for j in A.indices[A.indptr[i] : A.indptr[i + 1]][:FIRST].tolist():
-            if abs(magnitude(i, j) - magnitude(j, i)) > most:
-                return True
-    return False
 
 
 def check_finite(result: BlockVector) -> None:

@@ -84,9 +84,8 @@ class Polynomials:
 
     def described(self, degree: int, error: float) -> dict[str, Any]:
         """Describe sums of polynomials up to a degree."""
-        name = self.operator.dtype.name
-        plan = f"Chebyshev polynomials of degree {degree} at most, of a Hermitian matrix of {name}, on "
-        plan += repr(self.bounds)
+        plan = f"Chebyshev polynomials of degree {degree} at most, of a Hermitian matrix of "
+        plan += f"{self.operator.dtype.name}, on {self.bounds!r}"
         info = described("chebyshev", degree, self.steps, self.columns, error, plan)
         return info | {"bounds": self.bounds}
 
@@ -96,13 +95,11 @@ class Polynomials:
         """Compute the sums; return None if norms grow."""
         length = max(len(one.coefficients) for one in series)
         splits = self.operator.dtype.kind == "f"  # into sums of real and imaginary coefficients
-        parts: list[tuple[int, complex, Any]] = []
+        parts: list[tuple[int, complex, list[complex]]] = []
         for k, one in enumerate(series):
             c = np.pad(one.coefficients, (0, length - len(one.coefficients)))
-            parts += [
-                (k, factor, row) for factor, row in (((1, c.real), (1j, c.imag)) if splits else ((1, c),))
-            ]
-        parts = [(k, factor, row.tolist()) for k, factor, row in parts if row.any()]
+            of_k = ((1, c.real), (1j, c.imag)) if splits else ((1, c),)
+            parts += [(k, factor, row.tolist()) for factor, row in of_k if row.any()]
         x = as_real(X) if splits else X
         Y, out, *totals = self._blocks(x, len(parts))
         Y[:, :] = x

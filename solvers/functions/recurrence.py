@@ -104,19 +104,9 @@ class Recurrence:
     ) -> list[dict[str, Array]]:
         """Take a step per column of coefficients, and add multiples of the new blocks to sums.
 
-        Parameters
-        ----------
-        coefficients : sequence of sequences, shape (p, steps)
-            ``coefficients[i][s]`` multiplies the block of the s-th of these steps in the i-th sum; zeros cost
-            nothing. They are real for real blocks.
-        sums : sequence of p blocks
-        dots : sequence of {"xx", "xy", "yy"}
-            Dots of the columns of each step's Y_{j-1} (x) and Y_j (y).
-
-        Returns
-        -------
-        list of dict of str to array, shape (b,)
-            The dots of each step, on the device of the blocks.
+        ``coefficients[i][s]`` multiplies the block of the s-th of these steps in the i-th sum; zeros cost
+        nothing. They are real for real blocks. Returns for each step the column dots of Y_{j-1} (x) and Y_j
+        (y), of those named "xx", "xy" and "yy", on the device of the blocks.
         """
         found = []
         for factors in zip(*coefficients, strict=True):

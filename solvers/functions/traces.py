@@ -28,11 +28,12 @@ from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, ends_of, integer, real
-from ..blocks import ceil_div, project_out, to_host
+from ..blocks import ceil_div, empty_block, project_out, to_host
 from ..iterations.spectrum import started
 from ..orthogonalization import orthogonalize
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
+from ..stages.dense import dense_matrix
 from .bounds import SpectralBounds
 from .coefficients import checked, hidden, interpolation
 from .operands import generator_for, hermitian_matrix, random_signs, unit_vectors
@@ -152,8 +153,7 @@ def trace(
     if not callable(f):
         raise OptionError(f"f: got {f!r}; give a function of an array of eigenvalues, such as np.exp.")
     wanted, count = Wanted.of(tol, atol, vectors)
-    options = {"shape": shape, "dtype": dtype, "device": device, "like": like, "comm": comm}
-    matrix = hermitian_matrix(A, **options)
+    matrix = hermitian_matrix(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     values_of, random = checked(f, ends_of(domain), matrix.factor.real), generator_for(matrix.operator, rng)
     return estimated(matrix.operator, values_of, wanted, count, method, random)
 
@@ -230,9 +230,10 @@ def estimated(
     if method == "dense" or (method == "auto" and vectors is None and is_here and n <= DENSE_ROWS):
         if op.layout is not None:
             raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
-        rows = dense_matrix(op)
-        values = f(np.linalg.eigvalsh((rows + rows.conj().T) / 2))
-        error = float(np.finfo(op.dtype).eps) * float(np.abs(values).sum())
+        theta = np.linalg.eigvalsh(to_host(dense_matrix(op, empty_block(op))))
+        values, unit = f(theta), float(np.finfo(op.dtype).eps)
+        moved = theta + unit * np.abs(theta).max() * np.sign(theta.mean() - theta)  # by their errors, inwards
+        error = unit * float(np.abs(values).sum()) + float(np.linalg.norm(f(moved) - values))
         return TraceEstimate(values.sum().item(), error, n, 0, "dense", f"from all {n} eigenvalues")
     with blas_threads(op):
         estimate = Sampler(op, f, wanted, rng).estimate(vectors, method)
@@ -244,12 +245,6 @@ def estimated(
             stacklevel=4,
         )
     return estimate
-
-
-def dense_matrix(op: Operator) -> Any:
-    """Form the matrix of an operator, as an array of the host."""
-    identity = BlockVector(np.eye(op.shape[0], dtype=op.dtype))
-    return to_host(op.apply(identity if op.device == "cpu" else identity.to_device(op.device)).array)
 
 
 class Sampler:

@@ -11,9 +11,8 @@ import scipy.sparse as sp
 from blockvec import as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.models import spectra
-from solvers.functions.density import density_of_states, jackson, lorentz
+from solvers.functions.density import density_of_states, double_moments, jackson, lorentz
 from solvers.functions.determinant import logdet
-from solvers.functions.double_moments import double_moments
 from solvers.functions.operands import random_signs
 from solvers.functions.traces import trace
 from tests.contract.blocks import DTYPES, exact_values, host

@@ -230,14 +230,15 @@ def test_bounds_that_are_too_narrow_become_wider() -> None:
     values = rng.uniform(-1, 1, 300)
     H, X = as_operator(sp.diags_array(values, format="csr")), BlockVector(rng.standard_normal((300, 2)))
     narrow = Exponential(H, SpectralBounds(-0.3, 0.4, False, "a guess"), -30j)
-    (found,) = narrow.apply((1.0,), X)
+    ((_, ((found, weight),)),) = narrow.states((1.0,), X)
+    found.scale(np.exp(weight))
     assert_near(found, np.exp(-30j * values)[:, None] * X.array, 1e-13)
     assert narrow.polynomials.bounds[0] < -1 < 1 < narrow.polynomials.bounds[1]
     crooked = Exponential(
         as_operator(np.triu(np.ones((40, 40)))), SpectralBounds(-1, 1, False, "a guess"), -30j
     )
     with pytest.raises(BreakdownError, match="check that A is Hermitian"):
-        crooked.apply((1.0,), BlockVector(np.ones((40, 1))))
+        list(crooked.states((1.0,), BlockVector(np.ones((40, 1)))))
 
 
 def test_linear_operators_without_an_adjoint_are_enough() -> None:
@@ -340,6 +341,14 @@ def test_a_square_root_twice_is_the_matrix() -> None:
     A, b = models.laplace1d(n=300), np.ones((300, 2))
     half = funm_multiply(np.sqrt, A, b, tol=1e-13, domain=(0, None))
     assert_allclose(funm_multiply(np.sqrt, A, half, tol=1e-13, domain=(0, None)), A @ b, atol=1e-11)
+
+
+def test_logarithms_and_inverses_need_no_domain_where_the_bounds_reach_zero() -> None:
+    L, b = models.laplace2d(n=20), np.random.default_rng(3).standard_normal(400)
+    w, V = np.linalg.eigh(L.toarray())
+    assert spectral_bounds(L)[0] == 0
+    for f in (np.log, lambda x: 1 / x):
+        assert_near(funm_multiply(f, L, b), V @ (f(w) * (V.T @ b)), 1e-9)
 
 
 def test_a_tolerance_that_is_not_reached_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def test_as_many_vectors_as_rows_are_exact() -> None:
         ({"vectors": 1}, OptionError, "vectors: got 1"),
         ({"A": np.triu(np.ones((5, 5)))}, OptionError, "A is not Hermitian"),
         ({"A": 1j * np.eye(5)}, OptionError, "A is not Hermitian"),
-        ({"A": np.ones((5, 4))}, ShapeError, "A has shape"),
+        ({"A": np.ones((5, 4))}, ShapeError, "A is 5 x 4"),
     ],
 )
 def test_wrong_arguments_are_refused(change: Any, error: Any, message: str) -> None:

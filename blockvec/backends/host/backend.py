@@ -55,14 +55,13 @@ class HostBackend(Backend):
                     Candidate("blas", _blas_tsmm, vendor=True),
                 )
             case SpmmvProblem():
-                # In the same pass, sums with a product saved 4 to 6 per cent of a solve by MINRES.
                 refusal = "sums and other updates are passes of their own" if problem.fused else None
                 if not problem.stored:
                     return (Candidate("chain_blocks", spmmv, refusal),)
                 compiled = Candidate(
                     "csr_compiled",
                     sparse_kernel.spmmv,
-                    refusal or sparse_kernel.refusal(problem),
+                    sparse_kernel.refusal(problem),
                     configuration=llvm.describe,
                 )
                 return (compiled, Candidate("csr_row_blocks", spmmv, refusal))

@@ -1,4 +1,4 @@
-"""SpMMV on the host by compiled kernels: shift, factors and update in one pass over the rows.
+"""SpMMV on the host by compiled kernels: shift, factors, update and column dots in one pass over the rows.
 
 The kernels run on the row blocks of `sparse.py`, on all cores; rows of Y do not
 depend on the number of threads. Blocks wider than the registers are processed by groups of columns.
@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import OptionError
 from ...kernels.problem import SpmmvProblem, is_complex
 from ...system.config import options
-from ..base import Array
+from ..base import Array, Fused
 from . import llvm
 from .panels import REAL_TYPES, quiet_arithmetic
 from .threads import map_rows, run_in_threads
@@ -38,7 +38,9 @@ SHORT_ROWS = 8  # mean entries per row up to which rows of a view are read where
 
 def refusal(problem: SpmmvProblem) -> str:
     """Return the reason why a product should not be compiled; empty if it should."""
-    passes = (problem.shift != "none") + (problem.beta == "general")
+    if problem.chain != "none" or problem.gram:
+        return "updates of another block and Gram matrices are passes of their own"
+    passes = (problem.shift != "none") + (problem.beta == "general") + len(problem.dots)
     return _refusal(
         problem.n_rows, problem.nnz, problem.width * (2 if is_complex(problem.dtype) else 1), passes
     )
@@ -83,25 +85,50 @@ class _Part(NamedTuple):
 
 
 def spmmv(
-    problem: SpmmvProblem, S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any
+    problem: SpmmvProblem,
+    S: RowBlocks,
+    X: Array,
+    Y: Array,
+    alpha: complex,
+    beta: complex,
+    shift: Any,
+    fused: Fused | None = None,
 ) -> None:
-    """Set Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value per column.
+    """Set Y = alpha (S - shift I) X + beta Y, and column dots; `shift` is a scalar or one value per column.
 
     Y must not overlap X. Blocks X of another type than Y are converted first; so are views of long rows.
     """
     X = _operand(X, Y.dtype, S)
     cuts = [0, len(Y)] if Y.size == 0 else S.cuts(problem.width * (2 if Y.dtype.kind == "c" else 1))
     places, calls = (_place(X), _place(Y)), []
-    parts = _parts(S, Y, alpha, beta, shift)  # referred to until the end: the calls have addresses only
+    # Referred to until the end: the calls have addresses only.
+    parts = _parts(S, Y, alpha, beta, shift, dots=problem.dots)
     for part in parts:
         blocks = [number for at, ld, size in places for number in (at + part.begin * size, ld)]
-        calls.append((part.function, [*part.matrix, *blocks, *part.factors]))
+        sums = np.zeros((len(cuts) - 1, len(part.kernel.dot_rows), part.kernel.lanes))
+        calls.append((part.function, [*part.matrix, *blocks, *part.factors], sums, _addresses(sums)[0]))
 
     def work(block: int) -> None:
-        for function, arguments in calls:
-            function(cuts[block], cuts[block + 1], *arguments)
+        for function, arguments, sums, address in calls:
+            function(cuts[block], cuts[block + 1], *arguments, address + block * sums.strides[0])
 
     run_in_threads(work, len(cuts) - 1)
+    if fused is not None:
+        with quiet_arithmetic():
+            for part, (_, _, sums, _) in zip(parts, calls, strict=True):
+                _store_dots(part, sums, fused)
+
+
+def _store_dots(part: _Part, sums: Array, fused: Fused) -> None:
+    """Add up the sums of row blocks and lanes."""
+    kernel, columns = part.kernel, slice(part.begin, part.begin + part.kernel.width)
+    lanes = sums.sum(axis=0).reshape(-1, kernel.width, kernel.parts).sum(axis=2)
+    for (name, is_turned), dots in zip(kernel.dot_rows, lanes, strict=True):
+        target = fused.dots[name][columns]
+        if is_turned:
+            target.imag = -dots
+        else:
+            target[...] = dots
 
 
 def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> bool:
@@ -116,28 +143,31 @@ def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: compl
         return False
     (part,) = _parts(S, Y, alpha, beta, shift, by_columns=True)
     columns = [(*_addresses(block), block.strides[1] * parts // block.itemsize) for block in (X, Y)]
-    arguments = *part.matrix, *columns[0], *columns[1], *part.factors
+    arguments = *part.matrix, *columns[0], *columns[1], *part.factors, 0
     cuts = S.cuts(parts * width)
     run_in_threads(lambda block: part.function(cuts[block], cuts[block + 1], *arguments), len(cuts) - 1)
     return True
 
 
-def _parts(
-    S: RowBlocks, Y: Array, alpha: complex, beta: complex, shift: Any, by_columns: bool = False
-) -> list[_Part]:
+def _parts(S: RowBlocks, Y: Array, alpha: complex, beta: complex, shift: Any, **kind: Any) -> list[_Part]:
     """Describe and compile the kernels of a product, once for the same factors."""
     if type(shift) not in (int, float, complex) and np.ndim(shift):
-        return _compiled(S, Y, (alpha, beta), shift, by_columns)
-    key = complex(alpha), complex(beta), complex(shift), Y.dtype, Y.shape[1], by_columns
+        return _compiled(S, Y, (alpha, beta), shift, **kind)
+    key = complex(alpha), complex(beta), complex(shift), Y.dtype, Y.shape[1], *kind.items()
     if key not in S.parts:
         if len(S.parts) >= MAX_PLANS:
             S.parts.clear()
-        S.parts[key] = _compiled(S, Y, (alpha, beta), shift, by_columns)
+        S.parts[key] = _compiled(S, Y, (alpha, beta), shift, **kind)
     return S.parts[key]
 
 
 def _compiled(
-    S: RowBlocks, Y: Array, factors: tuple[complex, complex], shift: Any, by_columns: bool
+    S: RowBlocks,
+    Y: Array,
+    factors: tuple[complex, complex],
+    shift: Any,
+    by_columns: bool = False,
+    dots: tuple[str, ...] = (),
 ) -> list[_Part]:
     """Compile the kernels of a product, one for as many columns as registers hold.
 
@@ -160,6 +190,7 @@ def _compiled(
         shift="complex" if shifts.imag.any() else shift_kind,
         lines=min(max(round(S.nnz * S.data.itemsize / (LINE_BYTES * max(S.shape[0], 1))), 1), 8),
         by_columns=by_columns,
+        dots=dots,
     )
     matrix = _addresses(S.indptr, S.indices, S.data)
     most = width if by_columns else (64 if llvm.has_long_registers() else 32) * 8 // real.itemsize // parts

@@ -4,6 +4,7 @@
         sum = 0
         for entries (c, v) of row i:   sum = sum + v X[c]    # one instruction per register of columns
         Y[i] = alpha (sum - shift X[i]) + beta Y[i]
+        dots = dots + X[i] Y[i], Y[i] Y[i]                   # where they are requested
 
 A row of a block is a few vector registers of real numbers, of which complex numbers are pairs. It is read and
 written once, in the type of the blocks. The text is LLVM's intermediate representation: every value is
@@ -27,8 +28,10 @@ LINE_BYTES = 64  # of a cache
 AHEAD_BYTES = 2048
 ARGUMENTS = (
     "i64 %begin, i64 %end, ptr noalias %pointers, ptr noalias %indices, ptr noalias %values, "
-    "ptr noalias %x, i64 %ldx, ptr noalias %y, i64 %ldy, ptr noalias %factors, ptr noalias %shifts"
+    "ptr noalias %x, i64 %ldx, ptr noalias %y, i64 %ldy, ptr noalias %factors, ptr noalias %shifts, "
+    "ptr noalias %sums"
 )
+DOT_ROWS = 128  # rows, a power of two, whose products are added in the type of the blocks; then in double
 FACTORS = ("alpha", "beta")  # names of factors in the order of memory, each with an imaginary part
 
 
@@ -50,6 +53,8 @@ class RowKernel:
         Cache lines of values to prefetch per row, about as many as the values of a row take.
     by_columns : bool
         Whether blocks are column-major; ``ld`` is then the distance between columns.
+    dots : tuple of str
+        Column dots that are added to ``sums``, in double precision: a row of lanes for each of `dot_rows`.
     """
 
     width: int
@@ -62,6 +67,13 @@ class RowKernel:
     shift: Factor = "none"
     lines: int = 1
     by_columns: bool = False
+    dots: tuple[str, ...] = ()
+
+    @property
+    def dot_rows(self) -> list[tuple[str, bool]]:
+        """List the rows of sums: the lanes of a dot, or where marked of x (i y), minus its imaginary part."""
+        both = (False, True) if self.parts == 2 else (False,)
+        return [(name, turned) for name in self.dots for turned in (both if name == "xy" else (False,))]
 
     @property
     def parts(self) -> int:
@@ -235,9 +247,12 @@ class _Writer:
         first = self.load_integer(self.pointer, "%pointers", "%begin")
         self.do("br label %row")
 
+        latch = "row.next" if self.kernel.dots else "row.end"
         self.label("row")
-        self.do("%i = phi i64 [ %begin, %rows ], [ %i.next, %row.end ]")
-        self.do(f"%p = phi i64 [ {first}, %rows ], [ %last, %row.end ]")
+        self.do(f"%i = phi i64 [ %begin, %rows ], [ %i.next, %{latch} ]")
+        self.do(f"%p = phi i64 [ {first}, %rows ], [ %last, %{latch} ]")
+        for name, k in self._dots():
+            self.do(f"{name} = phi {self.vector(k)} [ zeroinitializer, %rows ], [ {name}.kept, %row.next ]")
         self.do("%i.next = add nsw i64 %i, 1")
         self.load_integer(self.pointer, "%pointers", "%i.next", "%last")
         self._prefetch()
@@ -248,6 +263,8 @@ class _Writer:
         self.label("row.end")
         row = self._collect()
         self._finish(row, factors)
+        if self.kernel.dots:
+            self._flush()
         self.do("%again = icmp slt i64 %i.next, %end")
         self.do("br i1 %again, label %row, label %done")
         self.label("done")
@@ -311,14 +328,49 @@ class _Writer:
     def _finish(self, row: list[str], factors: dict[str, Callable[..., list[str]]]) -> None:
         """Write Y."""
         kernel = self.kernel
-        if kernel.shift != "none":
+        X: list[str] = []
+        if kernel.shift != "none" or any("x" in name for name in kernel.dots):
             X = self.load_row("x", "%i")
+        if kernel.shift != "none":
             minus = [self.new(f"fneg {self.vector(k)} {x}") for k, x in enumerate(X)]
             row = factors["shift"](minus, row)
         row = factors["alpha"](row, None)
         if kernel.beta != "zero":
             row = factors["beta"](self.load_row("y", "%i"), row)
         self.store_row("y", "%i", row)
+        blocks = {"x": X, "y": row}
+        for number, (name, turned) in enumerate(kernel.dot_rows):
+            for k, length in enumerate(self.lengths):
+                left, right = (blocks[block][k] for block in name)
+                right = self.turn(right, length) if turned else right
+                dot = f"%d{number}.{k}"
+                self.multiply_add(left, right, dot, length, f"{dot}.next")
+
+    def _dots(self) -> list[tuple[str, int]]:
+        """List the names of the vectors of dots, each with the number of its vector of a row."""
+        return [(f"%d{n}.{k}", k) for n in range(len(self.kernel.dot_rows)) for k in range(len(self.lengths))]
+
+    def _flush(self) -> None:
+        """After some rows, and the last, add the dots to those in memory, and begin again with zero."""
+        self.do(f"%chain = and i64 %i.next, {DOT_ROWS - 1}")
+        self.do("%is.full = icmp eq i64 %chain, 0")
+        self.do("%is.last = icmp eq i64 %i.next, %end")
+        self.do("%is.due = or i1 %is.full, %is.last")
+        self.do("br i1 %is.due, label %flush, label %row.next")
+        self.label("flush")
+        for at, (name, k) in enumerate(self._dots()):
+            begin = at // len(self.lengths) * self.kernel.lanes + self.begins[k]
+            kind, value = f"<{self.lengths[k]} x double>", f"{name}.next"
+            if self.real == "float":
+                value = self.new(f"fpext {self.vector(k)} {value} to {kind}")
+            place = self.new(f"getelementptr double, ptr %sums, i64 {begin}")
+            before = self.new(f"load {kind}, ptr {place}, align 8")
+            self.do(f"store {kind} {self.new(f'fadd {kind} {before}, {value}')}, ptr {place}, align 8")
+        self.do("br label %row.next")
+        self.label("row.next")
+        for name, k in self._dots():
+            kept = f"[ zeroinitializer, %flush ], [ {name}.next, %row.end ]"
+            self.do(f"{name}.kept = phi {self.vector(k)} {kept}")
 
 
 def _real(bits: int) -> str:

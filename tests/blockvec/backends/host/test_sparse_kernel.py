@@ -126,6 +126,20 @@ def test_groups_of_columns_of_wide_blocks_give_all_columns_and_sums(width: int) 
     assert np.array_equal(dots["xy"], np.sum(X.conj() * expected, axis=0))
 
 
+@given(
+    st.integers(1, 33), st.sampled_from(DTYPES), st.sampled_from(DTYPES), st.sampled_from([0, 3, 127, 300])
+)
+def test_dots_in_the_pass_of_a_product_are_exact_where_the_terms_are(
+    width: int, matrix: str, dtype: str, rows: int
+) -> None:
+    A, X = random_matrix((rows, rows), matrix), exact_values(np.random.default_rng(1), (rows, width), dtype)
+    with profile() as p:
+        Y, dots, _ = as_operator(A).apply(X, shift=1, dots=("xx", "xy", "yy"))
+    assert [row["kernel"] for row in p.rows()] == ["csr_compiled"]  # and no passes for the dots
+    for name, (left, right) in {"xx": (X, X), "xy": (X, Y.array), "yy": (Y.array, Y.array)}.items():
+        assert np.array_equal(dots[name], np.vecdot(left.T, right.T))
+
+
 def test_a_single_precision_matrix_times_a_double_precision_block_is_not_rounded() -> None:
     A = random_matrix((60, 60)).astype("float32")
     A.data *= np.float32(1 / 3)
