@@ -4,6 +4,9 @@ import logging
 import sys
 from pathlib import Path
 
+from docutils import nodes
+from sphinx.application import Sphinx
+
 import blockvec
 
 sys.path.append(str(Path(__file__).parent / "_ext"))
@@ -68,3 +71,15 @@ html_copy_source = False
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
+
+
+def strip_listings(app: Sphinx, document: nodes.document) -> None:
+    """Remove the empty line that a doctest needs before the end of its block."""
+    for block in document.findall(nodes.literal_block):
+        if block.rawsource == block.astext():
+            block.rawsource = block.rawsource.rstrip()
+            block.children = [nodes.Text(block.rawsource)]
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("doctree-read", strip_listings)

@@ -235,8 +235,7 @@ def _transformed_stages(problem: Problem, A: Any, M: Any, *, is_shifted: bool, i
     inside = replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width)
     stages = iteration_stages(inside, choose_options(inside))
     if is_shifted:
-        why = "each step is a solve" if is_given else "each step solves by factors"
-        return [replace(stages[0], why=why) if stages[0].method == "lanczos" else stages[0]]
+        return stages[:1]
     may_help = M is not None and stages[0].method != "dense" and _may_factorise(problem, A, M)
     may_help = may_help and is_factorable(op, "SA" if problem.which == "BE" else problem.which)
     if not (may_help and can_factorise(op, A, M, elsewhere=True)):  # iterations tell little about their time

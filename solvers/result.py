@@ -278,6 +278,7 @@ class EigenResult:
         """
         info, count = self.info, int(self.converged.sum())
         of = "all converged" if count == info["k"] else f"{count} converged"
+        found = f"{counted(info['k'], 'eigenvalue')}, {of}" if info["k"] else "No eigenvalue found"
         if info["missing"]:
             verb = "is" if info["missing"] == 1 else "are"
             copies = f"at least {counted(info['missing'], 'wanted eigenvector')} {verb} missing"
@@ -287,8 +288,8 @@ class EigenResult:
             copies = f"copies of multiple eigenvalues may be missing (not checked: {info['verification']})"
         products = counted(info["operator_columns"], "product")
         return (
-            f"{counted(info['k'], 'eigenvalue')}, {of}; {copies}. Method {info['method']}: {products} of A "
-            f"with a column, {counted(info['restarts'], 'restart')}, {info['time_s']:.3g} s."
+            f"{found}; {copies}. Method {info['method']}: {products} of A with "
+            f"a column, {counted(info['restarts'], 'restart')}, {info['time_s']:.3g} s."
         )
 
     def to_dict(self) -> dict[str, Any]:

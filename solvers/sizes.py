@@ -81,6 +81,8 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
     if problem.target is not None:
         return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
     degree = choose_degree(*cost)
+    if degree < PAYING_DEGREE and problem.has_costly_steps:
+        return "lanczos", 1, "each step is a solve"
     if degree < PAYING_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
     return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"

@@ -14,7 +14,10 @@ import pytest
 
 from tests.clients.own_tests import ROOT, run_own_tests
 
-PAGES = "".join((ROOT / "docs/guide" / name).read_text() for name in ("clients.md", "clients_quantum.md"))
+PAGES = "".join(
+    (ROOT / "docs/guide" / name).read_text()
+    for name in ("clients.md", "clients_quantum.md", "clients_tight_binding.md")
+)
 
 OWN_TESTS = {  # in the package's wheel, or in its source distribution, which BLOCKVEC_CLIENT_SOURCES contains
     "sklearn": [

@@ -117,4 +117,13 @@ def public_names() -> set[str]:
 
 def test_every_public_name_has_a_page_of_the_reference() -> None:
     text = (DOCS / "reference" / "index.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^   (blockvec\.[\w.]+)$", text, re.MULTILINE)) == public_names()
+    listed = set(re.findall(r"^   (blockvec\.[\w.]+)$", text, re.MULTILINE))
+    assert not public_names() - listed, "docs/reference/index.md lacks these names"
+    assert not listed - public_names(), "docs/reference/index.md lists names that are not public"
+
+
+def test_the_guide_lists_every_model() -> None:
+    table = (DOCS / "guide" / "matrices.md").read_text(encoding="utf-8").partition("## Models")[2]
+    rows = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    missing = {name for name in models.available() if f"`{name}`" not in rows}
+    assert not missing, f"the table of docs/guide/matrices.md lacks {missing}"
