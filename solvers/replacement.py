@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
@@ -29,10 +29,7 @@ from .singular.triplets import svds
 Function = Callable[..., Any]
 SCIPY_ARGUMENTS = signature(scipy_eigsh).parameters.keys()
 LOBPCG_ROWS = 5  # rows per column, below which SciPy's LOBPCG warns that dense LAPACK answers
-POWER_STEPS = (
-    7,
-    4,
-)  # of scikit-learn's randomized_svd by default, for less than a tenth of the values and for more
+POWER_STEPS = 7, 4  # of scikit-learn's randomized_svd, for less than a tenth of the values and for more
 
 
 @dataclass
@@ -312,16 +309,22 @@ def _replacement(own: Function, original: Function, entry: Replaced) -> Function
         A = args[0] if args else options.get("A")
         is_foreign = type(A).__module__.partition(".")[0] == "sparse"  # pydata/sparse
         is_foreign |= getattr(getattr(A, "dtype", None), "kind", "f") == "O"
-        with suppress(OptionError, ShapeError, DTypeError):
-            if is_foreign:
-                raise OptionError
-            result = own(*args, **options)
-            with lock:
-                entry.calls += 1
-            return result
+        refusal: Exception = DTypeError(f"{own.__name__}: matrices of {type(A).__name__} are not taken.")
+        try:
+            if not is_foreign:
+                result = own(*args, **options)
+                with lock:
+                    entry.calls += 1
+                return result
+        except (OptionError, ShapeError, DTypeError) as error:
+            refusal = error
         with lock:
             entry.passed_on += 1
-        return original(*args, **options)
+        try:
+            return original(*args, **options)
+        except Exception as error:
+            error.add_note(f"blockvec has passed on this call: {refusal}")
+            raise
 
     vars(call)["replaces"] = original
     return call

@@ -72,7 +72,7 @@ class BlockCG:
                 failure = self._cycle(pick(task.R, places), places, task.goals[places])
                 for j in places:
                     reasons[j] = failure or "maxiter"
-        self.others = ()
+        self.others, self.row = (), None
         return self.iterations, reasons
 
     def _cycle(self, Q: Block, places: NDArray[np.intp], limits: RealArray) -> Reason | None:
@@ -87,7 +87,9 @@ class BlockCG:
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
         for other in self.others:
             other.begin(F, places)
-        while len(F) and self.steps < self.maxiter and (active.any() or self._others_are_left()):
+        while len(F) and self.steps < self.maxiter:
+            if not (active.any() or any(other.active.any() for other in self.others)):
+                break
             rank = len(F)
             self.steps += 1
             self.iterations[places[active]] += 1
@@ -150,9 +152,6 @@ class BlockCG:
         self.row = Row(P, Q)
         return self.row.P, self.row.Q
 
-    def _others_are_left(self) -> bool:
-        return any(other.active.any() for other in self.others)
-
     def _scatter(self, X: Block, places: NDArray[np.intp]) -> None:
         """Copy the solutions of some systems to their places."""
         if self.row is not None:
@@ -199,9 +198,8 @@ class BlockCG:
         """Invert G = P^H A P without directions whose part is rounding noise; None if A is not definite."""
         _, T, *_, square = cholesky_factor(G)
         # The sum of the inverse eigenvalues of G with columns of unit length; NaN if G is indefinite.
-        if square * 0 + np.diagonal(G).real @ (abs(T) ** 2).sum(axis=1) < 1 / (
-            RESOLUTION * len(G) * self.unit
-        ):
+        total = square * 0 + np.diagonal(G).real @ (abs(T) ** 2).sum(axis=1)
+        if total * RESOLUTION * len(G) * self.unit < 1:
             return np.asarray(T @ T.conj().T)
         lengths = np.sqrt(np.abs(np.diagonal(G).real))
         factors = 1 / np.where(lengths > 0, lengths, 1.0)

@@ -166,6 +166,16 @@ def test_all_shifts_have_one_krylov_space(shape: tuple[int, ...]) -> None:
     assert solved.operator_columns <= alone.operator_columns + extra
 
 
+@in_blocks
+def test_shifts_leave_out_columns_of_zeros() -> None:
+    B = drawn(3)
+    B[:, 0] = 0
+    X, info = cg(LAPLACE, B, shifts=[0.0, -0.5], rtol=1e-9)
+    assert info == 0
+    assert not X[:, :, 0].any()
+    assert residuals(LAPLACE + 0.5 * sp.eye_array(N), X[1], B).max() <= 1e-9
+
+
 def test_singular_systems_with_a_solution_are_told_from_those_without(way: str) -> None:
     L = sp.csgraph.laplacian(sp.csr_array(abs(LAPLACE - sp.diags_array(LAPLACE.diagonal()))))
     B = drawn(2)
