@@ -187,14 +187,18 @@ def _in_short_sums(op: Operator, A: Any) -> Operator:
     extra = np.maximum(ceil_div(np.diff(A.indptr), MOST_TERMS) - 1, 0)
     if not extra.any():
         return op
-    begins, ends = A.indptr[:-1], A.indptr[1:]
-    cuts = [np.arange(begins[i] + MOST_TERMS, ends[i], MOST_TERMS) for i in np.flatnonzero(extra)]
+    begins, ends, long = A.indptr[:-1], A.indptr[1:], np.flatnonzero(extra).tolist()
+    cuts = [np.arange(begins[i] + MOST_TERMS, ends[i], MOST_TERMS) for i in long]
     pointers = np.sort(np.concatenate([A.indptr, *cuts])).astype(A.indptr.dtype)
     pieces = as_operator(sp.csr_array((A.data, A.indices, pointers), shape=(len(pointers) - 1, A.shape[1])))
     first = np.arange(len(extra)) + np.cumsum(extra) - extra
 
     def product(X: Array, out: Array) -> Array:
-        return np.add.reduceat(pieces.apply(BlockVector(X)).array, first, axis=0, out=out)
+        parts = pieces.apply(BlockVector(X)).array
+        parts.take(first, axis=0, out=out, mode="clip")  # else by a copy
+        for i in long:
+            out[i] = parts[first[i] : first[i] + extra[i] + 1].sum(axis=0)
+        return out
 
     divided: Any = as_operator(product, shape=op.shape, dtype=op.dtype)
     divided.nnz, divided.needs_threads = A.nnz, False
