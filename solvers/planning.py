@@ -112,7 +112,7 @@ class Plan:
         Processes that the rows are split over.
     alone_s : float or None
         Predicted time in the place of `Stage.seconds` of the first stage if one process had all rows: on one
-        GPU, or with all cores of a computer. None for functions, and for one process.
+        GPU, or with all cores of a computer. None for functions, sums of operators, and one process.
     """
 
     n: int
@@ -202,7 +202,8 @@ def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
     k = problem.k if call.interval is None else None
     device = "cpu" if placement.is_on_host else op.device
     processes, alone_s = 1 if op.layout is None else op.layout.size, None
-    if options is not None and stages[0].seconds is not None and processes > 1:
+    is_known = processes > 1 and hasattr(op, "halo_rows")
+    if is_known and options is not None and stages[0].seconds is not None:
         alone_s, stages[0] = stages[0].seconds, replace(stages[0], seconds=_split_s(problem, options))
     return Plan(n, k, device, placement.home, form, tuple(stages), options, processes, alone_s)
 

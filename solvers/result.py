@@ -53,8 +53,8 @@ class ProcessInfo(TypedDict):
     device: str
     transport: str  # "MPI", or how arrays of GPUs are sent
     rows: int
-    entries: int | None  # stored entries of the matrix, None for a function
-    halo_rows: int  # rows of other processes that a product needs
+    entries: int | None  # stored entries of the matrix, None for functions and sums of operators
+    halo_rows: int | None  # rows of other processes that a product needs, None for sums of operators
     products: int
     product_s: float
     exchange_s: float  # time that exchanges of halos were waited for

@@ -212,6 +212,14 @@ def products_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
                 half = op.affine(0.5, 3).apply(V, out=out.copy(), beta=-1)
                 expected = 0.5 * (product - 3 * X) - (2 * (product - X * shifts) - Y)
                 assert is_close(half.array, expected[layout.rows], A.dtype)
+                turns, again = [V.astype(half.dtype), half.copy()], [V.astype(half.dtype), half.copy()]
+                bound = op.prepare(*again, alpha=0.5, beta=-1, shift=2, repeat=3)
+                for _ in range(2):
+                    bound()
+                    for source, target in ((0, 1), (1, 0), (0, 1)):
+                        op.apply(turns[source], out=turns[target], alpha=0.5, beta=-1, shift=2)
+                for block, repeated in zip(turns, again, strict=True):
+                    np.testing.assert_array_equal(block.array, repeated.array)
                 x, y = (np.asfortranarray(whole[layout.rows].astype(A.dtype)) for whole in (X.real, Y.real))
                 op.apply_columns(x, y, beta=1)  # column-major arrays
                 assert is_close(y, (A @ X.real + Y.real)[layout.rows], A.dtype)

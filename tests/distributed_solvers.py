@@ -266,6 +266,10 @@ def a_plan_compares_the_processes_with_one(comm: Any, folder: Path) -> None:
     assert plans[0].alone_s == plan(graph, 8, which="LA", method="filter").stages[0].seconds
     assert f"split over {comm.size} processes; one alone takes" in " ".join(str(plans[0]).split())
     assert len(set(share(communicator(comm), str(plans)))) == 1
+    square = as_operator(models.laplace2d(n=8), layout=RowLayout.equal(64, comm))  # of sums nothing is known
+    result = eigsh(2 * square, 2, which="LA", rng=0, return_info=True)
+    assert result.info["plan"].alone_s is None
+    assert [own["halo_rows"] for own in result.info["processes"]] == [None] * comm.size
 
 
 @work

@@ -356,6 +356,20 @@ class BaseOperator(ABC):
             )
         return shift, kind
 
+    def _can_bind(
+        self, X: BlockVector, out: BlockVector, alpha: complex, beta: complex, shift: Any, repeat: int
+    ) -> bool:
+        """Check the operands of products in which two blocks take turns; whether nothing is converted."""
+        shift, kind = self._check_operand(X, shift)
+        kinds = products.factor_kind("alpha", alpha), kind, products.factor_kind("beta", beta)
+        dtype, _ = products.promote_factors((self._dtype_name, X.memory.dtype), kinds)
+        if not X.dtype == out.dtype == self.dtype == dtype or kind[0] == PER_COLUMN:
+            return False
+        self._check_out(out, X, dtype)
+        if repeat > 1:
+            self._check_out(X, out, dtype)
+        return True
+
     def _check_out(self, out: BlockVector, X: BlockVector, dtype: np.dtype[Any]) -> None:
         if out.device != self.device:
             raise DeviceError(f"apply: A is on {self.device} but out is on {out.device}.")

@@ -15,10 +15,10 @@ from ..backends.base import CsrMatrix
 from ..blocks.blockvector import BlockVector
 from ..errors import DeviceError, DTypeError
 from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
-from ..operations import arrays, dispatch, products
+from ..operations import arrays, dispatch
 from ..operations.arrays import Memory, check_writable
 from ..operations.profile import active_profile
-from .base import PER_COLUMN, PreparedProduct
+from .base import PreparedProduct
 from .operator import Operator
 
 if TYPE_CHECKING:
@@ -94,14 +94,9 @@ class SparseOperator(Operator):
         is_plain = self._is_plain and isinstance(X, BlockVector)
         if not is_plain or (repeat > 1 and self.shape[0] != self.shape[1]):
             return general
-        shift, kind = self._check_operand(X, shift)
-        kinds = products.factor_kind("alpha", alpha), kind, products.factor_kind("beta", beta)
-        dtype, _ = products.promote_factors((self._dtype_name, X.memory.dtype), kinds)
-        if not X.dtype == out.dtype == self.dtype == dtype or kind[0] == PER_COLUMN:
+        if not self._can_bind(X, out, alpha, beta, shift, repeat):
             return general
         ends = [(X, out), (out, X)] if repeat > 1 else [(X, out)]
-        for source, target in ends:
-            self._check_out(target, source, dtype)
         factors = alpha, beta, shift
         if repeat > 1:
             at_once = self.backend.recurrence(self.prepared, X.array, out.array, *factors, repeat)
