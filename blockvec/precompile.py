@@ -83,7 +83,9 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     backend = backend_for(operator.device)
     product, matrix = _sparse_product(operator)
     name = np.dtype(operator.dtype if dtype is None else dtype).name
-    blocks = Blocks(_local_rows(operator), name, product, sizes, backend)
+    layout = getattr(operator, "layout", None)
+    n = operator.shape[0] if layout is None else layout.n_local
+    blocks = Blocks(n, name, product, sizes, backend)
     kind = backend.name, method, blocks.n, name, product, *sorted(sizes.items())
     if kind in _begun or len(_begun) >= MAX_KINDS:
         yield
@@ -130,11 +132,6 @@ def _sparse_product(operator: Any) -> tuple[SpmmvProblem | None, Any]:
     while operator is not None and not hasattr(operator, "sparse_product"):
         operator = getattr(operator, "operator", None)  # that a solver's operator is made of
     return (None, None) if operator is None else operator.sparse_product()
-
-
-def _local_rows(operator: Any) -> int:
-    layout = getattr(operator, "layout", None)
-    return int(operator.shape[0] if layout is None else layout.n_local)
 
 
 class Blocks:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from blockvec.kernels.sparse import units
+from blockvec.kernels.sparse import pieces
 from blockvec.kernels.sparse.arrays import namespace, to_host
 from blockvec.kernels.sparse.csr_plan import Plan
 
@@ -16,21 +16,21 @@ __all__ = ["HostPlan", "divided"]
 class HostPlan(Plan):
     """A plan whose rows the host divides."""
 
-    def _divide(self, rows: int, entries: int, long_row: int) -> units.Units:
+    def _divide(self, rows: int, entries: int, long_row: int) -> pieces.Units:
         if self.longest <= min(long_row, entries // rows):
             return super()._divide(rows, entries, long_row)
         return divided(self.indptr, rows, entries, long_row)
 
 
-def divided(indptr: Any, rows: int, entries: int, long_row: int) -> units.Units:
+def divided(indptr: Any, rows: int, entries: int, long_row: int) -> pieces.Units:
     """Divide rows on the host; lists are copied to the device of the rows."""
     made, device = cut(to_host(indptr), rows, entries, long_row), namespace(indptr).asarray
     cuts, tasks, sums = (None if a is None else device(a) for a in (made.cuts, made.tasks, made.sums))
-    return units.Units(cuts, made.n_units, tasks, sums, made.slots)
+    return pieces.Units(cuts, made.n_units, tasks, sums, made.slots)
 
 
-def cut(indptr: Any, rows: int, entries: int, long_row: int) -> units.Units:
-    """Divide rows as `units.divide` does."""
+def cut(indptr: Any, rows: int, entries: int, long_row: int) -> pieces.Units:
+    """Divide rows as `pieces.divide` does."""
     n_rows = len(indptr) - 1
     starts = np.arange(0, n_rows, rows)
     ends = np.minimum(starts + rows, n_rows)
@@ -38,7 +38,7 @@ def cut(indptr: Any, rows: int, entries: int, long_row: int) -> units.Units:
     long = np.flatnonzero(np.diff(indptr) > long_row)
     crowded[long // rows] = True
     if not crowded.any():
-        return units.Units(None, len(starts))
+        return pieces.Units(None, len(starts))
     cuts = [starts]
     next_long = np.append(long, n_rows)
     at, end = starts[crowded], ends[crowded]
@@ -52,7 +52,7 @@ def cut(indptr: Any, rows: int, entries: int, long_row: int) -> units.Units:
         at, end = at[more], end[more]
         cuts.append(at)
     first_rows = np.sort(np.concatenate([*cuts, [n_rows]])).astype(indptr.dtype)
-    return units.Units(first_rows, len(first_rows) - 1, *_tasks(indptr, long))
+    return pieces.Units(first_rows, len(first_rows) - 1, *_tasks(indptr, long))
 
 
 def _tasks(indptr: Any, long: Any) -> tuple[Any | None, Any | None, int]:
@@ -60,13 +60,13 @@ def _tasks(indptr: Any, long: Any) -> tuple[Any | None, Any | None, int]:
     if len(long) == 0:
         return None, None, 0
     row, begin, end = (numbers.astype(np.int64) for numbers in (long, indptr[long], indptr[long + 1]))
-    parts = -(-(end - begin) // units.TASK_ENTRIES)
+    parts = -(-(end - begin) // pieces.TASK_ENTRIES)
     of = np.repeat(np.arange(len(row)), parts)  # the long row of each task
     part = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)
-    first = begin[of] + part * units.TASK_ENTRIES
+    first = begin[of] + part * pieces.TASK_ENTRIES
     divided = parts[of] > 1
     slot = np.where(divided, np.cumsum(divided) - 1, -1)
-    tasks = np.stack([row[of], first, np.minimum(first + units.TASK_ENTRIES, end[of]), slot], axis=1)
+    tasks = np.stack([row[of], first, np.minimum(first + pieces.TASK_ENTRIES, end[of]), slot], axis=1)
     several = parts > 1
     last = np.cumsum(parts[several])
     sums = np.stack([row[several], last - parts[several], last, np.full(len(last), -1)], axis=1)

@@ -67,13 +67,7 @@ class Cubin:
 
 
 def compiler_version() -> str:
-    """Read NVRTC's version, as ``"13.0"``.
-
-    Raises
-    ------
-    CompileError
-        If cuda.bindings or NVRTC's library is not installed.
-    """
+    """Read NVRTC's version, as ``"13.0"``; a `CompileError` is raised if it or its bindings are missing."""
     major, minor = _nvrtc()[1]
     return f"{major}.{minor}"
 

@@ -88,14 +88,9 @@ class Family(ABC, Generic[P, C]):
         """
 
     def choose(self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all) -> C:
-        """Choose the configuration with the shortest predicted time among those of the list.
+        """Choose the accepted configuration of the list with the shortest predicted time.
 
-        `accepts` limits the choice.
-
-        Raises
-        ------
-        OptionError
-            If none is valid, as where the family does not support the problem.
+        If none is valid, as where the family does not support the problem, an `OptionError` is raised.
         """
         valid = self.configurations(problem, device, accepts)
         if not valid:

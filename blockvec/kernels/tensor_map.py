@@ -100,13 +100,7 @@ class TensorMaps(bytes):
 
 
 def encode(rows: Rows) -> bytes:
-    """Encode a map.
-
-    Raises
-    ------
-    DeviceError
-        If the driver refuses it.
-    """
+    """Encode a map; a `DeviceError` is raised if the driver refuses it."""
     memory = ctypes.create_string_buffer(MAP_BYTES + _ALIGNMENT)
     place = round_up(ctypes.addressof(memory), _ALIGNMENT)
     status = _driver()(

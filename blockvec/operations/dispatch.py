@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from ..backends.base import Backend, Candidate
@@ -23,11 +22,6 @@ def run(problem: Problem, backend: Backend, *operands: Any) -> None:
     watch = backend.stopwatch()
     chosen.run(problem, *operands)
     profile.record(backend, problem, chosen.name, watch)
-
-
-def bind(problem: Problem, backend: Backend, *operands: Any) -> Callable[[], object]:
-    """Return a function that runs a problem on its operands, by the kernel chosen now and in no profile."""
-    return functools.partial(choose(problem, backend).run, problem, *operands)
 
 
 MAX_RECENT = 4096

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -104,8 +105,9 @@ class SparseOperator(Operator):
                 return PreparedProduct(at_once, at_once, 1, is_one_launch=True)
         bound = []
         for x, y in ((source.memory, target.memory) for source, target in ends):
-            operands = self.prepared, x.array, y.array, *factors
-            bound.append(dispatch.bind(self._problem(x, y.ld, y.align, factors), self.backend, *operands))
+            problem = self._problem(x, y.ld, y.align, factors)
+            run = dispatch.choose(problem, self.backend).run
+            bound.append(functools.partial(run, problem, self.prepared, x.array, y.array, *factors))
         return PreparedProduct(bound[0], bound[-1], repeat)
 
     @property

@@ -14,9 +14,9 @@ from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.kernels.sparse.pieces import TASK_ENTRIES, divide
 from blockvec.kernels.sparse.sell import layout
 from blockvec.kernels.sparse.structure import structure_of
-from blockvec.kernels.sparse.units import TASK_ENTRIES, divide
 from tests.benchmarks.drawn_problems import is_drawn
 from tests.benchmarks.drawn_problems import matrix as drawn
 from tests.host_rows import HostPlan, divided

@@ -243,10 +243,7 @@ def cuda_backend(device_id: int) -> CudaBackend:
 def find_device(name: str) -> int:
     """Return CUDA's number of a device named ``"gpu"`` (CuPy's current one) or ``"cuda:1"``.
 
-    Raises
-    ------
-    DeviceError
-        If CuPy is not installed, finds no GPU, or there is no such device; the message names the remedy.
+    If CuPy or a GPU is missing, or there is no such device, a `DeviceError` names the remedy.
     """
     try:
         import cupy

@@ -42,10 +42,7 @@ PERMANENT_DEVICE, PEAK_DEVICE, PERMANENT_HOST, LEAST_HYBRID = 0, 1, 2, 4  # thei
 def bindings() -> Any:
     """Import nvmath-python's bindings of cuDSS, and load the library.
 
-    Raises
-    ------
-    DeviceError
-        If one of them is not installed; the message says how to install it.
+    If one is not installed, a `DeviceError` says how to install it.
     """
     try:
         cudss = importlib.import_module("nvmath.bindings.cudss")

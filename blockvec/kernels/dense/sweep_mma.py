@@ -277,11 +277,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         return partials_bytes(self.grid(problem, config, device), doubles) if doubles else 0
 
     def pack(self, problem: SweepLike) -> Callable[..., tuple[Any, ...] | None]:
-        """Create the function that packs the kernel's arguments.
-
-        Of TSMM ``(A, C, B, alpha, beta)``, of a sweep ``(W, V, C, S, workspace)``: device addresses, and
-        those of small matrices are of contiguous ones.
-        """
         shape = shape_of(problem)
         size = 8 * shape.parts
         extents = shape.K, shape.ldw * size, shape.ldv * size

@@ -41,17 +41,7 @@ class Tsmm3mConfig:
 
 
 class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
-    """The family of TSMM with three real products for a complex one.
-
-    Each part of the result has an error of a small multiple of u sum |a| |c|, as with four products, but a
-    part that is much smaller than the other one has fewer correct digits [1]_. An infinite or nearly
-    overflowing element may make both parts of its row NaN where four products make one infinite.
-
-    References
-    ----------
-    .. [1] N. J. Higham, Stability of a method for multiplying complex matrices with three real matrix
-       multiplications, SIAM J. Matrix Anal. Appl. 13 (1992) 681-687.
-    """
+    """The family of TSMM with three real products for a complex one; for its errors see `Tsmttsm3m`."""
 
     name = "tsmm_3m"
     Config = Tsmm3mConfig

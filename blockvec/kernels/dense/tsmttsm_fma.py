@@ -258,13 +258,6 @@ def _tile(width: int, most: int, unit: int) -> int:
     return min(width, round_up(ceil_div(width, ceil_div(width, most)), unit))
 
 
-def _sums(problem: TsmttsmProblem, values: int) -> Sums:
-    """Choose the memory of the double precision sums: registers if the tile is small, else shared memory."""
-    if not is_single(problem):
-        return "plain"
-    return "registers" if values * parts_of(problem.dtype) <= 48 else "shared"
-
-
 @functools.lru_cache(maxsize=1024)
 def _tilings(problem: TsmttsmProblem) -> list[tuple[float, TsmttsmFmaConfig]]:
     """List configurations with the different tiles, and the cycles per row, which they are sorted by."""
@@ -283,8 +276,11 @@ def _tilings(problem: TsmttsmProblem) -> list[tuple[float, TsmttsmFmaConfig]]:
             continue
         # Consecutive rows that make up whole vectors where a thread takes whole rows.
         rows = [16 // widest(x.row_bytes) for x in (a, b) if x.tiles == 1 and x.is_linear]
+        # Sums in double precision are in registers if the tile is small, else in shared memory.
+        kept: Sums = "registers" if tm * tn * parts_of(problem.dtype) <= 48 else "shared"
         for count in {1, max(rows, default=1)}:
-            config = TsmttsmFmaConfig(tm, tn, count=count, warps=warps, sums=_sums(problem, tm * tn))
+            sums = kept if is_single(problem) else "plain"
+            config = TsmttsmFmaConfig(tm, tn, count=count, warps=warps, sums=sums)
             if registers(problem, replace(config, stages=2)) <= MAX_REGISTERS:
                 found.append((_row_cycles(problem, config, a, b, tiles), config))
     return sorted(found, key=lambda entry: entry[0])
@@ -426,12 +422,12 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     def source(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> str:
         plan = plan_of(shape_of(problem), config)
         a, b = plan.operands
-        single = is_single(problem)
+        real = "float" if is_single(problem) else "double"
         types = {
             "RealA": C_TYPES[a.real_bytes],
             "RealB": C_TYPES[b.real_bytes],
-            "Real": "float" if single else "double",
-            "Out": "float" if single else "double",
+            "Real": real,
+            "Out": real,
         }
         constants: dict[str, Constant] = {
             "M": problem.M,
@@ -468,11 +464,9 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         config = tilings[recipe.place][1]
         a, b = operands_of(problem, config.tm, config.tn)
         is_dealt = a.tiles * b.tiles > 1 and not (problem.same and config.tm == config.tn)
-        if recipe.interleaved and not is_dealt:
-            return None
         teams = max(1, 8 // config.warps)
         blocks = recipe.warps // (teams * config.warps)
-        if not blocks:
+        if not blocks or (recipe.interleaved and not is_dealt):
             return None
         resident = replace(config, teams=teams, blocks=blocks, interleaved=recipe.interleaved)
         if not recipe.stage_kb:

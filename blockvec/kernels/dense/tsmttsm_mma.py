@@ -3,10 +3,8 @@
 Single precision is converted on its way to the tensor cores, whose peak is that of its own multiply-adds:
 products are exact and sums in double precision.
 
-The kernel (``tsmttsm_mma.cu`` explains it) streams A and B through a ring of stages in shared memory, filled
-by bulk copies where operands are contiguous and 16-byte aligned, by boxes of tensor maps elsewhere on sm_90
-(``tsmttsm_boxes.cu``), and by ``cp.async`` where neither is possible. It sums over the blocks in a fixed
-order in the same launch.
+The kernel (``tsmttsm_mma.cu`` explains it, ``tsmttsm_boxes.cu`` its boxes) streams A and B through a ring of
+stages in shared memory, and sums over the blocks in a fixed order in the same launch.
 """
 
 from __future__ import annotations
@@ -129,8 +127,8 @@ SPARE: Sequence[Recipe] = tuple(
 @functools.lru_cache(maxsize=4096)
 def _split(groups_m: int, groups_n: int, columns: int) -> tuple[int, int] | None:
     """Split warps between the columns of A and of B, with the squarest tiles."""
-    pairs = [(wm, columns // wm) for wm in (1, 2, 4, 8, 16) if columns % wm == 0]
-    pairs = [(wm, wn) for wm, wn in pairs if wm <= groups_m and wn <= groups_n]
+    split = ((wm, columns // wm) for wm in (1, 2, 4, 8, 16) if columns % wm == 0)
+    pairs = [(wm, wn) for wm, wn in split if wm <= groups_m and wn <= groups_n]
     return min(
         pairs, key=lambda pair: ceil_div(groups_m, pair[0]) + ceil_div(groups_n, pair[1]), default=None
     )
@@ -466,9 +464,8 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         moved = 8 * doubles * (1 + blocks / slices)  # by each block that sums a slice
         if doubles <= FLAGGED_DOUBLES:
             return cycles / TENSOR_CLOCK_HZ + 0.5e-6 + 2 * moved / (32 * TENSOR_CLOCK_HZ)
-        return (
-            cycles / TENSOR_CLOCK_HZ + 1.5e-6 + 4e-9 * blocks + moved / (32 * TENSOR_CLOCK_HZ)
-        )  # arrivals on one counter
+        arrived_s = cycles / TENSOR_CLOCK_HZ + 1.5e-6 + 4e-9 * blocks  # on one counter
+        return arrived_s + moved / (32 * TENSOR_CLOCK_HZ)
 
 
 class Tsmttsm3m(TsmttsmMma):

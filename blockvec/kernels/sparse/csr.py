@@ -31,13 +31,12 @@ from ..limits import (
 )
 from ..problem import SpmmvProblem, is_complex, itemsize, parts_of
 from ..roofline import H200_CEILINGS, memory_time
-from ..source import constants_of, render
+from ..source import Constant, constants_of, render
 from .arrays import address
 from .csr_config import GRAM_LANES, CsrConfig, block_bytes, gram_side, long_warps, registers, slot_bytes
 from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, Walk
 from .family import SparseFamily
 from .interface import (
-    Constants,
     alignment,
     constants,
     entry_bytes,
@@ -48,8 +47,8 @@ from .interface import (
     unroll_of,
     widest_pack,
 )
+from .pieces import TASK_ENTRIES, Units
 from .totals import bind_with_sums, codes, n_sums, partial_bytes, totals_source
-from .units import TASK_ENTRIES, Units
 
 MAX_ROWS = 32  # per unit: one per lane
 LEAST_LONG_ROW = 32  # entries: of no choice, shorter rows are made apart from others
@@ -285,7 +284,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         name = self.kernel_name(problem, part)
         if part == "totals":
             return totals_source(problem, name)
-        own: Constants
+        own: dict[str, Constant]
         if part == "rows":
             own = constants(problem, config, *codes(problem)) | constants_of(config, *_CONSTANTS)
             return render(name, "sparse/spmmv_csr.cu", own, types_of(problem))
@@ -309,18 +308,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         plan: Plan,
         form: Any = None,
     ) -> Callable[..., None]:
-        """Bind loaded kernels to a matrix; see `SparseFamily.bind`.
-
-        The result takes three more arguments: ``workspace_ptr``, the address of `workspace_bytes` bytes that
-        belong to the stream, and ``dots`` and ``gram``, which map the names of the problem's column dots and
-        Gram matrices to addresses.
-
-        Raises
-        ------
-        ValueError
-            If a problem with sums is bound to a matrix with long rows; at a launch, if the workspace is
-            missing.
-        """
+        # The arguments of sums are those of `bind_with_sums`.
         units, tiles = _units(config, plan), ceil_div(problem.width, config.tile)
         if units.tasks is not None and n_sums(problem):
             raise ValueError(f"spmmv_csr: no sums beside rows of {plan.longest} entries, which are long")

@@ -16,8 +16,8 @@ from ...system.frozen import frozen
 from ..limits import ceil_div
 from ..problem import Pattern
 from .arrays import Array, Load, address, aligned, namespace
+from .pieces import Units, divide
 from .structure import Structure, structure_of
-from .units import Units, divide
 
 MOST_SHORT_ROWS = 2**31 - 2**24  # that kernels number by 32 bits: they round them up
 _UNEVEN = 8  # times the average length: rows are uneven if the longest exceeds this

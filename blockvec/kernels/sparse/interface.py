@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import Traffic, traffic
-from ..source import c_type, constants_of
+from ..source import Constant, c_type, constants_of
 
 if TYPE_CHECKING:
     from .chain import ChainConfig
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from .sell import SellConfig
 
     Config: TypeAlias = CsrConfig | SellConfig | ChainConfig
-
-Constants = dict[str, bool | int | float]
-"""Constants of a source by name."""
 
 _SHIFT = {"none": 0, "scalar": 1, "column": 2}
 _CHAIN = {"none": 0, "zero": 2, "one": 1, "general": 1}
@@ -37,7 +34,7 @@ def types_of(problem: SpmmvProblem) -> dict[str, str]:
     }
 
 
-def constants(problem: SpmmvProblem, config: Config, dots: int = 0, gram: int = 0) -> Constants:
+def constants(problem: SpmmvProblem, config: Config, dots: int = 0, gram: int = 0) -> dict[str, Constant]:
     """Compute the constants of ``spmmv.cuh``."""
     return {
         "WIDTH": problem.width,

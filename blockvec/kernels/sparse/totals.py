@@ -69,8 +69,9 @@ def bind_with_sums(
     """Make the launch of a product, as of `SparseFamily.bind`, that leaves sums of blocks in a workspace.
 
     ``queue(workspace_ptr, operands)`` queues the kernels of the product, `blocks` of whose thread blocks
-    leave sums in the `needed` bytes of the workspace; the kernel `totals`, if any, adds them up. A launch
-    without a workspace raises a `ValueError` that names the family.
+    leave sums in the `needed` bytes of the workspace, which belong to the stream; the kernel `totals`, if
+    any, adds them up. The launch takes the address of the workspace, without which it raises a `ValueError`,
+    and `dots` and `gram`, which map the names of the problem's sums to addresses.
     """
 
     def launch(

@@ -17,7 +17,7 @@ from blockvec.kernels.families import CSR
 from blockvec.kernels.problem import GRAMS, SpmmvProblem
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig as Config
-from blockvec.kernels.sparse.units import TASK_ENTRIES
+from blockvec.kernels.sparse.pieces import TASK_ENTRIES
 from tests.contract.blocks import exact_values
 from tests.emulator.host import needs_host_compiler, sampled
 from tests.emulator.products import SparseProduct

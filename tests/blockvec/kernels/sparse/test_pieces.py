@@ -14,9 +14,9 @@ from blockvec.kernels.build import compile_source
 from blockvec.kernels.sparse import pieces
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.kernels.sparse.pieces import TASK_ENTRIES, divide
 from blockvec.kernels.sparse.sell import CHUNK, layout
 from blockvec.kernels.sparse.structure import structure_of
-from blockvec.kernels.sparse.units import TASK_ENTRIES, divide
 from blockvec.models import model as model_matrix
 from tests.devices import needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
@@ -167,7 +167,7 @@ def test_entries_near_and_beyond_32_bits_are_divided_and_counted() -> None:
     assert structure_of(indptr, none, load) == structure_of(indptr, none)
     few = np.array([0, 2**31 - 1 - 2**15], np.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("blockvec.kernels.sparse.units.TASK_ENTRIES", 2**30)
+        patch.setattr("blockvec.kernels.sparse.pieces.TASK_ENTRIES", 2**30)
         assert_same(divide(indptr, 32, 256, 100, load), divided(indptr, 32, 256, 100))
         assert_same(divide(few, 32, 256, 100, emulated(few)), divided(few, 32, 256, 100))
     plan = Plan(indptr, none, none)
