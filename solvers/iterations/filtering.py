@@ -112,10 +112,6 @@ class Filtering:
         self.is_refined = False  # whether the pending columns are refined vectors, without values yet
         self._copy: SingleCopy | None = None
 
-    @property
-    def filter(self) -> Filter | None:
-        return self.state.filter
-
     def begin(self) -> None:
         """Design a filter before the first step, where one is needed anyway."""
         if self.loop.random_start and not self._waits_for_need:
