@@ -49,6 +49,7 @@ from .runtime.processes import processes_of, same_generator, shares, split
 from .runtime.progress import progress_bar
 from .sizes import SHORT_ROWS
 from .stages.dense import matrix_of
+from .stages.end import may_be_quick
 from .stages.run import Task, run_stages
 from .transform.penalties import LOST, Penalties, Request, lost_digits, solve_in_parts
 from .transform.scaling import Scaling, measured, product_rounding
@@ -127,8 +128,6 @@ class Call:
         """Plan the solve: nothing is applied."""
         method = "jd" if self.corrects else self.options["method"]
         if self.asks_for_nearest:
-            from .stages.end import may_be_quick
-
             self.op = self._operator()
             if self._is_small_matrix():
                 method = "dense"

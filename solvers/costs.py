@@ -116,7 +116,7 @@ GPU = Rates(
         # 1e6, and 0.55 s for its numbers.
         "cuDSS": FactorRates(
             row_s=1.5e-6, entry_s=5e-8, symbolic_s=2e-9, flop_s=5e-14, solve_s=4.6e-11, call_s=5e-3
-        ),
+        )
     },
 )
 

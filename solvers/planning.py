@@ -284,7 +284,8 @@ def iteration_stages(problem: Problem, options: IterationOptions) -> list[Stage]
         _cycle_s(problem, options),
         basis_bytes(problem, options),
     )
-    if problem.is_around_target and options.method == "jd" and not problem.may_be_dense:
+    is_around = problem.target is not None and (problem.method, options.method) == ("auto", "jd")
+    if is_around and not problem.may_be_dense:
         return [first, Stage("window", "filter", "eigenvalues are dense there", "corrections stagnate")]
     return [first]
 

@@ -199,14 +199,9 @@ class Problem:
         return asks_for_corrections(self.method, self.preconditioner, self.jd_options)
 
     @property
-    def is_around_target(self) -> bool:
-        """Whether values around a target are asked for by whichever method finds them."""
-        return self.target is not None and self.method == "auto"
-
-    @property
     def begins_with_corrections(self) -> bool:
         """Whether Jacobi-Davidson runs first."""
-        return self.is_around_target or self.asks_for_corrections
+        return (self.target is not None and self.method == "auto") or self.asks_for_corrections
 
 
 @frozen

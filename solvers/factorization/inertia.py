@@ -260,8 +260,13 @@ class Pencil:
     def cut(self, end: float, side: int) -> Cut:
         """Count at an end of an interval, so far beyond it (`side` is -1 or 1) that the count is certain."""
         if math.isinf(end):
-            if self.rank < self.A.shape[0]:
-                self._require_no_negative_rest()
+            # Far below the spectrum no pivot may be negative: in the null space of M, A is definite.
+            scales = (-self.norms.A / self.norms.M * FURTHER**move for move in range(MOVES))
+            if self.rank < self.A.shape[0] and not any(self.count(scale) == 0 for scale in scales):
+                raise OptionError(
+                    "interval: M is singular, and A is not positive definite in its null space, so that the "
+                    "eigenvalues up to an infinite end cannot be counted; give finite ends."
+                )
             return Cut(end, 0 if side < 0 else self.rank, end, end)
         for move in range(MOVES):
             sigma = end + side * BEYOND * FURTHER**move * self.rounding(end)
@@ -276,15 +281,6 @@ class Pencil:
         if math.isinf(end) or distance <= BEYOND * FURTHER**1.5 * self.rounding(end):
             return 0
         return abs(cut.below - self.cut(end, -side).below)
-
-    def _require_no_negative_rest(self) -> None:
-        """Check that far below the spectrum no pivot is negative: in the null space of M, A is definite."""
-        scale = self.norms.A / self.norms.M
-        if not any(self.count(-scale * FURTHER**move) == 0 for move in range(MOVES)):
-            raise OptionError(
-                "interval: M is singular, and A is not positive definite in its null space, so that the "
-                "eigenvalues up to an infinite end cannot be counted; give finite ends."
-            )
 
 
 def eigenvalue_rounding(dtype: Any, norm: float, value: float) -> float:

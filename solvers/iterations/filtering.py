@@ -112,10 +112,6 @@ class Filtering:
         self.is_refined = False  # whether the pending columns are refined vectors, without values yet
         self._copy: SingleCopy | None = None
 
-    @property
-    def filter(self) -> Filter | None:
-        return self.state.filter
-
     def begin(self) -> None:
         """Design a filter before the first step, where one is needed anyway."""
         if self.loop.random_start and not self._waits_for_need:
@@ -188,13 +184,17 @@ class Filtering:
             first, last = (sketch.beyond(count, loop.which) for count in (0, self.problem.k))
             return first, last, sketch.beyond(outside, loop.which, below=last)
 
+        def is_resolved(sketch: Sketch) -> bool:
+            beyond = ranking_key(sketch.theta, loop.which) > placed(sketch)[-1]
+            return float(sketch.counts[beyond].sum()) <= CROWDED * outside
+
         sketch = sketch_spectrum(
             loop.operator,
             loop.krylov.buffer.random_like(SKETCH_WIDTH, loop.rng),
             SKETCH_STEPS,
             loop.locked,
             most=MAX_SKETCH_STEPS,
-            resolved=lambda seen: seen.crowd(placed(seen)[-1], loop.which) <= CROWDED * outside,
+            resolved=is_resolved,
         )
         loop.counts.operator_columns += sketch.columns
         loop.counts.block_applications += sketch.applications

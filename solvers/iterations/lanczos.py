@@ -239,8 +239,8 @@ class ThickRestart(Iteration):
 
     def _excess(self, ritz: Ritz) -> float:
         """Return the largest residual of the wanted Ritz pairs, relative to its limit."""
-        if self.filtering is not None and self.filtering.filter is not None:
-            return self.filtering.excess(self.filtering.filter, ritz)
+        if self.filtering is not None and (filter := self.filtering.state.filter) is not None:
+            return self.filtering.excess(filter, ritz)
         best = select(ritz.theta, self.which)[: self.problem.k]
         self.norm = max(self.norm, self.krylov.norm)
         if len(best) < self.problem.k:
@@ -274,7 +274,7 @@ class ThickRestart(Iteration):
 
     def _restart(self) -> IterationState:
         """Replace the basis by wanted Ritz vectors; return the state, with values and residuals of A."""
-        if self.filtering is None or self.filtering.filter is None:
+        if self.filtering is None or self.filtering.state.filter is None:
             self._restart_plainly(self._ritz())
         else:
             if not self.filtering.is_refined:
@@ -450,7 +450,7 @@ class ThickRestart(Iteration):
     def _repair(self, state: IterationState) -> None:
         """Couple the true residuals to the decomposition, whose own residuals have drifted away."""
         assert self.residuals is not None
-        if self.filtering is not None and self.filtering.filter is not None:
+        if self.filtering is not None and self.filtering.state.filter is not None:
             self.filtering.retire()
             self.residuals = None
             return

@@ -60,10 +60,6 @@ class Sketch:
         """Return the ranking key of the unwanted end."""
         return self.low if which == "LA" else -self.high if which == "SA" else 0.0
 
-    def crowd(self, value: float, which: Which) -> float:
-        """Estimate the number of eigenvalues with a ranking key above `value`."""
-        return float(self.counts[ranking_key(self.theta, which) > value].sum())
-
     def beyond(self, count: float, which: Which, below: float = np.inf) -> float:
         """Return the largest ranking key below `below` above which `count` eigenvalues or more lie.
 

@@ -69,13 +69,7 @@ def _multiply(W: Array, T: Array) -> None:
 
 
 def is_enough(
-    *,
-    growth: float,
-    again: float,
-    spread: float,
-    length: float,
-    unit: float,
-    amplified: float = AMPLIFIED,
+    *, growth: float, again: float, spread: float, length: float, unit: float, amplified: float = AMPLIFIED
 ) -> bool:
     """Check whether two projections and Cholesky QR suffice, by bounds of what `adaptive` looks at.
 

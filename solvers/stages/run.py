@@ -25,6 +25,8 @@ from ..result import EigenResult, InfiniteError, SingularError
 from ..settle import is_complete
 from .combine import both_ends, errors_allowed, join_ends, one_after_other, staged
 from .drivers import prepare, solve, solve_iteratively
+from .end import from_end
+from .shift_invert import above_zero, by_shift_invert
 
 if TYPE_CHECKING:
     from ..transform.standard_form import StandardForm
@@ -81,7 +83,6 @@ def run_stages(task: Task) -> EigenResult:
     if not task.plan.has("end"):
         return _run_or_densify(task)
     from ..transform.spectral_map import SpectralMap
-    from .end import from_end
 
     sigma = cast(float, task.shift)
     predicted_s = cast("tuple[float, float]", task.predicted_s)
@@ -192,8 +193,6 @@ def _iterate(task: Task, first: EigenResult | None) -> EigenResult:
 
 
 def _above_zero(task: Task, first: EigenResult | None) -> EigenResult | None:
-    from .shift_invert import above_zero
-
     return above_zero(cast("StandardForm", task.form), task.A, task.M, task.problem)
 
 
@@ -216,8 +215,6 @@ def _window(task: Task, first: EigenResult | None) -> EigenResult:
 
 def _shift_invert(task: Task, first: EigenResult | None) -> EigenResult:
     """Go on by shift-invert from outside the spectrum; where no shift is found, iterate on."""
-    from .shift_invert import by_shift_invert
-
     problem, options, begun = task.problem, task.options, cast(EigenResult, first)
     result = by_shift_invert(begun, task.A, task.M, staged(problem, "factorised"))
     if result is not None:

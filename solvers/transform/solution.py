@@ -16,16 +16,7 @@ from blockvec import BlockVector, Factorization, Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, tall_block
-from ..blocks import (
-    Array,
-    Block,
-    RealArray,
-    applied,
-    column_factors,
-    columns_of,
-    side_by_side,
-    to_host,
-)
+from ..blocks import Array, Block, RealArray, applied, column_factors, columns_of, side_by_side, to_host
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of

@@ -324,13 +324,7 @@ def _restricted(matrix: Any, operator: Operator, rows: NDArray[np.intp]) -> tupl
 
 
 def _without_shift(
-    A: Operator,
-    matrix: Any,
-    M: Operator | None,
-    factor: Factor,
-    map: SpectralMap,
-    dtype: Any,
-    singular: str,
+    A: Operator, matrix: Any, M: Operator | None, factor: Factor, map: SpectralMap, dtype: Any, singular: str
 ) -> StandardForm:
     """Form C^-1 B C^-H - offset I, with B = A for the factor C C^H of M, or B = M for that of A.
 

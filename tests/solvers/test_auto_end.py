@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from blockvec.errors import BreakdownError
 from blockvec.models import model
 from solvers import eigsh
-from solvers.stages import end
+from solvers.stages import end, run
 from tests.benchmarks.eigsh_easy import laplacian, power_law_graph, regular_graph
 
 NEAREST = {"which": "SM"}, {"sigma": 0.0}
@@ -182,7 +182,7 @@ def test_options_about_solves_around_a_number_are_honoured(
     def refuse(*_: Any) -> Any:
         raise AssertionError("a look")
 
-    monkeypatch.setattr(end, "from_end", refuse)
+    monkeypatch.setattr(run, "from_end", refuse)
     A = sp.csr_array(random_graph() + sp.eye_array(1500))
     assert "factorised" in solve(A, 3, sigma=0.5, **options).info["why"]
 
