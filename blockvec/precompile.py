@@ -305,13 +305,12 @@ def _krylov(s: Blocks, filtered: bool) -> None:
     """
     b, keep, capacity, last = s.b, s.keep, s.capacity, s.last
     takes_steps = _begin(s)
+    for N in (keep, last):
+        s.rotate(capacity, N, capacity)
+    s.gram(last, capacity)
+    s.rotate(last, last, capacity)
     if filtered:
         s.recur(b)
-    else:
-        for N in (keep, last):
-            s.rotate(capacity, N, capacity)
-        s.gram(last, capacity)
-        s.rotate(last, last, capacity)
     s.normalize(1, 2, 4, 8)
     s.recur_by_columns()
     if not takes_steps:

@@ -165,7 +165,7 @@ _on_first_miss: contextvars.ContextVar[Callable[[], object] | None] = contextvar
 
 @contextlib.contextmanager
 def on_first_miss(action: Callable[[], object]) -> Iterator[None]:
-    """Call `action` once inside the ``with`` block: before the first kernel that has to be compiled.
+    """Call `action` once inside the ``with`` block: before the first kernel that is compiled or waited for.
 
     An action of a block around this one is called after it.
     """
@@ -317,6 +317,8 @@ def build(
 
     key = key_of(source, architecture, "")
     entry = (runtime.getDevice(), key, dynamic_shared_bytes, carveout)
+    if _building[key].locked():  # time for others
+        _begin_compiling()
     with _building[key]:
         kernel = _loaded.get(entry)
         if kernel is None:
