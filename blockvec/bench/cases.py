@@ -47,6 +47,8 @@ class Case:
     problem: Problem
     kernel: str
     calls: dict[str, Call]
+    config: str = ""  # the kernel's configuration, if it has one
+    matrix: str = ""  # its name, of sparse products
 
 
 @frozen
@@ -75,7 +77,7 @@ class Sizes:
         return 0 if self.quick else whole
 
 
-def _turns(function: Function, *operands: Sequence[Any]) -> Call:
+def turns(function: Function, *operands: Sequence[Any]) -> Call:
     """Bind a function to operands; each call uses the next set, and each list cycles at its own length."""
     sets = zip(*map(itertools.cycle, operands), strict=True)
     return lambda: function(*next(sets))
@@ -251,16 +253,20 @@ def _made(
 def _dense_case(operation: str, blocks: _Blocks) -> Case:
     """Make the case of a call on blocks, beside the usual expression on their arrays."""
     problem, sets, ours, plain = _made(operation, blocks)
-    calls = {name: _turns(call, *sets) for name, call in ours.items()}
+    calls = {name: turns(call, *sets) for name, call in ours.items()}
     arrays = [[block.array for block in each] for each in sets]
-    calls["numpy" if blocks.backend.name == "cpu" else "cupy"] = _turns(plain, *arrays)
-    return _case(operation, problem, blocks.backend, calls)
+    calls["numpy" if blocks.backend.name == "cpu" else "cupy"] = turns(plain, *arrays)
+    return case(operation, problem, blocks.backend, calls)
 
 
-def _case(operation: str, problem: Problem, backend: Backend, calls: dict[str, Call]) -> Case:
+def case(
+    operation: str, problem: Problem, backend: Backend, calls: dict[str, Call], matrix: str = ""
+) -> Case:
     """Make a case with the kernel that dispatch selects; without a fused kernel it is named ``two calls``."""
-    kernel = choose(problem, backend).name if accepts(problem, backend) else "two calls"
-    return Case(operation, problem, kernel, calls)
+    if not accepts(problem, backend):
+        return Case(operation, problem, "two calls", calls, matrix=matrix)
+    chosen = choose(problem, backend)
+    return Case(operation, problem, chosen.name, calls, chosen.configuration(), matrix)
 
 
 def _sparse_case(matrix: Any, width: int, dtype: str, backend: Backend) -> Case:
@@ -278,4 +284,4 @@ def _sparse_case(matrix: Any, width: int, dtype: str, backend: Backend) -> Case:
         call()  # the first product divides or compiles
     known = S.explain(X)
     assert known is not None  # of a matrix
-    return _case("apply", known[0], backend, calls)
+    return case("apply", known[0], backend, calls)

@@ -30,7 +30,7 @@ def record_of(measured: Measured) -> Record:
     """Create the record of a measurement."""
     case = measured.case
     timings = (measured.ours, measured.ceilings, measured.peers)
-    return kernel_record(case.problem, case.kernel, *timings, config=case.config, matrix=case.matrix)
+    return kernel_record(case.problem, case.kernel, *timings, config=case.config, matrix=case.matrix or None)
 
 
 def _sparse(arguments: argparse.Namespace, backend: Backend) -> Iterator[Case]:

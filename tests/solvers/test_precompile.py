@@ -14,7 +14,7 @@ from solvers import eigsh
 from tests.pretended_gpu import Solve, accepts, pretended_gpu
 
 FEW = 6  # kernels of the checks at the end, and of blocks that lost columns
-SOME = 18  # products of a search for missed copies, which not all solves need, and of longer solves
+SOME = 20  # products of a search for missed copies, which not all solves need, and of longer solves
 ROWS = ("RowKernel",)  # functions of the solvers' own, which take a tenth of a second each
 
 
