@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from blockvec import BlockVector, RowLayout, as_operator, models
+from blockvec import BlockVector, RowLayout, as_operator, density_of_states, expm_multiply, models
 from blockvec.backends import backend_for
 from blockvec.parallel import choose_gpu, communicator, share
 from blockvec.system.files import replaced
@@ -50,7 +50,17 @@ SOLVES: dict[str, tuple[Callable[[int], str], dict[str, Any]]] = {
         {"method": "jd", "maxiter": 8, "verify": "never"},
     ),
 }
-STRONG = ("laplace3d:n=200", {"method": "filter"})
+STRONG = ("laplace3d:n=200", "laplace3d:n=320")
+FUNCTIONS: dict[str, tuple[Callable[[int], str], Callable[[Any, BlockVector], object]]] = {
+    "moments of graphene": (
+        lambda P: f"graphene:nx=2000,ny={2000 * P}",
+        lambda A, _: density_of_states(A, 512, 16, rng=0),
+    ),
+    "exponential of laplace3d": (
+        lambda P: f"laplace3d:nx=160,ny=160,nz={160 * P}",
+        lambda A, psi: expm_multiply(-10j * A, psi),
+    ),
+}
 
 
 class Clock:
@@ -199,8 +209,26 @@ def solves(clock: Clock, comm: Any) -> Iterator[tuple[str, Callable[[], Record]]
 
     for name, (matrix, options) in SOLVES.items():
         yield f"eigsh {name}", lambda m=matrix, o=options: measure(m, o, True)  # type: ignore[misc]
-    matrix, options = STRONG
-    yield "eigsh strong", lambda: measure(lambda _: matrix, options, False)
+    for text in STRONG:
+        yield f"eigsh strong {text}", lambda t=text: measure(lambda _: t, {"method": "filter"}, False)  # type: ignore[misc]
+
+
+def functions(clock: Clock, comm: Any) -> Iterator[tuple[str, Callable[[], Record]]]:
+    """Yield functions of matrices with equal rows per GPU, by name."""
+
+    def taken(matrix: str, work: Callable[[Any, BlockVector], object], processes: Any) -> float:
+        generator = models.generator(matrix)
+        layout = RowLayout.equal(generator.shape[0], processes)
+        A = as_operator(generator, device="gpu", layout=layout)
+        psi = BlockVector.random(layout.n_local, 8, "complex128", rng=0, device="gpu")
+        return clock.once(lambda: work(A, BlockVector(psi.array, layout=layout)))[0]
+
+    def measure(matrix: Callable[[int], str], work: Callable[[Any, BlockVector], object]) -> Record:
+        alone_s, time_s = taken(matrix(1), work, None), taken(matrix(comm.size), work, comm)
+        return {"operation": "function", "matrix": matrix(comm.size), "alone_s": alone_s, "time_s": time_s}
+
+    for name, (matrix, work) in FUNCTIONS.items():
+        yield name, lambda m=matrix, w=work: measure(m, w)  # type: ignore[misc]
 
 
 def main() -> None:
@@ -223,7 +251,7 @@ def main() -> None:
     done = {(record["row"], record["processes"]) for record in document["records"]}
     first, *others = MATRICES
     rows = [*products(clock, comm), *sparse_products(clock, comm, first), *solves(clock, comm)]
-    rows += sparse_products(clock, comm, *others)
+    rows += [*functions(clock, comm), *sparse_products(clock, comm, *others)]
     for name, measure in rows:
         due = arguments.only in name and (name, comm.size) not in done
         due = due and time.monotonic() - begin < arguments.seconds
