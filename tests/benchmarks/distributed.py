@@ -115,8 +115,9 @@ class Clock:
         return {"alone_s": alone_s, "time_s": time_s, "alone_call_s": alone_call_s, "call_s": call_s}
 
     def once(self, work: Callable[[], Any]) -> tuple[float, Any]:
-        """Return the time of one call after one that compiles, of the slowest process, and its result."""
-        work()
+        """Return the time of a call after those that compile and record, of the slowest process, its result."""
+        for _ in range(2):
+            work()
         self.barrier()
         begin = time.perf_counter()
         result = work()
