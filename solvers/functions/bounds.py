@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from blockvec import Operator
 from blockvec.errors import BreakdownError, OptionError
 
-from ..arguments import check_choice
+from ..arguments import blas_threads, check_choice
 from ..iterations.spectrum import sketch_of
 from ..runtime.processes import together
 from .operands import Matrix, hermitian_matrix
@@ -153,7 +153,8 @@ def estimated(op: Operator, proven: SpectralBounds | None = None, steps: int = S
     """Estimate bounds by Lanczos; proven ones that are tighter replace them."""
     if not op.shape[0]:
         return SpectralBounds(0.0, 0.0, True, "no rows")
-    sketch = sketch_of(op, steps)
+    with blas_threads(op):
+        sketch = sketch_of(op, steps)
     margin = MARGIN * (sketch.high - sketch.low) + 4 * np.finfo(op.dtype).eps * sketch.norm
     low, high = sketch.low - margin, sketch.high + margin
     if proven is not None:

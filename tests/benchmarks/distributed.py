@@ -115,7 +115,7 @@ class Clock:
         return {"alone_s": alone_s, "time_s": time_s, "alone_call_s": alone_call_s, "call_s": call_s}
 
     def once(self, work: Callable[[], Any]) -> tuple[float, Any]:
-        """Return the time of a call after those that compile and record, of the slowest process, its result."""
+        """Return the time of a call after those that compile and record, and its result."""
         for _ in range(2):
             work()
         self.barrier()
