@@ -105,6 +105,12 @@ class BlockVector(BlockStorage):
         References
         ----------
         Ernst, Hager, Thies, Wellein, Int. J. High Perform. Comput. Appl. 35 (2021), operation TSMTTSM.
+
+        Examples
+        --------
+        >>> V = BlockVector(np.ones((100, 2)))
+        >>> V.dot(V, alpha=0.5).tolist()
+        [[50.0, 50.0], [50.0, 50.0]]
         """
         if out is None and beta != 0:
             raise OptionError(f"dot: beta={beta!r} needs out=, the array that it multiplies.")
@@ -117,7 +123,11 @@ class BlockVector(BlockStorage):
         return product[:, 0] if is_vector else product
 
     def gram(self) -> Array:
-        """Compute V^H V, shape (M, M), reading V once."""
+        """Compute V^H V, shape (M, M), reading V once.
+
+        >>> BlockVector(np.array([[3.0, 0.0], [4.0, 1.0]])).gram().tolist()
+        [[25.0, 4.0], [4.0, 1.0]]
+        """
         return self.dot(self)
 
     def combine(
@@ -141,6 +151,11 @@ class BlockVector(BlockStorage):
         References
         ----------
         As for `dot`, operation TSMM.
+
+        Examples
+        --------
+        >>> BlockVector(np.eye(2)).combine(np.array([[1.0], [2.0]]), alpha=3).array.tolist()
+        [[3.0], [6.0]]
         """
         if out is None and beta != 0:
             raise OptionError(f"combine: beta={beta!r} needs out=, the block that it multiplies.")
@@ -260,28 +275,48 @@ class BlockVector(BlockStorage):
         return product[0] if left.ndim == 1 else product
 
     def axpby(self, alpha: Any, X: Any, beta: Any) -> Self:
-        """Set V = alpha X + beta V and return V; factors are scalars or hold one value per column."""
+        """Set V = alpha X + beta V and return V; factors are scalars or hold one value per column.
+
+        >>> BlockVector(np.ones((1, 2))).axpby([2, 3], np.ones((1, 2)), 10).array.tolist()
+        [[12.0, 13.0]]
+        """
         place = self._memory or self.memory
         elementwise.axpby("axpby", self._tall("axpby", X), place, place, alpha, beta)
         return self
 
     def axpy(self, alpha: Any, X: Any) -> Self:
-        """Set V = V + alpha X and return V; alpha is a scalar or holds one value per column."""
+        """Set V = V + alpha X and return V; alpha is a scalar or holds one value per column.
+
+        >>> BlockVector(np.ones((1, 2))).axpy(2, np.ones((1, 2))).array.tolist()
+        [[3.0, 3.0]]
+        """
         return self.axpby(alpha, X, 1)
 
     def scale(self, alpha: Any) -> Self:
-        """Set V = alpha V and return V; alpha is a scalar or holds one value per column."""
+        """Set V = alpha V and return V; alpha is a scalar or holds one value per column.
+
+        >>> BlockVector(np.ones((1, 2))).scale([2, 3]).array.tolist()
+        [[2.0, 3.0]]
+        """
         place = self._memory or self.memory
         elementwise.axpby("scale", place, None, place, alpha, 0)
         return self
 
     def column_dot(self, W: Any) -> Array:
-        """Compute the M inner products v_j^H w_j, shape (M,)."""
+        """Compute the M inner products v_j^H w_j, shape (M,).
+
+        >>> BlockVector(np.eye(2)).column_dot(np.array([[5.0, 6.0], [7.0, 8.0]])).tolist()
+        [5.0, 8.0]
+        """
         v, w = self.memory, self._tall("column_dot", W)
         return products.sum_over(self.layout, elementwise.column_dot(v, w, promote(v.dtype, w.dtype)))
 
     def sum(self) -> Array:
-        """Sum every column over the rows, shape (M,)."""
+        """Sum every column over the rows, shape (M,).
+
+        >>> BlockVector(np.array([[1.0, 2.0], [3.0, 4.0]])).sum().tolist()
+        [4.0, 6.0]
+        """
         ones = self.like(1)
         ones[:, :] = 1
         sums: Array = ones.dot(self)[0]
@@ -293,6 +328,9 @@ class BlockVector(BlockStorage):
         Squares are summed in the type of the block, as in `numpy.linalg.norm`: norms beyond the roots of its
         largest and smallest numbers (1e154 and 1e-154 in float64, 1e19 and 1e-19 in float32) overflow, or
         lose digits up to all. `scale` by a power of two avoids that.
+
+        >>> BlockVector(np.array([[3.0, 0.0], [4.0, 1.0]])).norms().tolist()
+        [5.0, 1.0]
         """
         v = self._memory or self.memory
         squares = elementwise.column_dot(v, v, REAL_TYPES[v.dtype])
@@ -304,6 +342,10 @@ class BlockVector(BlockStorage):
         """Scale each column to norm one and return the previous norms; zero columns stay zero.
 
         The range of norms is that of `norms`.
+
+        >>> V = BlockVector(np.array([[3.0], [4.0]]))
+        >>> V.normalize().tolist(), V.array.tolist()
+        ([5.0], [[0.6], [0.8]])
         """
         norms = self.norms()
         factors = self.backend.empty(norms.shape, norms.dtype.name)

@@ -79,6 +79,10 @@ class BlockStorage:
         """Create an uninitialised block on ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``.
 
         With a layout, `n_rows` counts the rows of all processes; each creates its own.
+
+        >>> from blockvec import BlockVector
+        >>> BlockVector.empty(100, 4, np.complex64).shape
+        (100, 4)
         """
         for name, value in (("n_rows", n_rows), ("n_cols", n_cols)):
             if not isinstance(value, (int, np.integer)) or value < 0:
@@ -98,14 +102,24 @@ class BlockStorage:
     def full(
         cls, n_rows: int, n_cols: int, fill_value: complex, dtype: DTypeLike = np.float64, **where: Any
     ) -> Self:
-        """Create a block of one value; keywords as for `empty`."""
+        """Create a block of one value; keywords as for `empty`.
+
+        >>> from blockvec import BlockVector
+        >>> BlockVector.full(2, 2, 7).array.tolist()
+        [[7.0, 7.0], [7.0, 7.0]]
+        """
         block = cls.empty(n_rows, n_cols, dtype, **where)
         block.backend.fill(block.array, fill_value)
         return block
 
     @classmethod
     def zeros(cls, n_rows: int, n_cols: int, dtype: DTypeLike = np.float64, **where: Any) -> Self:
-        """Create a block of zeros; keywords as for `empty`."""
+        """Create a block of zeros; keywords as for `empty`.
+
+        >>> from blockvec import BlockVector
+        >>> BlockVector.zeros(2, 1).array.tolist()
+        [[0.0], [0.0]]
+        """
         return cls.full(n_rows, n_cols, 0, dtype, **where)
 
     @classmethod
@@ -138,6 +152,13 @@ class BlockStorage:
             Index of the first row in the whole block, if this is one part of it. A layout adds its own.
         **where
             `device` and `layout` as for `empty`.
+
+        Examples
+        --------
+        >>> from blockvec import BlockVector
+        >>> V, part = BlockVector.random(9, 2, rng=1), BlockVector.random(4, 2, rng=1, first_row=5)
+        >>> bool((V[5:] == part).all())
+        True
         """
         if distribution not in ("uniform", "normal"):
             raise OptionError(f"distribution: got {distribution!r}; give 'uniform' or 'normal'.")
@@ -188,6 +209,8 @@ class BlockStorage:
         """Read a block that `save` wrote, or any 2-D .npy array of the four types.
 
         With a layout each process reads its rows of the file.
+
+        >>> V = BlockVector.load("vectors.npy", device="gpu")  # doctest: +SKIP
         """
         backend = backend_for(device)
         if layout is None or layout.comm is None:
@@ -203,6 +226,13 @@ class BlockStorage:
         """Write the block as .npy; the file is replaced atomically.
 
         If the rows are split over processes, process 0 receives them and writes all of them.
+
+        >>> from blockvec import BlockVector
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     BlockVector.full(2, 1, 3).save(f"{folder}/vectors.npy")
+        ...     BlockVector.load(f"{folder}/vectors.npy").array.tolist()
+        [[3.0], [3.0]]
         """
         if self.layout is None:
             io.save_block(path, self.array if self.device == "cpu" else self.backend.to_host(self.array))
@@ -217,13 +247,21 @@ class BlockStorage:
                     pass
 
     def gather(self) -> Self:
-        """Copy all rows to every process that shares them; the result has no layout."""
+        """Copy all rows to every process that shares them; the result has no layout.
+
+        >>> from blockvec import BlockVector
+        >>> BlockVector.full(2, 1, 3).gather().array.tolist()  # of one process: a copy
+        [[3.0], [3.0]]
+        """
         if self.layout is None:
             return self.copy()
         return self._of(self.layout.gather(self.array), None, self.backend)
 
     def redistribute(self, layout: RowLayout) -> Self:
-        """Copy the block to another split of its rows over the same processes, all of which call this."""
+        """Copy the block to another split of its rows over the same processes, all of which call this.
+
+        >>> W = V.redistribute(RowLayout.by_entries(entries, comm))  # doctest: +SKIP
+        """
         if self.layout is None or layout.comm is not self.layout.comm:
             raise OptionError(
                 f"redistribute: got {layout!r} for a block with {self.layout!r}; give one of the same "
@@ -233,17 +271,32 @@ class BlockStorage:
         return self._of(self.layout.redistribute(rows, layout), layout, self.backend)
 
     def like(self, n_cols: int | None = None, dtype: DTypeLike | None = None) -> Self:
-        """Create an uninitialised contiguous block with as many rows, on this device and of this layout."""
+        """Create an uninitialised contiguous block with as many rows, on this device and of this layout.
+
+        >>> from blockvec import BlockVector
+        >>> BlockVector.zeros(9, 2).like(5)
+        BlockVector(9x5, float64, ld=5, cpu)
+        """
         shape = (self.n_rows, self.n_cols if n_cols is None else n_cols)
         name = self.memory.dtype if dtype is None else dtype_name(dtype)
         return self._of(self.backend.empty(shape, name), self.layout, self.backend)
 
     def random_like(self, n_cols: int, rng: Any = None) -> Self:
-        """Create a random block with as many rows, of this type, device and layout; see `random`."""
+        """Create a random block with as many rows, of this type, device and layout; see `random`.
+
+        >>> from blockvec import BlockVector
+        >>> BlockVector.zeros(9, 2).random_like(5, rng=0)
+        BlockVector(9x5, float64, ld=5, cpu)
+        """
         return self.random(self.n_global, n_cols, self.dtype, rng=rng, device=self.device, layout=self.layout)
 
     def copy(self) -> Self:
-        """Copy to a contiguous block."""
+        """Copy to a contiguous block.
+
+        >>> from blockvec import BlockVector
+        >>> BlockVector.zeros(9, 5)[:, :2].copy()
+        BlockVector(9x2, float64, ld=2, cpu)
+        """
         result = self.like()
         elementwise.axpby("copy", self.memory, None, result.memory, 1, 0)
         return result
@@ -255,6 +308,12 @@ class BlockStorage:
         ------
         DTypeError
             If a complex block would lose its imaginary part.
+
+        Examples
+        --------
+        >>> from blockvec import BlockVector
+        >>> BlockVector.zeros(9, 2).astype(np.complex64)
+        BlockVector(9x2, complex64, ld=2, cpu)
         """
         name = dtype_name(dtype)
         if self.dtype.kind == "c" and not name.startswith("complex"):
@@ -267,15 +326,28 @@ class BlockStorage:
         return converted
 
     def conj(self) -> Self:
-        """Copy to a contiguous block of the complex conjugates."""
+        """Copy to a contiguous block of the complex conjugates.
+
+        >>> from blockvec import BlockVector
+        >>> BlockVector.full(1, 1, 2 + 3j, complex).conj().array.tolist()
+        [[(2-3j)]]
+        """
         return self._wrap(self.backend.xp.conj(self.copy().array))
 
     def to_host(self) -> Self:
-        """Copy to main memory; waits for the device."""
+        """Copy to main memory; waits for the device.
+
+        >>> from blockvec import BlockVector
+        >>> BlockVector.zeros(9, 2).to_host().device
+        'cpu'
+        """
         return self._of(self.backend.to_host(self.array), self.layout, backend_for("cpu"))
 
     def to_device(self, device: str = "gpu") -> Self:
-        """Copy to a GPU; ``"gpu"`` is the current one."""
+        """Copy to a GPU; ``"gpu"`` is the current one.
+
+        >>> V = V.to_device("cuda:1")  # doctest: +SKIP
+        """
         backend = backend_for(device)
         source = self.array if self.device == "cpu" else self.backend.to_host(self.array)
         return self._of(backend.from_host(source), self.layout, backend)

@@ -323,11 +323,24 @@ class BaseOperator(ABC):
         return extras.separately(X, Y)
 
     def explain(self, X: BlockVector) -> tuple[Problem, Backend] | None:
-        """Describe the problem that ``apply(X)`` dispatches; None for a user's function."""
+        """Describe the problem that ``apply(X)`` dispatches; None for a user's function.
+
+        >>> from blockvec import BlockVector, as_operator, models
+        >>> A = as_operator(models.laplace1d(n=5))
+        >>> problem, backend = A.explain(BlockVector.zeros(5, 2))
+        >>> problem.nnz, backend.name
+        (13, 'cpu')
+        """
         return None
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        """Describe a product with the sparse matrix; return it and the prepared matrix, or two Nones."""
+        """Describe a product with the sparse matrix; return it and the prepared matrix, or two Nones.
+
+        >>> from blockvec import as_operator, models
+        >>> A = as_operator(models.laplace1d(n=5))
+        >>> A.sparse_product()[0].nnz
+        13
+        """
         return None, None
 
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, products.FactorKind]:

@@ -187,6 +187,12 @@ class Operator(BaseOperator):
             For an operator that is not Hermitian; the message gives the relative difference.
         BreakdownError
             If the operator returns NaN or Inf, or numbers whose squares overflow.
+
+        Examples
+        --------
+        >>> from blockvec import as_operator
+        >>> bool(as_operator(np.diag([1.0, 2.0])).check_hermitian() <= 2)
+        True
         """
         norm, difference = hermitian.measure(self, rng, name)
         if difference > hermitian.MOST * np.finfo(self.dtype).eps:
@@ -203,6 +209,10 @@ class Operator(BaseOperator):
         Arguments and errors are those of `check_hermitian`. Returns a lower bound of ||A||, and the
         difference of u^H (A w) and (w^H A u)^* relative to ||u|| ||A w||: of random u and w about ||A -
         A^H||_F / (sqrt(n) ||A||_F). Rounding errors of symmetric matrices are below 1.3 eps.
+
+        >>> from blockvec import as_operator
+        >>> bool(as_operator(np.triu(np.ones((5, 5)))).hermitian_defect()[1] > 0.01)
+        True
         """
         return hermitian.measure(self, rng, name)
 

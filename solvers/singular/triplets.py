@@ -93,6 +93,10 @@ class SvdResult:
     def __iter__(self) -> Iterator[Any]:
         return iter((self.u, self.s, self.vh))
 
+    def __dir__(self) -> list[str]:
+        """List the names for users, without those of `NoConvergence`."""
+        return sorted({*super().__dir__()} - {"eigenvalues", "eigenvectors"})
+
     @property
     def eigenvalues(self) -> Any:
         """The singular values, under the name that `NoConvergence` has for values."""
