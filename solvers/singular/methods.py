@@ -57,8 +57,9 @@ MANY_PAIRS, LONG_PAIRS = 32, 1 << 20  # triplets; elements of their vectors
 WIDE, WIDE_SHARE, WIDE_ENTRIES = 8, 400, 400_000
 BASIS_PER_COLUMN, BASIS_PER_PAIR = 32, 5  # vectors of a basis per column of a block, or per triplet
 # On a GPU steps take as long for all columns of a block. One launch takes a step of 8 columns in double
-# precision on a basis of 256 with the new ones; other steps are some launches each.
-LAUNCHED, LAUNCHED_BASIS, LAUNCHED_PAIRS = 8, 248, 64
+# precision on a basis of 256 with the new ones; other steps are some launches each, and twice the basis took 1.6
+# times as long (200,000 x 2,000, 20 million entries, float32, k = 50).
+LAUNCHED_BASIS, LAUNCHED_PAIRS = 248, 64
 MOST_ROWS = 1 << 20  # of such a basis, which takes 2 GB then
 SHORT_ROWS = 1 << 17  # rows of a GPU up to which plain steps take less time than those of a filter
 DENSE_ENTRIES = 1 << 20  # elements of A that is formed for dense LAPACK because that takes less time
@@ -111,10 +112,12 @@ class Task:
             least = min(least, BLOCK_ENTRIES_OF_LONG if n * k > LONG_PAIRS else BLOCK_ENTRIES_OF_MANY)
         if entries < least:
             return None
-        if operator.dtype.char == "d" and k <= LAUNCHED_PAIRS and not is_here:
-            return LAUNCHED, min(LAUNCHED_BASIS, n)
-        is_wide = k >= 2 * WIDE or entries >= WIDE_SHARE * n or entries < WIDE_ENTRIES or not is_here
-        b = 2 * WIDE if k >= MANY_PAIRS and not is_here else WIDE if is_wide else WIDE // 2
+        if not is_here:
+            is_launched = operator.dtype.char == "d" and k <= LAUNCHED_PAIRS
+            b = WIDE if is_launched or k < MANY_PAIRS else 2 * WIDE
+            return b, min(max(LAUNCHED_BASIS, 0 if is_launched else BASIS_PER_PAIR * k), n)
+        is_wide = k >= 2 * WIDE or entries >= WIDE_SHARE * n or entries < WIDE_ENTRIES
+        b = WIDE if is_wide else WIDE // 2
         return b, min(max(b * BASIS_PER_COLUMN, BASIS_PER_PAIR * k), n)
 
     def accepted(self, s: RealArray, norm: float) -> RealArray:
