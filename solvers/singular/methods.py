@@ -57,7 +57,7 @@ MANY_PAIRS, LONG_PAIRS = 32, 1 << 20  # triplets; elements of their vectors
 WIDE, WIDE_SHARE, WIDE_ENTRIES = 8, 400, 400_000
 BASIS_PER_COLUMN, BASIS_PER_PAIR = 32, 5  # vectors of a basis per column of a block, or per triplet
 # On a GPU steps take as long for all columns of a block. One launch takes a step of 8 columns in double
-# precision on a basis of 256 with the new ones; other steps are some launches each, and twice the basis took 1.6
+# precision on a basis of 256 with the new ones; others are some launches each, and twice the basis took 1.6
 # times as long (200,000 x 2,000, 20 million entries, float32, k = 50).
 LAUNCHED_BASIS, LAUNCHED_PAIRS = 248, 64
 MOST_ROWS = 1 << 20  # of such a basis, which takes 2 GB then
