@@ -54,7 +54,7 @@ class Replaced:
 
 @wraps(eigsh)  # programs read the function's name
 def _eigsh(*args: Any, **options: Any) -> Any:
-    """Call `eigsh`; without vectors, values for "SA" and "SM" are descending, which programs rely on.
+    """Call `eigsh`; without vectors, the most wanted value is the last one, which programs rely on.
 
     For k >= n SciPy's function answers: dense LAPACK with a warning, or the TypeError that programs expect.
     """
@@ -64,8 +64,12 @@ def _eigsh(*args: Any, **options: Any) -> Any:
         raise OptionError(f"k: got {given.get('k')} for {rows} rows.")
     result = eigsh(*args, **options)
     is_values_alone = not (given.get("return_eigenvectors", True) or given.get("return_info", False))
-    is_descending = is_values_alone and given.get("sigma") is None and given.get("which") in ("SA", "SM")
-    return result[::-1] if is_descending else result
+    if not is_values_alone or given.get("sigma") is not None:
+        return result
+    which = given.get("which") or "LM"
+    if which in ("LM", "SM"):
+        result = result[np.argsort(abs(result), kind="stable")]
+    return result[::-1] if which in ("SA", "SM") else result
 
 
 @wraps(svds)
@@ -211,7 +215,7 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[list[Replaced]]:
     """Replace `eigsh` in the modules of SciPy and CuPy by blockvec's until the context ends.
 
     This is `replace` for `eigsh` alone, in `scipy.sparse.linalg`, and in `cupyx.scipy.sparse.linalg` if CuPy
-    is imported already; without vectors, values for "SA" and "SM" are descending as SciPy's. Calls with
+    is imported already; without vectors, the most wanted value is the last one, as SciPy's. Calls with
     k >= n are passed on to SciPy, which computes all pairs of a dense matrix by LAPACK, with a warning, and
     raises TypeError for others.
 

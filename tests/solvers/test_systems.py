@@ -263,6 +263,8 @@ def test_blocks_are_returned_as_blocks() -> None:
         (OptionError, "rtol", (np.ones(N),), {"rtol": np.nan}),
         (OptionError, "shifts", (np.ones(N),), {"shifts": [0.0], "M": LAPLACE}),
         (OptionError, "shifts", (np.ones(N),), {"shifts": [np.inf]}),
+        (OptionError, "squares of residuals", (np.full(N, 1e-200),), {}),
+        (OptionError, "side 1 .*squares", (np.c_[np.zeros(N), np.full(N, 1e-151)],), {"rtol": 1e-8}),
         (BreakdownError, "NaN", (np.full(N, np.nan),), {}),
     ],
 )
