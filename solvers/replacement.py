@@ -6,6 +6,7 @@ import importlib
 import math
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,8 @@ from .singular.triplets import svds
 Function = Callable[..., Any]
 SCIPY_ARGUMENTS = signature(scipy_eigsh).parameters.keys()
 LOBPCG_ROWS = 5  # rows per column, below which SciPy's LOBPCG warns that dense LAPACK answers
+# Modules that compute: an error that passes through them is none of arguments.
+COMPUTING = "solvers.iterations.", "solvers.orthogonalization.", "solvers.linear.block_cg"
 POWER_STEPS = 7, 4  # of scikit-learn's randomized_svd, for less than a tenth of the values and for more
 
 
@@ -159,8 +162,9 @@ def replace(*libraries: str, modules: tuple[str | ModuleType, ...] = ()) -> Iter
 
     In SciPy's place they also follow SciPy's order of results. Calls that blockvec does not take (wrong
     arguments, matrices of objects or of pydata/sparse, more values than SciPy's iterations compute) go to the
-    original function, which answers or raises what programs expect. At the end of the context, also after an
-    exception, every attribute has its previous value. Contexts can be nested.
+    original function, which answers or raises what programs expect; errors of a computation are raised. At
+    the end of the context, also after an exception, every attribute has its previous value. Contexts can be
+    nested.
 
     Parameters
     ----------
@@ -321,6 +325,9 @@ def _replacement(own: Function, original: Function, entry: Replaced) -> Function
                     entry.calls += 1
                 return result
         except (OptionError, ShapeError, DTypeError) as error:
+            frames = traceback.walk_tb(error.__traceback__)
+            if any(frame.f_globals["__name__"].startswith(COMPUTING) for frame, _ in frames):
+                raise
             refusal = error
         with lock:
             entry.passed_on += 1
