@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import BlockVector, as_operator
-from blockvec.errors import OptionError, ShapeError
+from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.system.frozen import frozen
 
@@ -63,6 +63,8 @@ class Systems:
         M = getattr(A, "psolve", None) if M is None else M
         is_block = isinstance(B, BlockVector)
         A, M, B, x0 = natively(kind, A, M, _array(B), _array(x0))
+        if not hasattr(B, "ndim") or hasattr(B, "tocsr"):
+            raise DTypeError(f"B is a {type(B).__name__}; give an array, or a BlockVector.")
         if B.ndim not in (1, 2):
             raise ShapeError(f"B has {B.ndim} dimensions; give an array of shape (n,) or (n, b).")
         if is_function(A):
