@@ -6,6 +6,7 @@ import importlib
 import math
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,8 @@ from .singular.triplets import svds
 Function = Callable[..., Any]
 SCIPY_ARGUMENTS = signature(scipy_eigsh).parameters.keys()
 LOBPCG_ROWS = 5  # rows per column, below which SciPy's LOBPCG warns that dense LAPACK answers
+# Modules that compute: an error that passes through them is none of arguments.
+COMPUTING = "solvers.iterations.", "solvers.orthogonalization.", "solvers.linear.block_cg"
 POWER_STEPS = 7, 4  # of scikit-learn's randomized_svd, for less than a tenth of the values and for more
 
 
@@ -54,7 +57,7 @@ class Replaced:
 
 @wraps(eigsh)  # programs read the function's name
 def _eigsh(*args: Any, **options: Any) -> Any:
-    """Call `eigsh`; without vectors, values for "SA" and "SM" are descending, which programs rely on.
+    """Call `eigsh`; without vectors, the most wanted value is the last one, which programs rely on.
 
     For k >= n SciPy's function answers: dense LAPACK with a warning, or the TypeError that programs expect.
     """
@@ -64,8 +67,12 @@ def _eigsh(*args: Any, **options: Any) -> Any:
         raise OptionError(f"k: got {given.get('k')} for {rows} rows.")
     result = eigsh(*args, **options)
     is_values_alone = not (given.get("return_eigenvectors", True) or given.get("return_info", False))
-    is_descending = is_values_alone and given.get("sigma") is None and given.get("which") in ("SA", "SM")
-    return result[::-1] if is_descending else result
+    if not is_values_alone or given.get("sigma") is not None:
+        return result
+    which = given.get("which") or "LM"
+    if which in ("LM", "SM"):
+        result = result[np.argsort(abs(result), kind="stable")]
+    return result[::-1] if which in ("SA", "SM") else result
 
 
 @wraps(svds)
@@ -155,8 +162,9 @@ def replace(*libraries: str, modules: tuple[str | ModuleType, ...] = ()) -> Iter
 
     In SciPy's place they also follow SciPy's order of results. Calls that blockvec does not take (wrong
     arguments, matrices of objects or of pydata/sparse, more values than SciPy's iterations compute) go to the
-    original function, which answers or raises what programs expect. At the end of the context, also after an
-    exception, every attribute has its previous value. Contexts can be nested.
+    original function, which answers or raises what programs expect; errors of a computation are raised. At
+    the end of the context, also after an exception, every attribute has its previous value. Contexts can be
+    nested.
 
     Parameters
     ----------
@@ -211,7 +219,7 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[list[Replaced]]:
     """Replace `eigsh` in the modules of SciPy and CuPy by blockvec's until the context ends.
 
     This is `replace` for `eigsh` alone, in `scipy.sparse.linalg`, and in `cupyx.scipy.sparse.linalg` if CuPy
-    is imported already; without vectors, values for "SA" and "SM" are descending as SciPy's. Calls with
+    is imported already; without vectors, the most wanted value is the last one, as SciPy's. Calls with
     k >= n are passed on to SciPy, which computes all pairs of a dense matrix by LAPACK, with a warning, and
     raises TypeError for others.
 
@@ -317,6 +325,9 @@ def _replacement(own: Function, original: Function, entry: Replaced) -> Function
                     entry.calls += 1
                 return result
         except (OptionError, ShapeError, DTypeError) as error:
+            frames = traceback.walk_tb(error.__traceback__)
+            if any(frame.f_globals["__name__"].startswith(COMPUTING) for frame, _ in frames):
+                raise
             refusal = error
         with lock:
             entry.passed_on += 1

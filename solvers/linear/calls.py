@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import BlockVector, as_operator
-from blockvec.errors import OptionError, ShapeError
+from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.system.frozen import frozen
 
@@ -63,6 +63,8 @@ class Systems:
         M = getattr(A, "psolve", None) if M is None else M
         is_block = isinstance(B, BlockVector)
         A, M, B, x0 = natively(kind, A, M, _array(B), _array(x0))
+        if not hasattr(B, "ndim") or hasattr(B, "tocsr"):
+            raise DTypeError(f"B is a {type(B).__name__}; give an array, or a BlockVector.")
         if B.ndim not in (1, 2):
             raise ShapeError(f"B has {B.ndim} dimensions; give an array of shape (n,) or (n, b).")
         if is_function(A):
@@ -100,6 +102,7 @@ class Systems:
         if not lengths.all():  # zero right-hand sides have zero solutions
             X.scale(column_factors((lengths > 0).astype(float), X))
         limits = np.maximum(rtol * lengths, atol) if math.isfinite(rtol) else np.full(len(lengths), math.inf)
+        _check_squares(block, lengths, limits)
         fields = operator, block, X, x0 is None, limits, lengths, preconditioner, (A, M), B.shape, kind
         return cls(*fields, is_block, np.zeros(3, np.intp))
 
@@ -281,6 +284,20 @@ BREAKDOWNS = {
     "indefinite preconditioner": "M is not positive definite; give another, or none",
     "singular": "A or M is singular, and the residual cannot be reduced further",
 }
+
+
+def _check_squares(B: Block, lengths: RealArray, limits: RealArray) -> None:
+    """Refuse right-hand sides of which squares of residuals underflow: they would pass as zero."""
+    numbers = np.finfo(B.dtype)
+    least = math.sqrt(numbers.tiny)
+    if not (doubtful := np.maximum(limits, float(numbers.eps) * lengths) < least).any():
+        return
+    lost = np.flatnonzero(doubtful & (to_host(B.copy().scale(1 / least).norms()) > 0))
+    if len(lost):
+        raise OptionError(
+            f"B: right-hand side {lost[0]} is so short that squares of residuals underflow in "
+            f"{numbers.dtype}; scale B, or give it in a wider type."
+        )
 
 
 def _array(value: Any) -> Any:

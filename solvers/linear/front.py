@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -124,7 +125,10 @@ def cg(
 
 def _shifted(systems: Systems, shifts: Any, steps: int, *, return_info: bool) -> Any:
     """Solve the systems of several shifts."""
-    values = np.asarray(shifts, np.float64)
+    try:
+        values = np.asarray(shifts, np.float64)
+    except (TypeError, ValueError):
+        values = np.array(math.nan)
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
         raise OptionError(f"shifts: got {shifts!r:.60}; give an array of finite numbers, one per shift.")
     seed = int(np.argmax(values))  # the system with the largest condition number
@@ -212,7 +216,7 @@ def minres(
     systems = Systems.of(A, B, x0, M, (rtol, atol), like, comm, device)
     steps = 5 * systems.n if maxiter is None else integer("maxiter", maxiter, 0)
     sigma = np.asarray(to_host(shift) if np.ndim(shift) else shift)
-    if np.iscomplexobj(sigma) or sigma.shape not in ((), (systems.b,)):
+    if sigma.dtype.kind not in "biuf" or sigma.shape not in ((), (systems.b,)):
         raise OptionError(f"shift: got {shift!r:.60}; give a real number, or one per right-hand side.")
     if check:
         systems.operator.check_hermitian()

@@ -33,8 +33,8 @@ MOST_GRAM = 3.0  # n^2 per stored element, of A^H A that is formed: a product wi
 MOST_LENGTH = 40.0  # mean length of rows, by elements, of the same: forming it takes some 20 products
 DAMPING = 64.0  # u: delta / ||A||, which keeps K regular if A is singular; below the limit of residuals
 # Terms of a sum on the host. Errors of equal terms, as of graphs and weights of words, add up: 32,000 of them
-# left residuals of 630 u ||A||, sums of 4096 of 60.
-MOST_TERMS = 4096
+# left residuals of 630 u ||A||, sums of 4096 of up to 130.
+MOST_TERMS = 1024
 THREADED_ENTRIES = 100_000  # entries of A from which on threads share the product with one vector
 
 
@@ -187,17 +187,18 @@ def _in_short_sums(op: Operator, A: Any) -> Operator:
     extra = np.maximum(ceil_div(np.diff(A.indptr), MOST_TERMS) - 1, 0)
     if not extra.any():
         return op
-    begins, ends, long = A.indptr[:-1], A.indptr[1:], np.flatnonzero(extra).tolist()
+    begins, ends, long = A.indptr[:-1], A.indptr[1:], np.flatnonzero(extra)
     cuts = [np.arange(begins[i] + MOST_TERMS, ends[i], MOST_TERMS) for i in long]
     pointers = np.sort(np.concatenate([A.indptr, *cuts])).astype(A.indptr.dtype)
     pieces = as_operator(sp.csr_array((A.data, A.indices, pointers), shape=(len(pointers) - 1, A.shape[1])))
     first = np.arange(len(extra)) + np.cumsum(extra) - extra
+    of_long = np.flatnonzero(np.repeat(extra > 0, extra + 1))
+    starts = np.searchsorted(of_long, first[long])
 
     def product(X: Array, out: Array) -> Array:
         parts = pieces.apply(BlockVector(X)).array
         parts.take(first, axis=0, out=out, mode="clip")  # else by a copy
-        for i in long:
-            out[i] = parts[first[i] : first[i] + extra[i] + 1].sum(axis=0)
+        out[long] = np.add.reduceat(parts[of_long], starts, axis=0)
         return out
 
     divided: Any = as_operator(product, shape=op.shape, dtype=op.dtype)
@@ -205,13 +206,17 @@ def _in_short_sums(op: Operator, A: Any) -> Operator:
     return divided  # type: ignore[no-any-return]
 
 
-def _squared(A: Any, adjoint: Any) -> Callable[[Array], Array]:
+def _squared(A: Any, adjoint: Any) -> Callable[[Array], Array] | None:
     """Make the product of A^H A with a vector, by ranges of rows of A that threads share.
 
-    Each is multiplied by both ways as it is stored, and the sums are added up in order.
+    Each is multiplied by both ways as it is stored, and the sums are added up in order. None if these would
+    have more elements than A.
     """
     threads = options().threads if A.nnz >= THREADED_ENTRIES else 1
-    count = max(threads, ceil_div(int(np.diff(adjoint.indptr).max(initial=0)), MOST_TERMS))
+    least = ceil_div(int(np.diff(adjoint.indptr).max(initial=0)), MOST_TERMS)
+    if least > 1 and least * A.shape[1] > A.nnz:
+        return None
+    count = max(threads, least)
     inner = np.searchsorted(A.indptr, np.linspace(0, A.nnz, count + 1)[1:-1])
     rows = np.unique([0, *inner, A.shape[0]])
     ranges = []
@@ -249,7 +254,7 @@ def _centred(forward: Operator, adjoint: Operator) -> tuple[Operator, Operator]:
 
     def adjoint_product(Y: Array, out: Array) -> Array:
         adjoint.apply(BlockVector(Y), out=BlockVector(out))
-        out -= mean.conj() * Y.sum(axis=0)
+        out -= mean.conj() * ones.dot(BlockVector(Y))  # NumPy would add the rows one by one
         return out
 
     centred: Any = as_operator(product, shape=(m, n), **where)

@@ -221,6 +221,12 @@ def test_a_wrong_description_is_refused_with_what_exists_and_an_example(spec: st
         models.model(spec)
 
 
+def test_a_description_that_is_no_string_is_refused() -> None:
+    for make in (models.model, models.generator, models.operator):
+        with pytest.raises(OptionError, match="got a int; give a string"):
+            make(5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("size", [18, 4000])
 def test_every_size_may_be_huge(size: int) -> None:
     for model in definition.MODELS.values():

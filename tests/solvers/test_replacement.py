@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from blockvec.errors import OptionError
+from blockvec.errors import OptionError, ShapeError
 from blockvec.models import model, spectra
 from solvers import eigsh, expm_multiply, replace, replace_eigsh
 
@@ -141,6 +141,23 @@ def test_what_blockvec_does_not_take_is_counted_and_passed_on() -> None:
     assert counts["expm_multiply"] == (0, 1)
 
 
+@pytest.mark.parametrize("name", ["eigsh", "svds"])
+def test_an_error_of_the_computation_is_not_passed_on(name: str) -> None:
+    A, products = model("laplace1d:n=2000"), list[int]()
+
+    def product(x: Any) -> Any:
+        products.append(1)
+        if len(products) > 4:
+            raise ShapeError("in the middle")
+        return A @ x
+
+    operator = spla.LinearOperator(A.shape, product, product, product, float, product)
+    with replace("scipy.sparse.linalg") as replaced, pytest.raises(ShapeError, match="in the middle"):
+        getattr(spla, name)(operator, 4)
+    assert len(products) == 5
+    assert not any(function.passed_on for function in replaced)
+
+
 def test_scipys_svds_keeps_the_solver_that_it_was_written_for() -> None:
     A = np.random.default_rng(0).standard_normal((40, 20))
     expected = spla.svds(A, 3, which="SM", rng=0, return_singular_vectors=False)
@@ -165,8 +182,9 @@ def test_two_calls_with_the_same_start_vector_return_the_same_bits() -> None:
     ],
 )
 @pytest.mark.parametrize("vectors", [True, False])
-def test_values_come_in_scipys_order(which: str, sigma: float | None, vectors: bool) -> None:
-    A = sp.diags_array(np.arange(1.0, 101.0)).tocsr()
+@pytest.mark.parametrize("least", [1.0, -40.8])
+def test_values_come_in_scipys_order(which: str, sigma: float | None, vectors: bool, least: float) -> None:
+    A = sp.diags_array(np.arange(least, least + 100)).tocsr()
 
     def values() -> Any:
         result = spla.eigsh(A, 4, None, sigma, which, return_eigenvectors=vectors)

@@ -178,6 +178,19 @@ def test_centring_gives_principal_components() -> None:
     assert svds(A, 6, center=True, rng=0, return_info=True).info["center"]
 
 
+@pytest.mark.parametrize("center", [False, True])
+def test_sums_of_very_many_equal_terms_are_accurate(center: bool) -> None:
+    # A constant column and one that is nearly so: sums of 20,000 terms.
+    A = sp.random_array((20_000, 60), density=0.02, rng=np.random.default_rng(12)).tolil()
+    A[:9000, 3], A[2000:16_000, 7] = 1, 0.5
+    D = A.toarray() - center * A.toarray().mean(axis=0)
+    for matrix in (A.tocsr(), A.tocsc()):
+        before = matrix.copy()
+        check(D, svds(matrix, 8, center=center, solver="lanczos", rng=0, return_info=True))
+        assert (matrix.data == before.data).all()
+        assert (matrix.indices == before.indices).all()
+
+
 def test_the_error_of_an_approximation_is_bounded() -> None:
     A = with_values(0.9 ** np.arange(200), 300)
     for passes in (2, 3, 5):

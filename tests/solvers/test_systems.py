@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 
 import blockvec
 from blockvec import BlockVector, cg, gmres, minres, solve
-from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from blockvec.models import model
 from solvers import ConvergenceWarning, JacobiPreconditioner, Linear
 from solvers.linear import calls
@@ -263,6 +263,11 @@ def test_blocks_are_returned_as_blocks() -> None:
         (OptionError, "rtol", (np.ones(N),), {"rtol": np.nan}),
         (OptionError, "shifts", (np.ones(N),), {"shifts": [0.0], "M": LAPLACE}),
         (OptionError, "shifts", (np.ones(N),), {"shifts": [np.inf]}),
+        (OptionError, "shifts", (np.ones(N),), {"shifts": "near"}),
+        (DTypeError, "B is a NoneType", (None,), {}),
+        (DTypeError, "B is a csr_array", (LAPLACE,), {}),
+        (OptionError, "squares of residuals", (np.full(N, 1e-200),), {}),
+        (OptionError, "side 1 .*squares", (np.c_[np.zeros(N), np.full(N, 1e-151)],), {"rtol": 1e-8}),
         (BreakdownError, "NaN", (np.full(N, np.nan),), {}),
     ],
 )
@@ -273,6 +278,8 @@ def test_what_does_not_fit_is_refused(error: Any, text: str, arguments: Any, opt
         minres(LAPLACE[:4], np.ones(4))
     with pytest.raises(OptionError, match="shift"):
         minres(LAPLACE, np.ones(N), shift=1j)
+    with pytest.raises(OptionError, match="shift"):
+        minres(LAPLACE, np.ones(N), shift="near")
 
 
 def test_systems_are_solved_on_every_device(device: str) -> None:
