@@ -47,14 +47,11 @@ GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
-# Elements of A from which on blocks take less time than single columns, fewer of them in all: if it has so
-# many per column, in any case, for many triplets, and for those of long vectors, whose basis exceeds caches.
-BLOCK_ENTRIES, BLOCK_SHARE, MOST_SINGLE_ENTRIES = 250_000, 80, 1_000_000
-BLOCK_ENTRIES_OF_MANY, BLOCK_ENTRIES_OF_LONG = 400_000, 100_000
-MANY_PAIRS, LONG_PAIRS = 32, 1 << 20  # triplets; elements of their vectors
-# Columns of blocks, and half of them for fewer triplets than two blocks have columns, unless A has very many
-# elements per column, or so few in all that no kernel of narrower blocks is compiled.
-WIDE, WIDE_SHARE, WIDE_ENTRIES = 8, 400, 400_000
+# Elements of A, in all and per column, from which on blocks take less time than single columns: by 1.1 in the
+# mean of 44 matrices on two cores, of which 24 were drawn to compare with other libraries.
+BLOCK_ENTRIES, BLOCK_SHARE = 250_000, 100
+WIDE = 8  # columns of blocks; on a GPU twice as many for many triplets
+MANY_PAIRS = 32
 BASIS_PER_COLUMN, BASIS_PER_PAIR = 32, 5  # vectors of a basis per column of a block, or per triplet
 # On a GPU steps take as long for all columns of a block. One launch takes a step of 8 columns in double
 # precision on a basis of 256 with the new ones; others are some launches each, and twice the basis took 1.6
@@ -107,18 +104,13 @@ class Task:
         is_dense = getattr(operator, "matrix", None) is not None
         if self.start is not None or not WIDE * BASIS_PER_COLUMN < n <= MOST_ROWS or is_dense:
             return None
-        least = BLOCK_ENTRIES if entries >= BLOCK_SHARE * n else MOST_SINGLE_ENTRIES
-        if k >= MANY_PAIRS or not is_here:
-            least = min(least, BLOCK_ENTRIES_OF_LONG if n * k > LONG_PAIRS else BLOCK_ENTRIES_OF_MANY)
-        if entries < least:
+        if entries < BLOCK_ENTRIES or (is_here and entries < BLOCK_SHARE * n):
             return None
-        if not is_here:
-            is_launched = operator.dtype.char == "d" and k <= LAUNCHED_PAIRS
-            b = WIDE if is_launched or k < MANY_PAIRS else 2 * WIDE
-            return b, min(max(LAUNCHED_BASIS, 0 if is_launched else BASIS_PER_PAIR * k), n)
-        is_wide = k >= 2 * WIDE or entries >= WIDE_SHARE * n or entries < WIDE_ENTRIES
-        b = WIDE if is_wide else WIDE // 2
-        return b, min(max(b * BASIS_PER_COLUMN, BASIS_PER_PAIR * k), n)
+        if is_here:
+            return WIDE, min(max(WIDE * BASIS_PER_COLUMN, BASIS_PER_PAIR * k), n)
+        is_launched = operator.dtype.char == "d" and k <= LAUNCHED_PAIRS
+        b = WIDE if is_launched or k < MANY_PAIRS else 2 * WIDE
+        return b, min(max(LAUNCHED_BASIS, 0 if is_launched else BASIS_PER_PAIR * k), n)
 
     def accepted(self, s: RealArray, norm: float) -> RealArray:
         """Compute the residual limits of singular values."""
