@@ -49,7 +49,7 @@ SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
 # Elements of A, in all and per column, from which on blocks take less time than single columns: by 1.1 in the
 # mean of 44 matrices on two cores, of which 24 were drawn to compare with other libraries.
-BLOCK_ENTRIES, BLOCK_SHARE = 250_000, 100
+BLOCK_ENTRIES, BLOCK_SHARE = 250_000, 80
 WIDE = 8  # columns of blocks; on a GPU twice as many for many triplets
 MANY_PAIRS = 32
 BASIS_PER_COLUMN, BASIS_PER_PAIR = 32, 5  # vectors of a basis per column of a block, or per triplet

@@ -105,9 +105,8 @@ def compare(name: str, A: Any, k: int, turns: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for _ in range(turns):
         for each, solve in (ours | peers).items():
-            if (
-                "time_s" in (new := timed(solve, A))
-                and new["cpu_s"] < found.get(each, new | {"cpu_s": np.inf})["cpu_s"]
+            if "time_s" in (new := timed(solve, A)) and new["cpu_s"] < found.get(each, {}).get(
+                "cpu_s", np.inf
             ):
                 found[each] = new
             found.setdefault(each, new)
