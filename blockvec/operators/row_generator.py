@@ -8,6 +8,7 @@ rows, of NumPy or on a GPU of CuPy, and any process can create any range of rows
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,7 +51,8 @@ class RowGenerator:
         Rows and columns.
     entries : callable
         ``entries(start, stop, xp)`` yields the :class:`Entry` objects of the rows [start, stop), the same
-        number for every range. `xp` is NumPy or CuPy; arrays of NumPy are copied where CuPy is asked for.
+        number for every range. `xp` is NumPy or CuPy; arrays of NumPy are copied where CuPy is asked for, as
+        all are of a function without `xp`.
     dtype : dtype, default float64
         Element type of the matrix.
     row_entries : float, optional
@@ -83,7 +85,12 @@ class RowGenerator:
         self.n_rows = n_rows
         self.dtype = np.dtype(dtype)
         self.chain = chain
-        self._entries = entries
+        try:
+            inspect.signature(entries).bind(0, 0, np)
+        except TypeError:  # it takes two, and makes arrays of NumPy
+            self._entries = lambda start, stop, xp: entries(start, stop)  # type: ignore[call-arg]
+        else:
+            self._entries = entries
         self._row_entries = row_entries
 
     @property

@@ -9,6 +9,7 @@ import itertools
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,19 @@ def test_rows_made_on_a_gpu_have_the_bits_of_the_hosts(spec: str, monkeypatch: p
                 array, wanted = getattr(made, name).get(), getattr(expected, name)
                 assert array.dtype == wanted.dtype
                 assert array.tobytes() == wanted.tobytes()
+
+
+def test_entries_may_leave_the_array_module_out() -> None:
+    def two(start: int, stop: int) -> Any:
+        rows = np.arange(start, stop)
+        yield row_generator.Entry(rows, np.ones(len(rows)))
+
+    def three(start: int, stop: int, xp: Any) -> Any:
+        rows = xp.arange(start, stop)
+        yield row_generator.Entry(rows, xp.ones(len(rows)))
+
+    found = [models.RowGenerator(9, entries).matrix().toarray() for entries in (two, three)]
+    assert np.array_equal(*found)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
