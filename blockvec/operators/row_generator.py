@@ -72,7 +72,7 @@ class RowGenerator:
     def __init__(
         self,
         n_rows: int,
-        entries: Callable[[int, int, ModuleType], Iterator[Entry]],
+        entries: Callable[..., Iterator[Entry]],
         *,
         dtype: Any = np.float64,
         row_entries: float | None = None,
@@ -85,12 +85,11 @@ class RowGenerator:
         self.n_rows = n_rows
         self.dtype = np.dtype(dtype)
         self.chain = chain
+        self._entries = entries
         try:
             inspect.signature(entries).bind(0, 0, np)
         except TypeError:  # it takes two, and makes arrays of NumPy
-            self._entries = lambda start, stop, xp: entries(start, stop)  # type: ignore[call-arg]
-        else:
-            self._entries = entries
+            self._entries = lambda start, stop, _xp: entries(start, stop)
         self._row_entries = row_entries
 
     @property
