@@ -211,7 +211,7 @@ class BlockCG:
             curvature, square = (float(hermitian(x.dot(z))[0, 0].real) for z in (y, x))
             lengths, images = (np.asarray(to_host(block.norms()), np.float64) for block in (P, AP))
             norm = (images / np.where(lengths > 0, lengths, 1)).max()  # a lower bound of that of A
-            if curvature < -INDEFINITE * self.unit * norm * square:
+            if not kept.any() or curvature < -INDEFINITE * self.unit * norm * square:
                 return None
         V = factors[:, None] * V[:, kept]
         return np.asarray((V / values[kept]) @ V.conj().T)
