@@ -241,12 +241,17 @@ class Profile:
         for part in parts:
             share = part["time_s"] / (parts[-1]["time_s"] or math.inf)
             lines.append(f"{part['part']:{len(head)}} {part['time_s']:9.3f} {share:8.0%} {_percentage(part)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, "", LEGEND])
 
 
 def _percentage(row: ProfileRow | PartRow) -> str:
     return f"{row['fraction']:6.0%}" if row["fraction"] else f"{'-':>6}"
 
+
+LEGEND = """\
+limit  the least time that the measured rates of memory and arithmetic permit, as a share of the time taken;
+       more than 100% where operands stay in a cache, - where no limit is known
+GB/s   bytes that have to be read and written, per time"""
 
 active_profile: contextvars.ContextVar[Profile | None] = contextvars.ContextVar(
     "blockvec_profile", default=None

@@ -130,7 +130,9 @@ def test_a_table_has_a_line_for_each_kernel_and_each_part(measurements: list[int
     V = blockvec.BlockVector.random(1000, 2, rng=0)
     with blockvec.profile() as p:
         V.gram()
-    head, line, _, _, *parts = p.table().splitlines()
+    table, legend = p.table().rsplit("\n\n", 1)
+    head, line, _, _, *parts = table.splitlines()
+    assert [text.split()[0] for text in legend.splitlines() if text[0] != " "] == ["limit", "GB/s"]
     assert head.split()[:3] == ["part", "operation", "type"]
     assert line.split()[:4] == ["other", "blocks", "gram", "float64"]
     assert [part.split()[0] for part in parts] == ["other", "rest", "total"]
