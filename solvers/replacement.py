@@ -207,7 +207,7 @@ def replace(*libraries: str, modules: tuple[str | ModuleType, ...] = ()) -> Iter
     [('scipy.sparse.linalg.svds', 1)]
     """
     for library in libraries:
-        if library not in LIBRARIES:
+        if not isinstance(library, str) or library not in LIBRARIES:
             known = ", ".join(map(repr, LIBRARIES))
             raise OptionError(f"replace: got {library!r}; give one of {known}.")
     with _replaced(libraries, modules, {*SCIPY, *RANDOMIZED}) as replaced:

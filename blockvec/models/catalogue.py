@@ -147,7 +147,7 @@ def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     FormatError
         If the file is broken.
     OptionError
-        If the model's description is wrong.
+        If the model's description is wrong, or for anything but text or a path.
 
     Examples
     --------
@@ -164,4 +164,6 @@ def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
             f"file, or one of the models {', '.join(available())} with its parameters, such as "
             "laplace3d:n=64."
         )
+    if not isinstance(spec, str | os.PathLike):
+        raise OptionError(f"open_matrix: got {spec!r}; give a path, or a model such as 'laplace3d:n=64'.")
     return read_matrix(spec)

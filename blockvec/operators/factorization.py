@@ -103,6 +103,8 @@ class Factorization:
             self._M = self._explicit("M", M, dtype)
         if self._A.shape[0] != self._A.shape[1] or self._M.shape != self._A.shape:
             raise ShapeError(f"factorize: A is {_extents(self._A)}, M {_extents(self._M)}; give square ones.")
+        if not self._A.shape[0]:
+            raise ShapeError("factorize: A has no rows; there is nothing to factorise.")
         self._is_on_host = self._backend.name == "cpu"
         self._products: tuple[Any, ...] = ()  # S on the host; A and M, or None, on a GPU
         if not self._is_on_host:
@@ -428,6 +430,8 @@ class Factorization:
             raise OptionError(
                 f"{name} is a {type(matrix).__name__}; a factorisation needs a sparse matrix or dense array."
             )
+        if isinstance(matrix, np.ndarray):  # also of half precision, which sparse matrices do not have
+            matrix = matrix.astype(dtype, copy=False)
         converted = self._backend.csr(matrix, np.dtype(dtype))
         if not self._backend.xp.isfinite(converted.data).all():
             raise OptionError(f"{name} holds NaN or Inf; check its entries.")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from blockvec import Profile
-from blockvec.errors import ShapeError
+from blockvec.errors import DTypeError, ShapeError
 from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
@@ -122,6 +122,8 @@ def orthogonalize(
         If W holds NaN, Inf, or numbers whose squares overflow, or M is not positive definite.
     ShapeError
         For more columns than the space has dimensions.
+    DTypeError
+        If W is no block.
 
     Examples
     --------
@@ -136,6 +138,8 @@ def orthogonalize(
     """
     key = int(np.random.default_rng(rng).bit_generator.random_raw()) >> 1  # a faster call than `integers`
     before, reductions = None, 0
+    if not hasattr(W, "n_global"):
+        raise DTypeError(f"orthogonalize: W is a {type(W).__name__}; give a block, as BlockVector(W).")
     rows, width = W.n_global, W.shape[1]
     taken = filled if filled is not None else 0 if V is None else V.shape[1]
     is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken

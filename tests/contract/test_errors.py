@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import blockvec
 from blockvec import BlockVector, as_operator
 from blockvec.backends import backend_for
 from blockvec.errors import BlockvecError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
@@ -212,3 +213,25 @@ def test_operands_on_different_devices_are_refused() -> None:
     for attempt in attempts:
         with pytest.raises(DeviceError, match=r"cpu.*cuda:0|cuda:0.*cpu"):
             attempt()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: blockvec.orthogonalize(np.ones((4, 2))), DTypeError, r"W is a ndarray; .* BlockVector\(W\)"),
+        (lambda: blockvec.open_matrix(5), OptionError, "got 5; give a path, or a model"),
+        (lambda: blockvec.factorize(sp.csr_array((0, 0))), ShapeError, "A has no rows"),
+        (lambda: blockvec.replace(["sklearn"]).__enter__(), OptionError, "give one of"),
+    ],
+    ids=["orthogonalize", "open_matrix", "factorize", "replace"],
+)
+def test_arguments_of_the_wrong_kind_are_refused_by_name(
+    call: Callable[[], object], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_a_matrix_in_half_precision_is_factorised_in_double() -> None:
+    A = np.diag(np.arange(1, 5)).astype(np.float16)
+    assert np.allclose(blockvec.factorize(A).solve(np.ones(4)).array.ravel(), 1 / np.arange(1, 5))
