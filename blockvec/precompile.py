@@ -50,8 +50,8 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     ----------
     method : str
         ``"lanczos"``, ``"filter"``, ``"jd"``, and ``"begin"`` and ``"check"`` of what is before these, as of
-        `solvers.eigsh`; any other name stands for
-        the products of blocks of `b` columns, and of these with a basis of up to `capacity` columns.
+        `solvers.eigsh`; any other name stands for the products of blocks of `b` columns, and of these with a
+        basis of up to `capacity` columns.
     operator : Operator
         Specifies the number of rows, the device and, if it has one, the sparse matrix whose products are
         compiled. It is not applied.
@@ -92,13 +92,8 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
         return
     _begun.add(kind)
     jobs: list[Future[None]] = []
-
-    def begin() -> None:
-        if not jobs:
-            jobs.extend(start(requests(method, blocks), backend, matrix))
-
     try:
-        with on_first_miss(begin):
+        with on_first_miss(lambda: jobs.extend(start(requests(method, blocks), backend, matrix))):
             yield
     finally:
         for job in jobs:

@@ -169,8 +169,8 @@ def on_first_miss(action: Callable[[], object]) -> Iterator[None]:
 
     An action of a block around this one is called after it.
     """
-    around = _on_first_miss.get()
-    token = _on_first_miss.set(action if around is None else lambda: (action(), around()))
+    once, around = functools.cache(action), _on_first_miss.get()
+    token = _on_first_miss.set(once if around is None else lambda: (once(), around()))
     try:
         yield
     finally:
