@@ -356,9 +356,14 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
     if block.n_cols == 0:
         raise ShapeError(f"{name} has no columns; leave it out instead.")
     brought_in_range(name, block)
-    if block.device != op.device:
-        block = block.to_host() if op.device == "cpu" else block.to_device(op.device)
-    return block
+    return on_device_of(op, block)
+
+
+def on_device_of(op: Any, block: BlockVector) -> BlockVector:
+    """Copy a block to the device of an operator, if it is elsewhere."""
+    if block.device == op.device:
+        return block
+    return block.to_host() if op.device == "cpu" else block.to_device(op.device)
 
 
 def brought_in_range(name: str, block: BlockVector) -> Any:

@@ -14,7 +14,15 @@ from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, in_element_type, is_function
 
-from ..arguments import brought_in_range, generator, is_explicit, matrix_on_host, natively, scale_by_powers
+from ..arguments import (
+    brought_in_range,
+    generator,
+    is_explicit,
+    matrix_on_host,
+    natively,
+    on_device_of,
+    scale_by_powers,
+)
 from ..blocks import empty_block, is_ordinary, to_host
 from ..runtime.processes import delivered, same_generator, split
 
@@ -159,8 +167,7 @@ def operands(A: Any, B: Any, *, shape: Any = None, like: Any = None, **options: 
     matrix = _in_precision(matrix, wanted)
     op, wanted = matrix.operator, wanted if B.dtype.kind == "c" else wanted.type(0).real.dtype
     block = BlockVector(B[:, None] if is_vector else B, copy=True, dtype=wanted, layout=op.layout)
-    if block.device != op.device:
-        block = block.to_host() if op.device == "cpu" else block.to_device(op.device)
+    block = on_device_of(op, block)
     return Operands(matrix, block, brought_in_range("B", block), is_vector, caller)
 
 

@@ -17,7 +17,7 @@ from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, natively, preconditioner_for, real
+from ..arguments import blas_threads, natively, on_device_of, preconditioner_for, real
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..runtime.processes import split
 from .systems import AGAIN, PROGRESS, Linear, Preconditioner, Reason, finite
@@ -82,7 +82,8 @@ class Systems:
         if len(B) != rows or not first.shape[1]:
             raise ShapeError(f"B has shape {B.shape} but A {operator.shape}; give {rows} rows, and a column.")
         dtype = np.result_type(operator.dtype, B.dtype, np.float32)
-        block = _moved(BlockVector(first, copy=True, dtype=dtype, layout=operator.layout), operator)
+        block = BlockVector(first, copy=True, dtype=dtype, layout=operator.layout)
+        block = on_device_of(operator, block)
         X = block.like()
         if isinstance(x0, str) and x0 == "Mb":
             X[:, :] = block if preconditioner is None else preconditioner(block)
@@ -97,7 +98,7 @@ class Systems:
                     f"x0: got {x0!r:.40} of shape {np.shape(x0)}; give the shape of B, {B.shape}."
                 )
             initial = BlockVector(x0.reshape(first.shape), copy=True, dtype=dtype, layout=operator.layout)
-            X = _moved(initial, operator)
+            X = on_device_of(operator, initial)
         lengths = np.asarray(finite(to_host(block.norms())), np.float64)
         if not lengths.all():  # zero right-hand sides have zero solutions
             X.scale(column_factors((lengths > 0).astype(float), X))
@@ -304,10 +305,3 @@ def _array(value: Any) -> Any:
     if isinstance(value, BlockVector):
         return value.array
     return np.asarray(value) if isinstance(value, list) else value
-
-
-def _moved(block: BlockVector, operator: Any) -> BlockVector:
-    """Copy a block to the device of an operator, if it is elsewhere."""
-    if block.device == operator.device:
-        return block
-    return block.to_host() if operator.device == "cpu" else block.to_device(operator.device)

@@ -16,6 +16,7 @@ from scipy.sparse.linalg import gmres as scipy_gmres
 
 from blockvec import array_namespace, as_operator, factorize
 from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.interchange import diagonal_of
 
 from ..arguments import blas_threads, check_choice, integer, is_explicit
 from ..blocks import to_host
@@ -416,7 +417,7 @@ def solve(
     defect = operator.hermitian_defect()[1]
     is_hermitian = defect <= NOT_HERMITIAN * np.finfo(operator.dtype).eps
     methods = ["cg", "minres"] if is_hermitian else ["gmres"]
-    if is_hermitian and hasattr(A, "diagonal") and not (to_host(A.diagonal()).real > 0).all():
+    if is_hermitian and hasattr(A, "diagonal") and not (diagonal_of(A) > 0).all():
         methods = ["minres"]
     if is_hermitian and M is None and operator.layout is None and is_explicit(A):
         from ..factorization.work import FactorWork

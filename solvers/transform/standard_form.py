@@ -47,10 +47,11 @@ from numpy.typing import NDArray
 
 from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
 from blockvec.errors import DTypeError, OptionError, ShapeError
+from blockvec.interchange import diagonal_of
 from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, is_explicit
-from ..blocks import Array, Block, ColumnBlock, applied, to_host
+from ..blocks import Array, Block, ColumnBlock, applied
 from ..costs import DENSE_SHARE
 from ..factorization.gram import (
     ROUNDING,
@@ -278,7 +279,7 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
     that is not Hermitian, or plainly indefinite; an iteration sees the other ones.
     """
     operator.check_hermitian(0, name=name)
-    diagonal: Array = to_host(matrix.diagonal()).real.astype(np.float64)
+    diagonal: Array = diagonal_of(matrix).astype(np.float64)
     restrict: Solve = _same
     extend: Solve = _same
     solve: Solve | None = None
