@@ -156,7 +156,7 @@ def dense_rows(rival: Rival, device: str, k: int) -> int:
 
 
 def dense_is_faster(n: int, k: int, device: str, rival: Rival) -> str | None:
-    """Say why dense LAPACK takes less time for k pairs of n rows than a rival; None where it does not."""
+    """Return the reason why dense LAPACK is faster for k pairs of n rows than a rival; None if it is not."""
     if n <= (most := dense_rows(rival, device, k)):
         return f"n = {n} is at most {most}"
     is_space = rival != "factors" and k * DENSE_SHARE > n

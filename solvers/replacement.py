@@ -304,7 +304,7 @@ def _replaced(
 
 
 def _original(function: Any) -> Any:
-    """Return what a replacement of an outer context has replaced, or the function itself."""
+    """Return the function that an outer context has replaced by this one, or without such a context this."""
     return vars(function).get("replaces", function) if isinstance(function, FunctionType) else function
 
 

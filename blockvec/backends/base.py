@@ -100,7 +100,7 @@ class PreparedMatrix(Protocol):
     pattern: Pattern  # `SpmmvProblem.pattern`
     longest: int  # entries of the longest row
     coded: bool  # `SpmmvProblem.coded`
-    index_bytes: int  # of an index in the form that the kernels take
+    index_bytes: int  # bytes of a column index, as the kernels take it
 
 
 def is_nearly_full(matrix: Any) -> bool:

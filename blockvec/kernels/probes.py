@@ -10,8 +10,8 @@ from .source import render
 class Probe:
     """A kernel without choices."""
 
-    name: str  # of the function
-    file: str  # of the body, in ``cuda/probes``
+    name: str  # name of the function
+    file: str  # file with its body, in ``cuda/probes``
     threads: int  # per block
     constants: tuple[tuple[str, int], ...] = ()
     flops: float = 0.0  # operations per block and repeat, of a probe of arithmetic

@@ -48,10 +48,10 @@ RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rou
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
 # Elements of A, in all and per column, from which on blocks take less time than single columns: by 1.1 in the
-# mean of 44 matrices on two cores, of which 24 were drawn to compare with other libraries.
+# mean of 44 solves on two cores, by nothing in that of the 20 of these whose matrices were drawn at random.
 BLOCK_ENTRIES, BLOCK_SHARE = 250_000, 80
-WIDE = 8  # columns of blocks; on a GPU twice as many for many triplets
-MANY_PAIRS = 32
+WIDE = 8  # columns of a block; on a GPU twice as many from MANY_PAIRS on
+MANY_PAIRS = 32  # triplets
 BASIS_PER_COLUMN, BASIS_PER_PAIR = 32, 5  # vectors of a basis per column of a block, or per triplet
 # On a GPU steps take as long for all columns of a block. One launch takes a step of 8 columns in double
 # precision on a basis of 256 with the new ones; others are some launches each, and twice the basis took 1.6

@@ -233,9 +233,8 @@ def svds(
     shape, dtype
         Shape and element type of a function. It has no adjoint: give an `Operator` of it with
         ``is_hermitian = True`` if it is Hermitian, and a LinearOperator otherwise.
-
     comm
-        Rows split over processes are not available, since products with A^H are not: an error says so.
+        Rows split over processes are not available: an error says so.
 
     Returns
     -------

@@ -92,7 +92,7 @@ class Plan:
     scratch_offset: int
     shared_bytes: int
     chain: int
-    row_bytes: int  # of A and B
+    row_bytes: int  # bytes of a row of A, and of one of B unless B is A
 
 
 def is_single(problem: TsmttsmProblem) -> bool:
