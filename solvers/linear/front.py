@@ -417,7 +417,7 @@ def solve(
     defect = operator.hermitian_defect()[1]
     is_hermitian = defect <= NOT_HERMITIAN * np.finfo(operator.dtype).eps
     methods = ["cg", "minres"] if is_hermitian else ["gmres"]
-    if is_hermitian and hasattr(A, "diagonal") and not (diagonal_of(A) > 0).all():
+    if is_hermitian and hasattr(A, "diagonal") and A.shape[0] and not diagonal_of(A).min() > 0:
         methods = ["minres"]
     if is_hermitian and M is None and operator.layout is None and is_explicit(A):
         from ..factorization.work import FactorWork

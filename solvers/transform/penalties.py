@@ -286,11 +286,12 @@ def _may_have(A: Any) -> bool:
         return False  # which is refused when it becomes an operator
     if A.dtype.kind not in "iufc" or not A.shape[0]:
         return False
-    sizes = abs(diagonal_of(A))
-    largest = float(sizes.max())
-    if not FAR * float(sizes.min()) < largest < math.inf:
-        return False  # without the median, which takes as long as the rest
-    return FAR * float(np.median(sizes)) < largest
+    diagonal = diagonal_of(A)
+    low, high = float(diagonal.min()), float(diagonal.max())
+    largest = max(high, -low)
+    if not FAR * max(low, -high, 0) < largest < math.inf:
+        return False  # without the median, which takes as long as the rest, and a copy of a GPU's values
+    return FAR * float(np.median(abs(on_host(diagonal)))) < largest
 
 
 def _congruent(matrix: Any, factors: Array) -> Any:

@@ -50,7 +50,7 @@ from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.interchange import diagonal_of
 from blockvec.system.frozen import frozen
 
-from ..arguments import check_shape, is_explicit
+from ..arguments import check_shape, is_explicit, on_host
 from ..blocks import Array, Block, ColumnBlock, applied
 from ..costs import DENSE_SHARE
 from ..factorization.gram import (
@@ -279,16 +279,16 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
     that is not Hermitian, or plainly indefinite; an iteration sees the other ones.
     """
     operator.check_hermitian(0, name=name)
-    diagonal: Array = diagonal_of(matrix).astype(np.float64)
+    diagonal: Array = on_host(diagonal_of(matrix)).astype(np.float64)
     restrict: Solve = _same
     extend: Solve = _same
     solve: Solve | None = None
     if not (diagonal > 0).all():  # otherwise without a copy of a matrix of a GPU
-        on_host = operator.to_host() if hasattr(operator, "to_host") else matrix  # a dense one as it is
-        rows = rows_of_semidefinite(name, on_host, diagonal)
+        here = operator.to_host() if hasattr(operator, "to_host") else matrix  # a dense one as it is
+        rows = rows_of_semidefinite(name, here, diagonal)
         if is_shifted and len(rows) < len(diagonal):
             diagonal = diagonal[rows]
-            operator, restrict, extend = _restricted(on_host, operator, rows)
+            operator, restrict, extend = _restricted(here, operator, rows)
     if not is_shifted:
         factors = factorize(matrix, device=operator.device)
         if not factors.is_singular:
