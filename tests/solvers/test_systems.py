@@ -327,3 +327,9 @@ def test_products_of_sparse_matrices_have_blas_with_one_thread_beside(columns: i
         solver(A, B[:, 0] if columns == 1 else B, rtol=1e-3, maxiter=5, callback=note)
     assert seen
     assert set(seen) == {1}
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+@pytest.mark.parametrize("solver", [blockvec.cg, blockvec.minres, blockvec.gmres, blockvec.solve])
+def test_an_empty_system_has_an_empty_solution(solver: Any, shape: tuple[int, ...]) -> None:
+    assert solver(sp.csr_array((0, 0)), np.ones(shape), return_info=True).X.shape == shape
