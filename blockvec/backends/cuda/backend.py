@@ -117,11 +117,12 @@ class CudaBackend:
         own = self._generated(problem)
         one_call = self._cublas("cublas", cublas.tsmttsm, own, cublas.one_call_refusal(problem))
         split = self._cublas("cublas_splitk", cublas.tsmttsm_split, own, few_rows)
-        vendor = (split, one_call) if cublas.prefers_split(problem) else (one_call, split)
         return self._fastest_first(
             problem,
             self._candidate("column_dot", elementwise.column_product, one_column),
-            *((*vendor, *own) if cublas.is_faster(problem) else (*own, *vendor)),
+            *own,
+            split,
+            one_call,
         )
 
     def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
