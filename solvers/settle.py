@@ -27,7 +27,7 @@ LIMITS: dict[Stop, str] = {
     "maxiter": "raise maxiter",
     "time_limit": "raise time_limit",
     "callback": "let the callback stop later",
-    "costly": "use method='auto' or 'dense', or give maxiter",
+    "costly": "use method='auto' or 'dense', or without an interval give maxiter",
 }
 DECIDE = "give method='dense', sigma or an interval, whose factors count eigenvalues, or another k"
 
