@@ -30,6 +30,7 @@ from solvers import (
     plan,
     solve,
     spectral_bounds,
+    svds,
     trace,
 )
 from solvers.blocks import ColumnBlock
@@ -616,3 +617,60 @@ def systems_of_split_rows_have_the_solutions_of_whole_ones(comm: Any, folder: Pa
     )
     assert np.abs(host(w) - dense_values(A)[:5]).max() <= 1e-9
     assert V.gather().shape == B.shape
+
+
+@work
+def singular_triplets_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
+    rng = np.random.default_rng(5)
+    for shape, dtype in (((70, 24), "float64"), ((24, 70), "complex128"), ((40, 40), "float32")):
+        A = rng.standard_normal(shape) * (rng.random(shape) < 0.3)
+        A = (A + 0.5j * A**2 if dtype == "complex128" else A).astype(dtype)
+        tol = 400 * float(np.finfo(dtype).eps)
+        for number, rows in enumerate(layouts(shape[0], comm)):
+            own = A[rows.rows] if number else sp.csr_array(A[rows.rows])
+            for options in ({}, {"center": True}, {"which": "SM", "k": 3}, {"solver": "randomized"}):
+                options = {"k": 5, "rng": rows.rank, "comm": comm, "shape": shape, **options}
+                result = svds(own, return_info=True, **options)
+                D = A - A.mean(axis=0) * ("center" in options)
+                u, s, vh = host(result.u.gather()), result.s, result.vh
+                assert result.u.layout == rows
+                assert len(set(share(rows.comm, s.tobytes() + vh.tobytes()))) == 1
+                expected = np.sort(np.linalg.svd(D, compute_uv=False))
+                expected = expected[:3] if "which" in options else expected[-5:]
+                assert np.abs(s - expected).max() <= tol * np.linalg.norm(D, 2)
+                assert np.abs(D.conj().T @ u - vh.conj().T * s).max() <= tol * np.linalg.norm(D, 2)
+                assert np.abs(vh @ vh.conj().T - np.eye(len(s))).max() <= tol
+                largest = u[np.abs(u).argmax(axis=0), np.arange(len(s))]
+                assert np.abs(largest - np.abs(largest)).max() <= tol
+    assert [entry["rows"] for entry in result.info["processes"]] == np.diff(rows.cuts).tolist()
+
+
+@work
+def singular_triplets_of_operators_with_a_layout(comm: Any, folder: Path) -> None:
+    A = models.model("laplace2d:n=9") + sp.diags_array(np.ones(80), offsets=1, shape=(81, 81))
+    expected = np.sort(np.linalg.svd(A.toarray(), compute_uv=False))[-4:]
+    op = as_operator(A, layout=RowLayout.equal(81, comm))
+    u, s, vh = svds(op, 4, rng=0)
+    assert np.abs(s - expected).max() <= 1e-13
+    assert np.abs(A @ vh.T - host(u.gather()) * s).max() <= 1e-12
+    values = svds(models.generator("laplace2d:n=9"), 4, comm=comm, return_singular_vectors=False)
+    assert np.abs(values - dense_values(models.model("laplace2d:n=9"))[-4:]).max() <= 1e-13
+
+
+@work
+def singular_values_need_the_rows_of_each_process(comm: Any, folder: Path) -> None:
+    rank, n = communicator(comm).rank, 30
+    A = np.random.default_rng(rank).standard_normal((20, n))
+    m = 20 * communicator(comm).size
+    for name, options in {
+        "v0": {"v0": np.ones(n)},
+        "like": {"like": "numpy"},
+        "solver": {"solver": "dense"},
+        "A": {"A": A.astype(np.float32) if rank else A},
+        "k": {"k": 2 + rank},
+    }.items():
+        with pytest.raises(OptionError, match=f"^{name}: "):
+            svds(**{"A": A, "k": 2, "shape": (m, n), "comm": comm, **options})
+    for shape in (None, (20, n), (m, n + 1)):
+        with pytest.raises(ShapeError, match=r"shape.*own rows|this process's rows"):
+            svds(A, 2, shape=shape, comm=comm)

@@ -155,7 +155,8 @@ Method = tuple[str, str, Callable[[Task], Triplets]]
 def choose(task: Task) -> Method:
     """Choose the method: its name, the reason, and the function that runs it."""
     (m, n), k, op = task.pair.shape, task.k, task.pair.forward
-    fits = m * n * op.dtype.itemsize <= DENSE_BYTES and n <= FEW_ROWS
+    is_whole = op.layout is None
+    fits = is_whole and m * n * op.dtype.itemsize <= DENSE_BYTES and n <= FEW_ROWS
     if task.method == "dense":
         return "dense", "asked for", dense
     if task.method == "randomized":
@@ -166,7 +167,7 @@ def choose(task: Task) -> Method:
         if fits:
             return "dense", f"min(m, n) = {n} is at most {FEW_ROWS}, and nothing is squared", dense
         return "lanczos", "A has too many columns for dense LAPACK, and no factors", smallest
-    is_small = m * n <= DENSE_ENTRIES and n <= dense_rows("end", op.device, k)
+    is_small = is_whole and m * n <= DENSE_ENTRIES and n <= dense_rows("end", op.device, k)
     if is_small and task.method == "auto" and task.start is None:
         return "dense", f"A has {m} x {n} elements", dense
     if k * DENSE_SHARE > n and fits:
@@ -312,11 +313,11 @@ def smallest(task: Task) -> Triplets:
     within = found.residuals <= task.accepted(found.s, norm)
     if within.all() or found.info["stopped"] in (*STOPPED, "maxiter"):
         return found
-    (m, _), H, columns = task.pair.shape, task.pair.augmented_operator(), 0
+    H, columns = task.pair.augmented_operator(), 0
     xp, locked = array_namespace(found.V.array), None
     for j in np.argsort(found.s, kind="stable"):
-        u, v = (BlockVector(X.array[:, j : j + 1], copy=True) for X in (found.U, found.V))
-        both = BlockVector(xp.concatenate([u.array, v.array])).scale(math.sqrt(0.5))
+        u, v = (X[:, j : j + 1].copy() for X in (found.U, found.V))
+        both = BlockVector(xp.concatenate([u.array, v.array]), layout=H.layout).scale(math.sqrt(0.5))
         if not within[j]:
             changes: dict[str, Any] = dict.fromkeys(("block_size", "ncv", "maxiter", "callback"))
             changes |= {"target": float(found.s[j]), "method": "jd", "start": both, "locked": locked}
@@ -325,7 +326,7 @@ def smallest(task: Task) -> Triplets:
             both = BlockVector(part.eigenvectors, copy=True)
         locked = cast(BlockVector, both if locked is None else side_by_side(locked, both))
     assert locked is not None
-    left, right = locked[:m].copy(), locked[m:].copy()
+    left, right = (half.copy() for half in task.pair.halves(locked.array))
     orthogonalize(right, rng=0)
     better = triplets_of(task.pair, right, "jd", found.info["why"], lambda V: left)
     better.info = found.info | {"method": "jd", "stages": found.info["stages"] + 1}
@@ -398,8 +399,8 @@ def _is_complete(first: EigenResult) -> bool:
 
 def _vectors(part: EigenResult, which: str) -> BlockVector:
     """Return the eigenvectors, the most wanted first."""
-    order = np.arange(len(part.residuals))
-    return BlockVector(columns_of(part.eigenvectors, order if which == "SA" else order[::-1]))
+    order, V = np.arange(len(part.residuals)), BlockVector(part.eigenvectors)
+    return BlockVector(columns_of(V.array, order if which == "SA" else order[::-1]), layout=V.layout)
 
 
 def _joined(task: Task, found: Triplets, parts: list[EigenResult]) -> Triplets:
@@ -437,8 +438,8 @@ def randomized(task: Task) -> Triplets:
 def _error(task: Task, found: Triplets) -> dict[str, float]:
     """Bound ||A - U S V^H||_2 by products with random normal vectors."""
     n, U, V = task.pair.shape[1], found.U, found.V
-    normal = task.rng.standard_normal((n, PROBES)).astype(V.dtype)
-    probes = BlockVector(array_namespace(V.array).asarray(normal))
+    where: Any = {"device": V.device, "layout": V.layout}
+    probes = BlockVector.random(n, PROBES, V.dtype, rng=task.rng, distribution="normal", **where)
     rest = task.pair.forward.apply(probes)
     projected = V.dot(probes)
     U.combine(column_factors(found.s, U)[:, None] * projected, out=rest, alpha=-1, beta=1)

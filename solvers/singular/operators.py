@@ -15,18 +15,30 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import time
 from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Operator, array_namespace, as_operator, factorize, options, run_in_threads
+from blockvec import (
+    BlockVector,
+    Operator,
+    RowLayout,
+    array_namespace,
+    as_operator,
+    factorize,
+    options,
+    run_in_threads,
+)
 from blockvec.errors import BreakdownError, DeviceError
+from blockvec.parallel import current_traffic
 from blockvec.system.frozen import frozen
 
 from ..arguments import on_host
-from ..blocks import Array, ceil_div, empty_block, needs_threads, ordinary_exponent
+from ..blocks import Array, ceil_div, needs_threads, ordinary_exponent
+from ..runtime.processes import largest
 
 IDENTITY_COLUMNS = 64  # columns of the identity per product that forms a matrix
 MOST_GRAM = 3.0  # n^2 per stored element, of A^H A that is formed: a product with it reads no more than A
@@ -38,45 +50,79 @@ MOST_TERMS = 1024
 THREADED_ENTRIES = 100_000  # entries of A from which on threads share the product with one vector
 
 
+class Product:
+    """A product of A or its adjoint that a function writes into a block.
+
+    `layout` is the split of the rows of results over processes, which operands need not have.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[BlockVector, BlockVector], object],
+        shape: tuple[int, int],
+        like: Any,
+        layout: RowLayout | None = None,
+    ) -> None:
+        self.function, self.shape, self.layout = function, shape, layout
+        self.dtype, self.device, self.needs_threads = like.dtype, like.device, needs_threads(like)
+        self.entries: int | None = getattr(like, "entries", getattr(like, "nnz", None))  # in this process
+
+    def apply(self, X: BlockVector, out: BlockVector | None = None) -> BlockVector:
+        """Compute the product with a block."""
+        if out is None:
+            where: Any = {"device": self.device, "layout": self.layout}
+            out = BlockVector.empty(self.shape[0], X.n_cols, self.dtype, **where)
+        self.function(X, out)
+        return out
+
+
 @frozen
 class Pair:
-    """A, with at least as many rows as columns, and its adjoint; scaled by a power of two, and centred."""
+    """A, with at least as many rows as columns, and its adjoint; scaled by a power of two, and centred.
 
-    forward: Operator  # A, shape (m, n)
-    adjoint: Operator
+    If rows are split over processes, those of both kinds of vectors are.
+    """
+
+    forward: Any  # A, shape (m, n), as an operator or a `Product`
+    adjoint: Any
+    entries: int  # elements that a product reads: the stored ones of a sparse matrix
     exponent: int = 0  # the matrix of the caller, or its adjoint, is 2^exponent A
     is_swapped: bool = False  # whether A is the adjoint of the caller's matrix
     stored: tuple[Any, Any] | None = None  # A and A^H where the host stores both, in rows
 
     @classmethod
-    def of(cls, op: Operator, center: bool) -> Self:
-        """Make the pair of an operator, which has an adjoint; `center` subtracts the mean of every column."""
-        exponent = _exponent(op)
+    def of(cls, op: Operator, center: bool, rows: RowLayout | None = None) -> Self:
+        """Make the pair of an operator, which has an adjoint; `center` subtracts the mean of every column.
+
+        With `rows` the operator has the rows of this process.
+        """
+        exponent = _exponent(op, op.layout if rows is None else rows)
         scaled = 2.0**-exponent * op if exponent else op
-        both = scaled, scaled.H
+        both: tuple[Any, Any] = scaled, scaled.H
         matrices = _stored(both[0]), _stored(both[1])
         if matrices[0] is not None and matrices[1] is not None:
             both = _in_short_sums(both[0], matrices[0]), _in_short_sums(both[1], matrices[1])
+        if rows is not None:
+            both, matrices = _split(*both, rows), (None, None)
         if center:
             both, matrices = _centred(*both), (None, None)
-        is_swapped = op.shape[0] < op.shape[1]
+        entries = int(getattr(op, "nnz", math.prod(op.shape)))
+        if rows is not None:
+            entries = int(rows.sum(np.array([entries]))[0])
+        is_swapped = both[0].shape[0] < both[0].shape[1]
         if is_swapped:
             both, matrices = both[::-1], matrices[::-1]
-        return cls(*both, exponent, is_swapped, None if matrices[0] is None else matrices)
+        return cls(*both, entries, exponent, is_swapped, None if matrices[0] is None else matrices)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns, of which there are not more."""
-        return self.forward.shape
-
-    @property
-    def entries(self) -> int:
-        """Elements that a product reads: the stored ones of a sparse matrix."""
-        return int(getattr(self.forward, "nnz", math.prod(self.shape)))
+        return self.forward.shape  # type: ignore[no-any-return]
 
     def gram(self) -> Operator:
         """Make A^H A, whose intermediate product is kept for the next one."""
-        (m, n), forward = self.shape, self.forward
+        (m, n), forward, layout = self.shape, self.forward, self.adjoint.layout
+        where: Any = {"device": forward.device, "layout": forward.layout}
         products: dict[int, BlockVector] = {}  # of the last width
         of_vector = None if self.stored is None else _squared(*self.stored)
 
@@ -87,23 +133,32 @@ class Pair:
                 return out
             if width not in products:
                 products.clear()
-                products[width] = BlockVector.empty(m, width, forward.dtype, device=forward.device)
-            forward.apply(BlockVector(X), out=products[width])
-            self.adjoint.apply(products[width], out=BlockVector(out))
+                products[width] = BlockVector.empty(m, width, forward.dtype, **where)
+            forward.apply(BlockVector(X, layout=layout), out=products[width])
+            self.adjoint.apply(products[width], out=BlockVector(out, layout=layout))
             return out
 
-        return self._hermitian(product, n, 2 * self.entries)
+        return self._hermitian(product, n, 2 * self.entries, layout=layout)
 
     def augmented_operator(self) -> Operator:
         """Make [[0, A], [A^H, 0]], whose eigenvectors [u; v] of s have the accuracy of A."""
-        m, n = self.shape
+        both = self.forward.layout, self.adjoint.layout
+        cuts = None if both[0] is None else np.add(both[0].cuts, both[1].cuts)
+        layout = None if cuts is None else RowLayout(cuts, both[0].comm)
 
         def product(X: Array, out: Array) -> Array:
-            self.forward.apply(BlockVector(X[m:]), out=BlockVector(out[:m]))
-            self.adjoint.apply(BlockVector(X[:m]), out=BlockVector(out[m:]))
+            (u, v), results = self.halves(X), self.halves(out)
+            self.forward.apply(v, out=results[0])
+            self.adjoint.apply(u, out=results[1])
             return out
 
-        return self._hermitian(product, m + n, 2 * self.entries)
+        return self._hermitian(product, sum(self.shape), 2 * self.entries, layout=layout)
+
+    def halves(self, X: Array) -> tuple[BlockVector, BlockVector]:
+        """View the left and the right part of [u; v], or their rows in this process."""
+        left, right = self.forward.layout, self.adjoint.layout
+        m = self.shape[0] if left is None else left.n_local
+        return BlockVector(X[:m], layout=left), BlockVector(X[m:], layout=right)
 
     def explicit_gram(self) -> Operator | None:
         """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer."""
@@ -151,8 +206,11 @@ class Pair:
         count = factorize(K - diagonal, device=self.forward.device).inertia
         return None if count is None else count - n
 
-    def _hermitian(self, product: Any, n: int, entries: int, *, threads: bool | None = None) -> Operator:
-        op: Any = as_operator(product, shape=(n, n), dtype=self.forward.dtype, device=self.forward.device)
+    def _hermitian(
+        self, product: Any, n: int, entries: int, *, threads: bool | None = None, layout: Any = None
+    ) -> Operator:
+        where: Any = {"dtype": self.forward.dtype, "device": self.forward.device, "layout": layout}
+        op: Any = as_operator(product, shape=(n, n), **where)
         op.nnz, op.is_hermitian = entries, True
         op.needs_threads = needs_threads(self.forward) if threads is None else threads
         # Steps that GPUs take in single precision without waiting were not enough in one of four.
@@ -165,7 +223,8 @@ class Pair:
         if A is not None:
             return A  # type: ignore[no-any-return]
         m, n = self.shape
-        xp, dtype = array_namespace(empty_block(self.adjoint).array), self.forward.dtype
+        dtype = self.forward.dtype
+        xp = array_namespace(BlockVector.empty(0, 0, dtype, device=self.forward.device).array)
         formed: Array = xp.empty((m, n), dtype)
         for begin in range(0, n, IDENTITY_COLUMNS):
             width = min(IDENTITY_COLUMNS, n - begin)
@@ -182,7 +241,7 @@ def _stored(op: Operator) -> Any:
         return None
 
 
-def _in_short_sums(op: Operator, A: Any) -> Operator:
+def _in_short_sums(op: Operator, A: Any) -> Any:
     """Divide rows of very many entries, whose products are added up afterwards."""
     extra = np.maximum(ceil_div(np.diff(A.indptr), MOST_TERMS) - 1, 0)
     if not extra.any():
@@ -195,15 +254,12 @@ def _in_short_sums(op: Operator, A: Any) -> Operator:
     of_long = np.flatnonzero(np.repeat(extra > 0, extra + 1))
     starts = np.searchsorted(of_long, first[long])
 
-    def product(X: Array, out: Array) -> Array:
-        parts = pieces.apply(BlockVector(X)).array
-        parts.take(first, axis=0, out=out, mode="clip")  # else by a copy
-        out[long] = np.add.reduceat(parts[of_long], starts, axis=0)
-        return out
+    def product(X: BlockVector, out: BlockVector) -> None:
+        parts = pieces.apply(X).array
+        parts.take(first, axis=0, out=out.array, mode="clip")  # else by a copy
+        out.array[long] = np.add.reduceat(parts[of_long], starts, axis=0)
 
-    divided: Any = as_operator(product, shape=op.shape, dtype=op.dtype)
-    divided.nnz, divided.needs_threads = A.nnz, False
-    return divided  # type: ignore[no-any-return]
+    return Product(product, op.shape, op)
 
 
 def _squared(A: Any, adjoint: Any) -> Callable[[Array], Array] | None:
@@ -240,42 +296,61 @@ def _squared(A: Any, adjoint: Any) -> Callable[[Array], Array] | None:
     return of_vector
 
 
-def _centred(forward: Operator, adjoint: Operator) -> tuple[Operator, Operator]:
+def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Product]:
+    """Make A and its adjoint from the rows of A in this process.
+
+    Vectors of length n are split, too: a product with A brings all their rows to each process, one with the
+    adjoint adds up those of the processes in rank order.
+    """
+    m, n, columns = rows.n_global, own.shape[1], RowLayout.equal(own.shape[1], rows.comm)
+
+    def product(X: BlockVector, out: BlockVector) -> None:
+        traffic, begin_s = current_traffic(), time.perf_counter()
+        whole = columns.gather(X.array)
+        traffic.exchanges += 1
+        traffic.exchange_bytes += X.array.nbytes * (columns.size - 1)
+        traffic.exchange_s += time.perf_counter() - begin_s
+        own.apply(BlockVector(whole), out=BlockVector(out.array))
+
+    def adjoint_product(Y: BlockVector, out: BlockVector) -> None:
+        out.array[...] = columns.sum(its_adjoint.apply(BlockVector(Y.array)).array)[columns.rows]
+
+    return Product(product, (m, n), own, rows), Product(adjoint_product, (n, m), own, columns)
+
+
+def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
     """Make A - 1 mean^T and its adjoint, which read A as it is stored."""
-    m, n = forward.shape
-    where: Any = {"dtype": forward.dtype, "device": forward.device}
-    ones = BlockVector.full(m, 1, 1.0, forward.dtype, device=forward.device)
-    mean = adjoint.apply(ones).array.conj() / m
+    where: Any = {"dtype": forward.dtype, "device": forward.device, "layout": forward.layout}
+    ones = BlockVector.full(forward.shape[0], 1, 1.0, **where)
+    conjugate = adjoint.apply(ones).scale(1 / forward.shape[0])  # of the mean
 
-    def product(X: Array, out: Array) -> Array:
-        forward.apply(BlockVector(X), out=BlockVector(out))
-        out -= mean.T @ X
-        return out
+    def product(X: BlockVector, out: BlockVector) -> None:
+        forward.apply(X, out=out)
+        array = out.array
+        array -= conjugate.dot(X)
 
-    def adjoint_product(Y: Array, out: Array) -> Array:
-        adjoint.apply(BlockVector(Y), out=BlockVector(out))
-        out -= mean.conj() * ones.dot(BlockVector(Y))  # NumPy would add the rows one by one
-        return out
+    def adjoint_product(Y: BlockVector, out: BlockVector) -> None:
+        adjoint.apply(Y, out=out)
+        array = out.array
+        array -= conjugate.array * ones.dot(Y)  # NumPy would add the rows one by one
 
-    centred: Any = as_operator(product, shape=(m, n), **where)
-    its_adjoint: Any = as_operator(adjoint_product, shape=(n, m), **where)
-    for op in (centred, its_adjoint):
-        op.needs_threads = needs_threads(forward)
-        if hasattr(forward, "nnz"):
-            op.nnz = forward.nnz
-    return centred, its_adjoint
+    return (
+        Product(product, forward.shape, forward, forward.layout),
+        Product(adjoint_product, adjoint.shape, forward, adjoint.layout),
+    )
 
 
-def _exponent(op: Operator) -> int:
+def _exponent(op: Operator, layout: RowLayout | None) -> int:
     """Choose the exponent that scales A: 0 where fourth powers of its norm are in the range of its type."""
     dtype, most = op.dtype, int(np.finfo(op.dtype).maxexp)
     for half in (0, most // 2):  # the product with the first one may overflow
-        x = BlockVector.random(op.shape[1], 1, dtype, rng=0, device=op.device).scale(2.0**-half)
+        x = BlockVector.random(op.shape[1], 1, dtype, rng=0, device=op.device, layout=op.layout)
         with np.errstate(over="ignore", invalid="ignore"):
-            y = op.apply(x).array
-            largest = float(abs(y.real).max()) + float(abs(y.imag).max())
-        if math.isfinite(largest):
-            exponent = math.frexp(largest)[1] + half if largest else 0
+            y = op.apply(x.scale(2.0**-half)).array
+            own = float(abs(y.real).max()) + float(abs(y.imag).max()) if len(y) else 0.0
+        size = largest(layout, own)
+        if math.isfinite(size):
+            exponent = math.frexp(size)[1] + half if size else 0
             is_ordinary = abs(exponent) <= ordinary_exponent(dtype) // 2
             return 0 if is_ordinary else min(max(exponent, 2 - most), most - 2)
     raise BreakdownError("svds: A returned NaN or Inf for a finite block; check its entries.")

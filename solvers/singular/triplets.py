@@ -6,14 +6,16 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, Operator, array_namespace, as_operator
+from blockvec import BlockVector, Operator, RowLayout, array_namespace, as_operator
 from blockvec.errors import OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function, native
+from blockvec.models import RowGenerator
+from blockvec.parallel import Communicator, choose_gpu, require_same, share
 from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
@@ -30,6 +32,7 @@ from ..arguments import (
 from ..blocks import columns_of, to_host
 from ..problem import IterationState, Verification, excess
 from ..result import counted, history_axes
+from ..runtime.processes import delivered, largest, processes_of, same_generator, shares, split, together
 from ..runtime.progress import logger
 from ..settle import settle
 from .methods import Task, Triplets, choose, plan
@@ -58,7 +61,7 @@ class SvdResult:
     ----------
     u : array, shape (m, k), or None
         Orthonormal left singular vectors. The entry of largest magnitude of every column is positive, as by
-        scikit-learn's ``svd_flip``.
+        scikit-learn's ``svd_flip``. With ``comm`` a BlockVector of this process's rows.
     s : array, shape (k,)
         Singular values, ascending.
     vh : array, shape (k, n), or None
@@ -74,8 +77,9 @@ class SvdResult:
         Method and costs: ``solver`` as given, ``method`` and ``why``, ``plan``, ``stopped``,
         ``verification``, ``m``, ``n``, ``k``, ``which``, ``tol``, ``norm``, ``dtype``, ``device``,
         ``center``, ``block_size``, ``ncv``, ``stages``, ``operator_columns`` (those of A, each with one of
-        A^H), ``verification_columns``, ``restarts``, ``time_s``; of ``solver="randomized"`` also ``error``, a
-        bound of ||A - u s vh||_2 that holds but with the probability ``error_probability``.
+        A^H), ``verification_columns``, ``restarts``, ``time_s``; with ``comm`` also ``processes``, as of
+        `eigsh`; of ``solver="randomized"`` also ``error``, a bound of ||A - u s vh||_2 that holds but with
+        the probability ``error_probability``.
     history : sequence of IterationState
         One entry per restart, with the squares of singular values, and residuals of A^H A.
     """
@@ -149,6 +153,7 @@ class SvdResult:
         return ax
 
 
+@together
 def svds(
     A: Any,
     k: int = 6,
@@ -233,14 +238,16 @@ def svds(
     shape, dtype
         Shape and element type of a function. It has no adjoint: give an `Operator` of it with
         ``is_hermitian = True`` if it is Hermitian, and a LinearOperator otherwise.
-    comm
-        Rows split over processes are not available: an error says so.
+    comm : mpi4py.MPI.Comm, optional
+        Processes that share the rows: A holds those of this process, any number of them, and `shape` is that
+        of the whole matrix; or A is an Operator with a layout. `v0`, `like` and dense LAPACK are refused.
 
     Returns
     -------
     u : array, shape (m, k)
         Orthonormal left singular vectors. The entry of largest magnitude of each column is positive, as by
-        scikit-learn's ``svd_flip``.
+        scikit-learn's ``svd_flip``. With `comm` a BlockVector of the rows of this process; `s` and `vh` are
+        whole on all of them.
     s : array, shape (k,)
         Singular values, ascending as SciPy's.
     vh : array, shape (k, n)
@@ -274,33 +281,35 @@ def svds(
     if caller is not None and is_function(A):
         device = caller.device if device is None else device
         dtype = caller.dtype if dtype is None else dtype
+    processes, rows = processes_of(A, comm), None
+    if processes is not None:
+        _refuse_whole(processes, v0=v0, like=like, solver="dense" if solver == "dense" else None)
+        caller, device = None, choose_gpu(processes) if device == "gpu" else device
     A, start = natively(caller, A, v0)
+    if processes is not None:
+        A, rows = _own_rows(A, processes, shape, device)
     op = as_operator(A, shape=shape, dtype=dtype, device=device)
-    if comm is not None or op.layout is not None:
-        raise OptionError(
-            "comm: products with the adjoint of a matrix whose rows are split over processes are not "
-            "available; leave comm out, and give the whole matrix, or eigsh the function A^H A."
-        )
-    if not min(op.shape):
-        raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; there are no singular values to compute.")
+    m, n = op.shape if rows is None else (rows.n_global, op.shape[1])
+    if not min(m, n):
+        raise ShapeError(f"A is {m} x {n}; there are no singular values to compute.")
     given, wide = op, DOUBLE.get(op.dtype.char) if op.device == "cpu" and hasattr(A, "astype") else None
-    if wide is not None and getattr(A, "nnz", A.size) <= FEW_ENTRIES:
+    if wide is not None and largest(rows, getattr(A, "nnz", A.size)) <= FEW_ENTRIES:
         A = A.astype(wide)
         op = as_operator(A)
-    k = integer("k", plain(k), 1, min(op.shape))
+    k = integer("k", plain(k), 1, min(m, n))
     rng = random_state if rng is None else rng
     with blas_threads(op):
-        pair = Pair.of(op, bool(center))
+        pair = Pair.of(op, bool(center), rows)
         task = Task(
             pair=pair,
             is_centred=bool(center),
-            A=A,
+            A=A if processes is None else None,
             k=k,
             which=plain(which),
             method=SYNONYMS.get(solver, solver),
             tol=real("tol", tol, "a number of at least 0", lambda x: 0 <= x < np.inf),
             unit=float(np.finfo(given.dtype).eps) / 2,
-            rng=generator(0 if rng is None and start is not None else rng),
+            rng=same_generator(generator(0 if rng is None and start is not None else rng), processes),
             start=None if start is None else _start(start, pair),
             options=options,
             limits={
@@ -318,16 +327,19 @@ def svds(
         made = plan(task, method)
         found = method[2](task)
     found.info["why"] = found.info["why"] or method[1]
-    result = _result(found, task, given, {"solver": solver, "plan": made})
+    told = {"solver": solver, "plan": made, "m": m, "n": n}
+    if processes is not None:
+        told["processes"] = shares(pair.adjoint if pair.is_swapped else pair.forward)
+    result = _result(found, task, given, told)
     if solver != "randomized":
         settle(result, verify, on_unconverged)  # type: ignore[arg-type]
-    share = (lambda array: array) if caller is None else caller.share
+    shared = (lambda array: array) if caller is None else caller.share
     u, vh = (
-        share(vectors) if return_singular_vectors in (True, name) else None
+        shared(vectors) if return_singular_vectors in (True, name) else None
         for name, vectors in (("u", result.u), ("vh", result.vh))
     )
-    result = replace(result, u=u, s=share(result.s), vh=vh)
-    if logger.isEnabledFor(logging.INFO):
+    result = replace(result, u=u, s=shared(result.s), vh=vh)
+    if (processes is None or processes.rank == 0) and logger.isEnabledFor(logging.INFO):
         logger.info(result.summary())
     if return_info:
         return result
@@ -350,6 +362,39 @@ def _check(vectors: Any, callback: Any, options: Mapping[str, int], solver: str,
         integer(name, value, 2 if name == "passes" else 0)
 
 
+def _refuse_whole(comm: Communicator, **given: Any) -> None:
+    """Refuse options that need whole vectors or matrices in one process."""
+    for name, value in given.items():
+        if value is not None:
+            raise OptionError(
+                f"{name}: needs whole vectors or matrices, and A has rows in {comm.size} processes; leave "
+                f"out {name}, or comm."
+            )
+
+
+def _own_rows(A: Any, comm: Communicator, shape: Any, device: str | None) -> tuple[Any, RowLayout | None]:
+    """Return the rows of this process with their layout, or an operator that has one.
+
+    All processes call it.
+    """
+    if isinstance(A, Operator | RowGenerator):
+        return split(A, comm, shape=shape, dtype=None, device=device, mode="normal"), None
+    own: tuple[int, ...] = getattr(A, "shape", ())
+    if shape is None or len(own) != 2 or own[1] != shape[1]:
+        raise ShapeError(
+            f"A: is a {type(A).__name__} of shape {own} in one of {comm.size} processes, with shape={shape}; "
+            "give a matrix of this process's rows, and as shape=(m, n) the extents of the whole one."
+        )
+    require_same(comm, A=f"elements of {A.dtype}")
+    rows = RowLayout.from_local(own[0], comm)
+    if rows.n_global != shape[0]:
+        raise ShapeError(
+            f"shape: got {tuple(shape)}, but the {comm.size} processes have {rows.n_global} rows; give each "
+            "its own rows of A."
+        )
+    return A, rows
+
+
 def _start(start: Any, pair: Pair) -> BlockVector:
     """Form start vectors of the shorter side."""
     rows = np.shape(start)[0] if np.ndim(start) else 0
@@ -365,15 +410,13 @@ def _result(found: Triplets, task: Task, given: Operator, told: dict[str, Any]) 
     """Form the result for the caller's matrix: ascending values, signs, scale and orientation."""
     pair, exponent = task.pair, task.pair.exponent
     order = np.argsort(found.s, kind="stable")
-    U, V = (BlockVector(columns_of(block.array, order)) for block in (found.U, found.V))
+    U, V = (BlockVector(columns_of(block.array, order), layout=block.layout) for block in (found.U, found.V))
     U, V = _with_signs(V, U) if pair.is_swapped else _with_signs(U, V)
     limits, residuals = task.accepted(found.s, found.norm)[order], found.residuals[order]
     if "error" in found.info:
         found.info["error"] = float(np.ldexp(found.info["error"], exponent))
     info = {
         **told,
-        "m": given.shape[0],
-        "n": given.shape[1],
         "k": task.k,
         "which": task.which,
         "tol": task.tol,
@@ -385,11 +428,11 @@ def _result(found: Triplets, task: Task, given: Operator, told: dict[str, Any]) 
         **found.info,
     }
     return SvdResult(
-        u=U.array.astype(given.dtype, copy=False),
+        u=delivered(U.array.astype(given.dtype, copy=False), U.layout),
         s=array_namespace(U.array).asarray(
             np.ldexp(found.s[order], exponent).astype(given.dtype.type(0).real.dtype)
         ),
-        vh=V.array.T.conj().astype(given.dtype, copy=False),
+        vh=(V if V.layout is None else V.gather()).array.T.conj().astype(given.dtype, copy=False),
         residuals=np.ldexp(residuals, exponent),
         limits=np.ldexp(limits, exponent),
         converged=residuals <= limits,
@@ -401,9 +444,13 @@ def _result(found: Triplets, task: Task, given: Operator, told: dict[str, Any]) 
 
 def _with_signs(U: BlockVector, V: BlockVector) -> tuple[BlockVector, BlockVector]:
     """Make the entry of largest magnitude in each column of U positive."""
-    xp = array_namespace(U.array)
-    where = xp.ascontiguousarray(abs(U.array).T).argmax(axis=1)  # of columns CuPy takes far longer
-    largest = U.array[where, xp.arange(U.n_cols)]
+    xp, k = array_namespace(U.array), U.n_cols
+    largest = xp.zeros(k, U.dtype)
+    if len(U.array):  # of columns CuPy takes far longer
+        largest = U.array[xp.ascontiguousarray(abs(U.array).T).argmax(axis=1), xp.arange(k)]
+    if U.layout is not None:
+        each = np.array(share(cast(Communicator, U.layout.comm), to_host(largest)))
+        largest = xp.asarray(each[abs(each).argmax(axis=0), np.arange(k)])
     factors = largest.conj() / xp.maximum(abs(largest), np.finfo(U.dtype).tiny)
     factors = xp.where(factors == 0, 1, factors).astype(U.dtype)
     return U.scale(factors), V.scale(factors)

@@ -26,6 +26,7 @@ FEW = (
     "limits_and_callbacks_stop_all_processes",
     "densities_and_traces_are_those_of_one_process",
     "adjoints_and_sums_are_those_of_the_whole_matrix",
+    "singular_triplets_are_those_of_the_whole_matrix",
     "a_failure_anywhere_ends_the_solve_everywhere",
     "processes_of_a_host_share_memory",
     "failures_between_gpus_end_all_processes",
