@@ -28,7 +28,15 @@ from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError
 
 from ..arguments import is_explicit
-from ..blocks import RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
+from ..blocks import (
+    RealArray,
+    column_factors,
+    columns_of,
+    empty_block,
+    side_by_side,
+    small_matrix,
+    to_host,
+)
 from ..costs import DENSE_SHARE, FEW_ROWS, dense_rows
 from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
 from ..orthogonalization import orthogonalize
@@ -39,6 +47,7 @@ from ..result import EigenResult
 from ..runtime.memory import require_memory
 from ..sizes import choose_options
 from ..stages.combine import one_after_other
+from ..stages.dense import formed
 from ..stages.drivers import solve
 from .operators import Pair
 
@@ -453,16 +462,15 @@ def dense(task: Task) -> Triplets:
     m, n = pair.shape
     nbytes = 3 * m * n * pair.forward.dtype.itemsize
     require_memory(cast(Any, pair.forward), nbytes, f"a dense matrix of {m} x {n}", "use solver='lanczos'")
-    A = pair.matrix()
+    A = formed(pair.forward, empty_block(pair.adjoint))
     xp = array_namespace(A)
     if not bool(xp.isfinite(A).all()):
         raise BreakdownError("svds: A holds NaN or Inf; check its entries.")
     left, s, right = map(xp.asarray, xp.linalg.svd(A, full_matrices=False))
     values = to_host(s).astype(np.float64)
-    order = np.argsort(values if task.which == "SM" else -values, kind="stable")[:k]
-    columns = xp.asarray(order)
+    columns = xp.asarray(np.argsort(values if task.which == "SM" else -values, kind="stable")[:k])
     U, V = (BlockVector(xp.ascontiguousarray(X[:, columns])) for X in (left, right.conj().T))
-    residuals = _residuals(pair, U, values[order], V, pair.forward.apply(V))
-    formed = 0 if hasattr(pair.forward, "matrix") else n
-    info = DIRECT | {"method": "dense", "why": "", "operator_columns": k + formed}
-    return Triplets(U, values[order], V, residuals, float(values.max(initial=0.0)), info)
+    found = triplets_of(pair, V, "dense", "", lambda _: U)
+    found.norm = float(values.max(initial=0.0))
+    found.info["operator_columns"] += 0 if hasattr(pair.forward, "matrix") else n
+    return found

@@ -26,21 +26,20 @@ from blockvec import (
     BlockVector,
     Operator,
     RowLayout,
-    array_namespace,
     as_operator,
     factorize,
     options,
     run_in_threads,
 )
-from blockvec.errors import BreakdownError, DeviceError
+from blockvec.errors import DeviceError
 from blockvec.parallel import current_traffic
 from blockvec.system.frozen import frozen
 
 from ..arguments import on_host
-from ..blocks import Array, ceil_div, needs_threads, ordinary_exponent
+from ..blocks import ORDINARY, Array, ceil_div, is_ordinary, needs_threads
 from ..runtime.processes import largest
+from ..transform.scaling import even_exponent, magnitude
 
-IDENTITY_COLUMNS = 64  # columns of the identity per product that forms a matrix
 MOST_GRAM = 3.0  # n^2 per stored element, of A^H A that is formed: a product with it reads no more than A
 MOST_LENGTH = 40.0  # mean length of rows, by elements, of the same: forming it takes some 20 products
 DAMPING = 64.0  # u: delta / ||A||, which keeps K regular if A is singular; below the limit of residuals
@@ -96,7 +95,10 @@ class Pair:
 
         With `rows` the operator has the rows of this process.
         """
-        exponent = _exponent(op, op.layout if rows is None else rows)
+        # Fourth powers of the norm are in the range of the type.
+        size = largest(rows, magnitude(op.apply, op.H, "A"))
+        is_far = not is_ordinary(size, op.dtype, share=ORDINARY / 2)
+        exponent = even_exponent(size, op.dtype) if is_far else 0
         scaled = 2.0**-exponent * op if exponent else op
         both: tuple[Any, Any] = scaled, scaled.H
         matrices = _stored(both[0]), _stored(both[1])
@@ -217,21 +219,6 @@ class Pair:
         op.can_fail = op.dtype.char in "fF"
         return op  # type: ignore[no-any-return]
 
-    def matrix(self) -> Array:
-        """Form A as a dense matrix, by products with columns of the identity."""
-        A = getattr(self.forward, "matrix", None)
-        if A is not None:
-            return A  # type: ignore[no-any-return]
-        m, n = self.shape
-        dtype = self.forward.dtype
-        xp = array_namespace(BlockVector.empty(0, 0, dtype, device=self.forward.device).array)
-        formed: Array = xp.empty((m, n), dtype)
-        for begin in range(0, n, IDENTITY_COLUMNS):
-            width = min(IDENTITY_COLUMNS, n - begin)
-            columns = xp.eye(n, width, k=-begin, dtype=dtype)
-            formed[:, begin : begin + width] = self.forward.apply(BlockVector(columns)).array
-        return formed
-
 
 def _stored(op: Operator) -> Any:
     """Return the matrix of an operator that the host stores in rows; None for others."""
@@ -243,23 +230,15 @@ def _stored(op: Operator) -> Any:
 
 def _in_short_sums(op: Operator, A: Any) -> Any:
     """Divide rows of very many entries, whose products are added up afterwards."""
-    extra = np.maximum(ceil_div(np.diff(A.indptr), MOST_TERMS) - 1, 0)
-    if not extra.any():
+    if np.diff(A.indptr).max(initial=0) <= MOST_TERMS:
         return op
-    begins, ends, long = A.indptr[:-1], A.indptr[1:], np.flatnonzero(extra)
-    cuts = [np.arange(begins[i] + MOST_TERMS, ends[i], MOST_TERMS) for i in long]
-    pointers = np.sort(np.concatenate([A.indptr, *cuts])).astype(A.indptr.dtype)
-    pieces = as_operator(sp.csr_array((A.data, A.indices, pointers), shape=(len(pointers) - 1, A.shape[1])))
-    first = np.arange(len(extra)) + np.cumsum(extra) - extra
-    of_long = np.flatnonzero(np.repeat(extra > 0, extra + 1))
-    starts = np.searchsorted(of_long, first[long])
-
-    def product(X: BlockVector, out: BlockVector) -> None:
-        parts = pieces.apply(X).array
-        parts.take(first, axis=0, out=out.array, mode="clip")  # else by a copy
-        out.array[long] = np.add.reduceat(parts[of_long], starts, axis=0)
-
-    return Product(product, op.shape, op)
+    (m, n), index = A.shape, A.indptr.dtype
+    starts = np.union1d(A.indptr, np.arange(0, A.indptr[-1], MOST_TERMS)).astype(index)
+    count = len(starts) - 1
+    pieces = as_operator(sp.csr_array((A.data, A.indices, starts), shape=(count, n)))
+    parts = np.ones(count, A.dtype), np.arange(count, dtype=index), np.searchsorted(starts, A.indptr)
+    sums = as_operator(sp.csr_array(parts, shape=(m, count)))
+    return Product(lambda X, out: sums.apply(pieces.apply(X), out=out), op.shape, op)
 
 
 def _squared(A: Any, adjoint: Any) -> Callable[[Array], Array] | None:
@@ -338,19 +317,3 @@ def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
         Product(product, forward.shape, forward, forward.layout),
         Product(adjoint_product, adjoint.shape, forward, adjoint.layout),
     )
-
-
-def _exponent(op: Operator, layout: RowLayout | None) -> int:
-    """Choose the exponent that scales A: 0 where fourth powers of its norm are in the range of its type."""
-    dtype, most = op.dtype, int(np.finfo(op.dtype).maxexp)
-    for half in (0, most // 2):  # the product with the first one may overflow
-        x = BlockVector.random(op.shape[1], 1, dtype, rng=0, device=op.device, layout=op.layout)
-        with np.errstate(over="ignore", invalid="ignore"):
-            y = op.apply(x.scale(2.0**-half)).array
-            own = float(abs(y.real).max()) + float(abs(y.imag).max()) if len(y) else 0.0
-        size = largest(layout, own)
-        if math.isfinite(size):
-            exponent = math.frexp(size)[1] + half if size else 0
-            is_ordinary = abs(exponent) <= ordinary_exponent(dtype) // 2
-            return 0 if is_ordinary else min(max(exponent, 2 - most), most - 2)
-    raise BreakdownError("svds: A returned NaN or Inf for a finite block; check its entries.")

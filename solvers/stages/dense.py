@@ -29,22 +29,27 @@ UNTHREADED_ROWS = 500  # rows: up to here LAPACK is as fast with one thread of B
 PANEL = 32  # columns that LAPACK works on at once: the least that its documentation advises
 
 
-def dense_matrix(operator: Operator, like: Block) -> Any:
-    """Form the dense matrix of an operator: its own, or its products with columns of the identity.
+def formed(operator: Operator, like: Block) -> Any:
+    """Form the matrix of an operator of any shape: its own, or its products with columns of the identity.
 
-    `like` is a block of n rows, over all processes, on the device of the matrix. Rounding errors that are not
-    Hermitian are removed.
+    `like` is a block that it can be applied to; its rows may be split over processes.
     """
-    xp, n = array_namespace(like.array), like.n_global
     A = getattr(operator, "matrix", None)
     if A is None:
+        xp, n = array_namespace(like.array), like.n_global
         rows = slice(None) if like.layout is None else like.layout.rows
-        A = xp.empty((n, n), like.dtype)
+        A = xp.empty((operator.shape[0], n), like.dtype)
         for begin in range(0, n, IDENTITY_COLUMNS):
             end = min(begin + IDENTITY_COLUMNS, n)
             columns = like.like(end - begin)
             columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)[rows]
             A[:, begin:end] = _whole(operator.apply(columns))
+    return A
+
+
+def dense_matrix(operator: Operator, like: Block) -> Any:
+    """Form the matrix of a Hermitian operator, without rounding errors that are not Hermitian."""
+    A = formed(operator, like)
     return (A + A.conj().T) / 2
 
 

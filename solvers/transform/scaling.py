@@ -130,7 +130,7 @@ class Scaling:
         from ..linear.preconditioners import following
 
         op = problem.operator
-        half = 2.0 ** (-_even(_magnitude(given, op, "the preconditioner"), op.dtype) // 2)
+        half = 2.0 ** (-even_exponent(magnitude(given, op, "the preconditioner"), op.dtype) // 2)
         update = getattr(given, "update", None)
 
         def scaled(R: Any) -> Any:
@@ -235,11 +235,11 @@ def measured(
             asymmetries["M"] = judged("M", mass_op, M, defect, spacings[1], tol, dtype)
         asymmetries = {name: asymmetry for name, asymmetry in asymmetries.items() if asymmetry.size}
         if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
-            norm, columns, applications = _magnitude(op.apply, op, "A"), columns + 1, applications + 1
+            norm, columns, applications = magnitude(op.apply, op, "A"), columns + 1, applications + 1
     elif norm is None:
         norm = _entries(A, op)[0]
     mass, mass_dtype = _entries(M, op)
-    m = 0 if is_ordinary(mass, mass_dtype) else _even(mass, mass_dtype)
+    m = 0 if is_ordinary(mass, mass_dtype) else even_exponent(mass, mass_dtype)
     shift = 0.0 if sigma is None else abs(sigma) * mass
     if 0 < norm < math.ldexp(shift, -2 * ordinary_exponent(op.dtype)):
         raise OptionError(
@@ -247,7 +247,7 @@ def measured(
             f"about {norm:.1g}" + (f", those of M {mass:.1g}." if M is not None else ".")
         )
     largest = max(norm, shift)
-    a = 0 if is_ordinary(largest, op.dtype) else _even(largest, op.dtype)
+    a = 0 if is_ordinary(largest, op.dtype) else even_exponent(largest, op.dtype)
     inner = a if mode == "buckling" else m
     return Scaling(a, m, inner, columns, applications, is_known, asymmetries, spacings[0])
 
@@ -304,7 +304,7 @@ def product_rounding(A: Any, dtype: Any) -> float:
     return float(np.finfo(dtype).eps) / 2 * float((lengths[rows] * sizes).max())
 
 
-def _magnitude(function: Callable[[Any], Any], op: BlockOperator, name: str) -> float:
+def magnitude(function: Callable[[Any], Any], op: BlockOperator, name: str) -> float:
     """Compute the largest component of the product with a random vector."""
     for half in (0, -np.finfo(op.dtype).maxexp // 2):  # the product with the first one may overflow
         x = empty_block(op).random_like(1, 0).scale(2.0**half)
@@ -328,7 +328,7 @@ def _largest(array: Any) -> float:
     return float(np.max([(float(part.max()), -float(part.min())) for part in parts]))
 
 
-def _even(number: float, dtype: Any) -> int:
+def even_exponent(number: float, dtype: Any) -> int:
     """Return an even exponent of a number, whose power of two and its inverse are normal numbers."""
     most = np.finfo(dtype).maxexp - 2
     return int(np.clip(math.frexp(number)[1] // 2 * 2, -most, most))
