@@ -56,16 +56,16 @@ GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
-# Elements of A, in all and per column, from which on blocks take less time than single columns: by 1.1 in the
-# mean of 44 solves on two cores, by nothing in that of the 20 of these whose matrices were drawn at random.
-BLOCK_ENTRIES, BLOCK_SHARE = 250_000, 80
+# Elements of A from which on blocks take less time than single columns: by 1.34 in the mean of 48 solves on
+# two cores, of matrices drawn at random; from a million on or of 4 columns they took 1.06 times as long.
+BLOCK_ENTRIES = 250_000
 WIDE = 8  # columns of a block; on a GPU twice as many from MANY_PAIRS on
 MANY_PAIRS = 32  # triplets
-BASIS_PER_COLUMN, BASIS_PER_PAIR = 32, 5  # vectors of a basis per column of a block, or per triplet
-# On a GPU steps take as long for all columns of a block. One launch takes a step of 8 columns in double
-# precision on a basis of 256 with the new ones; others are some launches each, and twice the basis took 1.6
-# times as long (200,000 x 2,000, 20 million entries, float32, k = 50).
-LAUNCHED_BASIS, LAUNCHED_PAIRS = 248, 64
+# Vectors of a basis beside those of a step: on a GPU one launch takes a step of 8 columns in double precision
+# on a basis of 256. Others are some launches each, and twice the basis took 1.6 times as long (200,000 x
+# 2,000, 20 million entries, float32, k = 50).
+BASIS, BASIS_PER_PAIR = 248, 5
+LAUNCHED_PAIRS = 64
 MOST_ROWS = 1 << 20  # of such a basis, which takes 2 GB then
 SHORT_ROWS = 1 << 17  # rows of a GPU up to which plain steps take less time than those of a filter
 DENSE_ENTRIES = 1 << 20  # elements of A that is formed for dense LAPACK because that takes less time
@@ -109,17 +109,14 @@ class Task:
 
     def _sizes(self, operator: Operator) -> tuple[int, int] | None:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
-        n, k, entries, is_here = self.pair.shape[1], self.k, self.pair.entries, operator.device == "cpu"
+        n, k, is_here = self.pair.shape[1], self.k, operator.device == "cpu"
         is_dense = getattr(operator, "matrix", None) is not None
-        if self.start is not None or not WIDE * BASIS_PER_COLUMN < n <= MOST_ROWS or is_dense:
+        is_open = self.start is None and not is_dense and self.pair.entries >= BLOCK_ENTRIES
+        if not (is_open and BASIS < n <= MOST_ROWS):
             return None
-        if entries < BLOCK_ENTRIES or (is_here and entries < BLOCK_SHARE * n):
-            return None
-        if is_here:
-            return WIDE, min(max(WIDE * BASIS_PER_COLUMN, BASIS_PER_PAIR * k), n)
-        is_launched = operator.dtype.char == "d" and k <= LAUNCHED_PAIRS
-        b = WIDE if is_launched or k < MANY_PAIRS else 2 * WIDE
-        return b, min(max(LAUNCHED_BASIS, 0 if is_launched else BASIS_PER_PAIR * k), n)
+        is_launched = not is_here and operator.dtype.char == "d" and k <= LAUNCHED_PAIRS
+        b = WIDE if is_here or is_launched or k < MANY_PAIRS else 2 * WIDE
+        return b, BASIS if is_launched else min(max(BASIS, BASIS_PER_PAIR * k), n)
 
     def accepted(self, s: RealArray, norm: float) -> RealArray:
         """Compute the residual limits of singular values."""

@@ -12,8 +12,6 @@ Golub, Van Loan, Matrix Computations (2013), section 8.6 (A^H A and the augmente
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import time
 from collections.abc import Callable
@@ -28,15 +26,12 @@ from blockvec import (
     RowLayout,
     as_operator,
     factorize,
-    options,
-    run_in_threads,
 )
-from blockvec.errors import DeviceError
 from blockvec.parallel import current_traffic
 from blockvec.system.frozen import frozen
 
-from ..arguments import on_host
-from ..blocks import ORDINARY, Array, ceil_div, is_ordinary, needs_threads
+from ..arguments import matrix_on_host, on_host
+from ..blocks import ORDINARY, Array, is_ordinary, needs_threads
 from ..runtime.processes import largest
 from ..transform.scaling import even_exponent, magnitude
 
@@ -46,7 +41,6 @@ DAMPING = 64.0  # u: delta / ||A||, which keeps K regular if A is singular; belo
 # Terms of a sum on the host. Errors of equal terms, as of graphs and weights of words, add up: 32,000 of them
 # left residuals of 630 u ||A||, sums of 4096 of up to 130.
 MOST_TERMS = 1024
-THREADED_ENTRIES = 100_000  # entries of A from which on threads share the product with one vector
 
 
 class Product:
@@ -87,7 +81,7 @@ class Pair:
     entries: int  # elements that a product reads: the stored ones of a sparse matrix
     exponent: int = 0  # the matrix of the caller, or its adjoint, is 2^exponent A
     is_swapped: bool = False  # whether A is the adjoint of the caller's matrix
-    stored: tuple[Any, Any] | None = None  # A and A^H where the host stores both, in rows
+    stored: Any = None  # A where the host stores it, in rows
 
     @classmethod
     def of(cls, op: Operator, center: bool, rows: RowLayout | None = None) -> Self:
@@ -101,20 +95,18 @@ class Pair:
         exponent = even_exponent(size, op.dtype) if is_far else 0
         scaled = 2.0**-exponent * op if exponent else op
         both: tuple[Any, Any] = scaled, scaled.H
-        matrices = _stored(both[0]), _stored(both[1])
-        if matrices[0] is not None and matrices[1] is not None:
-            both = _in_short_sums(both[0], matrices[0]), _in_short_sums(both[1], matrices[1])
+        matrix, entries = matrix_on_host(scaled), int(getattr(op, "nnz", math.prod(op.shape)))
+        if matrix is not None:
+            both = _in_short_sums(scaled, matrix), _in_short_sums(both[1], matrix_on_host(both[1]))
         if rows is not None:
-            both, matrices = _split(*both, rows), (None, None)
+            both, entries = _split(*both, rows), int(rows.sum(np.array([entries]))[0])
         if center:
-            both, matrices = _centred(*both), (None, None)
-        entries = int(getattr(op, "nnz", math.prod(op.shape)))
-        if rows is not None:
-            entries = int(rows.sum(np.array([entries]))[0])
+            both = _centred(*both)
         is_swapped = both[0].shape[0] < both[0].shape[1]
+        stored = None if center or rows is not None else matrix
         if is_swapped:
-            both, matrices = both[::-1], matrices[::-1]
-        return cls(*both, entries, exponent, is_swapped, None if matrices[0] is None else matrices)
+            both, stored = both[::-1], None if stored is None else stored.conj().T.tocsr()
+        return cls(*both, entries, exponent, is_swapped, stored)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,13 +118,9 @@ class Pair:
         (m, n), forward, layout = self.shape, self.forward, self.adjoint.layout
         where: Any = {"device": forward.device, "layout": forward.layout}
         products: dict[int, BlockVector] = {}  # of the last width
-        of_vector = None if self.stored is None else _squared(*self.stored)
 
         def product(X: Array, out: Array) -> Array:
             width = X.shape[1]
-            if width == 1 and of_vector is not None:
-                out[:, 0] = of_vector(X[:, 0])
-                return out
             if width not in products:
                 products.clear()
                 products[width] = BlockVector.empty(m, width, forward.dtype, **where)
@@ -164,13 +152,12 @@ class Pair:
 
     def explicit_gram(self) -> Operator | None:
         """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer."""
-        n, nnz = self.shape[1], self.entries
-        if self.stored is None or n * n > MOST_GRAM * nnz:
+        A, n, nnz = self.stored, self.shape[1], self.entries
+        if A is None or n * n > MOST_GRAM * nnz:
             return None
-        A, adjoint = self.stored
         if float((np.diff(A.indptr).astype(np.float64) ** 2).sum()) > MOST_LENGTH * nnz:
             return None
-        op = as_operator((adjoint @ A).toarray())
+        op = as_operator((A.conj().T @ A).toarray())
         op.is_hermitian = True
         return op
 
@@ -220,14 +207,6 @@ class Pair:
         return op  # type: ignore[no-any-return]
 
 
-def _stored(op: Operator) -> Any:
-    """Return the matrix of an operator that the host stores in rows; None for others."""
-    try:
-        return op.to_host() if op.device == "cpu" and hasattr(op, "to_host") else None
-    except DeviceError:  # a matrix whose entries are computed
-        return None
-
-
 def _in_short_sums(op: Operator, A: Any) -> Any:
     """Divide rows of very many entries, whose products are added up afterwards."""
     if np.diff(A.indptr).max(initial=0) <= MOST_TERMS:
@@ -239,40 +218,6 @@ def _in_short_sums(op: Operator, A: Any) -> Any:
     parts = np.ones(count, A.dtype), np.arange(count, dtype=index), np.searchsorted(starts, A.indptr)
     sums = as_operator(sp.csr_array(parts, shape=(m, count)))
     return Product(lambda X, out: sums.apply(pieces.apply(X), out=out), op.shape, op)
-
-
-def _squared(A: Any, adjoint: Any) -> Callable[[Array], Array] | None:
-    """Make the product of A^H A with a vector, by ranges of rows of A that threads share.
-
-    Each is multiplied by both ways as it is stored, and the sums are added up in order. None if these would
-    have more elements than A.
-    """
-    threads = options().threads if A.nnz >= THREADED_ENTRIES else 1
-    least = ceil_div(int(np.diff(adjoint.indptr).max(initial=0)), MOST_TERMS)
-    if least > 1 and least * A.shape[1] > A.nnz:
-        return None
-    count = max(threads, least)
-    inner = np.searchsorted(A.indptr, np.linspace(0, A.nnz, count + 1)[1:-1])
-    rows = np.unique([0, *inner, A.shape[0]])
-    ranges = []
-    for begin, end in itertools.pairwise(rows):
-        places = slice(A.indptr[begin], A.indptr[end])
-        arrays = A.data[places], A.indices[places], A.indptr[begin : end + 1] - A.indptr[begin]
-        part = sp.csr_array(arrays, shape=(end - begin, A.shape[1]))
-        ranges.append((part, part.T))
-    sums: list[Any] = [None] * len(ranges)
-    is_complex = A.dtype.kind == "c"
-
-    def of_vector(x: Array) -> Array:
-        def work(i: int) -> None:
-            part, transpose = ranges[i]
-            y = part @ x
-            sums[i] = (transpose @ y.conj()).conj() if is_complex else transpose @ y
-
-        run_in_threads(work, len(ranges))
-        return functools.reduce(np.add, sums)
-
-    return of_vector
 
 
 def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Product]:
