@@ -36,7 +36,7 @@ from ..runtime.processes import together
 from ..stages.dense import dense_matrix
 from .bounds import SpectralBounds
 from .coefficients import checked, hidden, interpolation
-from .operands import generator_for, hermitian_matrix, random_signs, unit_vectors
+from .operands import generator_for, hermitian_matrix, random_signs
 from .polynomial import Polynomials
 
 METHODS = ("auto", "quadrature", "hutch++", "dense")
@@ -44,7 +44,7 @@ WIDTH = 16  # vectors of a block, and of the first sample
 STEPS, MOST_STEPS = 24, 1536  # Lanczos steps of a first sample, and at most
 DENSE_ROWS = 400  # rows up to which all eigenvalues take less time than a sample; host
 MOST_VECTORS = 1024  # random vectors
-DIAGONAL_ROWS = 4096  # rows up to which unit vectors may take the place of more random ones
+MOST_DENSE_ROWS = 4096  # rows up to which all eigenvalues take less time than random vectors, one per row
 MOST_BASIS = 512  # columns of Q
 RESOLVED = 0.25  # part that a quadrature may have of the error that is reached or wanted
 ROUGH = 1e-2  # tail of the polynomial that Q is from, relative to the largest magnitude of f
@@ -68,7 +68,7 @@ class TraceEstimate:
     vectors : int
         Random vectors.
     method : str
-        "quadrature", "hutch++", "dense", or "diagonal": as many unit vectors as there are rows.
+        "quadrature", "hutch++" or "dense".
     why : str
         What was done.
     """
@@ -230,11 +230,7 @@ def estimated(
     if method == "dense" or (method == "auto" and vectors is None and is_here and n <= DENSE_ROWS):
         if op.layout is not None:
             raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
-        theta = np.linalg.eigvalsh(to_host(dense_matrix(op, empty_block(op))))
-        values, unit = f(theta), float(np.finfo(op.dtype).eps)
-        moved = theta + unit * np.abs(theta).max() * np.sign(theta.mean() - theta)  # by their errors, inwards
-        error = unit * float(np.abs(values).sum()) + float(np.linalg.norm(f(moved) - values))
-        return TraceEstimate(values.sum().item(), error, n, 0, "dense", f"from all {n} eigenvalues")
+        return from_eigenvalues(op, f)
     with blas_threads(op):
         estimate = Sampler(op, f, wanted, rng).estimate(vectors, method)
     if vectors is None and estimate.error > (limit := wanted.limit(estimate.value)):
@@ -245,6 +241,15 @@ def estimated(
             stacklevel=4,
         )
     return estimate
+
+
+def from_eigenvalues(op: Operator, f: Callable[[Any], Any], products: int = 0) -> TraceEstimate:
+    """Compute a trace from all eigenvalues, after a number of products."""
+    n, theta = op.shape[0], np.linalg.eigvalsh(to_host(dense_matrix(op, empty_block(op))))
+    values, unit = f(theta), float(np.finfo(op.dtype).eps)
+    moved = theta + unit * np.abs(theta).max() * np.sign(theta.mean() - theta)  # by their errors, inwards
+    error = unit * float(np.abs(values).sum()) + float(np.linalg.norm(f(moved) - values))
+    return TraceEstimate(values.sum().item(), error, products + n, 0, "dense", f"from all {n} eigenvalues")
 
 
 class Sampler:
@@ -273,8 +278,8 @@ class Sampler:
             value, error = self._combined(sample, inner)
             limit, taken = self._wanted.limit(value), len(sample.values)
             needed = 0 if vectors is not None else self._predicted(sample, limit)
-            if method == "auto" and needed > self._n and self._n <= DIAGONAL_ROWS:
-                return self._diagonal()
+            if method == "auto" and needed > self._n <= MOST_DENSE_ROWS and self._op.layout is None:
+                return from_eigenvalues(self._op, self._f, self.products)
             more = min(needed, MOST_VECTORS) - taken
             # A first sample that seems to be enough may only have a small variance by chance.
             if more <= 0 or (taken > size and error <= limit):
@@ -284,18 +289,6 @@ class Sampler:
         why = f"by {used} random vectors{basis} and {self._steps} steps"
         name = "quadrature" if Q is None else "hutch++"
         return TraceEstimate(value, error, self.products, used, name, why)
-
-    def _diagonal(self) -> TraceEstimate:
-        """Add up the diagonal of f(A), where that takes fewer vectors than random ones."""
-        parts = []
-        for begin in range(0, self._n, WIDTH):
-            sites = range(begin, min(begin + WIDTH, self._n))
-            parts.append(self._forms(unit_vectors(self._op, sites)))
-        found = Forms.joined(parts)
-        rounding = float(np.finfo(self._op.dtype).eps) * float(np.abs(found.values).sum())
-        error = math.hypot(abs(found.doubts.sum()), rounding)
-        why = f"from the {self._n} diagonal elements, by {self._steps} steps"
-        return TraceEstimate(found.values.sum().item(), error, self.products, 0, "diagonal", why)
 
     def _combined(self, sample: Forms, inner: Forms | None) -> tuple[Any, float]:
         """Compute the trace and its error from random vectors and the exact part."""
