@@ -59,6 +59,30 @@ def local_calls(like: Block) -> tuple[Callable[..., Any], ...]:
     return VECTOR_CALLS[like.dtype.char]
 
 
+def without_component(like: Block) -> Callable[[Array, Array], tuple[float, float, int]]:
+    """Return a function ``(v, w)`` that subtracts from w its component along v, a vector of norm one.
+
+    The result has the component, the norm of the rest, and the number of reductions. Processes that share
+    the rows sum once for both, unless the difference of squares is inaccurate.
+    """
+    dot, axpy, *_ = vector_calls(like)
+    local, layout = local_calls(like)[0], like.layout
+
+    def subtract(v: Array, w: Array) -> tuple[float, float, int]:
+        if layout is None:
+            alpha = dot(v, w).real
+            axpy(v, w, a=-alpha)
+            return alpha, math.sqrt(dot(w, w).real), 2
+        alpha, whole = layout.sum(np.array([local(v, w).real, local(w, w).real])).tolist()
+        axpy(v, w, a=-alpha)
+        square = whole - alpha * alpha
+        if square > MERGED_DROP * whole:
+            return alpha, math.sqrt(square), 1
+        return alpha, math.sqrt(dot(w, w).real), 2
+
+    return subtract
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     """Change a vector without elements."""
 
@@ -75,7 +99,7 @@ class PartialRecurrence:
         self.product, self.array, self._layout = product, array, layout
         self._vectors = [array[:, j] for j in range(c)]
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(columns)
-        self._local_dot = local_calls(columns)[0]
+        self._without_component = without_component(columns)
         self._adjoint = 2 if columns.dtype.kind == "c" else 1
         self._T = np.zeros((c, c), order="F")
         self._now, self._before = np.zeros(c), np.zeros(c)  # inner products of the two last vectors
@@ -145,7 +169,7 @@ class PartialRecurrence:
         v, w, T, beta, dot = self._vectors[m], self._vectors[m + 1], self._T, self._beta, self._dot
         np.multiply(self._vectors[m - 1], -beta, out=w)
         self.product(v, w)
-        alpha, rest, reductions = self._orthogonalized(v, w)
+        alpha, rest, reductions = self._without_component(v, w)
         if not rest > LEAST_NORM * norm:
             return self.stop()
         # With v_i^H A = (A v_i)^H: beta_(j+1) w_(j+1) = T^T w_j - alpha_j w_j - beta_j w_(j-1).
@@ -181,21 +205,3 @@ class PartialRecurrence:
             H[: m + 1, m] += part
         self._now, self._before, self._beta, self._m = later, now, rest, m + 1
         return reductions
-
-    def _orthogonalized(self, v: Array, w: Array) -> tuple[float, float, int]:
-        """Subtract from w its component along v; return that, the norm of the rest, and the reductions.
-
-        Processes that share the rows sum once for both, unless the difference of squares is inaccurate.
-        """
-        dot = self._dot
-        if self._layout is None:
-            alpha = dot(v, w).real
-            self._axpy(v, w, a=-alpha)
-            return alpha, math.sqrt(dot(w, w).real), 2
-        local = self._local_dot
-        alpha, whole = self._layout.sum(np.array([local(v, w).real, local(w, w).real])).tolist()
-        self._axpy(v, w, a=-alpha)
-        square = whole - alpha * alpha
-        if square > MERGED_DROP * whole:
-            return alpha, math.sqrt(square), 1
-        return alpha, math.sqrt(dot(w, w).real), 2

@@ -8,12 +8,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from blockvec import __version__
 
 from ..blocks import RealArray
 from ..problem import IterationState, Problem, stops
-from ..runtime.processes import largest, same_values
+from ..runtime.processes import same_values
 from ..runtime.progress import describe, logger
+
+BETWEEN_LOOKS_S = 0.02  # seconds: in which processes do not ask each other whether one wants to stop
 
 
 @dataclass(slots=True)
@@ -69,6 +73,8 @@ class Run:
         self.counts = Counts()
         self.history: list[IterationState] = []
         self.earlier_s = 0.0  # time before a resumption
+        # Calls of `_stopped` since the last look at all processes, and up to the next one; time of the last.
+        self._looks, self._next_look, self._looked_s = 0, 1.0, time.perf_counter()
 
     @property
     def elapsed_s(self) -> float:
@@ -77,9 +83,18 @@ class Run:
 
     def _stopped(self) -> str:
         """Return the reason to stop immediately, or an empty string."""
-        if self.problem.time_limit is None and self.operator.layout is None:  # after every step
+        layout = self.operator.layout
+        if self.problem.time_limit is None and layout is None:  # after every step
             return "interrupted" if self.interrupted() else ""
-        found = largest(self.operator.layout, 2 if self.interrupted() else self.problem.is_late())
+        found = 2 if self.interrupted() else int(self.problem.is_late())
+        if layout is not None:  # all processes know the time of the slowest one
+            self._looks += 1
+            if self._looks < self._next_look:
+                return ""
+            step_s = (time.perf_counter() - self._looked_s) / self._looks
+            found, step_s = layout.largest(np.array([found, step_s])).tolist()
+            self._looks, self._next_look = 0, BETWEEN_LOOKS_S / step_s
+            self._looked_s = time.perf_counter()
         return ("", "time_limit", "interrupted")[int(found)]
 
     def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:

@@ -126,10 +126,11 @@ def spmmv(
     """
     n_columns = problem.width * (2 if Y.dtype.kind == "c" else 1)
     cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns)
-    is_plain = problem.alpha == "one" and problem.beta == "zero" and problem.shift == "none"
+    is_plain = problem.alpha == "one" and problem.beta in ("zero", "one") and problem.shift == "none"
     is_plain = is_plain and X.flags.c_contiguous and Y.flags.c_contiguous
     if is_plain and problem.stored and len(cuts) == 2 and problem.dtype_matrix == problem.dtype_x:
-        Y.fill(0)
+        if problem.beta == "zero":
+            Y.fill(0)
         S.adder(X)(0, len(Y), Y.reshape(-1))
         return
     start, add = _start(problem, X, Y, alpha, beta, shift), _adder(problem, S, X, Y, alpha)
