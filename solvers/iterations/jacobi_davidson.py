@@ -326,17 +326,16 @@ class JacobiDavidson(Iteration):
 
     def _found(self, state: IterationState) -> Found:
         """Describe the pairs of a state, around a target as those of the folded operator."""
-        theta, residuals, limits, which = state.eigenvalues, state.residuals, state.limits, self.which
+        theta, limits, which = state.eigenvalues, state.limits, self.which
         if self.target is not None:
             theta, which = (theta - self.target) ** 2, "SA"
             # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
             stretch = self.operator_norm() + abs(self.target) + np.sqrt(theta)
-            residuals, limits = residuals * stretch, limits * stretch
+            limits = limits * stretch
         order = np.argsort(-ranking_key(theta, which), kind="stable")
         return Found(
             X=pick(self.X, order),
             theta=theta[order],
-            residuals=residuals[order],
             which=which,
             limits=limits[order],
             locked=self.locked,

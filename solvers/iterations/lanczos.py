@@ -416,7 +416,6 @@ class ThickRestart(Iteration):
         return Found(
             X=self.krylov.columns(0, k),
             theta=self.theta[:k],
-            residuals=self.estimates[:k],
             which=self.which,
             limits=self._margins(state.eigenvalues),
             locked=self.locked,
