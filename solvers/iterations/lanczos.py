@@ -321,7 +321,7 @@ class ThickRestart(Iteration):
         distinct = len(clusters(theta, width)) == len(theta)
         order = select(theta, which) if distinct else np.arange(len(theta))
         theta, U = theta[order], U[:, order]
-        krylov.rotate(U)
+        krylov.transform(U, U.conj().T)
         AX.combine(small_matrix(bordered(U, wide, wide), AX), out=AX)
         X = krylov.columns(0, count)
         AX[:, :count].axpy(column_factors(-theta, X), X)
@@ -332,7 +332,7 @@ class ThickRestart(Iteration):
             order = select(theta, which)
             copies = copies[:, order]
             theta, G = theta[order], copies.conj().T @ G @ copies
-            krylov.rotate(copies)
+            krylov.transform(copies, copies.conj().T)
         self.theta, self.estimates = theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
 
     def _current_state(self) -> IterationState:
@@ -374,7 +374,9 @@ class ThickRestart(Iteration):
         order = select(theta, self.which)
         theta, Y = theta[order], Y[:, order]
         U = inverse @ Y
-        AX = AX.combine(U).axpy(-theta, krylov.transform_first(U, Y.conj().T @ R, theta))
+        krylov.transform(U, Y.conj().T @ R)
+        krylov.H[:k, :k] = np.diag(theta)
+        AX = AX.combine(U).axpy(-theta, X)
         norms = np.asarray(AX.norms(), np.float64)
         self.counts.reductions += 3
         self.theta, self.estimates = self.theta.copy(), self.estimates.copy()
