@@ -31,7 +31,6 @@ from ..blocks import (
     CostedOperator,
     LinearMap,
     Operator,
-    RealArray,
     in_precision,
     project_out,
 )
@@ -224,21 +223,6 @@ MOST_REPEATS = 8  # pairs of blocks that a filter is bound to: steps have two sc
 CALLS_BEFORE_RECORDING = 2  # of a filter, in which kernels are compiled and matrices are converted
 MOST_RECORDED_BYTES = 1 << 27  # of the columns of a block: larger products take longer than their calls
 SINGLE_COLUMNS = 64  # in single precision up to which blockvec has kernels
-
-
-def steps_within_leak(
-    leak: float, above: RealArray, residuals: RealArray, half_width: float, unit: float
-) -> float:
-    """Return the steps in which components along computed vectors, initially their errors, stay below `leak`.
-
-    `above` are the distances of their values from the interval, and `unit` is the unit roundoff. Components
-    are amplified by T_d at 1 + distance / half_width.
-    """
-    outside = above > 0
-    errors = np.clip(residuals[outside] / above[outside], 10 * unit, 1.0)
-    growth = np.arccosh(np.maximum(leak / errors, 1.5))
-    steps = growth / np.arccosh(1 + np.maximum(above[outside] / half_width, 1e-15))
-    return max(1.0, float(np.floor(steps.min(initial=math.inf))))
 
 
 class ChebyshevOperator:

@@ -363,9 +363,8 @@ def converges_soon(history: list[IterationState], is_single: bool) -> bool:
     """Check whether few more cycles without a filter are predicted to suffice.
 
     The prediction is by the digits that the wanted pairs lack in the mean: the largest residual falls late,
-    and grows where one more copy is found. The mean falls faster towards the end, and one more copy matters
-    less if all cycles count: the larger rate of all and of the last two thirds is taken. Where a search has
-    found more copies, what came before does not count.
+    and grows where one more copy is found. Where a search has found more copies, what came before does not
+    count.
     """
     ends = [i for i, state in enumerate(history, start=1) if state.converged == len(state.eigenvalues)]
     history = history[ends[-1] :] if ends else history
@@ -373,9 +372,8 @@ def converges_soon(history: list[IterationState], is_single: bool) -> bool:
     begin, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
     if cycles + 1 < begin:
         return True
-    now, windows = _mean_digits(history[-1]), (cycles, max(1, 2 * cycles // 3))
-    gained = max((_mean_digits(history[-1 - window]) - now) / window for window in windows)
-    return now <= most * gained
+    now = _mean_digits(history[-1])
+    return now * cycles <= most * (_mean_digits(history[0]) - now)
 
 
 def _mean_digits(state: IterationState) -> float:

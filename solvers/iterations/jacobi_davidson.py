@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, Operator, RealArray, pick, round_up, side_by_side, to_host
+from ..blocks import Block, Operator, RealArray, pick, side_by_side, to_host
 from ..costs import most_calls
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
@@ -39,9 +39,8 @@ from .verification import Found
 STALLED = 240  # corrections without a gain, after which the space is refreshed or given up
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
-RESTARTS_BETWEEN_CLEANING = 10  # restarts between reorthonormalisations; each loses about one u
+RESTARTS_BETWEEN_REFRESHING = 30  # restarts of the space, each of which loses about one u
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
-WIDTHS = 8  # pairs are formed in multiples of it: every width needs a compiled kernel
 
 # The initial space inside a spectrum is by filtered block Lanczos around the target. Far from eigenvectors
 # corrections reduce the residual slowly: a third of the operator columns, and more than half of the time,
@@ -79,7 +78,7 @@ class JacobiDavidson(Iteration):
     PROGRESS = (
         *Iteration.PROGRESS,
         *("attempts", "shrunk", "best", "best_at", "refreshed"),
-        *("n_converged", "previous", "updated_for", "followed"),
+        *("previous", "updated_for", "followed"),
     )
 
     def __init__(
@@ -95,7 +94,6 @@ class JacobiDavidson(Iteration):
         self.kept = how.min_basis or least_basis(k, capacity, b)
         self.corrector = Corrector(problem, how, self.counts)
         self.attempts = np.zeros(k, np.intp)  # corrections of each pair since it last was within its limit
-        self.n_converged = 0  # converged pairs of the last iteration
         # Coefficients of the last iteration's vectors.
         self.previous = np.zeros((0, 0), np.result_type(start.dtype, np.float64))
         self.updated_for = -1  # the pair that the preconditioner was last updated for, and
@@ -108,7 +106,7 @@ class JacobiDavidson(Iteration):
         return self.space.locked
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        space, ahead = self.space, self._seen()
+        space, ahead = self.space, self.problem.k
         width = min(self.options.block_size, ahead)
         sizes = {
             "p": space.padding,
@@ -184,39 +182,21 @@ class JacobiDavidson(Iteration):
         return self.space.norm
 
     def _extract(self) -> IterationState:
-        """Extract the wanted pairs, and compute residuals of the first of them."""
-        k = self.problem.k
+        """Extract the wanted pairs, and compute their residuals."""
         self.extracted: Extracted = self.space.extract()
-        theta = self.extracted.theta[:k]
-        limits = self.limits(theta)
-        residuals = np.maximum(self.operator_norm(), 2 * limits) + np.finfo(np.float64).tiny  # placeholders
-        seen = k if self.counts.restarts + 1 == self.options.maxiter else self._seen()
-        for count in (seen, k):
-            self._form(count)
-            residuals[:count] = to_host(self.R.norms())
-            self.counts.reductions += 1
-            self.n_converged = int(np.count_nonzero(residuals <= limits))
-            if self.n_converged < count or count == k:  # else further pairs may have converged
-                break
-        return self._state(theta, residuals, limits)
-
-    def _seen(self) -> int:
-        together = max(WIDTHS, self.space.padding)
-        return min(self.problem.k, round_up(self.n_converged + 2 * self.options.block_size, together))
-
-    def _form(self, count: int) -> None:
-        theta, Y = self.extracted.theta[:count], self.extracted.Y[:, :count]
+        theta, Y = self.extracted.theta[: self.problem.k], self.extracted.Y[:, : self.problem.k]
         self.X = self.space.vectors(Y)
         self.R = self.space.residuals(self.X, Y, theta)
         self.residuals = None
+        self.counts.reductions += 1
+        return self._state(theta, to_host(self.R.norms()).astype(np.float64), self.limits(theta))
 
     def _grow(self, state: IterationState) -> None:
         """Compute corrections to the first unconverged pairs and add them to the space."""
         space, b = self.space, self.options.block_size
-        seen = self.X.shape[1]
-        failing = np.flatnonzero(state.residuals[:seen] > state.limits[:seen])[:b]
+        failing = np.flatnonzero(state.residuals > state.limits)[:b]
         if space.padding > 1:  # kernels are compiled for blocks of b: fill up with other pairs
-            others = np.setdiff1d(np.arange(seen), failing)
+            others = np.setdiff1d(np.arange(self.problem.k), failing)
             failing = np.append(failing, others[::-1][: b - len(failing)])
         T = self._corrections(state, failing)
         whole = space.capacity == space.m + space.room  # the space may grow until it spans everything
@@ -237,11 +217,10 @@ class JacobiDavidson(Iteration):
             older = np.zeros((m, min(room, len(failing))), Y.dtype)
             older[:p] = self.previous[:, failing[:room]]
             Y = extended(Y, older)
-        # Rounding errors of rotations accumulate: reorthonormalise from time to time.
         self.space.shrink(Y)
         self.shrunk += 1
-        if self.shrunk % RESTARTS_BETWEEN_CLEANING == 0:
-            self.space.reorthonormalize()
+        if self.shrunk % RESTARTS_BETWEEN_REFRESHING == 0:
+            self.space.refresh()
 
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
         converged = np.setdiff1d(np.flatnonzero(state.residuals <= state.limits), failing)
@@ -326,17 +305,16 @@ class JacobiDavidson(Iteration):
 
     def _found(self, state: IterationState) -> Found:
         """Describe the pairs of a state, around a target as those of the folded operator."""
-        theta, residuals, limits, which = state.eigenvalues, state.residuals, state.limits, self.which
+        theta, limits, which = state.eigenvalues, state.limits, self.which
         if self.target is not None:
             theta, which = (theta - self.target) ** 2, "SA"
             # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
             stretch = self.operator_norm() + abs(self.target) + np.sqrt(theta)
-            residuals, limits = residuals * stretch, limits * stretch
+            limits = limits * stretch
         order = np.argsort(-ranking_key(theta, which), kind="stable")
         return Found(
             X=pick(self.X, order),
             theta=theta[order],
-            residuals=residuals[order],
             which=which,
             limits=limits[order],
             locked=self.locked,
@@ -350,11 +328,6 @@ class JacobiDavidson(Iteration):
         self.previous = self.previous[:0, :0]
         self.space.extend(missed)
         self.best = np.inf
-
-    def _result(self, state: IterationState, reason: str) -> EigenResult:
-        if self.X.shape[1] < self.problem.k:
-            self._form(self.problem.k)
-        return super()._result(state, reason)
 
 
 @frozen

@@ -29,7 +29,7 @@ REMOVED: MappingProxyType[str, str] = MappingProxyType(
         "inner_base": "give inner_steps, or a function as correction",
         "inner_stop": "give inner_steps, or a function as correction",
         "inner_together": "give a function as correction that calls block_minres(with_first=True)",
-        "look_ahead": "give block_size: twice as many pairs are formed",
+        "look_ahead": "give block_size: more pairs are corrected at a time",
         "retained": "give block_size: a restart retains as many previous vectors",
         "start": "give v0",
         "start_basis": "give min_basis, or v0",

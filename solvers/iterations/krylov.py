@@ -339,30 +339,16 @@ class BlockKrylov:
             self._partial.defect = defect
         self._changed(count)
 
-    def rotate(self, U: Array) -> None:
-        """Replace V by V U for a unitary U and transform the decomposition; Q by Q U where V is empty."""
-        m, end = self.m, self.m + self.w
-        V = self.columns(0, self.padded(m or end))
-        V.combine(small_matrix(bordered(U, V.shape[1], V.shape[1]), V), out=V)
-        self._changed(self.full_until)
-        if m == 0:
-            return
-        self.H[:end, :m] = self.H[:end, :m] @ U
-        self.H[:m, :m] = U.conj().T @ self.H[:m, :m]
-
-    def transform_first(self, U: Array, inverse: Array, theta: RealArray) -> Block:
-        """Replace the first columns of V by V U, where A has the Ritz values theta; return these columns.
-
-        `inverse` is that of U.
-        """
-        k, end = len(U), self.m + self.w
-        V = self.columns(0, k)
-        V.combine(small_matrix(U, V), out=V)
-        self.H[k:end, :k] = self.H[k:end, :k] @ U
-        self.H[:k, k : self.m] = inverse @ self.H[:k, k : self.m]
-        self.H[:k, :k] = np.diag(theta)
-        self._changed(self.full_until)
-        return V
+    def transform(self, U: Array, inverse: Array) -> None:
+        """Replace the first columns of [V Q] by their product with U, and transform the decomposition."""
+        count, m, end = len(U), self.m, self.m + self.w
+        X = self.columns(0, self.padded(count))
+        X.combine(small_matrix(bordered(U, X.shape[1], X.shape[1]), X), out=X)
+        # [V Q] = [V' Q'] R for an R with `inverse` first, and A V = [V Q] H: A V' = [V' Q'] (R H U).
+        self.H[:count, :m] = inverse @ self.H[:count, :m]
+        here = min(count, m)
+        self.H[:end, :here] = self.H[:end, :here] @ U[:here, :here]
+        self._changed(max(self.full_until, end if count > m else 0))
 
     @Profile.timed("orthogonalisation")
     def reorthonormalize(self) -> None:
@@ -371,15 +357,11 @@ class BlockKrylov:
         Each restart multiplies V by a rotation, whose rounding errors accumulate: after some hundred restarts
         the loss of orthogonality would exceed the accuracy required of a result.
         """
-        m, end = self.m, self.m + self.w
-        used = self.columns(0, self.padded(end))
-        G = to_host(used.gram())[:end, :end].astype(self.H.dtype)
+        end = self.m + self.w
+        G = to_host(self.columns(0, self.padded(end)).gram())[:end, :end].astype(self.H.dtype)
         self.counts.reductions += 1
         R, inverse = gram_root(G)
-        used.combine(small_matrix(bordered(inverse, used.shape[1], used.shape[1]), used), out=used)
-        # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
-        self.H[:end, :m] = R @ self.H[:end, :m] @ inverse[:m, :m]
-        self._changed(end)
+        self.transform(inverse, R)
 
     def snapshot(self) -> dict[str, Any]:
         """Return V, Q, H and what the next step depends on, on the host."""

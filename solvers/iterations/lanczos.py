@@ -14,14 +14,13 @@ from ..blocks import (
     RealArray,
     apply_in_ranges,
     bordered,
-    ceil_div,
     column_factors,
     project_out,
     small_matrix,
     to_host,
     width_padding,
 )
-from ..costs import STEP_VECTORS, steps_of_a_look
+from ..costs import steps_of_a_look
 from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from ..result import EigenResult
@@ -34,8 +33,6 @@ from .verification import Found
 
 KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
-LOOK_WORK = 1 << 18  # elements that steps of single columns read in the time of a look
-MOST_PUT_OFF = 8  # steps by which a look is put off at most: later ones would exceed what looks save
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
 LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative to ||A||
@@ -252,9 +249,6 @@ class ThickRestart(Iteration):
         krylov, n, b = self.krylov, self.krylov.buffer.n_global, self.block_size
         if self.problem.has_costly_steps:
             return b
-        if krylov.takes_single_columns:
-            entries = getattr(self.operator, "nnz", None) or n * n
-            return max(1, min(ceil_div(LOOK_WORK, entries + STEP_VECTORS * n), MOST_PUT_OFF))
         launches = krylov.steps.takes_launches and krylov.degree == 1
         cost = steps_of_a_look(self.operator, n, b, krylov.degree, krylov.capacity, in_launches=launches)
         return b * max(1, math.ceil(cost))
@@ -321,7 +315,7 @@ class ThickRestart(Iteration):
         distinct = len(clusters(theta, width)) == len(theta)
         order = select(theta, which) if distinct else np.arange(len(theta))
         theta, U = theta[order], U[:, order]
-        krylov.rotate(U)
+        krylov.transform(U, U.conj().T)
         AX.combine(small_matrix(bordered(U, wide, wide), AX), out=AX)
         X = krylov.columns(0, count)
         AX[:, :count].axpy(column_factors(-theta, X), X)
@@ -332,7 +326,7 @@ class ThickRestart(Iteration):
             order = select(theta, which)
             copies = copies[:, order]
             theta, G = theta[order], copies.conj().T @ G @ copies
-            krylov.rotate(copies)
+            krylov.transform(copies, copies.conj().T)
         self.theta, self.estimates = theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
 
     def _current_state(self) -> IterationState:
@@ -374,7 +368,9 @@ class ThickRestart(Iteration):
         order = select(theta, self.which)
         theta, Y = theta[order], Y[:, order]
         U = inverse @ Y
-        AX = AX.combine(U).axpy(-theta, krylov.transform_first(U, Y.conj().T @ R, theta))
+        krylov.transform(U, Y.conj().T @ R)
+        krylov.H[:k, :k] = np.diag(theta)
+        AX = AX.combine(U).axpy(-theta, X)
         norms = np.asarray(AX.norms(), np.float64)
         self.counts.reductions += 3
         self.theta, self.estimates = self.theta.copy(), self.estimates.copy()
@@ -416,7 +412,6 @@ class ThickRestart(Iteration):
         return Found(
             X=self.krylov.columns(0, k),
             theta=self.theta[:k],
-            residuals=self.estimates[:k],
             which=self.which,
             limits=self._margins(state.eigenvalues),
             locked=self.locked,

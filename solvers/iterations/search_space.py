@@ -35,7 +35,6 @@ from ..blocks import (
     width_padding,
 )
 from ..orthogonalization import orthogonalize
-from ..orthogonalization.factors import gram_root
 from ..problem import Problem
 from .rayleigh_ritz import FLOOR, clusters, ritz_pairs, select
 from .run import Counts
@@ -222,18 +221,6 @@ class SearchSpace:
     def images(self, count: int) -> Block:
         """Return a copy of the last `count` columns of W."""
         return self._W[:, self.m - count : self.m].copy()
-
-    def reorthonormalize(self) -> None:
-        """Reorthonormalise V by Cholesky QR without applying the operator."""
-        m, V = self.m, self.columns(0, self.m)
-        _, inverse = gram_root(to_host(V.gram()).astype(self._H.dtype))
-        self.counts.reductions += 1
-        self._transform(V, inverse)
-        self._H[:m, :m] = inverse.conj().T @ self._H[:m, :m] @ inverse
-        if self.target is None:
-            self._transform(self._W[:, :m], inverse)
-        else:
-            self._R[:m, :m] = self._R[:m, :m] @ inverse
 
     def refresh(self) -> None:
         """Reorthonormalise V and recompute its image by applying the operator."""

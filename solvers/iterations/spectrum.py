@@ -149,8 +149,7 @@ class Recurrences:
     """Simultaneous Lanczos recurrences of some vectors, with their coefficients on the device.
 
     The start vectors V are overwritten, the orthonormal columns of the complement projected out in every
-    step. ``project(v, w)`` is called for the last two vectors after every `project_every` steps, a multiple
-    of `GROUP`, and may project both. A recorder repeats groups of steps.
+    step. A recorder repeats groups of steps.
     """
 
     def __init__(
@@ -169,8 +168,7 @@ class Recurrences:
         for _ in range(1 + any(Q is not None for Q in complement)):
             self._normalise(V, unused)
         self._minus_beta[...] = 0  # nothing is before the first vector
-        self.steps, self.project_every, self.dtype = 0, GROUP, V.dtype
-        self.project: Callable[[Block, Block], object] = lambda v, w: None
+        self.steps, self.dtype = 0, V.dtype
         self._coming: list[Any] = []  # alphas and betas of steps, shape (2 s, b)
         self._known = np.zeros((0, V.shape[1]))
         self._group: tuple[Any, Callable[[], object]] | None = None  # the recorded one, and its coefficients
@@ -194,8 +192,6 @@ class Recurrences:
                 rows = self._repeat(self._recorder)
                 self.steps += GROUP
             self._coming.append(rows)
-            if self.steps % self.project_every == 0:
-                self.project(self._three[self.steps % 3], self.vectors)
 
     def _repeat(self, recorder: Recorder) -> Any:
         """Take a group of steps, after which all blocks have their roles again."""

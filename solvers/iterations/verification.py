@@ -41,7 +41,7 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..problem import Verification
-from .chebyshev import recorder_for, steps_within_leak
+from .chebyshev import recorder_for
 from .rayleigh_ritz import SAME_VALUE, Which, ranking_key, ritz_pairs
 from .run import Counts
 from .spectrum import GROUP, Recurrences, noise, recurrences
@@ -49,8 +49,6 @@ from .spectrum import GROUP, Recurrences, noise, recurrences
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
 FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to those that showed it
 BETWEEN_LOOKS = 1.1  # ratio of the steps at successive looks at the polynomials
-LEAK = 1e-6  # size of components along computed vectors at which they are projected out again
-MOST_UNPROJECTED = 4 * GROUP  # steps: the most between projections
 MOST_BUDGETS = 4  # budgets of a search, after which it is undecided
 MOST_DEFLATIONS = 4  # times that copies of the last value are projected out, before a search is undecided
 FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up for the kernels of a GPU
@@ -64,8 +62,7 @@ class Found:
     """
 
     X: Block  # orthonormal, shape (n, k)
-    theta: RealArray  # shape (k,), like the residuals
-    residuals: RealArray
+    theta: RealArray  # shape (k,)
     which: Which
     limits: RealArray  # by how much another value must be more wanted to displace one, shape (k,)
     locked: Block | None
@@ -147,8 +144,6 @@ class Search:
         self.least, self.budget, self.most = n / UNLUCKY**2, budget, MOST_BUDGETS * budget
         self.deflations = 0  # times that copies of the last value have been projected out
         self.deflated = _filled_up(found.X)
-        # Once in several steps, where components along computed vectors stay small.
-        self.projects_rarely = True
         self.start = found.X.random_like(max(1, min(width, n)), rng)
 
     @Profile.timed("verification")
@@ -158,7 +153,7 @@ class Search:
         ends = self._ends(self.value)
         look = GROUP if self.start.device != "cpu" else 1  # a look waits for a device
         while True:
-            self._extend(run, look)
+            run.extend(look)
             if self.stop():
                 return self._verdict(None, Verification.UNDECIDED, "cut short", run)
             least = self._follow(ends, run)
@@ -179,34 +174,6 @@ class Search:
 
     def _begun(self, recorder: Recorder | None) -> Recurrences:
         return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated), recorder)
-
-    def _extend(self, run: Recurrences, steps: int) -> None:
-        """Take steps; after the first ones, computed vectors are projected out after several."""
-        if run.steps < GROUP:
-            run.extend(min(steps, GROUP))
-            is_begun = run.steps == GROUP and self.projects_rarely
-            if is_begun and (every := self._steps_between_projections(run)) > 1:
-                run.complement = (self.found.locked,)
-                run.project, run.project_every = self._project, every
-        run.extend(steps)
-
-    def _project(self, v: Block, w: Block) -> None:
-        for block in (v, w):
-            self.deflated.combine(self.deflated.dot(block), out=block, alpha=-1, beta=1)
-
-    def _steps_between_projections(self, run: Recurrences) -> int:
-        """Return the steps in which components along computed vectors, initially their errors, stay small.
-
-        They grow as the polynomials do: the more, the smaller the range of the others is taken to be.
-        """
-        found, keys = self.found, self._keys(run)
-        low = -float(keys.max()) if found.which == "LM" else float(keys.min())
-        above = ranking_key(found.theta, found.which) - keys.max()
-        unit = float(np.finfo(self.start.dtype).eps)
-        rounding = unit * float(np.abs(above).max(initial=0.0))
-        half_width = max((float(keys.max()) - low) / 2, rounding, float(np.finfo(np.float64).tiny))
-        steps = steps_within_leak(LEAK, above, found.residuals, half_width, unit)
-        return int(min(steps, MOST_UNPROJECTED)) // GROUP * GROUP or 1
 
     def _ends(self, value: float) -> list[_End]:
         """Return the polynomials at the points that a value has in the spectrum, of every vector."""
@@ -256,14 +223,10 @@ class Search:
 
     def _missed(self, run: Recurrences) -> Verdict:
         """Take some more steps, and form the vectors of missed values."""
-        self._extend(run, math.ceil(FURTHER * max(run.steps, GROUP)))
+        run.extend(math.ceil(FURTHER * max(run.steps, GROUP)))
         missed = self._vectors_beyond(run, self.found.last)
         if missed is not None:
             return self._verdict(missed, Verification.UNDECIDED, f"found {missed.shape[1]} more", run)
-        if self.projects_rarely:  # components along computed vectors have grown where a remainder was small
-            self.projects_rarely = False
-            self._count(run)
-            return self.run()
         return self._verdict(None, Verification.UNDECIDED, "undecided: a value vanished", run)
 
     def _deflates_copies(self, run: Recurrences) -> bool:
@@ -281,7 +244,7 @@ class Search:
             return False
         self._count(run)
         self.deflations += 1
-        self.deflated, self.projects_rarely = side_by_side(self.deflated, copies), False
+        self.deflated = side_by_side(self.deflated, copies)
         return True
 
     def _vectors_beyond(self, run: Recurrences, key: float) -> Block | None:
@@ -295,7 +258,7 @@ class Search:
         again = self._begun(None)
         Z = again.vectors.combine(small_matrix(coefficients[0], self.start))
         for C in coefficients[1:]:
-            self._extend(again, again.steps + 1)
+            again.extend(again.steps + 1)
             again.vectors.combine(small_matrix(C, Z), out=Z, beta=1)
         self._count(again)
         # Some of them may be the same.

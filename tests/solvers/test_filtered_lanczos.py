@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import hypothesis
@@ -14,7 +13,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, Recorder, as_operator, models
 from solvers import eigsh
 from solvers.iterations import chebyshev
-from solvers.iterations.chebyshev import ChebyshevOperator, Filter, design_filter, steps_within_leak
+from solvers.iterations.chebyshev import ChebyshevOperator, Filter, design_filter
 from solvers.iterations.filtering import Filtering
 from solvers.iterations.rayleigh_ritz import separate_copies
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
@@ -78,10 +77,6 @@ def test_the_filter_is_the_chebyshev_polynomial_of_the_interval(
     result = operator.apply(X, X.like()).array
     sign = -1 if which == "SA" else 1
     assert np.allclose(result, np.diag(np.polynomial.Chebyshev.basis(degree)(sign * values)))
-
-
-def test_values_inside_the_interval_never_leak() -> None:
-    assert steps_within_leak(1e-3, np.array([-12.0, -1.0]), np.ones(2), 0.95, 1e-16) == math.inf
 
 
 @pytest.mark.parametrize("degree", [3, 4])

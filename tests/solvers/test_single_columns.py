@@ -86,7 +86,7 @@ def test_a_run_in_the_complement_finds_a_copy_or_proves_that_there_is_none(which
         known = np.r_[0, 2:5] if missed else np.r_[0:4]
         X = ColumnBlock(np.asfortranarray(np.eye(n)[:, known]))
         theta, limits = values[known], np.full(k, 1e-8)
-        found = Found(X, theta, np.zeros(k), which, limits, None, 1)
+        found = Found(X, theta, which, limits, None, 1)
         lowest = 1.8 if missed else 1.9
         verdict = Search(operator, found, lowest - 1e-7, 1, 300, rng, bool).run()
         assert verdict.counts.operator_columns < 100
@@ -109,7 +109,7 @@ def test_a_run_in_an_inner_product_finds_a_copy_or_proves_that_there_is_none(mis
     known = np.r_[0, 2:5] if missed else np.r_[0:4]
     X, lowest = blocks(np.asfortranarray(vectors[:, known])), 1.8 if missed else 1.9
     limits = np.full(k, 1e-8)
-    found = Found(X, values[known], np.zeros(k), "LA", limits, None, 1)
+    found = Found(X, values[known], "LA", limits, None, 1)
     verdict = Search(operator, found, lowest - 1e-7, 1, 300, np.random.default_rng(0), bool).run()
     assert verdict.text.startswith("found 1" if missed else "passed")
     if missed:

@@ -51,7 +51,6 @@ def case(
     found = Found(
         X=plain.PlainBlock(np.ascontiguousarray(vectors[:, kept])),
         theta=values[kept],
-        residuals=np.full(len(kept), 1e-12),
         which=which,  # type: ignore[arg-type]
         limits=np.full(k, 1e-10),
         locked=None,
@@ -105,7 +104,6 @@ def test_locked_columns_that_are_not_invariant_do_not_hide_what_is_missing(plain
     found = Found(
         X=plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, [N - 3, N - 4, N - 6]])),  # without 70
         theta=np.array([90.0, 80, 60]),
-        residuals=np.full(3, 1e-10),
         which="LA",
         limits=np.full(3, 1e-8),
         locked=plain.PlainBlock(locked),
@@ -125,7 +123,6 @@ def test_outliers_far_away_neither_overflow_nor_leak_back(plain: Any) -> None:
     found = Found(
         X=plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, kept])),
         theta=values[kept],
-        residuals=np.full(3, 1e-9),
         which="LA",
         limits=np.full(3, 1e-8),
         locked=None,
@@ -156,7 +153,7 @@ def test_a_search_that_ends_early_says_from_where_it_has_looked(plain: Any) -> N
     values = np.r_[2.0, 1.5, 1.5, 1.0, np.linspace(0, 1 - 1e-7, N - 4)]
     operator = plain.PlainOperator(np.diag(values))
     X = plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, :4]))
-    found = Found(X, values[:4], np.zeros(4), "LA", np.full(4, 1e-9), None, 2)
+    found = Found(X, values[:4], "LA", np.full(4, 1e-9), None, 2)
     verdict = look(operator, found, budget=8)
     assert verdict.verification is Verification.SEARCHED
     assert "looked for values from 1.5 on" in verdict.text
@@ -204,28 +201,10 @@ def test_coefficients_are_those_of_lanczos(kind: str, locked: bool) -> None:
         v, before = w / beta, v
 
 
-@pytest.mark.parametrize(("which", "sign"), [("LA", 1.0), ("SA", -1.0)])
-def test_vectors_are_projected_out_after_several_steps(which: Any, sign: float, plain: Any) -> None:
-    values = sign * np.r_[3.0, 2.0, 1.5, np.linspace(-1, 1, N - 3)]
-    operator = plain.PlainOperator(np.diag(values))
-    X = plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, :3]))
-    found = Found(X, values[:3], np.full(3, 1e-12), which, np.full(3, 1e-9), None, 1)
-    search = Search(operator, found, found.last, 1, 200, np.random.default_rng(0), lambda: False)
-    run = search._begun(None)
-    for steps in range(1, 49):
-        search._extend(run, steps)
-        assert np.abs(run.vectors.array[:3]).max() <= 1e-5
-    assert run.project_every >= 12
-    exact = np.linalg.eigvalsh(np.diag(run.coefficients()[0][:, 0]))
-    assert exact.max() <= 1.0 + 1e-9
-    assert exact.min() >= -1.0 - 1e-9
-
-
-@pytest.mark.parametrize("residual", [1e-12, 1e-3], ids=["projected at times", "projected every step"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
 @pytest.mark.parametrize("missing", [[], [0], [1, 2]])
 def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
-    missing: list[int], dtype: str, residual: float
+    missing: list[int], dtype: str
 ) -> None:
     values = np.concatenate([np.linspace(0, 1, N - 10), np.linspace(1.05, 1.1, 6), [1.2, 1.3, 1.3, 50.0]])
     order = select(values, "LA")
@@ -236,7 +215,6 @@ def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
         found = Found(
             X=BlockVector(np.ascontiguousarray(unit[:, kept])).to_device("gpu"),
             theta=values[kept],
-            residuals=np.full(4, residual),
             which="LA",
             limits=np.full(4, 1e-5),
             locked=BlockVector(np.ascontiguousarray(unit[:, order[:1]])).to_device("gpu"),
