@@ -144,8 +144,6 @@ class Problem:
     tolerance: Tolerance
     rng: np.random.Generator
     target: float | None = None  # wanted are the eigenvalues nearest to it, by Jacobi-Davidson or a filter
-    # The function of eigenvalues that dense LAPACK selects them by, if not 1 / (lambda - target).
-    seen: Callable[[RealArray], RealArray] | None = None
     norm: float | None = None  # ||A||_2 where it is known
     start: Block | None = None  # start vectors; overwritten. None draws random ones
     locked: Block | None = None  # to stay orthogonal to; orthonormal once `drivers.prepare` has run

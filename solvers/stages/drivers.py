@@ -141,8 +141,10 @@ def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
             f"method: dense LAPACK runs in every process, for up to {FEW_ROWS} rows; A has {n}: use "
             "method='lanczos', or leave out comm."
         )
-    seen = problem.seen or SpectralMap(problem.target).transformed
-    theta, X, norm = dense_eigenpairs(op, empty_block(op), problem.k, problem.which, seen, problem.locked)
+    transformed = SpectralMap(problem.target).transformed
+    theta, X, norm = dense_eigenpairs(
+        op, empty_block(op), problem.k, problem.which, transformed, problem.locked
+    )
     norm = norm if problem.norm is None else problem.norm
     formed = 0 if is_dense(op) else n  # columns by products
     counts = Counts(

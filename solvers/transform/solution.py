@@ -164,7 +164,7 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
 
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     """Transform a problem: its blocks, its preconditioner, and its tolerance."""
-    S, seen, on_vectors = form.operator, problem.seen, form.blocks is not BlockVector
+    S, on_vectors = form.operator, form.blocks is not BlockVector
     rank, name = S.shape[0], form.inner_name
     if rank < form.A.shape[0] and problem.k > rank:
         kind = "finite" if name == "M" else "nonzero"
@@ -186,7 +186,6 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     return replace(
         problem,
         operator=S,
-        seen=None if seen is None else lambda theta: seen(form.map.values(theta)),
         start=start,
         locked=locked,
         preconditioner=_preconditioner(form, problem),
@@ -309,11 +308,11 @@ def _accurate(
     if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
         return result
     is_dense = inner.info["method"] == "dense"
-    if is_dense and form.inverse is None and form.A.device == "cpu":
+    if is_dense and form.A.device == "cpu":
         result = _refined(form, inner, inside, problem, norms)
     elif form.inverse is not None and form.inverse.error:
         result = result.with_info(stopped="inexact")
-    elif not is_dense or _are_dominant(to_host(inner.eigenvalues)).any():
+    elif not is_dense:
         again = _transformed_back(form, _polished(inner, inside), problem, norms)
         costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
         if (stopped := again.info["stopped"]) in STOPPED:
@@ -348,14 +347,14 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
 def _refined(
     form: StandardForm, inner: EigenResult, inside: Problem, problem: Problem, norms: Norms
 ) -> EigenResult:
-    whole = solve(replace(inside, k=inside.n - inside.n_locked, which="SA", seen=None))
+    whole = solve(replace(inside, k=inside.n - inside.n_locked, which="SA"))
     is_swapped = form.inner is form.A
     A, M = (form.M, form.A) if is_swapped else (form.A, form.M)
     values, X = refined_pairs(A, M, form.vectors(whole.eigenvectors))
     if is_swapped:
         with np.errstate(divide="ignore"):
             values = 1 / values
-    wanted = select((problem.seen or form.map.transformed)(values), problem.which)[: len(inner.eigenvalues)]
+    wanted = select(form.map.transformed(values), problem.which)[: len(inner.eigenvalues)]
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
     entries: dict[str, Any] = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
     told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)
