@@ -22,7 +22,7 @@ from ..blocks import (
     project_out,
     to_host,
 )
-from ..costs import FEW_ROWS, is_dense, most_calls
+from ..costs import FEW_ROWS, is_dense
 from ..iterations.base import Iteration
 from ..iterations.lanczos import ThickRestart
 from ..iterations.run import Counts, fingerprint
@@ -62,12 +62,7 @@ def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
-    options = replace(
-        options,
-        mixes=may_mix(problem, options),
-        most_calls=most_calls(problem, options),
-        is_outpaced=outpaced(problem, options),
-    )
+    options = replace(options, mixes=may_mix(problem, options), is_outpaced=outpaced(problem, options))
     require_basis(problem, options)
     op = problem.operator
     start: Block = empty_block(op) if problem.start is None else problem.start
