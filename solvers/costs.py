@@ -6,7 +6,6 @@ between methods whose times differ by more.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 INDEX_BYTES = 4  # bytes: a column index of a sparse matrix
 STEP_VECTORS = 8  # vectors that a step of a single column moves beside the matrix
 NEARLY_FULL = 4  # n^2 / nonzeros: matrices with fewer zeros fill in; random matrices, see docs/theory
-INNER_CALLS = 8  # products per outer iteration of Jacobi-Davidson, at least: its number of inner steps
-PATIENCE = 2  # times the cost of dense LAPACK and a second: limit of a method that was asked for
 FEW_ROWS = 3000  # rows: dense LAPACK takes up to 7 s on one core (27e9 * dense_row_s) and answers failures
 
 
@@ -52,7 +49,6 @@ class Rates:
     vector_passes: float  # reads and writes of a block per product
     basis_passes: float  # reads and writes of the basis per step
     block_passes: float  # reads and writes of the new block per step
-    correction_s: float  # of an inner step of Jacobi-Davidson
     ritz_s: float  # least time of a look for convergence, with its wait for the device
     ritz_row_s: float  # per cubed row of a real projected matrix
     dense_s: float  # least time of dense LAPACK
@@ -73,7 +69,6 @@ HOST = Rates(
     vector_passes=2.5,  # two cores of a server
     basis_passes=6,  # four, at two thirds of the throughput of products (two cores of a server)
     block_passes=24,  # the same
-    correction_s=3e-4,  # one core, MINRES with few rows
     ritz_s=2e-4,  # one core: 1.5e-4 for 30 rows
     ritz_row_s=4e-10,  # one core: 2.4e-9 for 60 rows, 1.1e-9 for 120, 2.7e-10 for 1000
     dense_s=0.0,  # less than a step
@@ -103,7 +98,6 @@ GPU = Rates(
     vector_passes=3.5,  # H100, the same eleven matrices
     basis_passes=4,  # twice for projections, twice again
     block_passes=16,  # H100, the same eleven matrices
-    correction_s=0.0,  # within step_s
     ritz_s=5e-4,  # H100: 2e-4 on the host, and 3e-4 of copies and waiting
     ritz_row_s=4e-10,  # of the host
     dense_s=0.1,  # H100: the first call of cuSOLVER
@@ -229,22 +223,17 @@ def steps_of_a_look(
     return look_s / (each_s + degree * (recurrence_s if is_here else product_s)(operator, b))
 
 
-def most_calls(problem: Problem, options: IterationOptions) -> float:
-    """Count the calls of the operator that take as long as dense LAPACK, where that could take over.
+def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:
+    """Predict the seconds of a product of an iteration with a block, with its share of a step."""
+    op, device = problem.operator, problem.operator.device
+    if columns == 1:
+        return rates(device).column_s + product_s(op, 1)
+    is_queued = device != "cpu" and options.method != "jd"
+    size = op.dtype.itemsize
+    own_s = step_s(device, problem.n, size, columns, options.ncv, in_launches=is_queued)
+    return rates(device).call_s + product_s(op, columns) + own_s / options.degree
 
-    Dense LAPACK applies A to n columns itself. A method that was asked for may go on for longer.
-    """
-    op, n, b = problem.operator, problem.n, options.block_size
-    if problem.maxiter is not None or n > FEW_ROWS:
-        return math.inf
-    rate = rates(op.device)
-    products, is_queued = options.degree, op.device != "cpu"
-    if options.method == "jd":
-        products, is_queued = INNER_CALLS, False
-    own_s = step_s(op.device, n, op.dtype.itemsize, b, options.ncv, in_launches=is_queued)
-    each_s = rate.call_s + own_s / products
-    each_s += product_s(op, b) if is_dense(op) else 0.0
-    each_s += rate.correction_s if options.method == "jd" else 0.0
-    dense_s = rate.dense_s + rate.dense_row_s * n**3
-    most_s = dense_s if problem.may_be_dense else PATIENCE * (dense_s + 1)
-    return max(most_s / each_s, n / b)
+
+def dense_s(device: str, n: int) -> float:
+    """Predict the seconds of dense LAPACK."""
+    return rates(device).dense_s + rates(device).dense_row_s * n**3

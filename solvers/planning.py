@@ -21,7 +21,7 @@ from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
 from .arguments import Options, integer, is_explicit
-from .costs import dense_is_faster, fits_dense, is_full, product_s, rates, recurrence_s, step_s
+from .costs import call_s, dense_is_faster, dense_s, fits_dense, is_full, product_s, rates
 from .placement import Placement, can_factorise, is_factorable
 from .problem import IterationOptions, Problem
 from .runtime.processes import largest
@@ -291,21 +291,15 @@ def iteration_stages(problem: Problem, options: IterationOptions) -> list[Stage]
 
 
 def _dense_stage(problem: Problem, why: str, when: str = "") -> Stage:
-    rate, op = rates(problem.operator.device), problem.operator
-    seconds = rate.dense_s + rate.dense_row_s * problem.n**3
+    op, seconds = problem.operator, dense_s(problem.operator.device, problem.n)
     return Stage("dense", "dense", why, when, seconds=seconds, nbytes=dense_bytes(op))
 
 
 def _cycle_s(problem: Problem, options: IterationOptions) -> float | None:
     """Predict the seconds from one restart to the next; None for functions, whose time is not known."""
-    op, b, n = problem.operator, options.block_size, problem.n
-    if product_s(op, 0) == 0:
+    if product_s(problem.operator, 0) == 0:
         return None
-    steps = _steps(problem, options)
-    if b == 1 and options.degree == 1:
-        return steps * (rates(op.device).column_s + product_s(op, 1))
-    each_s = step_s(op.device, n, op.dtype.itemsize, b, (problem.k + options.ncv) / 2)
-    return steps * (each_s + options.degree * recurrence_s(op, b))
+    return _steps(problem, options) * options.degree * call_s(problem, options, options.block_size)
 
 
 def _steps(problem: Problem, options: IterationOptions) -> int:

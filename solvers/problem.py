@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -126,7 +125,7 @@ class IterationState:
 class Successor:
     """The method that takes over from an iteration which is predicted to take longer."""
 
-    seconds: Callable[[], float]  # predicted, when first asked for
+    seconds: Callable[[], float]  # predicted when first asked for, and kept
     share: float = 1.0  # of these seconds, that the iteration may take before
     least_s: float = 0.0  # that it may take in any case
 
@@ -144,8 +143,6 @@ class Problem:
     tolerance: Tolerance
     rng: np.random.Generator
     target: float | None = None  # wanted are the eigenvalues nearest to it, by Jacobi-Davidson or a filter
-    # The function of eigenvalues that dense LAPACK selects them by, if not 1 / (lambda - target).
-    seen: Callable[[RealArray], RealArray] | None = None
     norm: float | None = None  # ||A||_2 where it is known
     start: Block | None = None  # start vectors; overwritten. None draws random ones
     locked: Block | None = None  # to stay orthogonal to; orthonormal once `drivers.prepare` has run
@@ -214,7 +211,7 @@ class IterationOptions:
     degree: int = 1  # of the polynomial that a `Filtering` may put in the place of A; 1 for none
     method: Chosen = "lanczos"
     why: str = ""  # reason for the method
-    most_calls: float = math.inf  # calls of the operator after which the run ends as "costly"
-    # Whether another method takes less time than so many calls so far, or than so many expected in all.
+    # Whether another method takes less time than so many calls so far, or than so many expected in all: the
+    # run ends as "costly" then.
     is_outpaced: Callable[[float, float], bool] | None = None
     mixes: bool = False  # whether the polynomial may be one of a copy of A in single precision

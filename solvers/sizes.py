@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +14,7 @@ from blockvec.system.frozen import frozen
 
 from .arguments import integer
 from .blocks import Operator, ceil_div, round_up
-from .costs import INDEX_BYTES, Rival, dense_is_faster, product_s, rates, step_s
+from .costs import INDEX_BYTES, Rival, call_s, dense_is_faster, dense_s, fits_dense
 from .iterations.chebyshev import (
     FEW_PAIRS,
     PAIR,
@@ -31,6 +31,7 @@ from .runtime.memory import require_memory
 from .runtime.progress import logger
 from .stages.dense import dense_bytes
 
+PATIENCE = 2  # times the cost of dense LAPACK and a second: limit of a method that was asked for
 MAX_RESTARTS = 5000  # restarts of Lanczos: documented
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 SINGLE_STEPS = 32  # steps of single columns: with 20 hard problems take up to twice as many, more save few
@@ -98,23 +99,33 @@ def why_dense(problem: Problem) -> str | None:
     return dense_is_faster(problem.n, problem.k, problem.operator.device, rival)
 
 
-def outpaced(problem: Problem, options: IterationOptions) -> Callable[[float, float], bool] | None:
-    """Return the check whether an iteration takes longer than its successor, both predicted; or None."""
-    successor = problem.successor
-    if successor is None:
+def outpaced(
+    problem: Problem, options: IterationOptions, share: float = 1.0
+) -> Callable[[float, float], bool] | None:
+    """Return the check whether an iteration takes longer than what could take over, both predicted; or None.
+
+    That is the successor of the problem, or dense LAPACK, of which it may take a `share` of the time, as many
+    columns as there are rows, and more if its method was asked for.
+    """
+    op, n, b, successor = problem.operator, problem.n, options.block_size, problem.successor
+    is_short = problem.maxiter is None and fits_dense(op)
+    if successor is None and not is_short:
         return None
-    share, least_s, others_s = successor.share, successor.least_s, functools.cache(successor.seconds)
-    op, is_single = problem.operator, options.block_size == 1
-    b = filter_width(problem.k) if is_single and options.method == "filter" else options.block_size
-    rate, own_s = rates(op.device), step_s(op.device, problem.n, op.dtype.itemsize, b, options.ncv)
-    block_s = rate.call_s + product_s(op, b) + own_s / options.degree
-    each_s = rate.column_s + product_s(op, 1) if is_single else block_s
+    each_s, most_s = call_s(problem, options, b), math.inf
+    if is_short:
+        lapack_s = dense_s(op.device, n)
+        lapack_s = lapack_s if problem.may_be_dense else PATIENCE * (lapack_s + 1)
+        most_s = share * max(lapack_s, each_s * n / b)
+    width = filter_width(problem.k) if b == 1 and options.method == "filter" else b
+    block_s = call_s(problem, options, max(width, PAIR))
 
     def is_outpaced(calls: float, expected: float) -> bool:
         spent_s, whole_s = calls * each_s, expected * block_s
-        if max(spent_s, whole_s) <= least_s:
-            return False
-        return spent_s > share * others_s() or whole_s > others_s()
+        if successor is not None and max(spent_s, whole_s) > successor.least_s:
+            others_s = successor.seconds()
+            if spent_s > successor.share * others_s or whole_s > others_s:
+                return True
+        return spent_s > most_s
 
     return is_outpaced
 

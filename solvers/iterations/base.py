@@ -75,10 +75,8 @@ class Iteration(Run):
 
     def costly(self) -> str:
         """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""
-        calls, options = self.counts.block_applications - self.filter_calls, self.options
-        outpaced = options.is_outpaced
-        is_outpaced = outpaced is not None and outpaced(calls, self.expected_calls)
-        return "costly" if is_outpaced or calls > options.most_calls else ""
+        calls, is_outpaced = self.counts.block_applications - self.filter_calls, self.options.is_outpaced
+        return "costly" if is_outpaced is not None and is_outpaced(calls, self.expected_calls) else ""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray, pick, side_by_side, to_host
-from ..costs import most_calls
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
 from ..result import EigenResult
+from ..sizes import outpaced
 from ..transform.fold import FoldedOperator
 from .base import MIN_SEARCH, Iteration
 from .chebyshev import choose_degree
@@ -368,7 +368,7 @@ def filtered_start(
     )
     degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
     options = IterationOptions(b, ncv, START_RESTARTS, degree, "filter")
-    options = replace(options, most_calls=START_SHARE * most_calls(problem, options))
+    options = replace(options, is_outpaced=outpaced(problem, options, START_SHARE))
     loop = ThickRestart(square, options, space.buffer.random_like(b, rng), interrupted)
     loop.run()
     counts.add(loop.counts, 2)

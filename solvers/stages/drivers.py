@@ -22,7 +22,7 @@ from ..blocks import (
     project_out,
     to_host,
 )
-from ..costs import FEW_ROWS, is_dense, most_calls
+from ..costs import FEW_ROWS, is_dense
 from ..iterations.base import Iteration
 from ..iterations.lanczos import ThickRestart
 from ..iterations.run import Counts, fingerprint
@@ -62,12 +62,7 @@ def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
-    options = replace(
-        options,
-        mixes=may_mix(problem, options),
-        most_calls=most_calls(problem, options),
-        is_outpaced=outpaced(problem, options),
-    )
+    options = replace(options, mixes=may_mix(problem, options), is_outpaced=outpaced(problem, options))
     require_basis(problem, options)
     op = problem.operator
     start: Block = empty_block(op) if problem.start is None else problem.start
@@ -141,8 +136,10 @@ def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
             f"method: dense LAPACK runs in every process, for up to {FEW_ROWS} rows; A has {n}: use "
             "method='lanczos', or leave out comm."
         )
-    seen = problem.seen or SpectralMap(problem.target).transformed
-    theta, X, norm = dense_eigenpairs(op, empty_block(op), problem.k, problem.which, seen, problem.locked)
+    transformed = SpectralMap(problem.target).transformed
+    theta, X, norm = dense_eigenpairs(
+        op, empty_block(op), problem.k, problem.which, transformed, problem.locked
+    )
     norm = norm if problem.norm is None else problem.norm
     formed = 0 if is_dense(op) else n  # columns by products
     counts = Counts(

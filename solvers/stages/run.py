@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,11 +16,10 @@ from blockvec.errors import BreakdownError
 from ..arguments import tall_block
 from ..blocks import to_host
 from ..costs import FEW_ROWS
-from ..iterations.rayleigh_ritz import FLOOR
 from ..placement import shift_invert_s
 from ..planning import Plan, StageName
 from ..problem import IterationOptions, Problem, Successor, Verification
-from ..result import EigenResult, InfiniteError, SingularError
+from ..result import EigenResult, InfiniteError
 from ..settle import is_complete
 from .combine import both_ends, errors_allowed, join_ends, one_after_other, staged
 from .drivers import prepare, solve, solve_iteratively
@@ -280,42 +278,12 @@ def _nearest(
 
 
 def _densely(task: Task) -> EigenResult:
-    """Solve by dense LAPACK.
-
-    Shifts then only select values, unless neither M nor A where M is singular has an inverse.
-    """
-    from ..transform.solution import solve_transformed
-    from ..transform.spectral_map import SpectralMap
-    from ..transform.standard_form import standard_form
-
-    form, sigma, A, M = task.form, task.shift, task.A, task.M
+    """Solve by dense LAPACK, for values around a shift without its factors where there is no M."""
     none: dict[str, Any] = dict.fromkeys(OF_ITERATIONS)
     dense = replace(task.problem, method="dense", **none)
     if task.interval is not None:
         from .interval import solve_interval
 
         return solve_interval(replace(task, problem=dense), task.interval, task.plan.stages[-1])
-    if form is not None and sigma is not None:
-        factors = form.factors
-        if factors is not None and form.map.sigma != sigma:  # moved: an eigenvalue there counts as above it
-            sigma -= FLOOR * factors.shift_rounding(sigma)
-        selecting = replace(dense, target=sigma, seen=SpectralMap(sigma, task.mode).transformed)
-        if M is None and form.inner is not form.A:
-            return solve(selecting)
-        if (unshifted := _without_shift(form, task.operator, A, M)) is not None:
-            return solve_transformed(unshifted, selecting)
-        form = standard_form(task.operator, A, M, sigma, mode=task.mode, factors=factors, method="dense")
-        return solve_transformed(form, dense)
-    return task.solve(dense)
-
-
-def _without_shift(form: StandardForm, op: Operator, A: Any, M: Any) -> StandardForm | None:
-    """Form a problem without the shift that another form of it has; None where that needs one."""
-    from ..transform.standard_form import form_without_shift, standard_form
-
-    try:
-        if form.inner is form.A:
-            return standard_form(op, A, M, math.inf, None, "reciprocal")
-        return form_without_shift(op, A, M)
-    except SingularError:
-        return None
+    is_plain = task.M is None and task.mode == "normal"
+    return solve(replace(dense, target=task.shift)) if is_plain else task.solve(dense)

@@ -16,7 +16,7 @@ from blockvec import BlockVector, Factorization, Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, tall_block
-from ..blocks import Array, Block, RealArray, applied, column_factors, columns_of, side_by_side, to_host
+from ..blocks import Array, Block, RealArray, applied, column_factors, columns_of, to_host
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
 from ..iterations.spectrum import sketch_of
@@ -32,7 +32,6 @@ from ..stages.combine import (
     lacks,
     one_after_other,
     staged,
-    totals,
 )
 from ..stages.drivers import solve
 from .deflation import solve_around
@@ -164,7 +163,7 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
 
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     """Transform a problem: its blocks, its preconditioner, and its tolerance."""
-    S, seen, on_vectors = form.operator, problem.seen, form.blocks is not BlockVector
+    S, on_vectors = form.operator, form.blocks is not BlockVector
     rank, name = S.shape[0], form.inner_name
     if rank < form.A.shape[0] and problem.k > rank:
         kind = "finite" if name == "M" else "nonzero"
@@ -186,7 +185,6 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     return replace(
         problem,
         operator=S,
-        seen=None if seen is None else lambda theta: seen(form.map.values(theta)),
         start=start,
         locked=locked,
         preconditioner=_preconditioner(form, problem),
@@ -257,47 +255,18 @@ def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
         )
 
 
-def _are_dominant(theta: RealArray) -> NDArray[np.bool_]:
-    """Find the values whose rounding errors limit the accuracy of others."""
-    size = np.abs(theta)
-    dominant: NDArray[np.bool_] = size > DOMINANT * size.min()
-    return dominant
-
-
 def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
-    """Improve a result, in the complement of pairs near the shift, whose rounding errors limit the others."""
-    S, corrects = inside.operator, inside.begins_with_corrections
-    inside = replace(
-        inside,
+    """Continue a solve until nothing but rounding errors limits its residuals."""
+    last = replace(
+        staged(inside, "polished"),
         tolerance=replace(inside.tolerance, tol=0.0),
         verify="never",
-        maxiter=inside.maxiter if corrects else POLISHING,
-        method="lanczos" if inner.info["method"] == "dense" else inside.method,
+        maxiter=inside.maxiter if inside.begins_with_corrections else POLISHING,
+        start=tall_block("v0", inner.eigenvectors, inside.operator),
     )
-    told, theta = inner, to_host(inner.eigenvalues)
-    is_near = _are_dominant(theta) & (not corrects)
-    near, far = np.flatnonzero(is_near), np.flatnonzero(~is_near)
-    parts = [inner.part(near)]
-    sides: dict[Selection, NDArray[np.intp]] = {inside.which: far}
-    if inside.which == "BE" and len(near):  # only one end can be solved for in the complement of others
-        far = far[np.argsort(theta[far], kind="stable")]  # values at the shift come first in theta
-        ranks = np.argsort(np.argsort(theta, kind="stable"), kind="stable")
-        middle = int((ranks[far] < len(theta) // 2).sum())
-        sides = {"SA": far[:middle], "LA": far[middle:]}
-    for which, columns in sides.items():
-        part = inner.part(columns)
-        if len(columns) and told.info["stopped"] in AT_THE_LIMIT:
-            start = tall_block("v0", part.eigenvectors, S)
-            once = replace(staged(inside, f"polished {which}"), k=len(columns), which=which, start=start)
-            if len(near):  # S is that in the complement
-                locked = side_by_side(*(BlockVector(each.eigenvectors) for each in parts), inside.locked)
-                norm = float(np.abs(theta[columns]).max())
-                once = replace(once, locked=tall_block("orthogonal_to", locked, S), norm=norm)
-            part = solve(once)
-            costs: dict[str, Any] = totals(told, part) | {"stopped": part.info["stopped"]}
-            told = told.with_info(**costs, history=continued(told, part))
-        parts.append(part)
-    return concatenated(parts, told)
+    searched: dict[str, Any] = {name: inner.info[name] for name in ("verification", "missing")}
+    result = one_after_other(inner, solve(last), **searched)
+    return replace(result, verification=inner.verification)
 
 
 def _accurate(
@@ -309,11 +278,11 @@ def _accurate(
     if inner.info["stopped"] not in AT_THE_LIMIT or result.converged.all():
         return result
     is_dense = inner.info["method"] == "dense"
-    if is_dense and form.inverse is None and form.A.device == "cpu":
+    if is_dense and form.A.device == "cpu":
         result = _refined(form, inner, inside, problem, norms)
     elif form.inverse is not None and form.inverse.error:
         result = result.with_info(stopped="inexact")
-    elif not is_dense or _are_dominant(to_host(inner.eigenvalues)).any():
+    elif not is_dense:
         again = _transformed_back(form, _polished(inner, inside), problem, norms)
         costs: dict[str, Any] = {name: dict(again.info)[name] for name in COUNTED}
         if (stopped := again.info["stopped"]) in STOPPED:
@@ -348,14 +317,14 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
 def _refined(
     form: StandardForm, inner: EigenResult, inside: Problem, problem: Problem, norms: Norms
 ) -> EigenResult:
-    whole = solve(replace(inside, k=inside.n - inside.n_locked, which="SA", seen=None))
+    whole = solve(replace(inside, k=inside.n - inside.n_locked, which="SA"))
     is_swapped = form.inner is form.A
     A, M = (form.M, form.A) if is_swapped else (form.A, form.M)
     values, X = refined_pairs(A, M, form.vectors(whole.eigenvectors))
     if is_swapped:
         with np.errstate(divide="ignore"):
             values = 1 / values
-    wanted = select((problem.seen or form.map.transformed)(values), problem.which)[: len(inner.eigenvalues)]
+    wanted = select(form.map.transformed(values), problem.which)[: len(inner.eigenvalues)]
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
     entries: dict[str, Any] = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
     told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg
 
 from blockvec import as_operator, models
-from blockvec.errors import BlockvecError, OptionError
+from blockvec.errors import BlockvecError
 from solvers import (
     ConvergenceWarning,
     EigenResult,
@@ -30,12 +30,11 @@ from solvers.iterations.base import Iteration
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import STOPPED, Problem, Verification
 from solvers.settle import doubt, is_complete, settle
-from solvers.stages import run, shift_invert
+from solvers.stages import shift_invert
 from solvers.stages.dense import dense_eigenpairs
 from solvers.stages.run import PAIR_RESTARTS
 from solvers.transform import solution
 from solvers.transform.spectral_map import SpectralMap
-from solvers.transform.standard_form import standard_form
 
 DIAGONAL = sp.diags_array(np.linspace(0, 1, 400), format="csr")
 DOUBTFUL = [Verification.UNDECIDED, Verification.SKIPPED]
@@ -316,16 +315,3 @@ def test_a_stop_while_pairs_are_polished_is_not_forgotten(
             eigsh(K, 4, M=M, **options)
     else:
         assert eigsh(K, 4, M=M, on_unconverged="return", **options).info["stopped"] == stopped
-
-
-def test_only_a_singular_matrix_makes_a_dense_solve_keep_its_shift() -> None:
-    K, M = chain(0)
-    op = as_operator(K)
-    form = standard_form(op, K, M, 1.0, method="dense")
-    singular, broken = M.copy(), M.copy()
-    singular.data[0], broken.data[0] = 0.0, np.nan
-    condensed = run._without_shift(form, op, K, singular)
-    assert condensed is not None
-    assert condensed.operator.shape == (49, 49)
-    with pytest.raises(OptionError, match="M holds NaN or Inf"):
-        run._without_shift(form, op, K, broken)
