@@ -32,7 +32,7 @@ QUICK_WIDTHS = (1, 3, 8)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
 GONE = {  # commands of version 0.2
-    "tune": "tests/benchmarks/tune.py of the source tree measures kernels for tune='cached'",
+    "tune": "tests/benchmarks/tune.py of the source tree measures kernels",
     "plot": "tests/benchmarks/plot.py of the source tree draws pictures of recorded results",
 }
 RECORDED = "tests/benchmarks/products.py of the source tree records and draws benchmarks"

@@ -32,7 +32,7 @@ LAYERS = [
     {"bench"},
     {"__main__"},
 ]
-PURE_KERNELS = {"problem", "source", "roofline", "records", "selection", "family", "families"}
+PURE_KERNELS = {"problem", "source", "roofline", "records", "family", "families"}
 PUBLIC_MODULES = {"errors", "interchange", "models", "parallel", "system"}
 
 
@@ -238,7 +238,7 @@ blockvec.bench blockvec.explanation blockvec.operators.factorization blockvec.op
 blockvec.backends.cuda blockvec.backends.host.superlu blockvec.backends.host.pardiso
 blockvec.backends.host.chain blockvec.backends.host.sparse_source
 blockvec.kernels.build blockvec.kernels.elementwise blockvec.kernels.families
-blockvec.kernels.dense blockvec.kernels.sparse blockvec.kernels.selection
+blockvec.kernels.dense blockvec.kernels.sparse
 blockvec.io.matrixmarket blockvec.io.petsc blockvec.models.catalogue blockvec.models.lattice
 blockvec.parallel.files blockvec.operators.distributed blockvec.operators.partition
 solvers.counting solvers.factorization solvers.stages.window solvers.stages.interval solvers.linear

@@ -17,7 +17,7 @@ from ..kernels.build import compiler_version, kernel_package
 from ..operations.profile import ceilings
 from ..system.config import options
 
-OLD_FOLDERS = ("cubins", "choices", "tuned", "precompiled")  # of the cache of version 0.2
+OLD_FOLDERS = ("cubins", "choices", "tuned", "precompiled", "measured")  # of the cache of earlier versions
 
 
 def _cupy() -> tuple[str, int]:
@@ -59,7 +59,7 @@ def describe(*, measure: bool = False, notice: Callable[[str], None] = lambda te
     yield f"options   threads={current.threads} vendor={current.vendor} jit={current.jit}"
     yield f"cache     {current.cache_dir}"
     if old := [name for name in OLD_FOLDERS if (current.cache_dir / name).exists()]:
-        yield f"          of version 0.2 and no longer read, to be deleted: {', '.join(old)}"
+        yield f"          of earlier versions and no longer read, to be deleted: {', '.join(old)}"
     for backend in (backend_for("cpu"), *found):
         yield from _device_lines(backend, measure, notice)
 

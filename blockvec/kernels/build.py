@@ -30,8 +30,8 @@ from ..system.config import options as current_options
 from ..system.frozen import frozen
 from ..system.installation import install_command
 from .launch import Kernel
-from .records import from_fields, store, unpacked
 from .records import load as load_record
+from .records import store, unpacked
 
 # Functions without an execution space are device functions; denormals are kept. ptxas reports registers and
 # spills into the program log.
@@ -212,9 +212,10 @@ def _version() -> str:
 
 def _cubin(record: tuple[dict[str, Any], bytes] | None, key: str) -> Cubin | None:
     fields, image = record or ({}, b"")
-    compiler = fields.pop("compiler", None)
-    resources = from_fields(Resources, fields)
-    return None if resources is None or compiler is None else Cubin(key, image, resources, str(compiler))
+    try:
+        return Cubin(key, image, compiler=fields.pop("compiler"), resources=Resources(**fields))
+    except (KeyError, TypeError):  # there is none, or one of another version
+        return None
 
 
 PACKAGE = "blockvec_kernels"

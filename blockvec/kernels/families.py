@@ -11,10 +11,7 @@ from .dense.tsmm_fma import TsmmFma
 from .dense.tsmm_mma import TsmmMma
 from .dense.tsmttsm_fma import TsmttsmFma
 from .dense.tsmttsm_mma import Tsmttsm3m, TsmttsmMma
-from .device import DeviceInfo
-from .family import AnyFamily
 from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem
-from .records import from_fields
 from .sparse.chain import SpmmvChain
 from .sparse.csr import SpmmvCsr
 from .sparse.family import SparseFamily
@@ -33,7 +30,7 @@ FAMILIES: dict[str, DenseFamily[Any, Any]] = {
         TsmmFma(),
     )
 }
-"""Families for products of dense blocks, in order of preference where nothing was measured."""
+"""Families for products of dense blocks, in order of preference."""
 
 CSR = SpmmvCsr()
 
@@ -43,39 +40,16 @@ SPARSE_FAMILIES: dict[str, SparseFamily[Any]] = {
 """Families of sparse products, which launch several kernels or take the matrix in another form."""
 
 CONFIGURED: dict[str, Any] = {**FAMILIES, **SPARSE_FAMILIES}
-"""All families whose configurations are put on record."""
+"""All families."""
 
 
 def families_of(problem: Problem) -> list[DenseFamily[Any, Any]]:
-    """List the families for the operation of a product, in order of preference where nothing was measured."""
+    """List the families for the operation of a product, in order of preference."""
     families = [family for family in FAMILIES.values() if type(problem) is family.problem_type]
     return sorted(families, key=lambda family: not family.is_faster(problem))
 
 
 def sparse_families_of(problem: SpmmvProblem) -> list[SparseFamily[Any]]:
-    """Order the families of sparse products by preference where nothing was measured."""
+    """Order the families of sparse products by preference."""
     families = (family for family in SPARSE_FAMILIES.values() if family.stored == problem.stored)
     return sorted(families, key=lambda family: not family.is_faster(problem))
-
-
-def config_from(name: str, record: Any) -> Any | None:
-    """Rebuild a configuration from its fields; None if this version of the family has none like it.
-
-    Fields that a record lacks have their defaults.
-    """
-    family = CONFIGURED.get(name)
-    if family is None or not isinstance(record, dict):
-        return None
-    return from_fields(family.Config, record)
-
-
-def is_valid(family: AnyFamily, problem: Problem, config: Any, device: DeviceInfo) -> bool:
-    """Check whether a family can run a problem with a configuration from a record, whatever its numbers."""
-    if isinstance(problem, SpmmvProblem):
-        is_for_it = family in sparse_families_of(problem)
-    else:
-        is_for_it = type(problem) is family.problem_type
-    try:
-        return is_for_it and family.refuse(problem, config, device) is None
-    except ArithmeticError:  # a zero
-        return False

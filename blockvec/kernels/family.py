@@ -56,7 +56,7 @@ class Family(ABC, Generic[P, C]):
         return in_class(problem)
 
     def is_faster(self, problem: P) -> bool:
-        """Check whether the family precedes those listed before it where nothing was measured."""
+        """Check whether the family precedes those listed before it."""
         return False
 
     def configurations(
@@ -120,6 +120,16 @@ class Family(ABC, Generic[P, C]):
 
 
 AnyFamily = Family[Any, Any]
+
+
+def choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Any:
+    """Choose the configuration of a family for a problem and all that are alike, once."""
+    return _choose(family, family.alike(problem), device)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Any:
+    return family.choose(problem, device)
 
 
 @functools.lru_cache(maxsize=4096)

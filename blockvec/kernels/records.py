@@ -7,13 +7,11 @@ may write to it or to its folder, because its content could be anyone's.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
 import os
 import stat
-import typing
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from typing import Any
 from ..system.files import replaced
 
 MAX_BYTES = 1 << 26  # bytes of a file; machine code takes at most a few megabytes
-LARGEST = (1 << 63) - 1  # number in a record
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MAGIC = b"blockvec record 1\n"
 
@@ -108,31 +105,3 @@ def unpacked(data: bytes, key: str) -> tuple[dict[str, Any], bytes] | None:
 
 def _checksum(key: str, content: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\0" + content).hexdigest().encode()
-
-
-def from_fields(kind: Any, fields: Any) -> Any | None:
-    """Rebuild a dataclass of numbers and names from its fields; None if names or types are others.
-
-    Integers must not be negative.
-    """
-    hints = _hints(kind)
-    if not isinstance(fields, dict) or not fields.keys() <= hints.keys():
-        return None
-    if not all(_is_valid(hints[name], value) for name, value in fields.items()):
-        return None
-    try:
-        return kind(**fields)
-    except TypeError:  # for missing fields
-        return None
-
-
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: hint for name, hint in typing.get_type_hints(kind).items() if name in names}
-
-
-def _is_valid(hint: Any, value: Any) -> bool:
-    if typing.get_origin(hint) is typing.Literal:
-        return isinstance(value, str) and value in typing.get_args(hint)
-    return type(value) is hint and (hint is not int or 0 <= value <= LARGEST)

@@ -25,7 +25,7 @@ from .problem import (
 )
 
 LEAST_BYTES = 64 << 20
-"""Bytes moved from which a choice no longer depends on the number of rows; smaller problems are not tuned."""
+"""Bytes moved from which a choice no longer depends on the number of rows."""
 
 
 @frozen

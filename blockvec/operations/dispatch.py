@@ -47,7 +47,7 @@ def choose(problem: Problem, backend: Backend) -> Candidate:
 
 
 def forget() -> None:
-    """Clear the cached choices, as is necessary after measurements."""
+    """Clear the cached choices."""
     _recent.clear()
     _choose.cache_clear()
 

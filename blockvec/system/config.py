@@ -22,11 +22,8 @@ from ..errors import OptionError
 from .frozen import frozen
 from .scalars import plain
 
-TUNE_MODES = ("cached", "model")
 JIT_MODES = ("auto", "always", "never")
-NO_TUNING = (
-    "products no longer measure kernels: tests/benchmarks/tune.py of the source tree does, for tune='cached'"
-)
+NO_TUNING = "kernels are chosen without measurements; tests/benchmarks/tune.py of the source tree times them"
 GPU_TRANSPORTS = ("auto", "nccl", "mpi")
 MAX_THREADS = 1024  # more than that are a mistake; results per thread and operation are kept in memory
 
@@ -43,8 +40,8 @@ class Options:
         unless it has bound them (``BLOCKVEC_THREADS`` overrides it). Results are bit-identical for a fixed
         count.
     cache_dir : Path
-        Folder for measured ceilings, compiled kernels and measured choices of kernels
-        (``BLOCKVEC_CACHE_DIR``; default: the platform's user cache).
+        Folder for measured ceilings and compiled kernels (``BLOCKVEC_CACHE_DIR``; default: the platform's
+        user cache).
     vendor : bool
         Whether vendor libraries (BLAS, cuBLAS, cuSPARSE) may be selected besides blockvec's own kernels
         (``BLOCKVEC_VENDOR``, 0 or 1). False is for benchmarks; problems without a kernel of blockvec still
@@ -59,10 +56,6 @@ class Options:
         products of so many entries and columns that a hundred of them outweigh the compilation, if llvmlite
         is installed; ``"always"`` compiles all of them. Results of compiled products have other rounding
         errors.
-    tune : str
-        Source of the configurations of GPU kernels (``BLOCKVEC_TUNE``). ``"cached"`` takes the fastest one
-        that was measured on this device, if there is one in the cache folder, and else the choice of the
-        performance model. ``"model"`` always takes the model's choice.
     deterministic : bool
         Whether sparse factorisations on a GPU repeat bit for bit (``BLOCKVEC_DETERMINISTIC``, 0 or 1); False
         by default, since this mode of cuDSS 0.8 ended with errors of the device for some matrices. It solves
@@ -78,7 +71,6 @@ class Options:
     vendor: bool = True
     three_m: bool = True
     jit: str = "auto"
-    tune: str = "cached"
     deterministic: bool = False
     gpu_transport: str = "auto"
 
@@ -91,9 +83,7 @@ class Options:
         for name in ("vendor", "three_m", "deterministic"):
             if not isinstance(value := getattr(self, name), bool):
                 raise OptionError(f"{name}: got {value!r}; give True or False.")
-        if self.tune == "auto":
-            raise OptionError(f"tune: got 'auto'; {NO_TUNING}.")
-        for name, known in (("jit", JIT_MODES), ("tune", TUNE_MODES), ("gpu_transport", GPU_TRANSPORTS)):
+        for name, known in (("jit", JIT_MODES), ("gpu_transport", GPU_TRANSPORTS)):
             if (value := getattr(self, name)) not in known:
                 raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
         object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
@@ -122,7 +112,6 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "BLOCKVEC_3M": ("three_m", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_DETERMINISTIC": ("deterministic", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_JIT": ("jit", str, f"one of {', '.join(JIT_MODES)}"),
-    "BLOCKVEC_TUNE": ("tune", str, f"one of {', '.join(TUNE_MODES)}"),
     "BLOCKVEC_GPU_TRANSPORT": ("gpu_transport", str, f"one of {', '.join(GPU_TRANSPORTS)}"),
 }
 """Per environment variable: the option, how its text is read, and what to give."""
@@ -131,8 +120,9 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
 def options_from_environment(environ: Mapping[str, str]) -> Options:
     """Make options from environment variables; one that cannot be used is ignored with a warning."""
     found = Options()
-    if environ.get("BLOCKVEC_TUNE_BUDGET"):  # of version 0.2
-        warnings.warn(f"BLOCKVEC_TUNE_BUDGET: this option is gone; {NO_TUNING}.", stacklevel=2)
+    for variable in ("BLOCKVEC_TUNE", "BLOCKVEC_TUNE_BUDGET"):  # of earlier versions
+        if environ.get(variable):
+            warnings.warn(f"{variable}: this option is gone; {NO_TUNING}.", stacklevel=2)
     for variable, (name, read, expected) in VARIABLES.items():
         if text := environ.get(variable):
             try:
@@ -170,8 +160,8 @@ def named_commit() -> str:
 def _replace(base: Options, changes: dict[str, Any]) -> Options:
     known = [field.name for field in dataclasses.fields(Options)]
     for name in changes:
-        if name == "tune_budget_s":  # of version 0.2
-            raise OptionError(f"tune_budget_s: this option is gone; {NO_TUNING}.")
+        if name in ("tune", "tune_budget_s"):  # of earlier versions
+            raise OptionError(f"{name}: this option is gone; {NO_TUNING}.")
         if name not in known:
             raise OptionError(f"unknown option {name!r}; the options are {', '.join(known)}.")
     return dataclasses.replace(base, **changes)

@@ -26,9 +26,9 @@ from blockvec.backends import backend_for
 from blockvec.kernels.dense.layout import shares_sectors
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.family import choose
 from blockvec.kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from blockvec.kernels.roofline import Ceilings, memory_time, sector_traffic, time_limit
-from blockvec.kernels.selection import choose
 from blockvec.operations.profile import ceilings
 from blockvec.system.config import options
 from tests.benchmarks.contest import Variant, compile_fault, select_fastest, variants
@@ -77,7 +77,7 @@ def selected(problem: TsmttsmProblem | TsmmProblem, name: str, device: DeviceInf
     """Return the kernel that dispatch selects, which takes any number of rows."""
     if name not in FAMILIES:
         return Variant(name)
-    return Variant(name, choose(FAMILIES[name], problem, device).config)
+    return Variant(name, choose(FAMILIES[name], problem, device))
 
 
 def compiled(

@@ -35,12 +35,12 @@ from blockvec.kernels.build import PACKAGE, PACKAGE_FORMAT, compiler_version, ke
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.elementwise import InverseFactorKernel, WithinKernel
 from blockvec.kernels.families import SPARSE_FAMILIES
+from blockvec.kernels.family import choose
 from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.records import packed
-from blockvec.kernels.selection import choose
 from blockvec.kernels.sparse import codes, pieces
 from blockvec.operations import dispatch
-from blockvec.system.config import option_context, options
+from blockvec.system.config import options
 from solvers import eigsh
 from tests.devices import A100, B200
 from tests.pretended_cupy import CuPy
@@ -80,7 +80,7 @@ def requests(method: str, dtype: str, pairs: Iterable[int]) -> dict[Any, None]:
 @contextlib.contextmanager
 def pretended_backend(device: DeviceInfo) -> Iterator[Backend]:
     """Provide the CUDA backend of a device that is not there; only its models choose."""
-    with pytest.MonkeyPatch.context() as patch, option_context(tune="model"):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", CuPy())
         yield cuda.CudaBackend(PretendedGpu(0, device))
 
@@ -100,7 +100,7 @@ def sources(request: Any, backend: Backend, rows: int) -> Iterator[str]:
             chosen = dispatch.preferred(product, backend)
             if chosen is not None and not chosen.vendor:
                 family = SPARSE_FAMILIES[chosen.name]
-                config = choose(family, product, backend.device).config
+                config = choose(family, product, backend.device)
                 yield from family.sources(product, config, backend.device)
     else:
         yield request.source()

@@ -28,9 +28,9 @@ from blockvec.errors import OptionError
 from blockvec.kernels.build import machine_code
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import SPARSE_FAMILIES
+from blockvec.kernels.family import choose as choose_config
 from blockvec.kernels.limits import ceil_div
 from blockvec.kernels.problem import GRAMS, SpmmvProblem, itemsize
-from blockvec.kernels.selection import choose as choose_config
 from blockvec.kernels.sparse.codes import sampled_values
 from blockvec.models.catalogue import open_matrix
 from blockvec.operations.dispatch import choose
@@ -154,7 +154,7 @@ def _sources(problem: SpmmvProblem, device: DeviceInfo) -> list[str]:
     for family in SPARSE_FAMILIES.values():
         is_likely = not family.converts or family.is_faster(problem)
         if is_likely and family.supports(problem, device) is None:
-            found += family.sources(problem, choose_config(family, problem, device).config, device)
+            found += family.sources(problem, choose_config(family, problem, device), device)
     return found
 
 

@@ -16,8 +16,8 @@ from blockvec.bench import Sizes, measure_case
 from blockvec.errors import OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import CSR
+from blockvec.kernels.family import choose
 from blockvec.kernels.roofline import Ceilings
-from blockvec.kernels.selection import choose
 from blockvec.models import generator
 from tests.benchmarks import sparse_products as sparse
 from tests.benchmarks.products import record_of
@@ -126,7 +126,7 @@ def test_kernels_are_compiled_for_the_products_that_are_measured(
     A = sparse._make(first, table, H200, tmp_path)
     assert A.shape == (81, 81)
     for case in sparse_cases(OPERATIONS, dataclasses.replace(table, matrices=(first,)), HOST, QUICK):
-        sources = CSR.sources(case.problem, choose(CSR, case.problem, H200).config, H200)
+        sources = CSR.sources(case.problem, choose(CSR, case.problem, H200), H200)
         assert sources
         assert set(sources) <= set(compiled)
     compiled.clear()

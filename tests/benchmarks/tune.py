@@ -1,10 +1,10 @@
-"""Measure the kernels for products on a GPU, and keep the fastest for ``tune="cached"``.
+"""Measure the kernels for products on a GPU beside those that are chosen.
 
     python -m tests.benchmarks.tune --op dot,combine --dtype float64 --widths 1-16 [--by 4] [--json FILE]
     python -m tests.benchmarks.tune --matrix laplace3d:n=160 --widths 1,4,8
 
-Of each family all configurations of the list are measured, and vendors' kernels. The fastest go into the
-user's cache folder; the records show what the models' choices are worth.
+Of each family all configurations of the list are measured, and vendors' kernels. The records show what the
+choices are worth.
 """
 
 from __future__ import annotations
@@ -34,14 +34,11 @@ from blockvec.kernels.problem import (
     itemsize,
 )
 from blockvec.kernels.roofline import Ceilings, fraction
-from blockvec.kernels.selection import Selection
 from blockvec.models.catalogue import open_matrix
-from blockvec.operations.dispatch import forget
 from blockvec.operations.profile import ceilings
 from blockvec.system.config import options
 from tests.benchmarks.contest import Outcome, Variant, faults_ahead, select_fastest, source_of, variants
 from tests.benchmarks.dense_operands import operands, with_rows
-from tests.benchmarks.measured import record_measured
 from tests.benchmarks.records import Book, Record, environment, kernel_record
 from tests.benchmarks.sparse_operands import SparseOperands, variants_of
 
@@ -86,7 +83,7 @@ def problems(
 def tune(
     problem: TsmttsmProblem | TsmmProblem, backend: Any, limits: Ceilings, budget_s: float, first: int = EVERY
 ) -> tuple[TsmttsmProblem | TsmmProblem, Outcome | None]:
-    """Measure the kernels for a product of blocks and keep the fastest; return what was measured."""
+    """Measure the kernels for a product of blocks; return the problem and what was measured."""
     problem = with_rows(problem)
     field = variants(problem, backend.device, first=first)
     sources = {variant: source_of(problem, variant, backend.device) for variant in field}
@@ -100,16 +97,13 @@ def tune(
     def select() -> Outcome | None:
         return select_fastest(entered, setup.check, setup.time_in_turns, budget_s=budget_s)
 
-    outcome = backend._gpu.on_device(select)()
-    if outcome is not None:
-        _keep(problem, outcome, backend)
-    return problem, outcome
+    return problem, backend._gpu.on_device(select)()
 
 
 def tune_sparse(
     problem: SpmmvProblem, matrix: Any, backend: Any, limits: Ceilings, budget_s: float, first: int = EVERY
 ) -> Outcome | None:
-    """Measure the kernels for products with a matrix and keep the fastest."""
+    """Measure the kernels for products with a matrix."""
     kind, gpu = problem.kind, backend._gpu
     others = {c.name: c for c in backend.candidates(kind) if not c.refusal and c.name not in SPARSE_FAMILIES}
     field = [*map(Variant, others), *variants_of(kind, backend.device, first)]
@@ -119,11 +113,7 @@ def tune_sparse(
         return select_fastest(field, setup.check, setup.time, budget_s=budget_s)
 
     outcome = gpu.on_device(select)()
-    if outcome is not None:
-        outcome = without_conversion(outcome)
-        _keep(kind, outcome, backend)
-        matrix.bound.clear()
-    return outcome
+    return outcome and without_conversion(outcome)
 
 
 def without_conversion(outcome: Outcome) -> Outcome:
@@ -136,12 +126,6 @@ def without_conversion(outcome: Outcome) -> Outcome:
     best = min(timed, key=lambda trial: trial.timing.median_s, default=outcome.best)  # type: ignore[union-attr]
     is_worth = outcome.seconds < WORTH * Outcome(best, ()).seconds
     return outcome if is_worth else dataclasses.replace(outcome, best=best)
-
-
-def _keep(problem: Problem, outcome: Outcome, backend: Any) -> None:
-    best = outcome.best.variant
-    record_measured({problem: Selection(best.kernel, best.config, "")}, backend.device)
-    forget()
 
 
 def record(problem: Problem, outcome: Outcome, limits: Ceilings, matrix: str | None = None) -> Record:

@@ -47,8 +47,7 @@ def prefer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
         monkeypatch.setattr(family, "converts_after", lambda problem: 2)
 
     blockvec.operations.dispatch.forget()
-    with blockvec.option_context(tune="model"):
-        yield prefer
+    yield prefer
     blockvec.operations.dispatch.forget()
 
 

@@ -252,7 +252,7 @@ def test_wide_complex_products_take_three_real_ones_unless_the_option_forbids_it
     other = A.copy() if operation == "dot" else cp.ones((64, 64), "complex128")
     kernels = []
     for is_allowed in (True, False):
-        with blockvec.option_context(three_m=is_allowed, tune="model"):
+        with blockvec.option_context(three_m=is_allowed):
             kernels.append(blockvec.explain(operation, A, other).kernel)
     assert kernels == [f"{kernel}_3m", f"{kernel}_mma"]
 

@@ -23,7 +23,6 @@ from ...kernels.problem import (
     TsmttsmProblem,
     itemsize,
 )
-from ...kernels.selection import measured
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.steps import KrylovStepsKernel
 from ...system.installation import install_command
@@ -117,33 +116,22 @@ class CudaBackend:
         own = self._generated(problem)
         one_call = self._cublas("cublas", cublas.tsmttsm, own, cublas.one_call_refusal(problem))
         split = self._cublas("cublas_splitk", cublas.tsmttsm_split, own, few_rows)
-        return self._fastest_first(
-            problem,
-            self._candidate("column_dot", elementwise.column_product, one_column),
-            *own,
-            split,
-            one_call,
-        )
+        dots = self._candidate("column_dot", elementwise.column_product, one_column)
+        return (dots, *own, split, one_call)
 
     def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
         own = self._generated(problem)
         vendor = self._cublas("cublas", cublas.tsmm, own)
-        ordered = (vendor, *own) if cublas.is_faster(problem) else (*own, vendor)
-        return self._fastest_first(problem, *ordered)
+        return (vendor, *own) if cublas.is_faster(problem) else (*own, vendor)
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
         alone = "takes stored matrices" if not problem.stored else "makes Y alone" if problem.fused else ""
         own = [sparse.candidate(self._gpu, family, problem) for family in sparse_families_of(problem)]
         vendor = self._candidate("cusparse", cusparse.spmmv, alone, vendor=True)
-        return self._fastest_first(problem, *own, vendor)
+        return (*own, vendor)
 
     def _generated(self, problem: dense.Product) -> list[Candidate]:
         return [dense.candidate(self._gpu, family, problem) for family in families_of(problem)]
-
-    def _fastest_first(self, problem: Problem, *candidates: Candidate) -> Sequence[Candidate]:
-        """Move the kernel that was measured to be the fastest to the front of the candidates."""
-        known = measured(problem, self.device)
-        return sorted(candidates, key=lambda candidate: known is None or candidate.name != known.kernel)
 
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.on_device(functools.partial(run, self._gpu)), refusal, vendor)

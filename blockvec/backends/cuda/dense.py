@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ...kernels.build import build, compiler_of
 from ...kernels.dense.family import DenseFamily
+from ...kernels.family import choose
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
-from ...kernels.selection import Selection, choose
 from ..base import Candidate
 from .device import Gpu
 from .workspace import Scratch
@@ -42,21 +42,20 @@ def candidate(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product) -> Cand
     refusal = "there are no rows" if problem.K == 0 else refusal or ""
 
     @functools.cache
-    def selected() -> Selection:
+    def chosen() -> Any:
         return choose(family, problem, gpu.info)
 
     @functools.cache
     def loaded() -> Loaded:
-        return load(gpu, family, problem, selected().config)
+        return load(gpu, family, problem, chosen())
 
     def text() -> str:
-        chosen = selected()
-        predicted_s = family.predict(problem, chosen.config, gpu.info)
+        predicted_s = family.predict(problem, chosen(), gpu.info)
         compiler = compiler_of(source(), gpu.info.architecture)
-        return f"{chosen.config}, {chosen.origin}, predicted {predicted_s * 1e6:.1f} us; {compiler}"
+        return f"{chosen()}, predicted {predicted_s * 1e6:.1f} us; {compiler}"
 
     def source() -> str:
-        return family.source(problem, selected().config, gpu.info)
+        return family.source(problem, chosen(), gpu.info)
 
     def prepare(_problem: Any, *_operands: Any) -> None:
         loaded()

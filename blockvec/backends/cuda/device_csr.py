@@ -77,8 +77,8 @@ class DeviceCsr:
             self.plan.codes = encode(self.plan, self.shape[1], blocks, load)
         self.coded = self.plan.codes is not None
         self.longest, self.index_bytes = self.plan.longest, self.plan.index_bytes
-        # Launches of blockvec's kernels and their bytes of workspace, by family, problem and mode of tuning.
-        self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
+        # Launches of blockvec's kernels and their bytes of workspace, by family and problem.
+        self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
         self.forms: dict[str, Any] = {}  # by family; None if the matrix has no such form, see `sparse`
         self.waited: Counter[str] = Counter()  # products that a family's form would have made faster
         self._descriptors: dict[str, tuple[int, Array]] = {}
@@ -136,7 +136,7 @@ class DeviceChain:
         self.pattern, self.longest = chain.pattern, chain.longest
         self.index_bytes = chain.indices.dtype.itemsize
         self.plan = ChainPlan(chain, _to_device)
-        self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
+        self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
 
     def scaled(self, _gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Chain:
         """Multiply the elements and convert them to a type, as `DeviceCsr.scaled`."""

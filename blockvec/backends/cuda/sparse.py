@@ -15,11 +15,10 @@ from typing import Any
 
 from ...errors import LayoutError
 from ...kernels.build import build, machine_code
+from ...kernels.family import choose
 from ...kernels.launch import GRID_HEADER_BYTES
 from ...kernels.problem import SpmmvProblem
-from ...kernels.selection import choose
 from ...kernels.sparse.family import SparseFamily
-from ...system.config import options
 from ..base import Candidate, Fused
 from ..base import DeviceArray as Array
 from .device import Gpu
@@ -39,14 +38,13 @@ def candidate(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> Candidate:
     """Make a candidate of a family; nothing is compiled or converted before the first run."""
 
     def text() -> str:
-        chosen = choose(family, problem, gpu.info)
-        predicted_s = family.predict(problem, chosen.config, gpu.info)
-        conversion = family.conversion(problem, chosen.config)
-        return f"{chosen.config}, {chosen.origin}, predicted {predicted_s * 1e6:.1f} us; {conversion}"
+        config = choose(family, problem, gpu.info)
+        predicted_s = family.predict(problem, config, gpu.info)
+        return f"{config}, predicted {predicted_s * 1e6:.1f} us; {family.conversion(problem, config)}"
 
     refusal = family.supports(problem, gpu.info)
     if refusal is None and (problem.dots or problem.gram):
-        refusal = family.refuse_sums(problem, choose(family, problem, gpu.info).config)
+        refusal = family.refuse_sums(problem, choose(family, problem, gpu.info))
     run, prepare = (gpu.on_device(functools.partial(call, gpu, family)) for call in (_spmmv, _prepare))
     return Candidate(family.name, run, refusal or "", configuration=text, prepare=prepare)
 
@@ -68,7 +66,7 @@ def _spmmv(
     The first product of a kind with a matrix of uneven rows waits until these are divided, and the product
     that converts waits, too; others do not.
     """
-    bound = S.bound.get((family.name, problem, options().tune)) or bind(gpu, family, problem, S)
+    bound = S.bound.get((family.name, problem)) or bind(gpu, family, problem, S)
     launch, bytes_needed = bound
     shifts_ptr = 0
     if problem.shift == "column":
@@ -106,12 +104,12 @@ def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bo
     if family.converts and not _converts(gpu, family, problem, S):
         return _bind_before_conversion(gpu, family, problem, S)
     try:
-        bound = launcher(gpu, family, problem, choose(family, problem, gpu.info).config, S)
+        bound = launcher(gpu, family, problem, choose(family, problem, gpu.info), S)
     except LayoutError:
         if not family.converts:
             raise
         bound = _bind_before_conversion(gpu, family, problem, S)
-    S.bound[family.name, problem, options().tune] = bound
+    S.bound[family.name, problem] = bound
     return bound
 
 
@@ -127,7 +125,7 @@ def _converts(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) 
 
 def _bind_before_conversion(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
     """Bind the kernels that give the same bits on compressed rows."""
-    key = f"before {family.name}", problem, options().tune
+    key = f"before {family.name}", problem
     if key not in S.bound:
         in_rows, config = family.before_conversion(problem, gpu.info)
         S.bound[key] = launcher(gpu, in_rows, problem, config, S)
@@ -137,10 +135,10 @@ def _bind_before_conversion(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, 
 def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *_operands: Any) -> None:
     """Load the kernels that products run, before and after the matrix is converted; compile the converter."""
     if not family.converts:
-        if (family.name, problem, options().tune) not in S.bound:
+        if (family.name, problem) not in S.bound:
             bind(gpu, family, problem, S)
         return
-    config = choose(family, problem, gpu.info).config
+    config = choose(family, problem, gpu.info)
     for source in family.sources(problem, config, gpu.info):
         machine_code(source, gpu.info.architecture)
     _bind_before_conversion(gpu, family, problem, S)

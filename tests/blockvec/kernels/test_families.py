@@ -13,6 +13,7 @@ from blockvec.errors import OptionError
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.families import CONFIGURED, families_of
+from blockvec.kernels.family import choose
 from blockvec.kernels.limits import RESERVED_SHARED_BYTES, register_limit
 from blockvec.kernels.problem import (
     Problem,
@@ -22,7 +23,6 @@ from blockvec.kernels.problem import (
     TsmmProblem,
     TsmttsmProblem,
 )
-from blockvec.kernels.selection import choose
 from tests.devices import DEVICES, needs_compiler
 from tests.kernel_problems import TYPES, dense, drawn, families_for, fused, sparse, supporting
 
@@ -62,7 +62,7 @@ def test_what_a_family_supports_it_has_a_choice_for_whatever_is_fused(
             families = supporting(problem, device)
             assert {"spmmv_csr", "spmmv_chain"} & {family.name for family in families}, problem
             for family in families:
-                config = choose(family, problem, device).config
+                config = choose(family, problem, device)
                 assert family.refuse(problem, config, device) is None
                 first, before = family.before_conversion(problem, device)
                 assert first.refuse(problem, before, device) is None
@@ -163,7 +163,7 @@ def test_a_choice_of_each_family_compiles_without_spills(name: str) -> None:
     problem, device = next(
         (p, d) for p, d in pairs if family in families_for(p) and not family.supports(p, d)
     )
-    assert_compiles_without_spills(family, problem, choose(family, problem, device).config, device)
+    assert_compiles_without_spills(family, problem, choose(family, problem, device), device)
 
 
 @needs_compiler
@@ -173,7 +173,7 @@ def test_a_choice_of_each_family_compiles_without_spills(name: str) -> None:
 def test_choices_for_drawn_problems_compile_without_spills(seed: int, device: DeviceInfo) -> None:
     for problem in drawn(12, 100 + seed):
         for family in supporting(problem, device):
-            config = choose(family, problem, device).config
+            config = choose(family, problem, device)
             if not isinstance(problem, SpmmvProblem) or family.refuse_sums(problem, config) is None:
                 assert_compiles_without_spills(family, problem, config, device)
 

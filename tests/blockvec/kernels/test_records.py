@@ -6,14 +6,12 @@ import hashlib
 import json
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 
 from blockvec.kernels import records
-from blockvec.kernels.records import from_fields, load, read_file, replace_file, store
+from blockvec.kernels.records import load, read_file, replace_file, store
 
 KEY = "a key"
 
@@ -162,29 +160,3 @@ def test_a_file_that_is_too_large_for_a_record_is_not_read(
     store(tmp_path / "record", KEY, {"a": "x" * 1000})
     monkeypatch.setattr(records, "MAX_BYTES", 1000)
     assert load(tmp_path / "record", KEY) is None
-
-
-@dataclass(frozen=True)
-class Plain:
-    count: int
-    flag: bool = False
-    choice: Literal["one", "two"] = "one"
-
-
-def test_fields_become_the_dataclass_that_they_were() -> None:
-    assert from_fields(Plain, {"count": 3, "flag": True, "choice": "two"}) == Plain(3, True, "two")
-    assert from_fields(Plain, {"count": 0}) == Plain(0)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"count": value} for value in (True, -1, 1.0, 1 << 63, "1", None)),
-        *({"flag": 1}, {"choice": "three"}, {"choice": ["one"]}, {"colour": 1}),
-    ],
-    ids=str,
-)
-def test_fields_of_other_names_types_or_ranges_become_none(change: dict[str, Any]) -> None:
-    assert from_fields(Plain, {"count": 3} | change) is None
-    assert from_fields(Plain, list(change)) is None
-    assert from_fields(Plain, {}) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ from blockvec.backends.cuda import sparse
 from blockvec.backends.cuda.device import Gpu
 from blockvec.kernels.device import H200
 from blockvec.kernels.problem import SpmmvProblem
-from blockvec.system.config import option_context, options
 
 WAITS = 3
 GPU = Gpu(0, H200)
@@ -74,21 +72,20 @@ class Device:
 
     def product(self, family: Family, problem: SpmmvProblem = NARROW) -> Any:
         """What runs the next product."""
-        known = self.S.bound.get((family.name, problem, options().tune))
+        known = self.S.bound.get((family.name, problem))
         launch, workspace_bytes = known or sparse.bind(GPU, family, problem, self.S)  # type: ignore[arg-type]
         assert workspace_bytes == 0
         return launch
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     made = Device()
     stream = SimpleNamespace(is_capturing=lambda: made.capturing, synchronize=lambda: None)
     memory = SimpleNamespace(OutOfMemoryError=MemoryError)
     cuda = SimpleNamespace(get_current_stream=lambda: stream, memory=memory)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    with option_context(tune="model"):
-        yield made
+    return made
 
 
 def family(*, refuses: bool = False) -> Family:
