@@ -224,7 +224,7 @@ def test_standard_input_that_is_no_matrix_is_one_line(tmp_path: Path) -> None:
         command, input=broken, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True
     )
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"blockvec-eigs: standard input:3: found '1 x 2', expected a row")
+    assert done.stderr.startswith(b"blockvec-eigs: standard input:3: found '1 x 2', expected 2 indices")
     assert done.stderr.count(b"\n") == 1
     assert not list(tmp_path.iterdir())
 
