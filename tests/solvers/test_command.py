@@ -376,19 +376,6 @@ def test_ctrl_c_shows_what_was_reached_and_exits_with_130(terminal: Any) -> None
     assert b"Traceback" not in seen
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("option", ["-m", "-Bm"])
-@pytest.mark.parametrize(("module", "name"), [("solvers", "blockvec-eigs"), ("blockvec", "blockvec")])
-def test_ctrl_c_during_imports_is_one_line(module: str, name: str, option: str, tmp_path: Path) -> None:
-    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, option, module, "--help"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, f"{name}: interrupted\n")
-
-
 def test_a_second_ctrl_c_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
