@@ -13,10 +13,6 @@ Examples
 [0.020523, 0.051201, 0.051201]
 """
 
-from .system import startup  # noqa: F401  before libraries, whose import takes a while
-
-# isort: split
-
 from typing import TYPE_CHECKING
 
 from .system.exports import on_first_use

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import reprlib
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -35,7 +33,8 @@ GONE = {  # commands of version 0.2
     "tune": "tests/benchmarks/tune.py of the source tree measures kernels",
     "plot": "tests/benchmarks/plot.py of the source tree draws pictures of recorded results",
 }
-RECORDED = "tests/benchmarks/products.py of the source tree records and draws benchmarks"
+RECORDED_OPTIONS = ("json", "plot", "sparse", "grid", "basis", "ld", "bytes", "seconds")  # of 0.2 and 0.3
+RECORDED = "tests/benchmarks/products.py of the source tree has it"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,32 +70,24 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--op", **_some_of(bench.OPERATIONS, ("dot", "combine", "apply"), "OPS"))
-    add("--dtype", **_some_of(DTYPES, ("float64", "complex128"), "TYPES"))
+    add("--op", **some_of(bench.OPERATIONS, ("dot", "combine", "apply"), "OPS"))
+    add("--dtype", **some_of(DTYPES, ("float64", "complex128"), "TYPES"))
     add("--widths", type=parse_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
-    add("--grid", action="store_true", help="dot and combine over all pairs of widths, not only equal ones")
-    add("--basis", type=parse_widths, metavar="W", help="columns of a basis; --widths are of the blocks")
-    ld_text = "views with this leading dimension, from the second column on"
-    add("--ld", type=_count, metavar="LD", help=ld_text)
     add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
-    size = command.add_mutually_exclusive_group()
-    size.add_argument("--rows", type=_count, metavar="N", help="rows of a block")
-    bytes_text = "bytes of a block, such as 32M (default: 32M, on a GPU 2G)"
-    size.add_argument("--bytes", type=_bytes, metavar="B", help=bytes_text)
+    add("--rows", type=count, metavar="N", help="rows of a block (default: 32 MB of them, on a GPU 2 GB)")
     matrix_text = (
         f"model or file for apply, may be given again (default {HOST_MATRIX}, on a GPU {GPU_MATRIX})"
     )
     add("--matrix", action="append", metavar="MATRIX", help=matrix_text)
-    add("--seconds", type=float, metavar="S", help="begin no further measurement after S seconds")
     add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
-    for gone in ("--json", "--plot", "--sparse"):
-        add(gone, nargs="?", const=True, help=argparse.SUPPRESS)
+    for gone in RECORDED_OPTIONS:
+        add(f"--{gone}", nargs="?", const=True, help=argparse.SUPPRESS)
 
 
 def _add_explain(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("operation", choices=("dot", "combine", "apply"))
-    add("--rows", type=_count, default=1_000_000, metavar="N", help="rows of the block (default 1000000)")
+    add("--rows", type=count, default=1_000_000, metavar="N", help="rows of the block (default 1000000)")
     columns = "columns of both operands (default 8)"
     add("--widths", type=parse_widths, default=(8,), metavar="M[,N]", help=columns)
     add("--dtype", choices=DTYPES, default="float64", help="default float64")
@@ -104,7 +95,9 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
     add("--matrix", default=HOST_MATRIX, metavar="MATRIX", help=f"for apply (default {HOST_MATRIX})")
 
 
-def _some_of(known: Sequence[str], default: tuple[str, ...], metavar: str) -> dict[str, Any]:
+def some_of(known: Sequence[str], default: tuple[str, ...], metavar: str) -> dict[str, Any]:
+    """Make the keywords of an argument that takes some of the names known."""
+
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(name.strip() for name in text.split(","))
         for name in names:
@@ -121,23 +114,15 @@ def parse_widths(text: str) -> tuple[int, ...]:
     widths: list[int] = []
     for part in text.split(","):
         low, _, high = part.partition("-")
-        widths += range(_count(low, MAX_WIDTH), _count(high or low, MAX_WIDTH) + 1)
+        widths += range(count(low, MAX_WIDTH), count(high or low, MAX_WIDTH) + 1)
     return tuple(widths)
 
 
-def _count(text: str, most: int = 10**18) -> int:
+def count(text: str, most: int = 10**18) -> int:
+    """Parse a number of at least 1."""
     if not (text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
         raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no integer from 1 to {most}")
     return int(text)
-
-
-def _bytes(text: str) -> int:
-    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
-    if unit not in units:
-        named = ", ".join(filter(None, units))
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no number of bytes, or of {named}")
-    return _count(number) * units[unit]
 
 
 @contextlib.contextmanager
@@ -162,39 +147,28 @@ def _info(arguments: argparse.Namespace) -> None:
             say(line)
 
 
-def cases(arguments: argparse.Namespace) -> Iterator[bench.Case]:
-    """Create the cases that the arguments of ``blockvec bench`` ask for."""
-    widths = arguments.widths or (QUICK_WIDTHS if arguments.quick else WIDTHS)
-    shapes = [(N, N) for N in widths]
-    if arguments.grid or arguments.basis:
-        shapes = [(M, N) for M in arguments.basis or widths for N in widths]
-    default = HOST_MATRIX if backend_for(arguments.device).name == "cpu" else GPU_MATRIX
-    return bench.make_cases(
-        arguments.op,
-        arguments.dtype,
-        shapes,
-        device=arguments.device,
-        sizes=bench.Sizes(arguments.rows, arguments.bytes, arguments.quick, arguments.ld),
-        matrices=arguments.matrix or [QUICK_MATRIX if arguments.quick else default],
-    )
-
-
 def _bench(arguments: argparse.Namespace) -> None:
-    for gone in ("json", "plot", "sparse"):
+    for gone in RECORDED_OPTIONS:
         if getattr(arguments, gone):
             raise OptionError(f"--{gone}: this option is gone; {RECORDED}.")
-    backend, todo = backend_for(arguments.device), cases(arguments)
+    quick, backend = arguments.quick, backend_for(arguments.device)
+    default = HOST_MATRIX if backend.name == "cpu" else GPU_MATRIX
+    todo = bench.make_cases(
+        arguments.op,
+        arguments.dtype,
+        arguments.widths or (QUICK_WIDTHS if quick else WIDTHS),
+        backend,
+        rows=arguments.rows,
+        quick=quick,
+        matrices=arguments.matrix or [QUICK_MATRIX if quick else default],
+    )
     with _progress() as (say, step):
         step("ceilings")
-        limits = ceilings(backend, refresh=not arguments.quick)
+        limits = ceilings(backend, refresh=not quick)
         say(bench.heading(backend, limits))
-        deadline = time.monotonic() + (math.inf if arguments.seconds is None else arguments.seconds)
         for case in todo:
-            if time.monotonic() > deadline:
-                say(f"{arguments.seconds:g} seconds are over")
-                break
             step(f"{case.operation} {case.problem.dtype}")
-            say(bench.measure_case(case, backend, limits, quick=arguments.quick).line())
+            say(bench.measure_case(case, backend, limits, quick=quick).line())
 
 
 def _explain(arguments: argparse.Namespace) -> None:

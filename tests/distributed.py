@@ -469,7 +469,7 @@ def check_rows(path: Path, comm: Any) -> None:
 
 
 @work
-def files_of_matrix_market_are_read_in_parts(comm: Any, folder: Path) -> None:
+def files_of_matrix_market_are_read(comm: Any, folder: Path) -> None:
     rng = np.random.default_rng(6)
     general = sp.random_array((23, 17), density=0.3, rng=rng)
     square = sp.random_array((23, 23), density=0.3, rng=rng)

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, Backend, backend_for
+from ..backends import Array, Backend
 from ..blocks.blockvector import BlockVector
 from ..errors import OptionError
 from ..kernels.limits import round_up
-from ..kernels.problem import Problem, StreamProblem, itemsize
+from ..kernels.problem import Problem, itemsize
 from ..models.catalogue import open_matrix
 from ..operations import products
 from ..operations.dispatch import accepts, choose
 from ..operators.adapters import as_operator
 from ..system.frozen import frozen
-from ..system.memory import available_memory
 
+OPERATIONS = ("dot", "combine", "apply")
 HOST_ELEMENTS = 4_000_000  # elements per operand on a CPU: 32 MB in double precision
 GPU_OPERAND_BYTES = 2 << 30  # bytes per operand on a GPU
 QUICK_OPERAND_BYTES = 1 << 20  # bytes per operand of a trial run
@@ -51,32 +51,6 @@ class Case:
     matrix: str = ""  # its name, of sparse products
 
 
-@frozen
-class Sizes:
-    """Sizes of operands; by default the wider has four million elements on a CPU and 2 GiB on a GPU."""
-
-    rows: int | None = None  # of every block
-    operand_bytes: int | None = None  # of the wider operand, which determine the rows
-    quick: bool = False  # operands of 1 MiB without rotation, for a trial run
-    ld: int | None = None  # of blocks that are views from the second column on; None for contiguous blocks
-
-    def rows_for(self, width: int, dtype: str, backend: Backend) -> int:
-        """Compute the rows of blocks of which the widest has `width` columns."""
-        if self.rows is not None:
-            return self.rows
-        row_elements = self.ld or width
-        if self.operand_bytes is None and not self.quick and backend.name == "cpu":
-            return HOST_ELEMENTS // row_elements
-        n_bytes = self.operand_bytes or (QUICK_OPERAND_BYTES if self.quick else GPU_OPERAND_BYTES)
-        return max(1, n_bytes // (row_elements * itemsize(dtype)))
-
-    def footprint(self, backend: Backend) -> int:
-        """Compute the total bytes of the rotated operands."""
-        on_host = backend.name == "cpu"
-        whole = HOST_FOOTPRINT_BYTES if on_host else L2_FOOTPRINT * backend.device.l2_bytes
-        return 0 if self.quick else whole
-
-
 def turns(function: Function, *operands: Sequence[Any]) -> Call:
     """Bind a function to operands; each call uses the next set, and each list cycles at its own length."""
     sets = zip(*map(itertools.cycle, operands), strict=True)
@@ -86,177 +60,75 @@ def turns(function: Function, *operands: Sequence[Any]) -> Call:
 def make_cases(
     operations: Sequence[str],
     dtypes: Sequence[str],
-    shapes: Sequence[tuple[int, int]],
+    widths: Sequence[int],
+    backend: Backend,
     *,
-    device: str = "cpu",
-    sizes: Sizes | None = None,
+    rows: int | None = None,
+    quick: bool = False,
     matrices: Sequence[str] = (),
 ) -> Iterator[Case]:
     """Return the cases of a run, each with its operands in memory; release one before taking the next.
 
-    Widths M and N that differ are run only for dot, combine, update and sweeps, on a basis of M columns and a
-    block of N; products with `matrices` with blocks of M columns. Unknown operations raise an `OptionError`.
+    By default operands have four million elements on a CPU and 2 GiB on a GPU; `quick` ones have 1 MiB and do
+    not rotate.
     """
-    for operation in operations:
-        if operation not in OPERATIONS:
-            raise OptionError(f"operation {operation!r} is not known; give some of {', '.join(OPERATIONS)}.")
-    opened = {name: open_matrix(name) for name in matrices} if "apply" in operations else {}
-    for name, matrix in opened.items():
-        if isinstance(matrix, np.ndarray):
-            raise OptionError(f"{name}: apply is measured on sparse matrices.")
-    backend, sizes = backend_for(device), sizes or Sizes()
-
-    def cases() -> Iterator[Case]:
-        for dtype in dtypes if {*operations} - {"apply"} else ():
-            memory = _memory(dtype, shapes, sizes, backend)
-            for operation, (M, N) in itertools.product(operations, shapes):
-                if operation != "apply" and (M == N or operation in RECTANGULAR):
-                    rows = sizes.rows_for(max(M, N), dtype, backend)
-                    yield _dense_case(operation, _Blocks(memory, backend, dtype, rows, M, N, sizes.ld))
-        for matrix, dtype in itertools.product(opened.values(), dtypes):
-            for width in dict.fromkeys(M for M, _ in shapes):
-                yield _sparse_case(matrix.astype(dtype), width, dtype, backend)
-
-    return cases()
+    opened = [open_matrix(name) for name in matrices] if "apply" in operations else []
+    if any(isinstance(matrix, np.ndarray) for matrix in opened):
+        raise OptionError("apply is measured on sparse matrices; another one is dense.")
+    return _cases(operations, dtypes, widths, backend, rows, quick, opened)
 
 
-def _memory(
-    dtype: str, shapes: Sequence[tuple[int, int]], sizes: Sizes, backend: Backend
-) -> tuple[Array, Array]:
-    """Fill the memory of the operands of all cases of one type, inputs and outputs, once."""
-    widest = max(map(max, shapes))
-    if sizes.ld and widest >= sizes.ld:
-        raise OptionError(f"a view of {widest} columns needs a leading dimension beyond that.")
-    largest = max((sizes.ld or max(shape)) * sizes.rows_for(max(shape), dtype, backend) for shape in shapes)
-    elements, largest = sizes.footprint(backend) // itemsize(dtype), largest + ALIGNMENT // itemsize(dtype)
-    needed, available = 3 * largest * itemsize(dtype), available_memory()
-    if backend.name == "cpu" and available is not None and needed > available:
-        raise OptionError(
-            f"blocks of this size take {needed / 1e9:.3g} GB, but {available / 1e9:.3g} GB of memory are "
-            "available; give fewer --rows or --bytes, or smaller --widths."
-        )
-    inputs = BlockVector.random(max(2 * largest, elements), 1, dtype, device=backend.name, rng=1)
-    outputs = BlockVector.full(max(largest, elements // 2), 1, 1, dtype, device=backend.name)
-    return inputs.array[:, 0], outputs.array[:, 0]
-
-
-@frozen
-class _Blocks:
-    """Operands of a case: blocks of `M` and `N` columns, contiguous or views of wider blocks."""
-
-    memory: tuple[Array, Array]
-    backend: Backend
-    dtype: str
-    rows: int
-    M: int
-    N: int
-    ld: int | None
-
-    def _cut(self, flat: Array, width: int) -> list[BlockVector]:
-        first, ld = (1, self.ld) if self.ld else (0, width)
-        size, step = self.rows * (self.ld or max(self.M, self.N)), ALIGNMENT // flat.itemsize
-        starts = range(0, max(len(flat) - size, 0) + 1, round_up(size, step))
-        wholes = (flat[start : start + self.rows * ld].reshape(self.rows, ld) for start in starts)
-        return [BlockVector(whole[:, first : first + width]) for whole in wholes]
-
-    def inputs(self) -> tuple[list[BlockVector], list[BlockVector]]:
-        """Create disjoint input blocks of M and of N columns."""
-        first, second = self._cut(self.memory[0], self.M), self._cut(self.memory[0], self.N)
-        half = max(1, len(first) // 2)
-        return first[:half], second[half:]
-
-    def outputs(self) -> list[BlockVector]:
-        """Create disjoint output blocks of N columns."""
-        return self._cut(self.memory[1], self.N)
-
-    def coefficients(self) -> Array:
-        """Create an M x N matrix whose repeated application lets no block grow."""
-        C = np.random.default_rng(2).uniform(-1, 1, (self.M, self.N)).astype(self.dtype)
-        return self.backend.from_host(C / np.abs(C).sum(axis=0).max())
-
-    def rotation(self) -> Array:
-        """Create an orthogonal N x N matrix, whose repeated application keeps norms."""
-        Q = np.linalg.qr(np.random.default_rng(2).standard_normal((self.N, self.N)))[0]
-        return self.backend.from_host(Q.astype(self.dtype))
+def _cases(
+    operations: Sequence[str],
+    dtypes: Sequence[str],
+    widths: Sequence[int],
+    backend: Backend,
+    rows: int | None,
+    quick: bool,
+    matrices: Sequence[Any],
+) -> Iterator[Case]:
+    footprint = HOST_FOOTPRINT_BYTES if backend.name == "cpu" else L2_FOOTPRINT * backend.device.l2_bytes
+    for dtype in dtypes if {*operations} - {"apply"} else ():
+        elements = QUICK_OPERAND_BYTES // itemsize(dtype) if quick else HOST_ELEMENTS
+        if backend.name != "cpu" and not quick:
+            elements = GPU_OPERAND_BYTES // itemsize(dtype)
+        most = max((rows or elements // width) * width for width in widths) + ALIGNMENT // itemsize(dtype)
+        wanted = max(2 * most, 0 if quick else footprint // itemsize(dtype))
+        memory = BlockVector.random(wanted, 1, dtype, device=backend.name, rng=1).array[:, 0]
+        for operation, width in itertools.product(operations, widths):
+            if operation != "apply":
+                yield _dense_case(operation, memory, rows or max(1, elements // width), width, backend)
+    for matrix, dtype, width in itertools.product(matrices, dtypes, widths):
+        yield _sparse_case(matrix.astype(dtype), width, dtype, backend)
 
 
 def _product(A: Array, B: Array) -> Array:
     return (A.conj() if A.dtype.kind == "c" else A).T @ B
 
 
-def _scaled(factor: float, Y: Array, X: Array) -> Array:
-    Y *= factor
-    Y += X
-    return Y
-
-
-def _set(Y: Array, X: Array) -> Array:
-    Y[...] = X
-    return Y
-
-
-OPERATIONS = (
-    *("dot", "gram", "combine", "update", "inplace"),
-    *("combine_dot", "update_gram", "axpby", "apply"),
-)
-RECTANGULAR = ("dot", "combine", "update", "combine_dot", "update_gram")
-
-
-def _made(
-    operation: str, s: _Blocks
-) -> tuple[Problem, tuple[Sequence[BlockVector], ...], dict[str, Function], Function]:
-    """Make a problem, the sets of its operands, blockvec's calls by name, and the usual one on arrays."""
-    (V, W), out, C, matmul = s.inputs(), s.outputs(), s.coefficients(), s.backend.xp.matmul
-    A, B, Y = V[0].array, W[0].array, out[0].array
-    ours: dict[str, Function]
-    match operation:
-        case "dot":
-            return products.tsmttsm_problem(A, B, True), (V, W), {"blockvec": BlockVector.dot}, _product
-        case "gram":
-            problem = products.tsmttsm_problem(A, A, True)
-            return problem, (V,), {"blockvec": BlockVector.gram}, lambda X: _product(X, X)
-        case "combine":
-            ours = {"blockvec": lambda X, Z: X.combine(C, out=Z)}
-            return products.tsmm_problem(A, C, Y), (V, out), ours, lambda X, Z: matmul(X, C, out=Z)
-        case "update":
-            ours = {"blockvec": lambda X, Z: X.combine(C, beta=0.5, out=Z)}
-            updated = products.tsmm_problem(A, C, Y, 1, 0.5)
-            return updated, (V, out), ours, lambda X, Z: _scaled(0.5, Z, X @ C)
-        case "inplace":
-            ours = {"blockvec": lambda X: X.combine(C, out=X)}
-            return products.tsmm_problem(A, C, A), (V,), ours, lambda X: _set(X, X @ C)
-        case "combine_dot":
-            Q = s.rotation()
-            ours = {
-                "blockvec": lambda X, Z: Z.combine_dot(Q, X),
-                "two calls": lambda X, Z: X.dot(Z.combine(Q, out=Z)),
-            }
-            swept = products.sweep_problem("combine_dot", Y, Q, A)
-            return swept, (V, out), ours, lambda X, Z: _product(X, _set(Z, Z @ Q))
-        case "update_gram":
-            ours = {
-                "blockvec": lambda X, Z: Z.update_gram(X, C),
-                "two calls": lambda X, Z: X.combine(C, alpha=-1, beta=1, out=Z).gram(),
-            }
-
-            def plain(X: Array, Z: Array) -> Array:
-                Z -= X @ C
-                return _product(Z, Z)
-
-            return products.sweep_problem("update_gram", Y, C, A), (V, out), ours, plain
-        case _:
-            ours = {"blockvec": lambda X, Z: Z.axpby(0.5, X, 0.25)}
-            stream = StreamProblem("axpby", s.rows, s.M, s.dtype, 2, 1)
-            return stream, (V, out), ours, lambda X, Z: _scaled(0.25, Z, 0.5 * X)
-
-
-def _dense_case(operation: str, blocks: _Blocks) -> Case:
+def _dense_case(operation: str, memory: Array, rows: int, width: int, backend: Backend) -> Case:
     """Make the case of a call on blocks, beside the usual expression on their arrays."""
-    problem, sets, ours, plain = _made(operation, blocks)
-    calls = {name: turns(call, *sets) for name, call in ours.items()}
-    arrays = [[block.array for block in each] for each in sets]
-    calls["numpy" if blocks.backend.name == "cpu" else "cupy"] = turns(plain, *arrays)
-    return case(operation, problem, blocks.backend, calls)
+    size = rows * width
+    starts = range(0, len(memory) - size + 1, round_up(size, ALIGNMENT // memory.itemsize))
+    blocks = [BlockVector(memory[start : start + size].reshape(rows, width)) for start in starts]
+    V, W = blocks[: len(blocks) // 2], blocks[len(blocks) // 2 :]
+    A, B = V[0].array, W[0].array
+    problem: Problem
+    ours: Function
+    usual: Function
+    if operation == "dot":
+        problem, ours, usual = products.tsmttsm_problem(A, B, True), BlockVector.dot, _product
+    else:  # coefficients whose repeated application lets no block grow
+        C = np.random.default_rng(2).uniform(-1, 1, (width, width)).astype(memory.dtype)
+        small = backend.from_host(C / np.abs(C).sum(axis=0).max())
+        problem = products.tsmm_problem(A, small, B)
+        ours, usual = (
+            lambda X, Z: X.combine(small, out=Z),
+            lambda X, Z: backend.xp.matmul(X, small, out=Z),
+        )
+    arrays = [[block.array for block in each] for each in (V, W)]
+    peer = "numpy" if backend.name == "cpu" else "cupy"
+    return case(operation, problem, backend, {"blockvec": turns(ours, V, W), peer: turns(usual, *arrays)})
 
 
 def case(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -17,7 +16,6 @@ from ..system.files import replaced
 from . import npz
 
 _DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
-_CHUNK_BYTES = 1 << 20  # of a block per write
 
 
 def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
@@ -44,8 +42,7 @@ def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     FileNotFoundError
         If there is no such file.
     FormatError
-        If it has none of these formats, is broken or truncated, or does not fit in the available memory. For
-        Matrix Market the message contains the line, the text found and the text expected.
+        If it has none of these formats, is broken or truncated, or does not fit in the available memory.
 
     References
     ----------
@@ -85,21 +82,17 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
 
 def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
-    """Write an array of the host, of one of the four types, to an .npy file atomically.
-
-    Rows are packed panel by panel, so that a view with a leading dimension needs no full copy in memory.
-    """
+    """Write an array of the host, of one of the four types, to an .npy file atomically."""
     array = np.asarray(array)
-    _check_block(f"save_block: the array for {os.fspath(path)}", array.shape, array.dtype)
-    rows = max(1, _CHUNK_BYTES // max(1, array.shape[1] * array.itemsize))
-    starts = range(0, array.shape[0], rows)
-    save_panels(path, array.shape, array.dtype, (array[start : start + rows] for start in starts))
+    _check_block(f"save_block: the array for {os.fspath(path)}", array)
+    with replaced(path) as stream:
+        np.save(stream, array)
 
 
 def save_panels(
     path: str | os.PathLike[str], shape: tuple[int, ...], dtype: np.dtype[Any], panels: Iterable[NDArray[Any]]
 ) -> None:
-    """Write a block that is given in panels of rows to an .npy file atomically; see `save_block`."""
+    """Write a block that is given in panels of rows to an .npy file atomically."""
     descr = np.lib.format.dtype_to_descr(dtype)
     with replaced(path) as stream:
         header = {"descr": descr, "fortran_order": False, "shape": shape}
@@ -116,40 +109,27 @@ def load_block(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[A
     `ShapeError` or `DTypeError`, and a column-major one with `mmap` a `LayoutError`.
     """
     file = existing(path)
-    with file.open("rb") as stream:
-        shape, is_fortran, dtype = _read_npy_header(file, stream)
-        _check_block(str(file), shape, dtype)
-        offset = stream.tell()
-        needed, there = math.prod(shape) * dtype.itemsize, file.stat().st_size - offset
-        if there < needed:
-            raise FormatError(
-                f"{file}: a block of {shape[0]}x{shape[1]} {dtype} takes {needed} bytes but {there} are "
-                "there: it is truncated; copy or write it again."
-            )
-        if not mmap or not needed:  # nothing can be mapped from an empty block
-            data = np.fromfile(stream, dtype, count=math.prod(shape))
-            return np.ascontiguousarray(data.reshape(shape, order="F" if is_fortran else "C"))
-    if is_fortran:
+    try:
+        whole = np.lib.format.open_memmap(file, mode="r")
+    except Exception as error:  # NumPy evaluates the header as Python: its tokenizer and parser may fail, too
+        raise FormatError(f"{file}: this is no .npy file, or truncated or broken ({error}).") from None
+    _check_block(str(file), whole)
+    if not mmap:
+        return np.array(whole, order="C")
+    if not whole.flags.c_contiguous:
         raise LayoutError(
             f"{file}: its array is column-major and cannot be mapped as a block; load it with mmap=False."
         )
-    return np.asarray(np.memmap(file, dtype, "r", offset, shape))
+    return np.asarray(whole)
 
 
-def _read_npy_header(file: Path, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    try:
-        return npz.npy_header(stream)
-    except Exception as error:  # NumPy evaluates the header as Python: its tokenizer and parser may fail, too
-        raise FormatError(f"{file}: this is no .npy file, or its header is broken ({error}).") from None
-
-
-def _check_block(what: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if len(shape) != 2:
+def _check_block(what: str, array: NDArray[Any]) -> None:
+    if array.ndim != 2:
         raise ShapeError(
-            f"{what}: the shape is {shape}; a block has two dimensions (array[:, None] is one column)."
+            f"{what}: the shape is {array.shape}; a block has two dimensions (array[:, None] is one column)."
         )
-    if dtype not in _DTYPES:
+    if array.dtype not in _DTYPES:
         names = ", ".join(known.name for known in _DTYPES)
         raise DTypeError(
-            f"{what}: the type is {dtype}; a block is one of {names}: convert it with astype first."
+            f"{what}: the type is {array.dtype}; a block is one of {names}: convert it with astype first."
         )

@@ -7,23 +7,18 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from ..io import existing, petsc, read_matrix
-from . import matrixmarket
 from .agreement import agreed
-from .communicator import Communicator, communicator, exchange_slices, share
+from .communicator import Communicator, communicator, share
 from .layout import RowLayout
-
-Triplets = NDArray[Any]  # records with row, column and value
 
 
 def read_rows(path: str | os.PathLike[str], comm: Any, layout: RowLayout | None = None) -> Any:
     r"""Read this process's rows of a matrix file; all processes call it.
 
-    Of Matrix Market files in coordinate format (not gzipped) each process reads a range of bytes, and sends
-    the elements in it to the owners of their rows. Of PETSc's binary files each reads its rows. Other files,
-    those of SciPy, gzipped ones and dense matrices, are read by process 0, which sends the rows.
+    Of PETSc's binary files each process reads its rows. Other files are read by process 0, which needs memory
+    for the whole matrix and sends the rows.
 
     Parameters
     ----------
@@ -71,16 +66,7 @@ def read_rows(path: str | os.PathLike[str], comm: Any, layout: RowLayout | None 
             with petsc.opened(file) as stored:
                 layout = _checked(layout, stored.n_rows, comm)
                 return _petsc_rows(stored, layout)
-        header = matrixmarket.splittable_header(file)
-        if header is None:
-            return _rows_of_first(file, comm, layout)
-        layout = _checked(layout, header.n_rows, comm)
-        part = matrixmarket.read_part(file, header, comm)
-        rows = _sent_to_owners(part, layout)
-        shape = layout.n_local, header.n_cols
-        index: Any = np.int32 if max(shape) < 1 << 31 else np.int64
-        own, columns = (rows["row"] - layout.first_row).astype(index), rows["column"].astype(index)
-        return _csr(sp.coo_array((rows["value"], (own, columns)), shape=shape))
+        return _rows_of_first(file, comm, layout)
 
 
 def _checked(layout: RowLayout | None, n_rows: int, comm: Communicator) -> RowLayout:
@@ -91,17 +77,13 @@ def _checked(layout: RowLayout | None, n_rows: int, comm: Communicator) -> RowLa
     return layout
 
 
-def _csr(matrix: Any) -> Any:
-    rows = sp.csr_array(matrix)
-    rows.sum_duplicates()
-    return rows
-
-
 def _petsc_rows(stored: petsc.Stored, layout: RowLayout) -> Any:
     lengths = stored.lengths(layout.first_row, layout.n_local)
     sums = RowLayout.from_local(int(lengths.sum()), layout.comm)  # refuses negative ones
     stored.check_sum(sums.n_global)
-    return _csr(stored.rows(lengths, sums.first_row))
+    rows = stored.rows(lengths, sums.first_row)
+    rows.sum_duplicates()
+    return rows
 
 
 def _rows_of_first(file: Any, comm: Communicator, layout: RowLayout | None) -> Any:
@@ -113,13 +95,3 @@ def _rows_of_first(file: Any, comm: Communicator, layout: RowLayout | None) -> A
     if matrix is None:
         matrix = sp.csr_array((0, n_cols), dtype=dtype) if is_sparse else np.empty((0, n_cols), dtype)
     return RowLayout([0] + [n_rows] * comm.size, comm).redistribute(matrix, layout)
-
-
-def _sent_to_owners(part: Triplets, layout: RowLayout) -> Triplets:
-    """Send triplets to the owners of their rows; return those received, in the order of the senders."""
-    assert layout.comm is not None
-    owners = np.searchsorted(layout.cuts, part["row"], side="right") - 1
-    part = part[np.argsort(owners, kind="stable")]
-    sends = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=layout.size))])
-    counts = layout.comm.allgather(np.diff(sends))[:, layout.rank]
-    return exchange_slices(layout.comm, part, sends, np.concatenate([[0], np.cumsum(counts)]))

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse
 
 from blockvec.backends import Backend
-from blockvec.bench.cases import Call, Case, Sizes, case, turns
+from blockvec.bench.cases import Call, Case, case, turns
 from blockvec.blocks.blockvector import BlockVector
 from blockvec.errors import OptionError
 from blockvec.kernels.build import machine_code
@@ -37,6 +37,7 @@ from blockvec.operations.dispatch import choose
 from blockvec.operators.sparse import SparseOperator
 from blockvec.system.config import option_context, options
 from blockvec.system.frozen import frozen
+from tests.benchmarks.dense_products import Sizes
 from tests.host_rows import HostPlan
 
 OPERATIONS = ("apply", "apply_fused", "apply_gram")

@@ -12,7 +12,7 @@ import scipy.io
 
 from blockvec import BlockVector
 from blockvec.backends import backend_for
-from blockvec.bench import Sizes, measure_case
+from blockvec.bench import measure_case
 from blockvec.errors import OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import CSR
@@ -20,6 +20,7 @@ from blockvec.kernels.family import choose
 from blockvec.kernels.roofline import Ceilings
 from blockvec.models import generator
 from tests.benchmarks import sparse_products as sparse
+from tests.benchmarks.dense_products import Sizes
 from tests.benchmarks.products import record_of
 from tests.benchmarks.sparse_products import GPU_TABLE, HOST_TABLE, OPERATIONS, Table, sparse_cases
 

@@ -17,7 +17,7 @@ from solvers import eigsh
 FEW = (
     "products_are_those_of_the_whole_matrix",
     "files_are_those_of_one_process",
-    "files_of_matrix_market_are_read_in_parts",
+    "files_of_matrix_market_are_read",
     "the_exception_of_one_process_is_that_of_all",
     "functions_of_matrices_are_those_of_one_process",
     "a_plan_compares_the_processes_with_one",

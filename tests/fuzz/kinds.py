@@ -397,10 +397,8 @@ def commands(folder: Path) -> Draw:
         "--matrix": matrices,
         "--widths": ("1", "1,3", "2-4"),
         "--rows": ("1", "100"),
-        "--bytes": ("1K",),
-        "--op": ("dot", "apply", "gram,dot"),
+        "--op": ("dot", "apply", "combine,dot"),
         "--dtype": ("float32", "complex128"),
-        "--seconds": ("0",),
     }
 
     def value(draw: random.Random, option: str) -> str:
@@ -430,7 +428,7 @@ def commands(folder: Path) -> Draw:
                 argv.append(value(draw, option))
                 given.append((option, argv[-1]))
         if program == "bench":
-            argv += ["--quick", "--seconds", "0"]
+            argv += ["--quick", "--rows", "9", "--widths", "2"]
         if program == "eigs" and "--device" not in argv:
             argv += ["--device", "cpu"]
         if program != "eigs":

@@ -1,4 +1,4 @@
-"""The operands and calls that a benchmark measures."""
+"""The operands and calls that benchmarks measure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import BlockVector
+from blockvec import BlockVector, bench
 from blockvec.backends import backend_for
 from blockvec.backends.host import backend
-from blockvec.bench import Sizes, make_cases, measure_case
 from blockvec.errors import OptionError
 from blockvec.kernels.roofline import Ceilings
+from tests.benchmarks.dense_products import Sizes, make_cases
 
 HOST = backend_for("cpu")
 LIMITS = Ceilings(40.0, 20.0, 50.0, {"float32": 400.0, "float64": 200.0})
@@ -70,7 +70,7 @@ def test_an_unknown_operation_is_refused() -> None:
 
 def test_a_measured_case_becomes_a_line() -> None:
     (case,) = make_cases(["dot"], ["float64"], [(2, 3)], sizes=small(1000))
-    measured = measure_case(case, HOST, LIMITS, quick=True)
+    measured = bench.measure_case(case, HOST, LIMITS, quick=True)
     assert list(measured.peers) == ["numpy"]
     words = measured.line().split()
     assert words[:5] == ["dot", "float64", "2", "3", "1000"]
@@ -79,17 +79,23 @@ def test_a_measured_case_becomes_a_line() -> None:
 
 
 def test_sparse_products_are_those_of_scipy() -> None:
-    (case,) = make_cases(["apply"], ["float32"], [(3, 3)], matrices=["laplace2d:n=9"])
+    (case,) = bench.make_cases(["apply"], ["float32"], [3], HOST, matrices=["laplace2d:n=9"])
     ours, theirs = (plain(call()) for call in case.calls.values())
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     assert list(case.calls) == ["blockvec", "scipy"]
-    assert measure_case(case, HOST, LIMITS, quick=True).line().split()[:5] == [
+    assert bench.measure_case(case, HOST, LIMITS, quick=True).line().split()[:5] == [
         "apply",
         "float32",
         "3",
         "3",
         "81",
     ]
+
+
+def test_the_command_measures_blocks_that_lie_apart_in_memory() -> None:
+    for case in bench.make_cases(["dot", "combine"], ["complex64"], [1, 3], HOST, rows=7, quick=True):
+        ours, theirs = (plain(call()) for call in case.calls.values())
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 def test_views_begin_past_the_first_column() -> None:
