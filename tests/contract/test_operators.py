@@ -462,11 +462,6 @@ def test_blocks_of_another_device_are_refused() -> None:
         identity("cpu").apply(BlockVector.zeros(3, 2), BlockVector.zeros(3, 2, device="gpu"))
 
 
-def test_an_operator_describes_itself_in_one_line(device: str) -> None:
-    where = "cpu" if device == "cpu" else "cuda:0"
-    assert repr(identity(device)) == f"SparseOperator(3x3, float64, {where})"
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hermitian_matrices_pass_the_check_and_others_do_not(device: str, dtype: str) -> None:
     rng = np.random.default_rng(22)
