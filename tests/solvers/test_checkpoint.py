@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import signal
@@ -161,17 +160,6 @@ def test_a_limit_on_restarts_may_be_lifted(options: dict[str, Any], tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
-def test_fresh_entropy_is_part_of_the_state(tmp_path: Path) -> None:
-    A = models.model("laplace3d:n=8")
-    killed(A, tmp_path / "one", 3, which="SA", method="lanczos", block_size=2, rng=None)
-    (tmp_path / "two").write_bytes((tmp_path / "one").read_bytes())
-    one, two = (
-        solve(A, which="SA", method="lanczos", block_size=2, rng=None, checkpoint=tmp_path / name)
-        for name in ("one", "two")
-    )
-    assert same(one, two)
-
-
 def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     A, path = models.model(MODEL), tmp_path / "run.npz"
     options = {"which": "SA", "method": "lanczos", "checkpoint": path, "checkpoint_interval": 1e9}
@@ -195,26 +183,6 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     values = np.sort(models.spectra.laplace_eigenvalues([9] * 3))
     assert np.allclose(result.eigenvalues, values[:8], atol=1e-12)
     assert not path.exists()
-
-
-def test_a_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    A, path = models.model("laplace3d:n=8"), tmp_path / "run.npz"
-    options = {"which": "SA", "method": "lanczos", "block_size": 2}
-    whole = solve(A, **options)
-    killed(A, path, 3, **options)
-    before = path.read_bytes()
-
-    def die_halfway(file: Any, parts: Any) -> None:
-        file.write(before[:1000])
-        raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr("solvers.runtime.checkpoint.write", die_halfway)
-        with pytest.raises(KilledError):
-            solve(A, checkpoint=path, **options)
-    assert path.read_bytes() == before
-    assert same(solve(A, checkpoint=path, **options), whole)
-    assert not list(tmp_path.iterdir())
 
 
 FOREIGN = b"a thesis"
@@ -256,20 +224,6 @@ def test_a_checkpoint_that_a_solve_in_stages_does_not_use_is_left(
     assert solve(models.model("laplace3d:n=6"), checkpoint=written, **STAGED[case]).converged.all()
     assert written.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [written.name]
-
-
-def test_a_checkpoint_that_cannot_be_written_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(file: Any, parts: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("solvers.runtime.checkpoint.write", full)
-    A, options = models.model("laplace3d:n=8"), {"which": "SA", "method": "lanczos", "block_size": 2}
-    with pytest.warns(UserWarning, match=r"checkpoint: '.*run': No space left on device; the solve goes on"):
-        result = solve(A, checkpoint=tmp_path / "run", **options)
-    assert same(result, solve(A, **options))
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

@@ -129,47 +129,12 @@ def test_a_singular_shift_is_regular_in_the_complement(
     assert (solved.preconditioner_columns > 0) == preconditioned
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_zeros_and_eigenvectors_are_solved_at_once(method: Method) -> None:
-    A = np.diag(np.arange(1.0, 11.0))
-    B = BlockVector(np.eye(10)[:, :2] * [0.0, 1.0])
-    solved = method(A, B, tol=1e-12)
-    assert solved.reasons == ("converged", "converged")
-    assert solved.iterations.tolist() == [0, 1]
-    assert np.allclose(solved.X.array, np.eye(10)[:, :2] * [0.0, 0.5])
-
-
-def test_a_singular_system_stops_at_the_least_residual() -> None:
-    A = np.diag(np.r_[0.0, np.arange(1.0, 10.0)])
-    B = BlockVector(np.ones((10, 1)))
-    solved = block_minres(A, B, tol=1e-12, maxiter=20)
-    assert solved.reasons == ("singular",)
-    assert np.isclose(solved.residuals[0], 1)
-    assert np.isclose(np.linalg.norm(residual(A, B, solved)), 1)
-
-
 def test_gmres_says_when_a_restart_gains_nothing() -> None:
     A = np.roll(np.eye(12), 1, axis=0)  # a cyclic shift: nothing before step 12
     solved = block_gmres(A, BlockVector(np.eye(12)[:, :1]), restart=4)
     assert solved.reasons == ("stagnated",)
     assert np.isclose(solved.residuals[0], 1)
     assert block_gmres(A, BlockVector(np.eye(12)[:, :1]), restart=12).converged
-
-
-def test_an_indefinite_preconditioner_is_reported_by_minres_and_taken_by_gmres() -> None:
-    A = indefinite("real")
-    B, d = BlockVector.random(60, 2, rng=0), np.where(np.arange(60) % 2, 1.0, -1.5)[:, None]
-    options = {"preconditioner": lambda R: BlockVector(R.array / d), "tol": 1e-9}
-    assert block_minres(A, B, **options).reasons == ("indefinite preconditioner",) * 2
-    assert block_gmres(A, B, restart=60, **options).converged
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_single_precision_stays_single(method: Method) -> None:
-    A = indefinite("real").astype(np.float32)
-    solved = method(A, BlockVector.random(60, 3, np.float32, rng=0), shift=[0.0, 0.1, 0.2], tol=1e-4)
-    assert solved.converged
-    assert solved.X.dtype == np.float32
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -113,12 +113,3 @@ def test_what_is_no_evolution_is_refused_at_once() -> None:
             evolve(H, psi0, times)  # type: ignore[arg-type]
     assert list(evolve(np.empty((0, 0)), np.empty((0, 2)), [])) == []
     assert next(evolve(H, np.empty((9, 0)), [1.0]))[1].shape == (9, 0)
-
-
-def test_a_checkpoint_of_other_times_is_refused(tmp_path: Path) -> None:
-    H, psi0, file = models.laplace1d(n=9), np.ones(9), tmp_path / "evolution"
-    states = evolve(H, psi0, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], checkpoint=file, checkpoint_interval=0)
-    next(states), next(states)
-    states.close()
-    with pytest.raises(OptionError, match="checkpoint"):
-        evolve(H, psi0, [1.0, 2.0, 3.5, 4.5, 5.0, 6.0], checkpoint=file)

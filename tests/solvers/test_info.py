@@ -45,14 +45,6 @@ def test_the_info_holds_the_arguments_as_given(options: dict[str, Any]) -> None:
     assert ("asked for" in result.info["why"]) == (given["method"] != "auto")
 
 
-@pytest.mark.parametrize("kind", ["matrix", "function"])
-def test_nobody_asked_for_the_method_of_an_interval(kind: str) -> None:
-    A = GRID if kind == "matrix" else (lambda X: GRID @ X)
-    result = eigsh(A, interval=(1.0, 1.1), shape=GRID.shape, rng=0, return_info=True, tol=1e-6)
-    assert "asked for" not in result.info["why"]
-    assert (result.info["which"], result.info["sigma"], result.info["mode"]) == ("interval", None, "normal")
-
-
 @pytest.mark.parametrize(
     "options",
     [

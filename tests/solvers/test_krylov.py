@@ -13,12 +13,9 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator
 from solvers.blocks import ColumnBlock
 from solvers.iterations.krylov import BlockKrylov
-from solvers.iterations.lanczos import ThickRestart
-from solvers.iterations.rayleigh_ritz import Tolerance, ritz_pairs, select
+from solvers.iterations.rayleigh_ritz import ritz_pairs, select
 from solvers.iterations.run import Counts
-from solvers.problem import IterationOptions, IterationState, Problem
 
-UNIT = 2.0**-53
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
@@ -175,56 +172,6 @@ def test_orthogonality_is_restored_with_the_decomposition(block_type: Any, opera
     krylov.columns(0, krylov.m + krylov.w).array[...] *= 1 + 1e-9
     krylov.reorthonormalize()
     case.check()
-
-
-def test_the_loss_of_orthogonality_does_not_grow_over_many_restarts(plain: Any) -> None:
-    losses = []
-
-    def measure(state: IterationState) -> None:
-        V = iteration.krylov.columns(0, iteration.krylov.m).array
-        losses.append(np.linalg.norm(V.T @ V - np.eye(V.shape[1])))
-
-    problem = Problem(
-        operator=plain.PlainOperator(sp.diags_array(np.linspace(0, 1, 400) ** 2, format="csr")),
-        k=6,
-        which="SA",
-        tolerance=Tolerance(0.0, "absolute", 2.0**-53),
-        rng=np.random.default_rng(0),
-        callback=measure,
-    )
-    start = plain.PlainBlock.random(400, 2, rng=0)
-    iteration = ThickRestart(problem, IterationOptions(2, 14, 150), start, lambda: False)
-    assert iteration.run().info["stopped"] == "maxiter"
-    assert max(losses[60:]) <= 2 * max(losses[:30])
-
-
-@pytest.mark.parametrize("columns", [1, 4, 9])
-@pytest.mark.parametrize("pending", [2, 4, 6, 9])
-def test_missed_vectors_find_room_for_a_step_beside_them(
-    pending: int, columns: int, plain: ModuleType
-) -> None:
-    """What is appended leaves a step its columns; vectors beyond the wanted ones are dropped."""
-    k, b, ncv = 3, 2, 16
-    problem = Problem(
-        operator=plain.PlainOperator(hermitian(100, "float64")),
-        k=k,
-        which="SA",
-        tolerance=Tolerance(0.0, "absolute", UNIT),
-        rng=np.random.default_rng(0),
-    )
-    start = plain.PlainBlock.random(100, b, rng=0)
-    iteration = ThickRestart(problem, IterationOptions(b, ncv, 10), start, lambda: False)
-    krylov = iteration.krylov
-    krylov.append(start)
-    while krylov.m < 6:
-        krylov.expand()
-    krylov.append_random(pending - krylov.w)
-    iteration._rayleigh_ritz()
-    iteration.missing = columns
-    iteration._add_missed(plain.PlainBlock.random(100, columns, rng=1))
-    assert len(iteration.theta) == krylov.m == k
-    assert krylov.w == min(columns, krylov.capacity - k - b)
-    assert krylov.can_expand()
 
 
 def test_projected_matrices_are_solved_where_divide_and_conquer_gives_up(monkeypatch: Any) -> None:

@@ -179,13 +179,6 @@ def test_a_step_makes_resolved_columns_orthonormal_and_undoes_itself(name: str, 
         assert np.isclose(step.growth, growth, rtol=1e-6)
 
 
-@pytest.mark.parametrize("old", ["Adaptive", "BCGSIPlus", "CholQR2", "PIPPlus", "RankedCholQR", "TSQR"])
-def test_a_removed_policy_names_its_replacement(old: str) -> None:
-    with pytest.raises(ImportError, match=rf"{old} was removed; use orthogonalize without a policy"):
-        exec(f"from solvers.orthogonalization import {old}")
-    assert old not in dir(sys.modules[orthogonalize.__module__])
-
-
 @pytest.mark.parametrize("package", ["solvers", "blockvec.solvers"])
 def test_the_module_of_an_earlier_version_stands_for_the_renamed_one(package: str) -> None:
     code = f"""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,15 +81,6 @@ def test_a_stop_by_the_caller_and_other_columns_beside_it(device: str) -> None:
             return solve(A, B, tol=1e-13, maxiter=20, Q=Q, stop=lambda _: next(count) >= limits, **options)  # noqa: B023
 
         assert_same(run(block_minres, recordings=recordings), run(directly))
-
-
-def test_zeros_and_exhausted_spaces_end_at_once(device: str) -> None:
-    A = as_operator(sp.diags_array(np.repeat([1.0, 3.0], 72), format="csr"), device=device)  # two values
-    B = BlockVector.random(144, 3, device=device, rng=0)
-    B[:, 1:2].array[...] = 0
-    found, expected = block_minres(A, B, recordings=Recordings(device)), directly(A, B)
-    assert_same(found, expected)
-    assert found.converged
 
 
 def test_jacobi_davidson_finds_the_same_with_and_without(

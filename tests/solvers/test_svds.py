@@ -149,16 +149,6 @@ def test_smallest_values_are_accurate_to_rounding_errors_of_the_matrix(
     assert result.verification.is_decided
 
 
-def test_an_inertia_count_proves_that_no_small_value_is_missing() -> None:
-    n = 1200
-    A = sp.diags_array(np.r_[np.full(4, 0.5), np.linspace(1, 2, n - 4)]).tocsr() + sp.diags_array(
-        np.zeros(n - 1), offsets=1
-    )
-    result = svds(A, 4, which="SM", rng=0, return_info=True)
-    np.testing.assert_allclose(result.s, 0.5)
-    assert result.verification.is_decided
-
-
 def test_small_values_of_an_operator_are_corrected_without_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solvers.singular.methods.FEW_ROWS", 0)
     values = np.r_[np.linspace(1, 2, 296), 1e-2, 1e-3, 1e-4, 1e-5]
@@ -216,16 +206,6 @@ def linear_operator(A: Any) -> Any:
 def test_every_form_of_a_matrix_has_the_same_triplets(which: str, convert: Any) -> None:
     A = random_sparse(200, 120, 8)
     check(A, svds(convert(A), 4, which=which, rng=0, return_info=True), which)
-
-
-@pytest.mark.parametrize("is_wide", [False, True])
-def test_long_sums_of_equal_terms_leave_residuals_within_their_limits(is_wide: bool) -> None:
-    own = np.random.default_rng(3)
-    places = own.integers(0, 100_000, 300_000), (3000 * own.random(300_000) ** 8).astype(int)
-    A = sp.coo_array((np.ones(300_000), places), shape=(100_000, 3000)).tocsr()
-    A.data[:] = 1  # the first column has 67 000 of them
-    result = svds(A.T.tocsr() if is_wide else A, 3, rng=0, return_info=True)
-    assert result.converged.all()
 
 
 def test_integers_and_lists_of_options_are_taken_as_scipy_takes_them() -> None:
@@ -295,15 +275,6 @@ def test_triplets_that_do_not_converge_raise_or_warn() -> None:
         svds(A, 5, on_unconverged="warn", **arguments)
     loose = svds(A, 5, tol=1e-1, rng=0, return_info=True, verify="never", solver="lanczos")
     assert (loose.residuals <= loose.limits).all()
-
-
-def test_a_result_describes_itself() -> None:
-    result = svds(random_sparse(600, 300, 8), 4, solver="arpack", rng=0, return_info=True)
-    assert (result.info["solver"], result.info["method"]) == ("arpack", "lanczos")
-    assert "All 4 converged" in result.summary() in str(result)
-    assert "of A^H A" in str(result.info["plan"])
-    assert len(result.history) == result.info["restarts"]
-    assert result.plot().get_ylabel()
 
 
 def test_scipys_names_are_replaced_together_and_restored() -> None:
