@@ -67,23 +67,6 @@ def test_a_quick_bench_prints_a_table(ceilings: None) -> None:
         assert float(row.split()[-1]) > 0  # the speed-up
 
 
-def test_a_grid_runs_all_pairs_of_widths(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--quick", "--op", "dot", "--dtype", "float32", "--widths", "1,2", "--grid"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [row[2:4] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
-
-
-def test_blocks_beyond_the_memory_are_refused(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--quick", "--op", "dot", "--bytes", "10T"]) == 2
-    assert "blocks of this size take 3.3e+04 GB, but" in capsys.readouterr().err
-
-
-def test_widths_are_numbers_and_ranges() -> None:
-    from blockvec.__main__ import parse_widths
-
-    assert parse_widths("1,3-5,8") == (1, 3, 4, 5, 8)
-
-
 def test_explain_says_which_kernel_runs(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "dot", "--rows", "1000000", "--widths", "4,8"]) == 0
     assert "tsmttsm on cpu" in capsys.readouterr().out

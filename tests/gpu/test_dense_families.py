@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-import blockvec
 from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
@@ -206,19 +205,6 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(name: str, width: int, 
             np.testing.assert_array_equal(inplace.get(), expected)
 
 
-@pytest.mark.parametrize("width", [31, 39, 49, 53, 56, 57, 64])
-@pytest.mark.parametrize("name", DOTS)
-def test_gram_matrices_are_exact_and_hermitian(name: str, width: int, cp: Any, run: Run) -> None:
-    for dtype in ("complex64", "complex128"):
-        host = draw(np.random.default_rng(width), (20_011 + width, width), dtype)
-        A, C = cp.asarray(host), cp.full((width, width), cp.nan, dtype)
-        run(name, (A, A, C))
-        np.testing.assert_array_equal(C.get(), product(name, host, host))
-        A = cp.asarray(draw(np.random.default_rng(1), host.shape, dtype, False))
-        run(name, (A, A, C))
-        assert bool((C == C.conj().T).all())
-
-
 # ---- numbers of all sizes
 
 
@@ -244,36 +230,6 @@ def test_three_real_products_keep_the_error_bound_where_parts_differ_in_size(
         assert np.all(np.abs(out.get() - expected) <= bound * terms)
 
 
-@pytest.mark.parametrize(("operation", "kernel"), [("dot", "tsmttsm"), ("combine", "tsmm")])
-def test_wide_complex_products_take_three_real_ones_unless_the_option_forbids_it(
-    operation: str, kernel: str, cp: Any
-) -> None:
-    A = blockvec.BlockVector(cp.ones((40_000, 64), "complex128"))
-    other = A.copy() if operation == "dot" else cp.ones((64, 64), "complex128")
-    kernels = []
-    for is_allowed in (True, False):
-        with blockvec.option_context(three_m=is_allowed, tune="model"):
-            kernels.append(blockvec.explain(operation, A, other).kernel)
-    assert kernels == [f"{kernel}_3m", f"{kernel}_mma"]
-
-
-@pytest.mark.parametrize("width", [3, 8, 40])
-@pytest.mark.parametrize("name", [*DOTS[:2], *COMBINATIONS[:2]])
-def test_not_a_number_and_infinity_stay_in_their_rows_or_columns(
-    name: str, width: int, cp: Any, run: Run
-) -> None:
-    A, other, _ = exact(np.random.default_rng(0), name, 5003, (width, width), "float64")
-    A[4321, 1] = np.nan
-    (other if name in DOTS else A)[17, 2] = np.inf
-    with np.errstate(invalid="ignore"):
-        expected = (A.T if name in DOTS else A) @ other
-    out = cp.empty(expected.shape)
-    run(name, (cp.asarray(A), cp.asarray(other), out))
-    finite = np.isfinite(expected)
-    np.testing.assert_array_equal(out.get()[finite], expected[finite])
-    assert not np.isfinite(out.get()[~finite]).any()
-
-
 @pytest.mark.parametrize("name", ["tsmttsm_fma", "tsmm_fma"])
 def test_denormal_numbers_are_kept(name: str, cp: Any, run: Run) -> None:
     A = cp.full((1001, 3), np.float32(2.0**-140))
@@ -282,14 +238,6 @@ def test_denormal_numbers_are_kept(name: str, cp: Any, run: Run) -> None:
     run(name, (A, other, out))
     terms = 1001 if name in DOTS else 3
     np.testing.assert_array_equal(out.get(), np.full(out.shape, np.float32(terms * 2.0**-141)))
-
-
-def test_a_million_rows_of_single_precision_keep_its_accuracy(cp: Any, run: Run) -> None:
-    host = np.random.default_rng(2).uniform(0, 1, (1_000_003, 6)).astype("float32")
-    A, C = cp.asarray(host), cp.empty((6, 6), "float32")
-    for pick in (1, *range(0, 48, 3)):
-        run("tsmttsm_fma", (A, A, C), pick=pick, same=False)
-        np.testing.assert_allclose(C.get(), host.T.astype(float) @ host, rtol=2e-6)
 
 
 @pytest.mark.parametrize(("name", "changes"), [("fma", {}), ("fma", {"stages": 0}), ("mma", {})])

@@ -67,13 +67,6 @@ PROBES: list[Kernel] = [
 ]
 
 
-def test_a_kernel_s_name_says_what_it_is() -> None:
-    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
-    assert AxpbyKernel("float32", None, "float32").name == "axpby_s_d_none_s_flat"
-    assert ColumnDotKernel("complex128", "complex128", same=True).name == "column_dot_z_same"
-    assert FoldKernel("float64", "complex64", 8, left_complex=True, conj=True).name == "fold_d_c_8_left_conj"
-
-
 @pytest.mark.parametrize("architecture", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
 @pytest.mark.parametrize("kernel", [*SAMPLED, *PROBES], ids=lambda kernel: kernel.name)
 def test_kernels_compile_without_spills(kernel: Kernel, architecture: str) -> None:
@@ -81,17 +74,6 @@ def test_kernels_compile_without_spills(kernel: Kernel, architecture: str) -> No
     assert resources_taken.spill_bytes == 0
     assert resources_taken.stack_bytes == 0
     assert 0 < resources_taken.registers <= 85  # three blocks of 256 threads on a multiprocessor
-
-
-def test_work_is_done_in_the_precision_of_what_takes_part() -> None:
-    single = AxpbyKernel("float32", "float32", "float32", Factor(is_complex=True))
-    assert "using Real = float;" in single.source()
-    for mixed in (
-        AxpbyKernel("float32", "float64", "float64"),
-        AxpbyKernel("float32", None, "float64"),
-        AxpbyKernel("float32", "float32", "float32", Factor(columns="float64")),
-    ):
-        assert "using Real = double;" in mixed.source()
 
 
 @given(st.integers(1, 10**9), st.integers(1, 5000), st.sampled_from(DTYPES), st.booleans(), st.booleans())

@@ -15,10 +15,7 @@ from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.families import CONFIGURED, families_of
 from blockvec.kernels.limits import RESERVED_SHARED_BYTES, register_limit
 from blockvec.kernels.problem import (
-    Problem,
     SpmmvProblem,
-    StreamProblem,
-    SweepProblem,
     TsmmProblem,
     TsmttsmProblem,
 )
@@ -86,13 +83,6 @@ def test_every_choice_is_one_of_the_list_and_valid(device: DeviceInfo) -> None:
             assert family.predict(problem, config, device) == min(
                 family.predict(problem, other, device) for other in listed
             )
-
-
-@pytest.mark.parametrize("name", CONFIGURED)
-def test_a_family_lists_few_recipes_without_repetition(name: str) -> None:
-    family = CONFIGURED[name]
-    for recipes, most in ((family.recipes, 70), (family.spare, 110)):
-        assert len(set(recipes)) == len(recipes) <= most
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
@@ -198,25 +188,6 @@ def test_the_whole_list_of_a_family_compiles_without_spills(name: str, device: D
 
 
 # ---- which family comes first
-
-
-def preferred(problem: Problem) -> str:
-    """The first family that takes a problem."""
-    return next(f.name for f in families_of(problem) if f.supports(problem, H200) is None)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_a_basis_times_coefficients_is_swept(dtype: str) -> None:
-    for M, N in ((96, 4), (16, 512)):
-        families = families_of(TsmttsmProblem(10**6, M, N, dtype, dtype, M, N))
-        assert [f.name for f in families] == ["tsmttsm_mma", "tsmttsm_3m", "tsmttsm_fma"]
-    assert preferred(TsmmProblem(10**6, 96, 4, dtype, dtype, 96, 4)) == "tsmm_sweep"
-    sweep = SweepProblem("update_gram", 10**6, 8, 4, dtype, dtype, dtype, 8, 4)
-    assert [f.name for f in families_of(sweep)] == ["sweep_mma"]
-
-
-def test_passes_over_a_block_have_no_families() -> None:
-    assert families_of(StreamProblem("axpby", 1000, 4, "float32", 2, 1)) == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])

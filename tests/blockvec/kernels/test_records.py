@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from blockvec.kernels import records
-from blockvec.kernels.records import from_fields, load, read_file, replace_file, store
+from blockvec.kernels.records import from_fields, load, read_file, store
 
 KEY = "a key"
 
@@ -24,21 +23,6 @@ def test_a_record_comes_back_as_it_was_stored(tmp_path: Path) -> None:
     assert store(path, KEY, fields, payload)
     assert load(path, KEY) == (fields, payload)
     assert os.listdir(path.parent) == ["record"]
-
-
-def test_an_old_record_survives_a_write_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "record"
-    replace_file(path, b"old")
-
-    def refuse(source: str, target: Path) -> None:
-        raise OSError("no")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="no"):
-        replace_file(path, b"new")
-    assert not store(path, KEY, {})
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["record"]
 
 
 def test_a_place_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
@@ -86,11 +70,6 @@ def test_a_record_of_another_key_or_content_reads_as_none(tmp_path: Path) -> Non
         assert load(path, KEY) is None, place
     path.write_bytes(whole[:-1])
     assert load(path, KEY) is None
-
-
-def test_the_fields_of_a_record_are_a_line_of_json(tmp_path: Path) -> None:
-    store(tmp_path / "r", KEY, {"z": 1, "a": 2}, b"payload")
-    assert json.loads((tmp_path / "r").read_bytes().splitlines()[2]) == {"a": 2, "z": 1}
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -154,14 +133,6 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     assert read_file(tmp_path / "pipe") is None
     assert read_file(tmp_path) is None
     assert read_file(Path("/dev/zero")) is None
-
-
-def test_a_file_that_is_too_large_for_a_record_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store(tmp_path / "record", KEY, {"a": "x" * 1000})
-    monkeypatch.setattr(records, "MAX_BYTES", 1000)
-    assert load(tmp_path / "record", KEY) is None
 
 
 @dataclass(frozen=True)

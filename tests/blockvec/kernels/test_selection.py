@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import blockvec
-from blockvec.kernels import records, selection
+from blockvec.kernels import selection
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import CSR, FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
@@ -39,18 +39,6 @@ def cache(tmp_path: Path) -> Iterator[Path]:
 def other_configuration(family: Any, problem: Any) -> Any:
     chosen = family.choose(problem, H200)
     return next(config for config in family.configurations(problem, H200) if config != chosen)
-
-
-def test_the_model_chooses_once_per_kind_of_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    selection._by_model.cache_clear()
-    selection._chosen.cache_clear()
-    first = choose(FAMILY, DOT, H200)
-    assert first == Selection(FAMILY.name, FAMILY.choose(FAMILY.alike(DOT), H200), MODEL)
-    monkeypatch.setattr(FAMILY, "choose", None)
-    for alike in (replace(DOT, K=900_000), DOT):
-        assert choose(FAMILY, alike, H200) == first
-    with pytest.raises(TypeError):
-        choose(FAMILY, replace(DOT, M=7, lda=7), H200)
 
 
 @pytest.mark.parametrize(("family", "problem"), [(FAMILY, DOT), (CSR, SPARSE)], ids=["dense", "sparse"])
@@ -87,29 +75,6 @@ def test_problems_of_a_kind_share_a_measurement_and_others_do_not() -> None:
     assert measured(replace(SPARSE, nnz=int(7.2 * (1 << 20)), longest=9), H200) is not None
     assert measured(replace(SPARSE, nnz=14 << 20), H200) is None
     assert measured(DOT, H200) is not None  # kept beside what was added
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        3,
-        {},
-        {"kernel": 3},
-        {"kernel": "tsmttsm_mma"},
-        {"kernel": "tsmttsm_mma", "config": {"rows": -1}},
-        {"kernel": "tsmttsm_mma", "config": {"rows": 4, "stages": 99, "wm": 9, "wn": 9, "wk": 9}},
-        {"kernel": "tsmm_mma", "config": {"warps": 8}},
-        {"kernel": "another", "config": {"rows": 4}},
-    ],
-)
-def test_what_cannot_be_read_or_run_counts_as_missing(record: Any, cache: Path) -> None:
-    fields = {"version": selection.VERSION, "kernels": {selection._key(DOT): record}}
-    path = cache / "measured" / H200.fingerprint
-    records.store(path, H200.fingerprint, fields)
-    selection._measurements.cache_clear()
-    selection._chosen.cache_clear()
-    assert measured(DOT, H200) is None
-    assert choose(FAMILY, DOT, H200).origin == MODEL
 
 
 def test_measurements_of_other_models_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

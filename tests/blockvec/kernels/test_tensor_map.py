@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.tensor_map import BOX_UNIT, MAP_BYTES, TallOperand, TensorMaps
+from blockvec.kernels.tensor_map import BOX_UNIT, TallOperand
 
 SIZES = st.sampled_from([4, 8, 16])
 
@@ -41,14 +41,3 @@ def test_the_maps_of_all_classes_describe_each_row_once(
 def test_rows_begin_at_one_offset_if_their_pitch_is_whole_units(size: int, ld: int) -> None:
     operand = TallOperand(1, ld, size, BOX_UNIT)
     assert (operand.slack == 0) == (operand.pitch % BOX_UNIT == 0)
-
-
-def test_elements_that_are_less_aligned_than_their_size_have_no_boxes() -> None:
-    assert TallOperand(8, 9, 8, 8).is_boxable
-    assert not TallOperand(8, 9, 8, 4).is_boxable
-    assert not TallOperand(200, 201, 16, 16).is_boxable
-
-
-def test_an_argument_has_eight_maps() -> None:
-    maps = TallOperand(8, 9, 8, 8).maps(1 << 20, 100, 2, 32, 16)
-    assert len(TensorMaps.of(maps, lambda rows: bytes(MAP_BYTES))) == 8 * MAP_BYTES

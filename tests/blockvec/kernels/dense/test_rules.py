@@ -70,23 +70,6 @@ def test_devices_without_the_instructions_are_refused_with_a_reason() -> None:
 # ---- layouts and launches
 
 
-def test_a_launch_fills_the_device_and_passes_pitches_in_bytes() -> None:
-    family, calls = FAMILIES["tsmm_mma"], []
-
-    def kernel(*launch: Any) -> None:
-        calls.append(launch)
-
-    p = combine(8, 4, "complex128", ldb=6, alpha="general", beta="general")
-    config = family.choose(p, H200)
-    bind(family, kernel, p, config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
-    arguments = (1 << 20, 2 << 20, 3 << 20, p.K, 8 * 16, 6 * 16, 0.0, 2.0, 3.0, 0.0, 4 << 20)
-    assert calls == [((132,), (32 * config.warps,), arguments, family.shared_bytes(p, config, H200))]
-    bind(family, kernel, replace(p, K=1), config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
-    assert calls[1][0] == (1,)
-    bind(family, kernel, replace(p, K=0), config, H200)(0, 0, 0, 2j, 3)
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize("name", ["tsmttsm_fma", "tsmttsm_mma", "tsmm_fma", "tsmm_mma"])
 def test_a_launch_refuses_an_address_that_is_less_aligned_than_described(name: str) -> None:
     family, p = FAMILIES[name], dot(8) if "tsmttsm" in name else combine(8)
@@ -96,12 +79,3 @@ def test_a_launch_refuses_an_address_that_is_less_aligned_than_described(name: s
 
 
 # ---- bounds of errors, and workspaces
-
-
-def test_chains_of_single_precision_are_short_whatever_the_number_of_rows() -> None:
-    family = FAMILIES["tsmttsm_fma"]
-    for width in (1, 8, 64):
-        p = dot(width, dtype="float32")
-        config = family.choose(p, H200)
-        assert family.chain_length(p, config, H200) <= 1100
-        assert family.chain_length(replace(p, K=100 * p.K), config, H200) <= 1100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.families import CSR
-from blockvec.kernels.problem import GRAMS, SpmmvProblem
+from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig as Config
 from blockvec.kernels.sparse.pieces import TASK_ENTRIES
@@ -48,16 +47,6 @@ def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
     assert family.supports(problem(8, average=33, gram=("yy",)), H200) is None
     assert "2 to 16" in str(family.supports(problem(17, gram=("yy",)), H200))
     assert family.supports(problem(4, n_rows=2**33, index_bytes=8), H200) is None
-
-
-def test_sums_are_made_apart_where_long_rows_are() -> None:
-    for long in ({"dots": ("xy",)}, {"gram": GRAMS}):
-        p = problem(4, **long, longest=10**6)
-        config = family.choose(p, H200)
-        assert "apart" in str(family.refuse_sums(p, config))
-        assert family.refuse_sums(replace(p, longest=config.long_row), config) is None
-        assert len(family.sources(p, config, H200)) == 3, "the plain product's, with its long rows"
-    assert family.refuse_sums(problem(4, longest=10**6), config) is None
 
 
 # ---- plans
@@ -140,70 +129,6 @@ def test_a_plan_shares_aligned_arrays_and_copies_others() -> None:
     again = HostPlan(plan.indptr, plan.indices, plan.data)
     assert again.data is plan.data
     assert again.indices is plan.indices
-
-
-class Recorder:
-    """A kernel that notes how it is launched."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]]] = []
-
-    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
-        self.calls.append((grid, block, arguments))
-
-
-def visited(blocks: int, config: Config, line: int, plane: int, n_units: int) -> list[int]:
-    """The units that all warps of a tile's blocks come by, as the kernel walks them."""
-    found = []
-    lines = config.warps // config.planes
-    visits_a_plane = -(-plane // (line * lines)) * line
-    for visit, warp in itertools.product(range(blocks), range(config.warps)):
-        while (first_plane := visit // visits_a_plane * config.planes) * plane < n_units:
-            in_plane = visit % visits_a_plane
-            at = (in_plane // line * lines + warp % lines) * line + in_plane % line
-            unit = (first_plane + warp // lines) * plane + at
-            if at < plane and unit < n_units:
-                found.append(unit)
-            visit += blocks
-    return found
-
-
-@given(
-    n_rows=st.integers(1, 100_000),
-    index=st.sampled_from([4, 8]),
-    width=st.sampled_from([1, 64, 70, 3000]),
-    grid=st.sampled_from([(0, 0), (50, 0), (160, 25600), (160, 1000), (50, 333), (3000, 9000)]),
-    planes=st.sampled_from([1, 2, 4]),
-)
-def test_a_launch_comes_by_every_unit_once(
-    n_rows: int,
-    index: int,
-    width: int,
-    grid: tuple[int, int],
-    planes: int,
-) -> None:
-    indptr = np.zeros(n_rows + 1, f"int{8 * index}")
-    plan = HostPlan(indptr, indptr[:0], np.zeros(0))
-    plan.line, plan.plane = grid
-    p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
-    config = replace(family.choose(p, H200), planes=planes)
-    rows = Recorder()
-    family.bind({"rows": rows}, p, config, H200, plan)(16, 32)
-    [((blocks, _), (threads,), arguments)] = rows.calls
-    tiles = -(-width // config.tile)
-    assert threads == 32 * config.warps
-    n_units, line, by_line, lots, by_lots, plane = map(int, arguments[5:11])
-    assert lots == -(-plane // (line * config.warps // planes))
-    for divisor, by in ((line, by_line), (lots, by_lots)):
-        for n in (0, 1, divisor - 1, divisor, n_units, 2**31 - 1, 2**31 - divisor):
-            assert (2 * n * (by % 2**32) >> 32) >> (by >> 32) == n // divisor
-    assert blocks % tiles == 0
-    assert blocks <= max(H200.multiprocessors * config.blocks, tiles)
-    assert n_units == -(-n_rows // config.rows)
-    units = visited(blocks // tiles, config, line, plane, n_units)
-    assert sorted(units) == list(range(n_units))
-    kinds = {4: np.int32, 8: np.int64}
-    assert (type(arguments[3]), type(arguments[5])) == (kinds[index], kinds[index])
 
 
 # ---- the kernels, thread by thread

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, host_device
-from blockvec.kernels.families import CSR, SPARSE_FAMILIES
+from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.sell import CHUNK, SellMatrix, fill, fill_source, layout
@@ -180,15 +180,3 @@ def test_the_widest_rows_of_X_are_taken_with_all_operands_fused(matrix: str, ind
     assert family.supports(p, H200) is None
     assert family.refuse(p, family.choose(p, H200), H200) is None
     assert_summed_up_in_order(p)
-
-
-def test_rows_that_cannot_be_summed_in_order_before_the_conversion_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(type(CSR), "sums_in_order", lambda *given: False)
-    assert "in the order of their entries" in str(family.supports(problem(1), H200))
-
-
-def test_a_converted_matrix_is_summed_up_as_one_in_order_is() -> None:
-    for width, average in ((1, 27), (2, 20), (3, 4)):
-        assert_summed_up_in_order(problem(width, average=average))
