@@ -67,6 +67,11 @@ def test_a_quick_bench_prints_a_table(ceilings: None) -> None:
         assert float(row.split()[-1]) > 0  # the speed-up
 
 
+def test_blocks_beyond_the_memory_are_refused(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--quick", "--op", "dot", "--bytes", "10T"]) == 2
+    assert "blocks of this size take 3.3e+04 GB, but" in capsys.readouterr().err
+
+
 def test_explain_says_which_kernel_runs(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "dot", "--rows", "1000000", "--widths", "4,8"]) == 0
     assert "tsmttsm on cpu" in capsys.readouterr().out

@@ -207,6 +207,18 @@ def test_a_wrong_description_is_refused_with_what_exists_and_an_example(spec: st
         models.model(spec)
 
 
+def test_a_description_that_is_no_string_is_refused() -> None:
+    for make in (models.model, models.generator, models.operator):
+        with pytest.raises(OptionError, match="got a int; give a string"):
+            make(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spec", ["hubbard:sites=4,up=2,down=2,U=1e308", "anderson:n=4,disorder=1e309"])
+def test_parameters_that_overflow_the_elements_are_refused(spec: str) -> None:
+    with pytest.raises(OptionError):
+        models.model(spec)
+
+
 @pytest.mark.parametrize("size", [18, 4000])
 def test_every_size_may_be_huge(size: int) -> None:
     for model in definition.MODELS.values():

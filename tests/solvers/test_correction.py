@@ -137,6 +137,14 @@ def test_gmres_says_when_a_restart_gains_nothing() -> None:
     assert block_gmres(A, BlockVector(np.eye(12)[:, :1]), restart=12).converged
 
 
+def test_an_indefinite_preconditioner_is_reported_by_minres_and_taken_by_gmres() -> None:
+    A = indefinite("real")
+    B, d = BlockVector.random(60, 2, rng=0), np.where(np.arange(60) % 2, 1.0, -1.5)[:, None]
+    options = {"preconditioner": lambda R: BlockVector(R.array / d), "tol": 1e-9}
+    assert block_minres(A, B, **options).reasons == ("indefinite preconditioner",) * 2
+    assert block_gmres(A, B, restart=60, **options).converged
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_all_columns_may_stop_with_the_first(method: Method) -> None:
     A = indefinite("real")

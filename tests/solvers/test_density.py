@@ -140,6 +140,23 @@ def test_double_moments_are_those_of_dense_matrices(device: str, count: int, dty
         assert np.abs(sample - left.conj().T @ right / 70).max() <= count * 70 * np.finfo(dtype).eps * scale
 
 
+def test_a_current_of_one_makes_a_line_of_equal_energies() -> None:
+    H = models.model("laplace1d:n=300,periodic=true")
+    found = double_moments(H, sp.eye_array(300).tocsr(), 64, 8, rng=0)
+    rho = density_of_states(H, 64, 8, rng=0)
+    assert found(2.0) > 10 * abs(found(2.0, 3.0))
+    assert found(9.0) == 0 == found(2.0, -9.0)
+    assert found.error([1.0, 2.0]).shape == (2,)
+    assert abs(found.moments[0, 0] - 1) <= 1e-12
+    assert abs(found.moments[0, 2] - rho.moments[2]) <= 0.1
+    wrong = double_moments(H, sp.eye_array(300).tocsr(), 64, 2, rng=0, bounds=(1, 2))
+    assert wrong.bounds[1] > 3.9
+    with pytest.raises(OptionError, match="J is not Hermitian"):
+        double_moments(H, np.triu(np.ones((300, 300))))
+    with pytest.raises(ShapeError, match="J"):
+        double_moments(H, np.eye(2))
+
+
 def test_a_pretended_gpu_finds_the_numbers_of_the_host() -> None:
     A = models.model("hofstadter:nx=9,ny=9,p=1,q=3")
     rho, estimate = density_of_states(A, 64, 4, rng=0), trace(np.exp, A, rng=1, vectors=16)

@@ -437,3 +437,8 @@ def test_krylov_spaces_of_nan_are_refused() -> None:
         funm_multiply_krylov(lambda T: T * np.nan, np.eye(9), np.ones(9))
     with pytest.raises(OptionError, match="finite factor"):
         expm_multiply(np.nan * aslinearoperator(np.eye(9)), np.ones(9))
+
+
+@pytest.mark.parametrize("A", [np.eye(3) + 0j, 1j * np.eye(3), np.triu(np.ones((3, 3))) + 0j])
+def test_results_of_complex_matrices_are_complex(A: Any) -> None:
+    assert expm_multiply(A, np.ones(3)).dtype == np.complex128

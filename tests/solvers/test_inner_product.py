@@ -131,6 +131,16 @@ def test_an_indefinite_mass_without_a_factor_is_refused_whatever_converges(seed:
         eigsh(sp.csr_array(A), 3, M=M, sigma=0.0, rng=seed)
 
 
+def test_masses_without_meaning_are_refused() -> None:
+    A, M = pencil("real")
+    with pytest.raises(OptionError, match="M is indefinite"):
+        eigsh(A, 3, M=M - 2 * sp.eye_array(N), sigma=0.0)
+    with pytest.raises(OptionError, match="M is indefinite"):
+        eigsh(A, 3, M=M + sp.eye_array(N, k=1) + sp.eye_array(N, k=-1))
+    with pytest.raises(OptionError, match="M is singular"):
+        eigsh(A, 3, M=pencil("massless")[1])
+
+
 def test_blocks_are_orthonormalised_in_their_inner_product() -> None:
     _, M = pencil("complex")
     blocks = inner_product_blocks(as_operator(M))

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import as_operator, models
+from blockvec.errors import OptionError
 from solvers import costs, eigsh
 from solvers.stages import drivers
 
@@ -52,6 +53,11 @@ def test_the_window_lies_in_the_complement_of_given_columns() -> None:
     w, V = eigsh(A, 4, sigma=values[401], method="filter", orthogonal_to=hidden, rng=0)
     np.testing.assert_allclose(w, values[[398, 399, 403, 404]], atol=1e-12)
     assert np.abs(hidden.T @ V).max() < 1e-13
+
+
+def test_other_ends_of_the_shifted_spectrum_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"which: got 'SA' with sigma; method 'filter' has 'LM' only"):
+        eigsh(models.model("laplace1d:n=9"), 2, sigma=1.0, which="SA", method="filter")
 
 
 def test_where_corrections_stagnate_a_filter_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,14 @@ def test_dependent_columns_and_tiny_tolerances_do_not_end_the_iteration() -> Non
     assert np.linalg.norm(A @ V - V * w, axis=0).max() <= 1e-11
 
 
+def test_small_problems_are_solved_densely_with_a_warning() -> None:
+    D, Y = np.diag(np.arange(1.0, 9.0)), np.eye(8, 2)
+    with pytest.warns(UserWarning, match="The problem size"):
+        w, V = lobpcg(D, np.ones((8, 2)), Y=Y, largest=False)
+    assert np.allclose(w, [3, 4])
+    assert np.allclose(np.abs(V), np.eye(8)[:, 2:4])
+
+
 @pytest.mark.filterwarnings("ignore:Exited postprocessing")
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ShapeError, match="X: give"):

@@ -74,6 +74,11 @@ def test_values_below_zero_are_found_behind_a_positive_diagonal() -> None:
     check(negative, M, 5, "BE")
 
 
+def test_a_low_end_far_above_zero_is_found() -> None:
+    K, M = membrane()
+    check(sp.csr_array(K + 1e5 * M), M, 5, "SA")
+
+
 def test_both_ends_share_the_copies_of_a_value_between_them() -> None:
     M = sp.diags_array(np.linspace(1, 2, 400), format="csr")
     values = np.ones(400)

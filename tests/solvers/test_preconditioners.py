@@ -42,6 +42,11 @@ def test_factors_of_single_precision_are_a_hermitian_approximation_of_the_invers
     assert not K(np.zeros((400, 1))).any()
 
 
+def test_incomplete_factors_take_less_memory() -> None:
+    A = models.model("laplace3d:n=10")
+    assert FactorPreconditioner(A, fill=2).entries < FactorPreconditioner(A).entries / 2
+
+
 @pytest.mark.parametrize("fill", [None, 5.0])
 def test_a_factor_saves_products_and_leaves_the_eigenvalues(fill: float | None) -> None:
     A = models.model("laplace2d:nx=40,ny=35")

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from blockvec import models
 from blockvec.errors import OptionError, ShapeError
-from solvers import EigenResult, count_eigenvalues, eigsh
+from solvers import EigenResult, NoConvergence, count_eigenvalues, eigsh
 
 N = 1300  # rows, of which 1040 have masses: more than M is factorised for
 FEW = 150
@@ -242,6 +242,24 @@ def test_what_is_no_mass_matrix_is_refused_by_what_is_wrong_with_it(n: int, sigm
                 eigsh(A, 3, sp.csr_array(M + element) * scale, sigma=sigma)
     with pytest.raises(ShapeError, match=rf"M has shape \({n},\) but A is {n} x {n}"):
         eigsh(A, 3, np.ones(n), sigma=sigma)
+
+
+def test_values_far_from_a_shift_that_do_not_converge_are_explained() -> None:
+    A, M, _ = pencil()
+    options: dict[str, Any] = {"sigma": 0.0, "method": "lanczos", "maxiter": 2}
+    with pytest.raises(NoConvergence, match=r"which='SA' selects .* nearest to sigma are which='LM'"):
+        eigsh(A, 5, M, which="SA", **options)
+
+
+@pytest.mark.parametrize("n", [FEW, N])
+def test_a_start_without_masses_is_named(n: int) -> None:
+    A, M, _ = pencil(n)
+    v0 = np.zeros(n)
+    v0[1::5] = 1
+    with pytest.raises(OptionError, match="v0 lies in the null space of M"):
+        eigsh(A, 3, M, sigma=0.0, v0=v0, method="lanczos")
+    with pytest.raises(OptionError, match="v0 is zero"):
+        eigsh(A, 3, M, sigma=0.0, v0=0 * v0, method="lanczos")
 
 
 def test_remedies_for_a_singular_mass_are_those_of_the_call() -> None:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, splu
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 
-from blockvec import Factorization, models
+from blockvec import Factorization, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import (
     ConvergenceWarning,
@@ -25,6 +25,7 @@ from solvers import (
 )
 from solvers.factorization.inertia import proof, proof_around, shift_outside
 from solvers.transform import solution
+from solvers.transform.standard_form import standard_form
 from tests.pairwise import pairwise
 
 METHODS = ("auto", "lanczos")
@@ -466,3 +467,8 @@ def test_a_matrix_whose_pivots_tell_nothing_is_not_proven() -> None:
     w = np.linalg.eigvalsh(A.toarray())
     assert np.allclose(np.sort(np.abs(result.eigenvalues)), np.sort(np.abs(w))[:3], atol=1e-10)
     assert result.info["verification"].startswith(("not proved", "proved by inertia"))
+
+
+def test_a_standard_problem_has_no_other_form() -> None:
+    with pytest.raises(OptionError, match="neither M nor sigma"):
+        standard_form(as_operator(sp.eye_array(3)), sp.eye_array(3), None, None)

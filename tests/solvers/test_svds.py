@@ -149,6 +149,16 @@ def test_smallest_values_are_accurate_to_rounding_errors_of_the_matrix(
     assert result.verification.is_decided
 
 
+def test_an_inertia_count_proves_that_no_small_value_is_missing() -> None:
+    n = 1200
+    A = sp.diags_array(np.r_[np.full(4, 0.5), np.linspace(1, 2, n - 4)]).tocsr() + sp.diags_array(
+        np.zeros(n - 1), offsets=1
+    )
+    result = svds(A, 4, which="SM", rng=0, return_info=True)
+    np.testing.assert_allclose(result.s, 0.5)
+    assert result.verification.is_decided
+
+
 def test_small_values_of_an_operator_are_corrected_without_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solvers.singular.methods.FEW_ROWS", 0)
     values = np.r_[np.linspace(1, 2, 296), 1e-2, 1e-3, 1e-4, 1e-5]
@@ -275,6 +285,15 @@ def test_triplets_that_do_not_converge_raise_or_warn() -> None:
         svds(A, 5, on_unconverged="warn", **arguments)
     loose = svds(A, 5, tol=1e-1, rng=0, return_info=True, verify="never", solver="lanczos")
     assert (loose.residuals <= loose.limits).all()
+
+
+def test_a_result_describes_itself() -> None:
+    result = svds(random_sparse(600, 300, 8), 4, solver="arpack", rng=0, return_info=True)
+    assert (result.info["solver"], result.info["method"]) == ("arpack", "lanczos")
+    assert "All 4 converged" in result.summary() in str(result)
+    assert "of A^H A" in str(result.info["plan"])
+    assert len(result.history) == result.info["restarts"]
+    assert result.plot().get_ylabel()
 
 
 def test_scipys_names_are_replaced_together_and_restored() -> None:

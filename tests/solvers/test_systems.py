@@ -204,6 +204,14 @@ def test_solve_says_what_it_did() -> None:
         solve(lambda X: LAPLACE @ X - 2 * X, B, maxiter=3)
 
 
+def test_blocks_are_returned_as_blocks() -> None:
+    B = drawn(2)
+    X, info = cg(LAPLACE, BlockVector(B.copy()), rtol=1e-8)
+    assert isinstance(X, BlockVector)
+    assert info == 0
+    assert np.array_equal(X.array, cg(LAPLACE, B, rtol=1e-8)[0])
+
+
 @pytest.mark.parametrize(
     ("error", "text", "arguments", "options"),
     [

@@ -199,6 +199,12 @@ def test_a_window_that_no_node_is_in_is_no_trace_of_zero() -> None:
     assert abs(found.value - window(values).sum()) < 4 * found.error
 
 
+def test_determinants_without_rows_and_of_zero_times_a_matrix() -> None:
+    assert tuple(logdet(np.zeros((0, 0)))) == (0, 0)
+    zero = logdet(0 * as_operator(np.eye(9)))
+    assert (zero.sign, zero.value) == (0, -np.inf)
+
+
 def test_rounding_errors_are_within_the_reported_one() -> None:
     A = sp.diags_array(np.linspace(-1, 1, 1000)).tocsr()  # random signs give its trace without a spread
     for seed in range(3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,11 @@ def test_the_kernel_compiles_without_spills(dtype: str, b: int, tiles: int) -> N
     compiled = compile_source(kernel.source(H200), "sm_90").resources
     assert compiled.spill_bytes == 0
     assert compiled.shared_bytes <= STATIC_BYTES
+
+
+def test_gpus_without_tensor_cores_for_double_precision_are_refused() -> None:
+    older = replace(H200, architecture="sm_75", shared_bytes_per_block=65536)
+    assert "tensor cores" in KrylovStepsKernel("float64", 2, 1, piece=16).refusal(older)
 
 
 def test_blocks_wider_than_a_tile_and_wide_bases_are_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.families import CSR
-from blockvec.kernels.problem import SpmmvProblem
+from blockvec.kernels.problem import GRAMS, SpmmvProblem
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig as Config
 from blockvec.kernels.sparse.pieces import TASK_ENTRIES
@@ -47,6 +47,16 @@ def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
     assert family.supports(problem(8, average=33, gram=("yy",)), H200) is None
     assert "2 to 16" in str(family.supports(problem(17, gram=("yy",)), H200))
     assert family.supports(problem(4, n_rows=2**33, index_bytes=8), H200) is None
+
+
+def test_sums_are_made_apart_where_long_rows_are() -> None:
+    for long in ({"dots": ("xy",)}, {"gram": GRAMS}):
+        p = problem(4, **long, longest=10**6)
+        config = family.choose(p, H200)
+        assert "apart" in str(family.refuse_sums(p, config))
+        assert family.refuse_sums(replace(p, longest=config.long_row), config) is None
+        assert len(family.sources(p, config, H200)) == 3, "the plain product's, with its long rows"
+    assert family.refuse_sums(problem(4, longest=10**6), config) is None
 
 
 # ---- plans
