@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from blockvec import BlockVector
 from blockvec.errors import ShapeError
@@ -18,7 +17,6 @@ from tests.contract.blocks import (
     complex_factors,
     dtypes,
     exact_values,
-    factors,
     host,
     layouts,
     on,
@@ -53,20 +51,6 @@ def test_alpha_and_beta_update_an_output_as_the_formula_says(
     assert V.combine(on(device, C), alpha=alpha, beta=beta, out=out.block) is out.block
     assert Reference.of(A, C, dtype, alpha, beta, B).accepts(out.block)
     assert out.is_untouched_outside()
-
-
-@given(sizes(), dtypes, layouts, st.booleans(), factors, factors, seeds)
-def test_the_leading_columns_may_be_overwritten_in_place(
-    device: str, size: Sizes, dtype: str, layout: Layout, narrows: bool, alpha: float, beta: float, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    N = min(size.N, size.M) if narrows else size.M
-    A, C = values(rng, (size.K, size.M), dtype), values(rng, (size.M, N), dtype)
-    whole = Guarded(A, device, layout)
-    whole.block.combine(on(device, C), alpha=alpha, beta=beta, out=whole.block[:, :N])
-    assert Reference.of(A, C, dtype, alpha, beta, A[:, :N]).accepts(host(whole.block)[:, :N])
-    assert np.array_equal(host(whole.block)[:, N:], A[:, N:])
-    assert whole.is_untouched_outside()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -12,7 +12,7 @@ import pytest
 import blockvec
 from blockvec.errors import DTypeError, OptionError
 from blockvec.models import model
-from solvers import JacobiDavidsonOptions, count_eigenvalues, eigsh, memory_needed
+from solvers import count_eigenvalues, eigsh
 
 GRID = model("laplace2d:n=30")
 # Ways to write a number: each has to lead to the same bits.
@@ -72,22 +72,6 @@ def test_numbers_of_numpy_are_numbers_of_python(name: str, kind: Callable[[Any],
     expected = eigsh(GRID, **asked)
     found = eigsh(GRID, **asked | {name: number})
     assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
-
-
-def test_other_functions_take_numbers_of_numpy_too() -> None:
-    zero = np.asarray
-    expected = count_eigenvalues(GRID, 0.0, 1.0, vectors=4, rng=1, method="estimate")
-    assert (
-        count_eigenvalues(GRID, zero(0.0), zero(1.0), vectors=zero(4), rng=zero(1), method="estimate")
-        == expected
-    )
-    needed = memory_needed(1000, 5000, 4, 2, ncv=40)
-    assert memory_needed(zero(1000), np.float32(5000), zero(4), zero(2), ncv=zero(40)) == needed
-    options = JacobiDavidsonOptions(inner_steps=zero(7), min_basis=np.int64(9))
-    assert options == JacobiDavidsonOptions(inner_steps=7, min_basis=9)
-    assert type(options.min_basis) is int
-    with blockvec.option_context(threads=np.int64(1), vendor=np.bool_(True)):
-        assert type(blockvec.options().threads) is int
 
 
 def test_numbers_that_are_none_are_still_refused() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from blockvec.models import model
 from solvers import eigsh
-from solvers.stages import end, run
+from solvers.stages import end
 from tests.benchmarks.eigsh_easy import laplacian, power_law_graph, regular_graph
 
 NEAREST = {"which": "SM"}, {"sigma": 0.0}
@@ -156,35 +156,6 @@ def test_copies_are_searched_for_before_an_attempt_is_over(seed: int, tmp_path: 
     result = solve(A, 11, which="SM", block_size=4, checkpoint=tmp_path / "state")
     np.testing.assert_allclose(result.eigenvalues, nearest(A, 11), atol=1e-10)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"method": "lanczos"}, {"verify": "always"}, {"maxiter": 50}, {"orthogonal_to": np.ones((1500, 1))}],
-)
-def test_options_about_solves_around_a_number_are_honoured(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> Any:
-        raise AssertionError("a look")
-
-    monkeypatch.setattr(run, "from_end", refuse)
-    A = sp.csr_array(random_graph() + sp.eye_array(1500))
-    assert "factorised" in solve(A, 3, sigma=0.5, **options).info["why"]
-
-
-def test_a_caller_who_stops_the_solve_gets_what_was_computed() -> None:
-    A = laplacian(power_law_graph(np.random.default_rng(3), 6000))
-    states: list[Any] = []
-
-    def stop(state: Any) -> bool:
-        states.append(state)
-        return True
-
-    result = solve(A, 6, which="SM", callback=stop, on_unconverged="return")
-    assert result.info["stopped"] == "callback"
-    assert len(states) == 1
-    assert len(result.eigenvalues) == 6
 
 
 @pytest.mark.parametrize("is_blind", [False, True])

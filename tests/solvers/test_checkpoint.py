@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from blockvec import as_operator, models
 from blockvec.errors import FormatError, OptionError
-from solvers import EigenResult, Interrupted, IterationState, JacobiDavidsonOptions, NoConvergence, eigsh
+from solvers import EigenResult, IterationState, JacobiDavidsonOptions, eigsh
 from solvers.iterations import lanczos
 from solvers.runtime.checkpoint import Checkpoint
 
@@ -158,31 +158,6 @@ def test_a_limit_on_restarts_may_be_lifted(options: dict[str, Any], tmp_path: Pa
     assert resumed.info["operator_columns"] == straight.info["operator_columns"]
     assert np.array_equal(resumed.eigenvectors, straight.eigenvectors)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
-    A, path = models.model(MODEL), tmp_path / "run.npz"
-    options = {"which": "SA", "method": "lanczos", "checkpoint": path, "checkpoint_interval": 1e9}
-    with pytest.raises(NoConvergence, match="after 2 restarts"):
-        solve(A, maxiter=2, **options)
-    stopped = solve(A, maxiter=2, on_unconverged="return", **options)
-    assert stopped.info["restarts"] == 2  # nothing left to do
-
-    def press(state: IterationState) -> None:
-        if state.restart == 3:
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(Interrupted):
-        solve(A, callback=press, **options)
-    limited = solve(A, time_limit=1e-9, on_unconverged="return", **options)
-    assert limited.info["stopped"] == "time_limit"
-    result = solve(A, **options)
-    assert result.converged.all()
-    assert result.info["operator_columns"] > limited.info["operator_columns"]
-    assert np.all(np.diff([state.time_s for state in result.history]) > 0)
-    values = np.sort(models.spectra.laplace_eigenvalues([9] * 3))
-    assert np.allclose(result.eigenvalues, values[:8], atol=1e-12)
-    assert not path.exists()
 
 
 FOREIGN = b"a thesis"

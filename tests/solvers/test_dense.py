@@ -69,22 +69,6 @@ def test_copies_of_one_value_that_are_computed_apart_are_refused() -> None:
     assert found[0][found[1]].tolist() == [1.0, N]
 
 
-@pytest.mark.parametrize("dtype", [float, complex, int])
-@pytest.mark.parametrize("n", [60, 400])
-def test_values_of_an_array_around_sigma_need_no_factors(n: int, dtype: Any) -> None:
-    rng = np.random.default_rng(n)
-    A: Any = rng.integers(-9, 9, (n, n)).astype(dtype)
-    A = A + A.T + (1j * (A - A.T) if dtype is complex else 0)
-    values = np.linalg.eigvalsh(A)
-    nearest = np.sort(values[np.argsort(np.abs(values - 2.3))[:5]])
-    for options in ({}, {"v0": np.ones((n, 1))}, {"verify": "always"}):
-        result = eigsh(A, 5, sigma=2.3, rng=0, return_info=True, **options)  # type: ignore[call-overload]
-        np.testing.assert_allclose(result.eigenvalues, nearest, rtol=0, atol=1e-10 * n)
-        if n == 400:
-            assert result.info["method"] == ("lanczos" if options else "dense")
-            assert options or result.info["operator_columns"] < 20  # of residuals and checks
-
-
 @pytest.mark.parametrize("rows", [14, 50])
 def test_functions_of_up_to_3000_rows_are_solved_densely_inside_their_spectra(rows: int) -> None:
     A = model(f"laplace2d:n={rows}") if rows < 50 else model("laplace2d:nx=50,ny=40")

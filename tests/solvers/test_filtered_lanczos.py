@@ -10,61 +10,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Recorder, as_operator, models
+from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
 from solvers.iterations import chebyshev
-from solvers.iterations.chebyshev import ChebyshevOperator, Filter, design_filter
-from solvers.iterations.filtering import Filtering
+from solvers.iterations.chebyshev import design_filter
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
 
 
 def sketch(values: np.ndarray, steps: int = 20, locked: Any = None, dtype: str = "float64") -> Sketch:
     operator = as_operator(sp.diags_array(values.astype(dtype), format="csr"))
     return sketch_spectrum(operator, BlockVector.random(len(values), 4, dtype, rng=0), steps, locked)
-
-
-def test_a_sketch_is_that_of_the_restricted_operator() -> None:
-    values = np.r_[np.linspace(-1, 1, 198), 10, 10]
-    rng = np.random.default_rng(2)
-    locked = np.linalg.qr(np.eye(200)[:, 198:] + 0.01 * rng.standard_normal((200, 2)))[0]  # no eigenvectors
-    made = sketch(values, locked=BlockVector(locked))
-    P = np.eye(200) - locked @ locked.T
-    restricted = np.linalg.eigvalsh(P @ np.diag(values) @ P)
-    assert restricted[0] - 1e-12 <= made.theta.min()
-    assert made.theta.max() <= restricted[-1] + 1e-12
-
-
-@pytest.mark.parametrize(("which", "wanted"), [("LA", 1.5), ("SA", -1.5), ("LM", 1.5), ("LM", -1.5)])
-@pytest.mark.parametrize("degree", [1, 2, 3, 8])
-def test_the_filter_is_the_chebyshev_polynomial_of_the_interval(
-    which: Any, wanted: float, degree: int
-) -> None:
-    values = np.array([wanted, 0.4, -0.2, 1.0, -1.0])
-    low = -1.0
-    operator = ChebyshevOperator(
-        as_operator(sp.diags_array(values, format="csr")), Filter(low, 1.0, degree, 1.0, which), None
-    )
-    X = BlockVector(np.eye(5))
-    result = operator.apply(X, X.like()).array
-    sign = -1 if which == "SA" else 1
-    assert np.allclose(result, np.diag(np.polynomial.Chebyshev.basis(degree)(sign * values)))
-
-
-@pytest.mark.parametrize("degree", [3, 4])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_repeated_filter_is_the_same(degree: int, dtype: str) -> None:
-    op = as_operator(models.model("laplace1d:n=300").astype(dtype))
-    designed = Filter(0.0, 3.0, degree, 1.0, "LA")
-    plain, repeated = (ChebyshevOperator(op, designed, None, r) for r in (None, Recorder("cpu")))
-    X = BlockVector.random(300, 2, rng=0)
-    for _ in range(5):
-        results, inputs = [], []
-        for operator in (plain, repeated):
-            inputs.append(X.copy())
-            results.append(operator.apply(inputs[-1], X.like()))
-        assert (results[0] is inputs[0]) == (results[1] is inputs[1])
-        assert np.array_equal(results[0].array, results[1].array)
-        X = results[0].copy().scale(1 / results[0].norms())
 
 
 @hypothesis.given(
@@ -115,25 +70,6 @@ def test_a_wrong_bound_of_the_far_end_is_noticed(which: Any, monkeypatch: pytest
         assert np.allclose(np.sort(np.abs(result.eigenvalues)), np.sort(np.abs(expected)))
     else:
         assert np.allclose(result.eigenvalues, expected, atol=1e-7)
-
-
-def test_an_edge_that_leaves_nothing_outside_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.linspace(0, 1, 2000) ** 2
-    true = Filtering._design
-    moved: list[float] = []
-
-    def misplaced(self: Any, ends: tuple[float, float, float, float]) -> Any:
-        made = true(self, ends)
-        if self.state.designs == 1 and made is not None:  # two values are left outside
-            self.state.filter = made = Filter(made.low, -2e-6, 20, 1.0, "SA")
-        moved.append(made.edge)
-        return made
-
-    monkeypatch.setattr(Filtering, "_design", misplaced)
-    A = sp.diags_array(values, format="csr")
-    result = eigsh(A, 8, which="SA", method="filter", rng=0, tol=1e-9, convergence="norm", return_info=True)
-    assert np.allclose(result.eigenvalues, values[:8], atol=1e-9)
-    assert len(moved) > 1
 
 
 def test_a_function_of_unknown_cost_is_filtered_when_asked() -> None:

@@ -240,31 +240,6 @@ def test_several_steps_stay_in_the_complement_of_locked_columns(several: list[Se
     assert max(several[0].steps) > 4
 
 
-@pytest.mark.parametrize("b", [1, 3])
-def test_steps_ahead_do_not_change_what_was_there(b: int, several: list[SeveralSteps]) -> None:
-    """Ritz pairs beside steps ahead, and the decomposition without them, are those of a run without them."""
-    A = as_operator(models.model("laplace1d:n=300"))
-    runs = []
-    for _ in range(2):
-        basis = BlockKrylov(A, BlockVector.zeros(300, 12 * b), 0, b, np.random.default_rng(1), Counts())
-        basis.append_random(b)
-        basis.expand(5 * b)
-        runs.append(basis)
-    plain, ahead = runs
-    m = ahead.m
-    ahead.steps.begin_ahead(ahead, 3)
-    assert (m, ahead.m, ahead.w) == (5 * b, 8 * b, b)
-    for field in ("theta", "Y", "B"):
-        assert np.array_equal(getattr(ahead.ritz(m), field), getattr(plain.ritz(), field))
-    ahead.withdraw(m)
-    assert (ahead.m, ahead.w) == (plain.m, plain.w)
-    for basis in runs:
-        basis.expand(basis.capacity)
-    states = [basis.snapshot() for basis in runs]
-    assert all(np.array_equal(states[0][name], states[1][name]) for name in ("basis", "H", "m", "w"))
-    assert ahead.counts.operator_columns == plain.counts.operator_columns + 3 * b
-
-
 def test_a_step_ahead_that_was_not_enough_is_taken_with_care(several: list[SeveralSteps]) -> None:
     A = as_operator(sp.diags_array(np.arange(200) % 3 + 1.0, format="csr"))  # invariant after three steps
     basis = BlockKrylov(A, BlockVector.zeros(200, 24), 0, 2, np.random.default_rng(1), Counts())

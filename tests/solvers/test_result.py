@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import sys
 from typing import Any
 
 import pytest
 
 from blockvec import models
-from solvers import EigenResult, IterationState, eigsh
+from solvers import EigenResult, eigsh
 
 A = models.model("laplace2d:n=24")
 
@@ -45,22 +43,6 @@ def test_a_result_unpacks_and_is_one_line_in_a_list_and_a_table_in_a_notebook() 
     page = result._repr_html_()
     assert page.count("<tr>") == 6
     assert "1 &lt; 2" in page
-
-
-def test_a_bar_shows_the_restarts_and_the_callback_still_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", shown)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # what the bar takes for a terminal
-    seen: list[IterationState] = []
-
-    def stop(state: IterationState) -> bool:
-        seen.append(state)
-        return True
-
-    result = solve(tol=1e-14, callback=stop, progress=True, on_unconverged="return")
-    assert result.info["stopped"] == "callback"
-    assert len(seen) == 1
-    assert "restart" in shown.getvalue()
 
 
 def test_the_logger_tells_decisions_restarts_and_the_outcome(caplog: pytest.LogCaptureFixture) -> None:

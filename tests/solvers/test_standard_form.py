@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import scipy.linalg as sl
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator, splu
 from scipy.sparse.linalg import eigsh as scipy_eigsh
+from scipy.sparse.linalg import splu
 
 from blockvec import Factorization, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
@@ -107,20 +107,6 @@ def test_all_modes_agree_with_dense_lapack(mode: str, which: str, kind: str, met
     assert result.converged.all()
     X = result.eigenvectors
     assert np.linalg.norm(X.conj().T @ definite @ X - np.eye(k)) < 1e-13
-
-
-@pytest.mark.parametrize("form", ["LinearOperator", "callable"])
-def test_a_users_inverse_and_operator(form: str) -> None:
-    A = models.model("laplace2d:n=25")
-    lu = splu((A - 1.05 * sp.eye_array(625)).tocsc())
-    inverse: Any = lu.solve
-    if form == "LinearOperator":
-        inverse = LinearOperator((625, 625), matvec=lu.solve, matmat=lu.solve, dtype=float)
-    values = np.linalg.eigvalsh(A.toarray())
-    expected = nearest(values, 1.05, 7)
-    result = solve(lambda X: A @ X, 7, sigma=1.05, OPinv=inverse, shape=A.shape)
-    check(result, A, None, expected)
-    check(solve(A, 7, sigma=1.05, OPinv=inverse), A, None, expected)
 
 
 @pytest.mark.parametrize("index", [0, 10, 624])
@@ -294,22 +280,6 @@ def test_values_on_the_other_side_of_a_count_make_it_uncertain() -> None:
     factors = Factorization(sp.diags_array(np.r_[1.0, 2.0, np.linspace(5, 9, 50)], format="csc"))
     assert proof(factors, np.array([1.0, 1.985, 2.0]), np.full(3, 0.01), "SA")[1] is None
     assert proof_around(factors, 1.0, np.array([1.0, 1.9, 2.0]), np.full(3, 0.01))[1] is None
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_shift_may_lie_within_values_that_are_known(sign: float) -> None:
-    values = np.r_[1.0, 2.0, 2.0, 50.0, 50.5, np.linspace(60, 90, 50)]
-    factors, known = Factorization(sp.diags_array(sign * values, format="csc")), sign * values[:3]
-    theta, which = np.sort(sign * values[3:5]), "SA" if sign > 0 else "LA"
-    sigma = shift_outside(factors, theta, 90.0, which, deflated=known)
-    assert sigma is not None
-    assert 2 < sign * sigma < 50
-    assert shift_outside(factors, theta, 90.0, which, deflated=known, may_be_zero=True) == sigma
-    outside = shift_outside(factors, theta, 90.0, which)
-    assert outside is not None
-    assert sign * outside < 1
-    incomplete = known[1:]  # so that no shift has as many values beyond it
-    assert shift_outside(factors, theta, 90.0, which, deflated=incomplete) is None
 
 
 @pytest.mark.parametrize("pair", [False, True])

@@ -12,9 +12,8 @@ import scipy.sparse as sp
 import blockvec
 import solvers
 from blockvec import BlockVector, models
-from solvers import blocks, eigsh
+from solvers import eigsh
 from solvers.blocks import ColumnBlock
-from solvers.iterations import verification
 from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.spectrum import recurrences
 from solvers.iterations.verification import Found, Search, Verdict, least_doubtful
@@ -253,21 +252,6 @@ def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
     assert verdict.missed.shape[1] == len(missing)
 
 
-@pytest.mark.parametrize("memory", [0, 1 << 20])
-@pytest.mark.parametrize(("count", "padding"), [(3, 4), (4, 4), (3, 1)])
-def test_deflated_vectors_are_filled_up_by_zeros_where_there_is_memory(
-    count: int, padding: int, memory: int, plain: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verification, "FILLED_BYTES", memory)
-    monkeypatch.setattr(blocks, "width_padding", lambda block: padding)
-    _, found, _ = case("LA", [], count, plain)
-    filled = verification._filled_up(found.X)
-    fits = count % padding and memory
-    assert filled.shape[1] == (padding if fits else count)
-    assert np.array_equal(filled.array[:, :count], found.X.array[:, :count])
-    assert not filled.array[:, count:].any()
-
-
 @pytest.mark.parametrize("seed", [0, 3, 6])  # others end without a search, or take 3,000 columns
 def test_a_search_beside_vectors_that_have_not_converged_ends(seed: int) -> None:
     """Six of the seven lowest values of a torus: one of six copies stays in the complement."""
@@ -279,17 +263,3 @@ def test_a_search_beside_vectors_that_have_not_converged_ends(seed: int) -> None
     assert result.info["verification_columns"] < 1000
     second = 2 - 2 * np.cos(2 * np.pi / 17)
     assert np.allclose(result.eigenvalues.get(), [0, *[second] * 5], atol=1e-6)
-
-
-def test_products_of_a_search_are_counted() -> None:
-    A = sp.csr_array(models.model("laplace3d:n=12"))
-    columns = 0
-
-    def product(X: Any) -> Any:
-        nonlocal columns
-        columns += 1 if X.ndim == 1 else X.shape[1]
-        return A @ X
-
-    result = eigsh(product, 4, which="SA", shape=A.shape, rng=0, return_info=True)
-    assert result.info["operator_columns"] == columns
-    assert result.info["verification_columns"] > 8

@@ -118,21 +118,6 @@ def test_rows_that_begin_or_end_within_sectors_fill_them_in_part() -> None:
     assert partial_sectors(9, 9, 8) == 0  # contiguous
 
 
-def test_fused_sums_add_operations_and_a_chained_block_adds_its_traffic() -> None:
-    n, nnz, width = 10, 30, 4
-    plain = SpmmvProblem(n, n, nnz, width, "float64", "complex128", width, width)
-    block = n * width * 16
-    fused = dataclasses.replace(plain, dots=("xx", "yy"), gram=("xy",))
-    assert traffic(fused) == traffic(plain)
-    assert flops(fused) == flops(plain) + 8 * n * width * (2 + width)
-    assert flops(plain) == 4 * nnz * width
-    assert traffic(plain).write_bytes == block
-    for chain, read in (("zero", 0), ("one", block), ("general", block)):
-        chained = dataclasses.replace(plain, chain=chain, ldz=width)
-        assert traffic(chained).read_bytes == traffic(plain).read_bytes + read
-        assert traffic(chained).write_bytes == 2 * block
-
-
 @given(small, small, small, dtypes, dtypes, betas)
 def test_traffic_and_flops_of_combinations_are_those_of_the_triple_loop(
     K: int, M: int, N: int, a: str, c: str, beta: str

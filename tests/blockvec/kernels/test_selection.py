@@ -16,7 +16,7 @@ import blockvec
 from blockvec.kernels import selection
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import CSR, FAMILIES
-from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.problem import SpmmvProblem, TsmttsmProblem
 from blockvec.kernels.selection import MODEL, Selection, choose, measured
 from tests.benchmarks.measured import record_measured
 from tests.devices import A100
@@ -24,7 +24,6 @@ from tests.kernel_problems import TYPES, chain, dense, sparse, supporting, sweep
 
 FAMILY = FAMILIES["tsmttsm_mma"]
 DOT = TsmttsmProblem(1 << 20, 8, 8, "float64", "float64", 8, 8)
-COMBINE = TsmmProblem(1 << 20, 8, 8, "float64", "float64", 8, 8)
 SPARSE = SpmmvProblem(
     *(1 << 20, 1 << 20, 7 << 20, 4, "float64", "float64", 4, 4), pattern="planes", longest=7
 )
@@ -75,20 +74,6 @@ def test_problems_of_a_kind_share_a_measurement_and_others_do_not() -> None:
     assert measured(replace(SPARSE, nnz=int(7.2 * (1 << 20)), longest=9), H200) is not None
     assert measured(replace(SPARSE, nnz=14 << 20), H200) is None
     assert measured(DOT, H200) is not None  # kept beside what was added
-
-
-def test_measurements_of_other_models_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    record_measured({DOT: Selection("cublas", None, "")}, H200)
-    monkeypatch.setattr(selection, "VERSION", selection.VERSION + 1)
-    selection._measurements.cache_clear()
-    selection._chosen.cache_clear()
-    assert measured(DOT, H200) is None
-    record_measured({COMBINE: Selection("cublas", None, "")}, H200)
-    assert measured(COMBINE, H200) is not None
-    assert measured(DOT, H200) is None
-    monkeypatch.undo()
-    selection._measurements.cache_clear()
-    selection._chosen.cache_clear()
 
 
 VERSION, DIGEST = 4, "2b541ff0cbce3201"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,24 +47,6 @@ def chosen(A: Any, width: int) -> Candidate:
     candidate = preferred(*found)
     assert candidate is not None
     return candidate
-
-
-def kernel_of(A: Any, width: int) -> str:
-    return chosen(A, width).name
-
-
-def test_only_products_that_outweigh_the_compilation_are_compiled() -> None:
-    small, large = models.laplace1d(n=2000), models.laplace3d(n=40)
-    with option_context(jit="auto"):
-        assert [kernel_of(small, 8), kernel_of(large, 8)] == ["csr_row_blocks", "csr_compiled"]
-        assert kernel_of(large, 1) == "csr_row_blocks"
-        problem = SpmmvProblem(90_000, 90_000, 270_000, 2, "float64", "float64", 2, 2)
-        assert sparse_kernel.refusal(problem)
-        step = replace(problem, alpha="general", beta="general", shift="scalar")
-        assert not sparse_kernel.refusal(step)  # it would take further passes
-    with option_context(jit="never"):
-        assert kernel_of(large, 8) == "csr_row_blocks"
-    assert kernel_of(small, 1) == "csr_compiled"
 
 
 def test_profiles_name_the_kernel_and_explanations_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
