@@ -1,4 +1,4 @@
-"""Column-major blocks: the operations of the plain double, and products with every kind of operator."""
+"""Column-major blocks: the operations of a block, and products with every kind of operator."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import scipy.linalg as dense
 import scipy.sparse as sp
 
-from blockvec import BlockVector, models
+from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import (
     CorrectionProblem,
@@ -21,12 +20,11 @@ from solvers import (
     block_minres,
     eigsh,
 )
-from solvers.iterations.jacobi_davidson import JacobiDavidson
 from solvers.iterations.jd_options import REMOVED
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.run import Counts
 from solvers.iterations.search_space import SearchSpace
-from solvers.problem import IterationOptions, Problem
+from solvers.problem import Problem
 
 
 def solve(A: Any, k: int, **options: Any) -> EigenResult:
@@ -76,16 +74,14 @@ def test_all_copies_of_an_interior_value_are_found() -> None:
 
 @pytest.mark.parametrize("padding", [1, 8])
 @pytest.mark.parametrize("tau", [None, 0.3])
-def test_a_search_space_keeps_its_relations(
-    operator_for: Callable[[Any], Any], block_type: Any, tau: float | None, padding: int
-) -> None:
+def test_a_search_space_keeps_its_relations(tau: float | None, padding: int) -> None:
     A = models.model("hofstadter:nx=9,ny=8").toarray()
-    C = np.linalg.qr(block_type.random(72, 2, A.dtype, rng=0).array)[0]
+    C = np.linalg.qr(BlockVector.random(72, 2, A.dtype, rng=0).array)[0]
     P = np.eye(72) - C @ C.conj().T
     rng = np.random.default_rng(0)
-    locked = block_type(np.ascontiguousarray(C))
+    locked = BlockVector(np.ascontiguousarray(C))
     asked: Any = {"k": 1, "which": "SA", "tolerance": Tolerance(0.0, "value", 1e-16), "rng": rng}
-    problem = Problem(operator=operator_for(A), locked=locked, target=tau, **asked)
+    problem = Problem(operator=as_operator(A), locked=locked, target=tau, **asked)
     space = SearchSpace(problem, locked, 20, Counts(), padding)
 
     def relations() -> None:
@@ -98,7 +94,7 @@ def test_a_search_space_keeps_its_relations(
         assert np.allclose(V.conj().T @ shifted, space._H[:m, :m], atol=1e-13)
 
     for width in (4, 3, 5):
-        space.extend(block_type.random(72, width, A.dtype, rng=width))
+        space.extend(BlockVector.random(72, width, A.dtype, rng=width))
     relations()
     found = space.extract()
     X = space.vectors(found.Y[:, :3])
@@ -119,27 +115,6 @@ def test_a_search_space_keeps_its_relations(
     space.refresh()
     assert space.m == 10
     relations()
-
-
-def test_it_needs_nothing_but_the_block_interface(
-    block_type: Any, operator_for: Callable[[Any], Any]
-) -> None:
-    A = models.model("laplace2d:nx=13,ny=11")
-    values = np.linalg.eigvalsh(A.toarray())
-    for target in (None, 3.1):
-        begin = block_type.random(143, 2, rng=1)
-        problem = Problem(
-            operator=operator_for(A),
-            k=5,
-            which="SA",
-            tolerance=Tolerance(1e-9, "norm", 1.1e-16),
-            rng=np.random.default_rng(2),
-            target=target,
-        )
-        found = JacobiDavidson(problem, IterationOptions(2, 20, 300), begin, lambda: False).run()
-        assert found.info["stopped"] == "converged"
-        expected = values[:5] if target is None else values[np.argsort(np.abs(values - target))[:5]]
-        assert np.allclose(np.sort(found.eigenvalues), np.sort(expected), atol=1e-9)
 
 
 def test_an_indefinite_preconditioner_serves_inside_a_spectrum() -> None:

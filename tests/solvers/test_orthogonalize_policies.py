@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec import BlockVector
+from blockvec import BlockVector, as_operator
 from blockvec.errors import BreakdownError
 from solvers.orthogonalization import (
     factors,
@@ -114,11 +114,11 @@ def test_a_function_may_be_the_policy(block_type: Any) -> None:
 # --- inner products -------------------------------------------------------------------------------
 
 
-def test_an_indefinite_m_is_refused(block_type: Any, operator_for: Callable[[Any], Any]) -> None:
+def test_an_indefinite_m_is_refused(block_type: Any) -> None:
     indefinite = sp.diags_array(np.where(np.arange(N) % 2, 1.0, -1.1)).tocsr()
     block = block_type(blocks("random", "float64"))
     with pytest.raises(BreakdownError, match=r"x\^H M x = -.* positive definite"):
-        orthogonalize(block, M=operator_for(indefinite))
+        orthogonalize(block, M=as_operator(indefinite))
 
 
 # --- what they cost -------------------------------------------------------------------------------
