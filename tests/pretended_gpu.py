@@ -30,13 +30,6 @@ from tests.pretended_cupy import LIBRARIES, Array, CuPy, bare, compiled
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]
 
-PLACES = {  # of the tall operands among those of a candidate, by letter
-    TsmttsmProblem: {"a": 0, "b": 1},
-    TsmmProblem: {"a": 0, "b": 2},
-    SweepProblem: {"w": 0, "v": 1},
-    SpmmvProblem: {"x": 1, "y": 2},
-}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PretendedGpu(Gpu):
@@ -53,47 +46,26 @@ class PretendedGpu(Gpu):
 
 @dataclasses.dataclass
 class Solve:
-    """One run of a method: what `precompiled` was told, and what was asked for.
-
-    Attributes
-    ----------
-    method : str
-    dtype : str
-    sizes : dict of str to int
-        Those that are passed to `precompiled`, and ``n``.
-    product : SpmmvProblem or None
-        A product with the sparse matrix.
-    requests : dict of request to dict of str to int
-        With the column offset of each tall operand by its letter; the first one counts.
-    """
+    """One run of a method: what `precompiled` was told, the sizes with ``n``, and what was asked for."""
 
     method: str
     dtype: str
     sizes: dict[str, int]
     product: SpmmvProblem | None
-    requests: dict[Any, dict[str, int]]
+    requests: list[Any]
 
 
 class Run:
-    """Solves in the order in which they ended, and the offsets that problems had."""
+    """Solves in the order in which they ended."""
 
     def __init__(self) -> None:
         self.solves: list[Solve] = []
-        self.offsets: dict[Any, dict[str, int]] = {}
         self.asked: dict[Any, None] = {}
         self.compiled = compiled
 
     def note(self, request: Any) -> None:
         """Note what the current solve asks for."""
         self.asked[request] = None
-
-    def run(self, problem: Any, true: Callable[..., None], *operands: Any) -> None:
-        """Note where the operands of a problem begin, and call a function of them."""
-        self.note(problem)
-        places = PLACES.get(type(problem), {})
-        if problem not in self.offsets:
-            self.offsets[problem] = {letter: _offset(operands[place]) for letter, place in places.items()}
-        true(problem, *operands)
 
     @contextlib.contextmanager
     def precompiled(self, method: str, operator: Any, dtype: Any = None, **sizes: int) -> Iterator[None]:
@@ -105,17 +77,9 @@ class Run:
             requests, self.asked = self.asked, around
         product = precompile._sparse_product(operator)[0]
         name = np.dtype(operator.dtype if dtype is None else dtype).name
-        asked = {r: self.offsets.get(r, {}) for r in requests if not isinstance(r, StreamProblem)}
+        asked = [request for request in requests if not isinstance(request, StreamProblem)]
         known = {key: int(size) for key, size in sizes.items()} | {"n": int(operator.shape[0])}
         self.solves.append(Solve(method, name, known, product, asked))
-
-
-def _offset(array: Any) -> int:
-    """Count the columns before an array in the block that it is a view of."""
-    base = array = bare(array)
-    while isinstance(base.base, np.ndarray):
-        base = base.base
-    return int(array.ctypes.data - base.ctypes.data) // array.itemsize
 
 
 def _compute(problem: Any, *operands: Any) -> None:
@@ -164,7 +128,9 @@ class PretendedBackend(cuda.CudaBackend):
             if is_sum or chosen.name == "column_dot" or chosen.name in SPARSE_FAMILIES:
                 chosen.run(problem, *operands)
             is_done = is_sum and getattr(problem, "operation", "") != "column_dot"
-            self.watch.run(problem, _nothing if is_done else _compute, *operands)
+            self.watch.note(problem)
+            if not is_done:
+                _compute(problem, *operands)
 
         return dataclasses.replace(chosen, run=run, prepare=_nothing)
 

@@ -52,11 +52,6 @@ def test_other_threads_see_the_default_and_not_a_context(default: None) -> None:
     assert seen == [5]
 
 
-def test_the_default_holds_until_it_is_changed(default: None) -> None:
-    assert blockvec.set_default_options(threads=4).threads == 4
-    assert blockvec.options().threads == 4
-
-
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "two", 1025, 10**30])
 def test_a_thread_count_is_an_integer_within_bounds(threads: object) -> None:
     with (

@@ -186,8 +186,3 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(OptionError, match="torch cannot be imported"):
         as_operator(lambda X: X, shape=(2, 2), like="torch")
-
-
-def test_names_modules_and_examples_stand_for_the_same() -> None:
-    assert ArrayKind.of("numpy") == ArrayKind.of(np) == ArrayKind("numpy", "cpu")
-    assert ArrayKind.of(np.zeros(0)) == ArrayKind("numpy", "cpu", "float64")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import wait
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import blockvec
-from blockvec import BlockVector, as_operator, models, precompile
+from blockvec import as_operator, models, precompile
 from blockvec.backends import Candidate
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.elementwise import PhiloxKernel
@@ -84,14 +82,6 @@ def test_what_a_method_asks_for_is_prepared_by_threads(method: str, dtype: str) 
             assert request.dtype == dtype
 
 
-def test_products_are_those_with_the_matrix_of_the_solve() -> None:
-    other = replace(PRODUCT, nnz=5, pattern="planes", coded=True, dots=("xy",))
-    found = [p for p in listed("lanczos", product=other) if isinstance(p, SpmmvProblem)]
-    assert {(p.nnz, p.pattern, p.coded, p.dots) for p in found} == {(5, "planes", True, ())}
-    assert {p.width for p in found} == {1, 2}
-    assert not [p for p in listed("lanczos", product=None) if isinstance(p, SpmmvProblem)]
-
-
 def test_steps_of_one_kernel_take_the_place_of_projections() -> None:
     sizes = SIZES["lanczos"]
     for dtype, backend, takes_steps in (
@@ -148,17 +138,3 @@ def test_the_first_miss_starts_everything_once_per_kind_of_solve(on_gpu: list[An
         pass
     _begin_compiling()
     assert len(on_gpu) == 2
-
-
-def test_on_the_host_results_are_the_same() -> None:
-    V = BlockVector.random(N, 4, rng=0)
-    expected = V.gram()
-    with blockvec.precompiled("own", A, b=4):
-        assert np.array_equal(V.gram(), expected)
-
-
-def test_an_operator_without_a_matrix_is_not_called() -> None:
-    def refuse(X: Any) -> Any:
-        raise AssertionError("called")
-
-    assert precompile._sparse_product(as_operator(refuse, shape=(N, N))) == (None, None)

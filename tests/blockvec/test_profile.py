@@ -63,12 +63,6 @@ def test_ceilings_are_measured_once_and_then_remembered(measurements: list[int],
     assert len(measurements) == 1
 
 
-def test_a_refresh_measures_again(measurements: list[int]) -> None:
-    profile.ceilings(HOST)
-    profile.ceilings(HOST, refresh=True)
-    assert len(measurements) == 2
-
-
 @pytest.mark.parametrize(
     "record",
     [
@@ -102,13 +96,6 @@ def test_a_broken_record_is_measured_again_and_replaced(
     assert stored[0]["ceilings"]["read_gb_s"] == 30.0
 
 
-def test_another_thread_count_is_another_device(measurements: list[int]) -> None:
-    profile.ceilings(HOST)
-    with blockvec.option_context(threads=blockvec.options().threads + 1):
-        profile.ceilings(HOST)
-    assert len(measurements) == 2
-
-
 def test_a_profile_counts_calls_bytes_and_fractions_by_kernel(measurements: list[int]) -> None:
     V = blockvec.BlockVector.random(20000, 4, rng=0)
     C = np.eye(4)
@@ -124,18 +111,6 @@ def test_a_profile_counts_calls_bytes_and_fractions_by_kernel(measurements: list
     limit_s = gram["bytes_moved"] / MEASURED.read_gb_s * 1e-9
     assert gram["fraction"] == pytest.approx(limit_s / gram["time_s"], rel=0.01)
     assert [row["time_s"] for row in p.rows()] == sorted((row["time_s"] for row in p.rows()), reverse=True)
-
-
-def test_a_table_has_a_line_for_each_kernel_and_each_part(measurements: list[int]) -> None:
-    V = blockvec.BlockVector.random(1000, 2, rng=0)
-    with blockvec.profile() as p:
-        V.gram()
-    table, legend = p.table().rsplit("\n\n", 1)
-    head, line, _, _, *parts = table.splitlines()
-    assert [text.split()[0] for text in legend.splitlines() if text[0] != " "] == ["limit", "GB/s"]
-    assert head.split()[:3] == ["part", "operation", "type"]
-    assert line.split()[:4] == ["other", "blocks", "gram", "float64"]
-    assert [part.split()[0] for part in parts] == ["other", "rest", "total"]
 
 
 def test_the_time_of_a_function_does_not_include_the_work_recorded_inside(measurements: list[int]) -> None:
@@ -186,26 +161,3 @@ def test_a_profile_changes_no_bits(measurements: list[int]) -> None:
         again, Y = blockvec.eigsh(A, **options)
     np.testing.assert_array_equal(w, again)
     np.testing.assert_array_equal(X, Y)
-
-
-def test_nothing_is_recorded_outside_of_the_block_or_of_an_inner_profile(measurements: list[int]) -> None:
-    V = blockvec.BlockVector.random(1000, 2, rng=0)
-    with blockvec.profile() as outer:
-        with blockvec.profile() as inner:
-            V.gram()
-        V.norms()
-    V.gram()
-    assert [row["operation"] for row in inner.rows()] == ["gram"]
-    assert [row["operation"] for row in outer.rows()] == ["column_dot"]
-
-
-def test_many_calls_are_counted_without_keeping_each(
-    measurements: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(profile, "MAX_PENDING", 8)
-    V = blockvec.BlockVector.random(10, 2, rng=0)
-    with blockvec.profile() as p:
-        for _ in range(30):
-            V.gram()
-            assert len(p._pending) < 8
-    assert p.rows()[0]["calls"] == 30

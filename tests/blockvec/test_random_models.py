@@ -7,7 +7,6 @@ import pytest
 
 from blockvec import models
 from blockvec.errors import OptionError
-from blockvec.models import random_structure
 
 
 def test_a_band_is_as_wide_as_asked_for_and_has_no_seams() -> None:
@@ -26,16 +25,6 @@ def test_rows_of_a_band_have_the_elements_asked_for_or_a_few_less(elements: int)
     counts = np.diff(models.banded(n=20000, bandwidth=999, elements=elements).indptr)
     assert counts.max() == elements
     assert counts.mean() > elements * (1 - elements / 1000) - 0.01
-
-
-def test_a_matching_pairs_every_row_of_an_even_stretch_once() -> None:
-    pairs = random_structure.random_pairs(0, 1000, offset=0, stretch=10, seed=(4, 1))
-    rows = np.arange(1000)
-    assert pairs.exists.all()
-    np.testing.assert_array_equal(pairs.partners[pairs.partners], rows)
-    assert (pairs.partners != rows).all()
-    assert (pairs.partners // 10 == rows // 10).all()
-    np.testing.assert_array_equal(pairs.values[pairs.partners], pairs.values)
 
 
 def test_the_laplacian_of_a_graph_annihilates_constants_and_is_semidefinite() -> None:

@@ -14,7 +14,7 @@ from blockvec import BlockVector, as_operator, models
 from blockvec.backends import Candidate
 from blockvec.errors import DTypeError, OptionError
 from blockvec.kernels.problem import TsmttsmProblem
-from blockvec.operations import dispatch, products
+from blockvec.operations import dispatch
 from tests.contract.blocks import DTYPES, host, on, values
 
 
@@ -103,13 +103,6 @@ def test_explanations_of_operators_and_of_what_there_is_none(device: str) -> Non
         blockvec.explain("apply", dense, V)
 
 
-def test_own_kernels_run_alone_where_vendors_are_switched_off(device: str) -> None:
-    V = BlockVector.random(100000, 3, rng=1, device=device)
-    with blockvec.option_context(vendor=False):
-        G = V.gram()
-    assert np.allclose(host(G), host(V.gram()), rtol=1e-12)
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_results_repeat_bit_for_bit_for_a_fixed_thread_count(device: str, dtype: str, threads: int) -> None:
@@ -142,45 +135,6 @@ def test_results_do_not_depend_on_other_threads_at_work(device: str) -> None:
     for thread in threads:
         thread.join()
     assert results == [True] * 40
-
-
-def test_the_same_blocks_need_no_new_choice_until_something_is_tuned(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    V = BlockVector.random(1000, 5, rng=4, device=device)
-    asked: list[object] = []
-    candidates = type(V.backend).candidates
-    monkeypatch.setattr(type(V.backend), "candidates", lambda self, p: asked.append(p) or candidates(self, p))
-    V.gram()
-    dispatch.forget()
-    for _ in range(3):
-        V.gram()
-    assert len(asked) in (1, 2)
-    with blockvec.option_context(vendor=False):
-        V.gram()
-    assert len(asked) in (2, 3)
-    dispatch.forget()
-    V.gram()
-    assert len(asked) in (3, 4)
-
-
-def test_problems_are_told_apart_by_all_that_a_kernel_may_depend_on(device: str) -> None:
-    A = BlockVector.random(64, 6, rng=5, device=device)
-    B = BlockVector.random(64, 6, rng=6, device=device)
-    views = [A, A[:, :4], A[:, 1:5], A[:40], B, BlockVector(B, dtype="complex128")]
-    problems = {
-        products.tsmttsm_problem(X.array, Y.array, conj, alpha, beta)
-        for X in views
-        for Y in views
-        if X.n_rows == Y.n_rows
-        for conj in (True, False)
-        for alpha in (1, 2)
-        for beta in (0, 1, 3.0)
-    }
-    for problem in problems:
-        assert dispatch.choose(problem, A.backend) is dispatch.choose(problem, A.backend)
-    widths = {(p.M, p.N) for p in problems}
-    assert widths == {(6, 6), (6, 4), (4, 6), (4, 4)}
 
 
 @pytest.mark.parametrize("alpha", [fractions.Fraction(1, 2), "2", None])

@@ -18,8 +18,6 @@ from tests.contract.blocks import (
     adjoint,
     complex_factors,
     dtypes,
-    exact_values,
-    factors,
     host,
     layouts,
     on,
@@ -40,17 +38,6 @@ def test_dot_is_within_the_rounding_bound_for_all_shapes_types_and_views(
     assert C.shape == (size.M, size.N)
     assert C.dtype == np.result_type(A, B)
     assert Reference.of(adjoint(A, conj), B, C.dtype).accepts(C)
-
-
-@given(sizes(), dtypes, dtypes, layouts, st.booleans(), seeds)
-def test_exact_operands_give_exact_products_at_any_row_count(
-    device: str, size: Sizes, left: str, right: str, layout: Layout, conj: bool, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    A, B = exact_values(rng, (size.K, size.M), left), exact_values(rng, (size.K, size.N), right)
-    V, W = Guarded(A, device, layout).block, Guarded(B, device).block
-    expected = adjoint(A.astype(complex), conj) @ B.astype(complex)
-    assert np.array_equal(host(V.dot(W, conj=conj)), expected)
 
 
 @given(sizes(), st.booleans(), dtypes, dtypes, layouts, complex_factors, complex_factors, seeds)
@@ -80,27 +67,6 @@ def test_alpha_and_beta_update_an_output_as_the_formula_says(
     result = V.dot(W, alpha=alpha, beta=beta, out=out)
     assert result is out
     assert Reference.of(adjoint(A, True), B, dtype, alpha, beta, C).accepts(out)
-
-
-@given(sizes(), dtypes, factors, seeds)
-def test_with_beta_zero_a_poisoned_output_is_not_read(
-    device: str, size: Sizes, dtype: str, alpha: float, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    A, B = values(rng, (size.K, size.M), dtype), values(rng, (size.K, size.N), dtype)
-    out = on(device, np.full((size.M, size.N), np.nan, dtype))
-    BlockVector(on(device, A)).dot(BlockVector(on(device, B)), alpha=alpha, out=out)
-    assert Reference.of(adjoint(A, True), B, dtype, alpha).accepts(out)
-
-
-@given(sizes(), dtypes, layouts, seeds)
-def test_a_gram_matrix_is_hermitian_to_the_last_bit(
-    device: str, size: Sizes, dtype: str, layout: Layout, seed: int
-) -> None:
-    A = values(np.random.default_rng(seed), (size.K, size.M), dtype)
-    G = host(Guarded(A, device, layout).block.gram())
-    assert np.array_equal(G, G.conj().T)
-    assert Reference.of(adjoint(A, True), A, dtype).accepts(G)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])

@@ -95,19 +95,6 @@ def test_sums_of_mixed_types_promote_as_numpy_does(
     assert is_close(scaled, extended(X) * factor, np.abs(X) * abs(factor), expected.dtype)
 
 
-@pytest.mark.parametrize("left", DTYPES)
-@pytest.mark.parametrize("right", DTYPES)
-def test_all_pairs_of_types_are_summed_and_dotted(device: str, left: str, right: str) -> None:
-    rng = np.random.default_rng(2)
-    X, Y = exact_values(rng, (20011, 3), left), exact_values(rng, (20011, 3), right)
-    c = exact_values(rng, (3,), np.result_type(left, right))
-    for layout in (Layout(0, 0), Layout(2, 1)):
-        V, W = Guarded(X, device, layout).block, Guarded(Y, device, layout).block
-        assert np.array_equal(host(V + W), X + Y)
-        assert np.array_equal(host(V * on(device, c)), X * c)
-        assert np.array_equal(host(V.column_dot(W)), (X.conj().astype(complex) * Y).sum(axis=0))
-
-
 @given(shapes, dtypes, layouts, st.booleans(), complex_factors, seeds)
 def test_scale_multiplies_in_place(
     device: str,

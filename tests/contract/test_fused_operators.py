@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -259,45 +258,3 @@ def test_a_chained_block_of_another_device_is_refused() -> None:
     op = as_operator(sp.eye_array(3, format="csr"), device="gpu")
     with pytest.raises(DeviceError, match="A is on cuda:0 but z is on cpu"):
         op.apply(BlockVector.zeros(3, 2, device="gpu"), z=BlockVector.zeros(3, 2))
-
-
-class Recorder:
-    """A backend whose sparse products may refuse to fuse, and which records what is run."""
-
-    def __init__(self, backend: Any, refuses: Any) -> None:
-        self.backend, self.refuses, self.problems = backend, refuses, []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.backend, name)
-
-    def candidates(self, problem: Any) -> Any:
-        if not hasattr(problem, "gram"):
-            return self.backend.candidates(problem)
-
-        def run(problem: Any, S: Any, X: Any, Y: Any, *rest: Any) -> None:
-            self.problems.append(problem)
-            Y[...] = X
-            if problem.fused:
-                for outputs in (rest[-1].dots, rest[-1].gram):
-                    for array in outputs.values():
-                        array[...] = 7
-
-        (plain,) = self.backend.candidates(problem)[-1:]
-        return (dataclasses.replace(plain, run=run, refusal="no" if self.refuses(problem) else ""),)
-
-
-@pytest.mark.parametrize(
-    ("refuses", "fused"),
-    [
-        (lambda problem: False, [(("yy",), ("xy",))]),
-        (lambda problem: problem.fused, [((), ())]),
-    ],
-    ids=["all fused", "nothing fused"],
-)
-def test_what_no_kernel_fuses_is_done_separately(refuses: Any, fused: Any) -> None:
-    op = as_operator(sp.eye_array(4, format="csr"))
-    recorder = op.backend = Recorder(op.backend, refuses)
-    found = op.apply(BlockVector.full(4, 2, 1), dots="yy", gram="xy")
-    assert [(problem.dots, problem.gram) for problem in recorder.problems] == fused
-    assert found.dots["yy"].tolist() == ([7, 7] if fused[0][0] else [4, 4])
-    assert found.gram["xy"].tolist() == ([[7, 7]] * 2 if fused[0][1] else [[4, 4]] * 2)

@@ -15,7 +15,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse.linalg import LinearOperator
 
 from blockvec import BlockVector, as_operator, read_matrix
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
@@ -383,34 +382,6 @@ def test_a_linear_operator_with_matvec_alone_works_and_warns_once(device: str) -
             assert np.array_equal(host(op @ BlockVector(on(device, X))), A @ X)
 
 
-def test_subclasses_of_linear_operator_keep_their_block_product() -> None:
-    class Doubling(LinearOperator):
-        def __init__(self) -> None:
-            super().__init__(np.dtype("float64"), (5, 5))
-
-        def _matmat(self, X: Any) -> Any:
-            return 2 * X
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        op = as_operator(Doubling())
-    assert np.array_equal((op @ BlockVector(np.ones((5, 2)))).array, np.full((5, 2), 2.0))
-
-
-def test_a_function_is_an_operator_and_may_return_any_layout(device: str) -> None:
-    A = exact_values(np.random.default_rng(18), (6, 6), "float64")
-    here = on(device, A)
-    X, Y = (exact_values(np.random.default_rng(seed), (6, 3), "float64") for seed in (19, 20))
-    xp = BlockVector(on(device, X)).backend.xp
-    for function in (lambda B: here @ B, lambda B: xp.asfortranarray(here @ B)):
-        op = as_operator(function, shape=(6, 6), device=device)
-        out = BlockVector(on(device, Y))
-        op.apply(
-            BlockVector(on(device, X)), out, alpha=-1, beta=2, shift=on(device, np.array([1.0, 2.0, 3.0]))
-        )
-        assert np.array_equal(host(out), -(A @ X - X * [1, 2, 3]) + 2 * Y)
-
-
 @pytest.mark.parametrize("returns", ["nothing", "out", "another array"])
 @pytest.mark.parametrize("beta", [0, 2])
 @pytest.mark.parametrize("columns", [slice(0, 3), slice(1, 4)], ids=["contiguous", "view"])
@@ -460,11 +431,6 @@ def test_blocks_of_another_device_are_refused() -> None:
         identity("gpu") @ BlockVector.zeros(3, 2)
     with pytest.raises(DeviceError, match=r"A is on cpu but out is on cuda:0"):
         identity("cpu").apply(BlockVector.zeros(3, 2), BlockVector.zeros(3, 2, device="gpu"))
-
-
-def test_an_operator_describes_itself_in_one_line(device: str) -> None:
-    where = "cpu" if device == "cpu" else "cuda:0"
-    assert repr(identity(device)) == f"SparseOperator(3x3, float64, {where})"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

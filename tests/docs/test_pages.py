@@ -66,13 +66,6 @@ def test_links_between_built_pages_lead_to_pages_and_anchors() -> None:
             assert not anchor or anchor in anchors.get(target, {anchor}), f"{relative(page)}: {link}"
 
 
-def test_titles_hold_no_formulas() -> None:
-    for page in sources():
-        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-        found = re.search(r"^#+ .*\$.*", text, re.MULTILINE)
-        assert not found, f"{relative(page)}: {found and found.group()}"
-
-
 def test_links_of_the_readme_lead_to_files_and_are_absolute_on_the_page_of_the_package() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)

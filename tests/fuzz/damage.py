@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import random
 import re
 from typing import Any
@@ -59,17 +58,6 @@ def damaged(draw: random.Random, data: bytes) -> bytes:
                     word = draw.choice(words)
                     data = data[: word.start()] + draw.choice(BYTES) + data[word.end() :]
     return data
-
-
-def packed(draw: random.Random, data: bytes) -> bytes:
-    """Compress with gzip: mostly as it should be, else damaged, cut in two members or followed by others."""
-    whole = gzip.compress(data, mtime=0)
-    return draw.choice(
-        (
-            *(whole, whole, gzip.compress(data[:20], mtime=0) + gzip.compress(data[20:], mtime=0)),
-            *(damaged(draw, whole), whole[: draw.randrange(2, len(whole))], whole + draw.choice(BYTES)),
-        )
-    )
 
 
 def altered(draw: random.Random, value: Any) -> Any:

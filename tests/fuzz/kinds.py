@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.io
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-import blockvec
 from blockvec import BlockVector, as_operator, models
 from blockvec.__main__ import main as blockvec_main
 from blockvec.backends.host.backend import HOST
@@ -31,7 +29,7 @@ from blockvec.system import config
 from solvers import eigsh
 from solvers.__main__ import main as eigs_main
 from tests.contract.blocks import CEILINGS
-from tests.fuzz.damage import TEXTS, altered, altered_array, damaged, odd_value, packed
+from tests.fuzz.damage import TEXTS, altered, altered_array, damaged, odd_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,107 +47,6 @@ class Input:
 
 
 Draw = Callable[[random.Random], Input]
-
-
-# Model strings
-
-
-def model_strings(folder: Path) -> Draw:
-    """Descriptions of models, with wrong names, parameters and sizes."""
-    examples = {line.rpartition("e.g. ")[2] for line in models.available().values()}
-    names = {name for line in models.available().values() for name in re.findall(r"\w+(?=[=,;])", line)}
-    values = [*map(str, range(1, 9)), "true", "false", "0.5", "-1", "0"]
-
-    def draw_one(draw: random.Random) -> Input:
-        name, _, text = draw.choice(sorted(examples)).partition(":")
-        items = re.sub(r"\d{2,}", lambda size: str(draw.randint(1, 12)), text).split(",")
-        for _ in range(draw.choice((0, 1, 1, 2))):
-            value = draw.choice(values if draw.random() < 0.6 else TEXTS)
-            at = draw.randrange(len(items))
-            key = items[at].partition("=")[0] if draw.random() < 0.7 else draw.choice(sorted(names))
-            items[at : at + draw.randrange(2)] = [f"{key}={value}"]
-        spec = f"{name}:{','.join(items)}"
-        if draw.random() < 0.2:
-            spec = damaged(draw, spec.encode(errors="replace")).decode("latin-1")
-
-        def build_it() -> str:
-            rows = models.generator(spec)
-            if rows.shape[0] > 20_000:
-                return "generator"
-            A = models.model(spec)
-            assert A.shape == rows.shape
-            assert np.isfinite(A.data).all()
-            return "matrix"
-
-        return Input(spec, build_it)
-
-    return draw_one
-
-
-# Files
-
-
-def matrix_files(folder: Path) -> Draw:
-    """Files of matrices with damage: Matrix Market, some gzipped, or unpacking to much more; SciPy; PETSc."""
-    path = folder / "work" / "matrix.mtx"
-
-    def draw_one(draw: random.Random) -> Input:
-        rng = np.random.default_rng(draw.randrange(2**32))
-        n = draw.randint(0, 5)
-        A: Any = rng.integers(-3, 4, (n, n)) * draw.choice((1, 0.1, 1j, 1 + 1j))
-        A = A + A.conj().T if draw.random() < 0.5 else A
-        write = draw.choice((_matrix_market, _matrix_market, _scipy_npz, _petsc))
-        data = write(draw, A)
-        if draw.random() < (0.9 if write is _matrix_market else 0.3):  # the others were altered, too
-            data = damaged(draw, data)
-        if draw.random() < 0.01:
-            filler = draw.choice((b" ", b"\n", b"%", b"% \n", b"1", b"1 1 1\n", b"0"))
-            at = draw.randrange(len(data) + 1)
-            data = data[:at] + filler * draw.choice((10**6, 3 * 10**7)) + data[at:]
-        path.write_bytes(packed(draw, data) if draw.random() < 0.25 else data)
-        return Input(repr(data[:300]), lambda: str(blockvec.open_matrix(path).ndim))
-
-    return draw_one
-
-
-def _matrix_market(draw: random.Random, A: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    scipy.io.mmwrite(stream, sp.coo_array(A) if draw.random() < 0.7 else A, comment="about it")
-    return stream.getvalue()
-
-
-def _scipy_npz(draw: random.Random, A: np.ndarray) -> bytes:
-    """Store a matrix in any format, mostly with one array altered."""
-    stream = io.BytesIO()
-    layout = draw.choice(("csr", "csc", "coo", "dia", "bsr"))
-    sp.save_npz(stream, sp.coo_array(A).asformat(layout), compressed=draw.random() < 0.5)
-    if draw.random() < 0.3:
-        return stream.getvalue()
-    stream.seek(0)
-    with np.load(stream) as file:
-        arrays = {name: file[name] for name in file.files}
-    name = draw.choice(sorted(arrays))
-    value = arrays[name]
-    if name == "format":
-        arrays[name] = np.array(draw.choice((b"csr", b"csc", b"coo", b"dia", b"bsr", b"lil", "csr", "")))
-    elif value.dtype.kind == "i" and value.size and draw.random() < 0.7:
-        value.flat[draw.randrange(value.size)] = draw.choice((-1, 0, 1, 9, 2**30, -(2**31), 2**31 - 1))
-    else:
-        arrays[name] = altered_array(draw, value)
-    stream = io.BytesIO()
-    np.savez(stream, **arrays)
-    return stream.getvalue()
-
-
-def _petsc(draw: random.Random, A: np.ndarray) -> bytes:
-    """Write a matrix as PETSc does, some with a number replaced."""
-    rows, index = sp.csr_array(A), draw.choice((">i4", ">i8"))
-    header = [1211216, *rows.shape, rows.nnz]
-    numbers = np.concatenate((header, np.diff(rows.indptr), rows.indices)).astype(index)
-    if draw.random() < 0.6:
-        numbers[draw.randrange(1, len(numbers))] = draw.choice((-1, 0, 1, 9, 2**30, -(2**31), 2**31 - 1))
-    value = ">c16" if np.iscomplexobj(A) else ">f8"
-    return numbers.tobytes() + rows.data.astype(value).tobytes()
 
 
 SOLVES: tuple[dict[str, Any], ...] = (
@@ -471,6 +368,5 @@ def _options(text: str) -> dict[str, bool]:
 
 
 KINDS: dict[str, Callable[[Path], Draw]] = {
-    kind.__name__: kind
-    for kind in (*(model_strings, matrix_files, checkpoints, eigsh_arguments, block_arguments, commands),)
+    kind.__name__: kind for kind in (checkpoints, eigsh_arguments, block_arguments, commands)
 }

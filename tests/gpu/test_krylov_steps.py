@@ -90,14 +90,6 @@ def test_functions_of_a_gpu_have_the_pairs_of_their_matrices(dtype: str, out: bo
     assert columns == result.info["operator_columns"]
 
 
-def test_a_function_with_few_distinct_values_is_solved_for() -> None:
-    values = np.arange(6000) % 3 + 1.0
-    diagonal = BlockVector(values[:, None]).to_device("gpu").array
-    w, X = eigsh(lambda X: diagonal * X, 4, which="LA", shape=(6000, 6000), device="gpu", rng=0)
-    assert abs(w - 3).max() < 1e-12
-    assert float(abs(X.T @ X).sum(axis=0).max()) == pytest.approx(1, abs=1e-12)
-
-
 def test_threads_on_streams_of_their_own_get_the_same_bits() -> None:
     import cupy
 
@@ -116,12 +108,6 @@ def test_threads_on_streams_of_their_own_get_the_same_bits() -> None:
         thread.join()
     assert len(found) == 20
     assert all(np.array_equal(alone, values) for values in found)
-
-
-def test_an_invariant_space_within_the_steps_is_noticed() -> None:
-    values = np.r_[np.zeros(5000), np.linspace(1, 2, 20)]
-    w, _ = eigsh(as_operator(sp.diags_array(values, format="csr"), device="gpu"), k=6, which="LA", rng=0)
-    assert np.allclose(w.get(), values[-6:], rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("form", ["operator", "cupy", "scipy"])

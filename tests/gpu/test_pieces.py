@@ -14,7 +14,7 @@ from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.pieces import TASK_ENTRIES, divide
+from blockvec.kernels.sparse.pieces import divide
 from blockvec.kernels.sparse.sell import layout
 from blockvec.kernels.sparse.structure import structure_of
 from tests.benchmarks.drawn_problems import is_drawn
@@ -71,21 +71,6 @@ def test_matrices_are_seen_as_on_the_host(spec: str, index: str, cp: Any, load: 
     assert_finds_the_same(cp, load, S, index)
     shuffled = S[np.random.default_rng(0).permutation(S.shape[0])]
     assert_finds_the_same(cp, load, shuffled, index)
-
-
-@pytest.mark.parametrize("index", ["int32", "int64"])
-@pytest.mark.parametrize("n_rows", [1, 31, 33, 1024, 8193, 100_003, 1_000_000])
-def test_rows_of_random_lengths_are_seen_as_on_the_host(n_rows: int, index: str, cp: Any, load: Load) -> None:
-    rng = np.random.default_rng(n_rows)
-    lengths = rng.integers(0, 9, n_rows)
-    stretch = slice(n_rows // 3, n_rows // 2)
-    lengths[stretch] = rng.choice([0, 0, 40, 90], len(lengths[stretch]))
-    lengths[rng.integers(0, n_rows, 50)] = rng.choice([129, 500, TASK_ENTRIES, 3 * TASK_ENTRIES + 1], 50)
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
-    columns = rng.integers(0, n_rows, indptr[-1]).astype(index)
-    assert_finds_the_same(
-        cp, load, sp.csr_array((np.ones(len(columns)), columns, indptr), shape=(n_rows, n_rows)), index
-    )
 
 
 @pytest.mark.parametrize("spec", ["laplace3d:n=40", "rmat:scale=14,edges=16"])

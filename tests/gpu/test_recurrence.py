@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -50,42 +49,6 @@ def test_turns_of_one_launch_are_those_of_single_products(
         assert np.array_equal(host(block), host(expected))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_unread_blocks_may_hold_nan_and_launches_can_be_recorded(dtype: str) -> None:
-    matrix = models.model("laplace2d:n=50").astype(dtype)
-    x = exact_values(np.random.default_rng(0), (2500, 4), dtype)
-    X, Y = BlockVector(on("gpu", x)), BlockVector(on("gpu", np.full_like(x, np.nan)))
-    once = as_operator(matrix, device="gpu").prepare(X, Y, repeat=3)
-    recorder = Recorder("gpu")
-    with recorder:
-        once()
-        again = recorder.record(once)
-    for call in (again, again):
-        for block, power in ((X, 2), (Y, 3)):
-            expected = x
-            for _ in range(power):
-                expected = matrix @ expected
-            assert np.array_equal(host(block), expected)
-        call()
-        x = matrix @ (matrix @ x)  # which the next call begins with
-
-
-def test_prepared_products_outlive_their_operator() -> None:
-    matrix = models.model("laplace2d:n=60")
-    X = BlockVector.random(3600, 4, device="gpu", rng=0)
-    Y, x = X.like(), host(X)
-    products = [
-        as_operator(matrix, device="gpu").prepare(X, Y),
-        as_operator(matrix, device="gpu").affine(1, 0).prepare(X, Y, repeat=3),
-    ]
-    gc.collect()
-    taken = [BlockVector.full(3600, width, 7.0, device="gpu") for width in range(1, 40)]
-    products[0]()
-    assert np.allclose(host(Y), matrix @ x, atol=1e-12)
-    products[1]()
-    assert np.allclose(host(Y), matrix @ (matrix @ (matrix @ x)), atol=1e-10), len(taken)
-
-
 @pytest.mark.parametrize("locked", [False, True])
 @pytest.mark.parametrize("width", [1, 4])
 def test_recorded_groups_of_lanczos_steps_are_those_of_single_steps(width: int, locked: bool) -> None:
@@ -121,14 +84,3 @@ def test_coefficients_are_those_of_lanczos(dtype: str, width: int) -> None:
         assert np.abs(alpha - alpha_found).max() < limit
         assert np.abs(beta - beta_found).max() < limit
         v, before = w / beta, v
-
-
-def test_large_and_unusual_operands_are_left_to_other_kernels() -> None:
-    A = as_operator(models.model("laplace2d:n=1200"), device="gpu")
-    assert A.lanczos_recurrence(BlockVector.random(1_440_000, 2, device="gpu")) is None
-    small = as_operator(models.model("laplace2d:n=20"), device="gpu")
-    for block in (BlockVector.random(400, 3, device="gpu"), BlockVector.random(400, 4, device="gpu")[:, :2]):
-        assert not small.prepare(block, block.copy(), repeat=2).is_one_launch
-    long_row = sp.csr_array(np.eye(3000) + np.outer(np.arange(3000) == 0, np.ones(3000)))
-    X, Y = (BlockVector.random(3000, 2, device="gpu") for _ in range(2))
-    assert not as_operator(long_row, device="gpu").prepare(X, Y, repeat=2).is_one_launch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -216,29 +215,6 @@ def test_an_operator_sums_columns_of_matrices_with_and_without_long_rows(width: 
                 np.testing.assert_array_equal(applied.dots[kind].get(), terms.sum(axis=0))
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("width", [*range(2, 17), 24])
-def test_gram_matrices_are_exact_where_the_terms_are_and_repeat(width: int, dtype: str, cp: Any) -> None:
-    rng = np.random.default_rng(width)
-    n = 10_007
-    S = sparse(rng, n, n, rng.integers(0, 9, n), dtype, "int32", exact=True)
-    host = draw(rng, (n, width), dtype, exact=True)
-    operator = as_operator(S, device="gpu")
-    product = S @ host - 2 * host
-    for ld in (width, width + 3):
-        X, _ = framed(cp, host, ld, ld - width)
-        for names in (("xy", "yy"), ("yy",)):
-            found = operator.apply(X, shift=2, dots=("xx", "yy"), gram=names)
-            np.testing.assert_array_equal(found.Y.array.get(), product)
-            np.testing.assert_array_equal(found.gram["yy"].get(), product.conj().T @ product)
-            np.testing.assert_array_equal(found.dots["xx"].get(), (abs(host) ** 2).sum(axis=0).round())
-            if "xy" in names:
-                np.testing.assert_array_equal(found.gram["xy"].get(), host.conj().T @ product)
-    X = cp.asarray(draw(rng, (n, width), dtype, exact=False))
-    first, again = (operator.apply(X, gram=("xy", "yy")).gram for _ in range(2))
-    assert all(first[name].tobytes() == again[name].tobytes() for name in first)
-
-
 def test_products_with_long_rows_are_captured_into_graphs_and_run_on_several_streams(cp: Any) -> None:
     rng = np.random.default_rng(1)
     n = 3000
@@ -295,32 +271,6 @@ def test_not_a_number_and_infinity_reach_the_rows_that_hold_them_only(
     run(cp, p, CSR.choose(p, device), device, plan_of(cp, S), X, Y)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(Y.get(), S @ host)
-
-
-def test_one_dense_row_does_not_stall_the_others(cp: Any, device: DeviceInfo) -> None:
-    rng = np.random.default_rng(4)
-    n, width = 200_000, 8
-    lengths = np.full(n, 8)
-    even = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
-    lengths[n // 2] = n
-    uneven = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
-    host = draw(rng, (n, width), "float64", exact=True)
-    X, Y = cp.asarray(host), cp.empty((n, width))
-    times = []
-    for S in (even, uneven):
-        p, plan = describe(S, X, Y, 1, 0, 0), plan_of(cp, S)
-        config = CSR.choose(p, device)
-        events = [cp.cuda.Event() for _ in range(9)]
-        start = bound(cp, p, config, device, plan, X, Y)
-        start()
-        np.testing.assert_array_equal(Y.get(), S @ host)
-        for event in events:
-            event.record()
-            start()
-        events[-1].synchronize()
-        times.append(min(cp.cuda.get_elapsed_time(*pair) for pair in itertools.pairwise(events)))
-    # A single warp would take n / 8 gathers of a latency each: a hundred times as long.
-    assert times[1] < 5 * times[0]
 
 
 def test_blocks_beyond_32_bit_offsets_are_addressed_right(cp: Any, device: DeviceInfo) -> None:

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import blockvec
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends.cuda import sparse
-from blockvec.kernels.families import CSR, SPARSE_FAMILIES
+from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.operators.sparse import SparseOperator
 from tests.blocks import draw
 
@@ -133,15 +132,3 @@ def test_a_matrix_that_would_grow_too_much_stays_as_it_is(cp: Any) -> None:
         np.testing.assert_array_equal((operator @ cp.asarray(host)).array.get(), S @ host)
     assert operator.prepared.forms
     assert not forms(operator)
-
-
-def test_explain_says_what_is_converted_when_and_what_that_takes() -> None:
-    operator = as_operator(models.laplace3d(n=30), device="gpu")
-    X = BlockVector.random(operator.shape[1], 2, device="gpu", rng=1)
-    text = str(blockvec.explain("apply", operator, X))
-    assert "spmmv_sell" in text.splitlines()[0]
-    assert "after 2 products" in text
-    assert "MB" in text
-    wide = blockvec.explain("apply", operator, BlockVector.random(operator.shape[1], 32, device="gpu", rng=1))
-    assert wide.kernel == "spmmv_csr"
-    assert CSR.supports(wide.problem, operator.backend.device) is None

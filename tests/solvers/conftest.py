@@ -1,54 +1,25 @@
-"""Blocks to run the solvers on: blockvec's own, and a plain double with nothing but the public interface."""
+"""Both classes of blocks that solvers run on, real matrices, and pairs with known values."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import blockvec
+from blockvec import BlockVector
 from blockvec.io import read_matrix
+from solvers.blocks import ColumnBlock
 
 
-def _load(name: str) -> ModuleType:
-    """Import a module of the tests folder, which is no package."""
-    path = Path(__file__).resolve().parent.parent / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"_tests_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-doubles = _load("doubles")
-
-
-@pytest.fixture(params=["PlainBlock", "BlockVector"])
+@pytest.fixture(params=[BlockVector, ColumnBlock])
 def block_type(request: pytest.FixtureRequest) -> Any:
     """The class of blocks."""
-    return doubles.PlainBlock if request.param == "PlainBlock" else blockvec.BlockVector
-
-
-@pytest.fixture
-def operator_for(block_type: Any) -> Callable[[Any], Any]:
-    """What turns a matrix into an operator on these blocks."""
-    return doubles.PlainOperator if block_type is doubles.PlainBlock else blockvec.as_operator
-
-
-@pytest.fixture
-def plain() -> ModuleType:
-    """The module of the doubles."""
-    return doubles
+    return request.param
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec.errors import BreakdownError
 from blockvec.models import model
 from solvers import eigsh
-from solvers.stages import end, run
+from solvers.stages import end
 from tests.benchmarks.eigsh_easy import laplacian, power_law_graph, regular_graph
 
 NEAREST = {"which": "SM"}, {"sigma": 0.0}
@@ -136,19 +135,6 @@ def test_a_value_beyond_the_number_that_no_step_shows_is_noticed(monkeypatch: py
     assert result.info["operator_columns"] == sum(columns)
 
 
-@pytest.mark.parametrize("which", ["SM", "LA", "SA", "BE"])
-@pytest.mark.parametrize("sigma", [-1.0, 14.0])
-def test_other_selections_with_sigma_are_those_of_transformed_values(which: str, sigma: float) -> None:
-    A = random_graph(600)
-    values = np.linalg.eigvalsh(A.toarray())
-    order = np.argsort(values - sigma if which == "SM" else 1 / (values - sigma), kind="stable")
-    if which == "SM":
-        order = order[np.argsort(-np.abs(values[order] - sigma), kind="stable")]
-    first = {"LA": order[::-1][:4], "SA": order[:4], "SM": order[:4], "BE": np.r_[order[:2], order[-2:]]}
-    result = solve(A, 4, sigma=sigma, which=which)
-    np.testing.assert_allclose(result.eigenvalues, np.sort(values[first[which]]), atol=1e-10)
-
-
 def shifted_cube() -> Any:
     """Make a matrix with one value of -0.089, three of -0.028, and others above zero."""
     return sp.csr_array(model("laplace3d:n=21") - 0.15 * sp.eye_array(21**3))
@@ -170,45 +156,6 @@ def test_copies_are_searched_for_before_an_attempt_is_over(seed: int, tmp_path: 
     result = solve(A, 11, which="SM", block_size=4, checkpoint=tmp_path / "state")
     np.testing.assert_allclose(result.eigenvalues, nearest(A, 11), atol=1e-10)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"method": "lanczos"}, {"verify": "always"}, {"maxiter": 50}, {"orthogonal_to": np.ones((1500, 1))}],
-)
-def test_options_about_solves_around_a_number_are_honoured(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> Any:
-        raise AssertionError("a look")
-
-    monkeypatch.setattr(run, "from_end", refuse)
-    A = sp.csr_array(random_graph() + sp.eye_array(1500))
-    assert "factorised" in solve(A, 3, sigma=0.5, **options).info["why"]
-
-
-def test_nan_and_asymmetry_are_reported_as_without_a_look() -> None:
-    A = random_graph().tolil()
-    A[3, 5] = 7.0
-    with pytest.raises(ValueError, match="A is not Hermitian"):
-        solve(A.tocsr(), 3, which="SM")
-    A[3, 5] = A[5, 3] = np.nan
-    with pytest.raises(BreakdownError, match="NaN"):
-        solve(A.tocsr(), 3, which="SM")
-
-
-def test_a_caller_who_stops_the_solve_gets_what_was_computed() -> None:
-    A = laplacian(power_law_graph(np.random.default_rng(3), 6000))
-    states: list[Any] = []
-
-    def stop(state: Any) -> bool:
-        states.append(state)
-        return True
-
-    result = solve(A, 6, which="SM", callback=stop, on_unconverged="return")
-    assert result.info["stopped"] == "callback"
-    assert len(states) == 1
-    assert len(result.eigenvalues) == 6
 
 
 @pytest.mark.parametrize("is_blind", [False, True])

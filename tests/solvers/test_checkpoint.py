@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import signal
@@ -17,7 +16,7 @@ import scipy.sparse as sp
 
 from blockvec import as_operator, models
 from blockvec.errors import FormatError, OptionError
-from solvers import EigenResult, Interrupted, IterationState, JacobiDavidsonOptions, NoConvergence, eigsh
+from solvers import EigenResult, IterationState, JacobiDavidsonOptions, eigsh
 from solvers.iterations import lanczos
 from solvers.runtime.checkpoint import Checkpoint
 
@@ -161,62 +160,6 @@ def test_a_limit_on_restarts_may_be_lifted(options: dict[str, Any], tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
-def test_fresh_entropy_is_part_of_the_state(tmp_path: Path) -> None:
-    A = models.model("laplace3d:n=8")
-    killed(A, tmp_path / "one", 3, which="SA", method="lanczos", block_size=2, rng=None)
-    (tmp_path / "two").write_bytes((tmp_path / "one").read_bytes())
-    one, two = (
-        solve(A, which="SA", method="lanczos", block_size=2, rng=None, checkpoint=tmp_path / name)
-        for name in ("one", "two")
-    )
-    assert same(one, two)
-
-
-def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
-    A, path = models.model(MODEL), tmp_path / "run.npz"
-    options = {"which": "SA", "method": "lanczos", "checkpoint": path, "checkpoint_interval": 1e9}
-    with pytest.raises(NoConvergence, match="after 2 restarts"):
-        solve(A, maxiter=2, **options)
-    stopped = solve(A, maxiter=2, on_unconverged="return", **options)
-    assert stopped.info["restarts"] == 2  # nothing left to do
-
-    def press(state: IterationState) -> None:
-        if state.restart == 3:
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(Interrupted):
-        solve(A, callback=press, **options)
-    limited = solve(A, time_limit=1e-9, on_unconverged="return", **options)
-    assert limited.info["stopped"] == "time_limit"
-    result = solve(A, **options)
-    assert result.converged.all()
-    assert result.info["operator_columns"] > limited.info["operator_columns"]
-    assert np.all(np.diff([state.time_s for state in result.history]) > 0)
-    values = np.sort(models.spectra.laplace_eigenvalues([9] * 3))
-    assert np.allclose(result.eigenvalues, values[:8], atol=1e-12)
-    assert not path.exists()
-
-
-def test_a_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    A, path = models.model("laplace3d:n=8"), tmp_path / "run.npz"
-    options = {"which": "SA", "method": "lanczos", "block_size": 2}
-    whole = solve(A, **options)
-    killed(A, path, 3, **options)
-    before = path.read_bytes()
-
-    def die_halfway(file: Any, parts: Any) -> None:
-        file.write(before[:1000])
-        raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr("solvers.runtime.checkpoint.write", die_halfway)
-        with pytest.raises(KilledError):
-            solve(A, checkpoint=path, **options)
-    assert path.read_bytes() == before
-    assert same(solve(A, checkpoint=path, **options), whole)
-    assert not list(tmp_path.iterdir())
-
-
 FOREIGN = b"a thesis"
 STAGED: dict[str, dict[str, Any]] = {
     "both ends": {"which": "BE", "method": "lanczos"},
@@ -256,20 +199,6 @@ def test_a_checkpoint_that_a_solve_in_stages_does_not_use_is_left(
     assert solve(models.model("laplace3d:n=6"), checkpoint=written, **STAGED[case]).converged.all()
     assert written.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [written.name]
-
-
-def test_a_checkpoint_that_cannot_be_written_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(file: Any, parts: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("solvers.runtime.checkpoint.write", full)
-    A, options = models.model("laplace3d:n=8"), {"which": "SA", "method": "lanczos", "block_size": 2}
-    with pytest.warns(UserWarning, match=r"checkpoint: '.*run': No space left on device; the solve goes on"):
-        result = solve(A, checkpoint=tmp_path / "run", **options)
-    assert same(result, solve(A, **options))
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Column-major blocks: the operations of the plain double, and products with every kind of operator."""
+"""Column-major blocks: the operations of a block, and products with every kind of operator."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import blockvec
-from blockvec import BlockVector, models
+from blockvec import BlockVector
 from blockvec.errors import LayoutError
-from solvers import eigsh, sizes
 from solvers.blocks import ColumnBlock
 
 SHAPES = st.tuples(st.integers(0, 40), st.integers(0, 6), st.integers(0, 6))
@@ -109,24 +108,3 @@ def test_checked_operations_refuse_column_major_blocks() -> None:
     for refused in (lambda: BlockVector(X).dot(ColumnBlock(X)), lambda: BlockVector(ColumnBlock(X))):
         with pytest.raises(LayoutError):
             refused()
-
-
-@pytest.mark.parametrize(
-    "options", [{"method": "lanczos"}, {"method": "filter"}, {"orthogonal_to": np.ones((1000, 1))}]
-)
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_long_and_short_columns_have_the_same_eigenpairs(
-    options: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    A = models.laplace3d(n=10).tocsr().astype(dtype)
-    results = []
-    for rows in (0, 1 << 17):
-        monkeypatch.setattr(sizes, "SHORT_ROWS", rows)
-        results.append(eigsh(A, k=7, which="SA", rng=0, return_info=True, **options))
-    for result in results:
-        assert result.converged.all()
-        assert (result.residuals <= result.limits).all()
-        X = result.eigenvectors
-        assert np.linalg.norm(X.conj().T @ X - np.eye(7)) < 1e-13
-        assert np.linalg.norm(A @ X - X * result.eigenvalues) < 1e-8 or "orthogonal_to" in options
-    assert np.allclose(results[0].eigenvalues, results[1].eigenvalues, rtol=0, atol=1e-12)

@@ -8,7 +8,6 @@ import gzip
 import io
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -28,7 +27,6 @@ import scipy.sparse as sp
 import blockvec
 import solvers
 from blockvec.operators import row_generator
-from blockvec.system.commands import write_all
 from solvers.__main__ import main
 from tests.pretended_gpu import pretended_gpu
 
@@ -50,16 +48,6 @@ def test_a_table_on_stdout_and_silence_on_stderr() -> None:
     assert "3 of 3" in done.stdout
     assert "4 eigenvalues, all converged; " in done.stdout
     assert "spmmv" not in done.stdout
-
-
-def test_a_profile_shows_kernels_beside_their_rooflines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["laplace3d:n=10", "-k", "4", "--device", "cpu", "--profile"]) == 0
-    pattern = r"^part .* limit\n(.*\n)*products +spmmv +float64 (.*\n)*total .* 100%"
-    assert re.search(pattern, capsys.readouterr().out, re.MULTILINE)
-    assert main(["laplace3d:n=10", "-k", "4", "--device", "cpu", "--profile", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert {"part", "operation", "kernel", "calls", "time_s", "fraction"} <= set(document["kernels"][0])
-    assert document["parts"][-1]["part"] == "total"
 
 
 def test_a_chain_is_solved_without_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,16 +229,6 @@ class Terminal:
         return True
 
 
-def test_the_history_is_drawn_also_for_a_small_matrix(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "history.png"
-    assert main(["laplace2d:n=12", "-k", "3", "--plot", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "Method lanczos" in capsys.readouterr().out
-
-
 def full_disk(stream: Any, **arrays: Any) -> None:
     stream.write(b"half")
     raise OSError(errno.ENOSPC, "No space left on device")
@@ -270,22 +248,6 @@ def test_a_disk_that_is_full_takes_neither_the_results_nor_the_other_files(
     assert picture.read_bytes().startswith(b"<?xml")
     assert saved.read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npz", "out.svg"]
-
-
-def test_an_output_that_fails_in_any_way_takes_no_other_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(error: BaseException) -> None:
-        raise error
-
-    written = []
-    outputs: dict[str, Callable[[], object]] = {
-        "--plot": lambda: fail(RuntimeError("no such font")),
-        "standard output": lambda: fail(BrokenPipeError()),
-        "--json": lambda: fail(MemoryError()),
-        "--save": lambda: written.append("saved"),
-    }
-    with pytest.raises(OSError, match=r"^--plot: RuntimeError no such font; --json: MemoryError$"):
-        write_all(outputs)
-    assert written == ["saved"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_a_line_and_no_failure(
@@ -389,15 +351,6 @@ def test_a_second_ctrl_c_is_one_line(
     monkeypatch.setattr("solvers.__main__.eigsh", press_twice)
     assert main(["laplace3d:n=8", "--method", "lanczos"]) == 130
     assert capsys.readouterr() == ("", "blockvec-eigs: interrupted\n")
-
-
-def test_a_terminal_sees_progress(terminal: Any) -> None:
-    process, screen = terminal("laplace3d:n=16", "-k", "8", "--tol", "1e-13")
-    seen = read(screen)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert b"restart" in seen
-    assert b"restart " not in out
 
 
 def test_several_processes_need_the_flag_and_one_of_them_says_so(

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
-from blockvec import BlockVector, models
+from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import Linear, block_gmres, block_minres
 
@@ -28,8 +28,8 @@ def indefinite(kind: str) -> np.ndarray:
     return (A + A.conj().T) / 2
 
 
-def block(block_type: Any, A: Any, b: int, seed: int = 1) -> Any:
-    return block_type.random(A.shape[0], b, A.dtype, rng=seed)
+def block(A: Any, b: int, seed: int = 1) -> Any:
+    return BlockVector.random(A.shape[0], b, A.dtype, rng=seed)
 
 
 def residual(A: Any, B: Any, solved: Linear, shift: Any = 0.0, Q: Any = None) -> np.ndarray:
@@ -40,14 +40,12 @@ def residual(A: Any, B: Any, solved: Linear, shift: Any = 0.0, Q: Any = None) ->
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", ["real", "complex"])
 @pytest.mark.parametrize("steps", [1, 7, 25, 100])
-def test_residuals_by_recurrence_are_the_true_ones(
-    method: Method, kind: str, steps: int, block_type: Any, operator_for: Callable[[Any], Any]
-) -> None:
+def test_residuals_by_recurrence_are_the_true_ones(method: Method, kind: str, steps: int) -> None:
     A = indefinite(kind)
-    B, shift = block(block_type, A, 3), np.array([0.0, -0.3, 1.02])
+    B, shift = block(A, 3), np.array([0.0, -0.3, 1.02])
     kept = B.array.copy()
     whole = {"restart": 60} if method is block_gmres else {}
-    solved = method(operator_for(A), B, shift=shift, tol=1e-9, maxiter=steps, **whole)
+    solved = method(as_operator(A), B, shift=shift, tol=1e-9, maxiter=steps, **whole)
     true = np.linalg.norm(residual(A, B, solved, shift), axis=0)
     assert np.allclose(solved.residuals, true, rtol=1e-6, atol=1e-12)
     assert np.allclose(solved.initial, np.linalg.norm(kept, axis=0))
@@ -90,13 +88,13 @@ def test_restarted_gmres_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_columns_together_are_as_each_alone(method: Method, block_type: Any, operator_for: Any) -> None:
+def test_columns_together_are_as_each_alone(method: Method) -> None:
     A = indefinite("complex")
-    B, shift, tol = block(block_type, A, 3), np.array([0.0, -0.7, -5.0]), np.array([1e-1, 1e-9, 1e-5])
-    together = method(operator_for(A), B, shift=shift, tol=tol, maxiter=18)
+    B, shift, tol = block(A, 3), np.array([0.0, -0.7, -5.0]), np.array([1e-1, 1e-9, 1e-5])
+    together = method(as_operator(A), B, shift=shift, tol=tol, maxiter=18)
     assert together.reasons == ("converged", "maxiter", "converged")
     for j in range(3):
-        alone = method(operator_for(A), B[:, j : j + 1], shift=shift[j], tol=tol[j], maxiter=18)
+        alone = method(as_operator(A), B[:, j : j + 1], shift=shift[j], tol=tol[j], maxiter=18)
         assert alone.iterations[0] == together.iterations[j]
         assert np.allclose(alone.X.array[:, 0], together.X.array[:, j], rtol=1e-8, atol=1e-9)
     second = int(np.sort(together.iterations)[1])  # from there on MINRES has a block of one column
@@ -105,47 +103,26 @@ def test_columns_together_are_as_each_alone(method: Method, block_type: Any, ope
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("preconditioned", [False, True])
-def test_a_singular_shift_is_regular_in_the_complement(
-    method: Method, preconditioned: bool, block_type: Any, operator_for: Any
-) -> None:
+def test_a_singular_shift_is_regular_in_the_complement(method: Method, preconditioned: bool) -> None:
     A = indefinite("complex")
     values, vectors = np.linalg.eigh(A)
-    Q = block_type(np.ascontiguousarray(vectors[:, [0, 34]]))
-    shift, B = values[[0, 34]], block(block_type, A, 2)
+    Q = BlockVector(np.ascontiguousarray(vectors[:, [0, 34]]))
+    shift, B = values[[0, 34]], block(A, 2)
     d = 1 + np.random.default_rng(2).random((60, 1))
     solved = method(
-        operator_for(A),
+        as_operator(A),
         B,
         shift=shift,
         tol=1e-9,
         Q=Q,
         maxiter=300,
-        preconditioner=(lambda R: block_type(R.array / d)) if preconditioned else None,
+        preconditioner=(lambda R: BlockVector(R.array / d)) if preconditioned else None,
         **({"restart": 60} if method is block_gmres else {}),
     )
     assert solved.converged
     assert np.linalg.norm(Q.array.conj().T @ solved.X.array) <= 1e-12 * np.linalg.norm(solved.X.array)
     assert np.all(np.linalg.norm(residual(A, B, solved, shift, Q), axis=0) <= 1e-7)
     assert (solved.preconditioner_columns > 0) == preconditioned
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_zeros_and_eigenvectors_are_solved_at_once(method: Method) -> None:
-    A = np.diag(np.arange(1.0, 11.0))
-    B = BlockVector(np.eye(10)[:, :2] * [0.0, 1.0])
-    solved = method(A, B, tol=1e-12)
-    assert solved.reasons == ("converged", "converged")
-    assert solved.iterations.tolist() == [0, 1]
-    assert np.allclose(solved.X.array, np.eye(10)[:, :2] * [0.0, 0.5])
-
-
-def test_a_singular_system_stops_at_the_least_residual() -> None:
-    A = np.diag(np.r_[0.0, np.arange(1.0, 10.0)])
-    B = BlockVector(np.ones((10, 1)))
-    solved = block_minres(A, B, tol=1e-12, maxiter=20)
-    assert solved.reasons == ("singular",)
-    assert np.isclose(solved.residuals[0], 1)
-    assert np.isclose(np.linalg.norm(residual(A, B, solved)), 1)
 
 
 def test_gmres_says_when_a_restart_gains_nothing() -> None:
@@ -162,14 +139,6 @@ def test_an_indefinite_preconditioner_is_reported_by_minres_and_taken_by_gmres()
     options = {"preconditioner": lambda R: BlockVector(R.array / d), "tol": 1e-9}
     assert block_minres(A, B, **options).reasons == ("indefinite preconditioner",) * 2
     assert block_gmres(A, B, restart=60, **options).converged
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_single_precision_stays_single(method: Method) -> None:
-    A = indefinite("real").astype(np.float32)
-    solved = method(A, BlockVector.random(60, 3, np.float32, rng=0), shift=[0.0, 0.1, 0.2], tol=1e-4)
-    assert solved.converged
-    assert solved.X.dtype == np.float32
 
 
 @pytest.mark.parametrize("method", METHODS)

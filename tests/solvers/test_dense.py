@@ -69,41 +69,6 @@ def test_copies_of_one_value_that_are_computed_apart_are_refused() -> None:
     assert found[0][found[1]].tolist() == [1.0, N]
 
 
-@pytest.mark.parametrize(
-    ("n", "dtype", "threaded"),
-    [(1000, float, False), (1001, float, True), (500, complex, False), (501, complex, True)],
-)
-def test_products_of_small_arrays_wake_no_threads(n: int, dtype: Any, threaded: bool) -> None:
-    assert as_operator(np.zeros((n, n), dtype)).needs_threads == threaded  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("dtype", [float, complex, int])
-@pytest.mark.parametrize("n", [60, 400])
-def test_values_of_an_array_around_sigma_need_no_factors(n: int, dtype: Any) -> None:
-    rng = np.random.default_rng(n)
-    A: Any = rng.integers(-9, 9, (n, n)).astype(dtype)
-    A = A + A.T + (1j * (A - A.T) if dtype is complex else 0)
-    values = np.linalg.eigvalsh(A)
-    nearest = np.sort(values[np.argsort(np.abs(values - 2.3))[:5]])
-    for options in ({}, {"v0": np.ones((n, 1))}, {"verify": "always"}):
-        result = eigsh(A, 5, sigma=2.3, rng=0, return_info=True, **options)  # type: ignore[call-overload]
-        np.testing.assert_allclose(result.eigenvalues, nearest, rtol=0, atol=1e-10 * n)
-        if n == 400:
-            assert result.info["method"] == ("lanczos" if options else "dense")
-            assert options or result.info["operator_columns"] < 20  # of residuals and checks
-
-
-def test_single_precision_around_sigma_is_solved_for_in_double() -> None:
-    n, rng = 300, np.random.default_rng(0)
-    Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
-    A = (Q * np.linspace(-1000, 1000, n)) @ Q.T
-    A = ((A + A.T) / 2).astype(np.float32)
-    exact = np.linalg.eigvalsh(A.astype(np.float64))
-    result = eigsh(A, 3, sigma=0.0, rng=0, return_info=True)
-    nearest = np.sort(exact[np.argsort(np.abs(exact))[:3]])
-    np.testing.assert_allclose(result.eigenvalues, nearest, rtol=1e-6)
-
-
 @pytest.mark.parametrize("rows", [14, 50])
 def test_functions_of_up_to_3000_rows_are_solved_densely_inside_their_spectra(rows: int) -> None:
     A = model(f"laplace2d:n={rows}") if rows < 50 else model("laplace2d:nx=50,ny=40")

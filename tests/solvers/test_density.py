@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from blockvec import as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.models import spectra
-from solvers.functions.density import density_of_states, double_moments, jackson, lorentz
+from solvers.functions.density import density_of_states, double_moments, jackson
 from solvers.functions.determinant import logdet
 from solvers.functions.operands import random_signs
 from solvers.functions.traces import trace
@@ -102,32 +102,6 @@ def test_bounds_that_do_not_hold_are_widened() -> None:
     assert np.abs(rho.moments - exact).max() <= 0.1
     with pytest.raises(BreakdownError, match="moments grow for all bounds"):
         density_of_states(A, 256, 8, rng=0, bounds=(1e-9, 2e-9))
-
-
-def test_kernels_are_positive_and_decay() -> None:
-    for kernel in (jackson(64), lorentz(64)):
-        assert abs(kernel[0] - 1) <= 1e-15
-        assert (np.diff(kernel) < 0).all()
-        assert kernel[-1] > 0
-    x = np.linspace(-1, 1, 999)[1:-1]
-    peak = _density(jackson(64) * np.cos(np.arange(64) * np.arccos(0.3)), _Unit, x)
-    assert peak.min() >= -1e-12
-    assert abs(x[peak.argmax()] - 0.3) <= 0.01
-    rho = density_of_states(models.model("laplace1d:n=100"), 64, kernel="lorentz", sites=[50])
-    assert abs(rho.integrate() - 1) <= 1e-12
-
-
-class _Unit:
-    centre, half_width = 0.0, 1.0
-
-
-def test_matrices_of_numbers_and_of_zeros(device: str) -> None:
-    for value in (0.0, 3.0):
-        A = as_operator(sp.csr_array(value * np.eye(5)), device=device)
-        rho = density_of_states(A, 64, 4, rng=0)
-        assert abs(rho.integrate(lambda E: E) - value) <= 1e-3 * max(value, 1)
-        assert rho(value) > 1
-    assert density_of_states(np.ones((1, 1)), 8, 2, rng=0).bounds[0] < 1
 
 
 @pytest.mark.parametrize(

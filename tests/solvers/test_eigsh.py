@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.linalg as sl
 import scipy.sparse as sp
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
+from scipy.sparse.linalg import ArpackNoConvergence
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
@@ -29,7 +29,6 @@ from solvers import (
 )
 from solvers.iterations import lanczos
 from solvers.iterations.rayleigh_ritz import select
-from solvers.runtime.progress import deferred_interrupt
 from solvers.stages import run
 from tests.contract.blocks import FORMS, kept, untidy
 from tests.pairwise import pairwise
@@ -88,24 +87,6 @@ def test_degenerate_spectra_have_all_their_copies(name: str, which: str, k: int,
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
-@pytest.mark.parametrize("block_size", [1, 3])
-def test_multiplicities_above_the_block_size_are_found(block_size: int, method: str) -> None:
-    A = zoo()["a block six times"]
-    for which in ("LA", "LM"):
-        check(solve(A, 14, which, block_size=block_size, tol=1e-9, method=method), A)
-
-
-@pytest.mark.parametrize("method", ITERATIONS)
-@pytest.mark.parametrize("copies", [2, 6])
-def test_copies_do_not_hide_behind_values_of_the_other_sign(copies: int, method: str) -> None:
-    block = np.random.default_rng(7).standard_normal((40, 40))
-    A = np.kron(np.eye(copies), block + block.T)
-    for k in (2, 5, 7):
-        for seed in range(3):
-            check(solve(A, k, "LM", method=method, rng=seed), A)
-
-
-@pytest.mark.parametrize("method", ITERATIONS)
 def test_many_missing_copies_come_in_through_a_small_basis(method: str) -> None:
     values = np.r_[np.repeat([4.0, 3.0], 9), np.linspace(0, 1, 150)]
     A = sp.diags_array(values, format="csr")
@@ -119,15 +100,6 @@ def test_what_waits_in_a_full_basis_makes_room_for_missed_copies() -> None:
     for ncv in (14, 16):
         result = solve(A, 8, "LA", ncv=ncv, **options)
         assert np.allclose(result.eigenvalues, values[-11:-3], atol=1e-7)  # eight of eleven copies
-
-
-@pytest.mark.parametrize("method", ITERATIONS)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_single_vector_finds_the_triple_values_of_a_cube(seed: int, method: str) -> None:
-    A = models.model("laplace3d:n=9")
-    result = solve(A, 10, "SA", block_size=1, tol=1e-6, rng=seed, method=method)
-    check(result, A)
-    assert [count for _, count in result.multiplicities] == [1, 3, 3, 3]
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
@@ -152,14 +124,6 @@ def test_every_k_up_to_n_works(k: int, method: str) -> None:
     A = models.model("laplace2d:nx=3,ny=6")
     for which in ("SA", "LA", "LM", "BE"):
         check(solve(A, k, which, method=method), A)
-
-
-@pytest.mark.parametrize("method", [*ITERATIONS, "dense"])
-@pytest.mark.parametrize("name", ["identity", "two values", "a block six times"])
-def test_both_ends_are_one_orthonormal_set(name: str, method: str) -> None:
-    A = zoo()[name]
-    for k in (1, 14):
-        check(solve(A, k, "BE", method=method), A)
 
 
 def test_both_ends_of_a_transformed_and_of_a_stiff_problem(real_matrix: Callable[[str], Any]) -> None:
@@ -214,24 +178,6 @@ def test_all_four_types_are_solved_in_their_own_precision(dtype: str, which: str
     assert result.eigenvectors.dtype == dtype
     assert result.eigenvalues.dtype == np.zeros(0, dtype).real.dtype
     check(result, A, bound=1e4 * np.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("form", ["dense", "coo", "integer", "linear operator", "callable", "operator"])
-def test_a_matrix_may_come_in_any_form(form: str) -> None:
-    matrix = models.model("laplace2d:n=25")
-    forms: dict[str, tuple[Any, dict[str, Any]]] = {
-        "dense": (matrix.toarray(), {}),
-        "coo": (matrix.tocoo(), {}),
-        "integer": (matrix.astype(np.int64), {}),
-        "linear operator": (
-            LinearOperator(matrix.shape, matvec=matrix.__matmul__, matmat=matrix.__matmul__, dtype=float),
-            {},
-        ),
-        "callable": (lambda X: matrix @ X, {"shape": matrix.shape}),
-        "operator": (as_operator(matrix), {}),
-    }
-    A, options = forms[form]
-    check(solve(A, 5, "SA", **options), matrix)
 
 
 @pytest.mark.parametrize(("form", "kind", "writeable"), pairwise(FORMS, ("real", "complex"), (True, False)))
@@ -333,15 +279,6 @@ def test_too_few_restarts_are_reported_with_what_did_converge() -> None:
     assert str(copy) == str(caught.value)
 
 
-def test_some_pairs_may_have_converged_when_others_have_not() -> None:
-    A = sp.diags_array(np.r_[np.linspace(0, 1, 900), 5.0, 9.0], format="csr")
-    result = solve(A, 8, "LA", maxiter=2, on_unconverged="return", tol=1e-10)
-    assert 2 <= result.converged.sum() < 8
-    assert np.allclose(result.eigenvalues[-2:], [5, 9])
-    with pytest.warns(ConvergenceWarning, match="of 8 pairs converged"):
-        eigsh(A, 8, which="LA", maxiter=2, on_unconverged="warn", tol=1e-10, rng=0, method="lanczos")
-
-
 def test_a_callback_sees_every_restart_and_may_stop() -> None:
     A = models.model("laplace3d:n=12")
     seen: list[IterationState] = []
@@ -414,18 +351,6 @@ def test_a_second_ctrl_c_ends_a_solve_inside_its_step() -> None:
     assert not isinstance(caught.value, Interrupted)
     assert applications == 5
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_program_with_its_own_handler_keeps_it() -> None:
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    try:
-        with deferred_interrupt() as interrupted:
-            signal.raise_signal(signal.SIGINT)
-            assert not interrupted()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert seen == [signal.SIGINT]
 
 
 def test_ctrl_c_leaves_what_was_reached() -> None:
@@ -505,16 +430,6 @@ def test_columns_to_be_orthogonal_to_need_not_be_invariant() -> None:
         assert np.allclose(result.eigenvalues, expected, atol=1e-10)
 
 
-def test_dense_lapack_is_taken_where_it_is_cheap_and_info_says_why() -> None:
-    small = models.model("laplace2d:n=10")
-    result = eigsh(small, 4, which="SA", return_info=True)
-    assert (result.info["method"], result.info["why"]) == ("dense", "n = 100 is at most 170")
-    check(result, small)
-    many = eigsh(models.model("laplace1d:n=600"), 300, which="SA", return_info=True)
-    assert many.info["method"] == "dense"
-    assert eigsh(small, 4, which="SA", return_info=True, block_size=3).info["method"] != "dense"
-
-
 def test_info_counts_what_the_operator_was_applied_to() -> None:
     matrix = models.model("laplace3d:n=9")
     columns: list[int] = []
@@ -531,26 +446,6 @@ def test_info_counts_what_the_operator_was_applied_to() -> None:
         assert info["operator_columns"] == sum(columns)
         assert info["block_applications"] == len(columns)
         assert 0 < info["verification_columns"] < sum(columns)
-
-
-def test_a_result_prints_a_table_and_draws_its_history() -> None:
-    result = solve(models.model("laplace3d:n=9"), 4, "SA")
-    table = str(result)
-    assert "3 of 3" in table
-    assert "4 eigenvalues, all converged; no copy of a multiple eigenvalue is missing" in table
-    record = result.to_dict()
-    assert record["multiplicities"][1][1] == 3
-    assert len(record["history"]) == result.info["restarts"]
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Matplotlib's own dependencies
-        axes = result.plot(Figure().subplots())
-    assert len(axes.lines) == 5
-    dense = solve(models.model("laplace1d:n=9"), 4, "SA", method="dense")
-    with pytest.raises(OptionError, match="no history"):
-        dense.plot()
 
 
 @pytest.mark.parametrize(

@@ -69,30 +69,6 @@ def test_a_run_that_was_left_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert np.array_equal(psi, phi)
 
 
-def test_an_interruption_is_saved_and_periodic_writes_too(tmp_path: Path) -> None:
-    H, path = 20 * models.model("laplace1d:n=40"), tmp_path / "state"
-    psi0, times = spread(40, np.random.default_rng(3)), [1.0, 2.0, 3.0]
-    calls, last = 0, -1
-
-    def product(X: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == last:
-            raise KeyboardInterrupt
-        return H @ X
-
-    run = evolve(product, psi0, times, checkpoint=path, checkpoint_interval=0)
-    first = [next(run)]
-    last = calls + 9
-    with pytest.raises(KeyboardInterrupt):
-        first += run
-    assert path.exists()
-    last = -1
-    rest = list(evolve(product, psi0, times, checkpoint=path))
-    assert len(first) + len(rest) == 3
-    assert_allclose(rest[-1][1], list(evolve(H, psi0, times))[-1][1], atol=1e-12)
-
-
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_states_are_arrays_of_the_caller(name: str) -> None:
     H, psi0 = models.laplace1d(n=20), np.eye(20)[:, :2]
@@ -113,12 +89,3 @@ def test_what_is_no_evolution_is_refused_at_once() -> None:
             evolve(H, psi0, times)  # type: ignore[arg-type]
     assert list(evolve(np.empty((0, 0)), np.empty((0, 2)), [])) == []
     assert next(evolve(H, np.empty((9, 0)), [1.0]))[1].shape == (9, 0)
-
-
-def test_a_checkpoint_of_other_times_is_refused(tmp_path: Path) -> None:
-    H, psi0, file = models.laplace1d(n=9), np.ones(9), tmp_path / "evolution"
-    states = evolve(H, psi0, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], checkpoint=file, checkpoint_interval=0)
-    next(states), next(states)
-    states.close()
-    with pytest.raises(OptionError, match="checkpoint"):
-        evolve(H, psi0, [1.0, 2.0, 3.5, 4.5, 5.0, 6.0], checkpoint=file)

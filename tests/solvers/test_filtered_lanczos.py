@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Recorder, as_operator, models
+from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
 from solvers.iterations import chebyshev
 from solvers.iterations.chebyshev import ChebyshevOperator, Filter, design_filter
@@ -118,15 +118,6 @@ def test_the_first_value_is_never_amplified_beyond_the_spread(
         assert made.degree % 2 == 0
 
 
-def test_ranking_keys_follow_from_amplified_values() -> None:
-    made = design_filter((1.0, 0.9, 0.8, -1.0), "LA", 1.0, 12, 1e6)
-    assert made is not None
-    keys = np.array([1.0, 0.95, 0.81])
-    amplified = np.cosh([made.growth(key) for key in keys])
-    np.testing.assert_allclose(made.value(amplified), keys, rtol=1e-12)
-    np.testing.assert_array_equal(made.value(np.array([-1.0, 0.0, 0.99])), made.edge)
-
-
 @pytest.mark.parametrize("which", ["LA", "SA", "LM"])
 def test_a_wrong_bound_of_the_far_end_is_noticed(which: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.r_[-40.0, np.linspace(-1, 1, 1500), 3.0, 3.1, 40.0]
@@ -155,25 +146,6 @@ def test_a_wrong_bound_of_the_far_end_is_noticed(which: Any, monkeypatch: pytest
         assert np.allclose(result.eigenvalues, expected, atol=1e-7)
 
 
-def test_an_edge_that_leaves_nothing_outside_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.linspace(0, 1, 2000) ** 2
-    true = Filtering._design
-    moved: list[float] = []
-
-    def misplaced(self: Any, ends: tuple[float, float, float, float]) -> Any:
-        made = true(self, ends)
-        if self.state.designs == 1 and made is not None:  # two values are left outside
-            self.state.filter = made = Filter(made.low, -2e-6, 20, 1.0, "SA")
-        moved.append(made.edge)
-        return made
-
-    monkeypatch.setattr(Filtering, "_design", misplaced)
-    A = sp.diags_array(values, format="csr")
-    result = eigsh(A, 8, which="SA", method="filter", rng=0, tol=1e-9, convergence="norm", return_info=True)
-    assert np.allclose(result.eigenvalues, values[:8], atol=1e-9)
-    assert len(moved) > 1
-
-
 def test_a_function_of_unknown_cost_is_filtered_when_asked() -> None:
     matrix = models.model("laplace2d:n=30")
     result = eigsh(
@@ -184,18 +156,6 @@ def test_a_function_of_unknown_cost_is_filtered_when_asked() -> None:
     assert eigsh(lambda X: matrix @ X, 5, which="SA", shape=matrix.shape, return_info=True).info[
         "method"
     ] == ("lanczos")
-
-
-def test_converged_copies_stay_apart_from_those_that_have_just_come() -> None:
-    rng = np.random.default_rng(0)
-    R = np.zeros((30, 5))
-    R[:, 2] = rng.standard_normal(30)  # the one copy that has not converged
-    mixing = np.linalg.qr(rng.standard_normal((4, 4)))[0]
-    R[:, :4] = R[:, :4] @ mixing
-    theta, U = separate_copies(np.array([1.0, 1.0, 1.0, 1.0, 2.0]), R.T @ R, 1e-15)
-    assert np.allclose(np.linalg.norm(R @ U, axis=0)[:3], 0, atol=1e-7)
-    assert np.allclose(U.T @ U, np.eye(5))
-    assert np.array_equal(theta, [1, 1, 1, 1, 2])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -26,7 +26,6 @@ from blockvec import (
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import ConvergenceWarning
 from solvers.functions.bounds import SpectralBounds
-from solvers.functions.coefficients import exponential, interpolation
 from solvers.functions.expm import Exponential
 from tests.array_libraries import LIBRARIES, library
 from tests.contract.blocks import host, on
@@ -56,36 +55,6 @@ def assert_near(found: Any, expected: Any, tol: float) -> None:
 
 
 # --- coefficients -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("z", [0.0, 1e-40, 1e-12j, 0.5, -3.0, 7j, -200j, 900.0, 3 + 4j, -20 + 30j])
-def test_coefficients_are_bessel_functions_and_sum_to_the_exponential(z: complex) -> None:
-    series = exponential(complex(z), 1e-16)
-    x = np.cos(np.linspace(0, np.pi, 101))
-    found = np.polynomial.chebyshev.chebval(x, series.coefficients)
-    assert_allclose(found, np.exp(z * x - abs(complex(z).real)), atol=1e-16 * (20 + 3 * abs(z)))
-    assert series.tail <= 1e-16
-    orders = np.arange(len(series.coefficients))
-    if complex(z).imag and not complex(z).real:
-        assert not series.coefficients[::2].imag.any()
-        assert not series.coefficients[1::2].real.any()
-        bessel = np.where(orders == 0, 1, 2) * scipy.special.jv(orders, abs(z))
-        assert_allclose(np.abs(series.coefficients), np.abs(bessel), atol=1e-15)
-
-
-def test_interpolation_ends_where_a_function_is_resolved_or_never_is() -> None:
-    series = interpolation(np.exp, -1.0, 3.0, 1e-13)
-    assert series is not None
-    assert series.scale == pytest.approx(np.exp(3.0))
-    assert len(series.coefficients) < 25
-    x = np.linspace(-1, 1, 9)
-    values = series.scale * np.polynomial.chebyshev.chebval(x, series.coefficients)
-    assert_allclose(values, np.exp(1 + 2 * x), atol=1e-11)
-    assert interpolation(np.sqrt, 0.0, 1.0, 1e-10) is None
-    with pytest.raises(OptionError, match=r"f: is nan at -.* give domain="):
-        interpolation(np.log, -1.0, 1.0, 1e-10)
-    with pytest.raises(OptionError, match="returned shape"):
-        interpolation(lambda x: x[:1], -1.0, 1.0, 1e-10)
 
 
 # --- exponentials -------------------------------------------------------------------------------------
@@ -152,16 +121,6 @@ def test_a_free_chain_spreads_as_bessel_functions(t: float) -> None:
     expected = (-1j) ** distance * scipy.special.jv(distance, t)
     inside = np.abs(np.arange(n) - middle) < 150  # before reflections
     assert_allclose(psi[inside], expected[inside], atol=2e-14)
-
-
-def test_exponentials_have_the_group_property_and_can_be_reversed() -> None:
-    rng = np.random.default_rng(4)
-    H = models.model("hofstadter:nx=12,ny=12,p=1,q=4")
-    B = random(rng, (144, 3), "complex128")
-    both = expm_multiply(-3j * H, expm_multiply(-5j * H, B))
-    assert_near(both, expm_multiply(-8j * H, B), 1e-14)
-    assert_near(expm_multiply(8j * H, both), B, 1e-14)
-    assert_allclose(np.linalg.norm(both, axis=0), np.linalg.norm(B, axis=0), rtol=1e-14)
 
 
 def test_heat_is_exact_relative_to_what_is_left() -> None:

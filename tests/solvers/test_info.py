@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,7 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec.models import model
-from blockvec.operators.sparse import SparseOperator
-from solvers import NoConvergence, eigsh
+from solvers import eigsh
 
 GRID = model("laplace2d:n=20")
 MASS = sp.diags_array(np.linspace(1, 2, 400), format="csr")
@@ -43,46 +40,6 @@ def test_the_info_holds_the_arguments_as_given(options: dict[str, Any]) -> None:
         name: given[name] for name in ("sigma", "which", "mode")
     }
     assert ("asked for" in result.info["why"]) == (given["method"] != "auto")
-
-
-@pytest.mark.parametrize("kind", ["matrix", "function"])
-def test_nobody_asked_for_the_method_of_an_interval(kind: str) -> None:
-    A = GRID if kind == "matrix" else (lambda X: GRID @ X)
-    result = eigsh(A, interval=(1.0, 1.1), shape=GRID.shape, rng=0, return_info=True, tol=1e-6)
-    assert "asked for" not in result.info["why"]
-    assert (result.info["which"], result.info["sigma"], result.info["mode"]) == ("interval", None, "normal")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"which": "SA"},
-        {"sigma": 0.7},
-        {"which": "SA", "M": MASS},
-        {"interval": (0.0, 0.3), "k": None},
-        {"sigma": 0},
-    ],
-    ids=str,
-)
-def test_times_count_from_the_call(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a clock that only moves while matrices are converted, before the solve begins."""
-    clock = itertools.count(1000.0, 1e-6)
-    late = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) + late[0])
-    init = SparseOperator.__init__
-
-    def slow(self: Any, *arguments: Any, **named: Any) -> None:
-        late[0] += 50.0
-        init(self, *arguments, **named)
-
-    monkeypatch.setattr(SparseOperator, "__init__", slow)
-    result = eigsh(GRID, **({"k": 3} | options), rng=0, return_info=True, tol=1e-6)
-    assert result.info["time_s"] >= 50.0
-    assert all(50.0 <= state.time_s <= result.info["time_s"] for state in result.history)
-    if "interval" in options:  # dense LAPACK, which takes one step
-        return
-    with pytest.raises(NoConvergence, match="raise time_limit"):
-        eigsh(GRID, **({"k": 3} | options), rng=0, tol=1e-6, time_limit=20.0, block_size=1)
 
 
 def test_no_second_factorisation_follows_once_the_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,12 +77,6 @@ def test_every_copy_of_every_value_of_the_closed_interval_is_found(low: float, h
     assert int(count_eigenvalues(GRID, low, high)) == len(inside)
 
 
-def test_values_on_an_end_are_inside_and_the_result_says_so() -> None:
-    result = solved(GRID, (DOUBLE, 2.2))
-    assert "; 2 on an end, as far as rounding errors tell" in result.info["verification"]
-    assert "on an end" not in solved(GRID, (1.0, 2.2)).info["verification"]
-
-
 def random_complex(n: int = 600) -> Any:
     rng = np.random.default_rng(5)
     A = sp.random_array((n, n), density=3 / n, rng=rng, data_sampler=rng.standard_normal).astype(complex)
@@ -120,40 +114,6 @@ def test_spectra_of_all_kinds_are_complete(
         A,
         digits=digits,
     )
-
-
-@pytest.mark.parametrize("ends", [(-1e5, 0.05), (0.0, 1e4)])
-def test_an_interval_may_be_empty_for_the_most_part(
-    ends: tuple[float, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Shifts then halve it until they are among the values: from far away, these would converge slowly."""
-    found: list[int] = []
-    true_collect = Slicing._collect
-
-    def collect(slicing: Slicing, sigma: float, left: Any, right: Any) -> Any:
-        before = slicing.found
-        outcome = true_collect(slicing, sigma, left, right)
-        found.append(slicing.found - before)
-        return outcome
-
-    monkeypatch.setattr(Slicing, "_collect", collect)
-    rough = sp.diags_array(np.exp(np.random.default_rng(0).standard_normal(900)))
-    A = sp.block_diag([rough @ GRID @ rough, sp.diags_array(np.linspace(2e4, 3e4, 3000))], format="csr")
-    exact = np.linalg.eigvalsh((rough @ GRID @ rough).toarray())
-    exact = exact[(exact >= ends[0]) & (exact <= ends[1])]
-    result = solved(A, ends)
-    check(result, exact, A)
-    assert result.info["method"] == "shift-invert"
-    assert found.count(0) <= 1
-
-
-def test_many_copies_are_not_halved_to_the_last_bit() -> None:
-    A = sp.block_diag([model("laplace1d:n=60")] * 12, format="csr")
-    exact = np.repeat(spectra.laplace_eigenvalues([60])[:2], 12)
-    result = solved(A, (-1.0, 0.012))
-    check(result, exact, A)
-    shifts = int(result.info["why"].split("factorised for ")[1].split()[0])
-    assert shifts < 40
 
 
 def test_single_precision_is_counted_in_double_precision() -> None:
@@ -317,12 +277,6 @@ def test_options_without_a_meaning_are_refused(options: dict[str, Any], message:
         eigsh(GRID, **{"interval": (1.0, 2.0), **options})
 
 
-def test_seeded_runs_repeat_bit_for_bit() -> None:
-    first, second = (solved(GRID, (1.0, 2.0)) for _ in range(2))
-    assert first.eigenvectors.tobytes() == second.eigenvectors.tobytes()
-    assert first.eigenvalues.tobytes() == second.eigenvalues.tobytes()
-
-
 def test_a_stopped_run_resumes_from_its_checkpoint_with_the_same_bits(tmp_path: Any) -> None:
     whole = solved(GRID, (0.5, 1.5))
     stops = {"checkpoint": tmp_path / "run", "callback": lambda state: True, "on_unconverged": "return"}
@@ -398,23 +352,6 @@ def test_a_copy_that_is_refused_on_both_sides_is_found_from_a_shift_nearer(
         check(result, exact[(exact > 0.3) & (exact < 0.8)], A)
         assert result.info["method"] == "shift-invert"
         assert result.info["restarts"] <= 5  # one shift for each of three parts, one or two for the copy
-
-
-@pytest.mark.slow
-def test_many_slices_of_a_large_grid_are_orthogonal() -> None:
-    A, exact = model("laplace2d:nx=70,ny=70"), spectra.laplace_eigenvalues([70, 70])
-    check(solved(A, (1.0, 1.6)), exact[(exact >= 1.0) & (exact <= 1.6)], A)
-
-
-def test_residuals_a_little_above_the_rounding_floor_are_as_good_as_it_allows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    limits = slicing.pair_limits
-    monkeypatch.setattr(slicing, "pair_limits", lambda *arguments: limits(*arguments) / 100)
-    result = solved(GRID, (0, 0.4))
-    assert result.converged.all()
-    assert "as good as rounding allows" in result.info["why"]
-    check(result, VALUES[VALUES < 0.4], GRID)
 
 
 def test_a_shift_that_reaches_nothing_inside_an_infinite_interval_is_followed_by_others() -> None:

@@ -115,11 +115,3 @@ def test_arrays_that_a_library_lacks_are_refused_before_the_solve() -> None:
             eigsh(A, **ITERATE, like="jax", callback=lambda state: pytest.fail("a solve"))
     with pytest.raises(OptionError, match="like: got 'sparse'"):
         eigsh(A, 4, like="sparse")
-
-
-def test_numpy_is_the_kind_of_a_host() -> None:
-    w, V = eigsh(A, **ITERATE)
-    for like in ("numpy", np, np.zeros(1)):
-        w_same, V_same = eigsh(A, **ITERATE, like=like)
-        assert (w_same == w).all()
-        assert (V_same == V).all()

@@ -79,25 +79,6 @@ def test_mixed_solves_have_the_pairs_of_double_precision(case: str, which: str) 
     assert info["operator_columns"] < 3 * double.info["operator_columns"]
 
 
-def test_both_ends_are_mixed_and_locked_columns_stay_out() -> None:
-    A = disordered(models.model("laplace2d:n=34"))
-    values, vectors = np.linalg.eigh(A.toarray())
-    both = solve(A, 8, which="BE", precision="mixed")
-    check(A, both, np.r_[values[:4], values[-4:]])
-    assert both.info["single_columns"] > 0
-    rest = solve(A, 6, precision="mixed", orthogonal_to=vectors[:, :5])
-    check(A, rest, values[5:11])
-    assert rest.info["single_columns"] > 0
-
-
-def test_values_of_largest_magnitude_are_mixed() -> None:
-    A = disordered(models.model("graphene:nx=30,ny=30"), 0.1)
-    values = np.linalg.eigvalsh(A.toarray())
-    result = solve(A, 8, which="LM", precision="mixed")
-    check(A, result, np.sort(values[np.argsort(-np.abs(values))[:8]]))
-    assert result.info["single_columns"] > 0
-
-
 @pytest.mark.parametrize("block_size", [1, 2, 8])
 def test_every_copy_is_found_also_after_the_change_of_precision(block_size: int) -> None:
     A = models.model("laplace3d:n=9")  # values of multiplicity three and six

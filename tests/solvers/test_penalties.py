@@ -12,7 +12,6 @@ import scipy.sparse as sp
 
 from blockvec.errors import OptionError
 from solvers import ConvergenceWarning, count_eigenvalues, eigsh
-from solvers.transform.penalties import Penalties, Request
 from tests.pretended_gpu import pretended_gpu
 
 SIDE = 16  # rows of a grid, and degrees of freedom that are fixed
@@ -96,15 +95,6 @@ def test_other_types_and_dense_arrays_have_the_same_values(dtype: Any) -> None:
         assert int(count_eigenvalues(given, 0.0, 0.3)) == int((expected < 0.3).sum())
 
 
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_the_end_of_an_indefinite_matrix_is_found(sign: int) -> None:
-    A = sign * (grid(1e15) - 2.5 * sp.eye_array(N, format="csr"))
-    end, expected = ("SA", "LA")[sign < 0], np.sort(sign * reference(1e15, shift=2.5)[:5])
-    result = eigsh(A, 5, which=end, rng=0, return_info=True)
-    assert np.abs(result.eigenvalues - expected).max() <= 1e-12
-    assert result.info["which"] == end
-
-
 @pytest.mark.parametrize(
     ("penalty", "k", "seed"), [(1e13, 3, 7), (1e13, 5, 7), (2e13, 3, 0), (2e13, 3, 9), (2e13, 5, 5)]
 )
@@ -180,15 +170,6 @@ def test_residuals_are_those_of_the_matrices_that_were_given(penalty: float, dty
             assert result.limits.max() <= 2e3 * u
 
 
-@pytest.mark.parametrize("tol", [1e-6, 1e-4])
-def test_groups_are_orthogonal_at_any_tolerance(tol: float) -> None:
-    masses = sp.diags_array(MASSES, format="csr")
-    for A, M in [(grid(1e8), None), (grid(1e8), masses)]:
-        result = eigsh(A, 2 * SIDE - 6, M=M, which="BE", tol=tol, rng=0, return_info=True)
-        assert np.allclose(measured(A, M, result), result.residuals, rtol=0.1, atol=1e-7)
-        assert (result.residuals <= result.limits).all()
-
-
 def test_penalties_of_both_signs_are_apart_from_the_rest() -> None:
     half = SIDE // 2
     signs = np.r_[np.full(half, 1e12), np.full(half, -1e12), np.zeros(N - SIDE)]
@@ -212,31 +193,6 @@ def test_matrices_of_a_gpu_are_solved_as_those_of_the_host(options: dict[str, An
         w, V = eigsh(grid(1e12), k, rng=0, device="gpu", **options)
         assert (w.get() == expected).all()
         assert V.shape == (N, len(expected))
-
-
-def test_a_callback_ends_all_parts() -> None:
-    options = {"callback": lambda state: True, "on_unconverged": "return", "return_info": True}
-    result = eigsh(grid(1e12), 2 * SIDE + 8, which="BE", rng=0, **options)
-    assert (result.info["stopped"], result.info["k"]) == ("callback", 2 * SIDE + 8)
-    assert result.converged.sum() < result.info["k"]
-
-
-def test_matrices_without_penalties_are_left_alone() -> None:
-    hub = sp.lil_array((N, N))
-    hub[0, 1:] = hub[1:, 0] = -1e6
-    hub.setdiag(np.r_[1e6 * (N - 1), np.full(N - 1, 1e6)])
-    for A in (grid(0.0), grid(1e4), sp.csr_array(hub), sp.diags_array(10.0 ** np.arange(-5, 6))):
-        assert Penalties.of(A, None) is None
-
-
-def test_a_congruence_by_powers_of_two_is_exact() -> None:
-    A = grid(3e13)
-    penalties = Penalties.of(A, None)
-    assert penalties is not None
-    D = sp.diags_array(1 / penalties.factors)
-    assert abs(D @ penalties.A @ D - A).max() == 0
-    assert abs(D @ penalties.M @ D - sp.eye_array(N)).max() == 0
-    assert abs(penalties.A).max() <= 16
 
 
 def tied(penalty: float) -> Any:
@@ -269,29 +225,3 @@ def test_values_of_the_largest_rows_are_not_warned_of() -> None:
     for which in ("LA", "LM"):
         eigsh(grid(1e9), 3, which=which, rng=0)
         eigsh(tied(1e13), 1, which=which, rng=0)
-
-
-def test_what_is_asked_for_is_divided_where_penalties_divide_the_spectrum() -> None:
-    penalties = Penalties.of(grid(1e8), None)
-    assert penalties is not None
-    free, gap = N - SIDE, penalties.shift_beyond("LA")
-    assert gap is not None
-    assert 7 < gap < 80
-    low, high = Request(3, "LM", 0.0), Request(SIDE, "LA")
-    for request, parts in {
-        Request(3, "SA"): [low],
-        Request(3, "LA"): [Request(3, "LA")],
-        Request(3, "LM"): [Request(3, "LM")],
-        Request(3, "LM", 0.5): [Request(3, "LM", 0.5)],
-        Request(6, "BE"): [low, Request(3, "LA")],
-        Request(SIDE + 2, "LA"): [Request(2, "LM", gap), high],
-        Request(N, "BE"): [Request(free, "LM", 0.0), high],
-        Request(None, "LM", None, (0.0, 1.0)): [Request(None, "LM", None, (0.0, 1.0))],
-        Request(None, "LM", None, (0.5, math.inf)): [Request(None, "LM", None, (0.5, gap)), high],
-        Request(None, "LM", None, (1e3, math.inf)): [high],
-        Request(3, "LM", 1e7): None,  # a shift among the penalties
-        Request(free + 2, "SA"): None,  # the lowest penalties
-        Request(SIDE + 1, "LM"): None,
-        Request(None, "LM", None, (1e6, 1e9)): None,
-    }.items():
-        assert penalties.requests(request) == parts, request

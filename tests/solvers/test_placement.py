@@ -57,15 +57,3 @@ def test_a_pair_without_iterations_may_take_longer_on_the_host(has_library: bool
     if not has_library:
         with pytest.raises(DeviceError, match="needs cuDSS"):
             placed(graph, sp.eye_array(graph.shape[0], format="csr"))
-
-
-def test_factors_of_a_mass_matrix_for_a_function_stay_on_the_device(has_library: bool) -> None:
-    def function(X: Any) -> Any:
-        return X
-
-    assert placed(function, matrix(SMALL), sigma=None).home is None
-    if has_library:
-        assert placed(function, matrix(CHAIN), sigma=None).home is None
-        return
-    with pytest.raises(DeviceError, match="needs cuDSS"):  # copies of blocks would take longer than products
-        placed(function, matrix(CHAIN), sigma=None)

@@ -15,7 +15,7 @@ import blockvec
 from blockvec import as_operator
 from blockvec.errors import OptionError
 from blockvec.models import model
-from solvers import Plan, eigsh, plan
+from solvers import eigsh, plan
 from solvers.__main__ import main
 from solvers.call import _warn_of_processes
 
@@ -84,14 +84,6 @@ def test_a_function_is_planned_for_without_a_call() -> None:
     assert "If corrections stagnate" in " ".join(str(around).split())
 
 
-def test_a_plan_is_a_paragraph() -> None:
-    planned = plan(PLANE, 6, which="LA")
-    text = " ".join(str(planned).split())
-    assert text.startswith("Compute 6 eigenpairs of 1600 rows on cpu, without a transformation. First,")
-    assert max(map(len, str(planned).splitlines())) <= 100
-    assert "None" not in text
-
-
 def test_a_plan_refuses_what_a_solve_refuses() -> None:
     for k in (0, 1601):
         with pytest.raises(OptionError, match="k: got"):
@@ -105,8 +97,3 @@ def test_the_command_prints_a_plan_and_stops(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("Compute 6 eigenpairs of 1600 rows on cpu")
     assert main(["laplace2d:n=40", "--plan", "--json", "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["stages"][0]["name"] == "iterate"
-
-
-def test_plans_are_records_of_both_packages() -> None:
-    assert blockvec.plan is plan
-    assert isinstance(plan(PLANE, 2), Plan)

@@ -18,8 +18,6 @@ from solvers import eigsh, sizes
 from solvers.iterations import krylov
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.run import Counts
-from solvers.iterations.steps import QueuedSteps
-from solvers.orthogonalization.host_step import queue_step
 
 DTYPES = ("float64", "complex128", "float32")
 
@@ -107,31 +105,6 @@ def test_a_function_may_fail_for_the_rounding_errors_of_an_earlier_step(distinct
         np.abs(basis.columns(-basis.n_locked, basis.m + basis.w).gram() - np.eye(basis.m + basis.w)).max()
         < 1e-13
     )
-
-
-@pytest.mark.usefixtures("queues")
-@pytest.mark.parametrize("distinct", [2, 3, 4])
-def test_an_error_that_noise_does_not_explain_reaches_the_caller(distinct: int) -> None:
-    """Also once, in a call for what rounding errors have left of an invariant space."""
-    A, calls = sp.diags_array(np.arange(200) % distinct + 1.0).tocsr(), 0
-
-    def product(X: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == distinct + 1:
-            raise RuntimeError("enough")
-        return A @ X
-
-    operator = as_operator(product, shape=A.shape, dtype=float)
-    basis = BlockKrylov(operator, BlockVector.zeros(200, 24), 0, 3, np.random.default_rng(1), Counts())
-    basis.append_random(3)
-
-    def grow() -> None:
-        while basis.can_go_on():
-            basis.expand()
-
-    with pytest.raises(RuntimeError, match="enough"):
-        grow()
 
 
 @pytest.mark.usefixtures("queues")
@@ -258,35 +231,6 @@ def test_functions_are_multiplied_by_between_launches(form: str, monkeypatch: py
     assert set(made[0].steps) == {1}  # each queued by a call of its own
 
 
-@pytest.mark.parametrize("pending", [4, 7])
-def test_launches_take_the_next_of_many_pending_columns(
-    pending: int, several: list[SeveralSteps], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    careful, true_step = [], QueuedSteps._take_carefully
-
-    def counted(self: QueuedSteps, basis: BlockKrylov) -> Any:
-        careful.append(basis.m)
-        return true_step(self, basis)
-
-    monkeypatch.setattr(QueuedSteps, "_take_carefully", counted)
-    A = as_operator(models.model("laplace2d:nx=20,ny=21"))
-    basis = BlockKrylov(A, BlockVector.zeros(420, 40), 0, 3, np.random.default_rng(1), Counts())
-    basis.append_random(pending)
-    for _ in range(3):
-        while basis.can_expand():
-            basis.expand(basis.capacity)
-        basis.settle()
-        assert decomposition_error(basis) < 1e-13
-        assert (
-            np.abs(basis.columns(-basis.n_locked, basis.m + basis.w).gram() - np.eye(basis.m + basis.w)).max()
-            < 1e-13
-        )
-        basis.restart(basis.ritz(), np.arange(6))
-        assert basis.w >= pending
-    assert set(several[0].steps) == {1}
-    assert not careful  # as launches with wrong windows are followed by
-
-
 def test_several_steps_stay_in_the_complement_of_locked_columns(several: list[SeveralSteps]) -> None:
     A = models.model("laplace2d:nx=30,ny=31").tocsr()
     exact, vectors = np.linalg.eigh(A.toarray())
@@ -294,58 +238,6 @@ def test_several_steps_stay_in_the_complement_of_locked_columns(several: list[Se
     assert np.allclose(w, np.r_[exact[0], exact[4:8]], rtol=0, atol=1e-12)
     assert np.abs(vectors[:, 1:4].T @ V).max() < 1e-12
     assert max(several[0].steps) > 4
-
-
-@pytest.mark.parametrize("which", ["SA", "LM"])
-def test_several_steps_are_queued_between_looks(which: str, several: list[SeveralSteps]) -> None:
-    A = models.model("laplace2d:nx=30,ny=31").tocsr()
-    w, V = eigsh(A, k=5, which=which, rng=0)
-    exact = np.linalg.eigvalsh(A.toarray())
-    order = np.argsort(exact if which == "SA" else -abs(exact))[:5]
-    assert np.allclose(w, np.sort(exact[order]), rtol=0, atol=1e-12)
-    assert np.abs(V.T @ V - np.eye(5)).max() < 1e-12
-    assert max(several[0].steps) > 4
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_steps_of_blocks_with_columns_of_any_lengths_are_enough(dtype: str) -> None:
-    """As those of a filter, which amplifies vectors by up to a million."""
-    rng, unit = np.random.default_rng(3), float(np.finfo(dtype).eps)
-    V = BlockVector(np.linalg.qr(rng.standard_normal((500, 8)))[0].astype(dtype))
-    block = rng.standard_normal((500, 4)) * np.array([1e-2, 1.0, 1e2, 1e4])
-    W = BlockVector(block.astype(dtype))
-    into, before = W.like(), W.array.copy()
-    S, R = queue_step(W, V, [(0, 8)], into)(0.0)
-    assert R is not None
-    assert np.abs(V.dot(into)).max() < 100 * unit
-    assert np.abs(into.gram() - np.eye(4)).max() < 100 * unit
-    rest = before - V.array @ S - into.array @ R
-    assert (np.linalg.norm(rest, axis=0) < 100 * unit * np.linalg.norm(before, axis=0)).all()
-
-
-@pytest.mark.parametrize("b", [1, 3])
-def test_steps_ahead_do_not_change_what_was_there(b: int, several: list[SeveralSteps]) -> None:
-    """Ritz pairs beside steps ahead, and the decomposition without them, are those of a run without them."""
-    A = as_operator(models.model("laplace1d:n=300"))
-    runs = []
-    for _ in range(2):
-        basis = BlockKrylov(A, BlockVector.zeros(300, 12 * b), 0, b, np.random.default_rng(1), Counts())
-        basis.append_random(b)
-        basis.expand(5 * b)
-        runs.append(basis)
-    plain, ahead = runs
-    m = ahead.m
-    ahead.steps.begin_ahead(ahead, 3)
-    assert (m, ahead.m, ahead.w) == (5 * b, 8 * b, b)
-    for field in ("theta", "Y", "B"):
-        assert np.array_equal(getattr(ahead.ritz(m), field), getattr(plain.ritz(), field))
-    ahead.withdraw(m)
-    assert (ahead.m, ahead.w) == (plain.m, plain.w)
-    for basis in runs:
-        basis.expand(basis.capacity)
-    states = [basis.snapshot() for basis in runs]
-    assert all(np.array_equal(states[0][name], states[1][name]) for name in ("basis", "H", "m", "w"))
-    assert ahead.counts.operator_columns == plain.counts.operator_columns + 3 * b
 
 
 def test_a_step_ahead_that_was_not_enough_is_taken_with_care(several: list[SeveralSteps]) -> None:
@@ -358,24 +250,6 @@ def test_a_step_ahead_that_was_not_enough_is_taken_with_care(several: list[Sever
     assert len(basis.ritz(m).theta) == 2
     assert len(basis.ritz().theta) < basis.capacity  # without those after the step that failed
     assert several
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_blocks_of_a_filter_are_orthogonalised_by_one_call(dtype: str, several: list[SeveralSteps]) -> None:
-    A = models.model("laplace2d:nx=30,ny=31").tocsr().astype(dtype)
-    result = eigsh(A, k=5, which="SA", rng=0, method="filter", return_info=True)
-    assert result.info["degree"] > 1
-    assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A.toarray())[:5], rtol=0, atol=1e-12)
-    assert any(one.steps and not any(one.steps) for one in several)
-
-
-def test_a_step_that_is_not_enough_discards_the_later_ones(several: list[SeveralSteps]) -> None:
-    values = np.r_[np.zeros(380), np.linspace(1, 2, 20)]  # an invariant space is found within a cycle
-    A = sp.diags_array(values, format="csr")
-    w, V = eigsh(A, k=4, which="LA", rng=0)
-    assert np.allclose(w, values[-4:], rtol=0, atol=1e-13)
-    assert np.abs(V.T @ V - np.eye(4)).max() < 1e-12
-    assert several[0].steps
 
 
 @pytest.mark.usefixtures("queues")

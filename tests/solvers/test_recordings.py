@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,46 +65,6 @@ def test_steps_are_those_of_the_plain_iteration(
     recordings = Recordings(device)
     for _ in range(2):  # the second time with what is known
         assert_same(block_minres(A, B, recordings=recordings, **options), directly(A, B, **options))
-
-
-def test_a_stop_by_the_caller_and_other_columns_beside_it(device: str) -> None:
-    A = as_operator(models.model("laplace2d:n=20"), device=device)
-    recordings = Recordings(device)
-    for seed, q in ((1, 3), (2, 3), (3, 8), (4, 3)):
-        B = BlockVector.random(400, 6, device=device, rng=seed)
-        Q = BlockVector.random(400, q, device=device, rng=9 + seed)
-        orthogonalize(Q)
-
-        def run(solve: Any, **options: Any) -> Linear:
-            count = iter(range(1000))
-            limits = np.array([3, 8, 8, 1, 15, 2])
-            return solve(A, B, tol=1e-13, maxiter=20, Q=Q, stop=lambda _: next(count) >= limits, **options)  # noqa: B023
-
-        assert_same(run(block_minres, recordings=recordings), run(directly))
-
-
-def test_zeros_and_exhausted_spaces_end_at_once(device: str) -> None:
-    A = as_operator(sp.diags_array(np.repeat([1.0, 3.0], 72), format="csr"), device=device)  # two values
-    B = BlockVector.random(144, 3, device=device, rng=0)
-    B[:, 1:2].array[...] = 0
-    found, expected = block_minres(A, B, recordings=Recordings(device)), directly(A, B)
-    assert_same(found, expected)
-    assert found.converged
-
-
-def test_jacobi_davidson_finds_the_same_with_and_without(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    A = as_operator(models.model("graphene:nx=16,ny=12"), device=device)
-    options: dict[str, Any] = {"sigma": 0.1, "method": "jd", "rng": 0, "return_info": True, "block_size": 4}
-    plain = eigsh(A, 6, **options)
-    recordings = Recordings(device)
-    monkeypatch.setattr(Recordings, "for_solve", lambda *_: recordings)
-    other = eigsh(A, 6, **options)
-    to_host = A.backend.to_host
-    np.testing.assert_allclose(to_host(other.eigenvalues), to_host(plain.eigenvalues), atol=1e-11)
-    assert other.converged.all()
-    assert 0.7 < other.info["operator_columns"] / plain.info["operator_columns"] < 1.4
 
 
 @pytest.mark.parametrize("options", [{"which": "SA"}, {"sigma": 3.1}], ids=["an end", "inside"])

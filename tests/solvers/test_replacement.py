@@ -158,22 +158,6 @@ def test_an_error_of_the_computation_is_not_passed_on(name: str) -> None:
     assert not any(function.passed_on for function in replaced)
 
 
-def test_scipys_svds_keeps_the_solver_that_it_was_written_for() -> None:
-    A = np.random.default_rng(0).standard_normal((40, 20))
-    expected = spla.svds(A, 3, which="SM", rng=0, return_singular_vectors=False)
-    with replace_eigsh():
-        np.testing.assert_array_equal(
-            spla.svds(A, 3, which="SM", rng=0, return_singular_vectors=False), expected
-        )
-
-
-def test_two_calls_with_the_same_start_vector_return_the_same_bits() -> None:
-    A, v0 = model("laplace2d:n=25"), np.random.default_rng(0).uniform(-1, 1, 625)
-    first, second = (eigsh(A, 3, sigma=-1e-5, v0=v0, tol=1e-4) for _ in range(2))
-    np.testing.assert_array_equal(first[0], second[0])
-    np.testing.assert_array_equal(first[1], second[1])
-
-
 @pytest.mark.parametrize(
     ("which", "sigma"),
     [
@@ -193,18 +177,6 @@ def test_values_come_in_scipys_order(which: str, sigma: float | None, vectors: b
     expected = values()
     with replace_eigsh():
         np.testing.assert_allclose(values(), expected)
-
-
-def test_limits_are_accepted_as_whole_numbers_of_type_float() -> None:
-    w, _ = eigsh(model("laplace1d:n=50"), 2.0, which="SA", maxiter=1e7)
-    np.testing.assert_allclose(w, eigsh(model("laplace1d:n=50"), 2, which="SA")[0], rtol=1e-12)
-
-
-def test_smallest_magnitude_of_a_linear_operator_needs_no_factorisation() -> None:
-    A = model("graphene:nx=18,ny=16,disorder=0.4")
-    w, V = eigsh(spla.aslinearoperator(A), 4, which="SM", rng=0)
-    np.testing.assert_allclose(w, eigsh(A, 4, which="SM")[0], atol=1e-12)
-    assert np.linalg.norm(A @ V - V * w) < 1e-11
 
 
 def test_systems_and_exponentials_are_replaced_and_others_input_goes_to_the_original() -> None:

@@ -95,12 +95,6 @@ def test_the_values_are_right_and_the_vectors_orthonormal(thread: str, method: A
     assert np.linalg.norm(V.conj().T @ V - np.eye(k), 2) <= 200 * unit
 
 
-def test_a_double_leading_value_is_found_from_every_start() -> None:  # SciPy 13571 fails in 4 of 100
-    A = two_components()
-    for seed in range(10):
-        np.testing.assert_allclose(eigsh(A, 2, rng=seed)[0], 1, atol=1e-12)
-
-
 def test_the_page_names_every_thread(root: Path) -> None:
     page = (root / "docs/guide/reported.md").read_text()
     numbers = {number for name in THREADS for number in name.replace(",", "").split() if number.isdigit()}

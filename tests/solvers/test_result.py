@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import sys
 from typing import Any
 
 import pytest
 
 from blockvec import models
-from solvers import EigenResult, IterationState, eigsh, svds
+from solvers import EigenResult, eigsh
 
 A = models.model("laplace2d:n=24")
 
@@ -29,10 +27,6 @@ def test_the_summary_tells_convergence_copies_and_costs() -> None:
     assert str(result).endswith(summary)
 
 
-def test_the_summary_of_a_solve_without_search_says_that_copies_are_not_verified() -> None:
-    assert "may be missing (not checked: switched off)." in solve(tol=1e-8, verify="never").summary()
-
-
 def test_the_summary_counts_pairs_that_did_not_converge() -> None:
     result = solve(maxiter=1, tol=1e-14, on_unconverged="return")
     assert result.summary().startswith(f"5 eigenvalues, {int(result.converged.sum())} converged")
@@ -49,40 +43,6 @@ def test_a_result_unpacks_and_is_one_line_in_a_list_and_a_table_in_a_notebook() 
     page = result._repr_html_()
     assert page.count("<tr>") == 6
     assert "1 &lt; 2" in page
-
-
-def test_results_complete_to_what_users_need() -> None:
-    names = [
-        "converged",
-        "eigenvalues",
-        "eigenvectors",
-        "history",
-        "info",
-        "limits",
-        "multiplicities",
-        "plot",
-    ]
-    names += ["residuals", "summary", "to_dict", "verification"]
-    assert [name for name in dir(solve(tol=1e-8)) if not name.startswith("_")] == names
-    triplets = svds(A, 2, solver="dense", return_info=True)
-    assert "vh" in dir(triplets)
-    assert "eigenvalues" not in dir(triplets)
-
-
-def test_a_bar_shows_the_restarts_and_the_callback_still_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", shown)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # what the bar takes for a terminal
-    seen: list[IterationState] = []
-
-    def stop(state: IterationState) -> bool:
-        seen.append(state)
-        return True
-
-    result = solve(tol=1e-14, callback=stop, progress=True, on_unconverged="return")
-    assert result.info["stopped"] == "callback"
-    assert len(seen) == 1
-    assert "restart" in shown.getvalue()
 
 
 def test_the_logger_tells_decisions_restarts_and_the_outcome(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,20 +10,17 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse.linalg import LinearOperator
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError
 from solvers import (
     EigenResult,
-    IterationState,
     JacobiPreconditioner,
-    NoConvergence,
     block_gmres,
     block_minres,
     eigsh,
 )
-from solvers.blocks import ordinary_exponent, to_host
+from solvers.blocks import to_host
 
 FAR = [-900, 900]
 DTYPES = ["float32", "float64", "complex64", "complex128"]
@@ -90,23 +87,6 @@ def test_the_bits_of_a_scaled_problem_are_those_of_the_usual_one(method: str, dt
         assert np.array_equal(np.ldexp(result.limits, -exponent), usual.limits)
 
 
-@pytest.mark.parametrize("exponent", FAR)
-@pytest.mark.parametrize("kind", ["function", "LinearOperator", "dense", "csc", "dia"])
-def test_operators_of_every_kind_are_scaled(kind: str, exponent: int) -> None:
-    B = hermitian("float64")
-    usual, A = solve(B, which="SA", method="lanczos"), scaled(B, exponent)
-    given: Any = {
-        "function": lambda X: A @ X,
-        "LinearOperator": LinearOperator(A.shape, matvec=A.dot, matmat=A.dot, dtype=A.dtype),
-        "dense": A.toarray(),
-        "csc": A.tocsc(),
-        "dia": A.todia(),
-    }[kind]
-    result = solve(given, shape=A.shape, which="SA", method="lanczos")
-    np.testing.assert_allclose(unscaled(result.eigenvalues, exponent), usual.eigenvalues, atol=1e-13)
-    assert result.converged.all()
-
-
 @pytest.mark.parametrize(("of_a", "of_m"), [(-900, 0), (0, -600), (900, 600), (-500, 400), (0, 900)])
 @pytest.mark.parametrize(
     "request_",
@@ -155,28 +135,6 @@ def test_absolute_tolerances_and_the_norm_are_those_of_the_user(
     assert result.info["operator_columns"] == usual.info["operator_columns"] + 1  # of the measurement
 
 
-@pytest.mark.parametrize("exponent", FAR)
-@pytest.mark.parametrize(
-    ("request_", "degree"),
-    [({"which": "SA"}, 1), ({"sigma": 2.1}, -1), ({"sigma": 2.1, "mode": "cayley"}, 0), ({"which": "BE"}, 1)],
-)
-def test_callbacks_and_history_receive_values_of_the_user(
-    exponent: int, request_: dict[str, Any], degree: int
-) -> None:
-    A, sigma = hermitian("float64"), request_.get("sigma")
-    expected: list[IterationState] = []
-    seen: list[IterationState] = []
-    asked: dict[str, Any] = {"method": "lanczos"} | request_
-    usual = solve(A, callback=expected.append, **asked)
-    shift = {} if sigma is None else {"sigma": scaled(sigma, exponent)}
-    result = solve(scaled(A, exponent), callback=seen.append, **asked | shift)
-    for states, usual_states in ((seen, expected), (result.history, usual.history)):
-        for state, usual_state in zip(states, usual_states, strict=True):
-            values = unscaled(state.eigenvalues, degree * exponent)
-            np.testing.assert_allclose(values, usual_state.eigenvalues, rtol=1e-9, atol=1e-12)
-            assert state.converged == usual_state.converged
-
-
 @pytest.mark.parametrize("method", ["lanczos", "jd", "filter"])
 def test_a_scaled_run_resumes_with_the_same_bits(method: str, tmp_path: Path) -> None:
     A, path = scaled(hermitian("float64"), -700), tmp_path / "state"
@@ -222,25 +180,6 @@ def test_preconditioners_and_inverses_are_those_of_the_matrix_as_given(exponent:
     assert abs(unscaled(followed[-1], exponent)) < 10
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_ordinary_problems_are_solved_as_they_are(dtype: str) -> None:
-    A, calls = hermitian(dtype), [0]
-
-    def count(X: np.ndarray) -> np.ndarray:
-        calls[0] += X.shape[1]
-        return np.ascontiguousarray(factor * (A @ X))
-
-    edge = ordinary_exponent(dtype) - 5  # the norm of A is above four
-    counts = []
-    for exponent in (-edge, 0, edge):
-        calls[0], factor = 0, 2.0**exponent
-        result = solve(count, shape=A.shape, dtype=dtype, which="SA", method="lanczos")
-        assert result.info["operator_columns"] == calls[0]
-        assert result.info["why"] == "asked for"
-        counts.append(calls[0])
-    assert len(set(counts)) == 1
-
-
 def test_a_problem_beyond_the_range_is_an_error_by_name() -> None:
     A = hermitian("float64")
     with pytest.raises(OptionError, match="sigma: got 1, from which no eigenvalue can be told in float64"):
@@ -259,25 +198,6 @@ def test_a_problem_beyond_the_range_is_an_error_by_name() -> None:
     with pytest.raises(OptionError, match="A and M have a null vector in common") as caught:
         solve(scaled(null, -900), M=null, sigma=scaled(5.0, -900))
     assert "belong to the scaled problem, A / 2^-" in caught.value.__notes__[0]
-
-
-@pytest.mark.parametrize("exponent", FAR)
-def test_matrices_with_few_entries_or_none_are_scaled(exponent: int) -> None:
-    assert not solve(sp.csr_array((40, 40)), which="SA").eigenvalues.any()
-    lone = scaled(
-        sp.csr_array(([1.0], ([3], [3])), shape=(40, 40)), exponent
-    )  # most of its products are zero
-    values = unscaled(solve(lone, which="BE").eigenvalues, exponent)
-    np.testing.assert_allclose(values, [0.0, 0.0, 1.0], atol=1e-14)
-
-
-def test_without_the_check_entries_or_a_given_norm_tell_the_scale() -> None:
-    A = scaled(hermitian("float64"), -900)
-    usual = solve(hermitian("float64"), which="SA", method="lanczos")
-    asked: dict[str, Any] = {"which": "SA", "method": "lanczos", "check_hermitian": False}
-    known = solve(lambda X: A @ X, shape=A.shape, norm=scaled(8.0, -900), **asked)
-    for result in (known, solve(A, **asked), solve(A.toarray(), **asked)):
-        np.testing.assert_allclose(unscaled(result.eigenvalues, -900), usual.eigenvalues, atol=1e-13)
 
 
 @pytest.mark.parametrize("exponent", [-1000, 0, 1000])
@@ -318,9 +238,3 @@ def test_scales_are_the_same_on_every_device(device: str, dtype: str, request_: 
                 atol=300 * float(np.finfo(dtype).eps),
             )
             assert result.converged.all()
-
-
-def test_messages_compare_the_smallest_residuals_with_their_limits() -> None:
-    A = scaled(sp.csr_array(models.model("laplace2d:n=25")), -990)
-    with pytest.raises(NoConvergence, match=r"\(largest residual (\d|\.)+e\+\d+ times its limit\)"):
-        eigsh(A, 3, which="SA", method="lanczos", maxiter=1, rng=0)

@@ -99,15 +99,6 @@ def test_values_are_selected_by_their_transforms(mode: Any, which: str, n: int) 
     check(solve(A, 6, M, sigma=sigma, which=which, mode=mode), A, M, values[picked])
 
 
-@pytest.mark.parametrize("kind", ["massless", "complex"])
-def test_a_start_that_holds_the_answer_is_kept(kind: str) -> None:
-    A, M, values = pencil(N, kind)
-    first = solve(A, 6, M, sigma=0.0)
-    again = solve(A, 6, M, sigma=0.0, v0=first.eigenvectors)
-    check(again, A, M, values[:6])
-    assert again.info["operator_columns"] < first.info["operator_columns"]
-
-
 @pytest.mark.parametrize("n", [FEW, N])
 def test_known_vectors_are_left_out(n: int) -> None:
     A, M, values = pencil(n)
@@ -253,13 +244,6 @@ def test_what_is_no_mass_matrix_is_refused_by_what_is_wrong_with_it(n: int, sigm
         eigsh(A, 3, np.ones(n), sigma=sigma)
 
 
-@pytest.mark.parametrize("n", [FEW, N])
-def test_elements_within_rounding_of_zero_are_none(n: int) -> None:
-    A, M, values = pencil(n)
-    noise = sp.coo_array(([1e-16, 1e-16, -1e-17], ([0, 1, 1], [1, 0, 1])), shape=(n, n))
-    check(solve(A, 5, sp.csr_array(M + noise), sigma=0.0), A, M, values[:5])
-
-
 def test_values_far_from_a_shift_that_do_not_converge_are_explained() -> None:
     A, M, _ = pencil()
     options: dict[str, Any] = {"sigma": 0.0, "method": "lanczos", "maxiter": 2}
@@ -289,19 +273,6 @@ def test_remedies_for_a_singular_mass_are_those_of_the_call() -> None:
     ):
         with pytest.raises(OptionError, match=f"M is singular; .*{remedy}"):
             eigsh(A, M=M, **({} if "interval" in options else {"k": 3}), **options)
-
-
-@pytest.mark.parametrize("sigma", [None, 0.5])
-def test_tiny_masses_of_a_diagonal_are_masses(sigma: float | None) -> None:
-    A, _, _ = pencil(FEW)
-    masses = np.ones(FEW)
-    masses[::3] = 1e-14
-    expected = sl.eigh(A.toarray(), np.diag(masses), eigvals_only=True)
-    w = eigsh(A, FEW - 1, sp.diags_array(masses), sigma=sigma, which="LA" if sigma is None else "LM", rng=0)[
-        0
-    ]
-    picked = expected[1:] if sigma is None else np.sort(nearest(expected, sigma, FEW - 1))
-    assert np.allclose(w, picked, rtol=1e-9, atol=1e-9 * abs(picked).max())
 
 
 @pytest.mark.parametrize("kind", ["array", "matrix"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,14 @@ import numpy as np
 import pytest
 import scipy.linalg as sl
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator, splu
 from scipy.sparse.linalg import eigsh as scipy_eigsh
+from scipy.sparse.linalg import splu
 
 from blockvec import Factorization, as_operator, models
-from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import (
     ConvergenceWarning,
     EigenResult,
-    Interrupted,
-    IterationState,
     NoConvergence,
     count_eigenvalues,
     eigsh,
@@ -79,16 +76,6 @@ def test_the_stiff_end_of_a_pair_is_found_without_a_shift(
     assert result.info["verification"].startswith("proved by inertia: ")
 
 
-@pytest.mark.parametrize("name", ["bcsstk08", "bcsstk10", "1138_bus", "mhd1280b"])
-def test_stiff_lower_ends_by_smallest_magnitude(
-    name: str, real_matrix: Callable[[str], Any], reference: Callable[..., np.ndarray]
-) -> None:
-    A = real_matrix(name)
-    result = solve(A, 10, which="SM")
-    assert result.converged.all()
-    assert np.allclose(result.eigenvalues, reference(name, 10, "SA"), atol=1e-12 * result.info["norm"])
-
-
 @pytest.mark.parametrize("mode", ["normal", "buckling", "cayley"])
 @pytest.mark.parametrize("which", ["LM", "SM", "LA", "SA"])
 @pytest.mark.parametrize(
@@ -120,20 +107,6 @@ def test_all_modes_agree_with_dense_lapack(mode: str, which: str, kind: str, met
     assert result.converged.all()
     X = result.eigenvectors
     assert np.linalg.norm(X.conj().T @ definite @ X - np.eye(k)) < 1e-13
-
-
-@pytest.mark.parametrize("form", ["LinearOperator", "callable"])
-def test_a_users_inverse_and_operator(form: str) -> None:
-    A = models.model("laplace2d:n=25")
-    lu = splu((A - 1.05 * sp.eye_array(625)).tocsc())
-    inverse: Any = lu.solve
-    if form == "LinearOperator":
-        inverse = LinearOperator((625, 625), matvec=lu.solve, matmat=lu.solve, dtype=float)
-    values = np.linalg.eigvalsh(A.toarray())
-    expected = nearest(values, 1.05, 7)
-    result = solve(lambda X: A @ X, 7, sigma=1.05, OPinv=inverse, shape=A.shape)
-    check(result, A, None, expected)
-    check(solve(A, 7, sigma=1.05, OPinv=inverse), A, None, expected)
 
 
 @pytest.mark.parametrize("index", [0, 10, 624])
@@ -168,13 +141,6 @@ def test_a_shift_at_a_double_eigenvalue_of_a_stiff_pair_spoils_no_others(index: 
         assert solve(A, 9, M=M, sigma=sigma, **kept, **stop).info["stopped"] == "callback"
     assert np.array_equal(solve(A, 9, M=M, sigma=sigma, **kept).eigenvectors, whole.eigenvectors)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_shift_at_an_exact_eigenvalue_is_moved_by_rounding_errors_only() -> None:
-    A = sp.diags_array(np.arange(600.0), format="csr")
-    for M in (None, sp.diags_array(np.linspace(1, 2, 600), format="csr")):
-        values = np.arange(600.0) / (1 if M is None else M.diagonal())
-        check(solve(A, 5, M=M, sigma=values[7]), A, M, nearest(values, values[7] - 1e-9, 5))
 
 
 def test_a_pair_with_a_common_null_vector_is_refused_by_name() -> None:
@@ -220,14 +186,6 @@ def test_residuals_a_little_above_the_floor_are_accepted_and_flagged() -> None:
     assert result.info["why"].endswith("times the floor, as good as rounding allows")
 
 
-@pytest.mark.parametrize("M", [None, sp.diags_array(np.linspace(1, 2, 400), format="csr")])
-def test_smallest_magnitudes_of_a_singular_matrix(M: Any) -> None:
-    A = models.model("laplace2d:n=20")
-    A = A - sp.diags_array(A.sum(axis=1))  # a graph's Laplacian: constants are its null space
-    values = sl.eigh(A.toarray(), None if M is None else M.toarray(), eigvals_only=True)
-    check(solve(A, 5, M=M, which="SM"), A, M, values[:5])
-
-
 def test_an_inverse_is_checked_by_name() -> None:
     A = models.model("laplace2d:n=25")
     with pytest.raises(ShapeError, match=r"OPinv has shape \(3, 3\) but A has \(625, 625\)"):
@@ -246,19 +204,6 @@ def test_a_singular_mass_matrix_of_any_kind_does_with_a_shift(real_matrix: Calla
         eigsh(A, 3, M=mass)
     expected = np.sort(1 / sl.eigh(mass.toarray(), A.toarray(), eigvals_only=True)[-4:])
     check(solve(A, 4, M=mass, sigma=0.0), A, mass, expected)
-
-
-def test_a_run_that_is_stopped_comes_back_in_the_users_vectors() -> None:
-    A = models.model("laplace2d:n=40")
-
-    def press(state: IterationState) -> None:
-        if state.restart == 0:
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(Interrupted) as caught:
-        eigsh(A, 6, sigma=0.0, callback=press, rng=0, ncv=12)
-    assert np.all(caught.value.result.eigenvalues > 0)
-    assert caught.value.result.eigenvectors.shape == (1600, 6)
 
 
 def test_what_cannot_be_an_inner_product_is_refused(real_matrix: Callable[[str], Any]) -> None:
@@ -335,43 +280,6 @@ def test_values_on_the_other_side_of_a_count_make_it_uncertain() -> None:
     factors = Factorization(sp.diags_array(np.r_[1.0, 2.0, np.linspace(5, 9, 50)], format="csc"))
     assert proof(factors, np.array([1.0, 1.985, 2.0]), np.full(3, 0.01), "SA")[1] is None
     assert proof_around(factors, 1.0, np.array([1.0, 1.9, 2.0]), np.full(3, 0.01))[1] is None
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_shift_may_lie_within_values_that_are_known(sign: float) -> None:
-    values = np.r_[1.0, 2.0, 2.0, 50.0, 50.5, np.linspace(60, 90, 50)]
-    factors, known = Factorization(sp.diags_array(sign * values, format="csc")), sign * values[:3]
-    theta, which = np.sort(sign * values[3:5]), "SA" if sign > 0 else "LA"
-    sigma = shift_outside(factors, theta, 90.0, which, deflated=known)
-    assert sigma is not None
-    assert 2 < sign * sigma < 50
-    assert shift_outside(factors, theta, 90.0, which, deflated=known, may_be_zero=True) == sigma
-    outside = shift_outside(factors, theta, 90.0, which)
-    assert outside is not None
-    assert sign * outside < 1
-    incomplete = known[1:]  # so that no shift has as many values beyond it
-    assert shift_outside(factors, theta, 90.0, which, deflated=incomplete) is None
-
-
-def test_a_mass_matrix_that_is_not_hermitian_is_named() -> None:
-    with pytest.raises(
-        OptionError, match=r"^M is not Hermitian: M z and M\^H z differ .*pass \(M \+ M\.conj\(\)\.T\) / 2"
-    ):
-        eigsh(models.laplace1d(n=40), 2, M=np.eye(40) + np.eye(40, k=1))
-
-
-def test_a_damaged_or_masked_mass_matrix_is_refused() -> None:
-    A = models.laplace1d(n=40)
-    M = sp.eye_array(40).tocsr()
-    M.indices[3] = 40
-    with pytest.raises(OptionError, match="column indices from 0 to 40 for 40 columns"):
-        eigsh(A, 2, M=M)
-    with pytest.raises(DTypeError, match="masked"):
-        eigsh(A, 2, M=np.ma.masked_equal(np.eye(40), 1.0))
-    with pytest.raises(DTypeError, match="masked"):
-        eigsh(np.ma.masked_greater(A.toarray(), 1.0), 2)
-    with pytest.raises(DTypeError, match=r"v0: .*masked"):
-        eigsh(A, 2, v0=np.ma.masked_equal(np.ones(40), 1.0))
 
 
 @pytest.mark.parametrize("pair", [False, True])

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from solvers import eigsh
-from solvers.arguments import Options
 
 CALLS = """
 from typing import Any, assert_type
@@ -25,13 +21,6 @@ def call(A: Any, flag: bool) -> None:
     eigsh(A, metod="lanczos")  # type: ignore[call-overload]
     eigsh(A, method="lanzcos")  # type: ignore[call-overload]
 """
-
-
-def test_the_options_of_the_overloads_are_those_of_eigsh() -> None:
-    named = ("A", "k", "M", "sigma", "which", "return_eigenvectors", "return_info")
-    types = {name: each.annotation for name, each in inspect.signature(eigsh).parameters.items()}
-    declared = {name: each.__forward_arg__ for name, each in Options.__annotations__.items()}
-    assert {name: types[name] for name in types if name not in named} == declared
 
 
 @pytest.mark.slow

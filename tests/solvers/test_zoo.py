@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 from threadpoolctl import threadpool_limits
 
-from blockvec.errors import BreakdownError
 from solvers import NoConvergence, costs, eigsh
 from tests.solvers import zoo
 
@@ -115,17 +114,3 @@ def test_no_copy_is_lost_in_a_cluster_wider_than_rounding(request_: str) -> None
     A, values = zoo.matrix("glued Wilkinson 1e-11")  # copies of the largest value lie within 1e-11
     outcome = zoo.ask(A, values, request_, method="jd", k=16)
     assert outcome.kind == "right", outcome
-
-
-@pytest.mark.parametrize("method", ["auto", "lanczos", "dense"])
-@pytest.mark.parametrize("options", [{"which": "SM"}, {"sigma": 0.0137}])
-def test_every_vector_of_the_zero_matrix_is_an_eigenvector(options: dict[str, Any], method: Any) -> None:
-    w, X = eigsh(sp.csr_array((600, 600)), 4, method=method, rng=0, **options)
-    assert np.abs(w).max() <= 1e-16
-    np.testing.assert_allclose(X.T @ X, np.eye(4), atol=1e-14)
-
-
-def test_a_matrix_of_nan_is_refused_as_such() -> None:
-    A = sp.diags_array(np.r_[np.ones(599), np.nan])
-    with pytest.raises(BreakdownError, match="NaN or Inf"):
-        eigsh(A, 3, rng=0)

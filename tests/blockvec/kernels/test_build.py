@@ -6,7 +6,6 @@ import importlib
 import json
 import multiprocessing
 import re
-import struct
 import subprocess
 import sys
 import zipfile
@@ -41,53 +40,9 @@ def test_a_source_becomes_machine_code_with_a_report_of_its_resources() -> None:
     assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0
 
 
-def test_the_report_counts_spills_and_stack() -> None:
-    keep = " ".join(f"x[{i}] = v[{i}];" for i in range(200))
-    load = " ".join(f"v[{i}] = x[{i}] * y;" for i in range(200))
-    body = f"double v[200]; {load} __syncthreads(); {keep}"
-    source = f'extern "C" __global__ void many(double* x, double y) {{ {body} }}'
-    options = (*compiler.OPTIONS, "--maxrregcount=32")
-    assert compiler.compile_source(source, "sm_90", options).resources.spill_bytes > 0
-
-
 def test_a_refused_source_raises_with_the_compilers_log() -> None:
     with pytest.raises(CompileError, match=r"identifier .*undeclared_thing.* is undefined"):
         compiler.compile_source('extern "C" __global__ void f(int* x) { *x = undeclared_thing; }', "sm_90")
-
-
-def machine_code(cubin: compiler.Cubin) -> bytes:
-    """Return the instructions of the kernel ``f``: its section of the ELF file."""
-    image = cubin.image
-    table, size, count, names = (
-        struct.unpack_from(kind, image, at)[0]
-        for kind, at in (("<Q", 40), ("<H", 58), ("<H", 60), ("<H", 62))
-    )
-    headers = [struct.unpack_from("<IIQQQQ", image, table + size * i) for i in range(count)]
-    for name, _, _, _, begin, length in headers:
-        if image[headers[names][4] + name :].startswith(b".text.f\0"):
-            return image[begin : begin + length]
-    raise AssertionError("no section .text.f")
-
-
-@pytest.mark.parametrize(
-    ("expression", "instruction"),
-    [
-        ("x[0] * x[1]", "mul.rn{}.f32 %0, %1, %2;"),
-        ("x[0] + x[1]", "add.rn{}.f32 %0, %1, %2;"),
-        ("x[0] * x[1] + x[2]", "fma.rn{}.f32 %0, %1, %2, %3;"),
-    ],
-)
-def test_float32_denormals_are_kept(expression: str, instruction: str) -> None:
-    def code(statement: str) -> bytes:
-        source = f'extern "C" __global__ void f(float* x) {{ float y; {statement} x[4] = y; }}'
-        return machine_code(compiler.compile_source(source, "sm_90"))
-
-    def exactly(suffix: str) -> bytes:
-        inputs = ", ".join(f'"f"(x[{i}])' for i in range(instruction.count("%") - 1))
-        return code(f'asm("{instruction.format(suffix)}" : "=f"(y) : {inputs});')
-
-    assert exactly("") != exactly(".ftz")
-    assert code(f"y = {expression};") == exactly("")
 
 
 def entries(folder: Path) -> dict[str, int]:
@@ -121,17 +76,6 @@ def test_the_cache_folder_is_the_one_of_the_options_in_force(tmp_path: Path) -> 
     with option_context(cache_dir=tmp_path):
         cubin = compiler.machine_code(SOURCE, "sm_90")
     assert [path.name for path in (tmp_path / "kernels").iterdir()] == [cubin.key]
-
-
-def test_the_key_tells_sources_options_compilers_and_architectures_apart() -> None:
-    keys = {
-        compiler.key_of(source, architecture, version, options)
-        for source in (SOURCE, SOURCE.replace("31", "30"))
-        for architecture in ("sm_80", "sm_90")
-        for version in ("13.0", "13.5")
-        for options in (compiler.OPTIONS, (*compiler.OPTIONS, "--maxrregcount=64"))
-    }
-    assert len(keys) == 16
 
 
 BODY = """#line 1 "a.cu"
@@ -279,13 +223,6 @@ def test_all_other_kernels_are_compiled(
     assert found.image.startswith(b"\x7fELF")
     assert found.compiler == compiler.compiler_version()
     assert compiler.compiler_of(source, architecture) == f"NVRTC {compiler.compiler_version()}"
-
-
-def test_what_was_compiled_here_precedes_the_package(refresh: None, tmp_path: Path) -> None:
-    compiled = compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path / "cache")
-    write_package(tmp_path, [SOURCE])
-    compiler.kernel_package.cache_clear()
-    assert compiler.machine_code(SOURCE, "sm_90", cache_dir=tmp_path / "cache") == compiled
 
 
 def test_without_a_compiler_the_package_serves(

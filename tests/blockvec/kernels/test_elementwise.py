@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import resources
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,13 +64,6 @@ PROBES: list[Kernel] = [
 ]
 
 
-def test_a_kernel_s_name_says_what_it_is() -> None:
-    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
-    assert AxpbyKernel("float32", None, "float32").name == "axpby_s_d_none_s_flat"
-    assert ColumnDotKernel("complex128", "complex128", same=True).name == "column_dot_z_same"
-    assert FoldKernel("float64", "complex64", 8, left_complex=True, conj=True).name == "fold_d_c_8_left_conj"
-
-
 @pytest.mark.parametrize("architecture", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
 @pytest.mark.parametrize("kernel", [*SAMPLED, *PROBES], ids=lambda kernel: kernel.name)
 def test_kernels_compile_without_spills(kernel: Kernel, architecture: str) -> None:
@@ -81,17 +71,6 @@ def test_kernels_compile_without_spills(kernel: Kernel, architecture: str) -> No
     assert resources_taken.spill_bytes == 0
     assert resources_taken.stack_bytes == 0
     assert 0 < resources_taken.registers <= 85  # three blocks of 256 threads on a multiprocessor
-
-
-def test_work_is_done_in_the_precision_of_what_takes_part() -> None:
-    single = AxpbyKernel("float32", "float32", "float32", Factor(is_complex=True))
-    assert "using Real = float;" in single.source()
-    for mixed in (
-        AxpbyKernel("float32", "float64", "float64"),
-        AxpbyKernel("float32", None, "float64"),
-        AxpbyKernel("float32", "float32", "float32", Factor(columns="float64")),
-    ):
-        assert "using Real = double;" in mixed.source()
 
 
 @given(st.integers(1, 10**9), st.integers(1, 5000), st.sampled_from(DTYPES), st.booleans(), st.booleans())
@@ -109,28 +88,3 @@ def test_column_dots_deal_out_every_row_and_column_once(
     assert 1 <= tiling.blocks <= 132 * 8
     assert tiling.blocks == 1 or (tiling.blocks - 1) * tiling.groups < rows
     assert tiling == kernel.tiling(rows, width, 132)
-
-
-def philox(counter: int, key: tuple[int, int]) -> list[int]:
-    """Philox4x64-10 on Python's integers, with the constants that the kernel's source holds."""
-    text = (
-        resources.files("blockvec.kernels")
-        .joinpath("cuda", "elementwise", "philox.cu")
-        .read_text(encoding="utf-8")
-    )
-    constant = {name: int(value, 16) for name, value in re.findall(r"(\w+[01]) = (0x[0-9A-F]+)ull", text)}
-    word = 2**64 - 1
-    c, (k0, k1) = [counter, 0, 0, 0], key
-    for _ in range(10):
-        product0, product1 = constant["MULTIPLIER0"] * c[0], constant["MULTIPLIER1"] * c[2]
-        c = [(product1 >> 64) ^ c[1] ^ k0, product1 & word, (product0 >> 64) ^ c[3] ^ k1, product0 & word]
-        k0, k1 = (k0 + constant["WEYL0"]) & word, (k1 + constant["WEYL1"]) & word
-    return c
-
-
-@given(st.integers(0, 2**128 - 1), st.integers(0, 2**62))
-def test_the_kernel_s_generator_is_numpy_s(key: int, number: int) -> None:
-    stream = np.random.Philox(key=key)
-    stream.advance(number // 4)
-    expected = [int(word) for word in stream.random_raw(4)]
-    assert philox(number // 4 + 1, (key & (2**64 - 1), key >> 64)) == expected

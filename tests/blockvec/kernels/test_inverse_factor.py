@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from blockvec.backends.host.small_matrices import inverse_factor
 from blockvec.kernels.build import compile_source
-from blockvec.kernels.device import H200
 from blockvec.kernels.elementwise import InverseFactorKernel
 from tests.blocks import address
 from tests.emulator.host import HostKernel, needs_host_compiler
@@ -21,13 +18,6 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 def test_the_kernel_compiles_without_spills(dtype: str) -> None:
     resources = compile_source(InverseFactorKernel(dtype).source(), "sm_90").resources
     assert resources.spill_bytes == resources.stack_bytes == resources.shared_bytes == 0
-
-
-def test_widths_that_fit_in_shared_memory_are_taken() -> None:
-    kernel = InverseFactorKernel("complex128")
-    assert kernel.refusal(118, H200) == ""
-    assert "200 columns" in kernel.refusal(200, H200)
-    assert kernel.refusal(118, replace(H200, shared_bytes_per_block=48 << 10))
 
 
 @needs_host_compiler

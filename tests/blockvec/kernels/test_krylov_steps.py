@@ -134,21 +134,6 @@ def test_steps_are_those_of_block_lanczos(
 
 
 @needs_host_compiler
-def test_a_block_without_a_factor_is_refused() -> None:
-    n, b = 64, 2
-    A = sp.eye_array(n, format="csr")
-    kernel = KrylovStepsKernel("float64", b, 1, piece=16)
-    V = np.zeros((n, 32))
-    V[:b, :b] = np.eye(b)
-    X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
-    report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(1) // 8)
-    numbers = 0, b, b, b, 0, 1, True, 2
-    launch(kernel, A, (V, X, other, report, work), numbers, (0.0, 1e6), blocks=1)
-    assert report[0, -1, 0] == np.inf
-    assert not V[:, b:].any()
-
-
-@needs_host_compiler
 @pytest.mark.parametrize(("enough", "least", "most"), [(10.0, 0.0, 1e-15), (1e8, 4e-15, 1e-9)])
 def test_a_block_of_nearly_parallel_columns_is_factorised_again(
     enough: float, least: float, most: float
@@ -171,32 +156,3 @@ def test_a_block_of_nearly_parallel_columns_is_factorised_again(
     assert np.allclose(T @ R, np.eye(b))
     left = A @ X - V[:, :b] @ (V[:, :b].T @ (A @ X))
     assert np.abs(left - new @ R).max() < 1e-14
-
-
-@needs_host_compiler
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize(("m", "locked", "full_until"), [(9, 0, 0), (9, 0, 12), (9, 2, 0), (4, 0, 0)])
-def test_a_step_takes_the_next_of_many_pending_columns(
-    dtype: str, m: int, locked: int, full_until: int
-) -> None:
-    n, b, pending = 211, 2, 5
-    end, back = m + pending, 6
-    rng = np.random.default_rng(m)
-    A = hermitian(n, dtype, rng)
-    kernel = KrylovStepsKernel(dtype, b, 1, piece=16)
-    V = np.zeros((n, 32), dtype)
-    V[:, :end] = np.linalg.qr(rng.standard_normal((n, end)).astype(dtype))[0]
-    X, other = np.ascontiguousarray(V[:, m : m + b]), np.empty((n, b), dtype)
-    report = np.full((1, kernel.report_rows, b), np.nan, dtype)
-    work = np.zeros(kernel.work_bytes(2) // 8)
-    numbers = m, end, back, full_until, locked, 1, True, 4
-    launch(kernel, A, (V, X, other, report, work), numbers, (1e6, 1e6))
-    S1, S2 = report[0, :end], report[0, 32 : 32 + end]
-    first = 0 if m < full_until else max(m - back, 0)
-    left_out = np.arange(locked, max(first, locked))
-    assert np.array_equal(np.flatnonzero(np.isnan(S1).all(axis=1)), left_out)
-    S1[left_out] = 0
-    new, R = V[:, end : end + b], report[0, 64 + b : 64 + 2 * b]
-    assert np.abs(A @ X - V[:, :end] @ (S1 + S2) - new @ R).max() < 1e-12
-    used = V[:, : end + b]
-    assert np.abs(used.conj().T @ used - np.eye(end + b)).max() < 1e-13

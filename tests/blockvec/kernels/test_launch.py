@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import sys
 from types import ModuleType, SimpleNamespace
@@ -123,38 +122,3 @@ def test_arguments_are_packed_into_memory_that_is_used_again(
     assert len(set(driver.memory)) == 1
     assert driver.memory[0] not in map(ctypes.addressof, others)
     assert function.calls == []
-
-
-@pytest.mark.parametrize("arguments", [(np.bool_(1), 2), (True, 2), (np.zeros(1), 2)], ids=str)
-def test_whatever_else_is_left_to_cupy(arguments: tuple[Any, ...], driver: Driver) -> None:
-    function = _Function()
-    Kernel(function)((7, 2), (64,), arguments)
-    Kernel(function)((7, 2), (64,), arguments, 16, is_cooperative=True)
-    assert function.calls == [((7, 2), (64,), arguments, 0, False), ((7, 2), (64,), arguments, 16, True)]
-    assert driver.launches == []
-
-
-@pytest.mark.parametrize(("status", "helps"), [(201, True), (700, False)])
-def test_a_thread_without_a_context_gets_one(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, status: int, helps: bool
-) -> None:
-    import cupy.cuda
-
-    class DriverError(RuntimeError):
-        def __init__(self, status: int) -> None:
-            self.status = status
-
-    contexts: list[int] = []
-
-    def launch(*call: Any) -> None:
-        if not contexts:
-            raise DriverError(status)
-        driver.launch(*call)
-
-    monkeypatch.setattr(cupy.cuda.driver, "CUDADriverError", DriverError)
-    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", launch)
-    monkeypatch.setattr(cupy.cuda.runtime, "free", contexts.append)
-    driver.kinds = [int, int]
-    with contextlib.nullcontext() if helps else pytest.raises(DriverError):
-        Kernel(_Function())((7,), (64,), (1, 2))
-    assert len(driver.launches) == helps

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 import pytest
 
-from blockvec.kernels.measure import CeilingProbe, HostStopwatch, measure, measure_ceilings
+from blockvec.kernels.measure import CeilingProbe, measure, measure_ceilings
 
 
 class FakeStopwatch:
@@ -37,20 +36,6 @@ def test_median_best_and_spread_are_those_of_the_runs() -> None:
     assert timing.median_s == pytest.approx(0.45)
     assert timing.best_s == 0.1
     assert timing.spread == pytest.approx((0.675 - 0.225) / 0.45)
-
-
-def test_warm_up_runs_are_not_timed_and_the_budget_ends_the_runs() -> None:
-    calls = 0
-
-    def call() -> None:
-        nonlocal calls
-        calls += 1
-
-    watch = FakeStopwatch(itertools.repeat(0.01))
-    timing = measure(call, watch, budget_s=0.2, min_repeats=5, max_repeats=1000, warmup=3)
-    assert timing.repeats == 24  # bursts of eight until 0.2 s are spent
-    assert calls == 3 + 24
-    assert watch.most_unread == 8
 
 
 def test_a_ceiling_is_the_best_rate_of_all_its_probes() -> None:
@@ -94,11 +79,3 @@ def test_a_ceiling_is_the_best_rate_of_all_its_probes() -> None:
     assert limits.mixed_gb_s == ((0.2, pytest.approx(50)), (0.8, pytest.approx(40)))
     # The write probe reached 20 GB/s, but the copy wrote 30.
     assert limits.write_gb_s == pytest.approx(30)
-
-
-def test_the_host_stopwatch_measures_what_lies_between_start_and_stop() -> None:
-    watch = HostStopwatch()
-    watch.stop()
-    seconds = watch.seconds()
-    assert 0 <= seconds < 1
-    assert watch.seconds() == seconds

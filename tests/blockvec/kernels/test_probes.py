@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from blockvec.kernels.probes import BULK, mix_probe, read_probe
-from tests.benchmarks.view_probe import ViewProbe
-from tests.blocks import address, sectors_in_part
+from tests.blocks import address
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 
@@ -22,27 +21,6 @@ def test_a_stream_reads_every_byte_of_its_buffer_once_and_no_other(unroll: int) 
             kernel = HostKernel(text, [source], [target])
             kernel((2,), (32,), (address(source), units, address(target)))
             assert target[0] == 7.0
-
-
-@needs_host_compiler
-@pytest.mark.parametrize(
-    ("M", "N", "reads_b", "prefetch_ends"), [(5, 3, False, True), (3, 5, False, False), (4, 4, True, False)]
-)
-def test_a_view_s_probe_writes_every_row_and_nothing_between(
-    M: int, N: int, reads_b: bool, prefetch_ends: bool
-) -> None:
-    probe = ViewProbe(8, M, N, reads_b, writes_b=True, unroll=4, prefetch_ends=prefetch_ends)
-    K, lda, ldb = 700, 9, 7
-    A = np.random.default_rng(1).uniform(1, 2, (K, lda))
-    B = np.full((K, ldb), np.nan)
-    B[:, 1 : 1 + N] = 0
-    kernel = HostKernel(probe.source(), [A, B], [B])
-    kernel((3,), (probe.threads,), (address(A) + 8, lda, address(B) + 8, ldb, K))
-    assert kernel.prefetched == (len(sectors_in_part(B[:, 1 : 1 + N])) if prefetch_ends else 0)
-    shared = min(M, N)
-    np.testing.assert_array_equal(B[:, 1 : 1 + shared], A[:, 1 : 1 + shared])
-    assert np.isnan(B[:, 0]).all()
-    assert np.isnan(B[:, 1 + N :]).all()
 
 
 @needs_host_compiler

@@ -27,7 +27,6 @@ KERNELS = [
     ("complex64", 2),
     ("float32", 2),
 ]
-LANCZOS = [case for case in sampled(KERNELS) if case.values != ("complex128", 8)]  # which is refused
 
 
 @pytest.mark.parametrize(("dtype", "b"), sampled(KERNELS))
@@ -95,15 +94,6 @@ def test_blocks_take_turns(dtype: str, b: int, steps: int, group: int, beta: flo
     launch(kernel, A, X, Y, None, (steps, group), (2.0, beta, 3.0))
     found = [Y, X] if steps % 2 else [X, Y]
     assert all(np.array_equal(*blocks) for blocks in zip(found, expected, strict=True))
-
-
-@needs_host_compiler
-def test_without_a_shift_infinite_numbers_reach_their_neighbours_alone() -> None:
-    A = sp.diags_array([np.ones(9), np.ones(9)], offsets=[-1, 1], format="csr")  # no diagonal
-    X, Y = np.zeros((10, 1)), np.full((10, 1), np.nan)
-    X[5] = np.inf
-    launch(RecurrenceKernel("float64", 1, lanczos=False), A, X, Y, None, (1, 2), (1.0, 0.0, 0.0))
-    assert np.array_equal(Y, A @ X)
 
 
 @needs_host_compiler

@@ -10,17 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.problem import SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.roofline import (
     Ceilings,
     Traffic,
     flops,
-    fraction,
-    gather_time,
     memory_time,
     partial_sectors,
-    sector_traffic,
-    time_limit,
     traffic,
 )
 
@@ -79,12 +75,6 @@ def test_traffic_and_flops_of_inner_products_are_those_of_the_triple_loop(
     assert flops(problem) == memory.flops
 
 
-@given(small, small, dtypes)
-def test_a_gram_matrix_reads_its_block_once(K: int, M: int, dtype: str) -> None:
-    problem = TsmttsmProblem(K, M, M, dtype, dtype, lda=M, ldb=M, conj=dtype.startswith("complex"), same=True)
-    assert traffic(problem).read_bytes == K * M * size(dtype)
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), small, dtypes, dtypes, betas)
 def test_traffic_and_flops_of_a_sparse_product_are_those_of_the_loop_over_rows(
     seed: int, n: int, width: int, matrix: str, x: str, beta: str
@@ -108,20 +98,6 @@ def test_traffic_and_flops_of_a_sparse_product_are_those_of_the_loop_over_rows(
     assert flops(problem) == memory.flops
 
 
-def test_a_stream_counts_its_blocks() -> None:
-    problem = StreamProblem("axpby", K=100, M=3, dtype="complex64", reads=2, writes=1)
-    assert traffic(problem) == Traffic(2 * 100 * 3 * 8, 100 * 3 * 8)
-
-
-def test_reads_alone_writes_alone_and_copies_run_at_their_own_rates() -> None:
-    giga = 10**9
-    assert memory_time(Traffic(40 * giga, 0), MACHINE) == pytest.approx(1.0)
-    assert memory_time(Traffic(0, 20 * giga), MACHINE) == pytest.approx(1.0)
-    assert memory_time(Traffic(25 * giga, 25 * giga), MACHINE) == pytest.approx(1.0)
-    assert memory_time(Traffic(65 * giga, 25 * giga), MACHINE) == pytest.approx(2.0)
-    assert memory_time(Traffic(25 * giga, 45 * giga), MACHINE) == pytest.approx(2.0)
-
-
 def test_a_mix_takes_the_time_of_the_measured_mixes_next_to_it() -> None:
     machine = dataclasses.replace(MACHINE, mixed_gb_s=((0.2, 25.0), (0.8, 10.0)))
     giga = 10**9
@@ -135,67 +111,11 @@ def test_a_mix_takes_the_time_of_the_measured_mixes_next_to_it() -> None:
     assert memory_time(Traffic(0, 0), machine) == 0.0
 
 
-def test_the_limit_is_memory_or_arithmetic_whichever_takes_longer() -> None:
-    narrow = TsmttsmProblem(10**6, 1, 1, "float64", "float64", 1, 1)
-    wide = TsmttsmProblem(10**6, 64, 64, "float64", "float64", 64, 64)
-    assert time_limit(narrow, MACHINE) == pytest.approx(16e6 / 40e9, rel=1e-3)
-    assert time_limit(wide, MACHINE) == pytest.approx(2 * 64 * 64 * 1e6 / 200e9)
-
-
-def test_single_precision_has_its_own_peak_and_an_unknown_peak_does_not_limit() -> None:
-    wide = TsmttsmProblem(10**6, 64, 64, "complex64", "complex64", 64, 64)
-    assert time_limit(wide, MACHINE) == pytest.approx(8 * 64 * 64 * 1e6 / 400e9)
-    memory_only = Ceilings(40.0, 20.0, 50.0)
-    assert time_limit(wide, memory_only) == pytest.approx(memory_time(traffic(wide), memory_only))
-
-
-def test_a_fraction_is_the_limit_over_the_time() -> None:
-    problem = TsmmProblem(10**6, 8, 8, "float64", "float64", 8, 8)
-    limit = time_limit(problem, MACHINE)
-    assert fraction(problem, limit, MACHINE) == 1.0
-    assert fraction(problem, 4 * limit, MACHINE) == 0.25
-    assert fraction(problem, 0.0, MACHINE) == 0.0
-
-
 def test_rows_that_begin_or_end_within_sectors_fill_them_in_part() -> None:
     # Rows of 64 bytes begin and end at bytes 8, 16, 24 and 0 of a sector in turn.
     assert partial_sectors(8, 61, 8) == 2 * 3 / 4
     assert partial_sectors(8, 64, 8) == 2  # all at byte 8
     assert partial_sectors(9, 9, 8) == 0  # contiguous
-
-
-def test_fused_sums_add_operations_and_a_chained_block_adds_its_traffic() -> None:
-    n, nnz, width = 10, 30, 4
-    plain = SpmmvProblem(n, n, nnz, width, "float64", "complex128", width, width)
-    block = n * width * 16
-    fused = dataclasses.replace(plain, dots=("xx", "yy"), gram=("xy",))
-    assert traffic(fused) == traffic(plain)
-    assert flops(fused) == flops(plain) + 8 * n * width * (2 + width)
-    assert flops(plain) == 4 * nnz * width
-    assert traffic(plain).write_bytes == block
-    for chain, read in (("zero", 0), ("one", block), ("general", block)):
-        chained = dataclasses.replace(plain, chain=chain, ldz=width)
-        assert traffic(chained).read_bytes == traffic(plain).read_bytes + read
-        assert traffic(chained).write_bytes == 2 * block
-
-
-def test_the_gather_bound_is_a_row_of_x_from_the_shared_cache_for_every_entry() -> None:
-    problem = SpmmvProblem(1000, 1000, 5000, 8, "complex128", "float64", 8, 8)
-    shared = dataclasses.replace(MACHINE, l2_gb_s=100.0)
-    assert gather_time(problem, shared) == pytest.approx(5000 * 8 * 8 / 100e9)
-    assert gather_time(problem, MACHINE) is None
-    assert gather_time(StreamProblem("axpby", 9, 2, "float32", 2, 1), shared) is None
-
-
-def test_a_gram_matrix_needs_the_products_of_one_triangle() -> None:
-    gram = TsmttsmProblem(1000, 8, 8, "float64", "float64", 8, 8, same=True)
-    assert flops(gram) == 2 * 1000 * 8 * 9 / 2
-
-
-def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
-    problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
-    # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
-    assert sector_traffic(problem).read_bytes == 4000 * (3 + 3 + 3 + 2) * 32 // 4
 
 
 @given(small, small, small, dtypes, dtypes, betas)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from importlib import metadata
 from pathlib import Path
@@ -59,11 +58,3 @@ def test_a_source_tree_that_is_not_installed_names_its_folder(monkeypatch: pytes
     monkeypatch.setattr(metadata, "distribution", missing)
     root = Path(__file__).resolve().parents[3]
     assert install_command("cuda13") == f'pip install "blockvec[cuda13] @ {root.as_uri()}"'
-
-
-def test_no_message_names_blockvec_on_an_index_by_itself() -> None:
-    root = Path(__file__).resolve().parents[3]
-    for package in ("blockvec", "solvers"):
-        for path in (root / package).rglob("*.py"):
-            if path.name != "installation.py":
-                assert not re.search(r"pip install [^{\n]*blockvec", path.read_text()), path

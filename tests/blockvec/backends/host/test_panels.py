@@ -12,10 +12,8 @@ import pytest
 import blockvec
 from blockvec import BlockVector
 from blockvec.backends.host import panels
-from tests.blocks import draw
 
 K = 20_011  # several panels of each kind, and rows left over
-DTYPES = ["float32", "float64", "complex64", "complex128"]
 
 
 @pytest.fixture(autouse=True)
@@ -24,38 +22,6 @@ def panels_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panels, "SERIAL_BYTES", 1 << 12)
     with blockvec.option_context(threads=3, vendor=False):
         yield
-
-
-def exact(seed: int, shape: tuple[int, int], dtype: str) -> Any:
-    return draw(np.random.default_rng(seed), shape, dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("M", "N"), [(1, 1), (1, 5), (2, 1), (3, 3), (8, 8), (9, 2), (33, 4), (70, 3), (66, 65), (60, 57)]
-)
-def test_no_row_is_dropped_or_counted_twice(M: int, N: int, dtype: str) -> None:
-    A, B = exact(1, (K, M), dtype).astype(dtype), exact(2, (K, N), dtype).astype(dtype)
-    C = exact(3, (M, N), dtype).astype(dtype)
-    wide = np.complex128 if dtype.startswith("complex") else np.float64
-    V, W = BlockVector(A), BlockVector(B)
-    assert np.array_equal(V.dot(W), A.astype(wide).conj().T @ B)
-    assert np.array_equal((V @ C).array, A.astype(wide) @ C)
-    assert np.array_equal(
-        V.combine(C, beta=1, out=W).array, A.astype(wide) @ C + B[:0].sum() + exact(2, (K, N), dtype)
-    )
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("M", [1, 2, 3, 4, 7, 8, 17, 40, 70])
-def test_a_gram_matrix_is_hermitian_to_the_last_bit_and_that_of_the_general_product(
-    M: int, dtype: str
-) -> None:
-    V = BlockVector.random(K, M, dtype, rng=M)
-    G = V.gram()
-    assert np.array_equal(G, G.conj().T)
-    bound = 8 * np.finfo(dtype).eps * np.sqrt(K)
-    assert np.abs(G - V.dot(V.copy())).max() <= bound * K / 3
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
@@ -121,21 +87,3 @@ def test_memory_beyond_operands_is_a_few_megabytes(
             assert tracemalloc.get_traced_memory()[1] < FEW_MB
         finally:
             tracemalloc.stop()
-
-
-@pytest.mark.parametrize("width", [1, 3, 16, 40])
-def test_factors_one_a_column_meet_their_columns(width: int) -> None:
-    X, Y = exact(1, (K, width), "float64"), exact(2, (K, width), "float64")
-    alpha, beta = np.arange(1.0, width + 1), np.arange(width, 0.0, -1)
-    for layout in (np.copy, lambda a: np.hstack([a, a])[:, :width]):
-        V, W = BlockVector(layout(X)), BlockVector(layout(Y))
-        assert np.array_equal(W.axpby(alpha, V, beta).array, alpha * X + beta * Y)
-
-
-def test_an_output_that_is_an_operand_is_updated_from_its_old_content() -> None:
-    X = exact(1, (K, 3), "float64")
-    for alpha, beta in ((1, 1), (2, 1), (1, 2), (2, 3), (np.arange(3.0), 1)):
-        V, W = BlockVector(X.copy()), BlockVector(X + 1)
-        assert np.array_equal(V.axpby(alpha, W, beta).array, alpha * (X + 1) + beta * X)
-        V = BlockVector(X.copy())
-        assert np.array_equal(V.axpby(alpha, V, beta).array, alpha * X + beta * X)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,24 +49,6 @@ def chosen(A: Any, width: int) -> Candidate:
     return candidate
 
 
-def kernel_of(A: Any, width: int) -> str:
-    return chosen(A, width).name
-
-
-def test_only_products_that_outweigh_the_compilation_are_compiled() -> None:
-    small, large = models.laplace1d(n=2000), models.laplace3d(n=40)
-    with option_context(jit="auto"):
-        assert [kernel_of(small, 8), kernel_of(large, 8)] == ["csr_row_blocks", "csr_compiled"]
-        assert kernel_of(large, 1) == "csr_row_blocks"
-        problem = SpmmvProblem(90_000, 90_000, 270_000, 2, "float64", "float64", 2, 2)
-        assert sparse_kernel.refusal(problem)
-        step = replace(problem, alpha="general", beta="general", shift="scalar")
-        assert not sparse_kernel.refusal(step)  # it would take further passes
-    with option_context(jit="never"):
-        assert kernel_of(large, 8) == "csr_row_blocks"
-    assert kernel_of(small, 1) == "csr_compiled"
-
-
 def test_profiles_name_the_kernel_and_explanations_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     profiles = importlib.import_module("blockvec.operations.profile")
     monkeypatch.setitem(profiles.known_ceilings, HOST.device.fingerprint, CEILINGS)
@@ -98,22 +79,6 @@ def test_the_reason_for_a_missing_compiler_says_how_to_install_it(monkeypatch: p
     assert "[jit]" in reason
 
 
-@given(
-    st.integers(1, 90),
-    st.sampled_from(DTYPES),
-    st.sampled_from(DTYPES),
-    st.sampled_from(["int32", "int64"]),
-    st.sampled_from(["int32", "int64"]),
-)
-def test_all_widths_types_and_indices_are_exact_where_the_terms_are(
-    width: int, matrix: str, dtype: str, pointers: str, indices: str
-) -> None:
-    A = random_matrix((40, 30), matrix)
-    A.indptr, A.indices = A.indptr.astype(pointers), A.indices.astype(indices)
-    X = exact_values(np.random.default_rng(1), (30, width), dtype)
-    assert np.array_equal((as_operator(A) @ X).array, A.toarray() @ X)
-
-
 @pytest.mark.parametrize("width", [200, 301])
 def test_groups_of_columns_of_wide_blocks_give_all_columns_and_sums(width: int) -> None:
     A = random_matrix((50, 50), "complex128")
@@ -124,27 +89,6 @@ def test_groups_of_columns_of_wide_blocks_give_all_columns_and_sums(width: int) 
     assert np.array_equal(Y.array, expected)
     assert np.array_equal(dots["xx"], np.sum(np.abs(X) ** 2, axis=0).round())
     assert np.array_equal(dots["xy"], np.sum(X.conj() * expected, axis=0))
-
-
-@given(
-    st.integers(1, 33), st.sampled_from(DTYPES), st.sampled_from(DTYPES), st.sampled_from([0, 3, 127, 300])
-)
-def test_dots_in_the_pass_of_a_product_are_exact_where_the_terms_are(
-    width: int, matrix: str, dtype: str, rows: int
-) -> None:
-    A, X = random_matrix((rows, rows), matrix), exact_values(np.random.default_rng(1), (rows, width), dtype)
-    with profile() as p:
-        Y, dots, _ = as_operator(A).apply(X, shift=1, dots=("xx", "xy", "yy"))
-    assert [row["kernel"] for row in p.rows()] == ["csr_compiled"]  # and no passes for the dots
-    for name, (left, right) in {"xx": (X, X), "xy": (X, Y.array), "yy": (Y.array, Y.array)}.items():
-        assert np.array_equal(dots[name], np.vecdot(left.T, right.T))
-
-
-def test_a_single_precision_matrix_times_a_double_precision_block_is_not_rounded() -> None:
-    A = random_matrix((60, 60)).astype("float32")
-    A.data *= np.float32(1 / 3)
-    X = exact_values(np.random.default_rng(3), (60, 4), "float64")
-    assert np.allclose((as_operator(A) @ X).array, A.toarray().astype("float64") @ X, rtol=1e-15, atol=1e-15)
 
 
 def test_matrices_of_foreign_byte_order_and_of_strided_arrays_are_read_right() -> None:
@@ -190,11 +134,3 @@ def test_updates_of_column_major_arrays_are_exact_where_the_terms_are(
         op.apply_columns(X, guard[:45], *factors)
     assert np.array_equal(guard[:45], expected)
     assert (guard[45:] == 7).all()
-
-
-def test_infinities_stay_in_their_rows_and_columns() -> None:
-    A = as_operator(sp.csr_array(sp.diags_array([1.0, 2, 0, 4])))
-    X = np.ones((4, 3))
-    X[1, 2] = np.inf
-    Y = A.apply(X, alpha=-2).array
-    assert np.array_equal(Y, [[-2, -2, -2], [-4, -4, -np.inf], [0, 0, 0], [-8, -8, -8]])

@@ -44,11 +44,6 @@ def test_several_threads_work_at_a_time() -> None:
         run_in_threads(lambda index: barrier.wait(timeout=60), 3)
 
 
-def test_work_sees_the_options_of_its_caller() -> None:
-    with blockvec.option_context(threads=2, vendor=False):
-        assert map_rows(lambda begin, end: blockvec.options().vendor, 1000) == [False, False]
-
-
 @pytest.mark.parametrize("failing", [0, 1])
 def test_an_error_in_any_thread_reaches_the_caller(failing: int) -> None:
     def work(index: int) -> None:
@@ -169,22 +164,6 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
         if child == 0:
             os._exit(0 if total(lambda begin, end: end - begin) == 1000 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_threads_are_used_again() -> None:
-    def names() -> set[str]:
-        found: set[str] = set()
-        barrier = threading.Barrier(3)
-
-        def work(index: int) -> None:
-            barrier.wait(timeout=60)
-            found.add(str(threading.get_ident()))
-
-        with blockvec.option_context(threads=3):
-            run_in_threads(work, 3)
-        return found
-
-    assert names() == names()
 
 
 def test_items_may_spread_items_of_their_own() -> None:

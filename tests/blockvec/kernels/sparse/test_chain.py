@@ -11,12 +11,11 @@ import pytest
 
 from blockvec import models
 from blockvec.kernels.device import H200, DeviceInfo, host_device
-from blockvec.kernels.families import SPARSE_FAMILIES, sparse_families_of
+from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import DOTS, SpmmvProblem, itemsize
-from blockvec.kernels.roofline import traffic
 from blockvec.kernels.sparse.chain import ChainConfig as Config
 from blockvec.kernels.sparse.chain import ChainPlan
-from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, patterns
+from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of
 from tests.emulator.host import needs_host_compiler, sampled
 from tests.emulator.products import SparseProduct
 
@@ -80,20 +79,6 @@ def test_all_divisions_of_all_chains_of_spins_are_the_matrix(sites: int) -> None
 def test_all_divisions_of_all_chains_of_electrons_are_the_matrix(sites: int) -> None:
     for up, down, periodic in itertools.product(range(sites + 1), range(sites + 1), ("true", "false")):
         check(f"hubbard:sites={sites},up={up},down={down},u=5,t=0.5,periodic={periodic}")
-
-
-def test_patterns_are_all_and_ascend() -> None:
-    for width, count in itertools.product(range(12), range(13)):
-        every = [number for number in range(1 << width) if number.bit_count() == count]
-        assert patterns(width, count).tolist() == every
-
-
-def test_the_largest_block_that_fits_is_chosen() -> None:
-    chain = Chain(20, (10,), 0.5, 0.25)
-    for most in (1, 70, 923, 924, 925, 10**9):
-        low = chain.low_bits(most)
-        assert low == 1 or chain.class_rows(low) <= most
-        assert low == chain.bits or chain.class_rows(low + 1) > most
 
 
 def test_a_chain_may_have_more_rows_than_32_bits_can_number() -> None:
@@ -169,13 +154,6 @@ def test_the_kernel_run_on_the_host_is_exact(case: dict[str, Any]) -> None:
 
 
 # ---- choices and generated code
-
-
-def test_a_chain_has_no_bytes_of_a_matrix_and_one_family() -> None:
-    p = problem(8)
-    assert traffic(p).total_bytes == 2 * 8 * 8 * p.n_rows
-    assert sparse_families_of(p) == [family]
-    assert family not in sparse_families_of(replace(p, pattern="scattered"))
 
 
 def test_what_cannot_be_run_is_refused_with_a_reason() -> None:

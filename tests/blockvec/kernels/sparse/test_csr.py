@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -38,28 +37,6 @@ def problem(
 # ---- choices
 
 
-def test_configurations_are_refused_with_a_reason() -> None:
-    p, good = problem(16), family.choose(problem(16), H200)
-    bad = {
-        "do not share a warp": replace(good, lanes=16, vectors=1, split=4),
-        "do not make up rows": replace(good, vector=4),
-        "aligned to": good,
-        "groups of lanes": replace(good, rows=33),
-        "long rows": replace(good, long_row=good.entries + 1),
-        "registers": replace(good, unroll=30, long_row=64),
-        "shared memory of": replace(good, entries=4000, warps=8, blocks=2),
-        "on a multiprocessor": replace(good, warps=32, blocks=3),
-        "packs per lane": replace(good, lanes=8, vectors=2, vector=2),
-        "tiles": replace(good, lanes=2, vectors=4),
-        "fill fragments": replace(good, lanes=3, vectors=3),
-        "no room": replace(good, lanes=8, vectors=1, rows=32, warps=4, blocks=7, entries=490),
-    }
-    for reason, config in bad.items():
-        changes = {"aligned to": {"align_x": 8}, "tiles": {"gram": GRAMS}, "fill fragments": {"gram": GRAMS}}
-        given = replace(p, **changes.get(reason, {}))
-        assert reason in str(family.refuse(given, config, H200)), reason
-
-
 def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
     assert "copies" in str(family.supports(problem(4), host_device(2)))
     assert "copies" in str(family.supports(problem(4), replace(H200, architecture="sm_75")))
@@ -80,22 +57,6 @@ def test_sums_are_made_apart_where_long_rows_are() -> None:
         assert family.refuse_sums(replace(p, longest=config.long_row), config) is None
         assert len(family.sources(p, config, H200)) == 3, "the plain product's, with its long rows"
     assert family.refuse_sums(problem(4, longest=10**6), config) is None
-
-
-def test_sources_depend_on_shapes_that_compile_differently_and_nothing_else() -> None:
-    p = problem(16)
-    config = family.choose(p, H200)
-    other = replace(p, n_rows=5, n_cols=9, nnz=11, ldx=99, ldy=77)
-    assert family.source(p, config, H200) == family.source(other, config, H200)
-    changed = [
-        replace(p, width=8),
-        replace(p, index_bytes=8),
-        replace(p, beta="one"),
-        replace(p, shift="scalar"),
-    ]
-    assert len({family.source(q, config, H200) for q in [p, *changed]}) == 5
-    assert family.kernel_name(p) == "spmmv_csr_f64_w16"
-    assert family.kernel_name(problem(3, ("float64", "complex64")), "tasks") == "spmmv_csr_f64_c64_w3_tasks"
 
 
 # ---- plans
@@ -178,82 +139,6 @@ def test_a_plan_shares_aligned_arrays_and_copies_others() -> None:
     again = HostPlan(plan.indptr, plan.indices, plan.data)
     assert again.data is plan.data
     assert again.indices is plan.indices
-
-
-class Recorder:
-    """A kernel that notes how it is launched."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]]] = []
-
-    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
-        self.calls.append((grid, block, arguments))
-
-
-def visited(blocks: int, config: Config, line: int, plane: int, n_units: int) -> list[int]:
-    """The units that all warps of a tile's blocks come by, as the kernel walks them."""
-    found = []
-    lines = config.warps // config.planes
-    visits_a_plane = -(-plane // (line * lines)) * line
-    for visit, warp in itertools.product(range(blocks), range(config.warps)):
-        while (first_plane := visit // visits_a_plane * config.planes) * plane < n_units:
-            in_plane = visit % visits_a_plane
-            at = (in_plane // line * lines + warp % lines) * line + in_plane % line
-            unit = (first_plane + warp // lines) * plane + at
-            if at < plane and unit < n_units:
-                found.append(unit)
-            visit += blocks
-    return found
-
-
-@given(
-    n_rows=st.integers(1, 100_000),
-    index=st.sampled_from([4, 8]),
-    width=st.sampled_from([1, 64, 70, 3000]),
-    grid=st.sampled_from([(0, 0), (50, 0), (160, 25600), (160, 1000), (50, 333), (3000, 9000)]),
-    planes=st.sampled_from([1, 2, 4]),
-)
-def test_a_launch_comes_by_every_unit_once(
-    n_rows: int,
-    index: int,
-    width: int,
-    grid: tuple[int, int],
-    planes: int,
-) -> None:
-    indptr = np.zeros(n_rows + 1, f"int{8 * index}")
-    plan = HostPlan(indptr, indptr[:0], np.zeros(0))
-    plan.line, plan.plane = grid
-    p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
-    config = replace(family.choose(p, H200), planes=planes)
-    rows = Recorder()
-    family.bind({"rows": rows}, p, config, H200, plan)(16, 32)
-    [((blocks, _), (threads,), arguments)] = rows.calls
-    tiles = -(-width // config.tile)
-    assert threads == 32 * config.warps
-    n_units, line, by_line, lots, by_lots, plane = map(int, arguments[5:11])
-    assert lots == -(-plane // (line * config.warps // planes))
-    for divisor, by in ((line, by_line), (lots, by_lots)):
-        for n in (0, 1, divisor - 1, divisor, n_units, 2**31 - 1, 2**31 - divisor):
-            assert (2 * n * (by % 2**32) >> 32) >> (by >> 32) == n // divisor
-    assert blocks % tiles == 0
-    assert blocks <= max(H200.multiprocessors * config.blocks, tiles)
-    assert n_units == -(-n_rows // config.rows)
-    units = visited(blocks // tiles, config, line, plane, n_units)
-    assert sorted(units) == list(range(n_units))
-    kinds = {4: np.int32, 8: np.int64}
-    assert (type(arguments[3]), type(arguments[5])) == (kinds[index], kinds[index])
-
-
-def test_what_a_launch_lacks_is_said() -> None:
-    S = matrix(np.array([0, 5000, 5001]), 2)
-    plan = HostPlan(S.indptr, S.indices, S.data)
-    p = SpmmvProblem(2, 2, S.nnz, 1, "float64", "float64", 1, 1)
-    config = family.choose(p, H200)
-    kernels = {part: Recorder() for part in family.parts(p, config, plan)}
-    with pytest.raises(ValueError, match="bytes of workspace are needed"):
-        family.bind(kernels, p, config, H200, plan)(16, 32)
-    with pytest.raises(ValueError, match="rows of 5000 entries"):
-        family.bind(kernels, replace(p, dots=("xy",)), config, H200, plan)
 
 
 # ---- the kernels, thread by thread

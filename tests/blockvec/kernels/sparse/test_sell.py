@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, host_device
-from blockvec.kernels.families import CSR, SPARSE_FAMILIES
+from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.sell import CHUNK, SellMatrix, fill, fill_source, layout
@@ -23,7 +23,6 @@ from tests.emulator.products import SparseProduct
 from tests.kernel_problems import assert_summed_up_in_order, coded
 
 family = SPARSE_FAMILIES["spmmv_sell"]
-TYPES = ("float32", "float64", "complex64", "complex128")
 ROWS = 1_000_000
 
 
@@ -157,18 +156,6 @@ def test_a_layout_has_a_place_for_every_entry(lengths: list[int], index: str) ->
     assert np.diff(starts).tolist() == [CHUNK * length for length in longest]
 
 
-def test_a_layout_beyond_the_index_type_is_refused() -> None:
-    lengths = np.zeros(2**12, np.int64)
-    lengths[::CHUNK] = 2**19
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    entry = np.lib.stride_tricks.as_strided(np.zeros(1, np.int32), (int(indptr[-1]),), (0,))
-    plan = object.__new__(Plan)
-    plan.indptr, plan.indices, plan.n_rows, plan.longest = indptr, entry, len(lengths), 2**19
-    plan.nnz, plan.load = len(entry), None
-    with pytest.raises(OverflowError, match="too many for indices of 4 bytes"):
-        layout(plan)
-
-
 # ---- choices and generated code
 
 
@@ -193,29 +180,3 @@ def test_the_widest_rows_of_X_are_taken_with_all_operands_fused(matrix: str, ind
     assert family.supports(p, H200) is None
     assert family.refuse(p, family.choose(p, H200), H200) is None
     assert_summed_up_in_order(p)
-
-
-def test_rows_that_cannot_be_summed_in_order_before_the_conversion_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(type(CSR), "sums_in_order", lambda *given: False)
-    assert "in the order of their entries" in str(family.supports(problem(1), H200))
-
-
-def test_configurations_are_refused_with_a_reason() -> None:
-    p = problem(4)
-    good = family.choose(p, H200)
-    refused = {
-        "are not rows": replace(good, vectors=3),
-        "aligned": replace(good, aligned_x=True),
-        "on a multiprocessor": replace(good, warps=16, blocks=5),
-        "registers": replace(good, unroll=16, warps=8, blocks=4),
-    }
-    for reason, config in refused.items():
-        given_p = replace(p, align_x=8) if reason == "aligned" else p
-        assert reason in str(family.refuse(given_p, config, H200)), reason
-
-
-def test_a_converted_matrix_is_summed_up_as_one_in_order_is() -> None:
-    for width, average in ((1, 27), (2, 20), (3, 4)):
-        assert_summed_up_in_order(problem(width, average=average))
