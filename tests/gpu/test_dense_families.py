@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from blockvec import BlockVector, explain, option_context
 from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
@@ -234,12 +235,12 @@ def test_three_real_products_keep_the_error_bound_where_parts_differ_in_size(
 def test_wide_complex_products_take_three_real_ones_unless_the_option_forbids_it(
     operation: str, kernel: str, cp: Any
 ) -> None:
-    A = blockvec.BlockVector(cp.ones((40_000, 64), "complex128"))
+    A = BlockVector(cp.ones((40_000, 64), "complex128"))
     other = A.copy() if operation == "dot" else cp.ones((64, 64), "complex128")
     kernels = []
     for is_allowed in (True, False):
-        with blockvec.option_context(three_m=is_allowed):
-            kernels.append(blockvec.explain(operation, A, other).kernel)
+        with option_context(three_m=is_allowed):
+            kernels.append(explain(operation, A, other).kernel)
     assert kernels == [f"{kernel}_3m", f"{kernel}_mma"]
 
 

@@ -14,8 +14,6 @@ from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
 from solvers.iterations import chebyshev
 from solvers.iterations.chebyshev import ChebyshevOperator, Filter, design_filter
-from solvers.iterations.filtering import Filtering
-from solvers.iterations.rayleigh_ritz import separate_copies
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
 
 
@@ -77,23 +75,6 @@ def test_the_filter_is_the_chebyshev_polynomial_of_the_interval(
     result = operator.apply(X, X.like()).array
     sign = -1 if which == "SA" else 1
     assert np.allclose(result, np.diag(np.polynomial.Chebyshev.basis(degree)(sign * values)))
-
-
-@pytest.mark.parametrize("degree", [3, 4])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_repeated_filter_is_the_same(degree: int, dtype: str) -> None:
-    op = as_operator(models.model("laplace1d:n=300").astype(dtype))
-    designed = Filter(0.0, 3.0, degree, 1.0, "LA")
-    plain, repeated = (ChebyshevOperator(op, designed, None, r) for r in (None, Recorder("cpu")))
-    X = BlockVector.random(300, 2, rng=0)
-    for _ in range(5):
-        results, inputs = [], []
-        for operator in (plain, repeated):
-            inputs.append(X.copy())
-            results.append(operator.apply(inputs[-1], X.like()))
-        assert (results[0] is inputs[0]) == (results[1] is inputs[1])
-        assert np.array_equal(results[0].array, results[1].array)
-        X = results[0].copy().scale(1 / results[0].norms())
 
 
 @hypothesis.given(

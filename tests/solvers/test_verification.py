@@ -147,8 +147,8 @@ def test_copies_can_be_missing_only_where_the_block_was_full() -> None:
 def test_a_search_that_ends_early_says_from_where_it_has_looked() -> None:
     """The gap behind the last value is too narrow for the budget; only the values before have more copies."""
     values = np.r_[2.0, 1.5, 1.5, 1.0, np.linspace(0, 1 - 1e-7, N - 4)]
-    operator = plain.PlainOperator(np.diag(values))
-    X = plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, :4]))
+    operator = as_operator(np.diag(values))
+    X = BlockVector(np.ascontiguousarray(np.eye(N)[:, :4]))
     found = Found(X, values[:4], "LA", np.full(4, 1e-9), None, 2)
     verdict = look(operator, found, budget=8)
     assert verdict.verification is Verification.SEARCHED

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockvec.kernels import records
-from blockvec.kernels.records import load, read_file, replace_file, store
+from blockvec.kernels.records import load, read_file, store
 
 KEY = "a key"
 
