@@ -264,7 +264,9 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         maxiter=inside.maxiter if inside.begins_with_corrections else POLISHING,
         start=tall_block("v0", inner.eigenvectors, inside.operator),
     )
-    searched: dict[str, Any] = {name: inner.info[name] for name in ("verification", "missing")}
+    # What was searched, and how: a continued solve has sizes of its own.
+    kept = ("verification", "missing", "method", "why", "block_size", "ncv", "degree")
+    searched: dict[str, Any] = {name: inner.info[name] for name in kept if name in inner.info}
     result = one_after_other(inner, solve(last), **searched)
     return replace(result, verification=inner.verification)
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 from threadpoolctl import threadpool_limits
 
-from solvers import NoConvergence, costs, eigsh
+from solvers import NoConvergence, eigsh, sizes
 from tests.solvers import zoo
 
 PERIOD = 37  # of all cases by methods that were asked for, one in so many belongs to `make test`
@@ -67,7 +67,7 @@ def test_an_iteration_as_costly_as_dense_lapack_gives_way_to_it_and_says_so(
     assert result.info["verification"] == "not needed: dense LAPACK finds everything"
     with pytest.raises(NoConvergence, match="after 3 restarts"):  # who sets a limit gets it
         eigsh(A, 4, which="SA", rng=0, maxiter=3)
-    monkeypatch.setattr(costs, "PATIENCE", 0.1)
+    monkeypatch.setattr(sizes, "PATIENCE", 0.1)
     with pytest.raises(NoConvergence, match="took far longer than dense LAPACK does: use method='auto'"):
         eigsh(A, 4, which="SA", rng=0, method="lanczos")
 
