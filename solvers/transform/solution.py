@@ -266,7 +266,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     )
     # What was searched, and how: a continued solve has sizes of its own.
     kept = ("verification", "missing", "method", "why", "block_size", "ncv", "degree")
-    searched: dict[str, Any] = {name: inner.info[name] for name in kept if name in inner.info}
+    searched: dict[str, Any] = {name: value for name, value in inner.info.items() if name in kept}
     result = one_after_other(inner, solve(last), **searched)
     return replace(result, verification=inner.verification)
 
