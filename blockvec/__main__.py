@@ -33,7 +33,16 @@ GONE = {  # commands of version 0.2
     "tune": "tests/benchmarks/tune.py of the source tree measures kernels",
     "plot": "tests/benchmarks/plot.py of the source tree draws pictures of recorded results",
 }
-RECORDED_OPTIONS = ("json", "plot", "sparse", "grid", "basis", "ld", "bytes", "seconds")  # of 0.2 and 0.3
+RECORDED_OPTIONS = (
+    "json",
+    "plot",
+    "sparse",
+    "grid",
+    "basis",
+    "ld",
+    "bytes",
+    "seconds",
+)  # options of bench that left
 RECORDED = "tests/benchmarks/products.py of the source tree has it"
 
 

@@ -346,7 +346,6 @@ def _jd(s: Blocks) -> None:
     s.orthonormalize(b)
     for M in range(p, s.capacity + 1, p or 1):
         s.project(M, s.width, basis)
-        s.combine(M, s.ahead, basis)
         s.project(M, b, basis)
         s.combine(M, k, basis)
     s.rotate(s.vectors, s.after, basis)

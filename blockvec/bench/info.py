@@ -17,7 +17,7 @@ from ..kernels.build import compiler_version, kernel_package
 from ..operations.profile import ceilings
 from ..system.config import options
 
-OLD_FOLDERS = ("cubins", "choices", "tuned", "precompiled", "measured")  # of the cache of earlier versions
+OLD_FOLDERS = ("cubins", "choices", "tuned", "precompiled", "measured")  # parts of older caches
 
 
 def _cupy() -> tuple[str, int]:

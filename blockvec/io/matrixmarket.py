@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from ..errors import FormatError
 from ..system.memory import check_readable
 
-_CHUNK_BYTES = 1 << 20  # of lines per check, and of the longest line; the standard allows 1024
+_CHUNK_BYTES = 1 << 20  # bytes: lines checked at a time, and the longest one; the standard allows 1024
 _GZIP = b"\x1f\x8b"
 _NUMBER = rb"-?(?:(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?+\d++)?+|(?i:nan|inf(?:inity)?+))"
-_COPIES = 3  # of the elements, at most, while they are read and converted
+_COPIES = 3  # copies of the elements, at most, while they are read and converted
 
 
 def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:

@@ -12,7 +12,7 @@ from ..errors import FormatError
 from ..system.memory import check_readable
 
 SIGNATURE = b"PK"
-_COPIES = 4  # of the stored arrays, at most, while they are read and converted
+_COPIES = 4  # copies of the stored arrays, at most, while they are read and converted
 
 
 def read(file: Path) -> scipy.sparse.csr_array:

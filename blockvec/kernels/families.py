@@ -39,9 +39,6 @@ SPARSE_FAMILIES: dict[str, SparseFamily[Any]] = {
 }
 """Families of sparse products, which launch several kernels or take the matrix in another form."""
 
-CONFIGURED: dict[str, Any] = {**FAMILIES, **SPARSE_FAMILIES}
-"""All families."""
-
 
 def families_of(problem: Problem) -> list[DenseFamily[Any, Any]]:
     """List the families for the operation of a product, in order of preference."""

@@ -120,7 +120,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
 def options_from_environment(environ: Mapping[str, str]) -> Options:
     """Make options from environment variables; one that cannot be used is ignored with a warning."""
     found = Options()
-    for variable in ("BLOCKVEC_TUNE", "BLOCKVEC_TUNE_BUDGET"):  # of earlier versions
+    for variable in ("BLOCKVEC_TUNE", "BLOCKVEC_TUNE_BUDGET"):  # variables of earlier versions
         if environ.get(variable):
             warnings.warn(f"{variable}: this option is gone; {NO_TUNING}.", stacklevel=2)
     for variable, (name, read, expected) in VARIABLES.items():
@@ -160,7 +160,7 @@ def named_commit() -> str:
 def _replace(base: Options, changes: dict[str, Any]) -> Options:
     known = [field.name for field in dataclasses.fields(Options)]
     for name in changes:
-        if name in ("tune", "tune_budget_s"):  # of earlier versions
+        if name in ("tune", "tune_budget_s"):  # options of earlier versions
             raise OptionError(f"{name}: this option is gone; {NO_TUNING}.")
         if name not in known:
             raise OptionError(f"unknown option {name!r}; the options are {', '.join(known)}.")

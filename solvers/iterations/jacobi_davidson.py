@@ -106,15 +106,14 @@ class JacobiDavidson(Iteration):
         return self.space.locked
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        space, ahead = self.space, self.problem.k
-        width = min(self.options.block_size, ahead)
+        space = self.space
+        width = min(self.options.block_size, self.problem.k)
         sizes = {
             "p": space.padding,
             "capacity": space.buffer.shape[1],
             "basis": space.padded(space.capacity),
             "vectors": space.capacity,
             "after": min(self.kept + self.options.block_size, space.capacity),
-            "ahead": ahead,
             "width": width,  # of a block of corrections, and of what is left of it as columns finish
             "half": width // 2,
         }

@@ -18,6 +18,7 @@ from ..runtime.processes import same_values
 from ..runtime.progress import describe, logger
 
 BETWEEN_LOOKS_S = 0.02  # seconds: in which processes do not ask each other whether one wants to stop
+MOST_UNLOOKED = 16  # steps of the same: short steps, as of a search for copies, may come before long ones
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class Run:
                 return ""
             step_s = (time.perf_counter() - self._looked_s) / self._looks
             found, step_s = layout.largest(np.array([found, step_s])).tolist()
-            self._looks, self._next_look = 0, BETWEEN_LOOKS_S / step_s
+            self._looks, self._next_look = 0, BETWEEN_LOOKS_S / max(step_s, BETWEEN_LOOKS_S / MOST_UNLOOKED)
             self._looked_s = time.perf_counter()
         return ("", "time_limit", "interrupted")[int(found)]
 

@@ -415,7 +415,7 @@ def solve(
     systems = Systems.of(A, B, x0, M, (rtol, atol), like, comm, device)
     operator = systems.operator
     defect = operator.hermitian_defect()[1]
-    is_hermitian = operator.shape[0] and defect <= NOT_HERMITIAN * np.finfo(operator.dtype).eps
+    is_hermitian = operator.shape[0] > 0 and defect <= NOT_HERMITIAN * np.finfo(operator.dtype).eps
     methods = ["cg", "minres"] if is_hermitian else ["gmres"]
     if is_hermitian and hasattr(A, "diagonal") and not diagonal_of(A).min() > 0:
         methods = ["minres"]

@@ -20,13 +20,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import (
-    BlockVector,
-    Operator,
-    RowLayout,
-    as_operator,
-    factorize,
-)
+from blockvec import BlockVector, Operator, RowLayout, as_operator, factorize
 from blockvec.parallel import current_traffic
 from blockvec.system.frozen import frozen
 
@@ -58,7 +52,9 @@ class Product:
     ) -> None:
         self.function, self.shape, self.layout = function, shape, layout
         self.dtype, self.device, self.needs_threads = like.dtype, like.device, needs_threads(like)
-        self.entries: int | None = getattr(like, "entries", getattr(like, "nnz", None))  # in this process
+        self.entries: int | None = getattr(
+            like, "entries", getattr(like, "nnz", None)
+        )  # elements in this process
 
     def apply(self, X: BlockVector, out: BlockVector | None = None) -> BlockVector:
         """Compute the product with a block."""
@@ -246,7 +242,7 @@ def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
     """Make A - 1 mean^T and its adjoint, which read A as it is stored."""
     where: Any = {"dtype": forward.dtype, "device": forward.device, "layout": forward.layout}
     ones = BlockVector.full(forward.shape[0], 1, 1.0, **where)
-    conjugate = adjoint.apply(ones).scale(1 / forward.shape[0])  # of the mean
+    conjugate = adjoint.apply(ones).scale(1 / forward.shape[0])  # conjugate means of columns
 
     def product(X: BlockVector, out: BlockVector) -> None:
         forward.apply(X, out=out)

@@ -41,7 +41,6 @@ from .standard_form import StandardForm
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
 SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals, or for its errors
-DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
 NOISE = 100.0  # rounding errors of a transformed operator within which its values are alike
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
@@ -264,10 +263,10 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         maxiter=inside.maxiter if inside.begins_with_corrections else POLISHING,
         start=tall_block("v0", inner.eigenvectors, inside.operator),
     )
-    # What was searched, and how: a continued solve has sizes of its own.
-    kept = ("verification", "missing", "method", "why", "block_size", "ncv", "degree")
-    searched: dict[str, Any] = {name: value for name, value in inner.info.items() if name in kept}
-    result = one_after_other(inner, solve(last), **searched)
+    # What was searched and how is told of the first solve: the last one has sizes of its own.
+    names = ("verification", "missing", "method", "why", "block_size", "ncv", "degree")
+    told: dict[str, Any] = {name: value for name, value in inner.info.items() if name in names}
+    result = one_after_other(inner, solve(last), **told)
     return replace(result, verification=inner.verification)
 
 

@@ -26,7 +26,7 @@ SIZES = {
     "lanczos": {"b": 2, "k": 3, "capacity": 16, "keep": 8, "p": 16},
     "filter": {"b": 2, "k": 3, "capacity": 32, "keep": 16, "p": 16},
     "jd": {
-        **{"b": 4, "k": 5, "p": 16, "capacity": 48, "basis": 48, "vectors": 40, "after": 16, "ahead": 8},
+        **{"b": 4, "k": 5, "p": 16, "capacity": 48, "basis": 48, "vectors": 40, "after": 16},
         **{"width": 4, "half": 2},
     },
     "check": {},

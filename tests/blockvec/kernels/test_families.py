@@ -12,7 +12,7 @@ import pytest
 from blockvec.errors import OptionError
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200, DeviceInfo, host_device
-from blockvec.kernels.families import CONFIGURED, families_of
+from blockvec.kernels.families import FAMILIES, SPARSE_FAMILIES, families_of
 from blockvec.kernels.family import choose
 from blockvec.kernels.limits import RESERVED_SHARED_BYTES, register_limit
 from blockvec.kernels.problem import (
@@ -23,6 +23,7 @@ from blockvec.kernels.problem import (
 from tests.devices import DEVICES, needs_compiler
 from tests.kernel_problems import TYPES, dense, drawn, families_for, fused, sparse, supporting
 
+ALL: dict[str, Any] = {**FAMILIES, **SPARSE_FAMILIES}
 ON_DEVICES = pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.architecture)
 
 
@@ -85,18 +86,18 @@ def test_every_choice_is_one_of_the_list_and_valid(device: DeviceInfo) -> None:
             )
 
 
-@pytest.mark.parametrize("name", CONFIGURED)
+@pytest.mark.parametrize("name", ALL)
 def test_nothing_runs_on_a_processor_and_a_choice_says_so(name: str) -> None:
-    family, host = CONFIGURED[name], host_device(4)
+    family, host = ALL[name], host_device(4)
     problem = next(p for p in drawn(200, 3) if family in families_for(p))
     assert family.supports(problem, host)
     with pytest.raises(OptionError, match=rf"{name} cannot run on .*; use another kernel"):
         family.choose(problem, replace(host, name="a CPU"))
 
 
-@pytest.mark.parametrize("name", CONFIGURED)
+@pytest.mark.parametrize("name", ALL)
 def test_a_configuration_is_refused_with_a_reason_or_fits_the_device(name: str) -> None:
-    family, draw = CONFIGURED[name], random.Random(name)
+    family, draw = ALL[name], random.Random(name)
     problems = [p for p in drawn(150, 4) if family in supporting(p, H200)][:4]
     chosen = [(problem, family.choose(problem, H200)) for problem in problems]
     refused = 0
@@ -116,9 +117,9 @@ def test_a_configuration_is_refused_with_a_reason_or_fits_the_device(name: str) 
     assert 30 < refused < 300
 
 
-@pytest.mark.parametrize("name", CONFIGURED)
+@pytest.mark.parametrize("name", ALL)
 def test_sources_depend_neither_on_the_rows_nor_on_the_length_of_a_pitch(name: str) -> None:
-    family = CONFIGURED[name]
+    family = ALL[name]
     problem = next(p for p in drawn(300, 5) if family in supporting(p, H200))
     config = family.choose(problem, H200)
     rows = {"n_rows": 999_999} if isinstance(problem, SpmmvProblem) else {"K": 999_999}
@@ -151,9 +152,9 @@ def assert_compiles_without_spills(family: Any, problem: Any, config: Any, devic
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", CONFIGURED)
+@pytest.mark.parametrize("name", ALL)
 def test_a_choice_of_each_family_compiles_without_spills(name: str) -> None:
-    family, first = CONFIGURED[name], list(CONFIGURED).index(name)
+    family, first = ALL[name], list(ALL).index(name)
     turns = (*DEVICES[first % len(DEVICES) :], *DEVICES)  # another device for each family
     pairs = ((problem, device) for device in turns for problem in drawn(150, 7))
     problem, device = next(
@@ -177,9 +178,9 @@ def test_choices_for_drawn_problems_compile_without_spills(seed: int, device: De
 @needs_compiler
 @pytest.mark.slow
 @ON_DEVICES
-@pytest.mark.parametrize("name", CONFIGURED)
+@pytest.mark.parametrize("name", ALL)
 def test_the_whole_list_of_a_family_compiles_without_spills(name: str, device: DeviceInfo) -> None:
-    family = CONFIGURED[name]
+    family = ALL[name]
     problem = next((p for p in drawn(150, 7) if family in supporting(p, device)), None)
     if problem is None:
         pytest.skip(f"{name} needs another device")
