@@ -51,7 +51,14 @@ from .sizes import SHORT_ROWS
 from .stages.dense import matrix_of
 from .stages.end import may_be_quick
 from .stages.run import Task, run_stages
-from .transform.penalties import LOST, Penalties, Request, lost_digits, solve_in_parts
+from .transform.penalties import (
+    LOST,
+    Penalties,
+    Request,
+    lost_digits,
+    may_have_penalties,
+    solve_in_parts,
+)
 from .transform.scaling import Scaling, measured, product_rounding
 
 if TYPE_CHECKING:
@@ -362,6 +369,8 @@ def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Req
     Where some remain that leave few digits of wanted values, this is a warning, and an error for an interval
     if they leave none: its values would be counted by their errors.
     """
+    if not may_have_penalties(call.A):
+        return None, [request]
     options, penalties = call.options, Penalties.of(call.A, call.M)
     if penalties is not None and penalties.are_far(request):
         return None, [request]

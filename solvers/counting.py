@@ -42,7 +42,7 @@ from .iterations.spectrum import Sketch, sketch_spectrum
 from .placement import can_factorise, place_of, require_factors
 from .runtime.processes import split
 from .transform.inner_product import isotropic
-from .transform.penalties import LOST, Penalties, lost_digits
+from .transform.penalties import LOST, Penalties, lost_digits, may_have_penalties
 from .transform.scaling import measured
 from .transform.standard_form import standard_form
 
@@ -151,10 +151,11 @@ def count_eigenvalues(
     A, M = natively(ArrayKind.of_caller(A), A, M)
     if method != "estimate" and place_of(A, device_of(A, device)) == "cpu":
         A, M, device = on_host(A), on_host(M), "cpu"
-        penalties = Penalties.of(A, M)
+        is_suspect = may_have_penalties(A)
+        penalties = Penalties.of(A, M) if is_suspect else None
         if penalties is not None and penalties.are_below(low, high):
             A, M = penalties.A, penalties.M
-        elif (text := lost_digits(A, (low, high), LOST)) is not None:
+        elif is_suspect and (text := lost_digits(A, (low, high), LOST)) is not None:
             raise OptionError(f"count_eigenvalues: {text}, or give method='estimate'.")
     A = split(A, None, shape=shape, dtype=dtype, device=device, mode="normal", interval=(a, b))
     op = square(as_operator(A, shape=shape, dtype=dtype, device=device))

@@ -28,8 +28,9 @@ from blockvec import BlockVector, Recorder, RowFunction, array_namespace, start_
 from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, ColumnBlock, Operator, RealArray, empty_block, project_out
+from ..blocks import Block, ColumnBlock, Operator, RealArray, empty_block, project_out, small_matrix
 from ..orthogonalization.factors import square
+from .chebyshev import recorder_for
 from .partial import MERGED_DROP, VECTOR_CALLS, vector_calls, without_component
 from .rayleigh_ritz import Which, ranking_key
 
@@ -106,7 +107,9 @@ def started(operator: Operator, V: Block, locked: Block | None = None) -> Recurr
     """Make the recurrences from the columns of V, which is overwritten; a launch takes many where it can."""
     take = getattr(operator, "lanczos_recurrence", None) if locked is None else None
     launch = None if take is None else take(V)
-    return recurrences(operator, V, (locked,)) if launch is None else _LaunchedRecurrences(V, launch)
+    if launch is not None:
+        return _LaunchedRecurrences(V, launch)
+    return recurrences(operator, V, (locked,), recorder_for(operator, V))
 
 
 def sketch_of(operator: Any, steps: int) -> Sketch:
@@ -172,6 +175,7 @@ class Recurrences:
         self._coming: list[Any] = []  # alphas and betas of steps, shape (2 s, b)
         self._known = np.zeros((0, V.shape[1]))
         self._group: tuple[Any, Callable[[], object]] | None = None  # the recorded one, and its coefficients
+        self._use: Callable[[int, Block], object] | None = None  # for the vectors of each step of a group
 
     def _rows(self, count: int, V: Block) -> Any:
         return self._xp.empty((count, V.shape[1]), V.array.real.dtype)
@@ -186,7 +190,7 @@ class Recurrences:
         while self.steps < steps:
             if self._recorder is None or self.steps < GROUP:  # which compiles the kernels
                 rows = self._rows(2, self.vectors)
-                self._step(self.steps, *rows)
+                self._use_and_step(self.steps, *rows)
                 self.steps += 1
             else:
                 rows = self._repeat(self._recorder)
@@ -201,11 +205,33 @@ class Recurrences:
 
                 def steps() -> None:
                     for i in range(GROUP):
-                        self._step(first + i, *rows[2 * i : 2 * i + 2])
+                        self._use_and_step(first + i, *rows[2 * i : 2 * i + 2])
 
                 self._group = rows, recorder.record(steps)
             self._group[1]()
             return BlockVector(self._group[0], copy=True).array  # CuPy's copy would compile a kernel
+
+    def combined(self, C: RealArray) -> Block:
+        """Take steps from the first on; return the sum of their vectors times C[step], shape (s, b, m)."""
+        steps, width, count = C.shape
+        C = np.pad(C, ((0, -steps % GROUP), (0, 0), (0, 0))).reshape(-1, GROUP * width, count)
+        total = self.vectors.like(count)
+        total[:, :] = 0
+        each = small_matrix(C[0], total)
+
+        def add(step: int, V: Block) -> None:
+            V.combine(each[step * width : (step + 1) * width], out=total, beta=1)
+
+        self._use = add
+        for part in C:
+            each[...] = small_matrix(part, total)
+            self.extend(min(self.steps + GROUP, steps))
+        return total
+
+    def _use_and_step(self, step: int, alpha: Any, beta: Any) -> None:
+        if self._use is not None:
+            self._use(step % GROUP, self._three[(step + 1) % 3])
+        self._step(step, alpha, beta)
 
     def _step(self, step: int, alpha: Any, beta: Any) -> None:
         previous, V, W = (self._three[(step + i) % 3] for i in range(3))

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from blockvec import Profile, Recorder
+from blockvec import Profile
 from blockvec.system.frozen import frozen
 
 from ..blocks import (
@@ -149,7 +149,7 @@ class Search:
     @Profile.timed("verification")
     def run(self) -> Verdict:
         """Take steps until it is decided whether there are eigenvalues from `value` on."""
-        run = self._begun(recorder_for(self.operator, self.start))
+        run = self._begun()
         ends = self._ends(self.value)
         look = GROUP if self.start.device != "cpu" else 1  # a look waits for a device
         while True:
@@ -172,7 +172,8 @@ class Search:
                     return self.run()
             look = min(max(math.ceil(BETWEEN_LOOKS * run.steps), run.steps + 1), self.most)
 
-    def _begun(self, recorder: Recorder | None) -> Recurrences:
+    def _begun(self) -> Recurrences:
+        recorder = recorder_for(self.operator, self.start)
         return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated), recorder)
 
     def _ends(self, value: float) -> list[_End]:
@@ -255,11 +256,8 @@ class Search:
             parts.append(np.pad(S, ((0, run.steps - len(S)), (0, 0))))
             parts[-1] = parts[-1][:, ranking_key(theta, self.found.which) > key]
         coefficients = [scipy.linalg.block_diag(*(part[[j]] for part in parts)) for j in range(run.steps)]
-        again = self._begun(None)
-        Z = again.vectors.combine(small_matrix(coefficients[0], self.start))
-        for C in coefficients[1:]:
-            again.extend(again.steps + 1)
-            again.vectors.combine(small_matrix(C, Z), out=Z, beta=1)
+        again = self._begun()
+        Z = again.combined(np.array(coefficients))
         self._count(again)
         # Some of them may be the same.
         result = orthogonalize(Z, self.deflated, first=[(0, self.deflated.shape[1])])
