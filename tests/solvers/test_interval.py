@@ -251,26 +251,6 @@ def test_k_is_a_bound_and_the_error_names_the_count() -> None:
         solved(GRID, (-INF, 0.5), k=3, method="filter")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"interval": (2.0, 1.0)}, "interval: got"),
-        ({"interval": (math.nan, 1.0)}, "interval: got"),
-        ({"interval": 3.0}, "interval: got"),
-        ({"interval": (INF, INF)}, "interval: got"),
-        ({"sigma": 1.0}, "sigma: all eigenvalues in the interval"),
-        ({"which": "SA"}, "which: all eigenvalues in the interval"),
-        ({"Minv": lambda X: X}, "Minv: all eigenvalues in the interval"),
-        ({"maxiter": 3}, "maxiter: all eigenvalues in the interval"),
-        ({"mode": "cayley"}, "mode: all eigenvalues in the interval"),
-        ({"method": "jd"}, "method: got 'jd' with an interval"),
-    ],
-)
-def test_options_without_a_meaning_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        eigsh(GRID, **{"interval": (1.0, 2.0), **options})
-
-
 def test_a_stopped_run_resumes_from_its_checkpoint_with_the_same_bits(tmp_path: Any) -> None:
     whole = solved(GRID, (0.5, 1.5))
     stops = {"checkpoint": tmp_path / "run", "callback": lambda state: True, "on_unconverged": "return"}

@@ -15,6 +15,7 @@ from blockvec import models
 from blockvec.errors import OptionError, ShapeError
 from solvers import EigenResult, NoConvergence, count_eigenvalues, eigsh
 from tests.matrices import check_pairs, element_mass, gauged, nearest
+from tests.pairwise import pairwise
 
 N = 1300  # rows, of which 1040 have masses: more than M is factorised for
 FEW = 150
@@ -75,9 +76,9 @@ def test_the_method_is_the_one_asked_for_without_a_factor_of_m(method: Any, kind
     assert result.info["method"] == method
 
 
-@pytest.mark.parametrize("n", [FEW, N])
-@pytest.mark.parametrize("which", ["LM", "SA", "LA", "BE"])
-@pytest.mark.parametrize("mode", ["normal", "cayley"])
+@pytest.mark.parametrize(
+    ("n", "which", "mode"), pairwise([FEW, N], ["LM", "SA", "LA", "BE"], ["normal", "cayley"])
+)
 def test_values_are_selected_by_their_transforms(mode: Any, which: str, n: int) -> None:
     A, M, values = pencil(n)
     sigma = 0.9
@@ -180,9 +181,7 @@ def test_dependent_rows_leave_as_many_values_as_the_rank(is_complex: bool) -> No
     assert np.allclose(w, values[:5], rtol=1e-4)
 
 
-@pytest.mark.parametrize("rank", [2, 30, 100])
-@pytest.mark.parametrize("which", ["LM", "BE"])
-@pytest.mark.parametrize("block_size", [1, 2])
+@pytest.mark.parametrize(("rank", "which", "block_size"), pairwise([2, 30, 100], ["LM", "BE"], [1, 2]))
 def test_a_low_rank_in_many_rows_is_a_small_problem(rank: int, which: str, block_size: int) -> None:
     """No row is zero, and a basis has more columns than there are dimensions."""
     rng = np.random.default_rng(rank)
