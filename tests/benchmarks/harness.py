@@ -14,6 +14,8 @@ from blockvec.backends import backend_for
 from blockvec.operations.profile import ceilings
 from tests.benchmarks.records import Record, environment, write
 
+WRITE_S = 1.0  # between writes of a growing document
+
 
 def script_parser(doc: str | None, *devices: str) -> argparse.ArgumentParser:
     """Create the parser of a script that runs on these devices, the first by default."""
@@ -28,16 +30,26 @@ def recorded(
     rows: Iterable[Record],
     file: Path | None,
     device: str = "cpu",
-    line: Callable[[Record], str] = str,
+    line: Callable[[Record], str] | None = str,
     known: Iterable[Record] = (),
 ) -> list[Record]:
-    """Print each record as it comes, and write those known before and all so far, if a file is given."""
+    """Print each record as it comes, and write those known before and all so far, if a file is given.
+
+    The file is written once a second at most, and at the end.
+    """
     backend, records = backend_for(device), list(known)
     head = (environment(backend), ceilings(backend)) if file else None
-    for row in rows:
-        records.append(row)
-        print(line(row), flush=True)
-        if file and head:
+    written_s = time.monotonic()
+    try:
+        for row in rows:
+            records.append(row)
+            if line:
+                print(line(row), flush=True)
+            if file and head and time.monotonic() - written_s > WRITE_S:
+                write(file, *head, records)
+                written_s = time.monotonic()
+    finally:
+        if file and head and records:
             write(file, *head, records)
     return records
 
