@@ -10,7 +10,7 @@ from blockvec.kernels.sparse import pieces
 from blockvec.kernels.sparse.arrays import namespace, to_host
 from blockvec.kernels.sparse.csr_plan import Plan
 
-__all__ = ["HostPlan", "divided"]
+__all__ = ["HostPlan", "assert_same", "divided"]
 
 
 class HostPlan(Plan):
@@ -71,3 +71,14 @@ def _tasks(indptr: Any, long: Any) -> tuple[Any | None, Any | None, int]:
     last = np.cumsum(parts[several])
     sums = np.stack([row[several], last - parts[several], last, np.full(len(last), -1)], axis=1)
     return tasks, sums if len(sums) else None, int(divided.sum())
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Fail unless two records of numbers and arrays are equal; those of the first may be on the GPU."""
+    both = [record if isinstance(record, tuple) else vars(record).values() for record in (found, expected)]
+    for other, value in zip(*both, strict=True):
+        if isinstance(value, np.ndarray):
+            assert (other.dtype, other.shape) == (value.dtype, value.shape)
+            np.testing.assert_array_equal(to_host(other), value)
+        else:
+            assert other == value

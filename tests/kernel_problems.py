@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import CSR, families_of, sparse_families_of
@@ -23,10 +24,11 @@ from blockvec.kernels.problem import (
     itemsize,
 )
 from blockvec.kernels.sparse.csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
+from blockvec.kernels.sparse.pieces import TASK_ENTRIES
 
 __all__ = [
     *("TYPES", "assert_summed_up_in_order", "chain", "coded", "dense", "drawn", "families_for"),
-    *("fused", "sparse", "supporting", "sweep", "wide"),
+    *("fused", "pointers", "sparse", "supporting", "sweep", "wide"),
 ]
 
 _WIDTHS = range(1, 65)
@@ -194,3 +196,15 @@ def drawn(count: int, seed: int) -> Iterator[Any]:
                 dense(draw, width, draw.choice(_WIDTHS), dtype, draw.choice(TYPES)),
             )
         )
+
+
+@st.composite
+def pointers(draw: st.DrawFn) -> np.ndarray:
+    """Row pointers with empty rows, crowded stretches, full units, long rows and those of several tasks."""
+    length = st.one_of(
+        *(st.integers(0, 9), st.just(0), st.integers(30, 90), st.integers(500, 3 * TASK_ENTRIES)),
+        *(st.just(size) for size in (8, 20, TASK_ENTRIES, 2 * TASK_ENTRIES)),
+    )
+    runs = draw(st.lists(st.tuples(length, st.integers(1, 400)), min_size=1, max_size=12))
+    lengths = np.concatenate([np.full(count if size < 500 else 1 + count % 3, size) for size, count in runs])
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(draw(st.sampled_from(["int32", "int64"])))

@@ -1,9 +1,9 @@
 """Compare chains without a matrix with their matrices: time of a product, and solves of long chains.
 
-    python tests/benchmarks/chains.py                                    # on the host
-    python tests/benchmarks/chains.py --device gpu xxz:sites=24,up=12 hubbard:sites=13,up=6,down=6,u=8
-    python tests/benchmarks/chains.py --device gpu --solve -k 10 xxz:sites=30,up=15
-    python tests/benchmarks/chains.py --device gpu --solve -k 4 --block-size 2 --ncv 12 xxz:sites=32,up=16
+    python -m tests.benchmarks.chains                                    # on the host
+    python -m tests.benchmarks.chains --device gpu xxz:sites=24,up=12 hubbard:sites=13,up=6,down=6,u=8
+    python -m tests.benchmarks.chains --device gpu --solve -k 10 xxz:sites=30,up=15
+    python -m tests.benchmarks.chains --device gpu --solve -k 4 --block-size 2 --ncv 12 xxz:sites=32,up=16
 
 Prints a record per matrix and width, or per solve, as a line of JSON; ``--json`` writes the document of the
 run. Products with and without a matrix alternate, and the fastest ones count. `shift` times the step of a
@@ -15,23 +15,33 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
-from blockvec.operations.profile import ceilings
-from solvers import eigsh
-from tests.benchmarks.mixed_precision import clock, facts
-from tests.benchmarks.records import environment, write
+from solvers import EigenResult, eigsh
+from tests.benchmarks.harness import recorded, script_parser
 
 MATRICES = ("xxz:sites=20,up=10", "hubbard:sites=10,up=5,down=5,u=8")
 WIDTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 WARM, ROUNDS = 25, 7  # products before the measurement, while a GPU converts the matrix; measurements
+
+
+def clock(device: str) -> float:
+    """Return seconds: CPU time on the host, which other processes share, and elapsed time on a GPU."""
+    if device == "cpu":
+        return time.process_time()
+    backend_for(device).synchronize()
+    return time.perf_counter()
+
+
+def facts(result: EigenResult) -> dict[str, Any]:
+    """Return what a solve took and reached."""
+    told = ("operator_columns", "single_columns", "degree", "restarts", "reductions")
+    residual = float(result.residuals.max() / result.info["norm"])
+    return {**{name: result.info[name] for name in told}, "residual": residual}  # type: ignore[literal-required]
 
 
 def seconds(call: Callable[[], object], device: str, count: int) -> float:
@@ -84,39 +94,32 @@ def solve(name: str, k: int, device: str, **options: Any) -> dict[str, Any]:
     )
 
 
+def rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a record per matrix and width, or per solve."""
+    device = arguments.device
+    sizes = {"block_size": arguments.block_size, "ncv": arguments.ncv, "method": arguments.method}
+    for name in arguments.matrices:
+        if arguments.solve:
+            yield solve(name, arguments.k, device, **sizes)
+            continue
+        forms: dict[str, Any] = {"chain": models.operator(name, device=device)}
+        forms["matrix"] = as_operator(models.model(name), device=device)
+        for width in WIDTHS:
+            yield products(name, forms, width, device, arguments.steps)
+
+
 def main() -> None:
     """Print the records."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__, "cpu", "gpu")
     parser.add_argument("matrices", nargs="*", default=MATRICES)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
     parser.add_argument("--solve", action="store_true", help="solve, instead of timing products")
     parser.add_argument("-k", type=int, default=10)
     parser.add_argument("--block-size", type=int)
     parser.add_argument("--ncv", type=int)
     parser.add_argument("--method", default="auto")
     parser.add_argument("--steps", type=int, default=5, help="products per measurement")
-    parser.add_argument("--json", help="file that takes the records")
     arguments = parser.parse_args()
-    sizes = {"block_size": arguments.block_size, "ncv": arguments.ncv, "method": arguments.method}
-    device, found = arguments.device, []
-
-    def add(record: dict[str, Any]) -> None:
-        found.append(record)
-        print(json.dumps(record), flush=True)
-        if arguments.json:
-            backend = backend_for(device)
-            write(arguments.json, environment(backend), ceilings(backend), found)
-
-    for name in arguments.matrices:
-        if arguments.solve:
-            add(solve(name, arguments.k, device, **sizes))
-            continue
-        forms: dict[str, Any] = {"chain": models.operator(name, device=device)}
-        forms["matrix"] = as_operator(models.model(name), device=device)
-        for width in WIDTHS:
-            add(products(name, forms, width, device, arguments.steps))
+    recorded(rows(arguments), arguments.json, arguments.device, json.dumps)
 
 
 if __name__ == "__main__":

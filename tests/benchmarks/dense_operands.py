@@ -17,7 +17,7 @@ from blockvec.backends.cuda.device import Gpu, type_name
 from blockvec.backends.cuda.probes import block_stream
 from blockvec.errors import BlockvecError
 from blockvec.kernels.families import FAMILIES
-from blockvec.kernels.measure import Stopwatch, Timing, measure, measure_beside
+from blockvec.kernels.measure import Stopwatch, Timing, measure_beside
 from blockvec.kernels.problem import (
     MAX_ALIGNMENT,
     TsmmProblem,
@@ -28,7 +28,6 @@ from blockvec.kernels.problem import (
 )
 from blockvec.kernels.roofline import flops, traffic
 from tests.benchmarks.contest import Variant
-from tests.benchmarks.view_probe import ViewProbe
 
 Product: TypeAlias = TsmttsmProblem | TsmmProblem
 
@@ -109,19 +108,6 @@ class DenseOperands:
             seconds, how = WORK_SHARE * seconds, how | {"pause_s": COOL_S}
         return time_in_turns(calls, self._stopwatch, seconds, **how)
 
-    def plain_s(self, *, prefetch_ends: bool = False) -> float:
-        """Measure the seconds of plain loads and stores of the elements of the product; see `ViewProbe`."""
-        problem = self.problem
-        first, second, third = next(self._sets)
-        other = second if isinstance(problem, TsmttsmProblem) else third
-        operands = first, problem.lda, other, problem.ldb, problem.K
-        times = []
-        for probe, blocks in itertools.product(plain_probes(problem, prefetch_ends=prefetch_ends), (2, 4)):
-            start = self._gpu.launcher(probe, (blocks * self._gpu.info.multiprocessors,), probe.threads)
-            call = functools.partial(start, *operands)
-            times.append(measure(call, self._stopwatch, budget_s=0.005, max_repeats=10).median_s)
-        return min(times)
-
     def _call(self, variant: Variant) -> Callable[[], None]:
         run = self._runner(variant, self.problem)
         beta = 0 if self.problem.beta == "zero" else 1
@@ -152,22 +138,9 @@ def time_in_turns(
     return list(timings.values())
 
 
-def plain_probes(problem: Product, *, prefetch_ends: bool = False) -> list[ViewProbe]:
-    """List kernels that load and store the elements of a product one by one; see `ViewProbe`."""
-    reads_b = not problem.same if isinstance(problem, TsmttsmProblem) else problem.beta != "zero"
-    sizes = itemsize(problem.dtype), problem.M, problem.N
-    on_b = {"reads_b": reads_b, "writes_b": isinstance(problem, TsmmProblem)}
-    return [ViewProbe(*sizes, **on_b, unroll=unroll, prefetch_ends=prefetch_ends) for unroll in (4, 8)]
-
-
 def is_hot(problem: Product) -> bool:
     """Check whether a product takes much power."""
     return flops(problem) > HOT * traffic(problem).total_bytes
-
-
-def is_view(problem: Product) -> bool:
-    """Check whether rows of an operand are not contiguous."""
-    return max(problem.lda, problem.ldb) > max(problem.M, problem.N)
 
 
 def _in_place(problem: Product) -> bool:

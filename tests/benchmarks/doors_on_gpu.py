@@ -9,22 +9,17 @@ is their mean times the number of columns.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import blockvec
-from blockvec.backends import backend_for
-from blockvec.operations.profile import ceilings
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import recorded, script_parser, timed
 
 TURNS = 3
-LONG_S = 4  # of one call but the first, after which none follows
+LONG_S = 8  # after which no turn begins
 MATRICES = (
     (100_000, 20_000, 2_000_000, "float64", 10),
     (200_000, 2_000, 20_000_000, "float32", 50),
@@ -47,36 +42,19 @@ def drawn(m: int, n: int, nnz: int, dtype: str) -> Any:
     return csp.csr_matrix((data, indices, indptr), shape=(m, n))
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """Return a result and the least time of a few calls, the first of which compiles."""
-    import cupy as cp
-
-    result, times = None, []
-    for _ in range(1 + TURNS):
-        result = None  # its memory is free
-        cp.cuda.Device().synchronize()
-        begin = time.perf_counter()
-        result = call()
-        cp.cuda.Device().synchronize()
-        times.append(time.perf_counter() - begin)
-        if len(times) > 1 and times[-1] > LONG_S:
-            break
-    return result, min(times[1:] or times)
-
-
 def triplets(A: Any, mean: Any, call: Callable[[], Any], exact: Any = None) -> dict[str, Any]:
     """Time a solver, and measure the residuals of its triplets, and errors of its values, relative to s_1."""
     import cupy as cp
 
-    (u, s, vh), time_s = timed(call)
-    u, s, vh = (cp.asarray(part) for part in (u, s, vh))
+    run = timed(call, TURNS, "gpu", warm=1, enough_s=LONG_S)
+    u, s, vh = (cp.asarray(part) for part in run.result)
     V = cp.ascontiguousarray(vh.T)
     right = A @ V - (0 if mean is None else mean @ V) - u * s
     left = A.T @ cp.ascontiguousarray(u) - (0 if mean is None else mean[:, None] * u.sum(axis=0)) - V * s
     residual = max(float(cp.linalg.norm(part, axis=0).max()) for part in (left, right)) / float(s.max())
     s = np.sort(s.get().astype(np.float64))
     error = {} if exact is None else {"value_error": float(np.abs(s - exact).max() / exact.max())}
-    return {"time_s": time_s, "residual": residual, **error, "s": s}
+    return {"time_s": run.time_s, "residual": residual, **error, "s": s}
 
 
 def singular(m: int, n: int, nnz: int, dtype: str, k: int, center: bool) -> dict[str, Any]:
@@ -120,29 +98,30 @@ def systems(b: int) -> dict[str, Any]:
 
     A = csr_matrix(blockvec.models.model(f"laplace3d:n={GRID}"))
     B = cp.asarray(np.random.default_rng(0).standard_normal((A.shape[0], b)))
-    solved, time_s = timed(lambda: blockvec.cg(A, B, rtol=RTOL, return_info=True))
-    X, peer_s = timed(lambda: cp.stack([cupy_cg(A, B[:, j], rtol=RTOL)[0] for j in range(4)], axis=1))
+    ours, peers = (
+        timed(call, TURNS, "gpu", warm=1, enough_s=LONG_S)
+        for call in (
+            lambda: blockvec.cg(A, B, rtol=RTOL, return_info=True),
+            lambda: cp.stack([cupy_cg(A, B[:, j], rtol=RTOL)[0] for j in range(4)], axis=1),
+        )
+    )
+    solved, X = ours.result, peers.result
     sizes = cp.linalg.norm(B, axis=0)
     errors = [float((cp.linalg.norm(A @ Y - C, axis=0) / s).max())
               for Y, C, s in ((solved.X, B, sizes), (X, B[:, :4], sizes[:4]))]  # fmt: skip
-    peer = {"time_s": peer_s / 4 * b, "residual": errors[1]}
+    peer = {"time_s": peers.time_s / 4 * b, "residual": errors[1]}
     about = {"operation": "cg", "matrix": f"laplace3d:n={GRID}", "columns": b}
     steps = int(solved.iterations.max())
-    return about | {"time_s": time_s, "residual": errors[0], "iterations": steps, "peers": {"cupy": peer}}
+    found = {"time_s": ours.time_s, "residual": errors[0], "iterations": steps}
+    return about | found | {"peers": {"cupy": peer}}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, required=True)
-    file = parser.parse_args().json
-    backend, records = backend_for("gpu"), []
-    head = results.environment(backend), ceilings(backend)
+    arguments = script_parser(__doc__).parse_args()
     cases = [lambda b=b: systems(b) for b in SYSTEMS]  # type: ignore[misc]
     cases += [lambda each=each: singular(*each, center=False) for each in MATRICES]  # type: ignore[misc]
-    for case in (*cases, lambda: singular(*CELLS, center=True)):
-        records.append(case())
-        print(records[-1], flush=True)
-        results.write(file, *head, records)
+    cases.append(lambda: singular(*CELLS, center=True))
+    recorded((case() for case in cases), arguments.json, "gpu")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Is every pair that solvers.eigsh returns right? On real matrices and pairs, and on degenerate spectra.
 
-    python tests/benchmarks/eigsh_accuracy.py --matrices FOLDER --json docs/results/host-2core/accuracy.json
+    python -m tests.benchmarks.eigsh_accuracy --matrices FOLDER --json docs/results/host-2core/accuracy.json
 
 A solve is right when it returns, without a word of warning, every wanted eigenvalue with every copy to within
 what its residual and the rounding of the reference allow, all residuals (computed here) at the floor of
@@ -9,7 +9,6 @@ what its residual and the rounding of the reference allow, all residuals (comput
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -23,13 +22,11 @@ import scipy.linalg as sl
 import scipy.sparse as sp
 
 from blockvec import models
-from blockvec.backends import backend_for
 from blockvec.errors import BlockvecError
 from blockvec.io import read_matrix
-from blockvec.operations.profile import ceilings
 from solvers import EigenResult, eigsh
 from solvers.iterations.rayleigh_ritz import select
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import recorded, script_parser
 
 U = 2.0**-53
 ORTHONORMAL = 1e-13  # for up to as many columns as `COLUMNS`, growing with them
@@ -253,42 +250,28 @@ def line(one: dict[str, Any]) -> str:
     return f"{head} {numbers} {one['time_s']:8.2f}{wrong}"
 
 
+PARTS: dict[str, Callable[[Path], Iterator[dict[str, Any]]]] = {
+    "real": real_matrices,
+    "pairs": pairs,
+    "degenerate": degenerate,
+    "refusals": refusals,
+}
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--matrices", type=Path, default=os.environ.get("BLOCKVEC_TEST_MATRICES"), required=False
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the results to this file as they come"
-    )
-    parser.add_argument(
-        "--part", default="real,pairs,degenerate,refusals", help="comma-separated parts to run"
-    )
+    parser = script_parser(__doc__)
+    parser.add_argument("--matrices", type=Path, default=os.environ.get("BLOCKVEC_TEST_MATRICES"))
+    parser.add_argument("--part", default=",".join(PARTS), help="comma-separated parts to run")
     arguments = parser.parse_args()
-    parts: dict[str, Callable[[Path], Iterator[dict[str, Any]]]] = {
-        "real": real_matrices,
-        "pairs": pairs,
-        "degenerate": degenerate,
-        "refusals": refusals,
-    }
-    backend = backend_for("cpu")
-    environment, walls = results.environment(backend), ceilings(backend)
-    records: list[dict[str, Any]] = []
     print(
         f"{'matrix':30} {'n':>5} {'k':>5} {'':3} {'method':13} "
         f"{'value':>8} {'residual':>8} {'orthog.':>8} {'s':>8}"
     )
-    for part in arguments.part.split(","):
-        for one in parts[part](arguments.matrices):
-            records.append(one)
-            print(line(one), flush=True)
-            if arguments.json and (len(records) % 20 == 0 or one["operation"] == "refusal"):
-                results.write(arguments.json, environment, walls, records)
-    if arguments.json:
-        results.write(arguments.json, environment, walls, records)
-    wrong = [one for one in records if not one["right"]]
-    print(f"{len(records) - len(wrong)} of {len(records)} right")
-    return 1 if wrong else 0
+    rows = (one for part in arguments.part.split(",") for one in PARTS[part](arguments.matrices))
+    records = recorded(rows, arguments.json, line=line)
+    right = sum(one["right"] for one in records)
+    print(f"{right} of {len(records)} right")
+    return int(right < len(records))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,8 @@ left out.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from blockvec.backends import backend_for
-from blockvec.operations.profile import ceilings
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import recorded, script_parser
+from tests.benchmarks.records import read
 
 from .drawn_problems import draw
 from .eigen_problems import TARGET, Judged, Problem, Task, missed, problems, union
@@ -135,6 +131,11 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
         title = ""
 
 
+def table(record: dict[str, Any]) -> str:
+    """Return the table's rows of a record."""
+    return "\n".join(lines(record))
+
+
 def summary(records: Sequence[dict[str, Any]]) -> str:
     """Say how much faster blockvec was, over all records."""
     known = [pair for record in records if (pair := advantage(record))]
@@ -149,9 +150,8 @@ def summary(records: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
+def main() -> None:
+    parser = script_parser(__doc__, "cpu", "gpu")
     parser.add_argument(
         "--matrices",
         type=Path,
@@ -163,7 +163,6 @@ def main() -> int:
     parser.add_argument("--time-limit", type=float, default=120.0, metavar="S", help="for a run (120)")
     parser.add_argument("--patience", type=float, help="times blockvec's time for a peer (host 3, GPU 10)")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="for everything")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     parser.add_argument("--resume", action="store_true", help="keep the records of this file")
     parser.add_argument("--draw", type=int, metavar="SEED", help="problems drawn from this seed instead")
     parser.add_argument("--count", type=int, default=20, help="how many of them (20)")
@@ -185,32 +184,31 @@ def main() -> int:
     }
     records = []
     if arguments.resume and arguments.json.exists():
-        records = json.loads(arguments.json.read_text())["records"]
+        records = read(arguments.json)["records"]
         done = {Task(*(record[name] for name in ("matrix", "k", "which"))) for record in records}
         tasks = [task for task in tasks if task not in done]
     wanted = len(records) + len(tasks)
-    backend = backend_for(arguments.device)
-    limits = ceilings(backend) if arguments.json else None
     print(f"{'problem':50} {'solver':13} {'s':>9} {'columns':>9} {'residual':>9} {'missed':>7}")
     source = problems(tasks, arguments.matrices, arguments.device)
-    try:
+
+    def rows() -> Iterator[dict[str, Any]]:
         for problem in source:
             if (left_s := deadline - time.monotonic()) <= 0:
                 break
-            limit_s = min(arguments.time_limit, left_s)
             if arguments.functions:
                 problem.hide_entries()
-            records.append(compare(problem, peers, limit_s, patience))
-            print(*lines(records[-1]), sep="\n", flush=True)
-            if limits:
-                results.write(arguments.json, results.environment(backend), limits, records)
+            yield compare(problem, peers, min(arguments.time_limit, left_s), patience)
+
+    try:
+        records = recorded(
+            rows(), arguments.json, arguments.device, lambda one: "\n".join(lines(one)), records
+        )
     finally:
         source.close()
     print(summary(records))
     if len(records) < wanted:
         print(f"{wanted - len(records)} of {wanted} tasks were left out")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,13 +13,9 @@ processor and of the wall clock. `missed` counts the wanted values of one solver
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,10 +26,9 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 from scipy.spatial import cKDTree
 
 from blockvec import models, option_context
-from blockvec.backends import backend_for
-from blockvec.operations.profile import ceilings
 from solvers import eigsh
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import in_turns, recorded, script_parser
+from tests.benchmarks.records import grouped
 
 TARGET = 1e-8  # of ||A||
 TURNS = 5
@@ -272,18 +267,15 @@ def record(case: Case, turns: int = TURNS) -> dict[str, Any]:
     with option_context(threads=1), threadpoolctl.threadpool_limits(1):
         peer, result = _scipy(case, norm), ours()
         w, X = (None, None) if peer is None else peer[0]()
-        times: dict[str, list[tuple[float, float]]] = {"blockvec": [], "scipy": []}
-        begin = time.perf_counter()
-        while len(times["blockvec"]) < turns and time.perf_counter() - begin < PATIENCE_S:
-            times["blockvec"].append(_timed(ours))
-            if peer is not None:
-                times["scipy"].append(_timed(peer[0]))
+        calls = {"blockvec": ours} if peer is None else {"blockvec": ours, "scipy": peer[0]}
+        runs = in_turns(calls, turns, enough_s=PATIENCE_S)
     told = ("method", "block_size", "degree", "operator_columns", "verification_columns", "restarts")
     found = result.eigenvalues[result.converged]
-    entry: dict[str, Any] = _least(times["scipy"])
+    entry: dict[str, Any] = {}
     if peer is not None:
         missed = _missed(case, w, found, norm)
-        entry |= {"tol": peer[1], "residual": residual(case, w, X, norm), "missed": missed}
+        entry = {"tol": peer[1], "residual": residual(case, w, X, norm), "missed": missed}
+        entry |= runs["scipy"].times()
     return {
         "operation": "eigsh",
         "table": "eigsh_easy",
@@ -296,7 +288,7 @@ def record(case: Case, turns: int = TURNS) -> dict[str, Any]:
         "converged": len(found),
         "residual": residual(case, result.eigenvalues, result.eigenvectors, norm),
         "missed": 0 if w is None else _missed(case, found, w, norm),
-        **_least(times["blockvec"]),
+        **runs["blockvec"].times(),
         **{name: result.info[name] for name in told},
         "peers": {"scipy": entry},
     }
@@ -318,17 +310,6 @@ def _key(case: Case) -> Callable[[np.ndarray], np.ndarray]:
     return {"LA": lambda w: w, "SA": lambda w: -w, "LM": np.abs, "SM": lambda w: -np.abs(w)}[case.which]
 
 
-def _timed(solve: Callable[[], Any]) -> tuple[float, float]:
-    wall, processor = time.perf_counter(), time.process_time()
-    solve()
-    return time.process_time() - processor, time.perf_counter() - wall
-
-
-def _least(times: list[tuple[float, float]]) -> dict[str, float]:
-    least = [min(values) for values in zip(*times, strict=True)]
-    return dict(zip(("cpu_s", "time_s"), least, strict=False))
-
-
 def line(one: dict[str, Any]) -> str:
     """Return a row of the table: CPU times in milliseconds, and their ratio."""
     peer = one["peers"]["scipy"]
@@ -347,28 +328,24 @@ def summary(records: list[dict[str, Any]]) -> str:
     return f"geometric mean {mean:.2f}, largest {ratios.max():.2f}, {slow} of {len(ratios)} above {SLOWER}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def main() -> None:
+    parser = script_parser(__doc__)
     parser.add_argument("--seeds", default="1", help="which draws to run, as 1,2")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     parser.add_argument("--only", default="", help="part of the names of the problems to run")
     parser.add_argument("--smallest", action="store_true", help="problems with which='SM'")
     parser.add_argument("--turns", type=int, default=TURNS)
     arguments = parser.parse_args()
-    backend = backend_for("cpu")
-    environment, walls = results.environment(backend), ceilings(backend)
-    records: list[dict[str, Any]] = []
-    for seed in map(int, arguments.seeds.split(",")):
-        print(f"seed {seed}: CPU time in ms of blockvec, of SciPy, ratio")
-        for case in smallest(seed) if arguments.smallest else cases(seed):
-            if arguments.only in case.name:
-                records.append({"seed": seed, **record(case, arguments.turns)})
-                print(line(records[-1]), flush=True)
-                if arguments.json:
-                    results.write(arguments.json, environment, walls, records)
-        print(summary([one for one in records if one["seed"] == seed]), flush=True)
-    return 0
+    draws = smallest if arguments.smallest else cases
+    chosen = ((seed, case) for seed in map(int, arguments.seeds.split(",")) for case in draws(seed))
+    rows = (
+        {"seed": seed, **record(case, arguments.turns)}
+        for seed, case in chosen
+        if arguments.only in case.name
+    )
+    print("CPU time in ms of blockvec, of SciPy, ratio")
+    for (seed,), group in grouped(recorded(rows, arguments.json, line=line), "seed").items():
+        print(f"seed {seed}: {summary(group)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

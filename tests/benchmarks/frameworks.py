@@ -14,16 +14,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from blockvec import BlockVector, as_operator, models
-from blockvec.backends import backend_for
 from blockvec.interchange import ArrayKind, native
 from solvers import EigenResult, eigsh
 from tests.array_libraries import Jax, Torch, host_copies, stencil
 from tests.benchmarks import records as results
+from tests.benchmarks.harness import Run, in_turns, recorded, script_parser
 
 BASES = {
     "torch csr": "native csr",
@@ -82,36 +81,29 @@ def conversion_s(library: str, device: str) -> float:
 
 def main() -> None:
     """Measure, print a table, and write records."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(__doc__, "gpu", "cpu")
     parser.add_argument("--n", type=int, default=160, help="points per edge of the cube")
     parser.add_argument("--k", type=int, default=10, help="eigenvalues")
     parser.add_argument("--repeats", type=int, default=5)
     forms = ("csr", "product", "stencil")
     parser.add_argument("--forms", nargs="+", choices=forms, default=forms, help="kinds of A; default: all")
-    parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
-    parser.add_argument("--json", type=Path, help="file to write the records to")
     given = parser.parse_args()
-    backend = backend_for(given.device)
     every = cases(given.n, given.device, k=given.k, which="SA", method="filter", tol=1e-8, rng=0)
     solves = {name: solve for name, solve in every.items() if name.split()[1] in given.forms}
-    times: dict[str, list[float]] = {name: [] for name in solves}
-    found: dict[str, EigenResult] = {name: solve() for name, solve in solves.items()}  # compiles
-    for _ in range(given.repeats):
-        for name, solve in solves.items():
-            backend.synchronize()
-            begin = time.perf_counter()
-            found[name] = solve()
-            backend.synchronize()
-            times[name].append(time.perf_counter() - begin)
-    records: list[results.Record] = []
+    runs = in_turns(solves, given.repeats, given.device, warm=1)
     print(f"{'case':16}{'fastest s':>12}{'median s':>12}{'columns':>10}{'overhead':>10}{'largest copy':>16}")
-    for name, result in found.items():
+    recorded(rows(given, solves, runs), given.json, given.device, line)
+
+
+def rows(
+    given: argparse.Namespace, solves: dict[str, Callable[[], EigenResult]], runs: dict[str, Run]
+) -> Iterator[results.Record]:
+    """Yield a record per case, and one per library of the time of a conversion."""
+    for name, run in runs.items():
         base = BASES.get(name)
-        overhead = None if base is None else min(times[name]) / min(times[base]) - 1
+        info = run.result.info
         copies = host_copies(solves[name])[1] if given.device == "gpu" else []
-        record = {
+        yield {
             "operation": "eigsh",
             "matrix": f"laplace3d:n={given.n}",
             "n": given.n**3,
@@ -119,27 +111,28 @@ def main() -> None:
             "which": "SA",
             "method": "filter",
             "arrays": name,
-            "block_size": result.info["block_size"],
-            "operator_columns": result.info["operator_columns"],
-            "time_s": min(times[name]),
-            "median_s": statistics.median(times[name]),
-            "overhead": overhead,
+            "block_size": info["block_size"],
+            "operator_columns": info["operator_columns"],
+            "time_s": run.time_s,
+            "median_s": statistics.median(run.all_s),
+            "overhead": None if base is None else run.time_s / runs[base].time_s - 1,
             "largest_host_copy_bytes": max(copies, default=None),
-            "residual": float(result.residuals.max()),
+            "residual": float(run.result.residuals.max()),
         }
-        records.append(record)
-        percent = "" if overhead is None else f"{100 * overhead:9.1f}%"
-        print(
-            f"{name:16}{record['time_s']:12.4f}{record['median_s']:12.4f}{record['operator_columns']:10d}"
-            f"{percent:>10}{record['largest_host_copy_bytes'] or '':>16}"
-        )
     for library in ("torch", "jax"):
         conversion_s(library, given.device)
-        round_trip = conversion_s(library, given.device)
-        print(f"one block to {library} and back: {1e6 * round_trip:.1f} us")
-        records.append({"operation": "conversion", "arrays": library, "time_s": round_trip})
-    if given.json:
-        results.write(given.json, results.environment(backend), {}, records)
+        yield {"operation": "conversion", "arrays": library, "time_s": conversion_s(library, given.device)}
+
+
+def line(record: results.Record) -> str:
+    """Return a row of the table."""
+    if record["operation"] == "conversion":
+        return f"one block to {record['arrays']} and back: {1e6 * record['time_s']:.1f} us"
+    percent = "" if record["overhead"] is None else f"{100 * record['overhead']:9.1f}%"
+    return (
+        f"{record['arrays']:16}{record['time_s']:12.4f}{record['median_s']:12.4f}{record['operator_columns']:10d}"
+        f"{percent:>10}{record['largest_host_copy_bytes'] or '':>16}"
+    )
 
 
 if __name__ == "__main__":

@@ -9,12 +9,8 @@ and L2 allow for its products.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +21,7 @@ from blockvec import BlockVector, as_operator, expm_multiply, models
 from blockvec.backends import backend_for
 from blockvec.kernels.roofline import gather_time, memory_time, traffic
 from blockvec.operations.profile import ceilings
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import in_turns, recorded, script_parser, timed
 
 TURNS, TIME = 5, 10.0
 KEPT = ("method", "degree", "products", "columns", "error_bound")
@@ -59,13 +55,11 @@ def compared(name: str, A: Any, b: int) -> dict[str, Any]:
     exact = B
     for _ in range(3):
         exact = scipy_expm_multiply(A / 3, exact)
-    times, errors = dict.fromkeys(calls, np.inf), {}
-    for _ in range(TURNS):
-        for peer, call in calls.items():
-            begin = time.perf_counter()
-            found = call()
-            times[peer] = min(times[peer], time.perf_counter() - begin)
-            errors[peer] = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+    runs = in_turns(calls, TURNS)
+    times = {peer: run.time_s for peer, run in runs.items()}
+    errors = {
+        peer: float(np.linalg.norm(run.result - exact) / np.linalg.norm(exact)) for peer, run in runs.items()
+    }
     info = expm_multiply(A, B, return_info=True)[1]
     kept = {key: info[key] for key in KEPT}
     found = {"operation": "expm_multiply", "matrix": name, "n": A.shape[0], "nnz": A.nnz, "width": b}
@@ -74,14 +68,10 @@ def compared(name: str, A: Any, b: int) -> dict[str, Any]:
 
 def evolved(spec: str, b: int, walls: Any) -> dict[str, Any]:
     """Time exp(-i t H) times b complex states of a chain on a GPU, and compute its limits."""
-    H, backend = models.operator(spec, device="gpu"), backend_for("gpu")
+    H = models.operator(spec, device="gpu")
     psi = BlockVector.random(H.shape[0], b, "complex128", device="gpu", rng=0)
-    for _ in range(2):
-        backend.synchronize()
-        begin = time.perf_counter()
-        found, info = expm_multiply(-1j * TIME * H, psi, return_info=True)
-        backend.synchronize()
-        elapsed_s = time.perf_counter() - begin
+    run = timed(lambda: expm_multiply(-1j * TIME * H, psi, return_info=True), device="gpu", warm=1)
+    (found, info), elapsed_s = run.result, run.time_s
     problem: Any = as_operator(H).explain(BlockVector.empty(H.shape[0], 2 * b, device="gpu"))
     step = replace(problem[0], beta="general", chain="one", ldz=2 * b, align_z=16)
     memory_s, gather_s = memory_time(traffic(step), walls), gather_time(step, walls) or 0.0
@@ -94,28 +84,29 @@ def evolved(spec: str, b: int, walls: Any) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
+def line(one: dict[str, Any]) -> str:
+    """Return a row of the table."""
+    if "ratio" not in one:
+        return str(one)
+    pairs = zip(one["time_s"].values(), one["error"].values(), strict=True)
+    return " ".join(
+        [one["matrix"], str(one["width"]), *(f"{s:.3f} s {e:.1e}" for s, e in pairs), f"{one['ratio']:.2f}"]
+    )
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
     parser.add_argument("--only", default="", help="part of the names of the cases to run")
     parser.add_argument("--gpu", action="store_true")
     arguments = parser.parse_args()
-    backend, records = backend_for("gpu" if arguments.gpu else "cpu"), []
-    environment, walls = results.environment(backend), ceilings(backend)
     if arguments.gpu:
-        records = [evolved(CHAIN, 8, walls)]
-        print(records[0])
-    for name, A in () if arguments.gpu else cases():
-        for b in (1, 8) if arguments.only in name else ():
-            records.append(one := compared(name, A, b))
-            times, errors = one["time_s"].values(), one["error"].values()
-            print(name, b, *(f"{x:.3f} s {e:.1e}" for x, e in zip(times, errors, strict=True)), one["ratio"])
-    if not arguments.gpu:
-        print("geometric mean", np.exp(np.mean(np.log([one["ratio"] for one in records]))))
-    if arguments.json:
-        results.write(arguments.json, environment, walls, records)
-    return 0
+        walls = ceilings(backend_for("gpu"))
+        recorded(iter([evolved(CHAIN, 8, walls)]), arguments.json, "gpu")
+        return
+    rows = (compared(name, A, b) for name, A in cases() if arguments.only in name for b in (1, 8))
+    found = recorded(rows, arguments.json, line=line)
+    print("geometric mean", np.exp(np.mean(np.log([one["ratio"] for one in found]))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -100,9 +100,6 @@ def line(table: str, kind: str, dtype: str, records: Sequence[Record]) -> str:
         ratios = [r[name] / r["own_s"] for r in records if r.get(name) and r.get("own_s")]
         if ratios:
             text += f"   {label}: mean {_mean(ratios):.3f} worst {max(ratios):.2f}"
-    ratios = [r["plain_s"] / r["own_s"] for r in records if r.get("plain_s") and r.get("own_s")]
-    if ratios:
-        text += f"   of plain loads and stores: min {min(ratios):.2f} mean {_mean(ratios):.2f}"
     return text
 
 

@@ -11,12 +11,8 @@ times are of the wall clock and of the processor, which other processes of a bus
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,11 +21,9 @@ import threadpoolctl
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 
 from blockvec import models, option_context
-from blockvec.backends import backend_for
-from blockvec.operations.profile import ceilings
 from solvers import count_eigenvalues, eigsh
 from solvers.blocks import to_host
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import in_turns, recorded, script_parser, timed
 
 PEER_VALUES = 100
 
@@ -80,16 +74,18 @@ def record(case: Case, device: str) -> dict[str, Any]:
     count, middle = len(case.exact), float(np.mean(case.ends))
     with option_context(threads=1), threadpoolctl.threadpool_limits(1):
         options: dict[str, Any] = {"M": case.M, "device": device, "rng": 0, "on_unconverged": "return"}
-        counted, count_times = _timed(lambda: count_eigenvalues(case.A, *case.ends, case.M, device=device))
-        for _ in range(1 if device == "cpu" else 2):
-            result, times = _timed(lambda: eigsh(case.A, interval=case.ends, return_info=True, **options))
+        counted = timed(lambda: count_eigenvalues(case.A, *case.ends, case.M, device=device))
+        warm = int(device != "cpu")
+        solved = timed(lambda: eigsh(case.A, interval=case.ends, return_info=True, **options), warm=warm)
         few = min(count, PEER_VALUES)
-        spent = {"one shift": _timed(lambda: eigsh(case.A, few, sigma=middle, **options))[1]}
+        calls = {"one shift": lambda: eigsh(case.A, few, sigma=middle, **options)}
         if device == "cpu":
-            spent["scipy, one shift"] = _timed(lambda: scipy_eigsh(case.A, few, M=case.M, sigma=middle))[1]
+            calls["scipy, one shift"] = lambda: scipy_eigsh(case.A, few, M=case.M, sigma=middle)
         peers = {
-            name: {"k": few, **each, "cpu_per_value_s": each["cpu_s"] / few} for name, each in spent.items()
+            name: {"k": few, **run.times(), "cpu_per_value_s": run.cpu_s / few}
+            for name, run in in_turns(calls, 1, device).items()
         }
+    result = solved.result
     w, X = (to_host(part) for part in (result.eigenvalues, result.eigenvectors))
     G = X.T @ (X if case.M is None else case.M @ X)
     return {
@@ -99,15 +95,15 @@ def record(case: Case, device: str) -> dict[str, Any]:
         "n": case.A.shape[0],
         "interval": list(case.ends),
         "k": count,
-        "counted": int(counted),
-        "count_cpu_s": count_times["cpu_s"],
+        "counted": int(counted.result),
+        "count_cpu_s": counted.cpu_s,
         "found": len(w),
         "converged": int(result.converged.sum()),
         **_errors(case, w),
         "orthogonality": float(np.abs(G - np.eye(len(G))).max()),
         "excess": float((result.residuals / result.limits).max()),
-        **times,
-        "cpu_per_value_s": times["cpu_s"] / count,
+        **solved.times(),
+        "cpu_per_value_s": solved.cpu_s / count,
         "why": result.info["why"],
         **{name: result.info[name] for name in ("operator_columns", "restarts", "stopped", "verification")},  # type: ignore[literal-required]
         "peers": peers,
@@ -128,12 +124,6 @@ def _errors(case: Case, values: np.ndarray) -> dict[str, Any]:
     return {"missed": round(len(case.exact) - sum(present)), "value_error": float(near.max())}
 
 
-def _timed(solve: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    wall, processor = time.perf_counter(), time.process_time()
-    answer = solve()
-    return answer, {"time_s": time.perf_counter() - wall, "cpu_s": time.process_time() - processor}
-
-
 def line(one: dict[str, Any]) -> str:
     """Return a row of the table."""
     peers = "".join(f" {1e3 * peer['cpu_per_value_s']:8.2f}" for peer in one["peers"].values())
@@ -142,25 +132,16 @@ def line(one: dict[str, Any]) -> str:
     return f"{head} {one['orthogonality']:.1e} {times}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
+def main() -> None:
+    parser = script_parser(__doc__, "cpu", "gpu")
     parser.add_argument("--only", default="", help="part of the names of the cases to run")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--points", type=int, default=100, help="along each side")
     arguments = parser.parse_args()
-    backend = backend_for(arguments.device)
-    environment, walls = results.environment(backend), ceilings(backend)
     print(f"{'matrix':32} exact count found mis    orth       s   CPU s CPU ms/value, one shift, SciPy")
-    records = []
-    for each in cases(arguments.points):
-        if arguments.only in each.name:
-            records.append(record(each, arguments.device))
-            print(line(records[-1]), flush=True)
-            if arguments.json:
-                results.write(arguments.json, environment, walls, records)
-    return 0
+    chosen = (each for each in cases(arguments.points) if arguments.only in each.name)
+    rows = (record(each, arguments.device) for each in chosen)
+    recorded(rows, arguments.json, arguments.device, line)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

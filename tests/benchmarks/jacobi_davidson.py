@@ -14,8 +14,6 @@ A run has done its work when every true residual is at most 1e-8 ||A||. Nobody l
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
@@ -30,10 +28,9 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 from blockvec import models
-from blockvec.backends import backend_for
-from blockvec.operations.profile import ceilings
 from solvers import EigenResult, JacobiDavidsonOptions, eigsh
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import recorded, script_parser
+from tests.benchmarks.records import read
 
 from .eigen_problems import TARGET, Problem, Source, Task, problems
 from .eigen_solvers import HOST_PEERS, cupyx_lobpcg_runs, first_accepted, lobpcg_runs, primme_runs, to_host
@@ -321,9 +318,18 @@ def _cost(entry: dict[str, Any]) -> str:
     return f"{seconds} {entry.get('operator_columns') or 0:7d} columns"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
+def rows(setting: Setting, tables: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the records of tables until the budget is spent."""
+    for name in tables:
+        for record in TABLES[name](setting):
+            yield record
+            if time.perf_counter() > setting.deadline:
+                print("ended by the budget")
+                return
+
+
+def main() -> None:
+    parser = script_parser(__doc__, "cpu", "gpu")
     parser.add_argument("--tables", default=",".join(TABLES), metavar="NAMES")
     parser.add_argument(
         "--matrices",
@@ -336,10 +342,7 @@ def main() -> int:
     parser.add_argument("--side", type=int, help="points a side of the preconditioned boxes (40, GPU 100)")
     parser.add_argument("--budget", type=float, default=600.0, metavar="S", help="for everything (600)")
     parser.add_argument("--time-limit", type=float, default=90.0, metavar="S", help="for one solve (90)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
-    parser.add_argument(
-        "--only", default="", metavar="TEXT", help="interior: matrices with this in their names"
-    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="interior: names of matrices with this")
     parser.add_argument("--keep", action="store_true", help="keep other tables that the file holds")
     arguments = parser.parse_args()
     setting = Setting(
@@ -352,26 +355,11 @@ def main() -> int:
         arguments.block_sizes,
         arguments.only,
     )
-    backend = backend_for(arguments.device)
-    chosen = arguments.tables.split(",")
-    records: list[dict[str, Any]] = []
+    chosen, kept = arguments.tables.split(","), []
     if arguments.keep and arguments.json and arguments.json.exists():
-        known = json.loads(arguments.json.read_text())["records"]
-        records = [record for record in known if record["table"] not in chosen]
-    limits = ceilings(backend) if arguments.json else None
-    for name in chosen:
-        begin = time.perf_counter()
-        for record in TABLES[name](setting):
-            records.append(record)
-            print(line(record), flush=True)
-            if limits:
-                results.write(arguments.json, results.environment(backend), limits, records)
-            if time.perf_counter() > setting.deadline:
-                print("ended by the budget")
-                return 0
-        print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
-    return 0
+        kept = [record for record in read(arguments.json)["records"] if record["table"] not in chosen]
+    recorded(rows(setting, chosen), arguments.json, arguments.device, line, kept)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

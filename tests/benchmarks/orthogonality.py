@@ -1,6 +1,6 @@
 """Loss of orthogonality over the condition number, of solvers.orthogonalization.
 
-    python tests/benchmarks/orthogonality.py --json docs/results/host-2core/orthogonality.json
+    python -m tests.benchmarks.orthogonality --json docs/results/host-2core/orthogonality.json
     python -m tests.benchmarks.plot docs/results
 
 Matrices of known difficulty are orthogonalised, a few columns at a time against what came before, and as one
@@ -10,18 +10,14 @@ time.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from blockvec import BlockVector
-from blockvec.backends import backend_for
 from solvers.orthogonalization import orthogonalize
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import recorded, script_parser
 
 UNIT = 2.0**-53
 ROWS, COLUMNS, WIDTH = 400, 24, 4
@@ -105,18 +101,11 @@ def records() -> Iterator[dict[str, Any]]:
                 yield record(name, 10.0**exponent, width)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--json", type=Path, required=True, metavar="FILE", help="write the results to this file"
-    )
-    arguments = parser.parse_args()
-    found = list(records())
-    results.write(arguments.json, results.environment(backend_for("cpu")), {}, found)
-    worst = max(entry["loss"] / entry["bound"] for entry in found)
-    print(f"largest loss {worst:.2g} of its bound")
-    return 0
+def main() -> None:
+    arguments = script_parser(__doc__).parse_args()
+    found = recorded(records(), arguments.json, line=lambda one: f"{one['matrix']} {one['loss']:.1e}")
+    print(f"largest loss {max(one['loss'] / one['bound'] for one in found):.2g} of its bound")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,6 +1,6 @@
 """Time solvers.orthogonalization against its traffic model, beside Gram-Schmidt and QR of NumPy or CuPy.
 
-    python tests/benchmarks/orthogonalize.py --device gpu --json docs/results/h200/orthogonalize.json
+    python -m tests.benchmarks.orthogonalize --device gpu --json docs/results/h200/orthogonalize.json
 
 The model counts the columns of K elements that a policy reads and writes at least; its time is what memory
 needs for them at the rates measured in the same run. Blocks are random, and mostly inside of the basis.
@@ -8,14 +8,10 @@ needs for them at the rates measured in the same run. Blocks are random, and mos
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +21,7 @@ from blockvec.backends import Backend, backend_for
 from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
 from blockvec.operations.profile import ceilings
 from solvers.orthogonalization import orthogonalize
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import recorded, script_parser
 
 RUNS = 9
 COMPILE_ROWS = 200_000  # enough for the kernels of many
@@ -161,33 +157,21 @@ def line(record: dict[str, Any]) -> str:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
+def main() -> None:
+    parser = script_parser(__doc__, "cpu", "gpu")
     parser.add_argument("--rows", type=int, help="K (default 1e7 on a GPU, 1e6 on a host)")
     parser.add_argument("--dtype", default="float64")
-    parser.add_argument("--budget", type=float, default=40.0, metavar="S", help="seconds in all (default 40)")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each (default {RUNS})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     arguments = parser.parse_args()
-    deadline = time.perf_counter() + arguments.budget
-    backend = backend_for(arguments.device)
-    environment, limits = results.environment(backend), ceilings(backend)
-    K = arguments.rows or (10**7 if arguments.device == "gpu" else 10**6)
-    print(f"{'policy':18} {'M':>4} {'N':>3} red {'ms':>9} {'best':>9} {'model':>9} {'ratio':>6} {'loss':>8}")
-    chosen, records = list(tasks(K)), []
+    backend, dtype = backend_for(arguments.device), arguments.dtype
+    limits = ceilings(backend)
+    chosen = tasks(arguments.rows or (10**7 if arguments.device == "gpu" else 10**6))
     if arguments.device == "gpu":
-        compile_for(chosen, backend, arguments.dtype)
-    for task in chosen:
-        if time.perf_counter() > deadline:
-            print("out of time", file=sys.stderr)
-            break
-        records.append(measure(task, backend, arguments.dtype, limits, True, arguments.runs))
-        print(line(records[-1]), flush=True)
-        if arguments.json:
-            results.write(arguments.json, environment, limits, records)
-    return 0
+        compile_for(chosen, backend, dtype)
+    print(f"{'policy':18} {'M':>4} {'N':>3} red {'ms':>9} {'best':>9} {'model':>9} {'ratio':>6} {'loss':>8}")
+    rows = (measure(task, backend, dtype, limits, True, arguments.runs) for task in chosen)
+    recorded(rows, arguments.json, arguments.device, line)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from blockvec import models
-from blockvec.backends import backend_for
-from blockvec.operations.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks import records as results
+from tests.benchmarks.harness import recorded, script_parser
 
 TURNS = 7
 PROBLEMS: dict[str, dict[str, Any]] = {
@@ -102,10 +101,9 @@ def measured(model: str, turns: int) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print and store; or solve in this process."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="store the records")
+    parser = script_parser(__doc__)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--only", default="", help="problems whose name contains this text; keep the others")
     parser.add_argument("--solve", metavar="MODEL", help=argparse.SUPPRESS)
@@ -120,26 +118,23 @@ def main() -> int:
         found = solved(arguments.solve, comm)
         if comm is None or comm.rank == 0:
             print(json.dumps(found))
-        return 0
+        return
     rows = []
     if arguments.only and arguments.json and arguments.json.exists():
         rows = [row for row in results.read(arguments.json)["records"] if arguments.only not in row["matrix"]]
-    for model in PROBLEMS:
-        if arguments.only not in model:
-            continue
-        for row in measured(model, arguments.turns):
-            rows.append(row)
-            ratio = f", {row['ratio']:.2f} and {row['cpu_ratio']:.2f}" if "ratio" in row else ""
-            print(
-                f"{model:24} {row['setup']:26} {row['time_s']:7.2f} s, median {row['median_s']:.2f} s, "
-                f"processors {row['cpu_s']:.2f} s, {row['operator_columns']} columns{ratio}",
-                flush=True,
-            )
-    if arguments.json:
-        backend = backend_for("cpu")
-        results.write(arguments.json, results.environment(backend), ceilings(backend), rows)
-    return 0
+    names = [model for model in PROBLEMS if arguments.only in model]
+    found = (row for model in names for row in measured(model, arguments.turns))
+    recorded(found, arguments.json, line=line, known=rows)
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a row of the table."""
+    ratio = f", {row['ratio']:.2f} and {row['cpu_ratio']:.2f}" if "ratio" in row else ""
+    return (
+        f"{row['matrix']:24} {row['setup']:26} {row['time_s']:7.2f} s, median {row['median_s']:.2f} s, "
+        f"processors {row['cpu_s']:.2f} s, {row['operator_columns']} columns{ratio}"
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

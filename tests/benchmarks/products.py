@@ -21,8 +21,9 @@ from blockvec.bench import Case, Measured, heading, measure_case
 from blockvec.operations.profile import ceilings
 from tests.benchmarks import dense_products
 from tests.benchmarks.dense_products import Sizes
+from tests.benchmarks.harness import recorded
 from tests.benchmarks.pictures.draw import draw
-from tests.benchmarks.records import Book, Record, environment, kernel_record
+from tests.benchmarks.records import Record, document, environment, kernel_record
 from tests.benchmarks.sparse_products import GPU_TABLE, HOST_TABLE, OPERATIONS, QUICK_TABLE, sparse_cases
 
 __all__ = ["record_of"]
@@ -87,19 +88,21 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure, print a table, write the results and draw them."""
     arguments: Any = parser().parse_args(given)
     backend = backend_for(arguments.device)
-    book = Book(arguments.json, environment(backend))
     limits = ceilings(backend, refresh=not arguments.quick)
     print(heading(backend, limits))
     deadline = time.monotonic() + (math.inf if arguments.seconds is None else arguments.seconds)
-    for case in _sparse(arguments, backend) if arguments.what == "sparse" else dense_cases(arguments):
-        if time.monotonic() > deadline:
-            break
-        measured = measure_case(case, backend, limits, quick=arguments.quick)
-        book.add(record_of(measured), limits)
-        print(measured.line(), flush=True)
-    book.write()
+
+    def rows() -> Iterator[Record]:
+        for case in _sparse(arguments, backend) if arguments.what == "sparse" else dense_cases(arguments):
+            if time.monotonic() > deadline:
+                break
+            measured = measure_case(case, backend, limits, quick=arguments.quick)
+            print(measured.line(), flush=True)
+            yield record_of(measured)
+
+    records = recorded(rows(), arguments.json, arguments.device, line=None)
     if arguments.plot:
-        draw(book.document(), arguments.plot)
+        draw(document(environment(backend), limits, records), arguments.plot)
     return 0
 
 

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
 import json
 import platform
 import subprocess
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +44,6 @@ from blockvec.system.files import replaced
 Record = dict[str, Any]
 
 DIGITS = 6  # of recorded numbers, more than any measurement has
-WRITE_S = 1.0  # between writes of a growing document
 
 
 class NoResultsError(FormatError):
@@ -211,34 +208,6 @@ def write(
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with replaced(path, durable=False) as stream:
         stream.write(text.encode())
-
-
-class Book:
-    """Document that is rewritten atomically as records arrive; without a path nothing is written."""
-
-    def __init__(self, path: str | Path | None, environment: Record, records: Sequence[Record] = ()) -> None:
-        self.records = list(records)
-        self._path, self._environment = path, environment
-        self._ceilings: Ceilings | Record = {}
-        self._written_s = time.monotonic()
-
-    def add(self, record: Record, ceilings: Ceilings) -> None:
-        """Append a record; the file is updated at most once per second."""
-        self.records.append(record)
-        self._ceilings = ceilings
-        if time.monotonic() - self._written_s > WRITE_S:
-            with contextlib.suppress(OSError):  # the write at the end reports it
-                self.write()
-
-    def write(self) -> None:
-        """Write the document, if there are records."""
-        self._written_s = time.monotonic()
-        if self._path and self._ceilings:
-            write(self._path, self._environment, self._ceilings, self.records)
-
-    def document(self) -> Record:
-        """Return the document as a dict."""
-        return document(self._environment, self._ceilings, self.records)
 
 
 def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:

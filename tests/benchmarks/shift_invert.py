@@ -12,10 +12,7 @@ largest ||A x - lambda M x|| / (||A|| ||x||).
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -28,6 +25,7 @@ from blockvec.backends import backend_for
 from blockvec.operations.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks import records as results
+from tests.benchmarks.harness import script_parser, timed
 
 SECOND_SHIFT = 1e-3  # of the lowest value: the distance of a second shift
 
@@ -65,13 +63,6 @@ def elastic_block(n: int) -> tuple[Any, Any]:
     return sp.csr_array(K), sp.csr_array(M)
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """Call, and measure the seconds."""
-    begin = time.perf_counter()
-    result = call()
-    return result, time.perf_counter() - begin
-
-
 def residual(A: Any, M: Any, w: Any, X: Any) -> float:
     """Compute the largest relative residual on the host."""
     w, X = (part.get() if hasattr(part, "get") else part for part in (w, X))
@@ -79,13 +70,11 @@ def residual(A: Any, M: Any, w: Any, X: Any) -> float:
     return float((np.linalg.norm(R, axis=0) / (abs(A).sum(axis=0).max() * np.linalg.norm(X, axis=0))).max())
 
 
-def record(name: str, A: Any, M: Any, device: str, turns: int = 2, **options: Any) -> results.Record:
+def record(name: str, A: Any, M: Any, device: str, **options: Any) -> results.Record:
     """Solve, the matrices given by the host, and describe the solves."""
-    calls = [
-        timed(lambda: eigsh(A, M=M, device=device, rng=0, return_info=True, **options)) for _ in range(turns)
-    ]
-    solved, seconds = calls[-1]
-    info = solved.info
+    solve = lambda: eigsh(A, M=M, device=device, rng=0, return_info=True, **options)  # noqa: E731
+    run = timed(solve, device=device, warm=1)
+    solved, info = run.result, run.result.info
     return {
         "operation": "eigsh",
         "matrix": name,
@@ -97,8 +86,8 @@ def record(name: str, A: Any, M: Any, device: str, turns: int = 2, **options: An
         "method": info["method"],
         "why": info["why"],
         "verification": info["verification"],
-        "time_s": seconds,
-        "first_s": calls[0][1],
+        "time_s": run.time_s,
+        "first_s": run.first_s,
         "operator_columns": info["operator_columns"],
         "restarts": info["restarts"],
         "residual": residual(A, M, solved.eigenvalues, solved.eigenvectors),
@@ -109,20 +98,21 @@ def record(name: str, A: Any, M: Any, device: str, turns: int = 2, **options: An
 
 def factor_record(name: str, A: Any, sigma: float, device: str) -> results.Record:
     """Time an analysis with a factorisation, one for a second shift, and solves."""
-    F, first_s = timed(lambda: factorize(A, sigma=sigma, device=device))
-    _, second_s = timed(lambda: F.refactorize(sigma * (1 + SECOND_SHIFT)))
+    first = timed(lambda: factorize(A, sigma=sigma, device=device), device=device)
+    F = first.result
+    second_s = timed(lambda: F.refactorize(sigma * (1 + SECOND_SHIFT)), device=device).time_s
     times = {}
     for columns in (1, 8, 32):
         B = BlockVector.random(A.shape[0], columns, device=device, rng=0)
-        for _ in range(2):
-            solution, times[f"solve_{columns}_s"] = timed(lambda block=B: F.solve(block).norms().sum().item())
-        assert np.isfinite(solution)
+        solved = timed(lambda block=B: F.solve(block).norms().sum().item(), device=device, warm=1)
+        times[f"solve_{columns}_s"] = solved.time_s
+        assert np.isfinite(solved.result)
     return {
         "operation": "factorize",
         "matrix": name,
         "n": int(A.shape[0]),
         "sigma": sigma,
-        "time_s": first_s,
+        "time_s": first.time_s,
         "second_s": second_s,
         "entries": F.entries,
         "bytes": F.nbytes,
@@ -150,17 +140,15 @@ def _solve(sender: Any, name: str, K: Any, M: Any, k: int) -> None:
     K, M = sp.csc_array(K), sp.csc_array(M)
     sender.send("SuperLU" if name == "scipy" else Factorization.library("cpu"))
     if name == "scipy":
-        (w, X), seconds = timed(lambda: scipy_eigsh(K, k, M, sigma=0.0))
+        run = timed(lambda: scipy_eigsh(K, k, M, sigma=0.0))
     else:
-        (w, X), seconds = timed(lambda: eigsh(K, k, M=M, sigma=0.0, rng=0))
-    sender.send((w, X, seconds))
+        run = timed(lambda: eigsh(K, k, M=M, sigma=0.0, rng=0))
+    sender.send((*run.result, run.time_s))
 
 
 def main() -> None:
     """Run the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", required=True)
-    parser.add_argument("--device", default="gpu")
+    parser = script_parser(__doc__, "gpu", "cpu")
     parser.add_argument("--elements", type=int, default=900)
     parser.add_argument("--grid", type=int, default=100)
     parser.add_argument(
@@ -177,7 +165,8 @@ def main() -> None:
     def add(entry: results.Record) -> None:
         table.append(entry)
         print({key: value for key, value in entry.items() if key != "values"}, flush=True)
-        results.write(arguments.json, environment, walls, table)
+        if arguments.json:
+            results.write(arguments.json, environment, walls, table)
 
     with ProcessPoolExecutor(max(len(beams), 1), multiprocessing.get_context("spawn")) as pool:
         blocks = {beam: pool.submit(elastic_block, beam) for beam in beams}
@@ -200,7 +189,8 @@ def main() -> None:
             name, limit = beams[beam]
             entry["peers"] = {name: peer(name, *solved[beam], 20, float(limit) * entry["time_s"])}
             print(entry["matrix"], entry["time_s"], entry["peers"], flush=True)
-            results.write(arguments.json, environment, walls, table)
+            if arguments.json:
+                results.write(arguments.json, environment, walls, table)
 
 
 if __name__ == "__main__":

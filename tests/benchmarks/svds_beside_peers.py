@@ -9,22 +9,18 @@ alternate.
 
 from __future__ import annotations
 
-import argparse
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from blockvec.backends import backend_for
 from solvers import svds
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import recorded, script_parser
 
 LIMIT_S = 8  # of the processor, for a call of a peer
 RIGHT = 1e-10  # relative error of values
@@ -118,28 +114,29 @@ def compare(name: str, A: Any, k: int, turns: int) -> dict[str, Any]:
     return about | found.pop("svds") | {"randomized": found.pop("randomized"), "peers": found}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, required=True)
+def rows(only: str, turns: int) -> Iterator[dict[str, Any]]:
+    """Yield the records, with the ratio of the best right peer, or of the limit if there is none."""
+    for i, (name, A) in enumerate(matrices()):
+        for k in (10, 50) if str(i) in only.split(",") else ():
+            record = compare(name, A, k, turns)
+            right = [run for run in record["peers"].values() if run.get("value_error", 1) < RIGHT]
+            least = min([run["cpu_s"] for run in right], default=LIMIT_S)
+            yield record | {"ratio": least / record["cpu_s"]}
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
     parser.add_argument("--only", default=",".join(map(str, range(12))))
     parser.add_argument("--turns", type=int, default=2)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    records: list[dict[str, Any]] = []
-    for i, (name, A) in enumerate(matrices()):
-        for k in (10, 50) if str(i) in arguments.only.split(",") else ():
-            records.append(compare(name, A, k, arguments.turns))
-            right = [run for run in records[-1]["peers"].values() if run.get("value_error", 1) < RIGHT]
-            least = [min([run[unit] for run in right], default=LIMIT_S) for unit in ("cpu_s", "time_s")]
-            records[-1]["ratio"] = (
-                least[0] / records[-1]["cpu_s"]
-            )  # with the limit if no peer was right within
-            best = least[0] / records[-1]["cpu_s"], least[1] / records[-1]["time_s"]
-            print(f"{name:32} k={k:<3} {records[-1]['time_s']:7.2f} s, {best}", flush=True)
-            results.write(arguments.json, results.environment(backend_for("cpu")), {}, records)
-    print("geometric mean", np.exp(np.mean(np.log([record["ratio"] for record in records]))))
-    return 0
+    found = recorded(
+        rows(arguments.only, arguments.turns),
+        arguments.json,
+        line=lambda one: f"{one['matrix']:32} k={one['k']:<3} {one['time_s']:7.2f} s, {one['ratio']:.2f}",
+    )
+    print("geometric mean", np.exp(np.mean(np.log([record["ratio"] for record in found]))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

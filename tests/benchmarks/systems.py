@@ -9,12 +9,8 @@ They take turns; the times are the least of all turns, of the processor and of t
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,10 +20,9 @@ from scipy.spatial import cKDTree
 
 import blockvec
 from blockvec import models
-from blockvec.backends import backend_for
-from blockvec.operations.profile import ceilings
 from solvers import MultigridPreconditioner
-from tests.benchmarks import records as results
+from tests.benchmarks.harness import in_turns, recorded, script_parser
+from tests.benchmarks.records import grouped
 
 RTOL = 1e-8
 SHIFT = 1e-3  # of the graph's Laplacian, with whose null vector PyAMG's cycles need not converge
@@ -50,12 +45,6 @@ def problems(scale: float = 1.0) -> Iterator[tuple[str, Any, Any]]:
     yield f"graph Laplacian, n={size[3]}", sp.csr_array(L), None
 
 
-def timed(solve: Callable[[], Any]) -> tuple[Any, float, float]:
-    """Return a result, and the seconds of processor and of the wall clock."""
-    begin = time.process_time(), time.perf_counter()
-    return solve(), time.process_time() - begin[0], time.perf_counter() - begin[1]
-
-
 def record(name: str, A: Any, near_null: Any, preconditioner: str, b: int, turns: int) -> dict[str, Any]:
     """Measure one matrix with one preconditioner."""
     B = np.random.default_rng(1).standard_normal((A.shape[0], b))
@@ -73,11 +62,8 @@ def record(name: str, A: Any, near_null: Any, preconditioner: str, b: int, turns
         note = lambda x: count.__setitem__(0, count[0] + 1)  # noqa: E731
         return np.stack([scipy_cg(A, x, rtol=RTOL, M=theirs, callback=note)[0] for x in B.T], axis=1)
 
-    best = {"cpu_s": math.inf, "time_s": math.inf, "scipy_cpu_s": math.inf, "scipy_time_s": math.inf}
-    for _ in range(turns):
-        solved, *seconds = timed(lambda: blockvec.cg(A, B, rtol=RTOL, M=M, return_info=True))
-        X, *peer = timed(loop)
-        best = {key: min(best[key], s) for key, s in zip(best, (*seconds, *peer), strict=True)}
+    runs = in_turns({"": lambda: blockvec.cg(A, B, rtol=RTOL, M=M, return_info=True), "scipy_": loop}, turns)
+    solved, X = (run.result for run in runs.values())
     lengths = np.linalg.norm(B, axis=0)
     errors = [float((np.linalg.norm(A @ Y - B, axis=0) / lengths).max()) for Y in (solved.X, X)]
     return {
@@ -91,36 +77,31 @@ def record(name: str, A: Any, near_null: Any, preconditioner: str, b: int, turns
         "scipy_iterations": count[0] / b,
         "residual": errors[0],
         "scipy_residual": errors[1],
-        **best,
+        **{f"{peer}{name}": s for peer, run in runs.items() for name, s in run.times().items()},
     }
 
 
-def main() -> int:
+def line(one: dict[str, Any]) -> str:
+    """Return a row of the table."""
+    ratios = one["scipy_cpu_s"] / one["cpu_s"], one["scipy_time_s"] / one["time_s"]
+    return (
+        f"{one['matrix']:28} {one['preconditioner']:10} {one['columns']:3} {one['iterations']:5} "
+        f"{one['scipy_iterations']:7.1f} {ratios[0]:6.2f} {ratios[1]:6.2f}"
+    )
+
+
+def main() -> None:
     """Measure all, and write the results."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
+    parser = script_parser(__doc__)
     parser.add_argument("--columns", default="16,1", help="numbers of right-hand sides")
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
-    backend, records = backend_for("cpu"), []
-    environment, walls = results.environment(backend), ceilings(backend)
-    for b in map(int, arguments.columns.split(",")):
-        for name, A, near_null in problems():
-            for preconditioner in ("none", "jacobi", "multigrid"):
-                one = record(name, A, near_null, preconditioner, b, arguments.turns)
-                records.append(one)
-                ratios = one["scipy_cpu_s"] / one["cpu_s"], one["scipy_time_s"] / one["time_s"]
-                print(
-                    f"{name:28} {preconditioner:10} {b:3} {one['iterations']:5} "
-                    f"{one['scipy_iterations']:7.1f} {ratios[0]:6.2f} {ratios[1]:6.2f}",
-                    flush=True,
-                )
-                if arguments.json:
-                    results.write(arguments.json, environment, walls, records)
-        logs = [math.log(one["scipy_cpu_s"] / one["cpu_s"]) for one in records if one["columns"] == b]
+    widths, kinds = map(int, arguments.columns.split(",")), ("none", "jacobi", "multigrid")
+    rows = (record(*each, kind, b, arguments.turns) for b in widths for each in problems() for kind in kinds)
+    for (b,), group in grouped(recorded(rows, arguments.json, line=line), "columns").items():
+        logs = [math.log(one["scipy_cpu_s"] / one["cpu_s"]) for one in group]
         print(f"{b} columns: geometric mean of the ratios of processor times {math.exp(np.mean(logs)):.2f}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -63,11 +63,6 @@ def test_probes_of_ceilings_move_what_they_say(monkeypatch: pytest.MonkeyPatch) 
     assert {probe.ceiling for probe in probes} == {"read", "write", "copy", "float64", "float32"}
 
 
-def test_an_unknown_operation_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"'dott'.*dot, gram"):
-        list(make_cases(["dott"], ["float64"], [(1, 1)]))
-
-
 def test_a_measured_case_becomes_a_line() -> None:
     (case,) = make_cases(["dot"], ["float64"], [(2, 3)], sizes=small(1000))
     measured = bench.measure_case(case, HOST, LIMITS, quick=True)

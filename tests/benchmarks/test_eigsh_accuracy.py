@@ -50,7 +50,7 @@ def test_a_pair_is_right_by_every_way(matrices: Path) -> None:
     assert [line(one) for one in records if not one["right"]] == []
 
 
-@pytest.mark.parametrize("which", ["SA", "BE"])
+@pytest.mark.parametrize("which", ["SA", pytest.param("BE", marks=pytest.mark.slow)])
 def test_every_k_of_degenerate_matrices_is_right(which: str) -> None:
     for case in zoo(16):
         for method in ("lanczos", "filter", "jd"):

@@ -89,7 +89,3 @@ def test_a_drawn_problem_is_made_again_from_its_text_alone() -> None:
         assert abs(A - again).max() == 0
         assert k < A.shape[0] < 4e3
         assert which in ("SA", "LA", "LM")
-
-
-def test_what_is_wanted_of_largest_magnitude_has_either_sign() -> None:
-    assert union([np.array([-3.0, 1.0, 2.0])], Task("m", 2, "LM"), 1e-8).tolist() == [-3.0, 2.0]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.benchmarks.eigen_problems import TARGET, Task
-from tests.benchmarks.jacobi_davidson import TABLES, Setting, anisotropic, factorised, line
+from tests.benchmarks.jacobi_davidson import TABLES, Setting, line
 
 SETTING = Setting("cpu", None, time.perf_counter() + 3600, 30.0, 6, (4,), (2,))
 
@@ -26,12 +25,6 @@ def test_preconditioned_rows_hold_both_solvers_under_one_rule() -> None:
         assert row["matrix"] in line(row)
 
 
-def test_block_rows_differ_in_the_block_alone(monkeypatch: Any) -> None:
-    monkeypatch.setitem(TABLES["blocks"].__globals__["BLOCKS"], "cpu", ("laplace3d:n=6",))
-    (row,) = TABLES["blocks"](SETTING)
-    assert (row["k"], row["block_size"], row["converged"]) == (4, 2, 4)
-
-
 def test_interior_rows_agree_on_the_values(monkeypatch: Any) -> None:
     task = Task("graphene:nx=24,ny=24,disorder=0.1", 4, "LM")
     monkeypatch.setitem(TABLES["interior"].__globals__["INTERIOR"], "cpu", ((task, 0.05),))
@@ -40,11 +33,3 @@ def test_interior_rows_agree_on_the_values(monkeypatch: Any) -> None:
         assert entry["time_s"] is not None
         assert entry["difference"] < 1e-7
     assert set(row["peers"]) == {"filter", "shift-invert"}
-
-
-def test_the_factorised_peer_finds_what_is_near() -> None:
-    A = anisotropic(5)
-    values = np.linalg.eigvalsh(A.toarray())
-    found = factorised(A, 3, 1.0)
-    assert np.allclose(found["values"], np.sort(values[np.argsort(np.abs(values - 1.0))[:3]]))
-    assert found["factor_bytes"] > A.nnz * 8

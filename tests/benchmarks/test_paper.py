@@ -14,16 +14,14 @@ from blockvec.backends import backend_for
 from blockvec.errors import OptionError
 from blockvec.kernels.build import compile_source
 from blockvec.kernels.device import H200
-from tests.benchmarks.paper.figures import key_of, missing
+from tests.benchmarks.paper.figures import missing
 from tests.benchmarks.paper.kernels import Config, Tsmm, Tsmttsm, grid_of, name_of, refusal, source
 from tests.benchmarks.paper.points import FIGURES, OPERAND_BYTES, Point, points
 from tests.benchmarks.pictures.draw import draw
-from tests.benchmarks.pictures.paper import rows_from
 from tests.benchmarks.plot import of_tables
 from tests.devices import needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
 
-COMPILED = 12  # kernels
 GUARD = 64  # numbers around a result
 D, Z = "float64", "complex128"
 
@@ -106,22 +104,6 @@ def test_every_kernel_that_is_compared_is_valid_and_has_its_setting(figure: str)
         assert {name: has.get(name, value) for name, value in point.setting.items()} == point.setting
 
 
-def test_figures_compare_all_that_the_paper_compares() -> None:
-    def settings(figure: str, *keys: str) -> set[tuple[Any, ...]]:
-        return {tuple(point.setting[key] for key in keys) for point in some_points(figure)}
-
-    products = {(p.problem.operation, p.config.dtype, p.config.M) for p in some_points("roofline")}
-    assert products == {(op, t, M) for op in ("tsmttsm", "tsmm") for t in (D, Z) for M in range(1, 65)}
-    assert settings("permutations", "leapfrog", "interleaved") == {(a, b) for a in (0, 1) for b in (0, 1)}
-    assert {point.config.dtype for point in some_points("permutations")} == {D, Z}
-    assert len(settings("tiles", "tm", "tn")) > 60
-    assert settings("reductions", "reduction") == {("partials",), ("blocks",), ("threads",), ("none",)}
-    assert settings("combinations", "spread") == {(1,), (2,), (4,), (8,), (16,)}
-    assert settings("combinations", "coefficients") == {("registers",), ("shared",), ("cache",)}
-    assert settings("combinations", "unroll") == {(1,), (2,), (3,), (4,)}
-    assert len(settings("occupancy", "tile", "variant")) == 6
-
-
 def test_a_kernel_that_does_not_fit_is_refused_with_the_reason() -> None:
     assert "tiles of 1 x 1" in str(refusal(dot(9, 9, D, 1, 1), H200))
     assert "registers" in str(refusal(dot(32, 32, D, 12, 12), H200))
@@ -137,28 +119,6 @@ def record(point: Point) -> dict[str, Any]:
     sizes = {"operation": p.operation, "dtype": p.dtype, "M": p.M, "N": p.N, "K": p.K}
     timed = {"time_s": 1e-9 * p.K * (1 + p.M % 5), "fraction": 0.5, "peers": {"cublas": 1e-9 * p.K}}
     return {"figure": point.figure, **sizes, **timed, **point.setting}
-
-
-def test_recorded_products_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = backend_for("cpu")
-    monkeypatch.setattr(type(backend), "device", H200)
-    every = some_points("reductions")
-    known = [record(every[0])]
-    left = missing(["reductions"], backend, known)
-    assert {key_of(record(point)) for point in left} == {key_of(record(p)) for p in every} - {
-        key_of(known[0])
-    }
-
-
-def test_rows_from_which_a_reduction_is_cheap_are_those_before_which_it_is_not() -> None:
-    times = {1: 2.0, 10: 1.0, 100: 1.2, 1000: 1.05, 10000: 1.0}
-    records = [{"M": 4, "reduction": "blocks", "K": K, "time_s": time_s} for K, time_s in times.items()]
-    records += [{"M": 4, "reduction": "none", "K": K, "time_s": 1.0} for K in times]
-    assert rows_from(records, "blocks", 4) == 1000
-    assert (
-        rows_from([{**r, "time_s": r["K"] ** (r["reduction"] == "blocks")} for r in records], "blocks", 4)
-        is None
-    )
 
 
 def test_every_figure_has_a_picture(tmp_path: Path) -> None:

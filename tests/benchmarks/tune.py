@@ -39,7 +39,8 @@ from blockvec.operations.profile import ceilings
 from blockvec.system.config import options
 from tests.benchmarks.contest import Outcome, Variant, faults_ahead, select_fastest, source_of, variants
 from tests.benchmarks.dense_operands import operands, with_rows
-from tests.benchmarks.records import Book, Record, environment, kernel_record
+from tests.benchmarks.harness import recorded
+from tests.benchmarks.records import Record, kernel_record
 from tests.benchmarks.sparse_operands import SparseOperands, variants_of
 
 __all__ = ["problems", "tune", "tune_sparse"]
@@ -200,15 +201,18 @@ def main() -> int:
     arguments = _arguments()
     backend = backend_for("gpu")
     limits = ceilings(backend, refresh=True)
-    book, begin = Book(arguments.json, environment(backend)), time.perf_counter()
+    begin = time.perf_counter()
     print(f"{'call':8} {'type':10} {'M':>3} {'N':>3} {'best':>7} {'model':>7} {'runs':>4} {'bad':>3}  kernel")
-    for problem, outcome, matrix in _measured(arguments, backend, limits):
-        if outcome is not None:
-            book.add(record(problem, outcome, limits, matrix), limits)
-        print(line(problem, outcome, limits), flush=True)
-        if time.perf_counter() - begin > arguments.limit:
-            break
-    book.write()
+
+    def rows() -> Iterator[Record]:
+        for problem, outcome, matrix in _measured(arguments, backend, limits):
+            print(line(problem, outcome, limits), flush=True)
+            if outcome is not None:
+                yield record(problem, outcome, limits, matrix)
+            if time.perf_counter() - begin > arguments.limit:
+                break
+
+    recorded(rows(), arguments.json, "gpu", line=None)
     return 0
 
 

@@ -82,19 +82,6 @@ def test_what_a_method_asks_for_is_prepared_by_threads(method: str, dtype: str) 
             assert request.dtype == dtype
 
 
-def test_steps_of_one_kernel_take_the_place_of_projections() -> None:
-    sizes = SIZES["lanczos"]
-    for dtype, backend, takes_steps in (
-        ("float64", None, False),
-        ("float64", Device(), True),
-        ("float32", Device(), False),
-    ):
-        found = requests("lanczos", Blocks(N, dtype, PRODUCT, sizes, backend))  # type: ignore[arg-type]
-        steps = "steps", dtype, N, sizes["capacity"], sizes["b"]
-        assert (found[0] == steps) == takes_steps
-        assert any(isinstance(r, TsmttsmProblem) and 4 * sizes["b"] == r.M for r in found) != takes_steps
-
-
 def test_a_failure_waits_for_the_run() -> None:
     def fail() -> None:
         raise RuntimeError("it would not compile")

@@ -78,6 +78,13 @@ def values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
     return (part() + 1j * part() if np.dtype(dtype).kind == "c" else part()).astype(dtype)
 
 
+def random_matrix(rng: np.random.Generator, shape: tuple[int, int], dtype: str, density: float = 0.2) -> Any:
+    """A sparse matrix with empty rows and, now and then, no entries at all."""
+    dense = values(rng, shape, dtype) * (rng.random(shape) < density)
+    dense[rng.random(shape[0]) < 0.2] = 0
+    return sp.csr_array(dense)
+
+
 def exact_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
     """Elements (parts) of {-1, 0, 1}: their sums of products are exact, so no row can hide."""
     return draw(rng, shape, dtype)

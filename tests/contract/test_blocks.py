@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -221,16 +220,6 @@ def test_cuda_array_interface_shares_memory(device: str) -> None:
     else:
         assert V.__cuda_array_interface__["shape"] == (6, 3)
         assert V.backend.xp.asarray(V).data.ptr == V.array.data.ptr
-
-
-def test_scipy_products_with_a_host_block_are_right_plain_arrays(device: str) -> None:
-    if device != "cpu":
-        pytest.skip("SciPy works on host arrays")
-    A = sp.random_array((7, 6), density=0.5, format="csr", rng=np.random.default_rng(2))
-    X = np.random.default_rng(3).random((6, 3))
-    product = A @ BlockVector(X)
-    assert type(product) is np.ndarray
-    assert np.array_equal(product, A @ X)
 
 
 def test_a_block_is_no_sequence_and_has_no_truth_value(device: str) -> None:

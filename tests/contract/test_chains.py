@@ -27,6 +27,7 @@ from tests.contract.blocks import (
     seeds,
     values,
 )
+from tests.pairwise import pairwise
 
 DOTS, GRAMS = ("xx", "xy", "yy"), ("xy", "yy")
 numbers = st.sampled_from([0, 0.5, 1, -2, 0.3])
@@ -93,9 +94,7 @@ EXACT = (
 )
 
 
-@pytest.mark.parametrize("spec", EXACT)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 4, 7, 8, 33])
+@pytest.mark.parametrize(("spec", "dtype", "width"), pairwise(EXACT, DTYPES, [1, 4, 7, 8, 33]))
 def test_everything_is_exact_where_the_terms_are_and_repeats(
     device: str, spec: str, dtype: str, width: int
 ) -> None:

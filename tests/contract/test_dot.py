@@ -146,16 +146,6 @@ def test_an_empty_sum_is_zero_or_the_scaled_output(device: str) -> None:
     assert np.array_equal(host(out), np.full((3, 2), 2.0))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("M", "N"), [(1, 1), (2, 7), (16, 16), (33, 5)])
-def test_repeated_products_have_the_same_bits(device: str, dtype: str, M: int, N: int) -> None:
-    rng = np.random.default_rng(8)
-    V = BlockVector(on(device, values(rng, (80021, M), dtype)))
-    W = BlockVector(on(device, values(rng, (80021, N), dtype)))
-    first = host(V.dot(W))
-    assert all(np.array_equal(host(V.dot(W)), first) for _ in range(3))
-
-
 def test_views_of_other_columns_do_not_change_the_bits(device: str) -> None:
     A = values(np.random.default_rng(9), (3001, 4), "float64")
     results = [

@@ -26,6 +26,7 @@ from tests.contract.blocks import (
     host,
     layouts,
     on,
+    random_matrix,
     seeds,
     unit_roundoff,
     values,
@@ -36,12 +37,6 @@ DOTS, GRAMS = ("xx", "xy", "yy"), ("xy", "yy")
 widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])
 some_dots = st.lists(st.sampled_from(DOTS), unique=True)
 some_grams = st.lists(st.sampled_from(GRAMS), unique=True)
-
-
-def random_matrix(rng: np.random.Generator, n: int, dtype: str) -> Any:
-    dense = values(rng, (n, n), dtype) * (rng.random((n, n)) < 0.2)
-    dense[rng.random(n) < 0.2] = 0
-    return sp.csr_array(dense)
 
 
 def make(kind: str, A: Any, device: str) -> Any:
@@ -98,7 +93,7 @@ def test_everything_is_made_of_the_new_product_within_the_rounding_bound(
 ) -> None:
     rng = np.random.default_rng(seed)
     alpha, beta, delta, eta = scalars
-    A, X = random_matrix(rng, n, left), values(rng, (n, width), right)
+    A, X = random_matrix(rng, (n, n), left), values(rng, (n, width), right)
     shifts = values(rng, (width,), right) if shift == "column" else shift
     dtype = np.result_type(A.dtype, X, alpha, beta, shifts)
     Y, Z = values(rng, (n, width), dtype), values(rng, (n, width), dtype)
@@ -189,7 +184,7 @@ def test_with_zero_factors_poisoned_blocks_are_not_read(
     device: str, n: int, width: int, dtype: str, layout: Layout, dots: list[str], gram: list[str], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    A, X = random_matrix(rng, n, dtype), values(rng, (n, width), dtype)
+    A, X = random_matrix(rng, (n, n), dtype), values(rng, (n, width), dtype)
     out, z = (Guarded(np.full((n, width), np.nan, dtype), device, layout) for _ in range(2))
     found = as_operator(A, device=device).apply(
         on(device, X), out.block, z=z.block, delta=0, eta=2, dots=dots, gram=gram

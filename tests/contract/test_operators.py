@@ -33,6 +33,7 @@ from tests.contract.blocks import (
     kept,
     layouts,
     on,
+    random_matrix,
     seeds,
     untidy,
     values,
@@ -46,13 +47,6 @@ widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])
 def linalg(device: str) -> Any:
     """The module of linear operators for arrays of a device."""
     return importlib.import_module("scipy.sparse.linalg" if device == "cpu" else "cupyx.scipy.sparse.linalg")
-
-
-def random_matrix(rng: np.random.Generator, shape: tuple[int, int], dtype: str, density: float) -> Any:
-    """A sparse matrix with empty rows and, now and then, no entries at all."""
-    dense = values(rng, shape, dtype) * (rng.random(shape) < density)
-    dense[rng.random(shape[0]) < 0.2] = 0
-    return sp.csr_array(dense)
 
 
 matrices_sizes = st.tuples(st.integers(0, 70), st.integers(0, 70))

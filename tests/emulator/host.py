@@ -36,6 +36,18 @@ def sampled(cases: Sequence[Any], period: int = 2) -> list[Any]:
     ]
 
 
+def paired(kernels: Sequence[Any], settings: Sequence[Any], quick: int = 1) -> list[Any]:
+    """List kernels that are not slow with `quick` settings each, in turn, and all other pairs as slow."""
+    pairs = []
+    for i, kernel in enumerate(kernels):
+        values, marks = (kernel.values, kernel.marks) if hasattr(kernel, "marks") else (kernel, ())
+        for j in range(len(settings)):
+            setting = settings[(i + j) % len(settings)]
+            marked = marks or (() if j < quick else pytest.mark.slow)
+            pairs.append(pytest.param(*values, *setting, marks=marked))
+    return pairs
+
+
 class HostKernel:
     """A kernel compiled for the host, called as `blockvec.kernels.launch.Kernel` is.
 

@@ -117,19 +117,23 @@ def run_sweeps(M: int, N: int, dtype: str) -> int:
 
 
 def run_sparse(width: int) -> int:
-    """Run a sparse product with its fused sums."""
+    """Run sparse products with fused sums, of a grid, and with empty, long and very long rows."""
     import cupyx.scipy.sparse as gpu_sparse
     import scipy.sparse as sp
 
     rng = np.random.default_rng(width)
     matrix = sp.diags([1.0, -2.0, 1.0], [-40, 0, 1], shape=(ROWS, ROWS), format="csr")
+    lengths = np.minimum(rng.pareto(1.1, ROWS) * 3, 6000).astype(np.int64)
+    rows, columns = np.repeat(np.arange(ROWS), lengths), rng.integers(0, ROWS, lengths.sum())
+    uneven = sp.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(ROWS, ROWS))
     x, X = tall(rng, width, "float64", False)
-    applied = as_operator(gpu_sparse.csr_matrix(matrix)).apply(BlockVector(X), dots="xy", gram="yy")
-    y = matrix @ x
-    check("spmmv", applied.Y, y)
-    check("spmmv dots", applied.dots["xy"], (x * y).sum(axis=0))
-    check("spmmv gram", applied.gram["yy"], y.T @ y)
-    return 1
+    for A in (matrix, uneven):
+        applied = as_operator(gpu_sparse.csr_matrix(A)).apply(BlockVector(X), dots="xy", gram="yy")
+        y = A @ x
+        check("spmmv", applied.Y, y)
+        check("spmmv dots", applied.dots["xy"], (x * y).sum(axis=0))
+        check("spmmv gram", applied.gram["yy"], y.T @ y)
+    return 2
 
 
 def run_chain(spec: str, width: int) -> int:

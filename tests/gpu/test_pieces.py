@@ -19,7 +19,7 @@ from blockvec.kernels.sparse.sell import layout
 from blockvec.kernels.sparse.structure import structure_of
 from tests.benchmarks.drawn_problems import is_drawn
 from tests.benchmarks.drawn_problems import matrix as drawn
-from tests.host_rows import HostPlan, divided
+from tests.host_rows import HostPlan, assert_same, divided
 
 pytestmark = pytest.mark.gpu
 
@@ -32,17 +32,6 @@ SPECS = (
 @pytest.fixture(scope="module")
 def load(device: DeviceInfo) -> Load:
     return lambda source, name: compiler.build(source, name, device.architecture)
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    """Fail unless two records of numbers and arrays are equal; those of the first may be on the GPU."""
-    both = [record if isinstance(record, tuple) else vars(record).values() for record in (found, expected)]
-    for other, value in zip(*both, strict=True):
-        if isinstance(value, np.ndarray):
-            assert (other.dtype, other.shape) == (value.dtype, value.shape)
-            np.testing.assert_array_equal(other.get(), value)
-        else:
-            assert other == value
 
 
 def assert_finds_the_same(cp: Any, load: Load, S: Any, index: str) -> None:

@@ -16,17 +16,14 @@ from scipy.sparse.linalg import LinearOperator
 from blockvec.errors import OptionError
 from blockvec.models import model
 from solvers import NoConvergence, count_eigenvalues, eigsh
+from tests.matrices import normal
 
 N = 240
 
 
 def drawn(dtype: Any, seed: int = 0, n: int = N) -> Any:
     """Draw a square array."""
-    rng = np.random.default_rng(seed)
-    a = rng.standard_normal((n, n))
-    if np.dtype(dtype).kind == "c":
-        a = a + 1j * rng.standard_normal((n, n))
-    return a.astype(dtype)
+    return normal(seed, n, n, dtype=dtype)
 
 
 def normed_laplacian(seed: int = 0) -> Any:

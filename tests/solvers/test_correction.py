@@ -13,6 +13,7 @@ import scipy.sparse.linalg as sla
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import Linear, block_gmres, block_minres
+from tests.matrices import with_values
 
 METHODS = (block_minres, block_gmres)
 Method = Callable[..., Linear]
@@ -20,12 +21,8 @@ Method = Callable[..., Linear]
 
 def indefinite(kind: str) -> np.ndarray:
     """A Hermitian matrix with eigenvalues on both sides of zero."""
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((60, 60)) + (1j * rng.standard_normal((60, 60)) if kind == "complex" else 0)
-    Q = np.linalg.qr(A)[0]
     values = np.r_[np.linspace(-3, -1, 30), np.linspace(0.5, 4, 30)]
-    A = (Q * values) @ Q.conj().T
-    return (A + A.conj().T) / 2
+    return with_values(values, 0, "complex128" if kind == "complex" else "float64")
 
 
 def block(A: Any, b: int, seed: int = 1) -> Any:

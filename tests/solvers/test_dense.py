@@ -12,6 +12,7 @@ from blockvec import BlockVector, as_operator, eigsh
 from blockvec.models import model
 from solvers.iterations.rayleigh_ritz import select
 from solvers.stages.dense import dense_eigenpairs, selected_eigenpairs
+from tests.pairwise import pairwise
 
 N = 160
 
@@ -37,9 +38,10 @@ def matrices() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", matrices())
-@pytest.mark.parametrize("request_", ["LA", "SA", "LM", "BE", "inside"])
-@pytest.mark.parametrize("k", [1, 8, N // 10, N // 2])
+@pytest.mark.parametrize(
+    ("name", "request_", "k"),
+    pairwise(matrices(), ["LA", "SA", "LM", "BE", "inside"], [1, 8, N // 10, N // 2]),
+)
 def test_selected_pairs_are_those_of_all(name: str, request_: str, k: int) -> None:
     A = matrices()[name]
     values = np.linalg.eigvalsh(A).astype(np.float64)

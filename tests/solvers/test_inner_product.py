@@ -15,6 +15,7 @@ from solvers import count_eigenvalues, eigsh
 from solvers.orthogonalization import orthogonalize
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from solvers.transform.standard_form import standard_form
+from tests.matrices import gauged
 from tests.pairwise import pairwise
 
 N = 700  # more rows than dense LAPACK is taken for at once
@@ -42,8 +43,7 @@ def pencil(kind: str) -> tuple[Any, Any]:
         [np.full(N - 1, 1 / 6), np.linspace(0.6, 1, N), np.full(N - 1, 1 / 6)], offsets=[-1, 0, 1]
     )
     if kind == "complex":
-        turn = sp.diags_array(np.exp(0.1j * np.arange(N)))
-        A, M = turn @ A @ turn.conj(), turn @ M @ turn.conj()
+        A, M = gauged(A, 0.1), gauged(M, 0.1)
     if kind == "massless":
         keep = sp.diags_array((np.arange(N) % 3 != 1).astype(float))
         M = keep @ M @ keep

@@ -21,6 +21,7 @@ from solvers.factorization.inertia import Pencil
 from solvers.problem import Verification
 from solvers.stages import interval, slicing
 from solvers.stages.slicing import Slicing
+from tests.matrices import random_sparse, springs, with_values
 
 GRID = model("laplace2d:nx=30,ny=30")
 VALUES = spectra.laplace_eigenvalues([30, 30])
@@ -78,10 +79,7 @@ def test_every_copy_of_every_value_of_the_closed_interval_is_found(low: float, h
 
 
 def random_complex(n: int = 600) -> Any:
-    rng = np.random.default_rng(5)
-    A = sp.random_array((n, n), density=3 / n, rng=rng, data_sampler=rng.standard_normal).astype(complex)
-    A.data = A.data * np.exp(2j * np.pi * rng.uniform(size=A.nnz))
-    return (A + A.conj().T + sp.diags_array(np.linspace(-3, 3, n))).tocsr()
+    return random_sparse(5, n, per_row=3, dtype=complex) + sp.diags_array(np.linspace(-3, 3, n))
 
 
 def disjoint_rings() -> Any:
@@ -129,12 +127,8 @@ def test_single_precision_is_counted_in_double_precision() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_counts_of_single_precision_are_those_of_the_entries(dtype: str) -> None:
     rng, n = np.random.default_rng(0), 300
-    Q = np.linalg.qr(
-        rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if dtype[0] == "c" else 0)
-    )[0]
     values = np.r_[np.linspace(2.9, 3.3, n - 10), np.linspace(100, 250, 10)]
-    A = ((Q * values) @ Q.conj().T).astype(dtype)
-    A = sp.csr_array((A + A.conj().T) / 2)
+    A = sp.csr_array(with_values(values, rng, dtype))
     w = np.linalg.eigvalsh(A.toarray().astype(complex))
     for a, b in ((3.0, 3.2), (w[50], w[51]), (w[200] + 1e-9, w[250] - 1e-9)):
         counted = count_eigenvalues(A, a, b)
@@ -257,26 +251,6 @@ def test_k_is_a_bound_and_the_error_names_the_count() -> None:
         solved(GRID, (-INF, 0.5), k=3, method="filter")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"interval": (2.0, 1.0)}, "interval: got"),
-        ({"interval": (math.nan, 1.0)}, "interval: got"),
-        ({"interval": 3.0}, "interval: got"),
-        ({"interval": (INF, INF)}, "interval: got"),
-        ({"sigma": 1.0}, "sigma: all eigenvalues in the interval"),
-        ({"which": "SA"}, "which: all eigenvalues in the interval"),
-        ({"Minv": lambda X: X}, "Minv: all eigenvalues in the interval"),
-        ({"maxiter": 3}, "maxiter: all eigenvalues in the interval"),
-        ({"mode": "cayley"}, "mode: all eigenvalues in the interval"),
-        ({"method": "jd"}, "method: got 'jd' with an interval"),
-    ],
-)
-def test_options_without_a_meaning_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        eigsh(GRID, **{"interval": (1.0, 2.0), **options})
-
-
 def test_a_stopped_run_resumes_from_its_checkpoint_with_the_same_bits(tmp_path: Any) -> None:
     whole = solved(GRID, (0.5, 1.5))
     stops = {"checkpoint": tmp_path / "run", "callback": lambda state: True, "on_unconverged": "return"}
@@ -356,9 +330,7 @@ def test_a_copy_that_is_refused_on_both_sides_is_found_from_a_shift_nearer(
 
 def test_a_shift_that_reaches_nothing_inside_an_infinite_interval_is_followed_by_others() -> None:
     rng, n = np.random.default_rng(4), 520
-    springs = 10.0 ** rng.uniform(-1, 1, n + 1)
-    diagonals = [-springs[1:-1], springs[:-1] + springs[1:], -springs[1:-1]]
-    chain = sp.diags_array(diagonals, offsets=[-1, 0, 1], format="csr")
+    chain, _ = springs(10.0 ** rng.uniform(-1, 1, n + 1), np.ones(n))
     free = np.setdiff1d(np.arange(n), rng.permutation(n)[:70])  # segments, whose lowest values are close
     A = sp.csr_array(sp.block_diag([chain[free][:, free], sp.diags_array(np.full(70, 50.0))]))
     values = np.linalg.eigvalsh(A.toarray())

@@ -77,35 +77,6 @@ def test_the_decomposition_holds_after_every_step_and_restart(dtype: str, b: int
         case.check()
 
 
-def test_ritz_values_are_kept_by_a_restart_and_residual_estimates_are_true(block_type: Any) -> None:
-    matrix = hermitian(150, "float64")
-    case = Case(matrix, block_type, 3, capacity=30)
-    while case.krylov.can_expand():
-        case.krylov.expand()
-    ritz = case.krylov.ritz()
-    kept = select(ritz.theta, "LM")[:6]
-    case.krylov.restart(ritz, kept)
-    X = case.krylov.columns(0, 6).array
-    true = np.linalg.norm(matrix @ X - X * ritz.theta[kept], axis=0)
-    assert np.allclose(true, ritz.residuals[kept], rtol=1e-10, atol=1e-13)
-    case.krylov.expand()
-    assert np.isclose(case.krylov.ritz().theta.max(), max(ritz.theta.max(), case.krylov.ritz().theta.max()))
-
-
-def test_columns_can_be_appended_at_any_restart(block_type: Any) -> None:
-    case = Case(hermitian(150, "float64"), block_type, 3, capacity=33)
-    for extra in (1, 2, 5):
-        while case.krylov.can_expand():
-            case.krylov.expand()
-        ritz = case.krylov.ritz()
-        case.krylov.restart(ritz, select(ritz.theta, "SA")[:6])
-        count = case.krylov.append(block_type.random(150, extra, rng=extra))[2]
-        case.check()
-        assert case.krylov.w >= count
-        case.krylov.expand()
-        case.check()
-
-
 @pytest.mark.parametrize("value", [0.0, 3.0])
 def test_an_invariant_subspace_is_left_through_random_directions(value: float, block_type: Any) -> None:
     matrix = value * sp.eye_array(80, format="csr")
@@ -136,16 +107,6 @@ def test_corrections_can_be_coupled_in(block_type: Any) -> None:
     defect = matrix @ VQ[:, : krylov.m] - VQ @ H
     S, R, count = krylov.append(block_type(np.ascontiguousarray(defect)), keep_random=True)
     krylov.couple(0, S, R, count)
-    case.check()
-
-
-def test_orthogonality_is_restored_with_the_decomposition(block_type: Any) -> None:
-    case = Case(hermitian(120, "float64"), block_type, 2, capacity=20)
-    while case.krylov.can_expand():
-        case.krylov.expand()
-    krylov = case.krylov
-    krylov.columns(0, krylov.m + krylov.w).array[...] *= 1 + 1e-9
-    krylov.reorthonormalize()
     case.check()
 
 

@@ -13,6 +13,7 @@ from blockvec import as_operator
 from blockvec.errors import ShapeError
 from blockvec.models import model
 from solvers import JacobiPreconditioner, block_gmres, block_minres
+from tests.matrices import normal
 
 SOLVERS = (block_minres, block_gmres)
 A = model("laplace1d:n=60") + sp.diags_array(np.linspace(0.1, 1.0, 60))
@@ -28,9 +29,7 @@ SHAPES, DTYPES = ((60,), (60, 1), (60, 3)), ("float32", "float64", "complex128",
 
 def drawn(shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
     """Draw right-hand sides."""
-    rng = np.random.default_rng(3)
-    values = rng.standard_normal(shape) * 4
-    return (values + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else values).astype(dtype)
+    return 4 * normal(3, *shape, dtype=dtype)
 
 
 @pytest.mark.parametrize("solve", SOLVERS)

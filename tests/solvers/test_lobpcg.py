@@ -14,6 +14,7 @@ from blockvec import BlockVector, lobpcg
 from blockvec.errors import OptionError, ShapeError
 from blockvec.models import model
 from tests.contract.blocks import host
+from tests.matrices import normal
 
 A = model("laplace2d:n=20")
 N = A.shape[0]
@@ -23,9 +24,7 @@ QUIET = pytest.mark.filterwarnings("ignore:Exited")
 
 
 def drawn(k: int, dtype: Any = np.float64) -> Any:
-    rng = np.random.default_rng(2)
-    X = rng.standard_normal((N, k))
-    return (X + 1j * rng.standard_normal((N, k)) if np.dtype(dtype).kind == "c" else X).astype(dtype)
+    return normal(2, N, k, dtype=dtype)
 
 
 @pytest.mark.parametrize("largest", [True, False])

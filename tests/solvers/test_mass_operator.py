@@ -12,8 +12,9 @@ from scipy.sparse.linalg import LinearOperator
 
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
-from solvers import EigenResult, costs, eigsh
+from solvers import costs, eigsh
 from solvers.factorization.gram import root_factor
+from tests.matrices import check_pairs, element_mass, gauged
 
 
 def operator(matrix: Any) -> LinearOperator:
@@ -25,12 +26,8 @@ def operator(matrix: Any) -> LinearOperator:
 
 def mass(nx: int, ny: int, kind: str) -> Any:
     """Form the mass matrix of bilinear elements, or one that complex phases turn."""
-    one, two = (sp.diags_array([1.0, 4.0, 1.0], offsets=[-1, 0, 1], shape=(n, n)) / 6 for n in (nx, ny))
-    M = sp.csr_array(sp.kron(one, two))
-    if kind == "real":
-        return M
-    phases = sp.diags_array(np.exp(1j * np.arange(nx * ny)))
-    return sp.csr_array(phases @ M @ phases.conj())
+    M = element_mass(nx, ny)
+    return M if kind == "real" else gauged(M)
 
 
 @pytest.fixture
@@ -38,14 +35,6 @@ def _no_dense_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "FEW_ROWS", 1)
     for rival in ("end", "inside"):
         monkeypatch.setitem(costs.DENSE_ROWS, ("host", rival), (1, 0))
-
-
-def check(result: EigenResult, A: Any, M: Any, expected: np.ndarray) -> None:
-    w, X = result.eigenvalues, result.eigenvectors
-    assert result.converged.all()
-    assert np.allclose(w, expected, rtol=1e-10)
-    assert np.linalg.norm(X.conj().T @ (M @ X) - np.eye(len(w))) <= 1e-12
-    assert np.linalg.norm(A @ X - M @ X * w, axis=0).max() <= 2 * result.limits.max()
 
 
 @pytest.mark.parametrize("kind", ["real", "complex"])
@@ -69,7 +58,7 @@ def test_pairs_with_an_operator_as_m_need_no_factorisation(kind: str, form: str)
     given = operator(M) if form == "LinearOperator" else lambda X: M @ X
     A = A.astype(M.dtype)
     result = eigsh(A, 4, M=given, which="LA", rng=0, return_info=True)
-    check(result, A, M, values[-4:])
+    check_pairs(result, A, M, values[-4:])
     assert "M^(-1/2) is a polynomial of degree" in result.info["why"]
 
 
@@ -93,7 +82,7 @@ def test_a_given_inverse_with_a_shift_goes_with_operators(mode: str) -> None:
     inverse = operator(np.linalg.inv((A - sigma * M).toarray()))
     options: Any = {"sigma": sigma, "which": "LA", "mode": mode, "rng": 0, "return_info": True}
     result = eigsh(operator(A), 3, M=operator(M), OPinv=inverse, **options)
-    check(result, A, M, values[values > sigma][:3])
+    check_pairs(result, A, M, values[values > sigma][:3])
     with pytest.raises(OptionError, match=r"M is a .*Operator; a factorisation needs .* or OPinv"):
         eigsh(operator(A), 3, M=operator(M), **options)
 
@@ -102,7 +91,7 @@ def test_an_inverse_of_m_replaces_its_factorisation() -> None:
     A, M = models.model("laplace2d:nx=14,ny=11"), mass(14, 11, "real")
     inverse = operator(np.linalg.inv(M.toarray()))
     result = eigsh(A, 4, M=M, Minv=inverse, which="SA", rng=0, return_info=True)
-    check(result, A, M, sl.eigvalsh(A.toarray(), M.toarray())[:4])
+    check_pairs(result, A, M, sl.eigvalsh(A.toarray(), M.toarray())[:4])
     with pytest.raises(OptionError, match="Minv: is not the inverse of M"):
         eigsh(A, 4, M=M, Minv=M)
     with pytest.raises(OptionError, match="Minv: is the inverse of M in A x = lambda M x without a shift"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -64,8 +65,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("which", ["SA", "LA"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "which"), list(zip(CASES, itertools.cycle(["SA", "LA"]))))
 def test_mixed_solves_have_the_pairs_of_double_precision(case: str, which: str) -> None:
     A = CASES[case]()
     k = 10

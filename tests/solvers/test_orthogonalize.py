@@ -13,21 +13,9 @@ from solvers.blocks import ColumnBlock
 from solvers.orthogonalization import orthogonalize
 from solvers.orthogonalization.host_step import host_step
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
+from tests.matrices import normal, orthonormal
 
 N, M, B = 1500, 24, 4
-
-
-def numbers(rng: np.random.Generator, *shape: int, dtype: str = "float64") -> np.ndarray:
-    values = rng.standard_normal(shape)
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * rng.standard_normal(shape)
-    return values.astype(dtype)
-
-
-def orthonormal(rng: np.random.Generator, rows: int, columns: int, dtype: str) -> np.ndarray:
-    wide = "complex128" if np.dtype(dtype).kind == "c" else "float64"
-    Q = np.linalg.qr(numbers(rng, rows, columns, dtype=wide))[0]
-    return np.ascontiguousarray(Q).astype(dtype)
 
 
 def graded(rng: np.random.Generator, kappa: float, dtype: str) -> np.ndarray:
@@ -38,25 +26,17 @@ def graded(rng: np.random.Generator, kappa: float, dtype: str) -> np.ndarray:
 
 def adversaries(dtype: str) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(7)
-    V = orthonormal(np.random.default_rng(1), N, M, dtype)
-    column = numbers(rng, N, 1, dtype=dtype)
+    column = normal(rng, N, 1, dtype=dtype)
     laeuchli = np.zeros((N, B), dtype)
     laeuchli[0] = 1
     laeuchli[range(1, B + 1), range(B)] = np.finfo(dtype).eps ** 0.6
     scales = np.array([1e-12, 1.0, 1e12, 1e-6])
     return {
-        "random": numbers(rng, N, B, dtype=dtype),
+        "random": normal(rng, N, B, dtype=dtype),
         "zero": np.zeros((N, B), dtype),
-        "a zero column": numbers(rng, N, B, dtype=dtype) * np.array([1, 0, 1, 1], dtype),
+        "a zero column": normal(rng, N, B, dtype=dtype) * np.array([1, 0, 1, 1], dtype),
         "the same column again and again": np.hstack([column] * B),
-        "wildly scaled columns": (numbers(rng, N, B, dtype=dtype) * scales).astype(dtype),
-        "inside span V": (V @ numbers(rng, M, B, dtype=dtype)).astype(dtype),
-        "nearly inside span V": (
-            V @ numbers(rng, M, B, dtype=dtype) + np.finfo(dtype).eps ** 0.6 * numbers(rng, N, B, dtype=dtype)
-        ).astype(dtype),
-        "half inside span V": np.hstack(
-            [V @ numbers(rng, M, 2, dtype=dtype), numbers(rng, N, 2, dtype=dtype)]
-        ).astype(dtype),
+        "wildly scaled columns": (normal(rng, N, B, dtype=dtype) * scales).astype(dtype),
         "Laeuchli": laeuchli,
     }
 
@@ -103,7 +83,7 @@ def test_a_direction_above_the_rounding_noise_is_kept_and_one_below_is_not(block
 
 
 def test_noise_of_the_operator_counts_in_short_columns(block_type: Any) -> None:
-    W = 1e-9 * numbers(np.random.default_rng(0), N, B) / N**0.5
+    W = 1e-9 * normal(np.random.default_rng(0), N, B) / N**0.5
     assert not orthogonalize(block_type(W.copy())).lost.any()
     assert orthogonalize(block_type(W.copy()), scale=1e8).lost.all()
 
@@ -112,7 +92,7 @@ def test_with_little_room_left_only_as_many_directions_are_kept(block_type: Any)
     rng = np.random.default_rng(5)
     whole = orthonormal(rng, 10, 10, "float64")
     V = np.ascontiguousarray(whole[:, :8])
-    W = numbers(rng, 10, B)
+    W = normal(rng, 10, B)
     block = block_type(W.copy())
     result = orthogonalize(block, block_type(V), max_rank=2)
     Q = block.array[:, :2]
@@ -127,7 +107,7 @@ def test_noisy_columns_take_nothing_from_accurate_ones(block_type: Any) -> None:
     rng = np.random.default_rng(11)
     whole = orthonormal(rng, 40, 40, "float64")
     V, rest = np.ascontiguousarray(whole[:, :36]), whole[:, 36:]
-    W = rest @ numbers(rng, 4, 6) * np.array([1e-12, 1e-12, 5e-12, 1e-10, 1e-2, 1e-2])
+    W = rest @ normal(rng, 4, 6) * np.array([1e-12, 1e-12, 5e-12, 1e-10, 1e-2, 1e-2])
     block = block_type(W.copy())
     result = orthogonalize(block, block_type(V), scale=150.0, max_rank=4)
     rebuilt = V @ result.S + block.array[:, :4] @ result.R
@@ -136,7 +116,7 @@ def test_noisy_columns_take_nothing_from_accurate_ones(block_type: Any) -> None:
 
 def test_a_division_that_mixed_noise_into_an_accurate_column_is_taken_back(block_type: Any) -> None:
     """The first column is rounding noise of the operator, but as well conditioned as any."""
-    W = numbers(np.random.default_rng(13), N, 3) / N**0.5 * np.array([1e-13, 1.0, 1e-2])
+    W = normal(np.random.default_rng(13), N, 3) / N**0.5 * np.array([1e-13, 1.0, 1e-2])
     block = block_type(W.copy())
     result = orthogonalize(block, scale=100.0)
     assert result.lost.tolist() == [False, False, True]
@@ -146,7 +126,7 @@ def test_a_division_that_mixed_noise_into_an_accurate_column_is_taken_back(block
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nan_is_an_error_and_not_a_rank_decision(bad: float, block_type: Any) -> None:
-    W = numbers(np.random.default_rng(0), N, B)
+    W = normal(np.random.default_rng(0), N, B)
     W[3, 1] = bad
     with np.errstate(invalid="ignore"), pytest.raises(BreakdownError, match="NaN or Inf"):
         orthogonalize(block_type(W))
@@ -176,7 +156,7 @@ def test_small_pivots_do_not_let_rounding_grow_without_end(seed: int) -> None:
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_the_step_of_column_major_blocks_is_that_of_others(dtype: str, width: int) -> None:
     rng = np.random.default_rng(11)
-    V, W = orthonormal(rng, N, 12, dtype), numbers(rng, N, width, dtype=dtype)
+    V, W = orthonormal(rng, N, 12, dtype), normal(rng, N, width, dtype=dtype)
     options: dict[str, Any] = {"first": [(4, 12)], "scale": 1.0}
     basis, X, others = ColumnBlock(V), ColumnBlock(W.copy()), BlockVector(W.copy())
     result, other = orthogonalize(X, basis, **options), orthogonalize(others, BlockVector(V), **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,9 @@ from solvers.orthogonalization import (
     orthogonalize,
 )
 from tests.benchmarks import orthogonality
+from tests.matrices import orthonormal
 
 N, M, B = 1500, 24, 4
-
-
-def orthonormal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
-    return np.ascontiguousarray(np.linalg.qr(rng.standard_normal((rows, columns)))[0])
 
 
 def problem(inside: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
@@ -35,20 +31,6 @@ def problem(inside: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
     W = rng.standard_normal((N, B))
     W -= V @ (V.T @ W)
     return W / np.linalg.norm(W, axis=0) + V @ rng.standard_normal((M, B)) * inside / M**0.5, V
-
-
-def blocks(kind: str, dtype: str) -> np.ndarray:
-    rng = np.random.default_rng(1)
-    W = rng.standard_normal((N, B)) + (1j * rng.standard_normal((N, B)) if dtype[0] == "c" else 0)
-    if kind == "rank two":
-        W[:, 2:] = W[:, :2] @ np.array([[1, 2], [-1, 1]])
-    elif kind == "zero":
-        W[:] = 0
-    elif kind == "nearly parallel":
-        W = W[:, :1] + 1e-6 * W
-    elif kind == "wildly scaled":
-        W = W * np.array([1e-12, 1.0, 1e12, 1e-6])
-    return W.astype(dtype)
 
 
 # --- what they promise ----------------------------------------------------------------------------
@@ -116,43 +98,12 @@ def test_a_function_may_be_the_policy(block_type: Any) -> None:
 
 def test_an_indefinite_m_is_refused(block_type: Any) -> None:
     indefinite = sp.diags_array(np.where(np.arange(N) % 2, 1.0, -1.1)).tocsr()
-    block = block_type(blocks("random", "float64"))
+    block = block_type(np.random.default_rng(1).standard_normal((N, B)))
     with pytest.raises(BreakdownError, match=r"x\^H M x = -.* positive definite"):
         orthogonalize(block, M=as_operator(indefinite))
 
 
 # --- what they cost -------------------------------------------------------------------------------
-
-
-FACTORS: dict[str, Callable[[np.ndarray, np.ndarray, float], factors.Step]] = {
-    "cholesky": lambda G, noise, unit: factors.cholesky(G),
-    "ranked": lambda G, noise, unit: factors.ranked(G, noise, unit, final=False),
-    "ranked, final": lambda G, noise, unit: factors.ranked(G, noise, unit, final=True),
-}
-
-
-@pytest.mark.parametrize("is_complex", [False, True])
-@pytest.mark.parametrize("name", FACTORS)
-def test_a_step_makes_resolved_columns_orthonormal_and_undoes_itself(name: str, is_complex: bool) -> None:
-    rng = np.random.default_rng(5)
-    X = rng.standard_normal((40, 6)) + 1j * is_complex * rng.standard_normal((40, 6))
-    X *= 10.0 ** np.arange(-3, 3)  # lengths do not matter
-    X = X if is_complex else X.real
-    G, unit = X.conj().T @ X, 2.0**-53
-    lengths = np.linalg.norm(X, axis=0)
-    for dead in (np.zeros(6, bool), np.arange(6) == 2)[: 1 if name == "cholesky" else 2]:
-        step = FACTORS[name](G, np.where(dead, 2.0, 1e-14) * lengths, unit)
-        Q = X @ step.T
-        kept = ~step.lost
-        assert kept.sum() == 6 - dead.sum()
-        assert np.abs(Q[:, kept].conj().T @ Q[:, kept] - np.eye(kept.sum())).max() < 1e-9
-        assert not Q[:, step.lost].any()
-        assert not step.R[step.lost].any()
-        assert (np.diff(step.lost.astype(int)) >= 0).all()
-        difference = (Q @ step.R - X)[:, ~dead] / lengths[~dead]
-        assert np.abs(difference).max() < 1e-12
-        growth = (np.abs(lengths[:, None] * step.T) ** 2).sum()
-        assert np.isclose(step.growth, growth, rtol=1e-6)
 
 
 @pytest.mark.parametrize("package", ["solvers", "blockvec.solvers"])

@@ -15,21 +15,13 @@ from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from solvers import NoConvergence, eigsh
 from solvers.transform.solution import refined_pairs
-
-Any2 = tuple[Any, Any]
-
-
-def chain(stiffness: Any, masses: Any) -> Any2:
-    """Return the matrices of masses between springs, the first and the last of which hold the ends."""
-    c = np.asarray(stiffness)
-    K = sp.diags_array([c[:-1] + c[1:], -c[1:-1], -c[1:-1]], offsets=[0, 1, -1], format="csr")
-    return K, sp.diags_array(masses, format="csr")
+from tests.matrices import springs
 
 
 @pytest.mark.parametrize("selection", [{"which": "SA"}, {"which": "BE"}, {"which": "SM"}, {"sigma": -1e-3}])
 def test_masses_over_six_decades_cost_no_digits_of_the_lowest_values(selection: dict[str, Any]) -> None:
     rng = np.random.default_rng(4)
-    K, M = chain(np.ones(61), 10 ** rng.uniform(0, 6, 60))
+    K, M = springs(np.ones(61), 10 ** rng.uniform(0, 6, 60))
     d = 1 / np.sqrt(M.diagonal())
     inverse = np.linalg.inv(K.toarray()) / d[:, None] / d  # the lowest values are its highest
     expected = np.sort(1 / sl.eigvalsh((inverse + inverse.T) / 2))

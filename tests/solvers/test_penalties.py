@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from blockvec.errors import OptionError
 from solvers import ConvergenceWarning, count_eigenvalues, eigsh
+from tests.matrices import gauged
 from tests.pretended_gpu import pretended_gpu
 
 SIDE = 16  # rows of a grid, and degrees of freedom that are fixed
@@ -26,8 +27,7 @@ def grid(penalty: float, dtype: Any = float) -> Any:
     side = np.r_[np.full(SIDE, penalty), np.zeros(N - SIDE)]
     A = sp.csr_array(sp.kron(chain, eye) + sp.kron(eye, chain) + sp.diags_array(side)).astype(dtype)
     if np.dtype(dtype).kind == "c":  # a change of phases keeps the eigenvalues
-        phases = sp.diags_array(np.exp(1j * np.arange(N)))
-        A = sp.csr_array(phases @ A @ phases.conj().T).astype(dtype)
+        A = gauged(A).astype(dtype)
     return A
 
 

@@ -12,14 +12,9 @@ import scipy.sparse as sp
 from blockvec import models
 from blockvec.errors import OptionError
 from solvers import FactorPreconditioner, MultigridPreconditioner, cg, eigsh
+from tests.matrices import gauged
 
 OPTIONS: dict[str, Any] = {"tol": 1e-9, "convergence": "norm", "rng": 0, "return_info": True, "method": "jd"}
-
-
-def gauged(A: Any) -> Any:
-    """Turn the basis of a real matrix by complex phases, which leaves the eigenvalues."""
-    phases = sp.diags_array(np.exp(1j * np.arange(A.shape[0])))
-    return sp.csr_array(phases @ A @ phases.conj())
 
 
 @pytest.mark.parametrize("kind", ["real", "complex"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg
 
-from blockvec import as_operator, models
+from blockvec import models
 from blockvec.errors import BlockvecError
 from solvers import (
     ConvergenceWarning,
@@ -25,16 +24,13 @@ from solvers import (
     replace_eigsh,
 )
 from solvers.__main__ import main
-from solvers.factorization import inertia
 from solvers.iterations.base import Iteration
-from solvers.iterations.rayleigh_ritz import Tolerance
-from solvers.problem import STOPPED, Problem, Verification
+from solvers.problem import Verification
 from solvers.settle import doubt, is_complete, settle
-from solvers.stages import shift_invert
 from solvers.stages.dense import dense_eigenpairs
 from solvers.stages.run import PAIR_RESTARTS
 from solvers.transform import solution
-from solvers.transform.spectral_map import SpectralMap
+from tests.matrices import springs
 
 DIAGONAL = sp.diags_array(np.linspace(0, 1, 400), format="csr")
 DOUBTFUL = [Verification.UNDECIDED, Verification.SKIPPED]
@@ -75,30 +71,6 @@ def test_copies_that_may_be_missing_never_leave_in_silence(
     assert is_complete(result, "never")
     assert bool(doubt(result, "auto")) is not verification.is_decided
     assert doubt(result, "never") == ""
-
-
-@pytest.mark.parametrize("stopped", STOPPED)
-def test_nothing_is_factorised_for_a_proof_once_the_caller_has_ended_a_solve(
-    solved: EigenResult, stopped: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def factorise(*_: Any) -> Any:
-        raise AssertionError("a proof factorises")
-
-    ended = solved.with_info(stopped=stopped)
-    form: Any = SimpleNamespace(A=None, factors=None, map=SpectralMap(0.0), why="")
-    problem = Problem(
-        operator=as_operator(DIAGONAL),
-        k=4,
-        which="LA",
-        tolerance=Tolerance(0.0, "value", 1e-16),
-        rng=np.random.default_rng(0),
-    )
-    monkeypatch.setattr(inertia, "proof", factorise)
-    assert shift_invert._proven(ended, form, problem, problem, "").info["stopped"] == stopped
-    form.factors = SimpleNamespace(sigma=0.0)
-    monkeypatch.setattr(solution, "solve_transformed", lambda *_: ended)
-    monkeypatch.setattr(solution, "proof_around", factorise)
-    assert solution.solve_proven(form, problem).info["stopped"] == stopped
 
 
 @pytest.mark.parametrize("stopped", WAYS_TO_STOP)
@@ -259,9 +231,8 @@ def test_copies_of_a_large_pair_are_all_found(seed: int, verify: Any) -> None:
 def chain(seed: int) -> tuple[Any, Any]:
     """Return a chain of springs with masses over four decades."""
     rng = np.random.default_rng(seed)
-    masses, springs = 10.0 ** rng.uniform(-2, 2, 50), 10.0 ** rng.uniform(-1, 1, 51)
-    diagonals = [springs[:-1] + springs[1:], -springs[1:-1], -springs[1:-1]]
-    return sp.csr_array(sp.diags_array(diagonals, offsets=[0, 1, -1])), sp.csr_array(sp.diags_array(masses))
+    masses = 10.0 ** rng.uniform(-2, 2, 50)
+    return springs(10.0 ** rng.uniform(-1, 1, 51), masses)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -16,6 +16,7 @@ from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.run import Counts
 from solvers.iterations.verification import Found, Search
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
+from tests.matrices import random_sparse
 
 
 def krylov_space(A: Any, capacity: int, loss: float) -> BlockKrylov:
@@ -30,20 +31,12 @@ def krylov_space(A: Any, capacity: int, loss: float) -> BlockKrylov:
     return space
 
 
-def hermitian(n: int, is_complex: bool) -> Any:
-    rng = np.random.default_rng(1)
-    A = sp.random_array((n, n), density=4 / n, rng=rng, data_sampler=rng.standard_normal)
-    if is_complex:
-        A = A + 1j * sp.random_array((n, n), density=4 / n, rng=rng, data_sampler=rng.standard_normal)
-    return sp.csr_array(A + A.conj().T)
-
-
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("loss", [1e-9, 1e-11])
 def test_the_decomposition_holds_and_its_vectors_lose_no_more_than_permitted(
     loss: float, is_complex: bool
 ) -> None:
-    A = hermitian(800, is_complex)
+    A = random_sparse(1, 800, dtype=complex if is_complex else float)
     space = krylov_space(A, 120, loss)
     for _ in range(12):  # neither grows with restarts
         m = space.m
@@ -124,7 +117,7 @@ def test_a_wider_filter_after_single_columns_finds_all_copies(
 def test_a_short_matrix_in_single_precision_has_results_of_its_type_with_their_own_residuals(
     dtype: Any, is_dense: bool
 ) -> None:
-    A = hermitian(700, dtype == np.complex64).astype(dtype)
+    A = random_sparse(1, 700, dtype=dtype)
     result = eigsh(A.toarray() if is_dense else A, 4, which="LA", rng=0, return_info=True)
     w, X, info = result.eigenvalues, result.eigenvectors, result.info
     assert (w.dtype, X.dtype, info["dtype"]) == (dtype(0).real.dtype, np.dtype(dtype), np.dtype(dtype).name)

@@ -9,6 +9,7 @@ import pytest
 
 from solvers import eigsh
 from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs
+from tests.matrices import with_values
 
 COPIES = 3
 
@@ -17,12 +18,7 @@ def with_copies(n: int, dtype: Any, seed: int) -> tuple[Any, Any]:
     """Return a dense matrix with values in (0, 1), -1 and 2 three times each, and these values."""
     rng = np.random.default_rng(seed)
     values = np.r_[[-1.0] * COPIES, [2.0] * COPIES, rng.uniform(0, 1, n - 2 * COPIES)]
-    G = rng.standard_normal((n, n))
-    if np.dtype(dtype).kind == "c":
-        G = G + 1j * rng.standard_normal((n, n))
-    Q = np.linalg.qr(G)[0]
-    A = (Q * values) @ Q.conj().T
-    return ((A + A.conj().T) / 2).astype(dtype), np.sort(values)
+    return with_values(values, rng, dtype), np.sort(values)
 
 
 @pytest.mark.parametrize(

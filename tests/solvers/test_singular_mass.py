@@ -14,6 +14,8 @@ import scipy.sparse as sp
 from blockvec import models
 from blockvec.errors import OptionError, ShapeError
 from solvers import EigenResult, NoConvergence, count_eigenvalues, eigsh
+from tests.matrices import check_pairs, element_mass, gauged, nearest
+from tests.pairwise import pairwise
 
 N = 1300  # rows, of which 1040 have masses: more than M is factorised for
 FEW = 150
@@ -23,13 +25,12 @@ FEW = 150
 def pencil(n: int = N, kind: str = "massless") -> tuple[Any, Any, np.ndarray]:
     """Return a stiffness and a mass matrix, and the finite eigenvalues."""
     A = sp.diags_array([-np.ones(n - 1), np.linspace(2, 3, n), -np.ones(n - 1)], offsets=[-1, 0, 1])
-    M = sp.diags_array([1 / 6, 2 / 3, 1 / 6], offsets=[-1, 0, 1], shape=(n, n))
+    M = element_mass(n)
     if kind != "definite":
         keep = sp.diags_array((np.arange(n) % 5 != 1).astype(float))
         M = keep @ M @ keep
     if kind == "complex":
-        turn = sp.diags_array(np.exp(0.1j * np.arange(n)))
-        A, M = turn @ A @ turn.conj(), turn @ M @ turn.conj()
+        A, M = gauged(A, 0.1), gauged(M, 0.1)
     A, M = sp.csr_array(A), sp.csr_array(M)
     return A, M, finite_values(A, M)
 
@@ -66,37 +67,25 @@ def solve(A: Any, k: int, M: Any, **options: Any) -> EigenResult:
     return result
 
 
-def check(result: EigenResult, A: Any, M: Any, expected: Any, rtol: float = 1e-9) -> None:
-    w, X = result.eigenvalues, result.eigenvectors
-    assert result.converged.all()
-    assert np.allclose(w, np.sort(expected), rtol=rtol)
-    assert np.abs(X.conj().T @ (M @ X) - np.eye(len(w))).max() < 1e-10
-    assert (np.linalg.norm(A @ X - (M @ X) * w, axis=0) <= 1.1 * result.limits).all()
-
-
-def nearest(values: np.ndarray, sigma: float, k: int) -> np.ndarray:
-    return values[np.argsort(np.abs(values - sigma))[:k]]
-
-
 @pytest.mark.parametrize("kind", ["massless", "definite"])
 @pytest.mark.parametrize("method", ["dense", "filter", "lanczos"])
 def test_the_method_is_the_one_asked_for_without_a_factor_of_m(method: Any, kind: str) -> None:
     A, M, values = pencil(N, kind)
     result = solve(A, 5, M, sigma=0.9, method=method)
-    check(result, A, M, nearest(values, 0.9, 5))
+    check_pairs(result, A, M, nearest(values, 0.9, 5))
     assert result.info["method"] == method
 
 
-@pytest.mark.parametrize("n", [FEW, N])
-@pytest.mark.parametrize("which", ["LM", "SA", "LA", "BE"])
-@pytest.mark.parametrize("mode", ["normal", "cayley"])
+@pytest.mark.parametrize(
+    ("n", "which", "mode"), pairwise([FEW, N], ["LM", "SA", "LA", "BE"], ["normal", "cayley"])
+)
 def test_values_are_selected_by_their_transforms(mode: Any, which: str, n: int) -> None:
     A, M, values = pencil(n)
     sigma = 0.9
     theta = 1 / (values - sigma) if mode == "normal" else (values + sigma) / (values - sigma)
     order = np.argsort({"LM": -abs(theta), "LA": -theta}.get(which, theta))
     picked = np.r_[order[:3], order[-3:]] if which == "BE" else order[:6]
-    check(solve(A, 6, M, sigma=sigma, which=which, mode=mode), A, M, values[picked])
+    check_pairs(solve(A, 6, M, sigma=sigma, which=which, mode=mode), A, M, values[picked])
 
 
 @pytest.mark.parametrize("n", [FEW, N])
@@ -104,11 +93,11 @@ def test_known_vectors_are_left_out(n: int) -> None:
     A, M, values = pencil(n)
     known = solve(A, 4, M, sigma=0.0).eigenvectors
     rest = solve(A, 4, M, sigma=0.0, orthogonal_to=known)
-    check(rest, A, M, values[4:8])
+    check_pairs(rest, A, M, values[4:8])
     assert np.abs(known.T @ (M @ rest.eigenvectors)).max() < 1e-10
     without_masses = np.zeros((n, 1))
     without_masses[1::5] = 1
-    check(solve(A, 4, M, sigma=0.0, orthogonal_to=without_masses), A, M, values[:4])
+    check_pairs(solve(A, 4, M, sigma=0.0, orthogonal_to=without_masses), A, M, values[:4])
 
 
 @pytest.mark.parametrize("kind", ["massless", "complex"])
@@ -133,7 +122,7 @@ def test_no_more_values_than_masses_can_be_asked_for(n: int) -> None:
     with pytest.raises(OptionError, match=rf"k: got {rank + 1}; M has rank {rank}"):
         eigsh(A, rank + 1, M, sigma=0.9)
     if n == FEW:
-        check(solve(A, rank, M, sigma=0.9), A, M, values)
+        check_pairs(solve(A, rank, M, sigma=0.9), A, M, values)
 
 
 @pytest.mark.parametrize("n", [FEW, 600])
@@ -175,7 +164,7 @@ def test_modes_far_from_the_shift_are_as_accurate_as_near_ones(k: int, which: st
     values = finite_values(K, M)
     few = {"LM": k, "LA": k, "SA": 0, "BE": k - k // 2}[which]  # of the low modes, whose transforms are large
     expected = np.r_[values[:few], values[len(values) - k + few :]]
-    check(solve(K, k, M, sigma=0.0, which=which), K, M, expected, rtol=1e-8)
+    check_pairs(solve(K, k, M, sigma=0.0, which=which), K, M, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
@@ -184,7 +173,7 @@ def test_dependent_rows_leave_as_many_values_as_the_rank(is_complex: bool) -> No
     C = rng.standard_normal((60, 23)) + (1j * rng.standard_normal((60, 23)) if is_complex else 0)
     A, M = pencil(60, "definite")[0].toarray().astype(C.dtype), C @ C.conj().T
     values = finite_values(A, M)
-    check(solve(A, 23, M, sigma=0.0), A, M, values)
+    check_pairs(solve(A, 23, M, sigma=0.0), A, M, values)
     with pytest.raises(OptionError, match="M has rank 23"):
         eigsh(A, 24, M, sigma=0.0)
     kind = np.complex64 if is_complex else np.float32
@@ -192,9 +181,7 @@ def test_dependent_rows_leave_as_many_values_as_the_rank(is_complex: bool) -> No
     assert np.allclose(w, values[:5], rtol=1e-4)
 
 
-@pytest.mark.parametrize("rank", [2, 30, 100])
-@pytest.mark.parametrize("which", ["LM", "BE"])
-@pytest.mark.parametrize("block_size", [1, 2])
+@pytest.mark.parametrize(("rank", "which", "block_size"), pairwise([2, 30, 100], ["LM", "BE"], [1, 2]))
 def test_a_low_rank_in_many_rows_is_a_small_problem(rank: int, which: str, block_size: int) -> None:
     """No row is zero, and a basis has more columns than there are dimensions."""
     rng = np.random.default_rng(rank)
@@ -204,7 +191,7 @@ def test_a_low_rank_in_many_rows_is_a_small_problem(rank: int, which: str, block
     values = np.sort(1 / np.linalg.eigvalsh(C.T @ np.linalg.solve(A.toarray(), C.toarray())))
     k = min(rank, 6)
     picked = np.r_[values[: k - k // 2], values[rank - k // 2 :]] if which == "BE" else values[:k]
-    check(solve(A, k, M, sigma=0.0, which=which, block_size=block_size), A, M, picked)
+    check_pairs(solve(A, k, M, sigma=0.0, which=which, block_size=block_size), A, M, picked)
 
 
 @pytest.mark.parametrize("n", [FEW, N])
@@ -218,10 +205,10 @@ def test_lagrange_multipliers_leave_the_values_of_the_constrained_problem(n: int
     Z[range(5, 5 + 2 * c, 2), range(6, 6 + 2 * c, 2)] = 1  # equal displacements
     Z = np.delete(Z, range(5, 5 + 2 * c, 2), axis=1)
     values = sl.eigh(Z.T @ (K @ Z), Z.T @ (M @ Z), eigvals_only=True)
-    check(solve(A, 6, mass, sigma=0.0), A, mass, values[:6])
-    check(solve(A, 6, mass, sigma=0.9), A, mass, nearest(values, 0.9, 6))
-    check(solve(A, 6, mass, sigma=0.9, which="LA"), A, mass, values[values > 0.9][:6])
-    check(solve(A, 6, mass, sigma=values[20]), A, mass, nearest(values, values[20], 6))
+    check_pairs(solve(A, 6, mass, sigma=0.0), A, mass, values[:6])
+    check_pairs(solve(A, 6, mass, sigma=0.9), A, mass, nearest(values, 0.9, 6))
+    check_pairs(solve(A, 6, mass, sigma=0.9, which="LA"), A, mass, values[values > 0.9][:6])
+    check_pairs(solve(A, 6, mass, sigma=values[20]), A, mass, nearest(values, values[20], 6))
     for which, k in (("SA", 3), ("LM", n - c + 1)) if n == FEW else (("SA", 3),):
         with pytest.raises(OptionError, match="of the wanted eigenvalues are finite"):
             eigsh(A, k, mass, sigma=0.0, which=which, rng=0)

@@ -14,6 +14,7 @@ import blockvec
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import ConvergenceWarning, NoConvergence, SvdResult, replace, svds
 from solvers.problem import Verification
+from tests.pairwise import pairwise
 from tests.pretended_gpu import pretended_gpu
 
 TYPES = ("float32", "float64", "complex64", "complex128")
@@ -65,9 +66,9 @@ def random_sparse(m: int, n: int, per_row: int, dtype: str = "float64") -> Any:
     return (A + 1j * A.multiply(0.5)).astype(dtype).tocsr() if dtype[0] == "c" else A.astype(dtype).tocsr()
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", [(300, 220), (220, 300), (40, 40)])
-@pytest.mark.parametrize("solver", ["auto", "lanczos"])
+@pytest.mark.parametrize(
+    ("dtype", "shape", "solver"), pairwise(TYPES, [(300, 220), (220, 300), (40, 40)], ["auto", "lanczos"])
+)
 def test_triplets_of_every_type_and_shape_are_those_of_lapack(
     dtype: str, shape: tuple[int, int], solver: str
 ) -> None:

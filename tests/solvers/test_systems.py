@@ -18,6 +18,7 @@ from blockvec.models import model
 from solvers import ConvergenceWarning, JacobiPreconditioner, Linear
 from solvers.linear import calls
 from tests.contract.blocks import host
+from tests.matrices import normal
 from tests.pretended_gpu import pretended_gpu
 
 LAPLACE = model("laplace2d:n=30")
@@ -41,10 +42,7 @@ in_blocks = pytest.mark.usefixtures("_in_blocks")
 
 
 def drawn(b: int | tuple[int, ...], dtype: Any = np.float64, n: int = N, seed: int = 3) -> Any:
-    rng = np.random.default_rng(seed)
-    shape = (n, b) if isinstance(b, int) else b
-    values = rng.standard_normal(shape)
-    return (values + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else values).astype(dtype)
+    return normal(seed, *((n, b) if isinstance(b, int) else b), dtype=dtype)
 
 
 def residuals(A: Any, X: Any, B: Any) -> Any:

@@ -18,6 +18,7 @@ from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.spectrum import recurrences
 from solvers.iterations.verification import Found, Search, Verdict, least_doubtful
 from solvers.problem import Verification
+from tests.pairwise import pairwise
 from tests.pretended_gpu import pretended_gpu
 
 N = 400
@@ -61,9 +62,9 @@ def look(operator: Any, found: Found, width: int = 1, budget: int = 200, seed: i
     return Search(operator, found, found.last, width, budget, rng, lambda: False).run()
 
 
-@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("which", "dtype", "seed"), pairwise(["LA", "SA", "LM"], ["float64", "complex128"], range(5))
+)
 def test_a_complete_set_passes(which: str, dtype: str, seed: int) -> None:
     operator, found, _ = case(which, [], 6, dtype)
     verdict = look(operator, found, seed=seed)
@@ -71,9 +72,9 @@ def test_a_complete_set_passes(which: str, dtype: str, seed: int) -> None:
     assert verdict.text.startswith("passed: a random vector")
 
 
-@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
-@pytest.mark.parametrize("missing", [[0], [2], [3], [0, 1], [0, 3, 4]])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("which", "missing", "seed"), pairwise(["LA", "SA", "LM"], [[0], [2], [3], [0, 1], [0, 3, 4]], range(5))
+)
 def test_a_missed_copy_is_found(which: str, missing: list[int], seed: int) -> None:
     operator, found, _ = case(which, missing, 5)
     verdict = look(operator, found, width=len(missing), seed=seed)

@@ -17,11 +17,7 @@ from solvers.factorization.work import FactorWork
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import Problem
 from solvers.stages import drivers, shift_invert
-
-
-def random_graph(n: int) -> Any:
-    R = sp.random_array((n, n), density=6 / n, rng=0, format="csr")
-    return R + R.T
+from tests.matrices import random_graph
 
 
 def stored_by_one_factor(A: Any) -> float:
@@ -46,7 +42,7 @@ def test_elements_are_predicted_to_a_factor_of_four(name: str) -> None:
 
 
 def test_a_random_graph_takes_far_more_than_a_mesh_of_its_size() -> None:
-    mesh, random = FactorWork.of(model("laplace2d:nx=100,ny=100")), FactorWork.of(random_graph(10_000))
+    mesh, random = FactorWork.of(model("laplace2d:nx=100,ny=100")), FactorWork.of(random_graph(0, 10_000, 6))
     assert random.entries > 30 * mesh.entries
     for device in ("cpu", "cuda:0"):
         assert random.factor_s(device) > mesh.factor_s(device)

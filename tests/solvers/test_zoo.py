@@ -12,6 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 from threadpoolctl import threadpool_limits
 
 from solvers import NoConvergence, eigsh, sizes
+from tests.matrices import random_sparse
 from tests.solvers import zoo
 
 PERIOD = 37  # of all cases by methods that were asked for, one in so many belongs to `make test`
@@ -87,7 +88,7 @@ def test_dense_lapack_takes_over_in_the_complement_of_given_columns() -> None:
 @pytest.mark.parametrize("options", [{"which": "SA"}, {"which": "LA"}, {"sigma": 1.3}])
 def test_a_pair_of_matrices_never_fails(dtype: Any, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(2)
-    A = zoo.random_sparse(600, dtype)
+    A = random_sparse(3, 600, dtype=dtype)
     M = sp.diags_array(10.0 ** rng.uniform(-3, 3, 600)).tocsr()
     result = eigsh(A, 4, M=M, rng=0, return_info=True, **options)
     exact = scipy.linalg.eigvalsh(A.toarray(), M.toarray())

@@ -33,6 +33,7 @@ from blockvec.kernels.roofline import Ceilings
 from blockvec.operations.profile import ceilings
 from tests.benchmarks import records as results
 from tests.benchmarks.dense_operands import COOL_S, WORK_SHARE, is_hot, time_in_turns
+from tests.benchmarks.harness import recorded
 from tests.benchmarks.paper.kernels import Tsmttsm, grid_of, launcher, load, name_of
 from tests.benchmarks.paper.points import FIGURES, OPERAND_BYTES, Point, points
 
@@ -198,6 +199,11 @@ def missing(figures: Sequence[str], backend: Backend, known: Sequence[Record]) -
     return [point for point in points(figures, backend.device) if key(point) not in done]
 
 
+def line(record: Record) -> str:
+    """Return a row of the table."""
+    return f"{record['figure']} {record['family']} {record['M']} {record['fraction']}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--figures", default=",".join(FIGURES), metavar="NAMES")
@@ -209,12 +215,9 @@ def main() -> int:
     known = results.read(arguments.json)["records"] if arguments.json.exists() else []
     todo = missing(arguments.figures.split(","), backend, known)
     limits = ceilings(backend, refresh=True)
-    book = results.Book(arguments.json, results.environment(backend), known)
-    for point, record in measured(todo, backend, limits, budget_s=arguments.budget):
-        book.add(record, limits)
-        print(point.figure, *record["family"].split("_")[1:], point.config.M, record["fraction"], flush=True)
-    book.write()
-    left = len(missing(list(FIGURES), backend, book.records))
+    rows = (record for _, record in measured(todo, backend, limits, budget_s=arguments.budget))
+    records = recorded(rows, arguments.json, arguments.device, line, known)
+    left = len(missing(list(FIGURES), backend, records))
     print(f"{left} kernels are left: repeat the command." if left else "All figures are recorded.")
     return 0
 

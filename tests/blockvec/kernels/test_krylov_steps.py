@@ -15,7 +15,7 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.launch import GRID_HEADER_BYTES
 from blockvec.kernels.steps import STATIC_BYTES, KrylovStepsKernel
 from tests.blocks import address
-from tests.emulator.host import HostKernel, needs_host_compiler, sampled
+from tests.emulator.host import HostKernel, needs_host_compiler, paired, sampled
 
 KERNELS = [
     ("float64", 2, 1),
@@ -79,15 +79,15 @@ def launch(
 
 @needs_host_compiler
 @pytest.mark.parametrize(
-    ("dtype", "b", "tiles"),
-    [
-        ("float64", 4, 1),
-        *sampled([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)], 3),
-    ],
-)
-@pytest.mark.parametrize(
-    ("full_until", "locked", "piece", "enough"),
-    [(0, 0, 16, 1e6), (12, 0, 8, 1e6), (0, 3, 8, 1e6), (0, 0, 16, 0.0), (0, 3, 8, 0.0)],
+    ("dtype", "b", "tiles", "full_until", "locked", "piece", "enough"),
+    paired(
+        [
+            ("float64", 4, 1),
+            *sampled([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)], 3),
+        ],
+        [(0, 0, 16, 1e6), (12, 0, 8, 1e6), (0, 3, 8, 1e6), (0, 0, 16, 0.0), (0, 3, 8, 0.0)],
+        quick=2,
+    ),
 )
 def test_steps_are_those_of_block_lanczos(
     dtype: str, b: int, tiles: int, full_until: int, locked: int, piece: int, enough: float

@@ -13,7 +13,7 @@ from blockvec.kernels.launch import GRID_HEADER_BYTES
 from blockvec.kernels.steps import THREADS, RecurrenceKernel
 from tests.blocks import address
 from tests.contract.blocks import exact_values
-from tests.emulator.host import HostKernel, needs_host_compiler, sampled
+from tests.emulator.host import HostKernel, needs_host_compiler, paired, sampled
 
 KERNELS = [
     ("float64", 2),
@@ -78,8 +78,10 @@ def launch(
 
 
 @needs_host_compiler
-@pytest.mark.parametrize(("dtype", "b"), sampled(KERNELS))
-@pytest.mark.parametrize(("steps", "group", "beta"), [(1, 2, 0.0), (4, 8, -1.0), (3, 32, 0.5)])
+@pytest.mark.parametrize(
+    ("dtype", "b", "steps", "group", "beta"),
+    paired(sampled(KERNELS), [(1, 2, 0.0), (4, 8, -1.0), (3, 32, 0.5)]),
+)
 def test_blocks_take_turns(dtype: str, b: int, steps: int, group: int, beta: float) -> None:
     rng = np.random.default_rng(b)
     n = 523
@@ -97,8 +99,13 @@ def test_blocks_take_turns(dtype: str, b: int, steps: int, group: int, beta: flo
 
 
 @needs_host_compiler
-@pytest.mark.parametrize(("dtype", "b"), sampled([kind for kind in KERNELS if kind != ("complex128", 8)]))
-@pytest.mark.parametrize(("group", "scale"), [(2, 1.0), (16, 2.0**-80), (16, 2.0**70)])
+@pytest.mark.parametrize(
+    ("dtype", "b", "group", "scale"),
+    paired(
+        sampled([kind for kind in KERNELS if kind != ("complex128", 8)]),
+        [(2, 1.0), (16, 2.0**-80), (16, 2.0**70)],
+    ),
+)
 def test_columns_have_the_coefficients_of_lanczos(dtype: str, b: int, group: int, scale: float) -> None:
     rng = np.random.default_rng(b)
     n, steps = 353, 5

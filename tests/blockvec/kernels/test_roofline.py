@@ -55,20 +55,24 @@ class Memory:
         return Traffic(sum(self.read.values()), sum(self.written.values()))
 
 
+@pytest.mark.parametrize("operation", ["tsmttsm", "tsmm"])
 @given(small, small, small, dtypes, dtypes, betas)
-def test_traffic_and_flops_of_inner_products_are_those_of_the_triple_loop(
-    K: int, M: int, N: int, a: str, b: str, beta: str
+def test_traffic_and_flops_of_products_are_those_of_the_triple_loop(
+    operation: str, K: int, M: int, N: int, a: str, b: str, beta: str
 ) -> None:
-    problem = TsmttsmProblem(K, M, N, a, b, lda=M, ldb=N, beta=beta)  # type: ignore[arg-type]
+    kind, other, result = (
+        (TsmttsmProblem, (K, N), (M, N)) if operation == "tsmttsm" else (TsmmProblem, (M, N), (K, N))
+    )
+    problem = kind(K, M, N, a, b, lda=M, ldb=N, beta=beta)
     memory = Memory()
-    for i, j in itertools.product(range(M), range(N)):
+    for i, j in itertools.product(*map(range, result)):
         if beta != "zero":
-            memory.load("C", i, j, problem.dtype)
-        memory.store("C", i, j, problem.dtype)
+            memory.load("result", i, j, problem.dtype)
+        memory.store("result", i, j, problem.dtype)
     for k, i in itertools.product(range(K), range(M)):
         memory.load("A", k, i, a)
-    for k, j in itertools.product(range(K), range(N)):
-        memory.load("B", k, j, b)
+    for k, j in itertools.product(*map(range, other)):
+        memory.load("other", k, j, b)
     for _ in range(K * M * N):
         memory.multiply_add(a, b)
     assert traffic(problem) == memory.traffic
@@ -116,23 +120,3 @@ def test_rows_that_begin_or_end_within_sectors_fill_them_in_part() -> None:
     assert partial_sectors(8, 61, 8) == 2 * 3 / 4
     assert partial_sectors(8, 64, 8) == 2  # all at byte 8
     assert partial_sectors(9, 9, 8) == 0  # contiguous
-
-
-@given(small, small, small, dtypes, dtypes, betas)
-def test_traffic_and_flops_of_combinations_are_those_of_the_triple_loop(
-    K: int, M: int, N: int, a: str, c: str, beta: str
-) -> None:
-    problem = TsmmProblem(K, M, N, a, c, lda=M, ldb=N, beta=beta)  # type: ignore[arg-type]
-    memory = Memory()
-    for k, j in itertools.product(range(K), range(N)):
-        if beta != "zero":
-            memory.load("B", k, j, problem.dtype)
-        memory.store("B", k, j, problem.dtype)
-    for k, i in itertools.product(range(K), range(M)):
-        memory.load("A", k, i, a)
-    for i, j in itertools.product(range(M), range(N)):
-        memory.load("C", i, j, c)
-    for _ in range(K * M * N):
-        memory.multiply_add(a, c)
-    assert traffic(problem) == memory.traffic
-    assert flops(problem) == memory.flops

@@ -1,8 +1,6 @@
 """Frozen classes behave as those that `dataclasses` makes."""
 
-import copy
 import dataclasses
-import pickle
 from functools import cached_property
 from typing import Any
 
@@ -83,8 +81,3 @@ def test_instances_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError, match="'y'"):
         del point.y
     assert point == Point(1.0, 0.0)
-
-
-def test_copies_are_equal() -> None:
-    point = Point(1.0, 2.0)
-    assert pickle.loads(pickle.dumps(point)) == copy.deepcopy(point) == point

@@ -323,7 +323,7 @@ def emulated_maps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_host_compiler
-@pytest.mark.parametrize("case", sampled([(case,) for case in CASES], 3), ids=lambda case: str(case)[:70])
+@pytest.mark.parametrize("case", sampled([(case,) for case in CASES], 4), ids=lambda case: str(case)[:70])
 def test_a_kernel_is_exact_repeats_bit_for_bit_and_writes_nothing_else(case: Any) -> None:
     p, config, blocks = (*case, BLOCKS)[:3]
     if getattr(p, "same", False):

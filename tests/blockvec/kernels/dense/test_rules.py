@@ -64,9 +64,6 @@ def test_devices_without_the_instructions_are_refused_with_a_reason() -> None:
     assert FAMILIES["tsmttsm_mma"].supports(odd, H200) is None
 
 
-# ---- choices
-
-
 # ---- layouts and launches
 
 

@@ -21,7 +21,7 @@ from tests.contract.blocks import exact_values
 from tests.emulator.host import needs_host_compiler, sampled
 from tests.emulator.products import SparseProduct
 from tests.host_rows import HostPlan
-from tests.kernel_problems import coded
+from tests.kernel_problems import coded, pointers
 
 family = CSR
 ROWS = 1_000_000
@@ -60,15 +60,6 @@ def test_sums_are_made_apart_where_long_rows_are() -> None:
 
 
 # ---- plans
-
-
-@st.composite
-def pointers(draw: st.DrawFn) -> np.ndarray:
-    """Row pointers with empty rows, crowded stretches and rows beyond any unit."""
-    length = st.one_of(st.integers(0, 9), st.just(0), st.integers(30, 90), st.integers(500, 3 * TASK_ENTRIES))
-    runs = draw(st.lists(st.tuples(length, st.integers(1, 70)), min_size=1, max_size=12))
-    lengths = np.concatenate([np.full(count if size < 500 else 1, size) for size, count in runs])
-    return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def matrix(indptr: np.ndarray, n_cols: int, dtype: str = "float64", index: type = np.int32) -> sp.csr_array:

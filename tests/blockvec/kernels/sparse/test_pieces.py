@@ -20,7 +20,8 @@ from blockvec.kernels.sparse.structure import structure_of
 from blockvec.models import model as model_matrix
 from tests.devices import needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
-from tests.host_rows import HostPlan, divided
+from tests.host_rows import HostPlan, assert_same, divided
+from tests.kernel_problems import pointers
 
 INDICES = ("int32", "int64")
 
@@ -36,29 +37,6 @@ def rounds(request: Any) -> Any:
 def emulated(*readable: np.ndarray) -> Load:
     """Load kernels that run on the host and may read given arrays."""
     return lambda source, _name: HostKernel(source, readable)
-
-
-@st.composite
-def pointers(draw: st.DrawFn) -> np.ndarray:
-    """Row pointers with empty rows, crowded stretches, full units, long rows and those of several tasks."""
-    length = st.one_of(
-        *(st.integers(0, 9), st.just(0), st.integers(30, 90), st.integers(500, 3 * TASK_ENTRIES)),
-        *(st.just(size) for size in (8, 20, TASK_ENTRIES, 2 * TASK_ENTRIES)),
-    )
-    runs = draw(st.lists(st.tuples(length, st.integers(1, 400)), min_size=1, max_size=12))
-    lengths = np.concatenate([np.full(count if size < 500 else 1 + count % 3, size) for size, count in runs])
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(draw(st.sampled_from(INDICES)))
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    """Fail unless two records of numbers and arrays are equal, with the types of the arrays."""
-    both = [record if isinstance(record, tuple) else vars(record).values() for record in (found, expected)]
-    for other, value in zip(*both, strict=True):
-        if isinstance(value, np.ndarray):
-            assert (other.dtype, other.shape) == (value.dtype, value.shape)
-            np.testing.assert_array_equal(other, value)
-        else:
-            assert other == value
 
 
 @needs_host_compiler
