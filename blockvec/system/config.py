@@ -43,7 +43,7 @@ class Options:
         Folder for measured ceilings and compiled kernels (``BLOCKVEC_CACHE_DIR``; default: the platform's
         user cache).
     vendor : bool
-        Whether vendor libraries (BLAS, cuBLAS, cuSPARSE) may be selected besides blockvec's own kernels
+        Whether vendor libraries (BLAS, cuBLAS) may be selected besides blockvec's own kernels
         (``BLOCKVEC_VENDOR``, 0 or 1). False is for benchmarks; problems without a kernel of blockvec still
         run on a vendor library.
     three_m : bool
