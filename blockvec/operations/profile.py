@@ -298,7 +298,7 @@ def ceilings(
         return known_ceilings[key]
     path = options().cache_dir / "ceilings" / key
     record = None if refresh else load(path, key)
-    found = record and _parse_ceilings(record[0].get("ceilings"))
+    found = record and _rebuilt(record[0].get("ceilings"))
     if found is None:
         found = measure_ceilings(backend.ceiling_probes(), backend.stopwatch, before_each)
         device = dataclasses.asdict(backend.device)
@@ -307,16 +307,9 @@ def ceilings(
     return found
 
 
-def _parse_ceilings(record: Any) -> Ceilings | None:
-    """Rebuild a stored record; None if it is incomplete, so that the ceilings are measured again."""
-    try:
-        rates = {str(name): float(rate) for name, rate in record["gflop_s"].items()}
-        read, write, copy = (float(record[name]) for name in ("read_gb_s", "write_gb_s", "copy_gb_s"))
-        l2 = float(record["l2_gb_s"])
-        mixes = tuple((float(share), float(rate)) for share, rate in record["mixed_gb_s"])
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+def _rebuilt(stored: Any) -> Ceilings | None:
+    """Rebuild ceilings from a record; None if another version wrote it, so that they are measured again."""
+    names = {field.name for field in dataclasses.fields(Ceilings)}
+    if not isinstance(stored, dict) or stored.keys() != names:
         return None
-    positive = (read, write, copy, *rates.values(), *(rate for _, rate in mixes))
-    usable = all(0 < rate < math.inf for rate in positive) and 0 <= l2 < math.inf
-    usable = usable and all(0 <= share <= 1 for share, _ in mixes)
-    return Ceilings(read, write, copy, rates, l2, mixes) if usable else None
+    return Ceilings(**stored | {"mixed_gb_s": tuple(map(tuple, stored["mixed_gb_s"]))})

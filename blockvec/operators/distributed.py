@@ -18,16 +18,13 @@ from ..kernels.problem import SpmmvProblem
 from ..kernels.sparse.arrays import to_host
 from ..operations.arrays import Memory, memory_of
 from ..operations.products import FactorKind
-from ..operations.profile import active_profile
 from ..parallel.communicator import share
 from ..parallel.halo import Halo
 from ..parallel.layout import RowLayout
 from ..parallel.traffic import current_traffic
-from .base import PreparedProduct
 from .operator import Operator
 from .sparse import SHORT_ROWS, SparseOperator
 
-MOST_HALOS = 4  # arrays of halos, which take turns, that a prepared product is bound to
 EMPTY_ROWS = 1 << 14  # a product passes over so many rows without entries in the time of another call
 
 
@@ -115,39 +112,6 @@ class DistributedOperator(Operator):
             return super().apply(X, *operands, **options)
         with current_traffic().product():
             return super().apply(X, *operands, **options)
-
-    def prepare(
-        self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
-    ) -> PreparedProduct:
-        is_plain = len(self._sparse_parts()) == 1 + len(self._coupling) and active_profile.get() is None
-        is_plain = is_plain and self._halo is not None and isinstance(X, BlockVector)
-        if not is_plain or not self._can_bind(X, out, alpha, beta, shift, repeat):
-            return super().prepare(X, out, alpha, beta, shift, repeat)
-        forth = self._bound(X.array, out.array, alpha, beta, shift)
-        return PreparedProduct(forth, self._bound(out.array, X.array, alpha, beta, shift), repeat)
-
-    def _bound(self, X: Array, Y: Array, *factors: Any) -> Callable[[], None]:
-        """Bind a product with the local rows of blocks to its kernels."""
-        start, own = self._halo.start, self._own.prepare(BlockVector(X), BlockVector(Y), *factors)  # type: ignore[union-attr]
-        known: dict[int, tuple[Array, list[PreparedProduct]]] = {}  # by memory of the halo
-
-        def product() -> None:
-            with current_traffic().product():
-                finish = start(X)
-                own()
-                halo = finish()
-                if id(halo) not in known:
-                    if len(known) >= MOST_HALOS:
-                        known.clear()
-                    wanted, coupling = BlockVector(halo), []
-                    for begin, part in self._coupling:
-                        rows = BlockVector(Y[begin : begin + part.shape[0]])
-                        coupling.append(part.prepare(wanted, rows, factors[0], 1))
-                    known[id(halo)] = halo, coupling
-                for couple in known[id(halo)][1]:
-                    couple()
-
-        return product
 
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, FactorKind]:
         if X.n_rows != self.local_shape[1]:

@@ -370,20 +370,6 @@ class SumOperator(Operator):
     def is_recordable(self) -> bool:
         return all(term.is_recordable and term.dtype == self.dtype for term in self.terms)
 
-    def prepare(
-        self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
-    ) -> PreparedProduct:
-        is_plain = isinstance(X, BlockVector) and all(term.dtype == X.dtype for term in self.terms)
-        if not is_plain:
-            return super().prepare(X, out, alpha, beta, shift, repeat)
-        first, *others = self.terms
-        turns = []
-        for ends in ((X, out), (out, X))[: min(repeat, 2)]:
-            parts = [first.prepare(*ends, alpha, beta, shift)]
-            parts += [term.prepare(*ends, alpha, 1) for term in others]
-            turns.append(functools.partial(_call_all, parts))
-        return PreparedProduct(turns[0], turns[-1], repeat)
-
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
     ) -> None:
@@ -439,8 +425,3 @@ def _long(number: int) -> float:
         return number if abs(number) < 1 << 62 else float(number)
     except OverflowError:
         return np.inf
-
-
-def _call_all(calls: list[PreparedProduct]) -> None:
-    for call in calls:
-        call()
