@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -268,20 +268,6 @@ class AffineOperator(Operator):
             super().apply_columns(X, Y, alpha, beta, shift)
         else:
             self._operator.apply_columns(X, Y, alpha * self._alpha, beta, self._inner(shift))
-
-    def vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
-        if self.dtype != self._operator.dtype:
-            return super().vector_adder()
-        add = self._operator.vector_adder(is_hermitian=is_hermitian)
-        alpha, shift = self._alpha, self._shift
-
-        def add_multiple(x: Array, y: Array) -> None:
-            product = -shift * x if shift else np.zeros_like(y)
-            add(x, product)
-            product *= alpha
-            y += product
-
-        return add_multiple
 
     @property
     def is_recordable(self) -> bool:

@@ -238,8 +238,8 @@ class AssembledRows(RowGenerator):
 def _on_device(rows: scipy.sparse.csr_array, device: str) -> Any:
     if device == "cpu":
         return rows
-    arrays = map(backend_for(device).from_host, (rows.data, rows.indices, rows.indptr))
-    return sparse_matrix("csr", rows.shape, *arrays)
+    data, indices, indptr = map(backend_for(device).from_host, (rows.data, rows.indices, rows.indptr))
+    return sparse_matrix("csr", rows.shape, data, indices, indptr)
 
 
 def in_canonical_form(columns: Any, values: Any, masks: Any, n_columns: int) -> tuple[Any, Any, Any]:
