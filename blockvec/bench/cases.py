@@ -75,31 +75,23 @@ def make_cases(
     opened = [open_matrix(name) for name in matrices] if "apply" in operations else []
     if any(isinstance(matrix, np.ndarray) for matrix in opened):
         raise OptionError("apply is measured on sparse matrices; another one is dense.")
-    return _cases(operations, dtypes, widths, backend, rows, quick, opened)
 
+    def cases() -> Iterator[Case]:
+        footprint = HOST_FOOTPRINT_BYTES if backend.name == "cpu" else L2_FOOTPRINT * backend.device.l2_bytes
+        for dtype in dtypes if {*operations} - {"apply"} else ():
+            elements = QUICK_OPERAND_BYTES // itemsize(dtype) if quick else HOST_ELEMENTS
+            if backend.name != "cpu" and not quick:
+                elements = GPU_OPERAND_BYTES // itemsize(dtype)
+            most = max((rows or elements // width) * width for width in widths) + ALIGNMENT // itemsize(dtype)
+            wanted = max(2 * most, 0 if quick else footprint // itemsize(dtype))
+            memory = BlockVector.random(wanted, 1, dtype, device=backend.name, rng=1).array[:, 0]
+            for operation, width in itertools.product(operations, widths):
+                if operation != "apply":
+                    yield _dense_case(operation, memory, rows or max(1, elements // width), width, backend)
+        for matrix, dtype, width in itertools.product(opened, dtypes, widths):
+            yield _sparse_case(matrix.astype(dtype), width, dtype, backend)
 
-def _cases(
-    operations: Sequence[str],
-    dtypes: Sequence[str],
-    widths: Sequence[int],
-    backend: Backend,
-    rows: int | None,
-    quick: bool,
-    matrices: Sequence[Any],
-) -> Iterator[Case]:
-    footprint = HOST_FOOTPRINT_BYTES if backend.name == "cpu" else L2_FOOTPRINT * backend.device.l2_bytes
-    for dtype in dtypes if {*operations} - {"apply"} else ():
-        elements = QUICK_OPERAND_BYTES // itemsize(dtype) if quick else HOST_ELEMENTS
-        if backend.name != "cpu" and not quick:
-            elements = GPU_OPERAND_BYTES // itemsize(dtype)
-        most = max((rows or elements // width) * width for width in widths) + ALIGNMENT // itemsize(dtype)
-        wanted = max(2 * most, 0 if quick else footprint // itemsize(dtype))
-        memory = BlockVector.random(wanted, 1, dtype, device=backend.name, rng=1).array[:, 0]
-        for operation, width in itertools.product(operations, widths):
-            if operation != "apply":
-                yield _dense_case(operation, memory, rows or max(1, elements // width), width, backend)
-    for matrix, dtype, width in itertools.product(matrices, dtypes, widths):
-        yield _sparse_case(matrix.astype(dtype), width, dtype, backend)
+    return cases()
 
 
 def _product(A: Array, B: Array) -> Array:

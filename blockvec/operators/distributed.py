@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -142,22 +142,6 @@ class DistributedOperator(Operator):
                 wanted = halo()
                 for begin, part in self._coupling:
                     part.apply_columns(wanted, Y[begin : begin + part.shape[0]], beta=1)
-
-    def vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
-        if self._halo is None:
-            return super().vector_adder()
-        start, own = self._halo.start, self._own.vector_adder()
-        coupling = [(begin, begin + part.shape[0], part.vector_adder()) for begin, part in self._coupling]
-
-        def add(x: Array, y: Array) -> None:
-            with current_traffic().product():
-                finish = start(x[:, None], by_columns=True)
-                own(x, y)
-                halo = finish()[:, 0]
-                for begin, end, couple in coupling:
-                    couple(halo, y[begin:end])
-
-        return add
 
     def _transposed(self, conjugates: bool) -> Operator:
         parts, layout = self._sparse_parts(), self.layout

@@ -117,19 +117,12 @@ def weighted_sum(
     """Set out = alpha X + beta Y; a factor is a scalar, times one value or one per column if given."""
     if out.size == 0:
         return
-    (launch, (ldx, ldy, ldo, *extents)), factors = _ready_sum(gpu, X, Y, out, alpha, beta)
-    launch(X, ldx, Y, ldy, out, ldo, *extents, *factors)
-
-
-def _ready_sum(
-    gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: tuple[Any, Any], beta: tuple[Any, Any]
-) -> tuple[Any, tuple[Any, ...]]:
-    """Return the plan of a weighted sum, and the arguments that its factors make."""
     first, alpha_arguments = _factor(*alpha)
     second, beta_arguments = _factor(*beta) if Y is not None else _factor(0, None)
     blocks = (X, out) if Y is None else (X, Y, out)
     layout = tuple((block.dtype.char, block.strides[0], block.data.ptr % 16) for block in blocks)
-    return _axpby_plan(gpu, layout, out.shape, first, second), (*alpha_arguments, *beta_arguments)
+    launch, (ldx, ldy, ldo, *extents) = _axpby_plan(gpu, layout, out.shape, first, second)
+    launch(X, ldx, Y, ldy, out, ldo, *extents, *alpha_arguments, *beta_arguments)
 
 
 _REAL = Factor()

@@ -47,7 +47,13 @@ def load(gpu: Gpu, kernel: KrylovStepsKernel) -> Any:
 
 
 class KrylovSteps:
-    """Steps on one basis, with the products of a matrix or without; see `Backend.krylov_steps`."""
+    """Steps on one basis of up to `columns` columns, whose launches multiply by a matrix if `multiplies`.
+
+    A call queues steps and returns their report; the last block is in W if their number is odd, else in X.
+    Its arguments are those of `blockvec.operators.krylov_steps.KrylovSteps.queue`, the number of columns
+    before m that A X can couple to, whether a launch multiplies by the matrix, and None or a function of X
+    and W that does so before each step, which then is a launch of its own.
+    """
 
     def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: Any, V: DeviceArray) -> None:
         self.columns, self._kernel, self._gpu, self._V = kernel.columns, kernel, gpu, V
