@@ -89,18 +89,9 @@ class FunctionOperator(Operator):
 
     def krylov_steps(self, V: BlockVector, b: int) -> KrylovSteps | None:
         """Prepare steps of block Lanczos, each with one launch; see `SparseOperator.krylov_steps`."""
-        memory, is_square = V.memory, self.shape[0] == self.shape[1]
-        if self.layout is not None or not is_square or memory.backend is not self.backend:
-            return None
-        queue = self.backend.krylov_steps(None, memory.array, b)
-        if queue is None:
-            return None
-        from .krylov_steps import KrylovSteps
+        from .krylov_steps import steps_of
 
-        def product(X: Array, Y: Array) -> None:
-            self._run(memory_of(X), memory_of(Y), 1, 0, 0)
-
-        return KrylovSteps(queue, b, product=product, takes_several=False)
+        return steps_of(self, None, V, b, takes_several=False)
 
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0

@@ -11,7 +11,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..backends import Array, Backend, array_namespace
 from ..blocks.blockvector import BlockVector
-from ..blocks.columns import ColumnBlock
 from ..errors import ShapeError
 from ..interchange import sparse_matrix
 from ..kernels.problem import SpmmvProblem
@@ -107,12 +106,6 @@ class DistributedOperator(Operator):
         parts = self._sparse_parts()
         return sum(part.nnz for part in parts) if len(parts) == 1 + len(self._coupling) else None
 
-    def apply(self, X: Any, *operands: Any, **options: Any) -> Any:
-        if isinstance(X, ColumnBlock):  # counted in `_add_columns`
-            return super().apply(X, *operands, **options)
-        with current_traffic().product():
-            return super().apply(X, *operands, **options)
-
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, FactorKind]:
         if X.n_rows != self.local_shape[1]:
             raise ShapeError(
@@ -127,12 +120,13 @@ class DistributedOperator(Operator):
         return super()._check_operand(X, shift)
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
-        halo = None if self._halo is None else self._halo.start(X.array)
-        self._own._run(X, Y, alpha, beta, shift)
-        if halo is not None:
-            wanted = memory_of(halo())
-            for begin, part in self._coupling:
-                part._run(wanted, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
+        with current_traffic().product():
+            halo = None if self._halo is None else self._halo.start(X.array)
+            self._own._run(X, Y, alpha, beta, shift)
+            if halo is not None:
+                wanted = memory_of(halo())
+                for begin, part in self._coupling:
+                    part._run(wanted, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
 
     def _add_columns(self, X: Array, Y: Array) -> None:
         with current_traffic().product():

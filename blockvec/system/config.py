@@ -152,11 +152,6 @@ def options() -> Options:
     return _context.get() or _default
 
 
-def named_commit() -> str:
-    """Read the commit of a source tree without git from ``BLOCKVEC_COMMIT``; empty if it is not set."""
-    return os.environ.get("BLOCKVEC_COMMIT", "")
-
-
 def _replace(base: Options, changes: dict[str, Any]) -> Options:
     known = [field.name for field in dataclasses.fields(Options)]
     for name in changes:
