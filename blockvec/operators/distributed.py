@@ -130,10 +130,10 @@ class DistributedOperator(Operator):
 
     def _add_columns(self, X: Array, Y: Array) -> None:
         with current_traffic().product():
-            halo = None if self._halo is None else self._halo.start(X, by_columns=True)
+            halo = None if self._halo is None else self._halo.start(X)
             self._own.apply_columns(X, Y, beta=1)
             if halo is not None:
-                wanted = halo()
+                wanted = np.asfortranarray(halo())
                 for begin, part in self._coupling:
                     part.apply_columns(wanted, Y[begin : begin + part.shape[0]], beta=1)
 
