@@ -141,8 +141,8 @@ class Factors(Protocol):
         """Solve for a block of the matrix's type, on a GPU for a row-major one, which it returns."""
 
 
-class GraphRecorder(Protocol):
-    """Records operations on one device and repeats them; see `blockvec.Recorder`."""
+class GraphRecorder:
+    """Records operations on one device and repeats them, here by calls; see `blockvec.Recorder`."""
 
     def enter(self) -> None:
         """Direct work to the recorder's stream, if it has one, after the work queued so far."""

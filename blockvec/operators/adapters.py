@@ -20,8 +20,7 @@ from ..interchange import ArrayKind, is_function, is_sparse, native
 from ..operations import arrays, elementwise, products
 from ..operations.arrays import Memory, memory_of, overlaps
 from ..operations.profile import Profile
-from ..parallel import RowLayout, agreed, choose_gpu, require_same
-from ..parallel.petsc_matrix import is_petsc, petsc_rows
+from ..parallel import RowLayout, agreed, choose_gpu, is_petsc, petsc_rows, require_same
 from .operator import Operator
 from .row_generator import RowGenerator
 from .sparse import SparseOperator

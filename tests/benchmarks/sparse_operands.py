@@ -10,10 +10,9 @@ from typing import Any
 from blockvec.backends.base import Candidate
 from blockvec.backends.base import DeviceArray as Array
 from blockvec.backends.cuda import elementwise, sparse
-from blockvec.backends.cuda.device import Gpu
+from blockvec.backends.cuda.device import Gpu, workspace
 from blockvec.backends.cuda.device_csr import DeviceCsr
 from blockvec.backends.cuda.probes import block_stream
-from blockvec.backends.cuda.workspace import workspace
 from blockvec.errors import BlockvecError
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import SPARSE_FAMILIES, sparse_families_of

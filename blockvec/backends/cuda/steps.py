@@ -13,9 +13,8 @@ from ...kernels.limits import ceil_div
 from ...kernels.problem import itemsize
 from ...kernels.steps import THREADS, KrylovStepsKernel, RecurrenceKernel
 from ..base import DeviceArray
-from .device import Gpu, type_name
+from .device import Gpu, type_name, workspace
 from .device_csr import lanes_per_row
-from .workspace import workspace
 
 MOST_BYTES = 1 << 30  # of the basis: of larger ones, products by kernels of their own take less time
 # A launch multiplies by the matrix up to so many bytes of the basis, and entries; longer steps gain nothing.

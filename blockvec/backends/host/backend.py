@@ -153,12 +153,8 @@ class HostBackend(Backend):
             probes.append(CeilingProbe(dtype, functools.partial(np.matmul, C, C), 2.0 * 1536**3))
         return probes
 
-    def graphs(self) -> HostGraphs:
-        return HostGraphs()
-
-
-class HostGraphs(GraphRecorder):
-    """Repeats operations by calling them; there are no streams."""
+    def graphs(self) -> GraphRecorder:
+        return GraphRecorder()
 
 
 def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:
