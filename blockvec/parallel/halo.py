@@ -123,7 +123,7 @@ class Messages:
         backend: Backend,
     ) -> None:
         width, dtype = kind
-        self._comm = comm
+        self._comm, self._xp = comm, backend.xp
         self._sends = [(rank, chosen, backend.empty((count, width), dtype)) for rank, chosen, count in sent]
         self._halo = backend.empty((max((end for _, _, end in received), default=0), width), dtype)
         self._receives: list[Message] = [(rank, self._halo[begin:end]) for rank, begin, end in received]
@@ -132,7 +132,9 @@ class Messages:
         messages = []
         for rank, rows, buffer in self._sends:
             part = X[rows] if isinstance(rows, slice) else buffer
-            if part is buffer or not part.flags.c_contiguous:
+            if part is buffer and self._xp is not np:
+                self._xp.take(X, rows, axis=0, out=buffer)
+            elif part is buffer or not part.flags.c_contiguous:
                 copy_rows(X, rows, buffer)
                 part = buffer
             messages.append((rank, part))

@@ -169,14 +169,10 @@ class HostCopies:
 
 def copy_rows(X: Array, rows: Any, out: Array) -> None:
     """Copy rows of a row-major or column-major block to a row-major one."""
-    if isinstance(rows, slice):
+    if isinstance(rows, slice) or not X.flags.c_contiguous:  # of which `take` would copy the whole first
         out[...] = X[rows]
-    elif not isinstance(X, np.ndarray):
-        X.take(rows, axis=0, out=out)
-    elif X.flags.c_contiguous:
-        X.take(rows, axis=0, out=out, mode="clip")  # otherwise NumPy copies the result once more
-    else:  # of which `take` would copy the whole first
-        out[...] = X[rows]
+    else:
+        np.take(X, rows, axis=0, out=out, mode="clip")  # otherwise NumPy copies the result once more
 
 
 def halo_bytes(rows: int, width: int, dtype: str) -> int:
