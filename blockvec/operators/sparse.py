@@ -91,12 +91,10 @@ class SparseOperator(Operator):
     def prepare(
         self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
     ) -> PreparedProduct:
-        general = super().prepare(X, out, alpha, beta, shift, repeat)
-        is_plain = self._is_plain and isinstance(X, BlockVector)
-        if not is_plain or (repeat > 1 and self.shape[0] != self.shape[1]):
-            return general
-        if not self._can_bind(X, out, alpha, beta, shift, repeat):
-            return general
+        is_plain = self._is_plain and isinstance(X, BlockVector) and repeat > 0
+        is_plain = is_plain and (repeat == 1 or self.shape[0] == self.shape[1])
+        if not is_plain or not self._can_bind(X, out, alpha, beta, shift, repeat):
+            return super().prepare(X, out, alpha, beta, shift, repeat)
         ends = [(X, out), (out, X)] if repeat > 1 else [(X, out)]
         factors = alpha, beta, shift
         if repeat > 1:
