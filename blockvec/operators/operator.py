@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -398,30 +397,14 @@ class SumOperator(Operator):
         self.terms[0]._check_operand(X, 0)
         return super()._check_operand(X, shift)
 
-    def _products(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any
-    ) -> Iterator[tuple[Operator, tuple[Memory, Memory, complex, complex, Any]]]:
-        """List the terms with the arguments of their products, of which the first overwrites Y."""
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
         widened: Memory | None = None  # X in the type of Y, for terms of a narrower type
         for term in self.terms:
             x = X
             if promote(term._dtype_name, X.dtype) != Y.dtype:
                 x = widened = widened or memory_of(X.array.astype(Y.array.dtype))
-            yield term, (x, Y, alpha, beta, shift)
-            beta, shift = 1, 0
-
-    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
-        for term, arguments in self._products(X, Y, alpha, beta, shift):
-            term._run(*arguments)
-
-    def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
-    ) -> tuple[Sums, Sums]:
-        *first, last = self._products(X, Y, alpha, beta, shift)
-        for term, arguments in first:
-            term._run(*arguments)
-        term, arguments = last
-        return term._run_fused(*arguments, extras)
+            term._run(x, Y, alpha, beta, shift)
+            beta, shift = 1, 0  # the first product overwrites Y
 
 
 def _number(scalar: Any) -> Any:
