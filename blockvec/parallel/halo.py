@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, Backend
 from .communicator import Communicator, Message, MpiCommunicator
-from .host_memory import copy_rows
+from .host_memory import HostCopies, copy_rows
 from .layout import RowLayout
+from .peer_copies import PeerCopies
 from .traffic import current_traffic
 
 MOST_BUFFERS = 8  # widths and types of blocks whose buffers are kept
+
+Buffers: TypeAlias = "Messages | HostCopies | PeerCopies"
+"""Memory for the exchange of rows of one width and type, while ``is_open``; ``start(X)`` is `Halo.start`."""
 
 
 class Halo:
@@ -96,17 +100,6 @@ class Halo:
 
     def _messages(self, kind: tuple[int, str]) -> Messages:
         return Messages(self._comm, self._received, self._counted, kind, self._backend)
-
-
-class Buffers(Protocol):
-    """Memory for the exchange of rows of one width and type."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether an exchange can be started; otherwise others are allocated."""
-
-    def start(self, X: Array) -> Callable[[], Array]:
-        """Start the exchange of rows of X; the function returned waits and returns the wanted rows."""
 
 
 class Messages:
