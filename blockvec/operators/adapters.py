@@ -191,12 +191,13 @@ def as_operator(
     >>> (A @ BlockVector(np.ones((3, 2)))).array[:, 0].tolist()
     [1.0, 2.0, 3.0]
     """
-    if like is not None and not is_function(A):
-        raise OptionError(f"like: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
     if order not in ("C", "A"):
         raise OptionError(f"order: got {order!r}; give 'C' or 'A'.")
-    if order != "C" and not is_function(A):
-        raise OptionError(f"order: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
+    for name, is_given in (("like", like is not None), ("order", order != "C")):
+        if is_given and not is_function(A):
+            raise OptionError(
+                f"{name}: tells what a function takes, but A is a {type(A).__name__}; leave it out."
+            )
     if is_petsc(A):
         A, held = petsc_rows(A, None if layout is None else layout.comm)
         if held is not None and layout is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -18,7 +19,7 @@ from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
 from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan
-from ...kernels.sparse.structure import Structure, structure_of
+from ...kernels.sparse.structure import structure_of
 from ..base import DeviceArray as Array
 from ..base import is_cupy
 from .device import Gpu
@@ -28,24 +29,6 @@ from .elementwise import weighted_sum
 # lane, for which all other lanes would wait.
 INDEX_BYTES, LONG = 4, 32
 CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
-
-
-class CsrArrays(NamedTuple):
-    """The arrays of a sparse matrix on a GPU in CSR form, and its structure."""
-
-    shape: tuple[int, int]
-    indptr: Array
-    indices: Array
-    data: Array
-    structure: Structure
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.data.dtype  # type: ignore[no-any-return]
-
-    @property
-    def nnz(self) -> int:
-        return int(self.data.size)
 
 
 class DeviceCsr:
@@ -97,13 +80,15 @@ class DeviceCsr:
         arrays = self.data, self.indices, self.indptr
         return sparse.csr_matrix(arrays, shape=self.shape).T.tocsr()
 
-    def scaled(self, gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> CsrArrays:
+    def scaled(self, gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
         import cupy
 
         data = cupy.empty(self.data.shape, dtype)
         weighted_sum(gpu, self.data[:, None], None, data[:, None], (float(factor), None), (0, None))
-        return CsrArrays(self.shape, self.indptr, self.indices, data, self.plan.structure)
+        arrays = {"indptr": self.indptr, "indices": self.indices, "data": data}
+        known = {"shape": self.shape, "dtype": data.dtype, "nnz": self.nnz}
+        return SimpleNamespace(**known, **arrays, structure=self.plan.structure)
 
 
 class DeviceChain:
