@@ -42,28 +42,7 @@ if TYPE_CHECKING:
     from .operators.partition import Partition
     from .parallel import RowLayout
     from .precompile import precompiled
-    from .solvers import (
-        cg,
-        count_eigenvalues,
-        density_of_states,
-        double_moments,
-        eigsh,
-        evolve,
-        expm_multiply,
-        funm_multiply,
-        funm_multiply_krylov,
-        gmres,
-        lobpcg,
-        logdet,
-        minres,
-        orthogonalize,
-        plan,
-        replace,
-        solve,
-        spectral_bounds,
-        svds,
-        trace,
-    )
+    from .solvers import *  # noqa: F403
     from .system.config import Options, option_context, options, set_default_options
 else:
     __getattr__, __dir__ = on_first_use(

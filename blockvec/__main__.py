@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import reprlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import BlockVector, __version__, as_operator, bench, explain
 from .backends import array_namespace, backend_for
@@ -33,16 +29,8 @@ GONE = {  # commands of version 0.2
     "tune": "tests/benchmarks/tune.py of the source tree measures kernels",
     "plot": "tests/benchmarks/plot.py of the source tree draws pictures of recorded results",
 }
-RECORDED_OPTIONS = (
-    "json",
-    "plot",
-    "sparse",
-    "grid",
-    "basis",
-    "ld",
-    "bytes",
-    "seconds",
-)  # options of bench that left
+# Options of bench that left.
+RECORDED_OPTIONS = ("json", "plot", "sparse", "grid", "basis", "ld", "bytes", "seconds")
 RECORDED = "tests/benchmarks/products.py of the source tree has it"
 
 
@@ -134,26 +122,19 @@ def count(text: str, most: int = 10**18) -> int:
     return int(text)
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
-    """Yield ``(say, step)``: `say` prints a line of the result, `step` shows progress on a terminal."""
-    console = Console()
-    if not (console.is_terminal and sys.stderr.isatty()):
-        yield lambda line: print(line, flush=True), lambda what: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
-        yield (
-            lambda line: progress.console.print(line, markup=False, highlight=False, soft_wrap=True),
-            lambda what: progress.update(task, description=what),
-        )
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _step(what: str) -> None:
+    """Tell on a terminal what is done now."""
+    if sys.stderr.isatty():
+        print(f"{what} ...", file=sys.stderr, flush=True)
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    with _progress() as (say, step):
-        for line in info.describe(measure=arguments.measure, notice=step):
-            say(line)
+    for line in info.describe(measure=arguments.measure, notice=_step):
+        _say(line)
 
 
 def _bench(arguments: argparse.Namespace) -> None:
@@ -171,13 +152,11 @@ def _bench(arguments: argparse.Namespace) -> None:
         quick=quick,
         matrices=arguments.matrix or [QUICK_MATRIX if quick else default],
     )
-    with _progress() as (say, step):
-        step("ceilings")
-        limits = ceilings(backend, refresh=not quick)
-        say(bench.heading(backend, limits))
-        for case in todo:
-            step(f"{case.operation} {case.problem.dtype}")
-            say(bench.measure_case(case, backend, limits, quick=quick).line())
+    _step("measuring the ceilings")
+    limits = ceilings(backend, refresh=not quick)
+    _say(bench.heading(backend, limits))
+    for case in todo:
+        _say(bench.measure_case(case, backend, limits, quick=quick).line())
 
 
 def _explain(arguments: argparse.Namespace) -> None:

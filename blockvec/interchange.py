@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from .backends import Array, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
 from .operations.arrays import DTYPE_NAMES, as_array, check_dtype, device_of, element_type
-from .parallel.petsc_matrix import is_petsc, petsc_rows
+from .parallel import is_petsc, petsc_rows
 from .system.frozen import frozen
 
 LIBRARIES = {"numpy": "numpy", "cupy": "cupy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}  # by package

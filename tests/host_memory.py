@@ -59,7 +59,7 @@ def halos_follow_blocks_that_change(comm: MpiCommunicator) -> None:
     for width, order in ((3, "C"), (1, "C"), (3, "F"), (1, "F"), (3, "C")):
         X = np.array(whole[layout.rows, 1 : 1 + width], order=order)  # type: ignore[call-overload]
         for turn in range(60):
-            finish = halo.start(X, by_columns=order == "F")
+            finish = halo.start(X)
             X += 0.5
             pause()
             assert np.array_equal(finish(), whole[wanted, 1 : 1 + width] + 0.5 * turn)

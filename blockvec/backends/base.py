@@ -141,8 +141,8 @@ class Factors(Protocol):
         """Solve for a block of the matrix's type, on a GPU for a row-major one, which it returns."""
 
 
-class GraphRecorder(Protocol):
-    """Records operations on one device and repeats them; see `blockvec.Recorder`."""
+class GraphRecorder:
+    """Records operations on one device and repeats them, here by calls; see `blockvec.Recorder`."""
 
     def enter(self) -> None:
         """Direct work to the recorder's stream, if it has one, after the work queued so far."""
@@ -155,22 +155,6 @@ class GraphRecorder(Protocol):
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
         """Record operations without running them; return a function that repeats them."""
         return operations
-
-
-class KrylovLauncher(Protocol):
-    """Queues Lanczos steps on one basis of up to `columns` columns; see `blockvec.operators.krylov_steps`."""
-
-    columns: int
-    multiplies: bool  # whether it multiplies by the matrix, too
-
-    def __call__(self, *arguments: Any) -> Array:
-        """Queue steps and return their report; the last block is in W if their number is odd, else in X.
-
-        The arguments are X, W, m, end, back, full_until, locked, steps, multiplies, enough, limit and
-        product: those of `KrylovSteps.queue`, the number of columns before m that A X can couple to, whether
-        a launch multiplies by the matrix, and None or a function of X and W that does so before each step,
-        which then is a launch of its own.
-        """
 
 
 class Backend(Protocol):
@@ -220,7 +204,7 @@ class Backend(Protocol):
     def start_copies(self, *arrays: Array) -> Callable[[], list[Array]]:
         """Start copies of small arrays to the host; the function returned waits for all and returns them."""
 
-    def krylov_steps(self, matrix: Any, V: Array, b: int) -> KrylovLauncher | None:
+    def krylov_steps(self, matrix: Any, V: Array, b: int) -> Any:
         """Prepare Lanczos steps, one or several per launch, with a prepared matrix; None without a kernel.
 
         See `blockvec.operators.sparse.SparseOperator.krylov_steps`.

@@ -70,7 +70,7 @@ def _device_lines(backend: Backend, measure: bool, notice: Callable[[str], None]
     cache = f", L2 {device.l2_bytes / 2**20:.0f} MiB" if device.l2_bytes else ""
     yield ""
     yield f"{backend.name}: {device.name}, {device.multiprocessors} {units}, {device.architecture}{cache}"
-    notice(f"measuring the ceilings of {backend.name} ...")
+    notice(f"measuring the ceilings of {backend.name}")
     limits = ceilings(backend, refresh=measure)
     yield (
         f"  memory      read {limits.read_gb_s:.1f}, write {limits.write_gb_s:.1f}, "

@@ -9,8 +9,6 @@ import math
 import numbers
 import operator
 import reprlib
-import types
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec
 
@@ -95,20 +93,16 @@ class Model:
         return arguments
 
     def _from_text(self, parameter: str, text: str) -> Any:
-        kind = self.types.get(parameter)
-        if kind is bool:
-            return _TRUTH.get(text.lower(), text)
-        if kind is None:
-            return text  # unknown: generator() raises
         try:
-            return kind(text)
-        except ValueError:
-            return text  # invalid: generator() raises
+            return _READ[self.types[parameter]](text)
+        except (KeyError, ValueError):  # unknown or invalid: generator() raises
+            return text
 
 
 _MAX_INTEGER = 10**18  # the product of a few sizes is still a finite float
 _KINDS = {int: "an integer", float: "a finite number", bool: "true or false"}
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_READ: dict[type, Callable[[str], Any]] = {int: int, float: float, bool: lambda text: _TRUTH[text.lower()]}
 MODELS: dict[str, Model] = {}
 _RAISES = "Raises\n------\nOptionError\n    If a value is missing or invalid.\n"  # section for all models
 
@@ -124,15 +118,16 @@ def physics_model(
     """
 
     def decorate(build: Callable[P, RowGenerator]) -> Callable[P, scipy.sparse.csr_array]:
-        signature = inspect.signature(build)
-        hints = typing.get_type_hints(build)
+        signature = inspect.signature(build, eval_str=True)
+        parameters = signature.parameters.values()
         entry = Model(
             name=build.__name__,
             summary=summary,
             example=example,
             build=build,
-            types={parameter: _plain(hints[parameter]) for parameter in signature.parameters},
-            defaults={p.name: p.default for p in signature.parameters.values() if p.default is not p.empty},
+            # The type T of the annotations T and T | None.
+            types={p.name: getattr(p.annotation, "__args__", (p.annotation,))[0] for p in parameters},
+            defaults={p.name: p.default for p in parameters if p.default is not p.empty},
         )
         MODELS[entry.name] = entry
 
@@ -149,16 +144,6 @@ def physics_model(
         return assemble
 
     return decorate
-
-
-def _plain(hint: Any) -> type:
-    """Extract the type T from the annotations T and T | None."""
-    if isinstance(hint, types.UnionType):
-        (hint,) = (part for part in hint.__args__ if part is not types.NoneType)
-    if hint not in _KINDS:
-        raise TypeError(f"a model's parameter is annotated {hint}; use int, float or bool")
-    kind: type = hint
-    return kind
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:

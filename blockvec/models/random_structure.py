@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from types import ModuleType
-from typing import NamedTuple
-
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from ..kernels.limits import round_up
-from ..operators.row_generator import AssembledRows, Entry, Mask, RowGenerator, Rows, check_seed, uniform
+from ..operators.row_generator import AssembledRows, Mask, RowGenerator, Rows, check_seed, uniform
 from .definition import physics_model
 
-_CHUNK_ROWS = 16384  # rows that are paired per chunk; more for wider bands
-_CACHED_ROWS = 1 << 25  # of pairs that are kept, of 17 bytes each
-_PAIRING_ENTRIES = 8  # matrix elements that take as much memory as the pairing of a row
 _CHUNK_EDGES = 1 << 18  # edges per chunk: temporaries of about the size of the second-level cache
 _MAX_SCALE = 40
 _BITS_PER_LEVEL = 16  # random bits per quadrant: probabilities are rounded to multiples of 2^-16
 _LEVELS_PER_WORD = 64 // _BITS_PER_LEVEL
 
 Values = NDArray[np.float64]
-
-
-class _Pairs(NamedTuple):
-    """Pairs of one matching in a range of rows."""
-
-    first: int
-    partners: Rows
-    exists: Mask
-    values: Values
 
 
 @physics_model("random symmetric band", example="banded:n=100000,bandwidth=2000,elements=20")
@@ -75,51 +57,38 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
         raise OptionError(f"elements={elements}; a row of the band has room for {min(n, 2 * bandwidth + 1)}")
     check_seed(seed)
     stretch = min(bandwidth + 1, n)
-    chunk = round_up(_CHUNK_ROWS, stretch)
 
-    # A range of rows overlaps two or three chunks.
-    @functools.lru_cache(maxsize=min(3 * elements, _CACHED_ROWS // min(chunk, n)))
-    def pairs(matching: int, number: int) -> _Pairs:
-        offset = matching * stretch // elements  # rows by which the first stretch begins before row 0
-        first = max(number * chunk - offset, 0)
-        return random_pairs(first, min((number + 1) * chunk - offset, n), offset, stretch, (seed, matching))
-
-    def entries(start: int, stop: int, _xp: ModuleType) -> Iterator[Entry]:
-        yield Entry(np.arange(start, stop), uniform(start, stop, (seed, 0)))
+    def assemble() -> scipy.sparse.csr_array:
+        index = np.int32 if n * elements <= np.iinfo(np.int32).max else np.int64
+        rows = np.arange(n, dtype=index)
+        parts = [(uniform(0, n, (seed, 0)), rows, rows)]
         for matching in range(1, elements):
-            offset = matching * stretch // elements
-            chunks = range((start + offset) // chunk, (stop - 1 + offset) // chunk + 1)
-            columns, values = np.zeros(stop - start, np.int64), np.zeros(stop - start)
-            mask = np.zeros(stop - start, np.bool_)
-            for part in (pairs(matching, number) for number in chunks):
-                begin, end = max(start, part.first), min(stop, part.first + len(part.partners))
-                here, there = slice(begin - start, end - start), slice(begin - part.first, end - part.first)
-                columns[here], values[here] = part.partners[there], part.values[there]
-                mask[here] = part.exists[there]
-            yield Entry(columns, values, mask)
+            offset = matching * stretch // elements  # rows by which the first stretch begins before row 0
+            partners, exists, values = random_pairs(n, offset, stretch, (seed, matching))
+            parts.append((values[exists], rows[exists], partners[exists].astype(index)))
+        values, row, column = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return scipy.sparse.coo_array((values, (row, column)), shape=(n, n)).tocsr()
 
-    row_entries = elements + _PAIRING_ENTRIES * min(chunk, n) / n
-    return RowGenerator(n, entries, row_entries=row_entries)
+    # During assembly the coordinates of all elements are in memory in addition to the matrix.
+    return AssembledRows(n, assemble, row_entries=3.0 * elements)
 
 
-def random_pairs(first: int, last: int, offset: int, stretch: int, seed: tuple[int, int]) -> _Pairs:
-    """Pair the rows [first, last) inside stretches that begin at multiples of `stretch` minus `offset`.
+def random_pairs(n: int, offset: int, stretch: int, seed: tuple[int, int]) -> tuple[Rows, Mask, Values]:
+    """Pair n rows inside stretches that begin at multiples of `stretch` minus `offset`.
 
-    Rows of a stretch are sorted by random numbers; adjacent rows in that order are paired.
+    Rows of a stretch are sorted by random numbers; adjacent rows in that order are paired. Returns the
+    partners of the rows, whether they have one, and the numbers of the pairs.
     """
-    numbers = uniform(first, last, seed)
-    stretches = (np.arange(first, last) + offset) // stretch
+    numbers, place = uniform(0, n, seed), np.arange(n)
+    stretches = (place + offset) // stretch
     order = np.lexsort((numbers, stretches))
     begins = np.searchsorted(stretches, stretches)
     ends = np.searchsorted(stretches, stretches, side="right")
-    place = np.arange(last - first)
     paired = begins + ((place - begins) ^ 1)
-    exists = np.empty(last - first, np.bool_)
+    exists, partners = np.empty(n, np.bool_), np.empty(n, np.int64)
     exists[order] = paired < ends
-    partners = np.empty(last - first, np.int64)
     partners[order] = order[np.minimum(paired, ends - 1)]
-    values = numbers[np.minimum(partners, place)]
-    return _Pairs(first, partners + first, exists, values)
+    return partners, exists, numbers[np.minimum(partners, place)]
 
 
 @physics_model("power-law graph (R-MAT), adjacency or Laplacian", example="rmat:scale=16,edges=16")

@@ -172,19 +172,8 @@ class Profile:
             limits, counts = ceilings(backend), self._calls[key]
             bytes_moved = sum(calls * traffic(problem).total_bytes for problem, calls in counts.items())
             limit_s = sum(calls * time_limit(problem, limits) for problem, calls in counts.items())
-            row = ProfileRow(
-                part=part,
-                device=backend.name,
-                operation=operation,
-                dtype=dtype,
-                kernel=kernel,
-                calls=counts.total(),
-                time_s=time_s,
-                bytes_moved=bytes_moved,
-                bandwidth_gb_s=bytes_moved / (time_s or math.inf) * 1e-9,
-                fraction=limit_s / (time_s or math.inf),
-            )
-            rows.append(row)
+            named = part, backend.name, operation, dtype, kernel
+            rows.append(_row(named, counts.total(), time_s, bytes_moved, limit_s))
         rows += self._communication()
         return sorted(rows, key=lambda row: -row["time_s"])
 
@@ -196,17 +185,9 @@ class Profile:
         }
         copy_gb_s = ceilings(backend_for("cpu")).copy_gb_s if any(kinds["sum"] + kinds["exchange"]) else 1.0
         return [
-            ProfileRow(
-                part="communication",
-                device="cpu",
-                operation=operation,
-                dtype="",
-                kernel="processes",
-                calls=calls,
-                time_s=time_s,
-                bytes_moved=sent,
-                bandwidth_gb_s=sent / (time_s or math.inf) * 1e-9,
-                fraction=2 * sent / copy_gb_s / (time_s or math.inf) * 1e-9,
+            _row(
+                ("communication", "cpu", operation, "", "processes"),
+                *(calls, time_s, sent, 2e-9 * sent / copy_gb_s),
             )
             for operation, (calls, sent, time_s) in kinds.items()
             if calls
@@ -242,6 +223,26 @@ class Profile:
             share = part["time_s"] / (parts[-1]["time_s"] or math.inf)
             lines.append(f"{part['part']:{len(head)}} {part['time_s']:9.3f} {share:8.0%} {_percentage(part)}")
         return "\n".join([*lines, "", LEGEND])
+
+
+def _row(
+    named: tuple[str, str, str, str, str], calls: int, time_s: float, bytes_moved: int, limit_s: float
+) -> ProfileRow:
+    """Make a row of its first five fields and of totals."""
+    part, device, operation, dtype, kernel = named
+    taken_s = time_s or math.inf
+    return ProfileRow(
+        part=part,
+        device=device,
+        operation=operation,
+        dtype=dtype,
+        kernel=kernel,
+        calls=calls,
+        time_s=time_s,
+        bytes_moved=bytes_moved,
+        bandwidth_gb_s=bytes_moved / taken_s * 1e-9,
+        fraction=limit_s / taken_s,
+    )
 
 
 def _percentage(row: ProfileRow | PartRow) -> str:
@@ -298,7 +299,7 @@ def ceilings(
         return known_ceilings[key]
     path = options().cache_dir / "ceilings" / key
     record = None if refresh else load(path, key)
-    found = record and _parse_ceilings(record[0].get("ceilings"))
+    found = record and _rebuilt(record[0].get("ceilings"))
     if found is None:
         found = measure_ceilings(backend.ceiling_probes(), backend.stopwatch, before_each)
         device = dataclasses.asdict(backend.device)
@@ -307,16 +308,9 @@ def ceilings(
     return found
 
 
-def _parse_ceilings(record: Any) -> Ceilings | None:
-    """Rebuild a stored record; None if it is incomplete, so that the ceilings are measured again."""
-    try:
-        rates = {str(name): float(rate) for name, rate in record["gflop_s"].items()}
-        read, write, copy = (float(record[name]) for name in ("read_gb_s", "write_gb_s", "copy_gb_s"))
-        l2 = float(record["l2_gb_s"])
-        mixes = tuple((float(share), float(rate)) for share, rate in record["mixed_gb_s"])
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+def _rebuilt(stored: Any) -> Ceilings | None:
+    """Rebuild ceilings from a record; None if another version wrote it, so that they are measured again."""
+    names = {field.name for field in dataclasses.fields(Ceilings)}
+    if not isinstance(stored, dict) or stored.keys() != names:
         return None
-    positive = (read, write, copy, *rates.values(), *(rate for _, rate in mixes))
-    usable = all(0 < rate < math.inf for rate in positive) and 0 <= l2 < math.inf
-    usable = usable and all(0 <= share <= 1 for share, _ in mixes)
-    return Ceilings(read, write, copy, rates, l2, mixes) if usable else None
+    return Ceilings(**stored | {"mixed_gb_s": tuple(map(tuple, stored["mixed_gb_s"]))})

@@ -20,8 +20,7 @@ from ..interchange import ArrayKind, is_function, is_sparse, native
 from ..operations import arrays, elementwise, products
 from ..operations.arrays import Memory, memory_of, overlaps
 from ..operations.profile import Profile
-from ..parallel import RowLayout, agreed, choose_gpu, require_same
-from ..parallel.petsc_matrix import is_petsc, petsc_rows
+from ..parallel import RowLayout, agreed, choose_gpu, is_petsc, petsc_rows, require_same
 from .operator import Operator
 from .row_generator import RowGenerator
 from .sparse import SparseOperator
@@ -89,18 +88,9 @@ class FunctionOperator(Operator):
 
     def krylov_steps(self, V: BlockVector, b: int) -> KrylovSteps | None:
         """Prepare steps of block Lanczos, each with one launch; see `SparseOperator.krylov_steps`."""
-        memory, is_square = V.memory, self.shape[0] == self.shape[1]
-        if self.layout is not None or not is_square or memory.backend is not self.backend:
-            return None
-        queue = self.backend.krylov_steps(None, memory.array, b)
-        if queue is None:
-            return None
-        from .krylov_steps import KrylovSteps
+        from .krylov_steps import steps_of
 
-        def product(X: Array, Y: Array) -> None:
-            self._run(memory_of(X), memory_of(Y), 1, 0, 0)
-
-        return KrylovSteps(queue, b, product=product, takes_several=False)
+        return steps_of(self, None, V, b, takes_several=False)
 
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
@@ -201,12 +191,13 @@ def as_operator(
     >>> (A @ BlockVector(np.ones((3, 2)))).array[:, 0].tolist()
     [1.0, 2.0, 3.0]
     """
-    if like is not None and not is_function(A):
-        raise OptionError(f"like: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
     if order not in ("C", "A"):
         raise OptionError(f"order: got {order!r}; give 'C' or 'A'.")
-    if order != "C" and not is_function(A):
-        raise OptionError(f"order: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
+    for name, is_given in (("like", like is not None), ("order", order != "C")):
+        if is_given and not is_function(A):
+            raise OptionError(
+                f"{name}: tells what a function takes, but A is a {type(A).__name__}; leave it out."
+            )
     if is_petsc(A):
         A, held = petsc_rows(A, None if layout is None else layout.comm)
         if held is not None and layout is not None:

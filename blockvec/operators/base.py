@@ -6,7 +6,7 @@ import functools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -20,7 +20,7 @@ from ..operations import arrays, elementwise, products
 from ..operations.arrays import Memory, overlaps
 from ..operations.profile import Profile
 from ..parallel import RowLayout
-from .fused import Applied, Extras, Sums
+from .fused import Extras, Sums
 
 PER_COLUMN = 3  # kind of shifts that are one per column
 
@@ -45,23 +45,6 @@ class BaseOperator(ABC):
         """``"cpu"`` or ``"cuda:0"``, the device that blocks must be on."""
         return self.backend.name
 
-    @overload
-    def apply(
-        self,
-        X: BlockLike,
-        out: BlockLike | None = None,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        *,
-        z: BlockLike | None = None,
-        delta: complex = 1,
-        eta: complex = 1,
-        dots: tuple[()] = (),
-        gram: tuple[()] = (),
-    ) -> BlockVector: ...
-
-    @overload
     def apply(
         self,
         X: BlockLike,
@@ -75,22 +58,7 @@ class BaseOperator(ABC):
         eta: complex = 1,
         dots: str | Sequence[str] = (),
         gram: str | Sequence[str] = (),
-    ) -> Applied: ...
-
-    def apply(
-        self,
-        X: BlockLike,
-        out: BlockLike | None = None,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        *,
-        z: BlockLike | None = None,
-        delta: complex = 1,
-        eta: complex = 1,
-        dots: str | Sequence[str] = (),
-        gram: str | Sequence[str] = (),
-    ) -> BlockVector | Applied:
+    ) -> Any:
         """Compute Y = ``alpha (A - shift I) X + beta out`` (SpMMV for a sparse matrix).
 
         Updates and inner products that an iteration needs beside Y can be requested in the same call: fused
@@ -138,7 +106,7 @@ class BaseOperator(ABC):
         ([2.0, 2.0, 2.0, 2.0, 2.0], [5.0, 6.0, 6.0, 6.0, 5.0])
         """
         if isinstance(X, ColumnBlock):
-            return self._apply_to_columns(X, out, alpha, beta, shift)  # type: ignore[no-any-return]
+            return self._apply_to_columns(X, out, alpha, beta, shift)
         block = X if isinstance(X, BlockVector) else BlockVector(X, layout=self.layout)
         shift, shift_kind = self._check_operand(block, shift)
         # Scalars adapt to the operands' precision; shifts per column promote with their own.
@@ -304,7 +272,8 @@ class BaseOperator(ABC):
             if isinstance(X, BaseOperator):
                 raise DTypeError("S @ T with two operators has no block; write S @ (T @ V).")
             return NotImplemented
-        return self.apply(X)
+        product: BlockVector = self.apply(X)
+        return product
 
     @property
     def is_recordable(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,23 +11,19 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..backends import Array, Backend, array_namespace
 from ..blocks.blockvector import BlockVector
-from ..blocks.columns import ColumnBlock
 from ..errors import ShapeError
 from ..interchange import sparse_matrix
 from ..kernels.problem import SpmmvProblem
 from ..kernels.sparse.arrays import to_host
 from ..operations.arrays import Memory, memory_of
 from ..operations.products import FactorKind
-from ..operations.profile import active_profile
 from ..parallel.communicator import share
 from ..parallel.halo import Halo
 from ..parallel.layout import RowLayout
 from ..parallel.traffic import current_traffic
-from .base import PreparedProduct
 from .operator import Operator
 from .sparse import SHORT_ROWS, SparseOperator
 
-MOST_HALOS = 4  # arrays of halos, which take turns, that a prepared product is bound to
 EMPTY_ROWS = 1 << 14  # a product passes over so many rows without entries in the time of another call
 
 
@@ -110,45 +106,6 @@ class DistributedOperator(Operator):
         parts = self._sparse_parts()
         return sum(part.nnz for part in parts) if len(parts) == 1 + len(self._coupling) else None
 
-    def apply(self, X: Any, *operands: Any, **options: Any) -> Any:
-        if isinstance(X, ColumnBlock):  # counted in `_add_columns`
-            return super().apply(X, *operands, **options)
-        with current_traffic().product():
-            return super().apply(X, *operands, **options)
-
-    def prepare(
-        self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
-    ) -> PreparedProduct:
-        is_plain = len(self._sparse_parts()) == 1 + len(self._coupling) and active_profile.get() is None
-        is_plain = is_plain and self._halo is not None and isinstance(X, BlockVector)
-        if not is_plain or not self._can_bind(X, out, alpha, beta, shift, repeat):
-            return super().prepare(X, out, alpha, beta, shift, repeat)
-        forth = self._bound(X.array, out.array, alpha, beta, shift)
-        return PreparedProduct(forth, self._bound(out.array, X.array, alpha, beta, shift), repeat)
-
-    def _bound(self, X: Array, Y: Array, *factors: Any) -> Callable[[], None]:
-        """Bind a product with the local rows of blocks to its kernels."""
-        start, own = self._halo.start, self._own.prepare(BlockVector(X), BlockVector(Y), *factors)  # type: ignore[union-attr]
-        known: dict[int, tuple[Array, list[PreparedProduct]]] = {}  # by memory of the halo
-
-        def product() -> None:
-            with current_traffic().product():
-                finish = start(X)
-                own()
-                halo = finish()
-                if id(halo) not in known:
-                    if len(known) >= MOST_HALOS:
-                        known.clear()
-                    wanted, coupling = BlockVector(halo), []
-                    for begin, part in self._coupling:
-                        rows = BlockVector(Y[begin : begin + part.shape[0]])
-                        coupling.append(part.prepare(wanted, rows, factors[0], 1))
-                    known[id(halo)] = halo, coupling
-                for couple in known[id(halo)][1]:
-                    couple()
-
-        return product
-
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, FactorKind]:
         if X.n_rows != self.local_shape[1]:
             raise ShapeError(
@@ -163,37 +120,22 @@ class DistributedOperator(Operator):
         return super()._check_operand(X, shift)
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
-        halo = None if self._halo is None else self._halo.start(X.array)
-        self._own._run(X, Y, alpha, beta, shift)
-        if halo is not None:
-            wanted = memory_of(halo())
-            for begin, part in self._coupling:
-                part._run(wanted, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
+        with current_traffic().product():
+            halo = None if self._halo is None else self._halo.start(X.array)
+            self._own._run(X, Y, alpha, beta, shift)
+            if halo is not None:
+                wanted = memory_of(halo())
+                for begin, part in self._coupling:
+                    part._run(wanted, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
 
     def _add_columns(self, X: Array, Y: Array) -> None:
         with current_traffic().product():
-            halo = None if self._halo is None else self._halo.start(X, by_columns=True)
+            halo = None if self._halo is None else self._halo.start(X)
             self._own.apply_columns(X, Y, beta=1)
             if halo is not None:
-                wanted = halo()
+                wanted = np.asfortranarray(halo())
                 for begin, part in self._coupling:
                     part.apply_columns(wanted, Y[begin : begin + part.shape[0]], beta=1)
-
-    def vector_adder(self, *, is_hermitian: bool = False) -> Callable[[Array, Array], object]:
-        if self._halo is None:
-            return super().vector_adder()
-        start, own = self._halo.start, self._own.vector_adder()
-        coupling = [(begin, begin + part.shape[0], part.vector_adder()) for begin, part in self._coupling]
-
-        def add(x: Array, y: Array) -> None:
-            with current_traffic().product():
-                finish = start(x[:, None], by_columns=True)
-                own(x, y)
-                halo = finish()[:, 0]
-                for begin, end, couple in coupling:
-                    couple(halo, y[begin:end])
-
-        return add
 
     def _transposed(self, conjugates: bool) -> Operator:
         parts, layout = self._sparse_parts(), self.layout

@@ -8,8 +8,10 @@ from typing import Any
 from ..backends import Array
 from ..blocks.blockvector import BlockVector
 from ..kernels.limits import ceil_div
+from ..operations.arrays import memory_of
 from ..operations.small_matrices import FactorReport, start_copy
 from ..system.frozen import frozen
+from .base import BaseOperator
 
 
 @frozen
@@ -92,3 +94,21 @@ class KrylovSteps:
             return found
 
         return reports
+
+
+def steps_of(
+    operator: BaseOperator, matrix: Any, V: BlockVector, b: int, *, takes_several: bool = True
+) -> KrylovSteps | None:
+    """Prepare steps with the products of an operator, whose prepared matrix is given if it has one."""
+    is_own = operator.layout is None and operator.shape[0] == operator.shape[1]
+    if not is_own or V.backend is not operator.backend:
+        return None
+    queue = operator.backend.krylov_steps(matrix, V.array, b)
+    if queue is None:
+        return None
+
+    def product(X: Array, Y: Array) -> None:
+        operator._run(memory_of(X), memory_of(Y), 1, 0, 0)
+
+    is_multiplied = matrix is not None and queue.multiplies
+    return KrylovSteps(queue, b, product=None if is_multiplied else product, takes_several=takes_several)

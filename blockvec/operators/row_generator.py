@@ -188,13 +188,6 @@ class RowGenerator:
             values[:, position] = xp.asarray(entry.values)
             if entry.mask is not None:
                 masks[:, position] = xp.asarray(entry.mask)
-        if xp is np:
-            indptr = np.zeros(count + 1, np.int64)
-            np.cumsum(np.count_nonzero(masks, axis=1), out=indptr[1:])
-            arrays = values[masks], columns[masks], indptr
-            panel = scipy.sparse.csr_array(arrays, shape=(count, self.n_rows))
-            panel.sum_duplicates()
-            return panel.indptr, panel.indices, panel.data
         return in_canonical_form(columns, values, masks, self.n_rows)
 
     def _check_range(self, start: int, stop: int) -> None:
@@ -218,7 +211,7 @@ class RowGenerator:
 
 
 class AssembledRows(RowGenerator):
-    """Matrix whose rows cannot be created independently; the first request assembles all of them.
+    """Matrix whose rows cannot be created independently; the first request for a part assembles all of them.
 
     The mean number of elements per row counts what the assembly needs memory for.
     """
@@ -234,18 +227,19 @@ class AssembledRows(RowGenerator):
         return self.matrix()
 
     def matrix(self, *, device: str = "cpu") -> Any:
-        if device != "cpu":
-            return super().matrix(device=device)
         self._check_memory(self.n_rows, 0)
-        return self._assemble()
+        return _on_device(self._assemble(), device)
 
     def rows(self, start: int, stop: int, *, device: str = "cpu") -> Any:
         self._check_range(start, stop)
-        rows, backend = self._whole[start:stop], backend_for(device)
-        if device == "cpu":
-            return rows
-        data, indices, indptr = map(backend.from_host, (rows.data, rows.indices, rows.indptr))
-        return sparse_matrix("csr", rows.shape, data, indices, indptr)
+        return _on_device(self._whole[start:stop], device)
+
+
+def _on_device(rows: scipy.sparse.csr_array, device: str) -> Any:
+    if device == "cpu":
+        return rows
+    data, indices, indptr = map(backend_for(device).from_host, (rows.data, rows.indices, rows.indptr))
+    return sparse_matrix("csr", rows.shape, data, indices, indptr)
 
 
 def in_canonical_form(columns: Any, values: Any, masks: Any, n_columns: int) -> tuple[Any, Any, Any]:

@@ -91,12 +91,10 @@ class SparseOperator(Operator):
     def prepare(
         self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
     ) -> PreparedProduct:
-        general = super().prepare(X, out, alpha, beta, shift, repeat)
-        is_plain = self._is_plain and isinstance(X, BlockVector)
-        if not is_plain or (repeat > 1 and self.shape[0] != self.shape[1]):
-            return general
-        if not self._can_bind(X, out, alpha, beta, shift, repeat):
-            return general
+        is_plain = self._is_plain and isinstance(X, BlockVector) and repeat > 0
+        is_plain = is_plain and (repeat == 1 or self.shape[0] == self.shape[1])
+        if not is_plain or not self._can_bind(X, out, alpha, beta, shift, repeat):
+            return super().prepare(X, out, alpha, beta, shift, repeat)
         ends = [(X, out), (out, X)] if repeat > 1 else [(X, out)]
         factors = alpha, beta, shift
         if repeat > 1:
@@ -217,24 +215,9 @@ class SparseOperator(Operator):
 
         None where no kernel takes such steps: on the host, for large or wide bases, in single precision.
         """
-        is_own = type(self) is SparseOperator and self.shape[0] == self.shape[1]
-        if not is_own or V.backend is not self.backend:
-            return None
-        queue = self.backend.krylov_steps(self.prepared, V.array, b)
-        if queue is None:
-            return None
-        from .krylov_steps import KrylovSteps
+        from .krylov_steps import steps_of
 
-        if queue.multiplies:
-            return KrylovSteps(queue, b)
-        known: dict[int, tuple[Array, PreparedProduct]] = {}  # for blocks X that take turns, which it keeps
-
-        def product(X: Array, Y: Array) -> None:
-            if id(X) not in known or known[id(X)][0] is not Y:
-                known[id(X)] = Y, self.prepare(BlockVector(X), BlockVector(Y))
-            known[id(X)][1]()
-
-        return KrylovSteps(queue, b, product=product)
+        return steps_of(self, self.prepared, V, b) if type(self) is SparseOperator else None
 
     def converted(self, dtype: DTypeLike, factor: float = 1) -> SparseOperator:
         """Make ``factor A`` with entries of another of the four types an operator of its own.

@@ -11,8 +11,7 @@ from .agreement import agreed, require_same
 from .communicator import Communicator, PeerError, communicator, share
 from .devices import choose_gpu
 from .launch import launched, world
-from .layout import RowLayout
-from .petsc_matrix import is_petsc, petsc_rows
+from .layout import RowLayout, is_petsc, petsc_rows
 from .traffic import Traffic, current_traffic, recorded_traffic
 
 if TYPE_CHECKING:

@@ -198,7 +198,7 @@ class MpiCommunicator:
         self,
         received: Sequence[tuple[int, int, int]],
         sent: Sequence[tuple[int, Any, int]],
-        kind: tuple[int, str, bool],
+        kind: tuple[int, str],
     ) -> HostCopies | None:
         """Let processes write halos into each other's memory; None where that is not possible for all.
 
@@ -209,7 +209,7 @@ class MpiCommunicator:
         is_symmetric = {peer for peer, _, _ in received} == {peer for peer, _, _ in sent}
         rows = max((end for _, _, end in received), default=0)
         found = share(self, (is_symmetric, rows, {peer: (begin, end) for peer, begin, end in received}))
-        sizes = [2 * halo_bytes(rows, *kind[:2]) for _, rows, _ in found]
+        sizes = [2 * halo_bytes(rows, *kind) for _, rows, _ in found]
         memory = None
         if all(is_symmetric for is_symmetric, _, _ in found):
             memory = self._common_memory(self.size**2 * LINE_BYTES + sum(sizes))

@@ -5,17 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, Backend
 from .communicator import Communicator, Message, MpiCommunicator
+from .host_memory import HostCopies, copy_rows
 from .layout import RowLayout
+from .peer_copies import PeerCopies
 from .traffic import current_traffic
 
 MOST_BUFFERS = 8  # widths and types of blocks whose buffers are kept
+
+Buffers: TypeAlias = "Messages | HostCopies | PeerCopies"
+"""Memory for the exchange of rows of one width and type, while ``is_open``; ``start(X)`` is `Halo.start`."""
 
 
 class Halo:
@@ -36,7 +41,7 @@ class Halo:
         lists = self._asked_for(layout, wanted, np.diff(bounds))
         self._counted = [(rank, self._rows(rows - layout.first_row), len(rows)) for rank, rows in lists]
         self.sent_rows = sum(len(rows) for _, rows in lists)
-        self._buffers: dict[tuple[int, str, bool], Buffers] = {}
+        self._buffers: dict[tuple[int, str], Buffers] = {}
         if backend.name != "cpu":
             self._comm.allgather(backend.empty((1,), "float64"))  # connects GPUs, also those without a halo
 
@@ -56,12 +61,12 @@ class Halo:
             return slice(first, last + 1)
         return self._backend.from_host(rows)
 
-    def start(self, X: Array, *, by_columns: bool = False) -> Callable[[], Array]:
+    def start(self, X: Array) -> Callable[[], Array]:
         """Start the exchange of rows of X; the function returned waits and returns the wanted rows.
 
-        They are valid until the next exchange. With `by_columns` X and they are column-major.
+        They are row-major, X is row-major or column-major; they are valid until the next exchange.
         """
-        buffers = self._buffers_for((X.shape[1], X.dtype.char, by_columns))
+        buffers = self._buffers_for((X.shape[1], X.dtype.char))
         traffic = current_traffic()
         traffic.exchanges += 1
         traffic.exchange_bytes += self.sent_rows * X.shape[1] * X.itemsize
@@ -75,8 +80,8 @@ class Halo:
 
         return finish
 
-    def _buffers_for(self, kind: tuple[int, str, bool]) -> Buffers:
-        """Return buffers for blocks of a width, type and order; those of a recording belong to it."""
+    def _buffers_for(self, kind: tuple[int, str]) -> Buffers:
+        """Return buffers for blocks of a width and type; those of a recording belong to it."""
         if self._backend.name != "cpu" and self._backend.xp.cuda.get_current_stream().is_capturing():
             return self._messages(kind)  # flags of copy engines have another value in each exchange
         buffers = self._buffers.get(kind)
@@ -86,33 +91,19 @@ class Halo:
             buffers = self._buffers[kind] = self._copies(kind) or self._messages(kind)
         return buffers
 
-    def _copies(self, kind: tuple[int, str, bool]) -> Buffers | None:
+    def _copies(self, kind: tuple[int, str]) -> Buffers | None:
         if not isinstance(self._comm, MpiCommunicator):
             return None
         if self._backend.name == "cpu":
             return self._comm.host_copies(self._received, self._counted, kind)
-        return self._comm.peer_copies(self._received, self._counted, *kind[:2])
+        return self._comm.peer_copies(self._received, self._counted, *kind)
 
-    def _messages(self, kind: tuple[int, str, bool]) -> Messages:
+    def _messages(self, kind: tuple[int, str]) -> Messages:
         return Messages(self._comm, self._received, self._counted, kind, self._backend)
 
 
-class Buffers(Protocol):
-    """Memory for the exchange of rows of one width and type."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether an exchange can be started; otherwise others are allocated."""
-
-    def start(self, X: Array) -> Callable[[], Array]:
-        """Start the exchange of rows of X; the function returned waits and returns the wanted rows."""
-
-
 class Messages:
-    """Buffers whose content goes through `Communicator.exchange`, for row-major or column-major blocks.
-
-    A message has the rows of one process. Of column-major blocks it is transposed, as they are stored.
-    """
+    """Buffers whose content goes through `Communicator.exchange`; a message has the rows of one process."""
 
     is_open = True
 
@@ -121,46 +112,29 @@ class Messages:
         comm: Communicator,
         received: Sequence[tuple[int, int, int]],
         sent: Sequence[tuple[int, slice | Array, int]],
-        kind: tuple[int, str, bool],
+        kind: tuple[int, str],
         backend: Backend,
     ) -> None:
-        width, dtype, by_columns = kind
-        self._comm, self._xp, self._axis = comm, backend.xp, int(by_columns)
-        # NumPy copies the result once more if indices may be out of range.
-        self._mode = {"mode": "clip"} if backend.name == "cpu" else {}
-
-        def rows(count: int) -> Array:
-            return backend.empty((width, count) if by_columns else (count, width), dtype)
-
-        self._sends = [(rank, chosen, rows(count)) for rank, chosen, count in sent]
-        self._halo = rows(max((end for _, _, end in received), default=0))
-        self._receives: list[Message] = [(rank, rows(end - begin)) for rank, begin, end in received]
-        self._is_whole = not by_columns or len(received) < 2  # whether messages arrive where they belong
-        if self._is_whole:
-            self._receives = [(rank, self._part(self._halo, slice(i, j))) for rank, i, j in received]
-
-    def _part(self, array: Array, rows: slice) -> Array:
-        part: Array = array[:, rows] if self._axis else array[rows]
-        return part
+        width, dtype = kind
+        self._comm, self._xp = comm, backend.xp
+        self._sends = [(rank, chosen, backend.empty((count, width), dtype)) for rank, chosen, count in sent]
+        self._halo = backend.empty((max((end for _, _, end in received), default=0), width), dtype)
+        self._receives: list[Message] = [(rank, self._halo[begin:end]) for rank, begin, end in received]
 
     def start(self, X: Array) -> Callable[[], Array]:
-        messages, stored = [], X.T if self._axis else X
+        messages = []
         for rank, rows, buffer in self._sends:
-            if isinstance(rows, slice):
-                part = self._part(stored, rows)
-                if not part.flags.c_contiguous:
-                    buffer[...] = part
-                    part = buffer
-            else:
-                part = self._xp.take(stored, rows, axis=self._axis, out=buffer, **self._mode)
+            part = X[rows] if isinstance(rows, slice) else buffer
+            if part is buffer and self._xp is not np:
+                self._xp.take(X, rows, axis=0, out=buffer)
+            elif part is buffer or not part.flags.c_contiguous:
+                copy_rows(X, rows, buffer)
+                part = buffer
             messages.append((rank, part))
         wait = self._comm.exchange(messages, self._receives)
 
         def finish() -> Array:
             wait()
-            if not self._is_whole:
-                np.concatenate([part for _, part in self._receives], axis=1, out=self._halo)
-            halo: Array = self._halo.T if self._axis else self._halo
-            return halo
+            return self._halo
 
         return finish

@@ -7,7 +7,6 @@ has brought.
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import platform
@@ -122,12 +121,12 @@ class HostCopies:
         comm: MpiCommunicator,
         received: Sequence[tuple[int, int, int]],
         sent: Sequence[tuple[int, Any, int]],
-        kind: tuple[int, str, bool],
+        kind: tuple[int, str],
         offers: Sequence[tuple[int, dict[int, tuple[int, int]]]],
         memory: NDArray[np.uint8],
     ) -> None:
-        width, dtype, by_columns = kind
-        self._comm, self._by_columns, self._step, self.is_open = comm, by_columns, 0, True
+        width, dtype = kind
+        self._comm, self._step, self.is_open = comm, 0, True
         sizes = [halo_bytes(rows, width, dtype) for rows, _ in offers]
         starts = np.concatenate([[0], np.cumsum([2 * size for size in sizes])]) + comm.size**2 * LINE_BYTES
         self._numbers = memoryview(memory[: comm.size**2 * LINE_BYTES]).cast("q")  # type: ignore[arg-type]
@@ -135,16 +134,15 @@ class HostCopies:
 
         def halos(rank: int) -> list[NDArray[Any]]:
             rows = offers[rank][0]
-            shape = (width, rows) if by_columns else (rows, width)
             begins = (int(starts[rank]) + turn * sizes[rank] for turn in range(2))
-            count = math.prod(shape) * np.dtype(dtype).itemsize
-            return [memory[begin : begin + count].view(dtype).reshape(shape) for begin in begins]
+            count = rows * width * np.dtype(dtype).itemsize
+            return [memory[begin : begin + count].view(dtype).reshape(rows, width) for begin in begins]
 
         self._halos = halos(comm.rank)
         self._targets = []
         for peer, chosen, _ in sent:
             begin, end = offers[peer][1][comm.rank]
-            places = [halo[:, begin:end] if by_columns else halo[begin:end] for halo in halos(peer)]
+            places = [halo[begin:end] for halo in halos(peer)]
             self._targets.append((places, self._place(peer, comm.rank), chosen))
 
     def _place(self, owner: int, writer: int) -> int:
@@ -154,13 +152,8 @@ class HostCopies:
         wait = self._comm.started()
         self._step = step = self._step + 1
         numbers, awaited, halo = self._numbers, self._awaited, self._halos[step & 1]
-        stored, axis = (X.T, 1) if self._by_columns else (X, 0)
         for places, number, rows in self._targets:
-            place = places[step & 1]
-            if isinstance(rows, slice):
-                place[...] = stored[:, rows] if axis else stored[rows]
-            else:
-                np.take(stored, rows, axis=axis, out=place, mode="clip")
+            copy_rows(X, rows, places[step & 1])
             numbers[number] = step
 
         def have_arrived() -> bool:
@@ -169,9 +162,17 @@ class HostCopies:
         def finish() -> Array:
             if not have_arrived():
                 wait(have_arrived)
-            return halo.T if self._by_columns else halo
+            return halo
 
         return finish
+
+
+def copy_rows(X: Array, rows: Any, out: Array) -> None:
+    """Copy rows of a row-major or column-major block to a row-major one."""
+    if isinstance(rows, slice) or not X.flags.c_contiguous:  # of which `take` would copy the whole first
+        out[...] = X[rows]
+    else:
+        np.take(X, rows, axis=0, out=out, mode="clip")  # otherwise NumPy copies the result once more
 
 
 def halo_bytes(rows: int, width: int, dtype: str) -> int:

@@ -43,7 +43,7 @@ class Options:
         Folder for measured ceilings and compiled kernels (``BLOCKVEC_CACHE_DIR``; default: the platform's
         user cache).
     vendor : bool
-        Whether vendor libraries (BLAS, cuBLAS, cuSPARSE) may be selected besides blockvec's own kernels
+        Whether vendor libraries (BLAS, cuBLAS) may be selected besides blockvec's own kernels
         (``BLOCKVEC_VENDOR``, 0 or 1). False is for benchmarks; problems without a kernel of blockvec still
         run on a vendor library.
     three_m : bool
@@ -150,11 +150,6 @@ def options() -> Options:
     1
     """
     return _context.get() or _default
-
-
-def named_commit() -> str:
-    """Read the commit of a source tree without git from ``BLOCKVEC_COMMIT``; empty if it is not set."""
-    return os.environ.get("BLOCKVEC_COMMIT", "")
 
 
 def _replace(base: Options, changes: dict[str, Any]) -> Options:

@@ -233,7 +233,7 @@ def root_factor(M: Operator, Minv: Operator | None = None) -> Factor:
         return total.array
 
     def root_of(X: Array) -> Array:
-        return M.apply(BlockVector(inverse_root(X))).array
+        return (M @ BlockVector(inverse_root(X))).array
 
     why = f"M^(-1/2) is a polynomial of degree {degree}, for eigenvalues of M from {low:.3g} to {high:.3g}"
     return Factor(M.shape[0], root_of, root_of, inverse_root, inverse_root, why)

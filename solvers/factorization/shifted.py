@@ -90,7 +90,7 @@ def checked_inverse(given: Operator, A: Operator, M: Operator | None, sigma: flo
     @single_threaded_blas.lifted()
     def solve(array: Array) -> Array:
         B = BlockVector(array_namespace(array).ascontiguousarray(array))
-        X = given.apply(B)
+        X = given @ B
         for _ in errors[1:]:
             X += given.apply(residual(B, X))
         return X.array

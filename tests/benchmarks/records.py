@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +39,6 @@ from blockvec.kernels.roofline import (
     sector_traffic,
     time_limit,
 )
-from blockvec.system.config import named_commit
 from blockvec.system.files import replaced
 
 Record = dict[str, Any]
@@ -96,9 +96,11 @@ def _commit() -> str:
 
     try:
         is_own = Path(git("rev-parse", "--show-toplevel")) == tree  # and not a repository around a copy
-        return named_commit() or (git("describe", "--always", "--exclude=*", "--dirty=+") if is_own else "")
+        return os.environ.get("BLOCKVEC_COMMIT", "") or (
+            git("describe", "--always", "--exclude=*", "--dirty=+") if is_own else ""
+        )
     except (OSError, subprocess.CalledProcessError):
-        return named_commit()
+        return os.environ.get("BLOCKVEC_COMMIT", "")
 
 
 def ceilings_record(ceilings: Ceilings) -> Record:

@@ -9,11 +9,10 @@ from typing import Any
 
 from blockvec.backends.base import Candidate
 from blockvec.backends.base import DeviceArray as Array
-from blockvec.backends.cuda import cusparse, elementwise, sparse
-from blockvec.backends.cuda.device import Gpu
+from blockvec.backends.cuda import elementwise, sparse
+from blockvec.backends.cuda.device import Gpu, workspace
 from blockvec.backends.cuda.device_csr import DeviceCsr
 from blockvec.backends.cuda.probes import block_stream
-from blockvec.backends.cuda.workspace import workspace
 from blockvec.errors import BlockvecError
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import SPARSE_FAMILIES, sparse_families_of
@@ -40,6 +39,7 @@ class SparseOperands:
         stopwatch: Callable[[], Stopwatch],
     ) -> None:
         import cupy
+        from cupyx.scipy.sparse import csr_matrix
 
         self.problem = problem
         self._gpu, self._others, self._stopwatch = gpu, others, stopwatch
@@ -52,7 +52,8 @@ class SparseOperands:
         self._Y = _block(problem.n_rows, problem.width, problem.ldy, problem.align_y, problem.dtype)
         _fill_exact(gpu, self._X, 1)
         # Sums of products of small integers are exact in any order.
-        cusparse.spmmv(gpu, problem.plain, self._exact, self._X, self._Y, 1, 0, 0)
+        whole = csr_matrix((values, self._exact.indices, self._exact.indptr), shape=matrix.shape)
+        self._Y[...] = whole @ cupy.ascontiguousarray(self._X)
         self._factors, self._expected = (1, 0, 0), self._Y.copy()
         if problem.beta != "zero":
             self._factors = 2, -1, 1

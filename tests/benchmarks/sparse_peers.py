@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from blockvec.backends.cuda.cusparse import SPMM_CSR_ALG2
 from blockvec.backends.cuda.device_csr import DeviceCsr
 from blockvec.bench.cases import Call, turns
 from blockvec.blocks.blockvector import BlockVector
@@ -16,7 +15,7 @@ from blockvec.operations.arrays import memory_of
 from blockvec.operators.sparse import SparseOperator
 
 # Values of cusparseSpMMAlg_t that CuPy's binding lacks.
-SPMM_CSR_ALG1, SPMM_CSR_ALG3 = 4, 12
+SPMM_CSR_ALG1, SPMM_CSR_ALG2, SPMM_CSR_ALG3 = 4, 6, 12
 
 
 def peers(

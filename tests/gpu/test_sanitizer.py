@@ -18,7 +18,7 @@ DRIVER = [sys.executable, "-m", "tests.gpu.sanitized"]
 # Kernels that are not ours, and those whose stages are guarded by mbarriers, or by barriers whose number
 # stands in a register: racecheck does not follow these and reports stages that are filled again, or rows that
 # one lane of a warp cleared before another one arrived at the barrier (sweeps).
-BEYOND = ("cusparse", "cupy_", "tsmttsm_", "gram_", "tsmm_mma_c", "tsmm_3m_", "_sweep_")
+BEYOND = ("cupy_", "tsmttsm_", "gram_", "tsmm_mma_c", "tsmm_3m_", "_sweep_")
 
 
 @pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer, a part of the CUDA toolkit, is not there")

@@ -28,7 +28,7 @@ from ...kernels.steps import KrylovStepsKernel
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
-from . import cublas, cusparse, dense, device_csr, elementwise, probes, small_matrices, sparse, steps
+from . import cublas, dense, device_csr, elementwise, probes, small_matrices, sparse, steps
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
 from .device_csr import DeviceChain, DeviceCsr
@@ -112,12 +112,9 @@ class CudaBackend:
 
     def _tsmttsm(self, problem: TsmttsmProblem) -> Sequence[Candidate]:
         one_column = "" if problem.M == problem.N == 1 else "for one column each"
-        few_rows = cublas.split_refusal(problem, self.device.multiprocessors)
         own = self._generated(problem)
-        one_call = self._cublas("cublas", cublas.tsmttsm, own, cublas.one_call_refusal(problem))
-        split = self._cublas("cublas_splitk", cublas.tsmttsm_split, own, few_rows)
         dots = self._candidate("column_dot", elementwise.column_product, one_column)
-        return (dots, *own, split, one_call)
+        return (dots, *own, self._cublas("cublas_splitk", cublas.tsmttsm, own))
 
     def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
         own = self._generated(problem)
@@ -125,10 +122,9 @@ class CudaBackend:
         return (vendor, *own) if cublas.is_faster(problem) else (*own, vendor)
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
-        alone = "takes stored matrices" if not problem.stored else "makes Y alone" if problem.fused else ""
-        own = [sparse.candidate(self._gpu, family, problem) for family in sparse_families_of(problem)]
-        vendor = self._candidate("cusparse", cusparse.spmmv, alone, vendor=True)
-        return (*own, vendor)
+        if 0 in (problem.n_rows, problem.width):
+            return (Candidate("empty", lambda *_: None, "it computes no sums" if problem.fused else None),)
+        return [sparse.candidate(self._gpu, family, problem) for family in sparse_families_of(problem)]
 
     def _generated(self, problem: dense.Product) -> list[Candidate]:
         return [dense.candidate(self._gpu, family, problem) for family in families_of(problem)]
@@ -136,9 +132,9 @@ class CudaBackend:
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.on_device(functools.partial(run, self._gpu)), refusal, vendor)
 
-    def _cublas(self, name: str, run: Any, own: Sequence[Candidate], refusal: str = "") -> Candidate:
+    def _cublas(self, name: str, run: Any, own: Sequence[Candidate]) -> Candidate:
         """Return a candidate that calls cuBLAS; it is invalid during graph captures."""
-        vendor = self._candidate(name, run, refusal, vendor=True)
+        vendor = self._candidate(name, run, vendor=True)
         instead = next((candidate.run for candidate in own if not candidate.refusal), vendor.run)
 
         def call(problem: Problem, *operands: Any) -> None:

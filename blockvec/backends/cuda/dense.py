@@ -11,8 +11,7 @@ from ...kernels.dense.family import DenseFamily
 from ...kernels.family import choose
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
 from ..base import Candidate
-from .device import Gpu
-from .workspace import Scratch
+from .device import Gpu, Scratch
 
 Product = TsmttsmProblem | TsmmProblem | SweepProblem
 

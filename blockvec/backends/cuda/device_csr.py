@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from ...kernels.build import build
 from ...kernels.device import DeviceInfo
-from ...kernels.problem import TYPES, SpmmvProblem
+from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse import pieces
 from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
 from ...kernels.sparse.csr_plan import MOST_SHORT_ROWS, Plan
-from ...kernels.sparse.structure import Structure, structure_of
+from ...kernels.sparse.structure import structure_of
 from ..base import DeviceArray as Array
 from ..base import is_cupy
 from .device import Gpu
@@ -31,26 +31,8 @@ INDEX_BYTES, LONG = 4, 32
 CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
 
 
-class CsrArrays(NamedTuple):
-    """The arrays of a sparse matrix on a GPU in CSR form, and its structure."""
-
-    shape: tuple[int, int]
-    indptr: Array
-    indices: Array
-    data: Array
-    structure: Structure
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.data.dtype  # type: ignore[no-any-return]
-
-    @property
-    def nnz(self) -> int:
-        return int(self.data.size)
-
-
 class DeviceCsr:
-    """A sparse matrix in CSR form on a GPU, as cuSPARSE and blockvec's kernels take it.
+    """A sparse matrix in CSR form on a GPU, as blockvec's kernels take it.
 
     The arrays of a CuPy matrix are shared, but for indices of 64 bits; `plan` is the matrix as blockvec's
     kernels take it.
@@ -81,7 +63,6 @@ class DeviceCsr:
         self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
         self.forms: dict[str, Any] = {}  # by family; None if the matrix has no such form, see `sparse`
         self.waited: Counter[str] = Counter()  # products that a family's form would have made faster
-        self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property
     def nnz(self) -> int:
@@ -99,31 +80,15 @@ class DeviceCsr:
         arrays = self.data, self.indices, self.indptr
         return sparse.csr_matrix(arrays, shape=self.shape).T.tocsr()
 
-    def scaled(self, gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> CsrArrays:
+    def scaled(self, gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
         import cupy
 
         data = cupy.empty(self.data.shape, dtype)
         weighted_sum(gpu, self.data[:, None], None, data[:, None], (float(factor), None), (0, None))
-        return CsrArrays(self.shape, self.indptr, self.indices, data, self.plan.structure)
-
-    def descriptor(self, dtype: str) -> int:
-        """Create cuSPARSE's descriptor of the matrix with values of a type, once per type."""
-        if dtype not in self._descriptors:
-            from cupy_backends.cuda.libs import cusparse
-
-            values = self.data.astype(dtype, copy=False)
-            index_type = (
-                cusparse.CUSPARSE_INDEX_64I if self.indices.dtype == np.int64 else cusparse.CUSPARSE_INDEX_32I
-            )
-            pointers = (self.indptr.data.ptr, self.indices.data.ptr, values.data.ptr)
-            descriptor = cusparse.createCsr(
-                *(*self.shape, self.nnz, *pointers, index_type, index_type),
-                *(cusparse.CUSPARSE_INDEX_BASE_ZERO, TYPES[dtype].cuda),
-            )
-            weakref.finalize(self, cusparse.destroySpMat, descriptor).atexit = False
-            self._descriptors[dtype] = descriptor, values
-        return self._descriptors[dtype][0]
+        arrays = {"indptr": self.indptr, "indices": self.indices, "data": data}
+        known = {"shape": self.shape, "dtype": data.dtype, "nnz": self.nnz}
+        return SimpleNamespace(**known, **arrays, structure=self.plan.structure)
 
 
 class DeviceChain:

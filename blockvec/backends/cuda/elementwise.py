@@ -117,19 +117,12 @@ def weighted_sum(
     """Set out = alpha X + beta Y; a factor is a scalar, times one value or one per column if given."""
     if out.size == 0:
         return
-    (launch, (ldx, ldy, ldo, *extents)), factors = _ready_sum(gpu, X, Y, out, alpha, beta)
-    launch(X, ldx, Y, ldy, out, ldo, *extents, *factors)
-
-
-def _ready_sum(
-    gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: tuple[Any, Any], beta: tuple[Any, Any]
-) -> tuple[Any, tuple[Any, ...]]:
-    """Return the plan of a weighted sum, and the arguments that its factors make."""
     first, alpha_arguments = _factor(*alpha)
     second, beta_arguments = _factor(*beta) if Y is not None else _factor(0, None)
     blocks = (X, out) if Y is None else (X, Y, out)
     layout = tuple((block.dtype.char, block.strides[0], block.data.ptr % 16) for block in blocks)
-    return _axpby_plan(gpu, layout, out.shape, first, second), (*alpha_arguments, *beta_arguments)
+    launch, (ldx, ldy, ldo, *extents) = _axpby_plan(gpu, layout, out.shape, first, second)
+    launch(X, ldx, Y, ldy, out, ldo, *extents, *alpha_arguments, *beta_arguments)
 
 
 _REAL = Factor()
@@ -239,35 +232,27 @@ def _aligned(vector: int, *blocks: Array) -> bool:
 
 
 def fold(
-    gpu: Gpu,
-    partials: Array,
-    C: Array,
-    alpha: complex,
-    beta: complex,
-    *,
-    left_complex: bool = False,
-    conj: bool = False,
-    hermitian: bool = False,
+    gpu: Gpu, partials: Array, C: Array, alpha: complex, beta: complex, *, hermitian: bool = False
 ) -> None:
-    """C = alpha (sum of partial products) + beta C; see `FoldKernel` for the flags.
+    """C = alpha (sum of partial products) + beta C, of which the sum's Hermitian part where asked.
 
-    `partials`, contiguous, has shape (parts, M, N), or (parts, 2 M, N) where `left_complex`; no parts at all
-    make a sum of zero. C is row-major, of shape (M, N).
+    `partials`, contiguous, has shape (parts, M, N); no parts at all make a sum of zero. C is row-major, of
+    shape (M, N).
     """
     M, N = C.shape
     if M == 0 or N == 0:
         return
-    flags = (left_complex, conj, hermitian, bool(beta == 0))
-    launch = _fold_plan(gpu, partials.dtype.char, C.dtype.char, M * N, *flags)
-    part_size = partials.shape[1] * partials.shape[2]
-    operands = (partials, partials.shape[0], part_size, C, leading_dimension(C), M, N)
+    launch = _fold_plan(gpu, partials.dtype.char, C.dtype.char, M * N, hermitian, bool(beta == 0))
+    operands = (partials, partials.shape[0], M * N, C, leading_dimension(C), M, N)
     launch(*operands, complex(alpha), complex(beta))
 
 
 @functools.lru_cache(maxsize=4096)
-def _fold_plan(gpu: Gpu, partial: str, out: str, n_elements: int, *flags: bool) -> Callable[..., None]:
+def _fold_plan(
+    gpu: Gpu, partial: str, out: str, n_elements: int, hermitian: bool, beta_zero: bool
+) -> Callable[..., None]:
     lanes = FoldKernel.lanes_for(n_elements)
-    kernel = FoldKernel(TYPE_NAMES[partial], TYPE_NAMES[out], lanes, *flags)
+    kernel = FoldKernel(TYPE_NAMES[partial], TYPE_NAMES[out], lanes, hermitian=hermitian, beta_zero=beta_zero)
     return gpu.launcher(kernel, (ceil_div(n_elements, lanes),), kernel.threads)
 
 

@@ -8,11 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from ..base import GraphRecorder
+
 _idle_streams: defaultdict[tuple[int, int], list[Any]] = defaultdict(list)
 """Streams of earlier recorders per device and current stream: each stream has a workspace, which stays."""
 
 
-class Graphs:
+class Graphs(GraphRecorder):
     """Captures operations on a stream of its own; see `blockvec.Recorder`."""
 
     def __init__(self, device_id: int) -> None:

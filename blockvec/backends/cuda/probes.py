@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...kernels.build import build
+from ...kernels.limits import architecture_of
 from ...kernels.measure import CeilingProbe
 from ...kernels.probes import BULK, FMA, HOLD, TENSOR, Probe, cache_probe, mix_probe, read_probe
 from ..base import DeviceArray as Array
@@ -59,7 +60,7 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
                 fill_random(gpu, factor, key, 0)
             probes.append(CeilingProbe(dtype, functools.partial(square_product, *factors), 2.0 * size**3))
     arithmetic = [("float32", FMA, 4, FMA_REPEATS)]
-    if _architecture(gpu) >= FIRST_TENSOR_ARCHITECTURE:
+    if architecture_of(gpu.info) >= FIRST_TENSOR_ARCHITECTURE:
         arithmetic.append(("float64", TENSOR, 2, TENSOR_REPEATS))
     for dtype, kernel, resident, repeats in arithmetic:
         blocks, never = resident * gpu.info.multiprocessors, _uncached((1,), dtype)
@@ -98,7 +99,7 @@ def _mixes(
     vectors = 16 * plain.threads
     blocks = source.nbytes // (vectors * wider)
     yield _launch(gpu, plain, blocks, source, target), blocks * vectors * both
-    if _architecture(gpu) < FIRST_BULK_ARCHITECTURE or not reads:
+    if architecture_of(gpu.info) < FIRST_BULK_ARCHITECTURE or not reads:
         return
     for n_bytes in BULK_BYTES:
         read_bytes, write_bytes = n_bytes // wider * reads, n_bytes // wider * writes
@@ -122,10 +123,6 @@ def _cache_probes(gpu: Gpu) -> list[CeilingProbe]:
             stride = unroll * blocks * kernel.threads  # units; whole strides are read
             probes.append(CeilingProbe("l2", launch, units // stride * stride * 16 * passes))
     return probes
-
-
-def _architecture(gpu: Gpu) -> int:
-    return int(gpu.info.architecture.removeprefix("sm_"))
 
 
 def _uncached(shape: tuple[int, ...], dtype: str) -> Array:

@@ -21,10 +21,9 @@ from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.family import SparseFamily
 from ..base import Candidate, Fused
 from ..base import DeviceArray as Array
-from .device import Gpu
+from .device import Gpu, workspace
 from .device_csr import DeviceCsr
 from .elementwise import copy
-from .workspace import workspace
 
 AnyFamily = SparseFamily[Any]
 Bound = tuple[Callable[..., None], int]

@@ -13,9 +13,8 @@ from ...kernels.limits import ceil_div
 from ...kernels.problem import itemsize
 from ...kernels.steps import THREADS, KrylovStepsKernel, RecurrenceKernel
 from ..base import DeviceArray
-from .device import Gpu, type_name
+from .device import Gpu, type_name, workspace
 from .device_csr import lanes_per_row
-from .workspace import workspace
 
 MOST_BYTES = 1 << 30  # of the basis: of larger ones, products by kernels of their own take less time
 # A launch multiplies by the matrix up to so many bytes of the basis, and entries; longer steps gain nothing.
@@ -47,7 +46,13 @@ def load(gpu: Gpu, kernel: KrylovStepsKernel) -> Any:
 
 
 class KrylovSteps:
-    """Steps on one basis, with the products of a matrix or without; see `Backend.krylov_steps`."""
+    """Steps on one basis of up to `columns` columns, whose launches multiply by a matrix if `multiplies`.
+
+    A call queues steps and returns their report; the last block is in W if their number is odd, else in X.
+    Its arguments are those of `blockvec.operators.krylov_steps.KrylovSteps.queue`, the number of columns
+    before m that A X can couple to, whether a launch multiplies by the matrix, and None or a function of X
+    and W that does so before each step, which then is a launch of its own.
+    """
 
     def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: Any, V: DeviceArray) -> None:
         self.columns, self._kernel, self._gpu, self._V = kernel.columns, kernel, gpu, V

@@ -79,11 +79,8 @@ class HostBackend(Backend):
 
         return ChainBlocks(matrix)
 
-    def scaled_csr(
-        self, matrix: RowBlocks | ChainBlocks, factor: float, dtype: np.dtype[Any]
-    ) -> CsrMatrix | Chain:
-        scaled: CsrMatrix | Chain = matrix.scaled(factor, dtype)
-        return scaled
+    def scaled_csr(self, matrix: Any, factor: float, dtype: np.dtype[Any]) -> Any:
+        return matrix.scaled(factor, dtype)
 
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
         is_here = isinstance(matrix, np.ndarray) or sp.issparse(matrix)
@@ -153,12 +150,8 @@ class HostBackend(Backend):
             probes.append(CeilingProbe(dtype, functools.partial(np.matmul, C, C), 2.0 * 1536**3))
         return probes
 
-    def graphs(self) -> HostGraphs:
-        return HostGraphs()
-
-
-class HostGraphs(GraphRecorder):
-    """Repeats operations by calling them; there are no streams."""
+    def graphs(self) -> GraphRecorder:
+        return GraphRecorder()
 
 
 def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:
