@@ -57,12 +57,13 @@ def configurations(problem: SpmmvProblem, device: Any) -> Iterator[CsrConfig]:
     """Yield valid configurations of every kind."""
     choice = CSR.choose(problem, device)
     for variant in VARIANTS:
-        for groups in (1, 2, 4, 8, 16, 32):  # rows per unit must be a multiple
-            config = replace(choice, **variant)
-            rows = max(config.rows // groups, 1) * groups
-            if CSR.refuse(problem, replace(config, rows=min(rows, 32)), device) is None:
-                yield replace(config, rows=min(rows, 32))
-                break
+        config = replace(choice, **variant)
+        if config.lanes * config.split <= 32 and not (
+            problem.gram and (config.split > 1 or config.tile < problem.width)
+        ):
+            config = replace(config, rows=max(config.rows // config.groups, 1) * config.groups)
+            if CSR.refuse(problem, config, device) is None:
+                yield config
 
 
 def converted(problem: SpmmvProblem, device: Any) -> Iterator[SellConfig]:

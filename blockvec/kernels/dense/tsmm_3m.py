@@ -65,11 +65,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
             return f"elements of {size} bytes, but B is aligned to {problem.align_b}"
         return None
 
-    def misfit(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
-        if config.warps % QUADRANTS or config.warps < QUADRANTS:
-            return f"{config.warps} warps; quadrants share a multiple of {QUADRANTS}"
-        return None
-
     def registers(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
         return 8 * shape_of(problem, device).kt + 124
 
@@ -81,13 +76,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_COLUMNS
-
-    def chain_length(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        if real_bytes(problem.dtype) == 4:
-            return 2  # sums are in double precision
-        # A chain of 2 M products, whose sum is bounded by three times that of moduli; their factors are
-        # rounded sums.
-        return 3 * 2 * problem.M + 6
 
     def source(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str:
         shape = shape_of(problem, device)

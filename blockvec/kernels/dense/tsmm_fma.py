@@ -154,21 +154,6 @@ def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
     return config.stages > 0 and is_light
 
 
-def misfit(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | None = None) -> str | None:
-    """Explain which options exclude each other, on any device."""
-    covered = config.spread * config.ct
-    is_covered = covered == problem.N if config.spread == 1 else problem.N <= covered < 2 * problem.N
-    if config.spread not in (1, 2, 4, 8, 16, 32) or not is_covered:
-        return f"{config.spread} threads a row of {config.ct} columns for {problem.N}"
-    if config.unroll % config.count:
-        return f"{config.unroll} rows a thread in sets of {config.count}"
-    if not 1 <= config.kt <= problem.M:
-        return f"{config.kt} columns at a time of {problem.M}"
-    if config.coefficients == "registers" and config.unroll_k < ceil_div(problem.M, config.kt):
-        return "coefficients in registers need the loop over columns of A unrolled"
-    return "1 stage is no ring" if config.stages == 1 else None
-
-
 @frozen
 class Recipe:
     """A configuration but for the widths; equal names mean the same."""
@@ -224,7 +209,7 @@ def _tiled(
     unroll_k = tiles if coefficients == "registers" or tiles * products <= 256 else max(1, 128 // products)
     shape = spread, ct, unroll, count, kt
     config = TsmmFmaConfig(*shape, coefficients=coefficients, unroll_k=unroll_k)
-    fits = registers(problem, config) <= MAX_REGISTERS and misfit(problem, config) is None
+    fits = registers(problem, config) <= MAX_REGISTERS and spread * ct < 2 * problem.N
     return config if fits else None
 
 
@@ -292,15 +277,10 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     recipes, spare = RECIPES, SPARE
 
     refuse_problem = staticmethod(refuse_widths)
-    misfit, registers = staticmethod(misfit), staticmethod(registers)
+    registers = staticmethod(registers)
 
     def grid(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
         return max(1, min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows)))
-
-    def chain_length(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        both = is_complex(problem.dtype_a) and is_complex(problem.dtype_c)
-        is_scaled = problem.alpha != "one" or problem.beta != "zero"
-        return (2 if both else 1) * problem.M + (2 if is_scaled else 0)
 
     def source(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str:
         plan = plan_of(shape_of(problem), config)
