@@ -28,7 +28,7 @@ from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.family import choose
 from blockvec.kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
-from blockvec.kernels.roofline import Ceilings, memory_time, sector_traffic, time_limit
+from blockvec.kernels.roofline import Ceilings, memory_time, time_limit
 from blockvec.operations.profile import ceilings
 from blockvec.system.config import options
 from tests.benchmarks.contest import Variant, compile_fault, select_fastest, variants
@@ -41,7 +41,7 @@ from tests.benchmarks.dense_operands import (
     plain_probes,
     with_rows,
 )
-from tests.benchmarks.records import Book, Record, environment, kernel_record, read
+from tests.benchmarks.records import Book, Record, environment, kernel_record, read, sector_traffic
 
 DTYPES = ("float64", "complex128", "float32", "complex64")
 WIDEST = 64

@@ -13,11 +13,11 @@ from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, run_rows
 from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, mma_cycles, smooth_max
 from ..problem import TsmmProblem, is_complex, itemsize, real_bytes
-from ..roofline import H200_CEILINGS, memory_time
+from ..roofline import H200_CEILINGS, memory_time, traffic
 from ..source import C_TYPES, Constant, constants_of, render
 from . import tsmm_mma
 from .family import DenseFamily
-from .tsmm_mma import shape_of, tile_bytes, view_traffic
+from .tsmm_mma import shape_of, tile_bytes
 
 ROWS = 16  # of a tile
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
@@ -109,5 +109,5 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
         alone = (passes * _PASS_CYCLES + _TILE_CYCLES) * QUADRANTS / config.warps
         turns = ceil_div(ceil_div(problem.K, ROWS), device.multiprocessors * config.warps)
         cycles = turns * config.warps / QUADRANTS * (pipe + alone)
-        memory = memory_time(view_traffic(problem), H200_CEILINGS)
+        memory = memory_time(traffic(problem), H200_CEILINGS)
         return smooth_max(cycles / TENSOR_CLOCK_HZ, memory) + _LAUNCH_S

@@ -18,12 +18,11 @@ from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, run_rows
 from ..limits import CLOCK_HZ, MAX_REGISTERS, QUADRANTS, WARP, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmmProblem, is_complex, itemsize, parts_of
-from ..roofline import H200_CEILINGS, memory_time
+from ..roofline import H200_CEILINGS, memory_time, traffic
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 from .layout import MAX_WIDTH, Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 from .tsmm_mma import row_cycles as tensor_cycles
-from .tsmm_mma import view_traffic
 
 # 32-bit multiply-adds per byte, those in double precision counted twice: 60 per cent of the H200's ratio. A
 # tile queue gains 3 to 7 per cent where memory limits, and costs up to 10 where products do.
@@ -344,7 +343,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         grid = self.grid(problem, config, device)
         turns = ceil_div(ceil_div(problem.K, config.rows), grid * config.teams)
         resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
-        moved = view_traffic(problem)
+        moved = traffic(problem)
         row_bytes = plan.a.row_bytes + (plan.b.row_bytes if problem.beta != "zero" and config.stages else 0)
         flight = resident * config.teams * max(config.stages - 0.5, 0.6) * config.rows * row_bytes
         share = moved.read_bytes / max(memory_time(moved, H200_CEILINGS), 1e-12) / busy

@@ -28,7 +28,6 @@ from ..limits import (
     round_up,
 )
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
-from ..roofline import Traffic, partial_sectors, sector_traffic
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 from .layout import MAX_WIDTH, prefetches_ends
@@ -183,18 +182,8 @@ SPARE: Sequence[Recipe] = tuple(
     for shared in (False, True)
 )
 
-# Bytes of other traffic that take as long as a sector that a row fills in part, not read before [H100].
-_PARTIAL_BYTES = 190
 _CONVERSIONS = 14  # between float32 and float64, per cycle and SM
 _CONVERTED_SHARES = 0.6, 0.8  # of conversions that do not overlap with products, of real and complex numbers
-
-
-@functools.lru_cache(maxsize=1024)
-def view_traffic(problem: TsmmProblem) -> Traffic:
-    """Estimate the traffic in whole sectors, and as reads what those take that rows of B fill in part."""
-    moved = sector_traffic(problem)
-    partial = problem.K * partial_sectors(problem.N, problem.ldb, itemsize(problem.dtype))
-    return Traffic(moved.read_bytes + int(partial * _PARTIAL_BYTES), moved.write_bytes)
 
 
 def row_cycles(problem: TsmmProblem) -> float:
