@@ -1,7 +1,10 @@
-"""Parallel compilation of the kernels of a solve, when the first one is missing.
+"""Parallel compilation of the kernels of a call, when the first one is missing.
 
 A kernel takes a few tenths of a second to compile, and an iterative method needs dozens of them. What a
 method asks for follows from its type and a few widths (`requests`): one function per method.
+
+A call says so as soon as it knows its sizes: `precompile` in a function of `kernels_of_call`, or the block of
+`precompiled`.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +39,29 @@ if TYPE_CHECKING:
 MAX_KINDS = 1000  # solves that one process remembers
 
 _begun: set[tuple[Any, ...]] = set()  # solves whose kernels were compiled ahead in this process
+_calls: contextvars.ContextVar[contextlib.ExitStack | None] = contextvars.ContextVar(
+    "blockvec_calls", default=None
+)
+
+Matrices = list[tuple[SpmmvProblem, Any]]
+"""Some product with each sparse matrix of a solve, and the matrix as kernels take it."""
+
+
+@contextlib.contextmanager
+def kernels_of_call() -> Iterator[None]:
+    """Cancel at the end of the ``with`` block what is left of the calls of `precompile` in it."""
+    with contextlib.ExitStack() as stack:
+        token = _calls.set(stack)
+        try:
+            yield
+        finally:
+            _calls.reset(token)
+
+
+def precompile(method: str, operator: Any, dtype: Any = None, **sizes: int) -> None:
+    """Compile as `precompiled` does what follows in the block of `kernels_of_call`, if there is one."""
+    if (call := _calls.get()) is not None:
+        call.enter_context(precompiled(method, operator, dtype, **sizes))
 
 
 @contextlib.contextmanager
@@ -50,11 +76,11 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     ----------
     method : str
         ``"lanczos"``, ``"filter"``, ``"jd"``, and ``"begin"`` and ``"check"`` of what is before these, as of
-        `solvers.eigsh`; any other name stands for the products of blocks of `b` columns, and of these with a
-        basis of up to `capacity` columns.
-    operator : Operator
+        `solvers.eigsh`; other functions of `solvers` by their names; any other name stands for the products
+        of blocks of `b` columns, and of these with a basis of up to `capacity` columns.
+    operator : Operator, or tuple of Operator
         Specifies the number of rows, the device and, if it has one, the sparse matrix whose products are
-        compiled. It is not applied.
+        compiled. It is not applied. Others may follow, whose products are compiled, too.
     dtype : dtype, optional
         Element type of the blocks; by default that of the operator.
     **sizes : int
@@ -75,37 +101,39 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     >>> V.shape
     (900, 4)
     """
+    operators = operator if isinstance(operator, tuple) else (operator,)
+    operator = operators[0]
     if operator.device == "cpu":
         yield
         return
     from .kernels.build import on_first_miss
 
     backend = backend_for(operator.device)
-    product, matrix = _sparse_product(operator)
+    matrices = [each for part in operators for each in sparse_products(part)]
     name = np.dtype(operator.dtype if dtype is None else dtype).name
     layout = getattr(operator, "layout", None)
     n = operator.shape[0] if layout is None else layout.n_local
-    blocks = Blocks(n, name, product, sizes, backend)
-    kind = backend.name, method, blocks.n, name, product, *sorted(sizes.items())
+    blocks = Blocks(n, name, matrices, sizes, backend)
+    kind = backend.name, method, n, name, *(product for product, _ in matrices), *sorted(sizes.items())
     if kind in _begun or len(_begun) >= MAX_KINDS:
         yield
         return
     _begun.add(kind)
     jobs: list[Future[None]] = []
     try:
-        with on_first_miss(lambda: jobs.extend(start(requests(method, blocks), backend, matrix))):
+        with on_first_miss(lambda: jobs.extend(start(requests(method, blocks).items(), backend))):
             yield
     finally:
         for job in jobs:
             job.cancel()
 
 
-def start(wanted: list[Any], backend: Backend, matrix: Any = None) -> list[Future[None]]:
-    """Start to compile and load the kernels of requests in threads."""
+def start(wanted: Iterable[tuple[Any, Any]], backend: Backend) -> list[Future[None]]:
+    """Start to compile and load the kernels of requests, with their matrices, in threads."""
     threads = _threads(options().threads)
     return [
         threads.submit(contextvars.copy_context().run, _prepare, request, backend, matrix)
-        for request in wanted
+        for request, matrix in wanted
     ]
 
 
@@ -122,33 +150,38 @@ def _threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="blockvec-precompile")
 
 
-def _sparse_product(operator: Any) -> tuple[SpmmvProblem | None, Any]:
-    """Return a product with the sparse matrix behind an operator, and the matrix as kernels take it."""
-    while operator is not None and not hasattr(operator, "sparse_product"):
-        operator = getattr(operator, "operator", None)  # that a solver's operator is made of
-    return (None, None) if operator is None else operator.sparse_product()
+def sparse_products(operator: Any) -> Matrices:
+    """Describe a product with each sparse matrix behind an operator."""
+    if operator is None:
+        return []
+    if parts := getattr(operator, "parts", ()):  # such as A and A^H of A^H A
+        return [product for part in parts for product in sparse_products(part)]
+    if not hasattr(operator, "sparse_product"):
+        return sparse_products(getattr(operator, "operator", None))  # that a solver's operator is made of
+    product = operator.sparse_product()
+    return [product] if product[0] else []
 
 
 class Blocks:
     """Descriptions of the operations on blocks of one type with `n` rows; widths are columns.
 
-    `product` is some product with the sparse matrix of the solve. `sizes` are widths by name; one that is
-    missing is 0, and what has no columns is left out. `backend` may have kernels for several operations.
+    `sizes` are widths by name; one that is missing is 0, and what has no columns is left out. `backend` may
+    have kernels for several operations. `found` are the requests, and the matrices of products.
     """
 
     def __init__(
         self,
         n: int,
         dtype: str,
-        product: SpmmvProblem | None,
+        matrices: Matrices,
         sizes: Mapping[str, int],
         backend: Backend | None = None,
     ) -> None:
-        self.n, self.dtype, self.product, self.backend = n, dtype, product, backend
+        self.n, self.dtype, self.matrices, self.backend = n, dtype, matrices, backend
         self.sizes = {name: int(size) for name, size in sizes.items()}
         self.is_single = dtype in ("float32", "complex64")
         self.real = "float32" if self.is_single else "float64"
-        self.found: dict[Any, None] = {}
+        self.found: dict[Any, Any] = {}
 
     def __getattr__(self, name: str) -> int:
         """Look up a size."""
@@ -200,32 +233,37 @@ class Blocks:
     def project(self, M: int, N: int, ldw: int) -> None:
         """Add the coefficients of a block in a basis, and what is left of it with its Gram matrix."""
         self.dot(M, N, ldw)
+        self.update(M, N, ldw)
+
+    def update(self, M: int, N: int, ldw: int, ldv: int = 0) -> None:
+        """Add V -= W C with the Gram matrix of V."""
         if self.is_single:
-            self.subtract(M, N, ldw)
+            self.combine(M, N, ldw, ldb=ldv, alpha="general", beta="one")
             return
         types = self.dtype, self.dtype, self.dtype
-        layout = self._columns("w", M, ldw, 0) | self._columns("v", N, 0, 0)
+        layout = self._columns("w", M, ldw, 0) | self._columns("v", N, ldv, 0)
         self._add(SweepProblem("update_gram", self.n, M, N, *types, **layout), M, N)
 
     def apply(self, width: int, ldx: int = 0, ldy: int = 0, at_y: int = 0, **classes: Any) -> None:
-        """Add products with the matrix."""
-        if self.product is not None and width > 0:
-            layout = self._columns("x", width, ldx, 0) | self._columns("y", width, ldy, at_y)
-            plain = replace(self.product.plain, width=width, dtype_x=self.dtype, **layout)
-            self._add(replace(plain, **classes), width)
+        """Add products with the matrices."""
+        layout = self._columns("x", width, ldx, 0) | self._columns("y", width, ldy, at_y)
+        for product, matrix in self.matrices if width > 0 else ():
+            plain = replace(product.plain, width=width, dtype_x=self.dtype, **layout)
+            self.found[replace(plain, **classes)] = matrix
 
-    def recur(self, width: int) -> None:
+    def recur(self, width: int, **classes: Any) -> None:
         """Add the products of a Chebyshev recurrence."""
-        self.apply(width, alpha="general", shift="scalar")
-        self.apply(width, alpha="general", beta="general", shift="scalar")
+        for beta in ("zero", "general"):
+            self.apply(width, alpha="general", beta=beta, shift="scalar", **classes)
 
-    def normalize(self, *lanes: int) -> None:
-        """Add random numbers, norms and scaled columns; `lanes` are of the sums over blocks of threads."""
+    def normalize(self, *widths: int) -> None:
+        """Add random numbers, norms and scaled columns of blocks of some widths."""
         from .kernels import elementwise as k
         from .kernels.rows import trace
 
         T, R, one, each = self.dtype, self.real, k.Factor(), k.Factor(columns=self.real)
         sums = promote(T, "float64")  # sums of blocks of threads
+        lanes = [k.FoldKernel.lanes_for(width) for width in widths]
         kernels: list[Kernel] = [k.PhiloxKernel(R), k.FillKernel(R), trace(_roots, (R,), (R,))]
         kernels += [k.ColumnDotKernel(T, T), k.ColumnDotKernel(T, T, same=True)]
         kernels += [k.FoldKernel("float64", R, count) for count in lanes]
@@ -234,7 +272,7 @@ class Blocks:
         kernels += [k.AxpbyKernel(T, None, T, one, flat=False)]
         kernels += [k.AxpbyKernel(T, T, T, alpha, beta) for alpha, beta in ((one, one), (each, one))]
         if T != "complex128":  # columns at odd places
-            kernels += [k.ColumnDotKernel(T, T, same=True, aligned=False)]
+            kernels += [k.ColumnDotKernel(T, T, same=same, aligned=False) for same in (False, True)]
             kernels += [k.AxpbyKernel(T, None, T, one, flat=False, aligned=False)]
         self.found |= dict.fromkeys(kernels)
 
@@ -246,7 +284,7 @@ class Blocks:
         self.rotate(width, width)
         self.found[k.InverseFactorKernel(self.dtype)] = None
 
-    def recur_by_columns(self) -> None:
+    def recur_by_columns(self, *widths: int) -> None:
         """Add the scalars and updates of recurrences with factors per column."""
         from .kernels import elementwise as k
 
@@ -254,17 +292,18 @@ class Blocks:
         self.found[k.AxpbyKernel(T, T, T, each, each)] = None
         if is_complex(T):
             self.found[k.AxpbyKernel(R, None, T)] = None
-            self.found |= {k.FoldKernel("float64", T, count): None for count in (1, 2, 4)}
+            lanes = map(k.FoldKernel.lanes_for, widths)
+            self.found |= {k.FoldKernel("float64", T, count): None for count in lanes}
 
 
 def _roots(xp: Any, squares: Any) -> tuple[Any]:
     return (xp.sqrt(squares),)
 
 
-def requests(method: str, blocks: Blocks) -> list[Any]:
-    """List what a method asks for: problems, and kernels without configurations."""
+def requests(method: str, blocks: Blocks) -> dict[Any, Any]:
+    """List what a method asks for: problems, with their matrices, and kernels without configurations."""
     METHODS.get(method, _any)(blocks)
-    return list(blocks.found)
+    return blocks.found
 
 
 def _check(s: Blocks) -> None:
@@ -307,7 +346,7 @@ def _krylov(s: Blocks, filtered: bool) -> None:
     if filtered:
         s.recur(b)
     s.normalize(1, 2, 4, 8)
-    s.recur_by_columns()
+    s.recur_by_columns(1, 2, 4)
     if not takes_steps:
         for M in range(b, capacity, b or 1):
             s.project(M, b, capacity)
@@ -338,7 +377,7 @@ def _jd(s: Blocks) -> None:
     b, p, k, basis = s.b, s.p, s.k, s.basis
     s.apply(b)
     s.normalize(1, 2, 4, 8, 16, 32)
-    s.recur_by_columns()
+    s.recur_by_columns(1, 2, 4)
     for width in (s.width, s.half, 1):
         s.apply(width, shift="column", dots=("xy",))
         s.dot(p, width)
@@ -358,10 +397,98 @@ def _jd(s: Blocks) -> None:
     s.subtract(2 * p, 1)
 
 
+def _svds(s: Blocks) -> None:
+    """List triplets of given vectors, and the first look at A; iterations have lists of their own."""
+    s.apply(1)
+    s.apply(s.k)
+    s.orthonormalize(s.k)
+    s.combine(s.k, s.k)
+    s.normalize(1, 2, s.k)
+
+
+def _systems(s: Blocks) -> None:
+    """List the true residuals of linear systems."""
+    s.apply(s.b)
+    s.normalize(s.b)
+
+
+def _cg(s: Blocks) -> None:
+    """List steps on three blocks of `width` columns side by side."""
+    _systems(s)
+    b = min(s.b, 32)
+    row = 3 * b
+    s.orthonormalize(b)
+    s.apply(b, ldx=row, gram=("xy",))
+    s.update(b, b, 0, row)
+    s.combine(b, s.b, row, beta="one")
+    s.combine(2 * b, b, row, ldb=row)
+
+
+def _minres(s: Blocks) -> None:
+    _systems(s)
+    s.apply(s.b, dots=("xy",))
+    s.recur_by_columns(s.b)
+
+
+def _gmres(s: Blocks) -> None:
+    """List Arnoldi steps."""
+    _systems(s)
+    capacity = s.b * (s.restart + 1)
+    for M in range(s.b, capacity, s.b or 1):
+        s.dot(M, s.b, capacity)
+        s.subtract(M, s.b, capacity)
+
+
+def _lobpcg(s: Blocks) -> None:
+    """List steps of all vectors, on three blocks side by side: X, P and W."""
+    b, ld = s.b, 3 * s.b
+    s.normalize(b)
+    s.apply(b, ldx=ld, ldy=ld)
+    s.gram(b, ld)
+    for M in (b, 2 * b, ld):
+        s.dot(M, M, ld, ldb=ld)
+        s.rotate(M, min(M, 2 * b), ld)
+    for M in (b, 2 * b):
+        s.dot(M, b, ld, ldb=ld)
+        s.update(M, b, ld, ld)
+
+
+def _solve(s: Blocks) -> None:
+    _check(s)
+    _systems(s)
+
+
+def _function(s: Blocks) -> None:
+    """List the check of a matrix and Lanczos steps for its bounds."""
+    _check(s)
+    s.normalize(1)
+    s.apply(1)
+
+
+def _polynomial(s: Blocks) -> None:
+    """List sums of Chebyshev polynomials."""
+    s.normalize(s.b)
+    s.recur(s.b, chain="one", ldz=s.b)
+
+
+def _moments(s: Blocks) -> None:
+    s.normalize(s.b)
+    s.recur(s.b, dots=("xy", "yy"))
+
+
 METHODS: dict[str, Callable[[Blocks], object]] = {
     "begin": _begin,
     "check": _check,
     "lanczos": functools.partial(_krylov, filtered=False),
     "filter": functools.partial(_krylov, filtered=True),
     "jd": _jd,
+    "svds": _svds,
+    "cg": _cg,
+    "minres": _minres,
+    "lobpcg": _lobpcg,
+    "gmres": _gmres,
+    "solve": _solve,
+    "function": _function,
+    "polynomial": _polynomial,
+    "moments": _moments,
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from blockvec import BlockVector, as_operator
+from blockvec import BlockVector, as_operator, precompiled
 from blockvec.errors import OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 
@@ -134,7 +134,7 @@ def lobpcg(
         w, block = run.dense()
         return w, block if is_block else block.array
     limit = float(tol) if tol is not None and tol > 0 else run.n * float(np.finfo(run.X.dtype).eps) ** 0.5
-    with blas_threads(run.A):
+    with blas_threads(run.A), precompiled("lobpcg", run.A, run.X.dtype, b=run.k):
         messages = run.iterate(limit, maxiter, 2.0**restartControl)
     for message in messages:
         warnings.warn(message, stacklevel=2)

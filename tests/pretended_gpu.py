@@ -51,7 +51,7 @@ class Solve:
     method: str
     dtype: str
     sizes: dict[str, int]
-    product: SpmmvProblem | None
+    matrices: precompile.Matrices
     requests: list[Any]
 
 
@@ -75,11 +75,13 @@ class Run:
             yield
         finally:
             requests, self.asked = self.asked, around
-        product = precompile._sparse_product(operator)[0]
+        operators = operator if isinstance(operator, tuple) else (operator,)
+        operator = operators[0]
+        matrices = [each for part in operators for each in precompile.sparse_products(part)]
         name = np.dtype(operator.dtype if dtype is None else dtype).name
         asked = [request for request in requests if not isinstance(request, StreamProblem)]
         known = {key: int(size) for key, size in sizes.items()} | {"n": int(operator.shape[0])}
-        self.solves.append(Solve(method, name, known, product, asked))
+        self.solves.append(Solve(method, name, known, matrices, asked))
 
 
 def _compute(problem: Any, *operands: Any) -> None:
@@ -195,7 +197,13 @@ def _evaluate(true: Callable[..., None], gpu: Gpu, function: Any, rows: Any, out
 
 @contextlib.contextmanager
 def pretended_gpu(
-    modules: Sequence[str] = ("solvers.call", "solvers.iterations.base", "solvers.transform.scaling"),
+    modules: Sequence[str] = (
+        "blockvec.precompile",
+        "solvers.call",
+        "solvers.locally_optimal",
+        "solvers.iterations.base",
+        "solvers.transform.scaling",
+    ),
 ) -> Iterator[Run]:
     """Pretend a GPU inside the ``with`` block; what `Run.compiled` holds at its end, CuPy would compile."""
     watch = Run()

@@ -33,7 +33,7 @@ LAYERS = [
     {"__main__"},
 ]
 PURE_KERNELS = {"problem", "source", "roofline", "records", "family", "families"}
-PUBLIC_MODULES = {"errors", "interchange", "models", "parallel", "system"}
+PUBLIC_MODULES = {"errors", "interchange", "models", "parallel", "precompile", "system"}
 
 
 def modules(package: str) -> list[Path]:

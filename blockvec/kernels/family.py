@@ -79,16 +79,16 @@ class Family(ABC, Generic[P, C]):
     def configure(self, problem: P, recipe: Any, device: DeviceInfo) -> C | None:
         """Make the configuration of a recipe for a problem; None if they do not fit. It may be refused."""
 
-    @abstractmethod
     def predict(self, problem: P, config: C, device: DeviceInfo) -> float:
-        """Predict the time of a valid configuration in seconds.
+        """Predict the time of a valid configuration in seconds; 0 where the order of the list decides.
 
         The terms that decide between configurations, beside the limits of the hardware; what changes the
         choices of drawn problems by less than 1 per cent of their time is left out.
         """
+        return 0.0
 
     def choose(self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all) -> C:
-        """Choose the accepted configuration of the list with the shortest predicted time.
+        """Choose the accepted configuration of the list with the shortest predicted time, or the first one.
 
         If none is valid, as where the family does not support the problem, an `OptionError` is raised.
         """
@@ -113,10 +113,6 @@ class Family(ABC, Generic[P, C]):
     def carveout(self, problem: P, config: C, device: DeviceInfo) -> int | None:
         """Compute the percentage of shared memory to ask for, the rest being L1; None leaves it to CUDA."""
         return None
-
-    @abstractmethod
-    def chain_length(self, problem: P, config: C, device: DeviceInfo) -> int:
-        """Compute the longest chain of additions that makes an element of the result, for error bounds."""
 
 
 AnyFamily = Family[Any, Any]

@@ -13,14 +13,12 @@ import numpy as np
 
 from ..errors import LayoutError
 from ..system.frozen import frozen
-from .limits import ceil_div
 from .problem import TsmmProblem, TsmttsmProblem, itemsize
 from .tensor_map import MAP_BYTES, TensorMaps
 
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/common/reduce.cuh
 FLAGGED_DOUBLES = 2048  # most numbers of a result whose partial sums have flags, as there
-_MAX_SUMS = 16  # threads that share the sum of one element over the blocks, as there
 QUEUE_BYTES = 8  # counters at the head of a workspace with a tile queue: cuda/common/tile_queue.cuh
 
 
@@ -31,12 +29,6 @@ def partials_bytes(blocks: int, doubles: int) -> int:
     the counters in its first `GRID_HEADER_BYTES` ready for the next one. The rest is scratch.
     """
     return GRID_HEADER_BYTES + blocks * doubles * (16 if doubles <= FLAGGED_DOUBLES else 8)
-
-
-def partials_chain(blocks: int) -> int:
-    """Count the additions per element that sum partial results over blocks in ``cuda/common/reduce.cuh``."""
-    threads = min(_MAX_SUMS, blocks)
-    return 0 if blocks == 1 else ceil_div(blocks, threads) + threads
 
 
 def run_rows(problem: TsmmProblem) -> int:

@@ -16,7 +16,6 @@ RESERVED_SHARED_BYTES = 1024  # per block, taken by the driver [guide]
 STATIC_SHARED_LIMIT = 48 << 10  # bytes per block without an opt-in [guide]
 BANK_ROW_BYTES = 128  # that shared memory serves per cycle: 32 banks of 4 bytes [guide]
 LINE_BYTES = 128  # of a cache line, and what L1 delivers per cycle
-SECTOR_BYTES = 32  # least transfer between memory and L2
 
 CLOCK_HZ = 1.755e9  # of the multiprocessors under load [H200]; the unit of the models' cycles
 TENSOR_CLOCK_HZ = 1.93e9  # at which 256 FP64 operations per cycle and SM give the measured peak [H200]

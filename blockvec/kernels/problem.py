@@ -231,17 +231,6 @@ class SpmmvProblem:
         return replace(self, **classes, ldz=0, align_z=MAX_ALIGNMENT, dots=(), gram=())
 
     @property
-    def kind(self) -> SpmmvProblem:
-        """The product to tune in its place: plain, a recurrence step with dots, or with Gram matrices."""
-        square = self.n_rows == self.n_cols
-        if square and self.gram:
-            return replace(self.plain, gram=GRAMS)
-        if square and self.dots:
-            step = replace(self.plain, alpha="general", beta="general", shift="scalar")
-            return replace(step, dots=("xy", "yy"))
-        return self.plain
-
-    @property
     def stored(self) -> bool:
         """Whether the entries of S are in memory."""
         return self.pattern not in ("spins", "electrons")

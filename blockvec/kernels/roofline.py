@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from ..system.frozen import frozen
-from .limits import SECTOR_BYTES, round_up
 from .problem import (
     Problem,
     SpmmvProblem,
@@ -91,45 +90,6 @@ def traffic(problem: Problem) -> Traffic:
         case StreamProblem():
             block = problem.K * problem.M * itemsize(problem.dtype)
             return Traffic(problem.reads * block, problem.writes * block)
-
-
-def sector_traffic(problem: TsmttsmProblem | TsmmProblem) -> Traffic:
-    """Compute the bytes of the 32-byte sectors that contain a problem's rows, the units of memory transfers.
-
-    For contiguous operands this is `traffic`; for views it includes the rest of the sectors, with rows that
-    are assumed to begin one element past a sector boundary.
-    """
-    if isinstance(problem, TsmttsmProblem):
-        dtype_b, reads_b, writes_b = problem.dtype_b, not problem.same, False
-    else:
-        dtype_b, reads_b, writes_b = problem.dtype, problem.beta != "zero", True
-    a = _touched(problem.M, problem.lda, itemsize(problem.dtype_a))
-    b = _touched(problem.N, problem.ldb, itemsize(dtype_b))
-    plain = traffic(problem)
-    read_bytes = plain.read_bytes + int(problem.K * (a + (b if reads_b else 0)))
-    return Traffic(read_bytes, plain.write_bytes + (int(problem.K * b) if writes_b else 0))
-
-
-def _touched(width: int, ld: int, size: int) -> float:
-    """Compute the bytes of sectors beyond those of a row, on average over rows."""
-    row = width * size
-    spans = [round_up(begin + row, SECTOR_BYTES) for begin in _begins(width, ld, size)]
-    return sum(spans) / len(spans) - row if spans else 0.0
-
-
-def partial_sectors(width: int, ld: int, size: int) -> float:
-    """Count the sectors that a row fills only in part, on average over rows; 0 if rows are contiguous.
-
-    Rows are placed as for `sector_traffic`.
-    """
-    begins = _begins(width, ld, size)
-    ends = [place % SECTOR_BYTES != 0 for begin in begins for place in (begin, begin + width * size)]
-    return sum(ends) / len(begins) if begins else 0.0
-
-
-def _begins(width: int, ld: int, size: int) -> list[int]:
-    """List the places in a sector where rows of a view begin, until they repeat."""
-    return [] if ld == width else [(size + i * ld * size) % SECTOR_BYTES for i in range(SECTOR_BYTES)]
 
 
 def flops(problem: Problem) -> int:

@@ -13,7 +13,7 @@ from .limits import ceil_div, round_up
 MAP_BYTES, _ALIGNMENT = 128, 64
 BOX_UNIT = 16  # bytes: of addresses and pitches
 BOX_ALIGNMENT = 128  # bytes, in shared memory
-MAX_BOX_ROWS = MAX_BOX_UNITS = 256  # rows, and elements of a row
+MAX_BOX_UNITS = 256  # elements of a row of a box, as of its rows
 _UINT32, _UINT64 = 2, 4  # CUtensorMapDataType, by which elements are copied without a conversion
 _TYPES = {4: _UINT32, 8: _UINT64}
 

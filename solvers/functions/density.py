@@ -31,6 +31,7 @@ from numpy.polynomial import chebyshev
 
 from blockvec import BlockVector, Operator, as_operator, start_copies
 from blockvec.errors import OptionError, ShapeError
+from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, check_shape, integer
@@ -246,6 +247,7 @@ def density_of_states(
             raise OptionError("sites: got none; give numbers of rows, or leave it out.")
     n_bytes = 2.0 * op.local_shape[0] * min(columns, WIDTH) * op.dtype.itemsize
     require_memory(op, n_bytes, f"two blocks of {min(columns, WIDTH)} columns", "give fewer vectors")
+    precompile("moments", op, b=min(columns, WIDTH))
     random = generator_for(op, rng)
     starts: list[Callable[[], BlockVector]] = []
     for begin in range(0, columns, WIDTH):

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, in_element_type, is_function
+from blockvec.precompile import precompile
 
 from ..arguments import (
     brought_in_range,
@@ -96,6 +97,7 @@ def matrix_of(
         matmat, shape, dtype = A.matmat, A.shape, "complex128" if A.dtype.kind == "c" else "float64"
         A = lambda X: in_element_type(matmat(X))  # noqa: E731
     operator = as_operator(A, shape=shape, dtype=dtype, device=device)
+    precompile("function", operator)
     if operator.shape[0] != operator.shape[1]:
         raise ShapeError(
             f"A is {operator.shape[0]} x {operator.shape[1]}; a function of a matrix needs a square one."
@@ -168,6 +170,8 @@ def operands(A: Any, B: Any, *, shape: Any = None, like: Any = None, **options: 
     op, wanted = matrix.operator, wanted if B.dtype.kind == "c" else wanted.type(0).real.dtype
     block = BlockVector(B[:, None] if is_vector else B, copy=True, dtype=wanted, layout=op.layout)
     block = on_device_of(op, block)
+    doubles = 2 if op.dtype.kind == "f" and wanted.kind == "c" else 1  # real and imaginary parts side by side
+    precompile("polynomial", op, op.dtype, b=doubles * block.n_cols)
     return Operands(matrix, block, brought_in_range("B", block), is_vector, caller)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from blockvec import BlockVector, as_operator
 from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
+from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, natively, on_device_of, preconditioner_for, real
@@ -47,6 +48,7 @@ class Systems:
     @classmethod
     def of(
         cls,
+        method: str,
         A: Any,
         B: Any,
         x0: Any,
@@ -55,8 +57,9 @@ class Systems:
         like: Any,
         comm: Any,
         device: str | None,
+        **sizes: int,
     ) -> Systems:
-        """Check and convert the arguments of a call."""
+        """Check and convert the arguments of a call; `sizes` are those of its kernels, beside the columns."""
         rtol = real("rtol", tolerances[0], "a number, at least 0", lambda x: x >= 0)
         atol = real("atol", tolerances[1], "a number, at least 0", lambda x: x >= 0)
         kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(B) if like is None else ArrayKind.of(like)
@@ -82,6 +85,7 @@ class Systems:
         if len(B) != rows or not first.shape[1]:
             raise ShapeError(f"B has shape {B.shape} but A {operator.shape}; give {rows} rows, and a column.")
         dtype = np.result_type(operator.dtype, B.dtype, np.float32)
+        precompile(method, operator, dtype, b=first.shape[1], **sizes)
         block = BlockVector(first, copy=True, dtype=dtype, layout=operator.layout)
         block = on_device_of(operator, block)
         X = block.like()

@@ -110,7 +110,7 @@ def cg(
     >>> info, bool(np.linalg.norm(A @ X - B) <= 1e-8 * np.linalg.norm(B))
     (0, True)
     """
-    systems = Systems.of(A, B, x0, M, (rtol, atol), like, comm, device)
+    systems = Systems.of("cg", A, B, x0, M, (rtol, atol), like, comm, device)
     steps = 10 * systems.n if maxiter is None else integer("maxiter", maxiter, 0)
     if shifts is not None:
         if M is not None or x0 is not None or callback is not None:
@@ -214,7 +214,7 @@ def minres(
     >>> x.round(6).tolist(), info
     ([1.0, -1.0, 0.0], 0)
     """
-    systems = Systems.of(A, B, x0, M, (rtol, atol), like, comm, device)
+    systems = Systems.of("minres", A, B, x0, M, (rtol, atol), like, comm, device)
     steps = 5 * systems.n if maxiter is None else integer("maxiter", maxiter, 0)
     sigma = np.asarray(to_host(shift) if np.ndim(shift) else shift)
     if sigma.dtype.kind not in "biuf" or sigma.shape not in ((), (systems.b,)):
@@ -328,9 +328,10 @@ def gmres(
         )
     kind = callback_type or "legacy"
     check_choice("callback_type", kind, ("x", "pr_norm", "legacy"))
-    systems = Systems.of(A, B, x0, M, (rtol, atol), like, comm, device)
+    width = 20 if restart is None else integer("restart", restart, 1)
+    systems = Systems.of("gmres", A, B, x0, M, (rtol, atol), like, comm, device, restart=width)
     cycles = 10 * systems.n if maxiter is None else integer("maxiter", maxiter, 1)
-    width = min(20 if restart is None else integer("restart", restart, 1), systems.n)
+    width = min(width, systems.n)
     if systems.by_vectors(has_callback=callback is not None):
         solved = _gmres_of_scipy(systems, cycles, width, callback, kind)
     else:
@@ -412,7 +413,7 @@ def solve(
     ('factors', True)
     """
     options: Any = {"rtol": rtol, "atol": atol, "like": like, "comm": comm, "device": device}
-    systems = Systems.of(A, B, x0, M, (rtol, atol), like, comm, device)
+    systems = Systems.of("solve", A, B, x0, M, (rtol, atol), like, comm, device)
     operator = systems.operator
     defect = operator.hermitian_defect()[1]
     is_hermitian = operator.shape[0] > 0 and defect <= NOT_HERMITIAN * np.finfo(operator.dtype).eps

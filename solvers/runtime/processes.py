@@ -24,6 +24,7 @@ from blockvec.parallel import (
     require_same,
     share,
 )
+from blockvec.precompile import kernels_of_call
 from blockvec.system.scalars import plain
 
 from ..blocks import Array, RealArray
@@ -70,9 +71,10 @@ def together(function: Function) -> Function:
             A = rows if layout is None else as_operator(rows, device=options.get("device"), layout=layout)
             given.arguments[matrix] = A
         if comm is None and not isinstance(A, blockvec.Operator):
-            return function(*given.args, **given.kwargs)
+            with kernels_of_call():
+                return function(*given.args, **given.kwargs)
         processes = processes_of(A, comm)
-        with agreed(processes), recorded_traffic():
+        with agreed(processes), recorded_traffic(), kernels_of_call():
             if processes is not None:
                 given.apply_defaults()
                 values = {name: value for name, value in given.arguments.items() if name not in OWN}

@@ -52,6 +52,7 @@ class Product:
     ) -> None:
         self.function, self.shape, self.layout = function, shape, layout
         self.dtype, self.device, self.needs_threads = like.dtype, like.device, needs_threads(like)
+        self.operator = like
         self.entries: int | None = getattr(
             like, "entries", getattr(like, "nnz", None)
         )  # elements in this process
@@ -197,6 +198,7 @@ class Pair:
         where: Any = {"dtype": self.forward.dtype, "device": self.forward.device, "layout": layout}
         op: Any = as_operator(product, shape=(n, n), **where)
         op.nnz, op.is_hermitian = entries, True
+        op.parts = self.forward, self.adjoint  # whose products it consists of
         op.needs_threads = needs_threads(self.forward) if threads is None else threads
         # Steps that GPUs take in single precision without waiting were not enough in one of four.
         op.can_fail = op.dtype.char in "fF"
@@ -235,7 +237,7 @@ def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Produc
     def adjoint_product(Y: BlockVector, out: BlockVector) -> None:
         out.array[...] = columns.sum(its_adjoint.apply(BlockVector(Y.array)).array)[columns.rows]
 
-    return Product(product, (m, n), own, rows), Product(adjoint_product, (n, m), own, columns)
+    return Product(product, (m, n), own, rows), Product(adjoint_product, (n, m), its_adjoint, columns)
 
 
 def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
@@ -256,5 +258,5 @@ def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
 
     return (
         Product(product, forward.shape, forward, forward.layout),
-        Product(adjoint_product, adjoint.shape, forward, adjoint.layout),
+        Product(adjoint_product, adjoint.shape, adjoint, adjoint.layout),
     )

@@ -16,6 +16,7 @@ from blockvec.errors import OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function, native
 from blockvec.models import RowGenerator
 from blockvec.parallel import Communicator, choose_gpu, require_same, share
+from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
@@ -298,6 +299,7 @@ def svds(
         op = as_operator(A)
     k = integer("k", plain(k), 1, min(m, n))
     rng = random_state if rng is None else rng
+    precompile("svds", (op, op.H) if hasattr(op, "nnz") else op, k=k)
     with blas_threads(op):
         pair = Pair.of(op, bool(center), rows)
         task = Task(

@@ -29,25 +29,53 @@ from blockvec.kernels.problem import (
     TsmmProblem,
     TsmttsmProblem,
     is_complex,
+    itemsize,
 )
 from blockvec.kernels.roofline import (
     Ceilings,
+    Traffic,
     flops,
     fraction,
     gather_time,
     memory_time,
-    sector_traffic,
     time_limit,
+    traffic,
 )
 from blockvec.system.files import replaced
 
 Record = dict[str, Any]
 
+SECTOR_BYTES = 32  # least transfer between memory and L2 of a GPU
 DIGITS = 6  # of recorded numbers, more than any measurement has
 
 
 class NoResultsError(FormatError):
     """Error for a JSON file that is no document of results."""
+
+
+def sector_traffic(problem: TsmttsmProblem | TsmmProblem) -> Traffic:
+    """Compute the bytes of the 32-byte sectors that contain a problem's rows, the units of memory transfers.
+
+    For contiguous operands this is `traffic`; for views it includes the rest of the sectors, with rows that
+    are assumed to begin one element past a sector boundary.
+    """
+    if isinstance(problem, TsmttsmProblem):
+        dtype_b, reads_b, writes_b = problem.dtype_b, not problem.same, False
+    else:
+        dtype_b, reads_b, writes_b = problem.dtype, problem.beta != "zero", True
+    a = _touched(problem.M, problem.lda, itemsize(problem.dtype_a))
+    b = _touched(problem.N, problem.ldb, itemsize(dtype_b))
+    plain = traffic(problem)
+    read_bytes = plain.read_bytes + int(problem.K * (a + (b if reads_b else 0)))
+    return Traffic(read_bytes, plain.write_bytes + (int(problem.K * b) if writes_b else 0))
+
+
+def _touched(width: int, ld: int, size: int) -> float:
+    """Compute the bytes of sectors beyond those of a row, on average over rows."""
+    if ld == width:
+        return 0.0
+    row, begins = width * size, ((size + i * ld * size) % SECTOR_BYTES for i in range(SECTOR_BYTES))
+    return sum(round_up(begin + row, SECTOR_BYTES) for begin in begins) / SECTOR_BYTES - row
 
 
 def padding_cap(problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> float:

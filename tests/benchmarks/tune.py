@@ -105,12 +105,13 @@ def tune_sparse(
     problem: SpmmvProblem, matrix: Any, backend: Any, limits: Ceilings, budget_s: float, first: int = EVERY
 ) -> Outcome | None:
     """Measure the kernels for products with a matrix."""
-    kind, gpu = problem.kind, backend._gpu
-    others = {c.name: c for c in backend.candidates(kind) if not c.refusal and c.name not in SPARSE_FAMILIES}
-    field = [*map(Variant, others), *variants_of(kind, backend.device, first)]
+    gpu = backend._gpu
+    candidates = backend.candidates(problem)
+    others = {c.name: c for c in candidates if not c.refusal and c.name not in SPARSE_FAMILIES}
+    field = [*map(Variant, others), *variants_of(problem, backend.device, first)]
 
     def select() -> Outcome | None:
-        setup = SparseOperands(gpu, kind, matrix, others, backend.stopwatch)
+        setup = SparseOperands(gpu, problem, matrix, others, backend.stopwatch)
         return select_fastest(field, setup.check, setup.time, budget_s=budget_s)
 
     outcome = gpu.on_device(select)()
@@ -184,11 +185,17 @@ def _measured(
                 S = as_operator(open_matrix(name).astype(dtype), device="gpu")
                 for width in arguments.widths:
                     plain, _ = S.explain(BlockVector.empty(S.shape[1], width, dtype, device="gpu"))
-                    kinds = (plain, dataclasses.replace(plain, dots=("xy", "yy")))
-                    for problem in kinds if width == 1 else (*kinds, dataclasses.replace(plain, gram=GRAMS)):
-                        if any(not c.refusal for c in backend.candidates(problem.kind)):
+                    step = {"alpha": "general", "beta": "general", "shift": "scalar", "dots": ("xy", "yy")}
+                    kinds = (
+                        plain,
+                        dataclasses.replace(plain, **step),
+                        dataclasses.replace(plain, gram=GRAMS),
+                    )
+                    is_square = S.shape[0] == S.shape[1]
+                    for problem in kinds[: 2 + (width > 1)] if is_square else kinds[:1]:
+                        if any(not c.refusal for c in backend.candidates(problem)):
                             outcome = tune_sparse(problem, S.prepared, backend, limits, arguments.budget)
-                            yield problem.kind, outcome, name
+                            yield problem, outcome, name
         return
     shapes = [(M, N) for M in arguments.widths for N in (arguments.by or (M,))]
     layout = {"ld": arguments.ld, "beta": arguments.beta}

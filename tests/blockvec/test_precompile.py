@@ -16,12 +16,12 @@ from blockvec.backends import Candidate
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.elementwise import PhiloxKernel
 from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
-from blockvec.precompile import Blocks, requests, start
+from blockvec.precompile import Blocks, requests, sparse_products, start
 
 A = as_operator(models.model("laplace2d:n=30"))
 N = A.shape[0]
-PRODUCT, MATRIX = A.sparse_product()
-assert PRODUCT is not None
+MATRICES = sparse_products(A)
+((PRODUCT, MATRIX),) = MATRICES
 SIZES = {
     "lanczos": {"b": 2, "k": 3, "capacity": 16, "keep": 8, "p": 16},
     "filter": {"b": 2, "k": 3, "capacity": 32, "keep": 16, "p": 16},
@@ -31,6 +31,15 @@ SIZES = {
     },
     "check": {},
     "own": {"b": 4, "capacity": 12},
+    "svds": {"k": 5},
+    "cg": {"b": 40},
+    "minres": {"b": 4},
+    "gmres": {"b": 4, "restart": 5},
+    "lobpcg": {"b": 4},
+    "solve": {"b": 4},
+    "function": {},
+    "polynomial": {"b": 3},
+    "moments": {"b": 8},
 }
 
 
@@ -60,21 +69,20 @@ class Device:
         self.happens()
 
 
-def listed(method: str, dtype: str = "float64", product: Any = PRODUCT) -> list[Any]:
-    return requests(method, Blocks(N, dtype, product, SIZES[method]))
+def listed(method: str, dtype: str = "float64") -> dict[Any, Any]:
+    return requests(method, Blocks(N, dtype, MATRICES, SIZES[method]))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 @pytest.mark.parametrize("method", SIZES)
 def test_what_a_method_asks_for_is_prepared_by_threads(method: str, dtype: str) -> None:
     device, wanted = Device(), listed(method, dtype)
-    wait(start(wanted, device, MATRIX))  # type: ignore[arg-type]
+    wait(start(wanted.items(), device))  # type: ignore[arg-type]
     assert {request for request, *_ in device.prepared} == set(wanted)
     assert all(
         operands == ([MATRIX] if isinstance(r, SpmmvProblem) else []) for r, *operands in device.prepared
     )
     assert all(name.startswith("blockvec-precompile") for name in device.threads)
-    assert len(wanted) == len(set(wanted))
     for request in wanted:
         if isinstance(request, TsmttsmProblem | TsmmProblem):
             assert 0 < request.M <= request.lda
@@ -87,14 +95,18 @@ def test_a_failure_waits_for_the_run() -> None:
         raise RuntimeError("it would not compile")
 
     device = Device(fail)
-    wait(start(listed("check"), device, MATRIX))  # type: ignore[arg-type]
+    wait(start(listed("check").items(), device))  # type: ignore[arg-type]
     assert len(device.prepared) == len(listed("check"))
 
 
 def test_options_in_force_reach_the_threads(tmp_path: Path) -> None:
     found: list[Any] = []
     with blockvec.option_context(cache_dir=tmp_path):
-        wait(start([PhiloxKernel("float64")], Device(lambda: found.append(blockvec.options().cache_dir))))  # type: ignore[arg-type]
+        wait(
+            start(
+                [(PhiloxKernel("float64"), None)], Device(lambda: found.append(blockvec.options().cache_dir))
+            )
+        )  # type: ignore[arg-type]
     assert found == [tmp_path]
 
 

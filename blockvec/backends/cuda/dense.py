@@ -49,9 +49,7 @@ def candidate(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product) -> Cand
         return load(gpu, family, problem, chosen())
 
     def text() -> str:
-        predicted_s = family.predict(problem, chosen(), gpu.info)
-        compiler = compiler_of(source(), gpu.info.architecture)
-        return f"{chosen()}, predicted {predicted_s * 1e6:.1f} us; {compiler}"
+        return f"{chosen()}; {compiler_of(source(), gpu.info.architecture)}"
 
     def source() -> str:
         return family.source(problem, chosen(), gpu.info)

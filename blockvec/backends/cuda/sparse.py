@@ -38,8 +38,7 @@ def candidate(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> Candidate:
 
     def text() -> str:
         config = choose(family, problem, gpu.info)
-        predicted_s = family.predict(problem, config, gpu.info)
-        return f"{config}, predicted {predicted_s * 1e6:.1f} us; {family.conversion(problem, config)}"
+        return f"{config}; {family.conversion(problem, config)}"
 
     refusal = family.supports(problem, gpu.info)
     if refusal is None and (problem.dots or problem.gram):

@@ -60,16 +60,11 @@ class DenseFamily(Family[P, C]):
         return f"{problem.operation}_{self.unit}_{types}_m{problem.M}_n{problem.N}"
 
     def refuse(self, problem: P, config: C, device: DeviceInfo) -> str | None:
-        reason = self.refuse_problem(problem, device) or self.misfit(problem, config, device)
-        if reason:
+        if reason := self.refuse_problem(problem, device):
             return reason
         shared = self.shared_bytes(problem, config, device) + self.static_bytes
         registers = self.registers(problem, config, device)
         return excess(config.threads, config.blocks, registers, shared, device)
-
-    @abstractmethod
-    def misfit(self, problem: P, config: C, device: DeviceInfo) -> str | None:
-        """Explain which options of a configuration exclude each other; None if they fit a problem."""
 
     @abstractmethod
     def registers(self, problem: P, config: C, device: DeviceInfo) -> int:

@@ -19,7 +19,6 @@ from ..source import Constant, constants_of
 Product = TypeVar("Product", TsmttsmProblem, TsmmProblem)
 
 MAX_WIDTH = 64  # columns of either block
-NAMED_BARRIERS = 14  # of a block's 16, for teams of several warps
 
 _PADS = (0, 16, 32, 64)  # bytes; more would waste capacity
 

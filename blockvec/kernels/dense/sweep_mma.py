@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import partials_bytes, partials_chain
+from ..launch import partials_bytes
 from ..limits import (
     CLOCK_HZ,
     LAUNCH_S,
@@ -223,19 +223,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
             return f"at most {MAX_BASIS} and {MAX_BLOCK} columns, not {shape.M} and {shape.N}"
         return None
 
-    def misfit(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str | None:
-        shape = shape_of(problem)
-        if config.warps % config.wc or config.wc > ceil_div(shape.M, shape.block):
-            return f"{config.wc} of {config.warps} warps cannot share {shape.M} columns"
-        unit = shape.block * (config.warps // config.wc)
-        if config.rows < 1 or config.rows % unit:
-            return f"{config.rows} rows are no multiple of {unit}"
-        if config.stages < 2:
-            return f"{config.stages} stages; a pipeline has at least two"
-        if config.rows * shape.M * 8 * shape.parts >= 1 << 20:
-            return "a stage is larger than a barrier can count"
-        return None
-
     def shared_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
         # The ring and buffers of warps, later their sums.
         parts = layout(problem, config)
@@ -253,17 +240,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
 
     def grid(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
         return min(device.multiprocessors, ceil_div(problem.K, config.rows))
-
-    def chain_length(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        shape = shape_of(problem)
-        update = shape.parts * ceil_div(shape.M, config.wc) + config.wc + 1
-        if not shape.gram:
-            return update
-        blocks = self.grid(problem, config, device)
-        turns = ceil_div(ceil_div(shape.K, config.rows), blocks)
-        rows = turns * ceil_div(config.rows // 4, config.warps) * 4 * shape.parts
-        sums = partials_chain(blocks)
-        return update + rows + config.warps + max(sums, blocks if sums else 0)
 
     def source(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str:
         shape = shape_of(problem)

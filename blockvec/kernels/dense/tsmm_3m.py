@@ -13,11 +13,11 @@ from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, run_rows
 from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, mma_cycles, smooth_max
 from ..problem import TsmmProblem, is_complex, itemsize, real_bytes
-from ..roofline import H200_CEILINGS, memory_time
+from ..roofline import H200_CEILINGS, memory_time, traffic
 from ..source import C_TYPES, Constant, constants_of, render
 from . import tsmm_mma
 from .family import DenseFamily
-from .tsmm_mma import shape_of, tile_bytes, view_traffic
+from .tsmm_mma import shape_of, tile_bytes
 
 ROWS = 16  # of a tile
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
@@ -65,11 +65,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
             return f"elements of {size} bytes, but B is aligned to {problem.align_b}"
         return None
 
-    def misfit(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
-        if config.warps % QUADRANTS or config.warps < QUADRANTS:
-            return f"{config.warps} warps; quadrants share a multiple of {QUADRANTS}"
-        return None
-
     def registers(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
         return 8 * shape_of(problem, device).kt + 124
 
@@ -81,13 +76,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_COLUMNS
-
-    def chain_length(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        if real_bytes(problem.dtype) == 4:
-            return 2  # sums are in double precision
-        # A chain of 2 M products, whose sum is bounded by three times that of moduli; their factors are
-        # rounded sums.
-        return 3 * 2 * problem.M + 6
 
     def source(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str:
         shape = shape_of(problem, device)
@@ -121,5 +109,5 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
         alone = (passes * _PASS_CYCLES + _TILE_CYCLES) * QUADRANTS / config.warps
         turns = ceil_div(ceil_div(problem.K, ROWS), device.multiprocessors * config.warps)
         cycles = turns * config.warps / QUADRANTS * (pipe + alone)
-        memory = memory_time(view_traffic(problem), H200_CEILINGS)
+        memory = memory_time(traffic(problem), H200_CEILINGS)
         return smooth_max(cycles / TENSOR_CLOCK_HZ, memory) + _LAUNCH_S

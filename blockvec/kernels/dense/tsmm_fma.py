@@ -18,12 +18,11 @@ from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, run_rows
 from ..limits import CLOCK_HZ, MAX_REGISTERS, QUADRANTS, WARP, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmmProblem, is_complex, itemsize, parts_of
-from ..roofline import H200_CEILINGS, memory_time
+from ..roofline import H200_CEILINGS, memory_time, traffic
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 from .layout import MAX_WIDTH, Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 from .tsmm_mma import row_cycles as tensor_cycles
-from .tsmm_mma import view_traffic
 
 # 32-bit multiply-adds per byte, those in double precision counted twice: 60 per cent of the H200's ratio. A
 # tile queue gains 3 to 7 per cent where memory limits, and costs up to 10 where products do.
@@ -154,21 +153,6 @@ def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
     return config.stages > 0 and is_light
 
 
-def misfit(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | None = None) -> str | None:
-    """Explain which options exclude each other, on any device."""
-    covered = config.spread * config.ct
-    is_covered = covered == problem.N if config.spread == 1 else problem.N <= covered < 2 * problem.N
-    if config.spread not in (1, 2, 4, 8, 16, 32) or not is_covered:
-        return f"{config.spread} threads a row of {config.ct} columns for {problem.N}"
-    if config.unroll % config.count:
-        return f"{config.unroll} rows a thread in sets of {config.count}"
-    if not 1 <= config.kt <= problem.M:
-        return f"{config.kt} columns at a time of {problem.M}"
-    if config.coefficients == "registers" and config.unroll_k < ceil_div(problem.M, config.kt):
-        return "coefficients in registers need the loop over columns of A unrolled"
-    return "1 stage is no ring" if config.stages == 1 else None
-
-
 @frozen
 class Recipe:
     """A configuration but for the widths; equal names mean the same."""
@@ -224,7 +208,7 @@ def _tiled(
     unroll_k = tiles if coefficients == "registers" or tiles * products <= 256 else max(1, 128 // products)
     shape = spread, ct, unroll, count, kt
     config = TsmmFmaConfig(*shape, coefficients=coefficients, unroll_k=unroll_k)
-    fits = registers(problem, config) <= MAX_REGISTERS and misfit(problem, config) is None
+    fits = registers(problem, config) <= MAX_REGISTERS and spread * ct < 2 * problem.N
     return config if fits else None
 
 
@@ -292,15 +276,10 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     recipes, spare = RECIPES, SPARE
 
     refuse_problem = staticmethod(refuse_widths)
-    misfit, registers = staticmethod(misfit), staticmethod(registers)
+    registers = staticmethod(registers)
 
     def grid(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
         return max(1, min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows)))
-
-    def chain_length(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        both = is_complex(problem.dtype_a) and is_complex(problem.dtype_c)
-        is_scaled = problem.alpha != "one" or problem.beta != "zero"
-        return (2 if both else 1) * problem.M + (2 if is_scaled else 0)
 
     def source(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str:
         plan = plan_of(shape_of(problem), config)
@@ -364,7 +343,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         grid = self.grid(problem, config, device)
         turns = ceil_div(ceil_div(problem.K, config.rows), grid * config.teams)
         resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
-        moved = view_traffic(problem)
+        moved = traffic(problem)
         row_bytes = plan.a.row_bytes + (plan.b.row_bytes if problem.beta != "zero" and config.stages else 0)
         flight = resident * config.teams * max(config.stages - 0.5, 0.6) * config.rows * row_bytes
         share = moved.read_bytes / max(memory_time(moved, H200_CEILINGS), 1e-12) / busy

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import partials_bytes, partials_chain
+from ..launch import partials_bytes
 from ..limits import CLOCK_HZ, MAX_REGISTERS, QUADRANTS, WARP, architecture_of, ceil_div, round_up, smooth_max
 from ..problem import TsmttsmProblem, is_complex, itemsize, parts_of
 from ..roofline import H200_CEILINGS
@@ -22,7 +22,6 @@ from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 from .layout import (
     MAX_WIDTH,
-    NAMED_BARRIERS,
     Operand,
     Slab,
     make_slab,
@@ -388,36 +387,9 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     refuse_problem = staticmethod(refuse_widths)
     registers = staticmethod(registers)
 
-    def misfit(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> str | None:
-        if not (1 <= config.tm <= problem.M and 1 <= config.tn <= problem.N):
-            return f"tiles of {config.tm} x {config.tn} for a result of {problem.M} x {problem.N}"
-        a, b = operands_of(problem, config.tm, config.tn)
-        if tiles_of(problem, config) > config.lanes:
-            return f"{tiles_of(problem, config)} tiles a row for {config.lanes} threads"
-        if config.interleaved and a.tiles * b.tiles == 1:
-            return "one tile has nothing to interleave"
-        if (config.sums == "plain") == is_single(problem):
-            return f"sums {config.sums!r} are not for {problem.dtype}"
-        if config.stages == 1 or (config.stages and config.steps % config.unroll):
-            return f"{config.stages} stages of {config.steps} steps, unrolled {config.unroll} times"
-        if config.stages and config.warps > 1 and config.teams > NAMED_BARRIERS:
-            return f"{config.teams} teams for {NAMED_BARRIERS} barriers"
-        return None
-
     def grid(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
         chunks = ceil_div(problem.K, plan_of(shape_of(problem), config).rows)
         return max(1, min(device.multiprocessors * config.blocks, chunks))
-
-    def chain_length(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
-        plan = plan_of(shape_of(problem), config)
-        grid = self.grid(problem, config, device)
-        turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
-        products = config.steps * config.count
-        if is_complex(problem.dtype_a) and is_complex(problem.dtype_b):
-            products *= 2
-        if plan.chain:
-            return min(turns, plan.chain) * products + 2  # the sums of chains are in double precision
-        return turns * products + plan.groups * config.teams + partials_chain(grid) + 2
 
     def source(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> str:
         plan = plan_of(shape_of(problem), config)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import FLAGGED_DOUBLES, Launch, partials_bytes, partials_chain
+from ..launch import FLAGGED_DOUBLES, Launch, partials_bytes
 from ..limits import (
     BANK_ROW_BYTES,
     LINE_BYTES,
@@ -37,7 +37,6 @@ from ..limits import (
 from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..roofline import H200_CEILINGS
 from ..source import Constant, c_type, constants_of, render
-from ..tensor_map import MAX_BOX_ROWS
 from .family import DenseFamily
 from .tsmttsm_mma_ring import (
     BULK_UNIT,
@@ -266,39 +265,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
         return None
 
-    def misfit(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str | None:
-        groups_m, groups_n = groups(problem, config)
-        chunk = config.rows // 4
-        if config.rows % 4:
-            return f"{config.rows} rows are no multiple of 4"
-        boxes = has_boxes(problem, device)
-        if boxes and (chunk % 4 or chunk > MAX_BOX_ROWS):
-            return f"boxes of {chunk} rows; they have a multiple of 4, at most {MAX_BOX_ROWS}"
-        stage = layout(problem, config, device)
-        for piece, row in ((stage.a_piece, stage.a_row), (stage.b_piece, stage.b_row)):
-            if not piece and chunk * row % BULK_UNIT:
-                return f"a chunk of {chunk * row} bytes; bulk copies take multiples of {BULK_UNIT}"
-        if config.wm > groups_m or config.wn > groups_n:
-            return f"{config.wm} x {config.wn} warps for {groups_m} x {groups_n} groups of columns"
-        if config.wk > chunk and not config.takes_turns:
-            return f"{config.wk} warps for {chunk} steps"
-        if config.ahead:
-            if tile_blocks(problem, config) < _MIN_AHEAD or not is_complex(problem.dtype):
-                return f"loading ahead is for complex tiles of at least {_MIN_AHEAD} blocks"
-            if not config.takes_turns and chunk % config.wk:
-                return f"loading ahead needs equal shares of {chunk} steps for {config.wk} warps"
-        in_pieces = bool(stage.a_piece or stage.b_piece)
-        if config.fold > 1 and (in_pieces or boxes):
-            return "only contiguous aligned operands can be folded"
-        if in_pieces and config.producers == 0:
-            return "operands copied in pieces need producer warps"
-        row = config.fold * (problem.M + problem.N) * itemsize(problem.dtype)
-        if boxes:
-            row = stage.a_row + stage.b_row
-        if 4 * chunk * row >= 1 << 20:
-            return "a stage is larger than a barrier can count"
-        return None
-
     def registers(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
         parts = 2 if is_complex(problem.dtype) else 1
         shares = tiles(problem, config)
@@ -335,23 +301,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
 
     def grid(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
         return min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows * config.fold))
-
-    def chain_length(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        if real_bytes(problem.dtype) == 4:
-            return 2  # sums are in double precision
-        blocks = self.grid(problem, config, device)
-        turns = ceil_div(ceil_div(problem.K, config.rows * config.fold), blocks)
-        steps = config.rows // 4
-        chain = (
-            ceil_div(turns, config.wk) * steps if config.takes_turns else turns * ceil_div(steps, config.wk)
-        )
-        products = chain * 4 * (2 if is_complex(problem.dtype) else 1)
-        if config.three_m:
-            # The third sum is bounded by twice that of moduli, and both of its factors are rounded sums; the
-            # first two sums are subtracted from it.
-            products += products // 2 + 2 * 2 + 2
-        sums = partials_chain(blocks)
-        return products + (config.wk - 1).bit_length() + config.fold + max(sums, blocks if sums else 0)
 
     def source(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str:
         constants: dict[str, Constant] = {
@@ -409,7 +358,8 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         if recipe.ahead:
             # Where products take less than two thirds of the time of memory, waiting early for a stage costs
             # more than it gains.
-            if not is_complex(problem.dtype) or groups_m * groups_n <= 2.3 * (groups_m + groups_n):
+            few = tile < _MIN_AHEAD or groups_m * groups_n <= 2.3 * (groups_m + groups_n)
+            if few or not is_complex(problem.dtype):
                 return None
             base = replace(base, rows=rows, unroll=1, ahead=True)
         else:

@@ -29,7 +29,7 @@ from ..limits import (
     excess_threads,
     smooth_max,
 )
-from ..problem import SpmmvProblem, is_complex, itemsize, parts_of
+from ..problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, parts_of
 from ..roofline import H200_CEILINGS, memory_time
 from ..source import Constant, constants_of, render
 from .arrays import address
@@ -40,14 +40,14 @@ from .interface import (
     alignment,
     constants,
     entry_bytes,
-    refuse_packs,
+    pack_bytes,
     row_entries,
     stored_traffic,
     types_of,
     unroll_of,
     widest_pack,
 )
-from .pieces import TASK_ENTRIES, Units
+from .pieces import Units
 from .totals import bind_with_sums, codes, n_sums, partial_bytes, totals_source
 
 MAX_ROWS = 32  # per unit: one per lane
@@ -173,10 +173,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     def refuse(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
         threads = WARP * config.warps
         return (
-            refuse_packs(problem, config)
-            or _refuse_gram(problem, config)
-            or _refuse_units(config)
-            or excess_threads(threads, config.blocks, device)
+            excess_threads(threads, config.blocks, device)
             or excess_registers(registers(problem, config), threads, config.blocks, device)
             or _excess_shared(block_bytes(problem, config), config.blocks, device)
         )
@@ -253,17 +250,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             f"(reads {(problem.n_rows + 1) * problem.index_bytes / 1e6:.1f} MB, keeps up to "
             f"{(units + 1) * problem.index_bytes / 1e6:.1f} MB)"
         )
-
-    def chain_length(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
-        parts = 2 if is_complex(problem.dtype_matrix) and is_complex(problem.dtype_x) else 1
-        chain = ceil_div(min(config.long_row, max(1, problem.nnz)), config.split)
-        chain += config.split.bit_length() - 1
-        if problem.nnz > config.long_row:
-            groups = long_warps(problem, config) * (WARP // config.lanes)
-            tasks = ceil_div(problem.nnz, TASK_ENTRIES)
-            tree = groups.bit_length()
-            chain = max(chain, ceil_div(TASK_ENTRIES, groups) + tree + ceil_div(tasks, groups) + tree)
-        return parts * chain + 3
 
     def carveout(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
         needed = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
@@ -354,7 +340,11 @@ def _gram_mapping(problem: SpmmvProblem, recipe: Recipe) -> CsrConfig | None:
     if problem.width % vector or not fills:
         return None
     config = CsrConfig(lanes, vectors, vector, **alignment(problem, vector))
-    return None if vector > 1 and not (config.aligned_x and refuse_packs(problem, config) is None) else config
+    is_half = lanes == 1 and vectors * vector % 2  # a fragment has two columns of a row of one lane
+    if is_half or gram_side(config) > _GRAM_SIDE:
+        return None
+    is_whole = config.aligned_x and pack_bytes(problem, vector)[0] <= MAX_ALIGNMENT
+    return config if vector == 1 or is_whole else None
 
 
 def _unit_shape(problem: SpmmvProblem, config: CsrConfig, target: int) -> tuple[int, int, int]:
@@ -393,30 +383,6 @@ def _gather_cycles(problem: SpmmvProblem, config: CsrConfig) -> float:
 
 def _is_in_order(config: CsrConfig) -> bool:
     return config.split == 1 and not config.flat
-
-
-def _refuse_units(config: CsrConfig) -> str | None:
-    if config.lanes * config.split > WARP or config.split & (config.split - 1):
-        return f"{config.lanes} lanes and {config.split} parts do not share a warp"
-    if not config.groups <= config.rows <= MAX_ROWS or config.rows % config.groups:
-        return f"{config.rows} rows for {config.groups} groups of lanes"
-    if not config.unroll * config.split <= config.long_row <= config.entries < 2**16 - 8:
-        return f"long rows of {config.long_row} entries for units of {config.entries}"
-    if config.warps % config.planes:
-        return f"{config.warps} warps for {config.planes} planes"
-    return None
-
-
-def _refuse_gram(problem: SpmmvProblem, config: CsrConfig) -> str | None:
-    if not problem.gram:
-        return None
-    elements = config.vectors * config.vector
-    whole = config.lanes in GRAM_LANES and (config.lanes > 1 or elements % 2 == 0)
-    if not whole or config.split > 1 or config.tile < problem.width:
-        return f"{config.lanes} lanes in {config.split} parts do not fill fragments for Gram matrices"
-    if gram_side(config) > _GRAM_SIDE:
-        return f"{elements} columns per lane make too many tiles of Gram matrices"
-    return None
 
 
 def _excess_shared(shared: int, blocks: int, device: DeviceInfo) -> str | None:

@@ -72,19 +72,6 @@ def pack_bytes(problem: SpmmvProblem, vector: int) -> tuple[int, int]:
     return vector * itemsize(problem.dtype_x), min(16, vector * itemsize(problem.dtype))
 
 
-def refuse_packs(problem: SpmmvProblem, config: Config) -> str | None:
-    """Explain why packs of columns do not make up rows, or are not aligned; None if they do and are."""
-    size_x, size_y = pack_bytes(problem, config.vector)
-    if problem.width % config.vector or size_x > 16:
-        return f"packs of {config.vector} do not make up rows of {problem.width} columns"
-    if config.lanes * (config.vectors - 1) * config.vector >= problem.width:
-        return f"{config.vectors} packs per lane for {problem.width} columns"
-    align_x, align_y = problem.align_x, min(problem.align_y, problem.align_z)
-    if (config.aligned_x and align_x % size_x) or (config.aligned_y and align_y % size_y):
-        return f"operands are aligned to {align_x} and {align_y} bytes, packs have {size_x} and {size_y}"
-    return None
-
-
 def entry_bytes(problem: SpmmvProblem) -> int:
     """Compute the bytes of an entry of the matrix."""
     return problem.index_bytes + (0 if problem.coded else itemsize(problem.dtype_matrix))

@@ -12,7 +12,6 @@ multiplication on modern processors with wide SIMD units", SIAM J. Sci. Comput. 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,9 +20,9 @@ import numpy as np
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..limits import LAUNCH_S, WARP, ceil_div, excess_registers, excess_threads, smooth_max
+from ..limits import WARP, ceil_div, excess_registers, excess_threads
 from ..problem import SpmmvProblem, is_complex, itemsize
-from ..roofline import H200_CEILINGS, LEAST_BYTES, memory_time, traffic
+from ..roofline import LEAST_BYTES, traffic
 from ..source import c_type, constants_of, render, short_names
 from . import pieces
 from .arrays import Array, Load, address, namespace, to_host
@@ -34,9 +33,7 @@ from .interface import (
     alignment,
     constants,
     entry_bytes,
-    refuse_packs,
     row_entries,
-    stored_traffic,
     types_of,
     unroll_of,
     widest_pack,
@@ -95,22 +92,13 @@ class Recipe:
     """A configuration but for the width, the types and the lengths of rows; `unroll` is the most."""
 
     unroll: int
-    warps: int
     blocks: int
 
 
-# Of 36 recipes; in 228 drawn products no choice is another without the rest.
-RECIPES = tuple(
-    Recipe(unroll, *block) for unroll in (8, 5, 3) for block in ((8, 4), (4, 10), (8, 3), (4, 12), (8, 2))
-)
-
+# In order of preference: as many warps and entries in flight as registers allow.
+RECIPES = tuple(Recipe(unroll, blocks) for unroll in (8, 5, 3) for blocks in (4, 3, 2))
 # Wide rows of X with fused operands take the registers of all but one block of few warps.
-SPARE = tuple(Recipe(unroll, 8, 1) for unroll in (8, 5, 3))
-
-# Fitted to some thousand runs over stencils, lattice models and a band on an H200:
-_ATTAINED = 0.88  # of the memory bandwidth
-_ENTRY_S = 5.2e-9  # per entry of a chunk, if its warp were alone and gathered one row of X at a time
-_IN_FLIGHT = 0.45  # exponent of the gain by more entries in flight; more warps gain in proportion
+SPARE = tuple(Recipe(unroll, 1) for unroll in (8, 5, 3))
 
 
 class SpmmvSell(SparseFamily[SellConfig]):
@@ -135,9 +123,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
     def before_conversion(self, problem: SpmmvProblem, device: DeviceInfo) -> tuple[SpmmvCsr, Any]:
         return self._csr, self._csr.choose_in_order(problem, device)
 
-    def chain_length(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> int:
-        return self._csr.chain_length(problem, self._csr.choose_in_order(problem, device), device)
-
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         if (reason := self._csr.supports(problem, device)) is not None:
             return reason
@@ -156,13 +141,9 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return None
 
     def refuse(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
-        if config.vectors * config.vector != problem.width:
-            return f"{config.vectors} packs of {config.vector} are not rows of {problem.width} columns"
         threads = WARP * config.warps
-        return (
-            refuse_packs(problem, config)
-            or excess_threads(threads, config.blocks, device)
-            or excess_registers(registers(problem, config), threads, config.blocks, device)
+        return excess_threads(threads, config.blocks, device) or excess_registers(
+            registers(problem, config), threads, config.blocks, device
         )
 
     def is_faster(self, problem: SpmmvProblem) -> bool:
@@ -176,21 +157,10 @@ class SpmmvSell(SparseFamily[SellConfig]):
             vectors=problem.width // vector,
             vector=vector,
             unroll=unroll_of(row_entries(problem), recipe.unroll),
-            warps=recipe.warps,
             blocks=recipe.blocks,
             # Blocks that start in order stay closer together, which favours scattered rows of X.
             persistent=problem.pattern != "scattered",
             **alignment(problem, vector),
-        )
-
-    def predict(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> float:
-        average = row_entries(problem)
-        chunks = problem.n_rows / CHUNK / device.multiprocessors
-        in_flight = max(1.0, average / max(1, math.ceil(average / config.unroll)))
-        warps = config.warps * config.blocks
-        return LAUNCH_S + smooth_max(
-            memory_time(stored_traffic(problem), H200_CEILINGS) / _ATTAINED,
-            _ENTRY_S * chunks * average / (warps * in_flight**_IN_FLIGHT),
         )
 
     def conversion(self, problem: SpmmvProblem, config: SellConfig) -> str:

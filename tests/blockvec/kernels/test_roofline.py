@@ -16,7 +16,6 @@ from blockvec.kernels.roofline import (
     Traffic,
     flops,
     memory_time,
-    partial_sectors,
     traffic,
 )
 
@@ -113,10 +112,3 @@ def test_a_mix_takes_the_time_of_the_measured_mixes_next_to_it() -> None:
     for traffic_ in (Traffic(40 * giga, 0), Traffic(0, 20 * giga), Traffic(25 * giga, 25 * giga)):
         assert memory_time(traffic_, machine) == pytest.approx(memory_time(traffic_, MACHINE))
     assert memory_time(Traffic(0, 0), machine) == 0.0
-
-
-def test_rows_that_begin_or_end_within_sectors_fill_them_in_part() -> None:
-    # Rows of 64 bytes begin and end at bytes 8, 16, 24 and 0 of a sector in turn.
-    assert partial_sectors(8, 61, 8) == 2 * 3 / 4
-    assert partial_sectors(8, 64, 8) == 2  # all at byte 8
-    assert partial_sectors(9, 9, 8) == 0  # contiguous

@@ -1,37 +1,35 @@
 // B (K x N) = alpha A C for complex operands so wide that the products on FP64 tensor cores (sm_90) take longer than memory.
 //
-//   for each tile of ROWS rows, assigned in turn to the groups of SPLIT warps of all blocks:
+//   for each tile of ROWS rows, assigned in turn to the warps of all blocks:
 //       A's rows  ->  a stage in shared memory                                     asynchronous, STAGES tiles ahead
 //       for each block of 8 of its rows:
-//           for x < KT, j < groups of 8 columns of this warp:
+//           for x < KT, j < groups of 8 columns:
 //               sums[j] += A[rows of the block][4x..4x+3] (alpha C)[4x..4x+3][8 columns of group j]       two m16n8k4
-//           sums  ->  B's rows, or a slab in shared memory
+//           sums  ->  a slab in shared memory
 //       slab  ->  B's rows                                                         asynchronous, SLABS tiles behind
 //
 // The MMA's rows 0..7 are the real parts of 8 rows of B and 8..15 the imaginary ones: (A_re, A_im) times C_re, then (-A_im, A_re) times
-// C_im. So a lane has two sums an element where tsmm_mma.cu has four, and need not add them up. A share of columns that is no multiple of 8
-// ends in 4 columns that take one product as there, as a real matrix of 8 columns.
+// C_im. So a lane has two sums an element where tsmm_mma.cu has four, and need not add them up. Columns whose number is no multiple of 8 end in 4
+// columns that take one product as there, as a real matrix of 8 columns.
 //
-// No warp waits for another: the last warp of a group that reads a stage fills it again, and the first columns of its next tile are loaded
-// before the last products are done. C's fragments lie in shared memory, one for all. Results go to memory from the registers, 64 bytes of a row at
-// a time (SLABS = 0), or, of groups of one warp, through its own slabs in whole lines, which is faster for elements of 8 bytes at odd widths.
+// No warp waits for another: it fills a stage again that it has read, and the first columns of its next tile are loaded before the last products
+// are done. C's fragments lie in shared memory, one for all. Results go to memory through a warp's own slabs, in whole lines.
 //
 // Registers of a lane in doubles: sums 4 GROUPS, A fragments 4 (double-buffered) and 2, C's 2 GROUPS.
 //
-// Constants, beside those of tsmm_tiles.cuh: ALPHA: C is multiplied by alpha; WARPS of a thread block, one per multiprocessor; SPLIT: warps of a group,
-// among which columns are divided; ROWS of a tile, whole blocks; STAGES; SLABS; PAIRED: two neighbouring elements of B, of 8
-// bytes each, are stored at once.
+// Constants, beside those of tsmm_tiles.cuh: ALPHA: C is multiplied by alpha; WARPS of a thread block, one per multiprocessor; ROWS of a tile,
+// whole blocks; STAGES and SLABS of a warp.
 
 #include "common/tile_queue.cuh"
 #include "dense/tsmm_tiles.cuh"
 
 constexpr int UNITS = (N + 3) / 4;               // sets of 4 columns of B
 constexpr int PASSES = ROWS / BLOCK;             // blocks of a tile
-constexpr int GROUPS = WARPS / SPLIT;
 constexpr int FRAGMENT_BYTES = KT * UNITS * 32 * 8;
-constexpr int STAGE_BYTES = Tile<M>::BYTES, GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
+constexpr int STAGE_BYTES = Tile<M>::BYTES, WARP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
+constexpr int WHOLE = UNITS / 2, ALL = (UNITS + 1) / 2;  // groups of 8 columns, and with the last 4
 
-static_assert(COMPLEX && (SLABS == 0 || (SPLIT == 1 && !PAIRED)), "slabs belong to single warps");
+static_assert(COMPLEX && SPLIT == 1 && SLABS > 0, "a warp has slabs of its own");
 
 struct Operands {
     const char* A;
@@ -46,28 +44,17 @@ struct Operands {
 
 struct Lane {
     int lane, g, t;  // row and column in an A fragment
-    int group;       // in the thread block
-    int share;       // of the columns
     u32 keep;        // zero, which the compiler does not know
 };
 
-constexpr __device__ __forceinline__ int first_unit(int share) { return UNITS * share / SPLIT; }
-
-// The columns of a group of 8 in the lanes (g, .) of a C fragment. Lane (., t) of the product gets columns 2t and 2t + 1 of those.
-__device__ __forceinline__ int column_of(int g) { return PAIRED ? g : g / 2 + 4 * (g % 2); }
-
-// Fragments of alpha C, zero outside: for each x those of the shares, one after the other; of a share those of its groups of 8 columns, real
-// and imaginary part side by side, then those of 4 columns that are left.
+// Fragments of alpha C, zero outside: for each x those of the groups of 8 columns, real and imaginary part side by side, then those of 4
+// columns that are left. Lane (., t) of a product gets the columns of its lanes (2t, .) and (2t + 1, .): t and t + 4.
 __device__ __forceinline__ void make_fragments(double* fragments, const Operands& o) {
     for (int i = threadIdx.x; i < KT * UNITS * 32; i += 32 * WARPS) {
-        const int unit = i / 32 % UNITS;
-        int share = SPLIT - 1;
-        while (unit < first_unit(share)) --share;
-        const int first = first_unit(share), whole = (first_unit(share + 1) - first) / 2;
-        const int at = i % (32 * UNITS) - 32 * first, group = min(at / 64, whole);
-        const int lane = group < whole ? at % 64 / 2 : at % 64, g = lane / 4, t = lane % 4;
-        const int part = group < whole ? at % 2 : g % 2;
-        const int n = 4 * first + 8 * group + (group < whole ? column_of(g) : g / 2), k = i / (32 * UNITS) * 4 + t;
+        const int at = i % (32 * UNITS), group = min(at / 64, WHOLE);
+        const int lane = group < WHOLE ? at % 64 / 2 : at % 64, g = lane / 4, t = lane % 4;
+        const int part = group < WHOLE ? at % 2 : g % 2;
+        const int n = 8 * group + g / 2 + (group < WHOLE ? 4 * (g % 2) : 0), k = i / (32 * UNITS) * 4 + t;
         double c = 0;
         if (k < M && n < N) {
             const Real* from = o.C + 2 * (k * N + n);
@@ -91,14 +78,7 @@ __device__ __forceinline__ void load_fragments(Fragments& a, const char* from, i
 // A word that depends on all loads.
 __device__ __forceinline__ u32 token(const Fragments& a) { return __double2loint(a[0][0]) | __double2loint(a[1][0]); }
 
-struct alignas(2 * SIZE) Neighbours {
-    Real part[2][P];
-};
-
-// Of COUNT units of columns.
-template <int COUNT>
 struct Sums {
-    static constexpr int WHOLE = COUNT / 2, ALL = (COUNT + 1) / 2;  // groups of 8 columns, and with the last 4
     double value[ALL][2][2];
 
     // `c`: the lane's fragments are 64 doubles apart, a pair for a group.
@@ -121,27 +101,18 @@ struct Sums {
         for (int j = 0; j < WHOLE; j++) mma_m16n8(value[j][0], value[j][1], negative, a[0], im[j]);
     }
 
-    // Stores the row of this lane, which begins at `to` with the first of `columns` that are left.
-    __device__ __forceinline__ void store_row(char* to, int columns, int t) const {
+    // Stores the row of this lane.
+    __device__ __forceinline__ void store_row(char* to, int t) const {
 #pragma unroll
         for (int j = 0; j < WHOLE; j++) {
             const double(&v)[2][2] = value[j];
-            if constexpr (PAIRED) {
-                Neighbours two;
 #pragma unroll
-                for (int e = 0; e < 2; e++)
-#pragma unroll
-                    for (int part = 0; part < P; part++) two.part[e][part] = static_cast<Real>(v[part][e]);
-                if (8 * j + 2 * t < columns) *reinterpret_cast<Neighbours*>(to + (8 * j + 2 * t) * SIZE) = two;
-            } else {
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (8 * j + t + 4 * e < columns) store(to + (8 * j + t + 4 * e) * SIZE, element(v[0][e], v[1][e]));
-            }
+            for (int e = 0; e < 2; e++)
+                if (8 * j + t + 4 * e < N) store(to + (8 * j + t + 4 * e) * SIZE, element(v[0][e], v[1][e]));
         }
         if constexpr (ALL > WHOLE) {
             const double(&v)[2][2] = value[WHOLE];
-            if (8 * WHOLE + t < columns) store(to + (8 * WHOLE + t) * SIZE, element(v[0][0] - v[1][1], v[0][1] + v[1][0]));
+            if (8 * WHOLE + t < N) store(to + (8 * WHOLE + t) * SIZE, element(v[0][0] - v[1][1], v[0][1] + v[1][0]));
         }
     }
 };
@@ -151,16 +122,13 @@ __device__ __forceinline__ void fill(char* stages, Ring<STAGES>& ring, int stage
         Bulk<M>::load(stages + stage * STAGE_BYTES, o.A + tile * ROWS * o.pitch_a, o.rows(tile), ring.full + stage);
 }
 
-// All tiles of a group, for one of its warps, which owns COUNT units of columns.
-template <int COUNT>
-__device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAGES>& ring, const double* fragments, const Lane& lane) {
-    const i64 tiles = o.tiles(), step = static_cast<i64>(gridDim.x) * GROUPS;
-    const int first = first_unit(lane.share), column = 4 * first;
-    const int row = lane.g % SUBS * Tile<M>::SUB_ROWS + lane.g / SUBS;
+// All tiles of a warp.
+__device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAGES>& ring, const double* fragments, int warp, const Lane& lane) {
+    const i64 tiles = o.tiles(), step = static_cast<i64>(gridDim.x) * WARPS;
     const int offset = lane.g % SUBS * Tile<M>::SUB + lane.g / SUBS * Tile<M>::PITCH + lane.t * SIZE;
     char* slab = stages + STAGES * STAGE_BYTES + lane.g % SUBS * Tile<N>::SUB + lane.g / SUBS * Tile<N>::PITCH;
     int turn = 0;  // of the slabs
-    i64 tile = lane.group * static_cast<i64>(gridDim.x) + blockIdx.x;
+    i64 tile = warp * static_cast<i64>(gridDim.x) + blockIdx.x;
     Cursor<STAGES> at;
     Fragments a[2];
     if (tile < tiles) {
@@ -174,21 +142,21 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAG
         char* const out = o.B + tile * ROWS * o.pitch_b;
 #pragma unroll 1
         for (int pass = 0; pass < PASSES; pass++, staged += STEP * Tile<M>::PITCH) {
-            Sums<COUNT> sums = {};
+            Sums sums = {};
 #pragma unroll
             for (int x = 0; x < KT; x++) {
                 if (x + 1 < KT)
                     load_fragments(a[(x + 1) % 2], staged, x + 1, lane);
                 else if (pass + 1 < PASSES)
                     load_fragments(a[(x + 1) % 2], staged + STEP * Tile<M>::PITCH, 0, lane);
-                sums.add(a[x % 2], fragments + (x * UNITS + first) * 32, lane.lane);
+                sums.add(a[x % 2], fragments + x * UNITS * 32, lane.lane);
             }
             if (pass + 1 == PASSES) {
                 // The copy engine must not overtake loads that wait for their banks: what follows depends on the last of them.
                 const int emptied = at.stage + (token(a[(KT - 1) % 2]) & lane.keep);
                 at.advance();
                 __syncwarp();
-                if (SPLIT == 1 || ring.is_last_reader(emptied, SPLIT, lane.lane)) fill(stages, ring, emptied, o, tile + STAGES * step);
+                fill(stages, ring, emptied, o, tile + STAGES * step);
                 if (tile + step < tiles) {
                     wait(ring.full + at.stage, at.parity);
                     load_fragments(a[KT % 2], stages + at.stage * STAGE_BYTES + offset, 0, lane);
@@ -196,57 +164,42 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAG
             }
 #pragma unroll
             for (int part = 0; part < 2; part++) a[0][part][0] = a[KT % 2][part][0];
-            if (SLABS > 0 && pass == 0) {  // the slab is free once the store issued SLABS tiles ago has read it
-                bulk_store_wait_read<SLABS ? SLABS - 1 : 0>();
+            if (pass == 0) {  // the slab is free once the store issued SLABS tiles ago has read it
+                bulk_store_wait_read<SLABS - 1>();
                 __syncwarp();
             }
-            const int down = STEP * pass;
-            if constexpr (SLABS > 0)
-                sums.store_row(slab + turn * Tile<N>::BYTES + down * Tile<N>::PITCH, N, lane.t);
-            else if (row + down < rows)
-                sums.store_row(out + (row + down) * o.pitch_b + column * SIZE, N - column, lane.t);
+            sums.store_row(slab + turn * Tile<N>::BYTES + STEP * pass * Tile<N>::PITCH, lane.t);
         }
-        if constexpr (SLABS > 0) {
-            bulk_store_fence();
-            __syncwarp();
-            if (elect_one()) Bulk<N>::store(out, stages + STAGES * STAGE_BYTES + turn * Tile<N>::BYTES, rows);
-            if (++turn == SLABS) turn = 0;
-        }
+        bulk_store_fence();
+        __syncwarp();
+        if (elect_one()) Bulk<N>::store(out, stages + STAGES * STAGE_BYTES + turn * Tile<N>::BYTES, rows);
+        if (++turn == SLABS) turn = 0;
     }
-    if (SLABS > 0) bulk_store_wait<0>();
+    bulk_store_wait<0>();
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im, double, double, TileQueue*) {
-    DYNAMIC_SHARED(memory, 128);  // C's fragments, then each group's stages and slabs, then their states
+    DYNAMIC_SHARED(memory, 128);  // C's fragments, then each warp's stages and slabs, then their states
     double* const fragments = reinterpret_cast<double*>(memory);
-    Ring<STAGES>* const rings = reinterpret_cast<Ring<STAGES>*>(memory + FRAGMENT_BYTES + GROUPS * GROUP_BYTES);
+    Ring<STAGES>* const rings = reinterpret_cast<Ring<STAGES>*>(memory + FRAGMENT_BYTES + WARPS * WARP_BYTES);
 
     const int thread = threadIdx.x;
     // From a shuffle, so that the compiler treats it as uniform in a warp: see elect_one().
-    const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), rank = warp % SPLIT;
+    const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
     Lane lane;
     lane.lane = thread % 32;
     lane.g = lane.lane / 4;
     lane.t = lane.lane % 4;
-    lane.group = warp / SPLIT;
-    // Shifted by half of SPLIT from four warps to the next four, so that each quadrant gets large and small shares.
-    lane.share = (rank + warp / 4 * (SPLIT / 2)) % SPLIT;
     lane.keep = static_cast<u32>(K >> 63);
     const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im)};
 
     if (thread == 0)  // one thread: see Ring::init
-        for (int group = 0; group < GROUPS; ++group) rings[group].init(1, 1);
+        for (int each = 0; each < WARPS; ++each) rings[each].init(1, 1);
     __syncthreads();
-    char* const stages = memory + FRAGMENT_BYTES + lane.group * GROUP_BYTES;
-    if (rank == 0)
-        for (int s = 0; s < STAGES; s++) fill(stages, rings[lane.group], s, o, (s * GROUPS + lane.group) * static_cast<i64>(gridDim.x) + blockIdx.x);
+    char* const stages = memory + FRAGMENT_BYTES + warp * WARP_BYTES;
+    for (int s = 0; s < STAGES; s++) fill(stages, rings[warp], s, o, (s * WARPS + warp) * static_cast<i64>(gridDim.x) + blockIdx.x);
     make_fragments(fragments, o);
     __syncthreads();
-
-    constexpr int LEAST = UNITS / SPLIT, MOST = (UNITS + SPLIT - 1) / SPLIT;
-    if (LEAST == MOST || first_unit(lane.share + 1) - first_unit(lane.share) == LEAST)
-        sweep<LEAST>(o, stages, rings[lane.group], fragments, lane);
-    else
-        sweep<MOST>(o, stages, rings[lane.group], fragments, lane);
+    sweep(o, stages, rings[warp], fragments, warp, lane);
 }
