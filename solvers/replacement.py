@@ -136,8 +136,10 @@ def _randomized_svd(
     return u[:, ::-1], s[::-1], vh[::-1]
 
 
-CUPY = {function.__name__: function for function in (eigsh, svds, lobpcg, cg, minres, gmres)}
-SCIPY = {  # these follow SciPy's conventions, too
+CUPY: dict[str, Function] = {
+    function.__name__: function for function in (eigsh, svds, lobpcg, cg, minres, gmres)
+}
+SCIPY: dict[str, Function] = {  # these follow SciPy's conventions, too
     **{"eigsh": _eigsh, "svds": _svds, "lobpcg": lobpcg, "expm_multiply": expm_multiply},
     **{function.__name__: _of_vectors(function) for function in (cg, minres, gmres)},
 }

@@ -71,14 +71,14 @@ class BlockCG:
         for begin in range(0, len(reasons), most):
             places = begin + np.flatnonzero(goals[begin : begin + most] < np.inf)
             if len(places):
-                failure = self._cycle(pick(R, places), places, goals[places])
+                reason = self._cycle(pick(R, places), places, goals[places])
                 for j in places:
-                    reasons[j] = failure or "maxiter"
+                    reasons[j] = reason
         self.others, self.row = (), None
         return self.iterations, reasons
 
-    def _cycle(self, Q: Block, places: NDArray[np.intp], limits: RealArray) -> Reason | None:
-        """Iterate from the residuals Q of some systems; return why the iteration cannot go on, if so."""
+    def _cycle(self, Q: Block, places: NDArray[np.intp], limits: RealArray) -> Reason:
+        """Iterate from the residuals Q of some systems; return why it cannot go on, or "maxiter"."""
         self.steps, self.row = 0, None
         found = orthogonalize(Q, max_rank=min(Q.shape[1], Q.n_global))
         Q, F = self._without(found, Q)
@@ -145,7 +145,7 @@ class BlockCG:
                 D = self._weights(Q, Z, len(F))
             AP = AP if AP.shape == P.shape else P.like()
         self._scatter(X, places)
-        return None
+        return "maxiter"
 
     def _beside(self, P: Block, Q: Block) -> tuple[Block, Block]:
         """Copy P and Q to a `Row` on a GPU."""

@@ -213,21 +213,17 @@ class Systems:
 
         The positive code is SciPy's, the limit of iterations, where that ended one.
         """
-        self.warn(solved.reasons)
+        from ..result import ConvergenceWarning
+
+        for reason, text in BREAKDOWNS.items():
+            columns = [j for j, found in enumerate(solved.reasons) if found == reason]
+            if columns:
+                shown = ", ".join(map(str, columns[:5])) + ", ..." * (len(columns) > 5)
+                warnings.warn(f"right-hand side {shown}: {text}.", ConvergenceWarning, stacklevel=4)
         if return_info:
             return solved
         info = solved.info
         return solved.X, limit if "maxiter" in solved.reasons and info > 0 else info
-
-    def warn(self, reasons: Sequence[Reason]) -> None:
-        """Warn where iterations broke down."""
-        from ..result import ConvergenceWarning
-
-        for reason, text in BREAKDOWNS.items():
-            columns = [j for j, found in enumerate(reasons) if found == reason]
-            if columns:
-                shown = ", ".join(map(str, columns[:5])) + ", ..." * (len(columns) > 5)
-                warnings.warn(f"right-hand side {shown}: {text}.", ConvergenceWarning, stacklevel=4)
 
 
 # Adds corrections for the residuals R to X; returns iterations and reasons per column. The arguments are R,
