@@ -206,9 +206,8 @@ class _Lobpcg:
             self._orthonormal(0, begin, "Y")
         theta = self._restart()
         self.thetas, self.norms = [theta], []
-        least, best, active, iteration = np.inf, -1, np.ones(k, bool), -1
-        while iteration < maxiter:
-            iteration += 1
+        least, best, active = np.inf, -1, np.ones(k, bool)
+        for iteration in range(maxiter + 2):  # the last time for the residuals alone
             R, norms = self._residuals(theta)
             self.norms.append(norms)
             mean = float(norms.mean())
@@ -222,7 +221,7 @@ class _Lobpcg:
             if self.verbosity:
                 print(f"iteration {iteration}\ncurrent block size: {active.sum()}")
                 print(f"eigenvalue(s):\n{theta}\nresidual norm(s):\n{norms}")
-            if not active.any():
+            if iteration > maxiter or not active.any():
                 break
             added = self._extend(pick(R, np.flatnonzero(active)), norms[active])
             if not added and not self.directions:
@@ -234,23 +233,15 @@ class _Lobpcg:
             theta, C = self._ritz(k + self.directions + added)
             self._rotate(C, k, np.flatnonzero(active))
             self.thetas.append(theta)
-        _, norms = self._residuals(theta)
-        self.norms = [*self.norms[: iteration + 1], norms]
-        self.thetas = [*self.thetas[: iteration + 1], theta]
-        if float(norms.mean()) < least:
-            least, best = float(norms.mean()), iteration + 1
-            self.X = self.S[:, begin : begin + k].copy()
         if norms.max() > limit:
             found.append(
-                f"Exited at iteration {iteration} with accuracies \n{norms}\nnot reaching the requested "
-                f"tolerance {limit}.\nUse iteration {best} instead with accuracy \n{least}.\n"
+                f"Exited at iteration {min(iteration, maxiter)} with accuracies \n{norms}\nnot reaching the "
+                f"requested tolerance {limit}.\nUse iteration {best} instead with accuracy \n{least}.\n"
             )
-        theta = self._restart()
+        self.theta = self._restart()
         self.X = self.S[:, begin : begin + k].copy()
-        _, norms = self._residuals(theta)
-        self.thetas = [*self.thetas[: best + 1], theta]
-        self.norms = [*self.norms[: best + 1], norms]
-        self.theta = theta
+        _, norms = self._residuals(self.theta)
+        self.thetas, self.norms = [*self.thetas[: best + 1], self.theta], [*self.norms[: best + 1], norms]
         if norms.max() > limit:
             found.append(
                 f"Exited postprocessing with accuracies \n{norms}\nnot reaching the requested tolerance "

@@ -136,13 +136,12 @@ def _randomized_svd(
     return u[:, ::-1], s[::-1], vh[::-1]
 
 
-CUPY: Mapping[str, Function] = {
-    **{"eigsh": eigsh, "svds": svds, "lobpcg": lobpcg},
-    **{"cg": cg, "minres": minres, "gmres": gmres},
+CUPY: dict[str, Function] = {
+    function.__name__: function for function in (eigsh, svds, lobpcg, cg, minres, gmres)
 }
-SCIPY: Mapping[str, Function] = {  # these follow SciPy's conventions, too
+SCIPY: dict[str, Function] = {  # these follow SciPy's conventions, too
     **{"eigsh": _eigsh, "svds": _svds, "lobpcg": lobpcg, "expm_multiply": expm_multiply},
-    **{name: _of_vectors(CUPY[name]) for name in ("cg", "minres", "gmres")},
+    **{function.__name__: _of_vectors(function) for function in (cg, minres, gmres)},
 }
 RANDOMIZED = {"_randomized_svd": _randomized_svd, "randomized_svd": _randomized_svd}
 _LINALG, _CUPYX = "scipy.sparse.linalg", "cupyx.scipy.sparse.linalg"
@@ -273,29 +272,27 @@ def _replaced(
                     continue  # it calls that one, after checks of arguments
                 original, entry = _original(defining[name]), Replaced(f"{home}.{name}")
                 replacements[id(original)] = entry, _replacement(functions[name], original, entry)
+    given = [importlib.import_module(each) if isinstance(each, str) else each for each in modules]
+    public = [
+        module
+        for library in libraries
+        for name, module in sys.modules.copy().items()
+        if f"{name}.".startswith(f"{library}.")
+        # SciPy's functions keep calling each other.
+        and (name == library or library == "sklearn" or hasattr(module, "__path__"))
+    ]
     places: list[tuple[ModuleType, str, Function]] = []
-
-    def add(module: ModuleType) -> bool:
-        found = [(name, replacements.get(id(_original(value)))) for name, value in vars(module).items()]
-        for name, replacement in found:
-            if replacement is not None:
-                replacement[0].places.append(f"{module.__name__}.{name}")
-                places.append((module, name, replacement[1]))
-        return any(replacement is not None for _, replacement in found)
-
-    for library in libraries:
-        for name, module in sys.modules.copy().items():
-            # SciPy's functions keep calling each other.
-            is_public = name == library or library == "sklearn" or hasattr(module, "__path__")
-            if f"{name}.".startswith(f"{library}.") and is_public:
-                add(module)
-    for given in modules:
-        module = importlib.import_module(given) if isinstance(given, str) else given
-        if not add(module):
+    for module in (*public, *given):
+        copies = {name: id(_original(value)) for name, value in vars(module).items()}
+        found = {name: replacements[copy] for name, copy in copies.items() if copy in replacements}
+        if module in given and not found:
             raise OptionError(
                 f"replace: the module {module.__name__} has none of the functions {', '.join(sorted(names))} "
                 "to replace; give one that contains a line such as 'from scipy.sparse.linalg import eigsh'."
             )
+        for name, (entry, replacement) in found.items():
+            entry.places.append(f"{module.__name__}.{name}")
+            places.append((module, name, replacement))
     with ExitStack() as previous:
         for module, name, replacement in places:
             previous.callback(setattr, module, name, getattr(module, name))
@@ -317,18 +314,19 @@ def _replacement(own: Function, original: Function, entry: Replaced) -> Function
         A = args[0] if args else options.get("A")
         is_foreign = type(A).__module__.partition(".")[0] == "sparse"  # pydata/sparse
         is_foreign |= getattr(getattr(A, "dtype", None), "kind", "f") == "O"
-        refusal: Exception = DTypeError(f"{own.__name__}: matrices of {type(A).__name__} are not taken.")
         try:
-            if not is_foreign:
-                result = own(*args, **options)
-                with lock:
-                    entry.calls += 1
-                return result
+            if is_foreign:
+                raise DTypeError(f"{own.__name__}: matrices of {type(A).__name__} are not taken.")
+            result = own(*args, **options)
         except (OptionError, ShapeError, DTypeError) as error:
             frames = traceback.walk_tb(error.__traceback__)
             if any(frame.f_globals["__name__"].startswith(COMPUTING) for frame, _ in frames):
                 raise
             refusal = error
+        else:
+            with lock:
+                entry.calls += 1
+            return result
         with lock:
             entry.passed_on += 1
         try:

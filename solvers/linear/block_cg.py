@@ -33,7 +33,7 @@ from ..orthogonalization.factors import (
     cholesky,
     cholesky_factor,
 )
-from .calls import Systems, Task
+from .calls import Systems
 from .sweeps import Row, turn, update
 from .systems import INDEFINITE, Reason, finite
 
@@ -61,22 +61,24 @@ class BlockCG:
         self.row: Row | None = None
         self.unit = float(np.finfo(self.X.dtype).eps) / 2
 
-    def run(self, task: Task) -> tuple[NDArray[np.intp], list[Reason]]:
+    def run(
+        self, R: Block, goals: RealArray, maxiter: int, final: float
+    ) -> tuple[NDArray[np.intp], list[Reason]]:
         """Add corrections for the residuals to X, by groups of columns."""
-        self.maxiter, self.iterations = task.steps, np.zeros(len(task.goals), np.intp)
-        reasons: list[Reason] = ["maxiter"] * len(task.goals)
+        self.maxiter, self.iterations = maxiter, np.zeros(len(goals), np.intp)
+        reasons: list[Reason] = ["maxiter"] * len(goals)
         most = len(reasons) if self.others else MOST_COLUMNS
         for begin in range(0, len(reasons), most):
-            places = begin + np.flatnonzero(task.goals[begin : begin + most] < np.inf)
+            places = begin + np.flatnonzero(goals[begin : begin + most] < np.inf)
             if len(places):
-                failure = self._cycle(pick(task.R, places), places, task.goals[places])
+                reason = self._cycle(pick(R, places), places, goals[places])
                 for j in places:
-                    reasons[j] = failure or "maxiter"
+                    reasons[j] = reason
         self.others, self.row = (), None
         return self.iterations, reasons
 
-    def _cycle(self, Q: Block, places: NDArray[np.intp], limits: RealArray) -> Reason | None:
-        """Iterate from the residuals Q of some systems; return why the iteration cannot go on, if so."""
+    def _cycle(self, Q: Block, places: NDArray[np.intp], limits: RealArray) -> Reason:
+        """Iterate from the residuals Q of some systems; return why it cannot go on, or "maxiter"."""
         self.steps, self.row = 0, None
         found = orthogonalize(Q, max_rank=min(Q.shape[1], Q.n_global))
         Q, F = self._without(found, Q)
@@ -143,7 +145,7 @@ class BlockCG:
                 D = self._weights(Q, Z, len(F))
             AP = AP if AP.shape == P.shape else P.like()
         self._scatter(X, places)
-        return None
+        return "maxiter"
 
     def _beside(self, P: Block, Q: Block) -> tuple[Block, Block]:
         """Copy P and Q to a `Row` on a GPU."""

@@ -6,8 +6,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,10 @@ from blockvec.interchange import ArrayKind, is_function
 from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, natively, on_device_of, preconditioner_for, real
+from ..arguments import blas_threads, integer, natively, on_device_of, preconditioner_for, real
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..runtime.processes import split
-from .systems import AGAIN, PROGRESS, Linear, Preconditioner, Reason, finite
+from .systems import AGAIN, DOUBTFUL, PROGRESS, SINGULAR, TRIAL, Linear, Preconditioner, Reason, finite
 
 # Elements of a block of the host up to which its columns are solved for one by one: a step of a block takes
 # 0.4 to 0.6 ms beside the arithmetic, one of a vector 0.02 ms.
@@ -73,40 +72,38 @@ class Systems:
         if is_function(A):
             A = as_operator(A, shape=(len(B), len(B)), dtype=B.dtype, device=device)
         A = split(A, comm, shape=None, dtype=None, device=device, mode="normal")
-        first = B if B.ndim == 2 else B[:, None]
+        shape = rows, columns = (*B.shape, 1)[:2]
         with warnings.catch_warnings():
-            if first.shape[1] == 1:  # of columns one by one
+            if columns == 1:  # of columns one by one
                 warnings.simplefilter("ignore", UserWarning)
             operator = as_operator(A, device=device)
             preconditioner = None if M is None else preconditioner_for(M, operator)
         if operator.shape[0] != operator.shape[1]:
             raise ShapeError(f"A has shape {operator.shape}; linear systems need a square matrix.")
-        rows = operator.local_shape[0]
-        if len(B) != rows or not first.shape[1]:
-            raise ShapeError(f"B has shape {B.shape} but A {operator.shape}; give {rows} rows, and a column.")
+        own = operator.local_shape[0]
+        if rows != own or not columns:
+            raise ShapeError(f"B has shape {B.shape} but A {operator.shape}; give {own} rows, and a column.")
         dtype = np.result_type(operator.dtype, B.dtype, np.float32)
-        precompile(method, operator, dtype, b=first.shape[1], **sizes)
-        block = BlockVector(first, copy=True, dtype=dtype, layout=operator.layout)
-        block = on_device_of(operator, block)
+        precompile(method, operator, dtype, b=columns, **sizes)
+
+        def copied(array: Array) -> BlockVector:
+            block = BlockVector(array.reshape(shape), copy=True, dtype=dtype, layout=operator.layout)
+            return on_device_of(operator, block)
+
+        block = copied(B)
         X = block.like()
         if isinstance(x0, str) and x0 == "Mb":
             X[:, :] = block if preconditioner is None else preconditioner(block)
         elif x0 is None:
             X[:, :] = 0
+        elif np.shape(x0) in (shape, shape[: min(columns, 2)]):
+            X = copied(x0)
         else:
-            start = np.shape(x0) in (B.shape, first.shape) or (
-                first.shape[1] == 1 and np.shape(x0) == (rows,)
-            )
-            if isinstance(x0, str) or not start:
-                raise ShapeError(
-                    f"x0: got {x0!r:.40} of shape {np.shape(x0)}; give the shape of B, {B.shape}."
-                )
-            initial = BlockVector(x0.reshape(first.shape), copy=True, dtype=dtype, layout=operator.layout)
-            X = on_device_of(operator, initial)
+            raise ShapeError(f"x0: got {x0!r:.40} of shape {np.shape(x0)}; give the shape of B, {B.shape}.")
         lengths = np.asarray(finite(to_host(block.norms())), np.float64)
         if not lengths.all():  # zero right-hand sides have zero solutions
             X.scale(column_factors((lengths > 0).astype(float), X))
-        limits = np.maximum(rtol * lengths, atol) if math.isfinite(rtol) else np.full(len(lengths), math.inf)
+        limits = np.maximum(rtol * lengths, atol) if math.isfinite(rtol) else np.full(columns, math.inf)
         _check_squares(block, lengths, limits)
         fields = operator, block, X, x0 is None, limits, lengths, preconditioner, (A, M), B.shape, kind
         return cls(*fields, is_block, np.zeros(3, np.intp))
@@ -120,6 +117,10 @@ class Systems:
     def b(self) -> int:
         """Right-hand sides."""
         return self.B.shape[1]
+
+    def limit(self, maxiter: Any, rows: int, least: int = 0) -> int:
+        """Check a limit of iterations; by default it is a multiple of the number of `rows`."""
+        return rows * self.n if maxiter is None else integer("maxiter", maxiter, least)
 
     def by_vectors(self, *, has_callback: bool = False) -> bool:
         """Check whether columns are solved for one by one; a callback of several needs that."""
@@ -139,10 +140,19 @@ class Systems:
         self.counts[2] += R.shape[1]
         return self.preconditioner(R)
 
-    def residuals(self) -> RealArray:
-        """Compute the norms of the true residuals."""
-        R = self.apply(self.X).axpby(1, self.B, -1)
-        return np.asarray(finite(to_host(R.norms())), np.float64)
+    def check_hermitian(self) -> None:
+        """Refuse an A or an M that random vectors show not to be Hermitian."""
+        A, precondition = self.operator, self.preconditioner
+        A.check_hermitian()
+        if precondition is not None:
+            M = as_operator(
+                lambda X: precondition(BlockVector(X, layout=A.layout)).array,
+                shape=A.shape,
+                dtype=self.B.dtype,
+                device=A.device,
+                layout=A.layout,
+            )
+            M.check_hermitian(name="M")
 
     def product(self, x: Array, shift: float = 0.0) -> Array:
         """Apply A - shift I to a vector of the host."""
@@ -171,13 +181,12 @@ class Systems:
         shifts = np.broadcast_to(shift, (self.b,))
         precondition = None if self.vectors[1] is None else self.solved
 
-        def run(task: Task) -> tuple[NDArray[np.intp], list[Reason]]:
+        def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[Reason]]:
             iterations, reasons = np.zeros(self.b, np.intp), list[Reason](["maxiter"] * self.b)
-            for j in np.flatnonzero(task.goals < np.inf):
+            for j in np.flatnonzero(goals < np.inf):
                 product = functools.partial(self.product, shift=float(shifts[j]))
-                x, r = (block.array[:, j].copy() for block in (self.X, task.R))
-                given = product, precondition, r, x, float(task.goals[j]), task.steps
-                iterations[j], reasons[j] = solve(*given, is_trial=task.is_trial)
+                x, r = (block.array[:, j].copy() for block in (self.X, R))
+                iterations[j], reasons[j] = solve(product, precondition, r, x, float(goals[j]), *limits)
                 self.X.array[:, j] = x
             return iterations, reasons
 
@@ -186,13 +195,15 @@ class Systems:
     def linear(self, residuals: RealArray, iterations: NDArray[np.intp], reasons: Sequence[Reason]) -> Linear:
         """Assemble the result for the solutions in X."""
         columns, blocks, preconditioned = self.counts.tolist()
-        fields = self.X, residuals, self.lengths, iterations, tuple(reasons), columns, blocks, preconditioned
-        return Linear(*fields, reductions=0)
+        fields = residuals, self.lengths, iterations, tuple(reasons), columns, blocks, preconditioned
+        return Linear(self.returned(self.X), *fields, reductions=0)
 
-    def preconditioned(self, X: Array) -> Array:
-        """Apply the preconditioner to rows of this process."""
-        assert self.preconditioner is not None
-        return self.preconditioner(BlockVector(X, layout=self.operator.layout)).array
+    def judged(self, iterations: NDArray[np.intp], otherwise: Reason) -> Linear:
+        """Assemble the result with a reason for residuals that are not small."""
+        R = self.apply(self.X).axpby(1, self.B, -1)
+        residuals = np.asarray(finite(to_host(R.norms())), np.float64)
+        is_small = residuals <= self.limits
+        return self.linear(residuals, iterations, ["converged" if each else otherwise for each in is_small])
 
     def returned(self, X: Block) -> Any:
         """Return solutions as the right-hand sides were given."""
@@ -201,45 +212,27 @@ class Systems:
         array = X.array.reshape(self.shape)
         return array if self.kind is None else self.kind.share(array)
 
-    def finished(self, solved: Linear, code: int | None, *, return_info: bool) -> Any:
+    def finished(self, solved: Linear, limit: int, *, return_info: bool) -> Any:
         """Return what a call returns, with a warning where an iteration broke down.
 
-        `code` is the positive one in SciPy's place: its limit of iterations.
+        The positive code is SciPy's, the limit of iterations, where that ended one.
         """
-        solved = replace(solved, X=self.returned(solved.X))
-        self.warn(solved.reasons)
-        if return_info:
-            return solved
-        info = solved.info
-        reached = "maxiter" in solved.reasons and info > 0 and code is not None
-        return solved.X, code if reached else info
-
-    def warn(self, reasons: Sequence[Reason]) -> None:
-        """Warn where iterations broke down."""
         from ..result import ConvergenceWarning
 
         for reason, text in BREAKDOWNS.items():
-            columns = [j for j, found in enumerate(reasons) if found == reason]
+            columns = [j for j, found in enumerate(solved.reasons) if found == reason]
             if columns:
                 shown = ", ".join(map(str, columns[:5])) + ", ..." * (len(columns) > 5)
                 warnings.warn(f"right-hand side {shown}: {text}.", ConvergenceWarning, stacklevel=4)
+        if return_info:
+            return solved
+        info = solved.info
+        return solved.X, limit if "maxiter" in solved.reasons and info > 0 else info
 
 
-class Task(NamedTuple):
-    """What a run is to do: correct X for the residuals R.
-
-    `goals` are the residual norms to reach, infinite for finished columns; `residuals` are those of R.
-    """
-
-    R: Block
-    residuals: RealArray
-    goals: RealArray
-    steps: int
-    is_trial: bool  # whether residuals that may be null vectors are to be told from others
-
-
-# Adds to X; returns iterations and reasons per column.
-Run = Callable[[Task], tuple[NDArray[np.intp], Sequence[Reason]]]
+# Adds corrections for the residuals R to X; returns iterations and reasons per column. The arguments are R,
+# norms to reach, infinite for finished columns, the limit of iterations, and the `final` of `block_minres`.
+Run = Callable[[Block, RealArray, int, float], tuple[NDArray[np.intp], Sequence[Reason]]]
 
 
 def corrected(
@@ -248,10 +241,11 @@ def corrected(
     """Run until true residuals are small, or stagnate: those of recurrences drift from them by rounding."""
     operator, X, limits, b = systems.operator, systems.X, systems.limits, systems.b
     sigma = operator.backend.xp.asarray(shift) if np.ndim(shift) else float(shift)
+    unit = float(np.finfo(X.dtype).eps) / 2
     iterations = np.zeros(b, np.intp) if iterations is None else iterations
     reasons: list[Reason] = ["maxiter"] * b
     ended: Sequence[Reason] = reasons
-    before, again, is_zero = np.full(b, np.inf), 1.0, systems.is_zero
+    before, goals, is_zero = np.full(b, np.inf), limits, systems.is_zero
     doubtful = tried = np.zeros(b, bool)
     kept = X
     while True:
@@ -268,19 +262,18 @@ def corrected(
             elif residuals[j] > PROGRESS * before[j] and iterations[j] < maxiter:
                 reasons[j] = "stagnated"
         left = np.array([reason == "maxiter" for reason in reasons])
-        spent = int(iterations[left].max(initial=0))
-        if not left.any() or spent >= maxiter:
+        steps, final = maxiter - int(iterations[left].max(initial=0)), DOUBTFUL * math.sqrt(unit)
+        if not left.any() or steps <= 0:
             return systems.linear(residuals, iterations, reasons)
-        is_trial = bool(doubtful.any())
-        kept = X.copy() if is_trial else X
-        task = Task(R, residuals, np.where(left, again * limits, np.inf), maxiter - spent, is_trial)
+        if is_trial := bool(doubtful.any()):
+            kept, steps, final = X.copy(), min(steps, TRIAL), SINGULAR * unit
         with blas_threads(operator):
-            taken, ended = run(task)
+            taken, ended = run(R, np.where(left, goals, np.inf), steps, final)
         iterations = iterations + np.where(left, taken, 0)
         tried = doubtful
         doubtful = left & np.array([reason == "singular" for reason in ended]) & (not is_trial)
         before = np.where(doubtful, np.inf, residuals)
-        again, is_zero = AGAIN, False
+        goals, is_zero = AGAIN * limits, False
 
 
 FINAL = "indefinite", "indefinite preconditioner"

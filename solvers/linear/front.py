@@ -14,21 +14,22 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 from scipy.sparse.linalg import gmres as scipy_gmres
 
-from blockvec import array_namespace, as_operator, factorize
+from blockvec import array_namespace, factorize
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.interchange import diagonal_of
 
 from ..arguments import blas_threads, check_choice, integer, is_explicit
-from ..blocks import to_host
+from ..blocks import Block, RealArray, to_host
 from ..runtime.processes import together
 from . import vectors
 from .block_cg import BlockCG, Shifted
-from .calls import Run, Systems, Task, corrected
+from .calls import Run, Systems, corrected
 from .gmres import block_gmres
 from .minres import block_minres
-from .systems import DOUBTFUL, TRIAL, Linear, Reason
+from .systems import Linear, Reason
 
 NOT_HERMITIAN = 1e4  # eps: relative difference of u^H A w and w^H A u, above which `solve` takes GMRES
+RESTART = 20  # steps of GMRES between restarts by default, as in SciPy
 FACTORED_S = 5.0  # s, predicted: a factorisation that `solve` prefers to an iteration of unknown length
 
 
@@ -111,20 +112,26 @@ def cg(
     (0, True)
     """
     systems = Systems.of("cg", A, B, x0, M, (rtol, atol), like, comm, device)
-    steps = 10 * systems.n if maxiter is None else integer("maxiter", maxiter, 0)
-    if shifts is not None:
-        if M is not None or x0 is not None or callback is not None:
-            raise OptionError("shifts: share a Krylov space without M, x0 and callback; leave these out.")
-        return _shifted(systems, shifts, steps, return_info=return_info)
+    steps = systems.limit(maxiter, 10)
+    if shifts is None:
+        solved = _by_cg(systems, steps, callback)
+    elif M is not None or x0 is not None or callback is not None:
+        raise OptionError("shifts: share a Krylov space without M, x0 and callback; leave these out.")
+    else:
+        solved = _shifted(systems, shifts, steps)
+    return systems.finished(solved, steps, return_info=return_info)
+
+
+def _by_cg(systems: Systems, steps: int, callback: Callable[[Any], object] | None = None) -> Linear:
     if systems.by_vectors() and (callback is None or systems.b == 1):
         run = systems.by_columns(functools.partial(vectors.conjugate_gradients, callback=callback))
     else:
         noted = None if callback is None else lambda X: callback(systems.returned(X))
         run = BlockCG(systems, callback=noted).run
-    return systems.finished(corrected(systems, run, steps), steps, return_info=return_info)
+    return corrected(systems, run, steps)
 
 
-def _shifted(systems: Systems, shifts: Any, steps: int, *, return_info: bool) -> Any:
+def _shifted(systems: Systems, shifts: Any, steps: int) -> Linear:
     """Solve the systems of several shifts."""
     try:
         values = np.asarray(shifts, np.float64)
@@ -141,16 +148,14 @@ def _shifted(systems: Systems, shifts: Any, steps: int, *, return_info: bool) ->
         each, sigma = replace(systems, X=other.X, is_zero=False), float(values[i])
         runs[i] = corrected(each, BlockCG(each, sigma).run, steps, sigma, other.iterations)
     solved = [runs[i] for i in range(len(values))]
-    solutions = [systems.returned(each.X) for each in solved]
+    solutions = [each.X for each in solved]
     residuals, iterations = (
         np.concatenate([getattr(each, name) for each in solved]) for name in ("residuals", "iterations")
     )
     result = systems.linear(residuals, iterations, [reason for each in solved for reason in each.reasons])
-    systems.warn(result.reasons)
     is_array = not hasattr(solutions[0], "n_global") and systems.kind is None
     stacked = array_namespace(solutions[0]).stack(solutions) if is_array else solutions
-    result = replace(result, X=stacked, initial=np.tile(result.initial, len(values)))
-    return result if return_info else (result.X, result.info)
+    return replace(result, X=stacked, initial=np.tile(result.initial, len(values)))
 
 
 @together
@@ -215,23 +220,13 @@ def minres(
     ([1.0, -1.0, 0.0], 0)
     """
     systems = Systems.of("minres", A, B, x0, M, (rtol, atol), like, comm, device)
-    steps = 5 * systems.n if maxiter is None else integer("maxiter", maxiter, 0)
+    steps = systems.limit(maxiter, 5)
     sigma = np.asarray(to_host(shift) if np.ndim(shift) else shift)
     if sigma.dtype.kind not in "biuf" or sigma.shape not in ((), (systems.b,)):
         raise OptionError(f"shift: got {shift!r:.60}; give a real number, or one per right-hand side.")
     if check:
-        systems.operator.check_hermitian()
-        if systems.preconditioner is not None:
-            A, dtype = systems.operator, systems.B.dtype
-            where: Any = {"device": A.device, "layout": A.layout}
-            K = as_operator(systems.preconditioned, shape=A.shape, dtype=dtype, **where)
-            K.check_hermitian(name="M")
-    if systems.by_vectors(has_callback=callback is not None):
-        noted = None if callback is None else lambda x: callback(x.copy())
-        run = systems.by_columns(functools.partial(vectors.minimum_residuals, callback=noted), sigma)
-    else:
-        run = _blocks(systems, block_minres, shift=sigma)
-    solved = corrected(systems, run, steps, sigma)
+        systems.check_hermitian()
+    solved = _by_minres(systems, steps, sigma, callback)
     if show:
         print(f"minres: n = {systems.n}, shift = {shift}, rtol = {rtol:.2e}, at most {steps} iterations")
         for count, residual, reason in zip(solved.iterations, solved.residuals, solved.reasons, strict=True):
@@ -239,24 +234,35 @@ def minres(
     return systems.finished(solved, steps, return_info=return_info)
 
 
+def _by_minres(
+    systems: Systems, steps: int, sigma: Any = 0.0, callback: Callable[[Any], object] | None = None
+) -> Linear:
+    if systems.by_vectors(has_callback=callback is not None):
+        noted = None if callback is None else lambda x: callback(x.copy())
+        run = systems.by_columns(functools.partial(vectors.minimum_residuals, callback=noted), sigma)
+    else:
+        run = _blocks(systems, block_minres, shift=sigma)
+    return corrected(systems, run, steps, sigma)
+
+
 def _blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> Run:
     """Make a run of a solver of blocks with a Krylov space per column."""
 
-    def run(task: Task) -> tuple[NDArray[np.intp], Sequence[Reason]]:
+    def run(
+        R: Block, goals: RealArray, steps: int, final: float
+    ) -> tuple[NDArray[np.intp], Sequence[Reason]]:
         if solve is block_minres:
-            unit = float(np.finfo(task.R.dtype).eps) / 2
-            options["final"] = None if task.is_trial else DOUBTFUL * unit**0.5
-        solved = solve(
-            systems.operator,
-            task.R,
-            tol=np.minimum(task.goals / np.where(task.residuals > 0, task.residuals, 1), 2.0),
-            maxiter=min(task.steps, TRIAL) if task.is_trial else task.steps,
-            preconditioner=systems.preconditioner,
-            **options,
-        )
+            options["final"] = final
+        lengths = to_host(R.norms())
+        tol = np.minimum(goals / np.where(lengths > 0, lengths, 1), 2.0)
+        options.update(tol=tol, maxiter=steps, preconditioner=systems.preconditioner)
+        solved = solve(systems.operator, R, **options)
         systems.X.axpy(1, solved.X)
-        counts = solved.operator_columns, solved.block_applications, solved.preconditioner_columns
-        systems.counts[:] += counts
+        systems.counts[:] += (
+            solved.operator_columns,
+            solved.block_applications,
+            solved.preconditioner_columns,
+        )
         return solved.iterations, solved.reasons
 
     return run
@@ -328,21 +334,24 @@ def gmres(
         )
     kind = callback_type or "legacy"
     check_choice("callback_type", kind, ("x", "pr_norm", "legacy"))
-    width = 20 if restart is None else integer("restart", restart, 1)
+    width = RESTART if restart is None else integer("restart", restart, 1)
     systems = Systems.of("gmres", A, B, x0, M, (rtol, atol), like, comm, device, restart=width)
-    cycles = 10 * systems.n if maxiter is None else integer("maxiter", maxiter, 1)
-    width = min(width, systems.n)
-    if systems.by_vectors(has_callback=callback is not None):
-        solved = _gmres_of_scipy(systems, cycles, width, callback, kind)
-    else:
-        solved = corrected(systems, _blocks(systems, block_gmres, restart=width), cycles * width)
+    cycles = systems.limit(maxiter, 10, 1)
+    solved = _by_gmres(systems, cycles, width, callback, kind)
     return systems.finished(solved, cycles, return_info=return_info)
 
 
-def _gmres_of_scipy(
-    systems: Systems, cycles: int, width: int, callback: Callable[[Any], object] | None, kind: str
+def _by_gmres(
+    systems: Systems,
+    cycles: int,
+    width: int = RESTART,
+    callback: Callable[[Any], object] | None = None,
+    kind: str = "pr_norm",
 ) -> Linear:
-    """Solve for the columns one by one."""
+    """Solve for blocks, or by SciPy's function for the columns one by one."""
+    width = min(width, systems.n)
+    if not systems.by_vectors(has_callback=callback is not None):
+        return corrected(systems, _blocks(systems, block_gmres, restart=width), cycles * width)
     X, iterations = systems.X.array, np.zeros(systems.b, np.intp)
     A, M = (
         LinearOperator((systems.n, systems.n), matvec=product, dtype=X.dtype)
@@ -351,19 +360,17 @@ def _gmres_of_scipy(
     options: dict[str, Any] = {"rtol": 0, "restart": width, "maxiter": cycles}
     options["M"] = None if systems.preconditioner is None else M
     options["callback_type"] = "pr_norm" if callback is None else kind
-    for j in np.flatnonzero(systems.lengths):
+    with blas_threads(systems.operator):
+        for j in np.flatnonzero(systems.lengths):
 
-        def noted(value: Any, j: Any = j) -> None:
-            iterations[j] += 1
-            if callback is not None:
-                callback(value)
+            def noted(value: Any, j: Any = j) -> None:
+                iterations[j] += 1
+                if callback is not None:
+                    callback(value)
 
-        b, limit = systems.B.array[:, j].copy(), float(systems.limits[j])
-        with blas_threads(systems.operator):
+            b, limit = systems.B.array[:, j].copy(), float(systems.limits[j])
             X[:, j] = scipy_gmres(A, b, X[:, j].copy(), atol=limit, callback=noted, **options)[0]
-    residuals = systems.residuals()
-    reasons: list[Reason] = ["converged" if good else "maxiter" for good in residuals <= systems.limits]
-    return systems.linear(residuals, iterations, reasons)
+    return systems.judged(iterations, "maxiter")
 
 
 @together
@@ -412,30 +419,30 @@ def solve(
     >>> solved.method, solved.converged
     ('factors', True)
     """
-    options: Any = {"rtol": rtol, "atol": atol, "like": like, "comm": comm, "device": device}
     systems = Systems.of("solve", A, B, x0, M, (rtol, atol), like, comm, device)
     operator = systems.operator
+    methods: dict[str, Callable[[Systems], Linear | None]] = {
+        "factors": functools.partial(_by_factors, A),
+        "cg": lambda each: _by_cg(each, each.limit(maxiter, 10)),
+        "minres": lambda each: _by_minres(each, each.limit(maxiter, 5)),
+        "gmres": lambda each: _by_gmres(each, each.limit(maxiter, 10, 1)),
+    }
     defect = operator.hermitian_defect()[1]
-    is_hermitian = operator.shape[0] > 0 and defect <= NOT_HERMITIAN * np.finfo(operator.dtype).eps
-    methods = ["cg", "minres"] if is_hermitian else ["gmres"]
-    if is_hermitian and hasattr(A, "diagonal") and not diagonal_of(A).min() > 0:
-        methods = ["minres"]
-    if is_hermitian and M is None and operator.layout is None and is_explicit(A):
-        from ..factorization.work import FactorWork
+    names = ["gmres"]
+    if operator.shape[0] > 0 and defect <= NOT_HERMITIAN * np.finfo(operator.dtype).eps:
+        is_negative = hasattr(A, "diagonal") and not diagonal_of(A).min() > 0
+        names = ["minres"] if is_negative else ["cg", "minres"]
+        if M is None and operator.layout is None and is_explicit(A):
+            from ..factorization.work import FactorWork
 
-        if FactorWork.of(A).factor_s(operator.device) <= FACTORED_S:
-            methods.insert(0, "factors")
+            if FactorWork.of(A).factor_s(operator.device) <= FACTORED_S:
+                names.insert(0, "factors")
     solved: Any = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        while methods and not (solved and solved.converged):
-            method = methods.pop(0)
-            if method == "factors":
-                found = _by_factors(A, systems)
-            else:
-                iteration: Any = {"cg": cg, "minres": minres, "gmres": gmres}[method]
-                found = iteration(A, B, x0, maxiter=maxiter, M=M, return_info=True, **options)
-            solved = replace(found, method=method) if found else solved
+    for name in names:
+        found = methods[name](replace(systems, X=systems.X.copy(), counts=np.zeros(3, np.intp)))
+        solved = replace(found, method=name) if found else solved
+        if solved and solved.converged:
+            break
     if not (solved.converged or return_info):
         worst = int(np.argmax(solved.residuals / np.maximum(systems.limits, np.finfo(float).tiny)))
         raise BreakdownError(
@@ -455,7 +462,4 @@ def _by_factors(A: Any, systems: Systems) -> Linear | None:
         systems.X[:, :] = factors.solve(systems.B)
     except (BreakdownError, OptionError, ShapeError):
         return None
-    residuals = systems.residuals()
-    reasons: list[Reason] = ["converged" if good else "stagnated" for good in residuals <= systems.limits]
-    solved = systems.linear(residuals, np.zeros(systems.b, np.intp), reasons)
-    return replace(solved, X=systems.returned(systems.X))
+    return systems.judged(np.zeros(systems.b, np.intp), "stagnated")

@@ -10,8 +10,16 @@ from numpy.typing import NDArray
 from blockvec.errors import OptionError
 
 from ..blocks import Array, Block, RealArray, column_factors, small_matrix, to_host
-from .arrays import takes_arrays
-from .systems import EXHAUSTED, SINGULAR, Linear, LinearSystems, Preconditioner, Projection, inverse_where
+from .systems import (
+    EXHAUSTED,
+    SINGULAR,
+    Linear,
+    LinearSystems,
+    Preconditioner,
+    Projection,
+    inverse_where,
+    takes_arrays,
+)
 
 STAGNATED = 0.99  # ratio of residuals after and before a cycle, above which a column has stagnated
 

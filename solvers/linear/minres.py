@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from blockvec.errors import OptionError
 
 from ..blocks import Array, Block
-from .arrays import takes_arrays
 from .steps import Recordings, State, Steps
-from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite
+from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite, takes_arrays
 from .tridiagonal import Coordinates, Log, Scalars
 
 Stop = Callable[[Progress], NDArray[np.bool_]]

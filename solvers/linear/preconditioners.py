@@ -199,7 +199,7 @@ class MultigridPreconditioner:
         product: Array = self._cycle(0, BlockVector(array)).array
         return product.astype(array.dtype, copy=False).reshape(array.shape)
 
-    def _cycle(self, depth: int, B: BlockVector) -> BlockVector:
+    def _cycle(self, depth: int, B: BlockVector) -> Any:
         """Solve A X = B on a level, approximately."""
         if depth == len(self._levels):
             return BlockVector(self._coarse @ B.array)
@@ -211,32 +211,31 @@ class MultigridPreconditioner:
 
 
 class _Level:
-    """A level of a hierarchy, and its smoother: Chebyshev's recurrence for D^-1 A, D the diagonal of A."""
+    """A level of a hierarchy, and its smoother: steps with the roots of a Chebyshev polynomial of D^-1 A.
+
+    D is the diagonal of A.
+    """
 
     def __init__(self, level: Any) -> None:
         self.A, self.P, self.R = (as_operator(sp.csr_array(matrix)) for matrix in (level.A, level.P, level.R))
         diagonal = level.A.diagonal()
-        self._inverse = (1 / np.where(diagonal != 0, diagonal, 1.0))[:, None]
+        inverse = 1 / np.where(diagonal != 0, diagonal, 1.0)
         # Of D^-1/2 A D^-1/2, by steps of the power method.
-        x, root = np.random.default_rng(0).standard_normal(len(diagonal)), np.sqrt(abs(self._inverse[:, 0]))
+        x, root = np.random.default_rng(0).standard_normal(len(diagonal)), np.sqrt(abs(inverse))
         for _ in range(POWER_STEPS):
             x /= np.linalg.norm(x)
             x = root * (level.A @ (root * x))
         largest = SAFETY * float(np.linalg.norm(x))
-        self._middle, self._half = largest * (1 + LOWEST) / 2, largest * (1 - LOWEST) / 2
+        middle, half = largest * (1 + LOWEST) / 2, largest * (1 - LOWEST) / 2
+        roots = middle + half * np.cos(np.pi * (np.arange(SMOOTHING) + 0.5) / SMOOTHING)
+        self._steps = [(inverse / root)[:, None] for root in roots]
 
-    def smooth(self, B: BlockVector, X: BlockVector | None = None) -> BlockVector:
-        """Improve X, zero by default, by a polynomial of degree `SMOOTHING`."""
-        rho = self._half / self._middle
-        R = B if X is None else self.A.apply(X).axpby(1, B, -1)
-        step = BlockVector(self._inverse * R.array / self._middle)
-        X = step.copy() if X is None else X.axpy(1, step)
-        for _ in range(SMOOTHING - 1):
-            following = 1 / (2 * self._middle / self._half - rho)
-            R = self.A.apply(X).axpby(1, B, -1)
-            step.axpby(1, BlockVector(2 * following / self._half * self._inverse * R.array), following * rho)
-            X.axpy(1, step)
-            rho = following
+    def smooth(self, B: BlockVector, X: Any = None) -> Any:
+        """Improve X, zero by default."""
+        for step in self._steps:
+            R = B if X is None else self.A.apply(X).axpby(1, B, -1)
+            change = BlockVector(step * R.array)
+            X = change if X is None else X.axpy(1, change)
         return X
 
 

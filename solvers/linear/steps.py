@@ -217,10 +217,8 @@ class Recordings:
         U = state.blocks[0]
         key = U.shape[1], U.dtype.name
         if key not in self._steps:
-            state = state._replace(blocks=[block.copy() for block in state.blocks])
             own = array_namespace(U.array).zeros(U.shape[1], U.array.real.dtype)
-            own[...] = shift
-            self._steps[key] = Steps(operator, state, own, limits, Projection(None), self.recorder, self._Q)
-        else:
-            self._steps[key].restart(state, shift, limits)
+            copies = state._replace(blocks=[block.copy() for block in state.blocks])
+            self._steps[key] = Steps(operator, copies, own, limits, Projection(None), self.recorder, self._Q)
+        self._steps[key].restart(state, shift, limits)
         return self._steps[key]

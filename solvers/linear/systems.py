@@ -11,16 +11,20 @@ K^-1 - K^-1 Q (Q^H K^-1 Q)^-1 Q^H K^-1, the inverse of K on the complement of Q.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace, as_operator
+from blockvec import BlockVector, array_namespace, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.interchange import ArrayKind
 from blockvec.system.frozen import frozen
 
+from ..arguments import natively, preconditioner_for, whole
 from ..blocks import Array, Block, RealArray, SystemOperator, project_out, small_matrix, to_host
 
 SINGULAR = 1000.0  # u ||A - sigma I||: pivots below it are zero; rounding left up to 100 in tests
@@ -32,6 +36,7 @@ PROGRESS = 0.5  # ratio of true residuals after and before a run, above which a 
 AGAIN = 0.1  # of the limit: goal of runs after the first one, whose recurrence has missed it
 
 Preconditioner = Callable[[Block], Block]
+Solver = TypeVar("Solver", bound=Callable[..., "Linear"])
 Reason = Literal[
     "converged",
     "maxiter",
@@ -294,3 +299,31 @@ def finite(values: Array) -> Array:
             "numbers whose squares overflow."
         )
     return values
+
+
+def takes_arrays(solve: Solver) -> Solver:
+    """Let a solver of blocks take right-hand sides as an array, and return solutions of the same kind."""
+
+    @functools.wraps(solve)
+    def solved(A: Any, B: Any, **options: Any) -> Linear:
+        for name in ("maxiter", "restart"):
+            if options.get(name) is not None:
+                options[name] = whole(name, options[name])
+        if hasattr(B, "n_global"):  # a block
+            return solve(A, B, **options)
+        caller = ArrayKind.of_caller(B)
+        given = options.get("Q"), options.get("preconditioner")
+        A, B, Q, preconditioner = natively(caller, A, np.asarray(B) if isinstance(B, list) else B, *given)
+        operator = A if hasattr(A, "apply") else as_operator(A)
+        shift: Any = options.get("shift")
+        is_complex = np.iscomplexobj(shift)
+        dtype = np.result_type(operator.dtype, B.dtype, np.complex64 if is_complex else np.float32)
+        if hasattr(Q, "dtype"):
+            options["Q"] = BlockVector(Q, copy=True, dtype=dtype)
+        if preconditioner is not None:
+            options["preconditioner"] = preconditioner_for(preconditioner, operator)
+        result = solve(operator, BlockVector(B, copy=True, dtype=dtype), **options)
+        X = result.X.array.reshape(B.shape)
+        return replace(result, X=X if caller is None else caller.share(X))
+
+    return solved  # type: ignore[return-value]

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import get_blas_funcs
 
 from ..blocks import Array
-from .systems import DOUBTFUL, EXHAUSTED, INDEFINITE, SINGULAR, TRIAL, Reason, finite
+from .systems import EXHAUSTED, INDEFINITE, SINGULAR, Reason, finite
 
 Product: TypeAlias = Callable[[Array], Array]
 Callback: TypeAlias = Callable[[Array], object] | None
@@ -28,8 +28,7 @@ def conjugate_gradients(
     x: Array,
     goal: float,
     maxiter: int,
-    *,
-    is_trial: bool,
+    final: float,
     callback: Callback,
 ) -> tuple[int, Reason]:
     """Solve for positive definite A, preconditioned by `solve`, until ||r|| is below the goal."""
@@ -67,8 +66,7 @@ def minimum_residuals(
     x: Array,
     goal: float,
     maxiter: int,
-    *,
-    is_trial: bool,
+    final: float,
     callback: Callback,
 ) -> tuple[int, Reason]:
     """Solve for Hermitian A, preconditioned by `solve`, which is positive definite.
@@ -85,10 +83,8 @@ def minimum_residuals(
         return 0, "indefinite preconditioner"
     beta = phi = math.sqrt(square)
     goal *= beta / _norm(r)  # in the norm of K^-1, in which residuals decrease
-    final = SINGULAR * unit if is_trial else DOUBTFUL * math.sqrt(unit)
     beta_old, cs, sn, dbar, epsln = 0.0, -1.0, 0.0, 0.0, 0.0
     u_old, u, w, w_old = np.zeros_like(r), r, np.zeros_like(r), np.zeros_like(r)
-    maxiter = min(maxiter, TRIAL) if is_trial else maxiter
     for step in range(1, maxiter + 1):
         v = z * (1 / beta)
         y = product(v)
@@ -106,7 +102,7 @@ def minimum_residuals(
         delta, gbar = cs * dbar + sn * alpha, sn * dbar - cs * alpha
         epsln_old, epsln, dbar = epsln, sn * beta, -cs * beta
         gamma = math.hypot(gbar, beta)
-        # ||A r|| / ||r||: r may be a null vector, or belong to a small eigenvalue, which a trial tells.
+        # ||A r|| / ||r||: r may be a null vector, or belong to a small eigenvalue, which a second run tells.
         if math.hypot(gbar, dbar) <= final * norm or gamma <= SINGULAR * unit * norm:
             return step, "singular"
         cs, sn = gbar / gamma, beta / gamma
