@@ -205,15 +205,25 @@ class Pair:
 
 def _in_short_sums(op: Operator, A: Any) -> Any:
     """Divide rows of very many entries, whose products are added up afterwards."""
-    if np.diff(A.indptr).max(initial=0) <= MOST_TERMS:
+    lengths = np.diff(A.indptr).astype(np.int64)
+    is_long = lengths > MOST_TERMS
+    if not is_long.any():
         return op
-    (m, n), index = A.shape, A.indptr.dtype
-    starts = np.union1d(A.indptr, np.arange(0, A.indptr[-1], MOST_TERMS)).astype(index)
-    count = len(starts) - 1
-    pieces = as_operator(sp.csr_array((A.data, A.indices, starts), shape=(count, n)))
-    parts = np.ones(count, A.dtype), np.arange(count, dtype=index), np.searchsorted(starts, A.indptr)
-    sums = as_operator(sp.csr_array(parts, shape=(m, count)))
-    return Product(lambda X, out: sums.apply(pieces.apply(X), out=out), op.shape, op)
+    rows, ends = np.flatnonzero(is_long), np.cumsum(lengths[is_long])
+
+    def part(chosen: Any, cuts: Any) -> Operator:
+        entries, starts = A[chosen], np.append(0, cuts).astype(A.indptr.dtype)
+        return as_operator(sp.csr_array((entries.data, entries.indices, starts), (len(cuts), A.shape[1])))
+
+    others = part(np.flatnonzero(~is_long), np.cumsum(np.where(is_long, 0, lengths)))
+    cuts = np.union1d(ends, np.arange(MOST_TERMS, ends[-1], MOST_TERMS))
+    pieces, firsts = part(rows, cuts), np.searchsorted(cuts, ends - lengths[rows], side="right")
+
+    def product(X: BlockVector, out: BlockVector) -> None:
+        others.apply(X, out=out)
+        out.array[rows] = np.add.reduceat(pieces.apply(X).array, firsts, axis=0)
+
+    return Product(product, op.shape, op)
 
 
 def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Product]:
