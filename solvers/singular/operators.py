@@ -90,19 +90,16 @@ class Pair:
         is_far = not is_ordinary(size, op.dtype, share=ORDINARY / 2)
         exponent = even_exponent(size, op.dtype) if is_far else 0
         scaled = 2.0**-exponent * op if exponent else op
-        both: tuple[Any, Any] = scaled, scaled.H
-        matrix, entries = matrix_on_host(scaled), int(getattr(op, "nnz", math.prod(op.shape)))
-        if matrix is not None:
-            both = _in_short_sums(scaled, matrix), _in_short_sums(both[1], matrix_on_host(both[1]))
+        both: Any = scaled, scaled.H
+        matrices, entries = [*map(matrix_on_host, both)], int(getattr(op, "nnz", math.prod(op.shape)))
+        both = map(_in_short_sums, both, matrices)
         if rows is not None:
             both, entries = _split(*both, rows), int(rows.sum(np.array([entries]))[0])
-        if center:
-            both = _centred(*both)
-        is_swapped = both[0].shape[0] < both[0].shape[1]
-        stored = None if center or rows is not None else matrix
-        if is_swapped:
-            both, stored = both[::-1], None if stored is None else stored.conj().T.tocsr()
-        return cls(*both, entries, exponent, is_swapped, stored)
+        forward, adjoint = _centred(*both) if center else both
+        stored, its_adjoint = matrices if rows is None and not center else (None, None)
+        if forward.shape[0] < forward.shape[1]:
+            return cls(adjoint, forward, entries, exponent, True, its_adjoint)
+        return cls(forward, adjoint, entries, exponent, stored=stored)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -205,7 +202,7 @@ class Pair:
 
 def _in_short_sums(op: Operator, A: Any) -> Any:
     """Divide rows of very many entries, whose products are added up afterwards."""
-    lengths = np.diff(A.indptr).astype(np.int64)
+    lengths = np.zeros(0, np.int64) if A is None else np.diff(A.indptr).astype(np.int64)
     is_long = lengths > MOST_TERMS
     if not is_long.any():
         return op
