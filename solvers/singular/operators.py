@@ -77,7 +77,6 @@ class Pair:
     entries: int  # elements that a product reads: the stored ones of a sparse matrix
     exponent: int = 0  # the matrix of the caller, or its adjoint, is 2^exponent A
     is_swapped: bool = False  # whether A is the adjoint of the caller's matrix
-    stored: Any = None  # A where the host stores it, in rows
 
     @classmethod
     def of(cls, op: Operator, center: bool, rows: RowLayout | None = None) -> Self:
@@ -90,16 +89,14 @@ class Pair:
         is_far = not is_ordinary(size, op.dtype, share=ORDINARY / 2)
         exponent = even_exponent(size, op.dtype) if is_far else 0
         scaled = 2.0**-exponent * op if exponent else op
-        both: Any = scaled, scaled.H
-        matrices, entries = [*map(matrix_on_host, both)], int(getattr(op, "nnz", math.prod(op.shape)))
-        both = map(_in_short_sums, both, matrices)
+        both: tuple[Any, Any] = _in_short_sums(scaled), _in_short_sums(scaled.H)
+        entries = int(getattr(op, "nnz", math.prod(op.shape)))
         if rows is not None:
             both, entries = _split(*both, rows), int(rows.sum(np.array([entries]))[0])
         forward, adjoint = _centred(*both) if center else both
-        stored, its_adjoint = matrices if rows is None and not center else (None, None)
         if forward.shape[0] < forward.shape[1]:
-            return cls(adjoint, forward, entries, exponent, True, its_adjoint)
-        return cls(forward, adjoint, entries, exponent, stored=stored)
+            return cls(adjoint, forward, entries, exponent, is_swapped=True)
+        return cls(forward, adjoint, entries, exponent)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -145,7 +142,7 @@ class Pair:
 
     def explicit_gram(self) -> Operator | None:
         """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer."""
-        A, n, nnz = self.stored, self.shape[1], self.entries
+        A, n, nnz = matrix_on_host(self.forward), self.shape[1], self.entries
         if A is None or n * n > MOST_GRAM * nnz:
             return None
         if float((np.diff(A.indptr).astype(np.float64) ** 2).sum()) > MOST_LENGTH * nnz:
@@ -200,8 +197,9 @@ class Pair:
         return op  # type: ignore[no-any-return]
 
 
-def _in_short_sums(op: Operator, A: Any) -> Any:
-    """Divide rows of very many entries, whose products are added up afterwards."""
+def _in_short_sums(op: Operator) -> Any:
+    """Divide rows of very many entries on the host, whose products are added up afterwards."""
+    A = matrix_on_host(op)
     lengths = np.zeros(0, np.int64) if A is None else np.diff(A.indptr).astype(np.int64)
     is_long = lengths > MOST_TERMS
     if not is_long.any():
