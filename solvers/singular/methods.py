@@ -51,7 +51,7 @@ from ..stages.dense import formed
 from ..stages.drivers import solve
 from .operators import Pair
 
-TIGHTER = 2.0  # limits of triplets per limit of a stage, which settles values above half of the largest
+TIGHTER = 4.0  # limits of triplets per limit of a stage, which settles values above a quarter of the largest
 GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value

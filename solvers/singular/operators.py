@@ -78,7 +78,6 @@ class Pair:
     entries: int  # elements that a product reads: the stored ones of a sparse matrix
     exponent: int = 0  # the matrix of the caller, or its adjoint, is 2^exponent A
     is_swapped: bool = False  # whether A is the adjoint of the caller's matrix
-    stored: Any = None  # A where the host stores it, in rows
 
     @classmethod
     def of(cls, op: Operator, center: bool, rows: RowLayout | None = None) -> Self:
@@ -91,19 +90,14 @@ class Pair:
         is_far = not is_ordinary(size, op.dtype, share=ORDINARY / 2)
         exponent = even_exponent(size, op.dtype) if is_far else 0
         scaled = 2.0**-exponent * op if exponent else op
-        both: tuple[Any, Any] = scaled, scaled.H
-        matrix, entries = matrix_on_host(scaled), int(getattr(op, "nnz", math.prod(op.shape)))
-        if matrix is not None:
-            both = _in_short_sums(scaled, matrix), _in_short_sums(both[1], matrix_on_host(both[1]))
+        both: tuple[Any, Any] = _in_short_sums(scaled), _in_short_sums(scaled.H)
+        entries = int(getattr(op, "nnz", math.prod(op.shape)))
         if rows is not None:
             both, entries = _split(*both, rows), int(rows.sum(np.array([entries]))[0])
-        if center:
-            both = _centred(*both)
-        is_swapped = both[0].shape[0] < both[0].shape[1]
-        stored = None if center or rows is not None else matrix
-        if is_swapped:
-            both, stored = both[::-1], None if stored is None else stored.conj().T.tocsr()
-        return cls(*both, entries, exponent, is_swapped, stored)
+        forward, adjoint = _centred(*both) if center else both
+        if forward.shape[0] < forward.shape[1]:
+            return cls(adjoint, forward, entries, exponent, is_swapped=True)
+        return cls(forward, adjoint, entries, exponent)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -149,7 +143,7 @@ class Pair:
 
     def explicit_gram(self) -> Operator | None:
         """Form A^H A of a sparse matrix on the host, as a dense matrix; None where this takes longer."""
-        A, n, nnz = self.stored, self.shape[1], self.entries
+        A, n, nnz = matrix_on_host(self.forward), self.shape[1], self.entries
         if A is None or n * n > MOST_GRAM * nnz:
             return None
         if float((np.diff(A.indptr).astype(np.float64) ** 2).sum()) > MOST_LENGTH * nnz:
@@ -205,17 +199,28 @@ class Pair:
         return op  # type: ignore[no-any-return]
 
 
-def _in_short_sums(op: Operator, A: Any) -> Any:
-    """Divide rows of very many entries, whose products are added up afterwards."""
-    if np.diff(A.indptr).max(initial=0) <= MOST_TERMS:
+def _in_short_sums(op: Operator) -> Any:
+    """Divide rows of very many entries on the host, whose products are added up afterwards."""
+    A = matrix_on_host(op)
+    lengths = np.zeros(0, np.int64) if A is None else np.diff(A.indptr).astype(np.int64)
+    is_long = lengths > MOST_TERMS
+    if not is_long.any():
         return op
-    (m, n), index = A.shape, A.indptr.dtype
-    starts = np.union1d(A.indptr, np.arange(0, A.indptr[-1], MOST_TERMS)).astype(index)
-    count = len(starts) - 1
-    pieces = as_operator(sp.csr_array((A.data, A.indices, starts), shape=(count, n)))
-    parts = np.ones(count, A.dtype), np.arange(count, dtype=index), np.searchsorted(starts, A.indptr)
-    sums = as_operator(sp.csr_array(parts, shape=(m, count)))
-    return Product(lambda X, out: sums.apply(pieces.apply(X), out=out), op.shape, op)
+    rows, ends = np.flatnonzero(is_long), np.cumsum(lengths[is_long])
+
+    def part(chosen: Any, cuts: Any) -> Operator:
+        entries, starts = A[chosen], np.append(0, cuts).astype(A.indptr.dtype)
+        return as_operator(sp.csr_array((entries.data, entries.indices, starts), (len(cuts), A.shape[1])))
+
+    others = part(np.flatnonzero(~is_long), np.cumsum(np.where(is_long, 0, lengths)))
+    cuts = np.union1d(ends, np.arange(MOST_TERMS, ends[-1], MOST_TERMS))
+    pieces, firsts = part(rows, cuts), np.searchsorted(cuts, ends - lengths[rows], side="right")
+
+    def product(X: BlockVector, out: BlockVector) -> None:
+        others.apply(X, out=out)
+        out.array[rows] = np.add.reduceat(pieces.apply(X).array, firsts, axis=0)
+
+    return Product(product, op.shape, op)
 
 
 def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Product]:
