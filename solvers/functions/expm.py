@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -207,18 +207,17 @@ class Exponential:
         self.polynomials, self.c = Polynomials(H, bounds), c
         self.error, self.degree = 0.0, 0
 
-    def _series(self, times: tuple[float, ...], bounds: SpectralBounds, limit: float) -> list[Series]:
-        """Return the series for times."""
-        return [exponential(self.c * t * bounds.half_width, limit) for t in times]
-
     def unscaled(self, times: tuple[float, ...], X: BlockVector) -> tuple[list[BlockVector], list[complex]]:
         """Compute exp(c t H) X / exp(w) for every time; return the blocks and the numbers w."""
         if not any(times) or not X.n_cols or not X.n_global:
             return [X.copy() for _ in times], [0j] * len(times)
         unit = float(np.finfo(X.dtype).eps) / 2
-        blocks = self.polynomials.sums(lambda bounds: self._series(times, bounds, unit / 2), X)
+
+        def series_of(bounds: SpectralBounds) -> list[Series]:
+            return [exponential(self.c * t * bounds.half_width, unit / 2) for t in times]
+
+        blocks, series = cast(Any, self.polynomials.sums(series_of, X))
         bounds, ratio = self.polynomials.bounds, 1.0
-        series = self._series(times, bounds, unit / 2)
         largest = [abs((self.c * t).real) * bounds.half_width for t in times]
         if self.c.real and (norms := to_host(X.norms())).any():
             ratio = float((to_host(blocks[0].norms())[norms > 0] / norms[norms > 0]).min())

@@ -118,20 +118,6 @@ class Recurrence:
         """Take steps; return dots of the last two blocks of each, as `add` does."""
         return [self._step([], dots) for _ in range(count)]
 
-    def again(self, coefficients: Sequence[Any], sums: Sequence[Any]) -> Callable[[], object]:
-        """Make a function that adds the next steps, as often as it is called, for a recorder.
-
-        `skip` counts its steps.
-        """
-        start, where = (self.current, self.previous), self.taken
-
-        def steps() -> None:
-            part = Recurrence(self._doubled, *start)
-            part.taken = where
-            part.add(coefficients, sums)
-
-        return steps
-
     def skip(self, count: int) -> None:
         """Count steps that a recording has taken."""
         self.taken += count

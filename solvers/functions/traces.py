@@ -334,14 +334,12 @@ class Sampler:
     def _basis(self, columns: int, sample: Forms) -> BlockVector | None:
         """Compute an orthonormal basis of the space where f(A) is far from its mean."""
         low, high, centre = sample.theta.min(), sample.theta.max(), sample.centre
-        try:
-            series = interpolation(lambda x: np.abs(self._f(x) - centre), low, high, ROUGH, 4 * self._steps)
-        except OptionError:  # f is not finite in a gap of the spectrum
-            return None
-        if series is None:
-            return None
+        series = interpolation(lambda x: np.abs(self._f(x) - centre), low, high, ROUGH, 4 * self._steps)
         polynomials = Polynomials(self._op, SpectralBounds(low, high, False, "a sample").widened(1e-3))
-        (block,) = polynomials.sums(lambda bounds: [series], random_signs(self._op, columns, self._rng))
+        found = polynomials.sums(lambda bounds: series, random_signs(self._op, columns, self._rng))
+        if found is None:  # f is not smooth, or not finite in a gap of the spectrum
+            return None
+        ((block,), _) = found
         self.products += polynomials.columns
         result = orthogonalize(block)
         basis: BlockVector = block[:, : block.n_cols - int(np.sum(to_host(result.lost)))].copy()
