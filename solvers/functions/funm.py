@@ -143,12 +143,11 @@ def _by_lanczos(
         values = [_first_column(f, *part) if is_any else (np.zeros(1), 0.0) for part, is_any in parts]
         length = max(len(vector) for vector, _ in values)
         before, largest = found, max(size for _, size in values) or 1.0
-        found = np.array([np.pad(vector, (0, length - len(vector))) for vector, _ in values])
+        found = np.array([np.pad(vector, (0, run.steps - len(vector))) for vector, _ in values])
         error = math.inf
         if before is not None:
-            wider = max(length, before.shape[1])
-            pair = (np.pad(rows, ((0, 0), (0, wider - rows.shape[1]))) for rows in (found, before))
-            error = float(np.linalg.norm(np.subtract(*pair), axis=1).max()) / largest
+            change = found - np.pad(before, ((0, 0), (0, run.steps - before.shape[1])))
+            error = float(np.linalg.norm(change, axis=1).max()) / largest
         if length < steps:  # A maps the spaces into themselves
             error = min(error, tol)
         elif error <= tol and steps < 2 * X.n_global:
@@ -158,8 +157,10 @@ def _by_lanczos(
         if error <= tol or steps >= MOST_STEPS:
             break
         steps = min(max(math.ceil(BETWEEN_LOOKS * steps), steps + 1), MOST_STEPS)
-    parts_of_f = (found.real, found.imag) if np.iscomplexobj(found) else (found,)
-    weights: Any = [part.T * norms for part in parts_of_f]
+    # The same vectors need the same arithmetic: a complex f has two sums of real ones.
+    weights: Any = [
+        part.T * norms for part in ((found.real, found.imag) if np.iscomplexobj(found) else (found,))
+    ]
     totals, again = [start.like() for _ in weights], Recurrences(cast(Any, op), start)
     for k in range(length):
         v = cast(BlockVector, again.vectors)
