@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 import blockvec
-from blockvec import BlockVector, Operator, array_namespace, as_operator
+from blockvec import BlockVector, Operator, array_namespace
 from blockvec.errors import OptionError
 
 from ..arguments import checkpoint_for, integer, real
@@ -174,7 +174,7 @@ def _in_type(given: Operands, block: BlockVector) -> BlockVector:
 
 def recognised(matrix: Matrix) -> Matrix | None:
     """Return c and H, if a matrix is c H for a Hermitian H; None for others."""
-    op, entries = matrix.operator, matrix.entries
+    op = matrix.operator
     if op.is_hermitian:
         return matrix
     is_short = matrix.is_linear_operator and op.shape[0] < FEW_ROWS
@@ -183,9 +183,7 @@ def recognised(matrix: Matrix) -> Matrix | None:
     if phase == 1:
         op.is_hermitian = True
         return matrix
-    entries = None if entries is None else entries * (1 / phase)
-    H = op.affine(1 / phase, 0) if entries is None else as_operator(entries, device=op.device)
-    return Matrix(complex(matrix.factor) * phase, H, entries)
+    return matrix.moved(1 / phase)
 
 
 def bounds_for(matrix: Matrix, time: float, columns: int) -> SpectralBounds:
