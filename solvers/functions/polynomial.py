@@ -130,6 +130,9 @@ class Polynomials:
 
     def _group(self, steps: Recurrence, rows: list[list[complex]], totals: list[Any]) -> None:
         """Take a group of steps; on a GPU their launches are recorded where they are repeated."""
+        if steps.current.device == "cpu":
+            steps.add(rows, totals)
+            return
         key, count = (steps.taken, *map(tuple, rows)), len(rows[0])
         if len(self._calls) > MOST_GROUPS:
             self._calls, self._recorded = {}, {}
