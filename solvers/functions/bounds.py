@@ -7,6 +7,7 @@ watches for growth outside: a component there grows like cosh(d arccosh(x)) with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ STEPS = 30  # Lanczos steps from one random vector, for estimated bounds
 FEW_STEPS = 12  # before a sum: eleven spectra were bounded within 2.5 per cent, by 30 steps within 0.6
 MARGIN = 0.005  # share of the width of the spectrum that estimated bounds are moved outwards by
 WIDER = (0.02, 0.1, 0.5, 2.0, 10.0)  # shares of the half width by which bounds move outwards, one by one
+EVERYWHERE = (-math.inf, math.inf)  # the domain of functions of all numbers
 METHODS = ("auto", "gershgorin", "lanczos")
 
 
@@ -63,21 +65,17 @@ class SpectralBounds(tuple[float, float]):
         by = share * (self.half_width or max(map(abs, self)))
         return SpectralBounds(self[0] - by, self[1] + by, self.is_proven, f"{self.why}, widened")
 
-    def widening(self, name: str) -> Iterator[SpectralBounds]:
-        """Yield these bounds and wider ones, as long as polynomials of a matrix grow within them."""
+    def widening(self, name: str, domain: tuple[float, float] = EVERYWHERE) -> Iterator[SpectralBounds]:
+        """Yield the part of these bounds in a domain, and of wider ones, while polynomials grow on them."""
         bounds = self
         for share in (0, *WIDER):
             bounds = bounds.widened(share) if share else bounds
-            yield bounds
+            low, high = (min(max(end, domain[0]), domain[1]) for end in bounds)
+            yield SpectralBounds(low, high, bounds.is_proven, bounds.why)
         raise BreakdownError(
             f"T_k({name}) x: moments grow for all bounds up to {bounds!r}, or are NaN; check that {name} is "
             "Hermitian, and that its products are accurate and finite."
         )
-
-    def clipped(self, low: float, high: float) -> SpectralBounds:
-        """Return the part within a domain."""
-        first, last = (min(max(end, low), high) for end in self)
-        return SpectralBounds(first, last, self.is_proven, self.why)
 
     def __repr__(self) -> str:
         kind = "proven" if self.is_proven else "estimated"

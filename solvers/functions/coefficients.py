@@ -33,14 +33,10 @@ OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside o
 
 
 class Series(NamedTuple):
-    """Coefficients of T_0 to T_d, and a bound of what those beyond add on [-1, 1].
-
-    Both are relative to a number, about the largest magnitude of the function there.
-    """
+    """Coefficients of T_0 to T_d, and a bound of what those beyond add on [-1, 1]."""
 
     coefficients: Any  # complex or real, shape (d + 1,)
-    tail: float
-    scale: float = 1.0  # that number; of an exponential the caller knows it
+    tail: float  # relative to the largest magnitude of the function there
 
 
 def cut(coefficients: Any, limit: float) -> Series:
@@ -91,16 +87,19 @@ def _transformed(values: Any) -> Any:
 
 def interpolation(
     f: Callable[[RealArray], Any], low: float, high: float, limit: float, most: int = MOST_DEGREE
-) -> Series | None:
-    """Interpolate a function between the images of -1 and 1; None if no degree has a tail below a limit."""
+) -> list[Series] | None:
+    """Interpolate a function between the images of -1 and 1, by one series.
+
+    Returns None if no degree has a tail below a limit, or f is not finite there.
+    """
     degree = FIRST_DEGREE
     while degree < 4 * most:
         x = np.cos(np.pi * np.arange(degree + 1) / degree)
-        values = evaluated(f, _between(low, high, x))
-        scale = np.abs(values).max(initial=0.0)
-        if scale == 0 and _is_near(f, low, high, np.zeros(1), 0.0):
-            return Series(np.zeros(1), 0.0)
-        scale = scale or 1.0
+        try:
+            values = evaluated(f, _between(low, high, x))
+        except OptionError:
+            return None
+        scale = np.abs(values).max() or 1.0
         coefficients = _transformed(values / scale)
         # The last quarter consists of rounding errors once the function is resolved.
         noise = np.abs(coefficients[3 * degree // 4 :]).max()
@@ -108,8 +107,9 @@ def interpolation(
             series = cut(coefficients, limit)
             if len(series.coefficients) > most + 1:
                 return None
-            if _is_near(f, low, high, series.coefficients * scale, noise=scale * max(limit, 1e-8)):
-                return series._replace(scale=float(scale))
+            series = series._replace(coefficients=series.coefficients * scale)
+            if _is_near(f, low, high, series.coefficients, noise=scale * max(limit, 1e-8)):
+                return [series]
         degree *= 2
     return None
 

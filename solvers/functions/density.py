@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -248,17 +247,18 @@ def density_of_states(
     n_bytes = 2.0 * op.local_shape[0] * min(columns, WIDTH) * op.dtype.itemsize
     require_memory(op, n_bytes, f"two blocks of {min(columns, WIDTH)} columns", "give fewer vectors")
     precompile("moments", op, b=min(columns, WIDTH))
-    random = generator_for(op, rng)
-    starts: list[Callable[[], BlockVector]] = []
-    for begin in range(0, columns, WIDTH):
+    begins = range(0, columns, WIDTH)
+    keys = generator_for(op, rng).integers(1 << 63, size=len(begins)).tolist()
+
+    def start(begin: int) -> BlockVector:
+        """Make the vectors from a number on, the same ones for each attempt."""
         if chosen is not None:
-            starts.append(partial(unit_vectors, op, chosen[begin : begin + WIDTH]))
-        else:  # by a key: a second attempt has the same vectors
-            key = int(random.integers(1 << 63))
-            starts.append(partial(random_signs, op, min(WIDTH, columns - begin), key))
+            return unit_vectors(op, chosen[begin : begin + WIDTH])
+        return random_signs(op, min(WIDTH, columns - begin), keys[begin // WIDTH])
+
     is_shown = progress and (op.layout is None or op.layout.rank == 0)
-    with blas_threads(op), counted_bar("moments") if is_shown else nullcontext() as show:
-        samples, found, products = chebyshev_moments(op, starts, count + count % 2, found, show)
+    with blas_threads(op), counted_bar("moments") if is_shown else nullcontext(lambda *_: None) as show:
+        samples, found, products = chebyshev_moments(op, start, begins, count + count % 2, found, show)
     return DensityOfStates(samples, found, kernel, chosen, products)
 
 
@@ -287,33 +287,30 @@ def growth_limit(dtype: Any) -> float:
 
 def chebyshev_moments(
     op: Operator,
-    starts: Sequence[Callable[[], BlockVector]],
+    start: Callable[[int], BlockVector],
+    begins: Sequence[int],
     count: int,
     bounds: SpectralBounds,
-    show: Callable[[int, str, int], object] | None = None,
+    show: Callable[[int, str, int], object],
 ) -> tuple[RealArray, SpectralBounds, int]:
     """Compute moments <x|T_k(h)|x> / <x|x> of the columns of blocks, shape (count, b) with an even count.
 
     Returns the bounds that hold, which are wider ones if necessary, and the number of columns multiplied.
     `show` is called with the steps so far, a text, and all steps.
     """
-    products, every = 0, len(starts) * (count // 2)
+    products, every = 0, len(begins) * (count // 2)
     for tried in bounds.widening("H"):
         doubled, found = op.affine(2 / tried.half_width, tried.centre), list[RealArray]()
-        for start in starts:
-            X, rows = start(), list[RealArray]()
+        for begin in begins:
+            X, rows, done = start(begin), list[RealArray](), len(found) * (count // 2)
             squares, limit = to_host(X.norms()).astype(np.float64) ** 2, growth_limit(X.dtype)
             steps = Recurrence(doubled, X, X.like())
-            while steps.taken < count // 2:
+            while steps.taken < count // 2 and (np.abs(rows) <= limit).all():
                 with np.errstate(all="ignore"):
                     dots = steps.dots(min(GROUP, count // 2 - steps.taken))
                 parts = start_copies(*(step[name] for step in dots for name in ("xy", "yy")))()
                 rows += [(part.real / squares).astype(np.float64) for part in parts]
-                if not (np.abs(rows[-1]) <= limit).all():
-                    break
-                if show is not None:
-                    done = len(found) * (count // 2) + steps.taken
-                    show(done, f"{done} of {every} products", every)
+                show(done + steps.taken, f"{done + steps.taken} of {every} products", every)
             products += steps.taken * X.n_cols
             if not (np.abs(rows) <= limit).all():
                 break

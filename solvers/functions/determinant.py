@@ -19,7 +19,7 @@ from ..runtime.processes import together
 from ..stages.dense import dense_matrix
 from .coefficients import checked
 from .operands import generator_for, hermitian_matrix
-from .traces import DENSE_ROWS, STEPS, WIDTH, TraceEstimate, Wanted, estimated
+from .traces import DENSE_ROWS, STEPS, WIDTH, TraceEstimate, estimated, goal
 
 METHODS = ("auto", "factors", "quadrature")
 WORTH_S = 1.0  # s, predicted: factors that take no longer are computed, since they are exact
@@ -95,7 +95,7 @@ def logdet(
     True
     """
     check_choice("method", method, METHODS)
-    wanted, count = Wanted.of(tol, atol, vectors)
+    limit_of, count = goal(tol, atol, vectors)
     matrix = hermitian_matrix(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     op, factor, entries = matrix.operator, matrix.factor.real, matrix.entries
     why = None if method == "quadrature" or op.shape[0] == 0 else "factors were asked for"
@@ -107,7 +107,7 @@ def logdet(
         )
     if why is None:
         log = checked(_positive_log, factor=factor)
-        found = estimated(op, log, wanted, count, "auto", generator_for(op, rng))
+        found = estimated(op, log, limit_of, count, "auto", generator_for(op, rng))
         return LogDeterminant(*(getattr(found, name) for name in TraceEstimate.__annotations__))
     n, products = op.shape[0], 0
     if not is_explicit(entries):

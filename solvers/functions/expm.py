@@ -5,14 +5,14 @@ from __future__ import annotations
 import cmath
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import blockvec
-from blockvec import BlockVector, Operator, array_namespace, as_operator
+from blockvec import BlockVector, Operator, array_namespace
 from blockvec.errors import OptionError
 
 from ..arguments import checkpoint_for, integer, real
@@ -33,6 +33,7 @@ TOGETHER = 16.0  # time times half width up to which results for several times h
 MOST_TOGETHER = 8  # times of these
 MOST_BYTES = 1 << 27  # bytes of the states of several times that are computed together
 FEW_ROWS = 8  # rows of a linear operator below which two random vectors say little about its structure
+ONCE = np.ones(1)  # the time of a call without times
 ROUNDING = 8.0  # eps of the last time: lengths of steps that differ by less have the same coefficients,
 SAME = 1e-6  # unless that is a larger share of them
 
@@ -117,7 +118,7 @@ def expm_multiply(
     times = _times(start, stop, num, endpoint)
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     op, X = given.A.operator, given.B
-    steps = [1.0] if times is None else times
+    steps = steps_to(times)
     span = sum(map(abs, steps))
     if X.n_cols == 0 or op.shape[0] == 0 or span == 0:
         blocks = [X.copy() for _ in steps]
@@ -126,7 +127,7 @@ def expm_multiply(
         doubles = 2 if found.operator.dtype.kind == "f" and X.dtype.kind == "c" else 1
         bounds = bounds_for(found, span, X.n_cols * doubles)
         run = Exponential(found.operator, bounds, complex(found.factor))
-        pairs = [pair for _, chunk in run.states(steps, X) for pair in chunk]
+        pairs = [pair for _, chunk in run.states(times, X) for pair in chunk]
         blocks = [scaled(*pair) for pair in pairs]
         info = run.polynomials.described(run.degree, run.error)
     else:
@@ -139,7 +140,7 @@ def expm_multiply(
         info = described("taylor", taylor.degree, taylor.steps, taylor.columns, None, plan)
     rows = [given.rows(_in_type(given, block)) for block in blocks]
     results: Any = rows
-    if times is None:
+    if times is ONCE:
         results = given.share(rows[0])
     elif op.layout is None:
         results = array_namespace(rows[0]).empty((len(rows), *rows[0].shape), rows[0].dtype)
@@ -149,15 +150,15 @@ def expm_multiply(
     return (results, info) if return_info else results
 
 
-def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> list[float] | None:
-    """Form the first time of a call and all steps; None for the time 1 alone."""
+def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> RealArray:
+    """Form the times of a call, or the time 1 alone."""
     if start is None and stop is None and num is None and endpoint is None:
-        return None
+        return ONCE
     first, last = (real(*end, "a finite number", math.isfinite) for end in (("start", start), ("stop", stop)))
     count = 50 if num is None else integer("num", num, 0)
     if count < 2:
         raise OptionError(f"num: got {num!r}; at least two time points are required.")
-    return [first] + [(last - first) / (count - (endpoint is None or bool(endpoint)))] * (count - 1)
+    return np.linspace(first, last, count, endpoint=endpoint is None or bool(endpoint))
 
 
 def _in_type(given: Operands, block: BlockVector) -> BlockVector:
@@ -173,7 +174,7 @@ def _in_type(given: Operands, block: BlockVector) -> BlockVector:
 
 def recognised(matrix: Matrix) -> Matrix | None:
     """Return c and H, if a matrix is c H for a Hermitian H; None for others."""
-    op, entries = matrix.operator, matrix.entries
+    op = matrix.operator
     if op.is_hermitian:
         return matrix
     is_short = matrix.is_linear_operator and op.shape[0] < FEW_ROWS
@@ -182,9 +183,7 @@ def recognised(matrix: Matrix) -> Matrix | None:
     if phase == 1:
         op.is_hermitian = True
         return matrix
-    entries = None if entries is None else entries * (1 / phase)
-    H = op.affine(1 / phase, 0) if entries is None else as_operator(entries, device=op.device)
-    return Matrix(complex(matrix.factor) * phase, H, entries)
+    return matrix.moved(1 / phase)
 
 
 def bounds_for(matrix: Matrix, time: float, columns: int) -> SpectralBounds:
@@ -207,18 +206,17 @@ class Exponential:
         self.polynomials, self.c = Polynomials(H, bounds), c
         self.error, self.degree = 0.0, 0
 
-    def _series(self, times: tuple[float, ...], bounds: SpectralBounds, limit: float) -> list[Series]:
-        """Return the series for times."""
-        return [exponential(self.c * t * bounds.half_width, limit) for t in times]
-
     def unscaled(self, times: tuple[float, ...], X: BlockVector) -> tuple[list[BlockVector], list[complex]]:
         """Compute exp(c t H) X / exp(w) for every time; return the blocks and the numbers w."""
         if not any(times) or not X.n_cols or not X.n_global:
             return [X.copy() for _ in times], [0j] * len(times)
         unit = float(np.finfo(X.dtype).eps) / 2
-        blocks = self.polynomials.sums(lambda bounds: self._series(times, bounds, unit / 2), X)
+
+        def series_of(bounds: SpectralBounds) -> list[Series]:
+            return [exponential(self.c * t * bounds.half_width, unit / 2) for t in times]
+
+        blocks, series = cast(Any, self.polynomials.sums(series_of, X))
         bounds, ratio = self.polynomials.bounds, 1.0
-        series = self._series(times, bounds, unit / 2)
         largest = [abs((self.c * t).real) * bounds.half_width for t in times]
         if self.c.real and (norms := to_host(X.norms())).any():
             ratio = float((to_host(blocks[0].norms())[norms > 0] / norms[norms > 0]).min())
@@ -233,14 +231,15 @@ class Exponential:
         return blocks, [self.c * t * bounds.centre + size for t, size in zip(times, largest, strict=True)]
 
     def states(
-        self, steps: Sequence[float], X: BlockVector, begin: int = 0, weight: complex = 0j
+        self, ends: RealArray, X: BlockVector, begin: int = 0
     ) -> Iterator[tuple[int, list[tuple[BlockVector, complex]]]]:
-        """Yield the states after the steps from number `begin` on: chunks of blocks times exp(weight).
+        """Yield the states at times from number `begin` on: chunks of blocks times exp(weight).
 
-        Each chunk begins with the number of its first state, and X has been multiplied by the steps before.
-        The states of a chunk have the same products. Weights are imaginary, so that no rounding error of a
-        factor is repeated; the last block is read again afterwards.
+        Each chunk begins with the number of its first state, and X is the block of the state before. The
+        states of a chunk have the same products. Weights are imaginary, so that no rounding error of a factor
+        is repeated; the last block is read again afterwards.
         """
+        steps = steps_to(ends)
         fitting = max(1, MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize))
         most = 1 if self.c.real else min(MOST_TOGETHER, fitting)
         while begin < len(steps):
@@ -250,9 +249,11 @@ class Exponential:
             blocks, weights = self.unscaled(times, X)
             if self.c.real:
                 blocks, weights = [scaled(blocks[0], weights[0])], [0j]
-            angles = [1j * ((weight + other).imag % (2 * math.pi)) for other in weights]
-            yield begin, list(zip(blocks, angles, strict=True))
-            X, weight, begin = blocks[-1], angles[-1], begin + len(times)
+            else:
+                centre = self.polynomials.bounds.centre
+                weights = [self.c * t * centre for t in ends[begin : begin + len(times)].tolist()]
+            yield begin, list(zip(blocks, weights, strict=True))
+            X, begin = blocks[-1], begin + len(times)
 
 
 def scaled(block: BlockVector, weight: complex) -> BlockVector:
@@ -373,35 +374,33 @@ def _states(
 ) -> Iterator[tuple[float, Any]]:
     """Compute the states of all times that have not been returned."""
     polynomials, layout = run.polynomials, given.A.operator.layout
-    state, phase = given.B, 0.0  # which it is not yet multiplied by
+    state = given.B
     begin = returned = 0  # number of the first time after the state, and of all times returned
     if saved is not None:
         state = BlockVector(state.backend.xp.asarray(saved["basis"]), layout=layout)
-        phase, begin, returned = saved["where"]
+        begin, returned = saved["where"]
         polynomials.bounds = SpectralBounds(*saved["bounds"])
 
     def snapshot() -> dict[str, Any]:
         bounds = polynomials.bounds
         return {
             "basis": np.array(to_host(state.array)),
-            "where": [phase, begin, returned],
+            "where": [begin, returned],
             "bounds": [*bounds, bounds.is_proven, bounds.why],
         }
 
     with counted_bar("first time") if is_shown else nullcontext(lambda *progress: None) as show:
         try:
-            for first, chunk in run.states(_steps(times), state, begin, 1j * phase):
+            for first, chunk in run.states(times, state, begin):
                 for k in range(max(returned - first, 0), len(chunk)):
                     returned, t, (block, weight) = first + k + 1, float(times[first + k]), chunk[k]
                     psi = in_precision(block, np.result_type(block.dtype, np.complex64))
                     yield t, given.share(given.rows(scaled(psi, weight)))
                     show(returned, f"t = {t:.6g}", len(times))
-                    if file is not None and k + 1 < len(chunk):
+                    if k + 1 == len(chunk):
+                        state, begin = block, returned
+                    if file is not None:
                         file.save(snapshot)
-                (state, weight), begin = chunk[-1], first + len(chunk)
-                phase = weight.imag
-                if file is not None:
-                    file.save(snapshot)
         except BaseException:
             if file is not None and layout is None and returned:
                 file.save(snapshot, now=True)
@@ -410,7 +409,7 @@ def _states(
         file.remove()
 
 
-def _steps(times: RealArray) -> list[float]:
+def steps_to(times: RealArray) -> list[float]:
     """Return the steps to times; those that differ by rounding errors only become their mean."""
     steps = np.diff(times, prepend=0.0)
     order = np.argsort(steps, kind="stable")

@@ -32,9 +32,9 @@ from ..blocks import RealArray, column_factors, in_precision, small_matrix, to_h
 from ..iterations.spectrum import Recurrences
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
-from .bounds import SpectralBounds, bounds_of
-from .coefficients import MOST_DEGREE, Series, checked, hidden, interpolation
-from .operands import Matrix, hermitian, operands
+from .bounds import bounds_of
+from .coefficients import MOST_DEGREE, checked, hidden, interpolation
+from .operands import hermitian, operands
 from .polynomial import Polynomials, described
 
 FIRST_STEPS = 24  # Lanczos steps before the first look
@@ -116,37 +116,18 @@ def funm_multiply(
         result, info = X.copy(), described("none", 0, 0, 0, 0.0, "nothing to compute: no columns, or no rows")
     else:
         unit = float(np.finfo(X.dtype).eps) / 2
-        found = _by_chebyshev(f, matrix, X, max(tol, unit) / 2, within)
-        values_of = checked(f, within, matrix.factor.real)
-        result, info = found or _by_lanczos(values_of, matrix.operator, X, max(tol, LEAST_TOL * unit))
+        factor, values_of = matrix.factor.real, checked(f, within, matrix.factor.real)
+        low, high = sorted(end / factor for end in within)
+        polynomials = Polynomials(matrix.operator, bounds_of(matrix._replace(factor=1)), (low, high))
+        found = polynomials.sums(lambda bounds: interpolation(values_of, *bounds, max(tol, unit) / 2), X)
+        if found is None:
+            result, info = _by_lanczos(values_of, matrix.operator, X, max(tol, LEAST_TOL * unit))
+        else:
+            (result,), (series,) = found
+            degree = len(series.coefficients) - 1
+            info = polynomials.described(degree, series.tail + unit * (1 + degree))
     results = given.share(given.rows(result))
     return (results, info) if return_info else results
-
-
-def _by_chebyshev(
-    f: Callable[[RealArray], Any], matrix: Matrix, X: BlockVector, limit: float, domain: tuple[float, float]
-) -> tuple[BlockVector, dict[str, Any]] | None:
-    """Sum Chebyshev polynomials; None if f is not smooth on the bounds, or on wider ones that are needed."""
-    factor = matrix.factor.real
-    polynomials = Polynomials(matrix.operator, bounds_of(matrix._replace(factor=1)))
-    low, high = sorted(end / factor for end in domain)
-    used: Series | None = None
-
-    def series_of(given: SpectralBounds) -> list[Series] | None:
-        nonlocal used
-        polynomials.bounds = given.clipped(low, high)
-        first, last = (min(max(factor * end, domain[0]), domain[1]) for end in polynomials.bounds)
-        try:
-            used = interpolation(f, first, last, limit)
-        except OptionError:  # f may be finite at all eigenvalues, if not at the bounds
-            used = None
-        return used and [used]
-
-    found = polynomials.sums(series_of, X)
-    if found is None or used is None:
-        return None
-    degree, unit = len(used.coefficients) - 1, float(np.finfo(X.dtype).eps) / 2
-    return found[0].scale(used.scale), polynomials.described(degree, used.tail + unit * (1 + degree))
 
 
 def _by_lanczos(
@@ -162,12 +143,11 @@ def _by_lanczos(
         values = [_first_column(f, *part) if is_any else (np.zeros(1), 0.0) for part, is_any in parts]
         length = max(len(vector) for vector, _ in values)
         before, largest = found, max(size for _, size in values) or 1.0
-        found = np.array([np.pad(vector, (0, length - len(vector))) for vector, _ in values])
+        found = np.array([np.pad(vector, (0, run.steps - len(vector))) for vector, _ in values])
         error = math.inf
         if before is not None:
-            wider = max(length, before.shape[1])
-            pair = (np.pad(rows, ((0, 0), (0, wider - rows.shape[1]))) for rows in (found, before))
-            error = float(np.linalg.norm(np.subtract(*pair), axis=1).max()) / largest
+            change = found - np.pad(before, ((0, 0), (0, run.steps - before.shape[1])))
+            error = float(np.linalg.norm(change, axis=1).max()) / largest
         if length < steps:  # A maps the spaces into themselves
             error = min(error, tol)
         elif error <= tol and steps < 2 * X.n_global:
@@ -177,8 +157,10 @@ def _by_lanczos(
         if error <= tol or steps >= MOST_STEPS:
             break
         steps = min(max(math.ceil(BETWEEN_LOOKS * steps), steps + 1), MOST_STEPS)
-    parts_of_f = (found.real, found.imag) if np.iscomplexobj(found) else (found,)
-    weights: Any = [part.T * norms for part in parts_of_f]
+    # The same vectors need the same arithmetic: a complex f has two sums of real ones.
+    weights: Any = [
+        part.T * norms for part in ((found.real, found.imag) if np.iscomplexobj(found) else (found,))
+    ]
     totals, again = [start.like() for _ in weights], Recurrences(cast(Any, op), start)
     for k in range(length):
         v = cast(BlockVector, again.vectors)

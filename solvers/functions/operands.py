@@ -39,6 +39,16 @@ class Matrix(NamedTuple):
     entries: Any  # a matrix of SciPy, NumPy or CuPy; None for anything else
     is_linear_operator: bool = False  # of SciPy or CuPy, whose trace is not known
 
+    def moved(self, phase: complex) -> Matrix:
+        """Divide the factor by a number of magnitude one, and multiply the operator by it."""
+        entries = None if self.entries is None else self.entries * phase
+        op = (
+            self.operator.affine(phase, 0)
+            if entries is None
+            else as_operator(entries, device=self.operator.device)
+        )
+        return self._replace(factor=complex(self.factor) / phase, operator=op, entries=entries)
+
 
 class Operands(NamedTuple):
     """A matrix and a block that it is applied to, with the way back to the caller."""
@@ -135,18 +145,16 @@ def hermitian_matrix(A: Any, *, name: str = "A", like: Any, **options: Any) -> M
 
 def hermitian(matrix: Matrix, name: str = "A") -> Matrix:
     """Check that a matrix is Hermitian; a phase of its factor, as of sigma_y, is multiplied into it."""
-    factor, op, entries = complex(matrix.factor), matrix.operator, matrix.entries
+    factor, op = complex(matrix.factor), matrix.operator
     if factor.imag:
         if op.is_hermitian or (op.shape[0] and phase_of(op) == 1):
             raise OptionError(
                 f"{name} is not Hermitian: its eigenvalues are imaginary; give {name} without the factor i."
             )
-        phase, factor = factor / abs(factor), complex(abs(factor))
-        entries = None if entries is None else entries * phase
-        op = op * phase if entries is None else as_operator(entries, device=op.device)
-    if op.shape[0] and not op.is_hermitian:
-        op.check_hermitian(name=name)
-    return matrix._replace(factor=factor.real, operator=op, entries=entries)
+        matrix = matrix.moved(factor / abs(factor))
+    if op.shape[0] and not matrix.operator.is_hermitian:
+        matrix.operator.check_hermitian(name=name)
+    return matrix._replace(factor=matrix.factor.real)
 
 
 def operands(A: Any, B: Any, *, shape: Any = None, like: Any = None, **options: Any) -> Operands:

@@ -11,8 +11,8 @@ wider bounds.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -20,26 +20,17 @@ import numpy as np
 from blockvec import BlockVector, Operator, Recorder
 
 from ..arguments import blas_threads
-from ..blocks import ColumnBlock, RealArray, in_precision, to_host
+from ..blocks import ColumnBlock, in_precision, to_host
 from ..iterations.chebyshev import CALLS_BEFORE_RECORDING, recorder_for
 from ..sizes import SHORT_ROWS
-from .bounds import SpectralBounds
+from .bounds import EVERYWHERE, SpectralBounds
 from .coefficients import Series
 from .recurrence import Recurrence, add_multiple
 
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
 GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; others have at most 1
 MOST_COLUMNS = 4  # of a block on the host up to which products by columns take less time
-MOST_RECORDED_SERIES = 4  # each keeps its launches
-
-
-@dataclass
-class _Calls:
-    """The calls for the same series so far, and their recorded groups of steps by the first step."""
-
-    series: Sequence[Series]  # whose identity is that of the coefficients in the recordings
-    count: int = 0
-    recorded: dict[int, Callable[[], object]] = field(default_factory=dict)
+MOST_GROUPS = 64  # of steps whose calls are counted; those that are repeated keep their launches
 
 
 class Polynomials:
@@ -51,6 +42,8 @@ class Polynomials:
         Hermitian.
     bounds : SpectralBounds
         Of its spectrum; replaced by wider ones where they do not hold.
+    domain : (float, float)
+        Numbers that these stay between.
 
     Attributes
     ----------
@@ -58,28 +51,31 @@ class Polynomials:
         Products and columns of products so far, those of unsuccessful attempts included.
     """
 
-    def __init__(self, operator: Operator, bounds: SpectralBounds) -> None:
-        self.operator, self.bounds = operator, bounds
+    def __init__(
+        self, operator: Operator, bounds: SpectralBounds, domain: tuple[float, float] = EVERYWHERE
+    ) -> None:
+        self.operator, self.bounds, self._domain = operator, bounds, domain
         self.steps = self.columns = 0
+        self._prepared: Any = None  # the type and the bounds that all below is for
         self._doubled: Any = None
-        self._work: tuple[Any, list[Any]] | None = None
+        self._blocks: list[Any] = []
         self._recorder: Recorder | None = None
-        self._calls: dict[Any, _Calls] = {}  # by series
+        self._calls: dict[Any, int] = {}  # of groups of steps, by the first one and the coefficients
+        self._recorded: dict[Any, Callable[[], object]] = {}
 
-    def sums(self, series_of: Callable[[SpectralBounds], Sequence[Series] | None], X: BlockVector) -> Any:
-        """Compute sum_k c_k T_k X for every series, in a list of new blocks.
+    def sums(
+        self, series_of: Callable[[SpectralBounds], Sequence[Series] | None], X: BlockVector
+    ) -> tuple[list[BlockVector], Sequence[Series]] | None:
+        """Compute sum_k c_k T_k X for every series on the bounds that hold; return new blocks and the series.
 
-        `series_of` maps bounds to the series on them, the same objects for the same steps of evolutions; or
-        to None, which is then returned.
+        `series_of` maps bounds to the series on them; or to None, which is then returned.
         """
-        norms = to_host(X.norms())
-        for tried in self.bounds.widening("A"):
-            if tried is not self.bounds:
-                self.bounds, self._doubled, self._calls = tried, None, {}
-            if (series := series_of(self.bounds)) is None:
+        for bounds in self.bounds.widening("A", self._domain):
+            self.bounds = bounds
+            if (series := series_of(bounds)) is None:
                 return None
-            if (found := self._attempt(series, X, norms)) is not None:
-                return found
+            if (found := self._attempt(series, X)) is not None:
+                return found, series
         return None  # not reached: `widening` ends with an error
 
     def described(self, degree: int, error: float) -> dict[str, Any]:
@@ -89,9 +85,7 @@ class Polynomials:
         info = described("chebyshev", degree, self.steps, self.columns, error, plan)
         return info | {"bounds": self.bounds}
 
-    def _attempt(
-        self, series: Sequence[Series], X: BlockVector, norms: RealArray
-    ) -> list[BlockVector] | None:
+    def _attempt(self, series: Sequence[Series], X: BlockVector) -> list[BlockVector] | None:
         """Compute the sums; return None if norms grow."""
         length = max(len(one.coefficients) for one in series)
         splits = self.operator.dtype.kind == "f"  # into sums of real and imaginary coefficients
@@ -99,82 +93,61 @@ class Polynomials:
         for k, one in enumerate(series):
             c = np.pad(one.coefficients, (0, length - len(one.coefficients)))
             of_k = ((1, c.real), (1j, c.imag)) if splits else ((1, c),)
-            parts += [(k, factor, row.tolist()) for factor, row in of_k if row.any()]
-        x = as_real(X) if splits else X
-        Y, out, *totals = self._blocks(x, len(parts))
-        Y[:, :] = x
+            parts += [(k, factor, row.tolist()) for factor, row in of_k if factor == 1 or row.any()]
+        Y, out, *totals = self._prepare(as_real(X) if splits else X, len(parts))
         for total, (_, _, row) in zip(totals, parts, strict=True):
             total[:, :] = 0
             add_multiple(total, row[0], Y)
-        rows = [row[1:] for _, _, row in parts]
-        if rows and length > 1 and not self._run(series, Y, out, totals, rows, norms):
-            return None
-        results = []
-        for one in series:
-            is_complex = X.dtype.kind == "c" or np.iscomplexobj(one.coefficients) or not splits
-            results.append(X.like(dtype=np.result_type(X.dtype, np.complex64) if is_complex else X.dtype))
-            if not one.coefficients.any():
-                results[-1][:, :] = 0
-        are_begun = [0] * len(series)
+        steps, limits = Recurrence(self._doubled, Y, out), GROWTH * to_host(X.norms())
+        for begin in range(1, length, GROUP):
+            rows = [row[begin : begin + GROUP] for _, _, row in parts]
+            with np.errstate(all="ignore"), blas_threads(self.operator):
+                self._group(steps, rows, totals)
+                grown = to_host(steps.current.norms()).reshape(len(limits), -1)  # of the parts of a column
+            self.steps += len(rows[0])
+            self.columns += len(rows[0]) * Y.n_cols
+            if not (np.linalg.norm(grown, axis=1) <= limits).all():
+                return None
+        dtype = np.result_type(X.dtype, self.operator.dtype)
+        kinds = [np.result_type(dtype, *[np.complex64] * np.iscomplexobj(one.coefficients)) for one in series]
+        results = [X.like(dtype=kind) for kind in kinds]
         for (k, factor, _), total in zip(parts, totals, strict=True):
-            results[k].axpby(factor, as_block(total, results[k]), are_begun[k])
-            are_begun[k] = 1
+            results[k].axpby(factor, as_block(total, results[k]), int(factor != 1))
         return results
 
-    def _run(
-        self,
-        series: Sequence[Series],
-        Y: Any,
-        out: Any,
-        totals: list[Any],
-        rows: list[list[complex]],
-        norms: RealArray,
-    ) -> bool:
-        """Take all steps by groups; return False if norms grow."""
-        if self._doubled is None:
+    def _prepare(self, x: BlockVector, count: int) -> list[Any]:
+        """Return two blocks for the recurrence from x, and one for each sum; short ones by columns."""
+        dtype = np.result_type(self.operator.dtype, x.dtype)
+        key = dtype, x.n_cols, self.bounds
+        if key != self._prepared:
             half_width = self.bounds.half_width or max(map(abs, self.bounds)) or 1.0
             self._doubled = self.operator.affine(2 / half_width, self.bounds.centre)
-        steps, degree = Recurrence(self._doubled, Y, out), len(rows[0])
-        calls = self._calls.setdefault(tuple(map(id, series)), _Calls(series))
-        calls.count += 1
-        if len(self._calls) > MOST_RECORDED_SERIES:
-            self._calls.pop(next(iter(self._calls)))
-        limits = GROWTH * norms
-        for begin in range(0, degree, GROUP):
-            part = [row[begin : begin + GROUP] for row in rows]
-            with np.errstate(all="ignore"), blas_threads(self.operator):
-                self._group(steps, part, totals, calls)
-                self.steps += len(part[0])
-                self.columns += len(part[0]) * Y.n_cols
-                grown = to_host(steps.current.norms()).reshape(len(norms), -1)  # of the parts of a column
-            if not (np.linalg.norm(grown, axis=1) <= limits).all():
-                return False
-        return True
+            self._prepared, self._blocks, self._calls, self._recorded = key, [], {}, {}
+        while len(self._blocks) < 2 + count:
+            self._blocks.append(by_columns(self.operator, x).like(dtype=dtype))
+        self._blocks[0][:, :] = x
+        return self._blocks[: 2 + count]
 
-    def _group(self, steps: Recurrence, rows: list[list[complex]], totals: list[Any], calls: _Calls) -> None:
+    def _group(self, steps: Recurrence, rows: list[list[complex]], totals: list[Any]) -> None:
         """Take a group of steps; on a GPU their launches are recorded where they are repeated."""
-        if calls.count > CALLS_BEFORE_RECORDING and self._recorder is None:
-            self._recorder = recorder_for(cast(Any, self.operator), cast(Any, steps.current))
-        if calls.count <= CALLS_BEFORE_RECORDING or self._recorder is None:
+        if steps.current.device == "cpu":
             steps.add(rows, totals)
             return
-        recorded, begin = calls.recorded, steps.taken
+        key, count = (steps.taken, *map(tuple, rows)), len(rows[0])
+        if len(self._calls) > MOST_GROUPS:
+            self._calls, self._recorded = {}, {}
+        self._calls[key] = calls = self._calls.get(key, 0) + 1
+        if calls > CALLS_BEFORE_RECORDING and self._recorder is None:
+            self._recorder = recorder_for(cast(Any, self.operator), cast(Any, steps.current))
+        if calls <= CALLS_BEFORE_RECORDING or self._recorder is None:
+            steps.add(rows, totals)
+            return
         with self._recorder:
-            if begin not in recorded:
-                recorded[begin] = self._recorder.record(steps.again(rows, totals))
-            recorded[begin]()
-        steps.skip(len(rows[0]))
-
-    def _blocks(self, x: BlockVector, count: int) -> list[Any]:
-        """Return two blocks for the recurrence, and one for each sum; short ones of the host by columns."""
-        dtype = np.result_type(self.operator.dtype, x.dtype)
-        key = dtype, x.n_cols, x.layout
-        if self._work is None or self._work[0] != key:
-            self._work, self._calls = (key, []), {}
-        blocks = self._work[1]
-        while len(blocks) < 2 + count:
-            blocks.append(by_columns(self.operator, x).like(dtype=dtype))
-        return blocks[: 2 + count]
+            if key not in self._recorded:
+                first = copy.copy(steps)
+                self._recorded[key] = self._recorder.record(lambda: copy.copy(first).add(rows, totals))
+            self._recorded[key]()
+        steps.skip(count)
 
 
 def described(

@@ -81,23 +81,24 @@ class Recurrence:
         project_every: int = 1,
     ) -> None:
         self._doubled: Any = doubled
-        self._bind: Any = getattr(doubled, "prepare", None)
         self._project, self._project_every = project, project_every
         self.current, self.previous, self.taken = X, out, 0
-        self._products: dict[tuple[Any, ...], Any] = {}  # by kind, number and first block
 
     def take(self, count: int) -> None:
         """Take steps."""
-        first, size = self.taken + 1, count if self._project is None else self._project_every
-        self.taken += count
-        for step in range(first, first + count, size):
-            following = min(step + size, first + count)
-            if step == 1:
-                self._multiply(1, alpha=0.5)
-            if others := following - max(step, 2):
-                self._multiply(others, beta=-1)
+        end, size = self.taken + count, count if self._project is None else self._project_every
+        while self.taken < end:
+            until = min(self.taken + size, end)
+            if self.taken == 0:
+                self.dots(1, ())
+            turns = until - self.taken
+            if turns > 1 and hasattr(self._doubled, "prepare"):
+                self._doubled.prepare(self.current, self.previous, repeat=turns, beta=-1)()
+                self.skip(turns)
+            else:
+                self.dots(turns, ())
             if self._project is not None:
-                self._project(following - 1, self.current, self.previous)
+                self._project(self.taken, self.current, self.previous)
 
     def add(
         self, coefficients: Sequence[Any], sums: Sequence[Any], dots: tuple[str, ...] = ()
@@ -118,22 +119,8 @@ class Recurrence:
         """Take steps; return dots of the last two blocks of each, as `add` does."""
         return [self._step([], dots) for _ in range(count)]
 
-    def again(self, coefficients: Sequence[Any], sums: Sequence[Any]) -> Callable[[], object]:
-        """Make a function that adds the next steps, as often as it is called, for a recorder.
-
-        `skip` counts its steps.
-        """
-        start, where = (self.current, self.previous), self.taken
-
-        def steps() -> None:
-            part = Recurrence(self._doubled, *start)
-            part.taken = where
-            part.add(coefficients, sums)
-
-        return steps
-
     def skip(self, count: int) -> None:
-        """Count steps that a recording has taken."""
+        """Count steps that have been taken by other means, such as a recording."""
         self.taken += count
         if count % 2:
             self.current, self.previous = self.previous, self.current
@@ -150,26 +137,7 @@ class Recurrence:
             self._doubled.apply_columns(self.current.array, self.previous.array, **options)
         else:
             result = self._doubled.apply(self.current, out=self.previous, **options)
-        self.current, self.previous = self.previous, self.current
-        self.taken += 1
+        self.skip(1)
         for coefficient, total in terms[1 if is_fused else 0 :]:
             add_multiple(total, coefficient, self.current)
         return result.dots if dots else {}
-
-    def _multiply(self, turns: int, **factor: float) -> None:
-        """Take steps without projections: the blocks take turns."""
-        if self._bind is None:
-            for _ in range(turns):
-                self._doubled.apply(self.current, out=self.previous, **factor)
-                self.current, self.previous = self.previous, self.current
-            return
-        self._product(turns, **factor)()
-        if turns % 2:
-            self.current, self.previous = self.previous, self.current
-
-    def _product(self, turns: int, **factor: float) -> Any:
-        """Return the prepared product of so many steps from the current block on."""
-        key = *factor, turns, id(self.current)
-        if key not in self._products:
-            self._products[key] = self._bind(self.current, self.previous, repeat=turns, **factor)
-        return self._products[key]

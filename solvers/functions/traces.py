@@ -152,28 +152,18 @@ def trace(
     check_choice("method", method, METHODS)
     if not callable(f):
         raise OptionError(f"f: got {f!r}; give a function of an array of eigenvalues, such as np.exp.")
-    wanted, count = Wanted.of(tol, atol, vectors)
+    limit_of, count = goal(tol, atol, vectors)
     matrix = hermitian_matrix(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
     values_of, random = checked(f, ends_of(domain), matrix.factor.real), generator_for(matrix.operator, rng)
-    return estimated(matrix.operator, values_of, wanted, count, method, random)
+    return estimated(matrix.operator, values_of, limit_of, count, method, random)
 
 
-class Wanted(NamedTuple):
-    """The error that is asked for."""
-
-    tol: float
-    atol: float
-
-    @classmethod
-    def of(cls, tol: Any, atol: Any, vectors: Any) -> tuple[Wanted, int | None]:
-        """Check the errors, and a number of vectors."""
-        accepted = "a number of at least 0", lambda x: 0 <= x < math.inf
-        count = None if vectors is None else integer("vectors", vectors, LOST + 1)
-        return cls(real("tol", tol, *accepted), real("atol", atol, *accepted)), count
-
-    def limit(self, value: Any) -> float:
-        """Return the largest error for a value."""
-        return float(max(self.tol * abs(value), self.atol))
+def goal(tol: Any, atol: Any, vectors: Any) -> tuple[Callable[[Any], float], int | None]:
+    """Check errors and a number of vectors; return the largest error as a function of the value."""
+    accepted = "a number of at least 0", lambda x: 0 <= x < math.inf
+    tol, atol = real("tol", tol, *accepted), real("atol", atol, *accepted)
+    count = None if vectors is None else integer("vectors", vectors, LOST + 1)
+    return lambda value: float(max(tol * abs(value), atol)), count
 
 
 class Forms(NamedTuple):
@@ -217,7 +207,7 @@ class Forms(NamedTuple):
 def estimated(
     op: Operator,
     f: Callable[[Any], Any],
-    wanted: Wanted,
+    limit_of: Callable[[Any], float],
     vectors: int | None,
     method: str,
     rng: np.random.Generator,
@@ -232,8 +222,8 @@ def estimated(
             raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
         return from_eigenvalues(op, f)
     with blas_threads(op):
-        estimate = Sampler(op, f, wanted, rng).estimate(vectors, method)
-    if vectors is None and estimate.error > (limit := wanted.limit(estimate.value)):
+        estimate = Sampler(op, f, limit_of, rng).estimate(vectors, method)
+    if vectors is None and estimate.error > (limit := limit_of(estimate.value)):
         warnings.warn(
             f"trace: the error is {estimate.error:.2g}, more than {limit:.2g}, {estimate.why}; give a larger "
             "tol, atol= for a value near zero, or method='dense'.",
@@ -256,9 +246,13 @@ class Sampler:
     """Samples quadratic forms of f(A), by so many Lanczos steps as the wanted error needs."""
 
     def __init__(
-        self, op: Operator, f: Callable[[Any], Any], wanted: Wanted, rng: np.random.Generator
+        self,
+        op: Operator,
+        f: Callable[[Any], Any],
+        limit_of: Callable[[Any], float],
+        rng: np.random.Generator,
     ) -> None:
-        self._op, self._f, self._wanted, self._rng = op, f, wanted, rng
+        self._op, self._f, self._limit_of, self._rng = op, f, limit_of, rng
         self._n, self._steps, self.products = op.shape[0], min(STEPS, op.shape[0]), 0
         self._is_fixed = False  # the number of vectors
 
@@ -269,14 +263,14 @@ class Sampler:
         size = WIDTH if vectors is None else max(vectors - 2 * third, 4)
         sample, inner, Q, used, columns = self._sampled(size, None), None, None, size, third
         if vectors is None and method != "quadrature":
-            count = self._predicted(sample, self._wanted.limit(self._combined(sample, None)[0]))
+            count = self._predicted(sample, self._limit_of(self._combined(sample, None)[0]))
             columns = self._columns(sample, min(count, self._n), forced=method == "hutch++")
         if columns and (Q := self._basis(columns, sample)) is not None:
             inner = self._forms(Q.copy(), are_all=True)
             sample, used = self._sampled(size, Q), used + size
         while True:
             value, error = self._combined(sample, inner)
-            limit, taken = self._wanted.limit(value), len(sample.values)
+            limit, taken = self._limit_of(value), len(sample.values)
             needed = 0 if vectors is not None else self._predicted(sample, limit)
             if method == "auto" and needed > self._n <= MOST_DENSE_ROWS and self._op.layout is None:
                 return from_eigenvalues(self._op, self._f, self.products)
@@ -334,14 +328,12 @@ class Sampler:
     def _basis(self, columns: int, sample: Forms) -> BlockVector | None:
         """Compute an orthonormal basis of the space where f(A) is far from its mean."""
         low, high, centre = sample.theta.min(), sample.theta.max(), sample.centre
-        try:
-            series = interpolation(lambda x: np.abs(self._f(x) - centre), low, high, ROUGH, 4 * self._steps)
-        except OptionError:  # f is not finite in a gap of the spectrum
-            return None
-        if series is None:
-            return None
+        series = interpolation(lambda x: np.abs(self._f(x) - centre), low, high, ROUGH, 4 * self._steps)
         polynomials = Polynomials(self._op, SpectralBounds(low, high, False, "a sample").widened(1e-3))
-        (block,) = polynomials.sums(lambda bounds: [series], random_signs(self._op, columns, self._rng))
+        found = polynomials.sums(lambda bounds: series, random_signs(self._op, columns, self._rng))
+        if found is None:  # f is not smooth, or not finite in a gap of the spectrum
+            return None
+        ((block,), _) = found
         self.products += polynomials.columns
         result = orthogonalize(block)
         basis: BlockVector = block[:, : block.n_cols - int(np.sum(to_host(result.lost)))].copy()
@@ -365,7 +357,7 @@ class Sampler:
             if self._steps < self._n and (unseen := hidden(self._f, found.theta)):
                 found = found._replace(doubts=squares * unseen / self._steps)  # a node has about this weight
             count = 1 if are_all else len(squares)
-            limit = self._wanted.limit(found.values.sum() / count)
+            limit = self._limit_of(found.values.sum() / count)
             if self._is_fixed:
                 limit = max(limit, float(np.std(found.values)) / math.sqrt(len(squares)))
             is_resolved = abs(found.doubts.sum() / count) <= RESOLVED * limit

@@ -15,7 +15,7 @@ from blockvec.models import spectra
 from solvers import ConvergenceWarning
 from solvers.functions.determinant import logdet
 from solvers.functions.funm import funm_multiply
-from solvers.functions.traces import Wanted, estimated, trace
+from solvers.functions.traces import estimated, goal, trace
 from tests.contract.blocks import DTYPES, exact_values, on, values
 
 
@@ -53,8 +53,9 @@ def judged(case: Case, repeats: int) -> tuple[float, float, float]:
     """Repeat an estimate; return how often the trace is within two errors, their mean, and the true error."""
     op = as_operator(case.A)
     expected = case.f(np.linalg.eigvalsh(case.A.toarray())).sum()
+    limit_of, _ = goal(case.tol, 0.0, None)
     found = [
-        estimated(op, case.f, Wanted(case.tol, 0.0), case.vectors, case.method, np.random.default_rng(seed))
+        estimated(op, case.f, limit_of, case.vectors, case.method, np.random.default_rng(seed))
         for seed in range(1000, 1000 + repeats)
     ]
     errors = np.array([abs(estimate.value - expected) for estimate in found])
