@@ -254,7 +254,7 @@ class Filtering:
         if len(loop.theta) <= k:
             return ""
         if state.filter is None:  # a given start has been checked
-            if self._waits_for_need and converges_soon(loop.history, loop.krylov.takes_single_columns):
+            if self._waits_for_need and converges_soon(loop.history, loop.krylov.steps.takes_single_columns):
                 return ""
             made = self._designed_by_sketch()
             if reason := loop.costly():

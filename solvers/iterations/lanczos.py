@@ -188,7 +188,7 @@ class ThickRestart(Iteration):
         if self.filtering is not None and self.filtering.is_refined:
             return ""
         queued = krylov.m + krylov.w
-        while krylov.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
+        while krylov.steps.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
             krylov.expand(LOOK_AT_NORM)
         krylov.loss = self._loss()
         self.looks = Looks(max(krylov.m, k) + self._least_pause())
@@ -348,7 +348,7 @@ class ThickRestart(Iteration):
     def _true_residuals(self, theta: RealArray) -> RealArray:
         if self._is_inverse:
             return self.estimates[: len(theta)]
-        if not self.krylov.takes_single_columns:
+        if not self.krylov.steps.takes_single_columns:
             return super()._true_residuals(theta)
         return self._refined(len(theta))
 
@@ -378,7 +378,7 @@ class ThickRestart(Iteration):
         return norms
 
     def _result(self, state: IterationState, reason: str) -> EigenResult:
-        if self.krylov.takes_single_columns and len(self.theta) >= len(state.eigenvalues):
+        if self.krylov.steps.takes_single_columns and len(self.theta) >= len(state.eigenvalues):
             if self.residuals is None:
                 self.residuals = self._true_residuals(state.eigenvalues)
             state = self._current_state()
@@ -397,7 +397,7 @@ class ThickRestart(Iteration):
         return max(self.counts.operator_columns, least)
 
     def _settled(self, state: IterationState) -> bool:
-        is_refined = self.krylov.takes_single_columns and not self._is_inverse
+        is_refined = self.krylov.steps.takes_single_columns and not self._is_inverse
         if self.counts.restarts and not is_refined:  # otherwise V has been rotated once
             self.krylov.reorthonormalize()
         is_over = super()._settled(state)
@@ -426,7 +426,7 @@ class ThickRestart(Iteration):
         self.repairs, self.residuals = 0, None
         if self.krylov.m >= self.problem.k and (self.krylov.degree == 1 or self._room() < self.missing):
             self._keep_wanted()
-        if self.krylov.takes_single_columns:  # a mixture of all preserves their recurrence
+        if self.krylov.steps.takes_single_columns:  # a mixture of all preserves their recurrence
             weights = self.rng.standard_normal((self.missing, 1))
             missed = missed.combine(small_matrix(weights, missed))
         # The next search finds those again for which there is no room.

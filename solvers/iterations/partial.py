@@ -18,14 +18,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import blas
 
+from blockvec import Profile
+
 from ..blocks import Array, Block, summed
 from ..orthogonalization.factors import UNIT, square
 from ..orthogonalization.host_step import is_enough
+from .steps import Steps
+
+if TYPE_CHECKING:
+    from .krylov import BlockKrylov
 
 # Bounds of the permitted loss of orthogonality. Below the square root of UNIT projected matrices are right to
 # rounding; with hardly more than UNIT, every step would be one of full orthogonalisation.
@@ -87,12 +93,14 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Change a vector without elements."""
 
 
-class PartialRecurrence:
-    """Steps A v_j = beta_j v_(j-1) + alpha_j v_j + beta_(j+1) v_(j+1) in the columns of an array.
+class SingleSteps(Steps):
+    """Steps A v_j = beta_j v_(j-1) + alpha_j v_j + beta_(j+1) v_(j+1) in the columns of a buffer.
 
-    A step is possible once two successive vectors have been orthogonalised against all others (`began`).
+    A step is possible once two successive vectors have been orthogonalised against all others (`_began`).
     ``product(x, y)`` adds A x to y.
     """
+
+    takes_single_columns = True
 
     def __init__(self, product: Callable[[Array, Array], object], columns: Block) -> None:
         c, layout, array = columns.shape[1], columns.layout, columns.array
@@ -104,18 +112,46 @@ class PartialRecurrence:
         self._T = np.zeros((c, c), order="F")
         self._now, self._before = np.zeros(c), np.zeros(c)  # inner products of the two last vectors
         self._rounding = UNIT * math.sqrt(columns.n_global)
-        self.defect = 0.0  # largest residual of the vectors that remained after a truncation
-        self._kept = 0  # number of vectors that may have it
-        self.is_lost = False  # whether the vectors have lost more than is permitted
-        self.stop()
+        self._kept = 0  # number of vectors that may have the defect
+        self._is_lost = False  # whether the vectors have lost more than is permitted
+        self.note_change()
 
-    def stop(self) -> int:
-        """Forget everything, where vectors have changed or a step needs more care; return 0."""
-        self._full_steps, self._m = 0, -1
-        self._again = False
-        return 0
+    def note_change(self) -> None:
+        self._full_steps, self._m, self._again = 0, -1, False
 
-    def began(self, H: Array, m: int) -> None:
+    def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
+        if space.w != 1 or space.room < 1 or not self._take_singly(space, until, stop):
+            self._take_carefully(space)
+            if space.w == 1:
+                self._began(space.H, space.m)
+
+    @Profile.timed("orthogonalisation")
+    def _take_singly(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> bool:
+        begin, end = space.m, min(max(until, space.m + 1), space.capacity - 1, space.m + space.room)
+        H, loss, counts = space.H, space.loss, space.counts
+        while space.m < end:
+            m, scale = space.m, space.scale
+            reductions = self._step(H, m, scale, loss, space.defect) if loss >= LEAST_LOSS else 0
+            if self._is_lost:
+                self._is_lost = False
+                space.reorthonormalize()
+            if not reductions:
+                if self._layout is not None:
+                    break
+                window = 0 if m < space.full_until else max(m - 1, 0)
+                reductions, length = self._full_step(H, m, window, scale)
+                if not reductions:
+                    counts.apply(1)  # which is computed again
+                    break
+                space.most = max(space.most, length)
+            counts.reductions += reductions
+            space.m += 1
+            if stop():
+                break
+        counts.apply(1, space.m - begin)
+        return space.m > begin
+
+    def _began(self, H: Array, m: int) -> None:
         """Note that v_m has been orthogonalised against all others, with the projected matrix H."""
         self._full_steps = self._full_steps + 1 if m == self._m + 1 else 1
         self._m = m
@@ -129,7 +165,7 @@ class PartialRecurrence:
                 products[:j] = self._rounding
                 products[j] = 1.0
 
-    def full_step(self, H: Array, m: int, begin: int, norm: float) -> tuple[int, float]:
+    def _full_step(self, H: Array, m: int, begin: int, norm: float) -> tuple[int, float]:
         """Compute v_(m+1), orthogonal to all others, and column m of H.
 
         Two projections: on the vectors from number `begin` on, which A v_m may have components along, and on
@@ -156,13 +192,14 @@ class PartialRecurrence:
         part[begin:] += taken
         H[: m + 1, m] = part
         H[m + 1, m] = rest
-        self.began(H, m + 1)
+        self._began(H, m + 1)
         return 2, length
 
-    def step(self, H: Array, m: int, norm: float, loss: float) -> int:
+    def _step(self, H: Array, m: int, norm: float, loss: float, defect: float) -> int:
         """Compute v_(m+1) and column m of H; return the number of reductions, or 0 if that needs more care.
 
-        `norm` is that of A, or a lower bound; `loss` bounds the inner products of different vectors.
+        `norm` is that of A, or a lower bound; `loss` bounds the inner products of different vectors,
+        `defect` the residuals of those that remained after a truncation.
         """
         if self._full_steps < 2 or m != self._m:
             return 0
@@ -171,15 +208,16 @@ class PartialRecurrence:
         self.product(v, w)
         alpha, rest, reductions = self._without_component(v, w)
         if not rest > LEAST_NORM * norm:
-            return self.stop()
+            self.note_change()
+            return 0
         # With v_i^H A = (A v_i)^H: beta_(j+1) w_(j+1) = T^T w_j - alpha_j w_j - beta_j w_(j-1).
         T[m, m] = alpha
         now, later, noise = self._now, self._before, self._rounding * max(norm / rest, 1.0)
         _product(1 / rest, T, now, -beta / rest, later, trans=1, overwrite_y=1)
         _update(now, later, a=-alpha / rest)
         np.add(later, noise, out=later)
-        if self.defect:
-            later[: self._kept] += self.defect / rest
+        if defect:
+            later[: self._kept] += defect / rest
         later[m] = noise
         later[m + 1 :] = 0.0
         part = None
@@ -188,13 +226,14 @@ class PartialRecurrence:
             V = self.array[:, : m + 1]
             part = summed(self._layout, self._gemv(1.0, V, w, trans=self._adjoint))
             if not float(np.abs(part).max()) <= max(WORST_LOSS, UNEXPECTED * expected) * rest:
-                self.is_lost = True
-                return self.stop()
+                self._is_lost = True
+                return self._stopped()
             self._gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
             later[: m + 1] = self._rounding
             before, rest = rest, math.sqrt(dot(w, w).real)
             if not rest > NORM_DROP * before:
-                return self.stop()
+                self.note_change()
+                return 0
             self._again = not self._again
             reductions += 2
         self._scale(1 / rest, w)

@@ -1,7 +1,7 @@
-"""Steps of a block Krylov decomposition: three kinds, of which an object is chosen once per decomposition.
+"""Steps of a block Krylov decomposition, of which an object of one kind is chosen once per decomposition.
 
-Steps of single column-major vectors of the host are taken by a recurrence. Steps on a GPU are queued without
-waiting for their results. All others, and those that need more, are taken with care.
+Steps on a GPU are queued without waiting for their results, and single column-major vectors of the host have
+steps of their own (`partial`). All others, and those that need more, are taken with care.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from blockvec import Profile
 from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, ColumnBlock, LinearMap, ceil_div, round_up
@@ -23,7 +22,6 @@ from ..orthogonalization.host_step import (
     step_of_several,
 )
 from ..runtime.processes import everywhere
-from .partial import LEAST_LOSS, PartialRecurrence
 
 if TYPE_CHECKING:
     from .krylov import BlockKrylov
@@ -45,6 +43,7 @@ def is_queued(operator: LinearMap, buffer: Block) -> bool:
 class Steps:
     """Careful steps, for which nothing is assumed."""
 
+    takes_single_columns = False  # whether they are those of a recurrence of single vectors
     takes_launches = False  # whether few calls queue several steps, in less time than a look at them
     _scratch: tuple[Block, Block] | None = None
 
@@ -120,47 +119,8 @@ class Steps:
     def forget(self) -> None:
         """Drop queued steps without waiting for them, and what was learned from them."""
 
-
-class SingleSteps(Steps):
-    """Steps of single column-major vectors by a recurrence, where that is enough."""
-
-    def __init__(self, partial: PartialRecurrence) -> None:
-        self._partial = partial
-
-    def take(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> None:
-        if space.room < min(space.block_size, space.w) or not self._take_singly(space, until, stop):
-            self._take_carefully(space)
-            if space.w == 1:
-                self._partial.began(space.H, space.m)
-
-    @Profile.timed("orthogonalisation")
-    def _take_singly(self, space: BlockKrylov, until: int, stop: Callable[[], object]) -> bool:
-        partial = self._partial
-        if space.w != 1:
-            return False
-        begin, end = space.m, min(max(until, space.m + 1), space.capacity - 1, space.m + space.room)
-        H, loss, counts = space.H, space.loss, space.counts
-        while space.m < end:
-            m, scale = space.m, space.scale
-            reductions = partial.step(H, m, scale, loss) if loss >= LEAST_LOSS else 0
-            if partial.is_lost:
-                partial.is_lost = False
-                space.reorthonormalize()
-            if not reductions:
-                if space.buffer.layout is not None:
-                    break
-                window = 0 if m < space.full_until else max(m - 1, 0)
-                reductions, length = partial.full_step(H, m, window, scale)
-                if not reductions:
-                    counts.apply(1)  # which is computed again
-                    break
-                space.most = max(space.most, length)
-            counts.reductions += reductions
-            space.m += 1
-            if stop():
-                break
-        counts.apply(1, space.m - begin)
-        return space.m > begin
+    def note_change(self) -> None:
+        """Note that columns of the basis were changed."""
 
 
 class QueuedSteps(Steps):
