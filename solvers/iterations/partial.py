@@ -41,6 +41,7 @@ MOST_LOSS, LEAST_LOSS = 1e-9, 1e-12
 WORST_LOSS = 1e-7  # of orthogonality; above the square root of UNIT
 UNEXPECTED = 100.0  # measured loss per estimated one
 MERGED_DROP = 0.25  # of a squared norm by an update, up to which it follows from that before without a sum
+COLUMN_PAUSE = 4  # columns between looks for convergence, at least
 NORM_DROP = 0.5  # of a vector by an orthogonalisation, after which another one would be needed
 LEAST_NORM = 1e-6  # of a remainder relative to the operator: shorter ones need more care
 # Inner product, update, scaling and product with a matrix.
@@ -101,6 +102,7 @@ class SingleSteps(Steps):
     """
 
     takes_single_columns = True
+    pause = COLUMN_PAUSE
 
     def __init__(self, product: Callable[[Array, Array], object], columns: Block) -> None:
         c, layout, array = columns.shape[1], columns.layout, columns.array
@@ -227,7 +229,8 @@ class SingleSteps(Steps):
             part = summed(self._layout, self._gemv(1.0, V, w, trans=self._adjoint))
             if not float(np.abs(part).max()) <= max(WORST_LOSS, UNEXPECTED * expected) * rest:
                 self._is_lost = True
-                return self._stopped()
+                self.note_change()
+                return 0
             self._gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
             later[: m + 1] = self._rounding
             before, rest = rest, math.sqrt(dot(w, w).real)
