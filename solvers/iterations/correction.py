@@ -24,9 +24,8 @@ from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
 from ..linear.steps import Recordings
 from ..linear.systems import CountedOperator, Linear, Progress, Projection
-from ..problem import Problem
+from ..problem import Counts, Problem
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions
-from .run import Counts
 
 END_STEPS = 100  # steps of MINRES per correction at an end of the spectrum, at most
 INSIDE_STEPS = 60  # the same inside a spectrum, where systems are indefinite and a new shift gains more

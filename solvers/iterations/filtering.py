@@ -34,7 +34,6 @@ import numpy as np
 
 from ..blocks import Block
 from ..problem import IterationState, excess
-from ..transform.fold import FoldedOperator
 from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
@@ -45,6 +44,7 @@ from .chebyshev import (
     UNIT,
     ChebyshevOperator,
     Filter,
+    FoldedOperator,
     SingleCopy,
     choose_degree,
     design_filter,

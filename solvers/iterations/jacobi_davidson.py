@@ -22,17 +22,15 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray, pick, side_by_side, to_host
 from ..orthogonalization.factors import gram_root
-from ..problem import IterationOptions, IterationState, Problem, excess
+from ..problem import Counts, IterationOptions, IterationState, Problem, excess
 from ..result import EigenResult
 from ..sizes import outpaced
-from ..transform.fold import FoldedOperator
 from .base import MIN_SEARCH, Iteration
-from .chebyshev import choose_degree
+from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, Corrector
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions, least_basis
 from .lanczos import ThickRestart
 from .rayleigh_ritz import Tolerance, ranking_key
-from .run import Counts
 from .search_space import Extracted, SearchSpace, extended
 from .verification import Found
 

@@ -40,10 +40,9 @@ from ..blocks import (
 )
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import gram_root
-from .partial import LEAST_LOSS, SingleSteps
+from ..problem import Counts
 from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
-from .run import Counts
-from .steps import QueuedSteps, Steps, is_queued
+from .steps import LEAST_LOSS, QueuedSteps, SingleSteps, Steps, is_queued
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
 NARROW, WIDE_UNIT = 256, 64

@@ -26,8 +26,8 @@ from ..result import EigenResult
 from .base import MIN_SEARCH, Iteration
 from .filtering import Filtering
 from .krylov import BlockKrylov, Ritz
-from .partial import MOST_LOSS
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
+from .steps import MOST_LOSS
 from .verification import Found
 
 KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps

@@ -23,10 +23,9 @@ from ..blocks import (
     to_host,
 )
 from ..costs import FEW_ROWS, is_dense
-from ..iterations.base import Iteration
+from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
-from ..iterations.run import Counts, fingerprint
-from ..problem import Chosen, IterationOptions, Problem, Verification
+from ..problem import Chosen, Counts, IterationOptions, Problem, Verification
 from ..result import EigenResult, result_of
 from ..runtime.checkpoint import probe
 from ..runtime.memory import require_memory

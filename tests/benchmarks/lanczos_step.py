@@ -24,7 +24,7 @@ import blockvec
 from blockvec.backends import backend_for
 from solvers import eigsh
 from solvers.iterations import krylov
-from solvers.iterations.run import Counts
+from solvers.problem import Counts
 from tests.benchmarks.records import environment
 
 PROBLEMS: tuple[tuple[str, str, int, int, int], ...] = (

@@ -22,9 +22,8 @@ from solvers import (
 )
 from solvers.iterations.jd_options import REMOVED
 from solvers.iterations.rayleigh_ritz import Tolerance
-from solvers.iterations.run import Counts
 from solvers.iterations.search_space import SearchSpace
-from solvers.problem import Problem
+from solvers.problem import Counts, Problem
 
 
 def solve(A: Any, k: int, **options: Any) -> EigenResult:
