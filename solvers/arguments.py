@@ -27,7 +27,7 @@ from .problem import IterationState, Method, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from .iterations.jd_options import JacobiDavidsonOptions
+    from .iterations.correction import JacobiDavidsonOptions
     from .linear.systems import Preconditioner
 
 

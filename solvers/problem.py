@@ -20,7 +20,7 @@ from .iterations.rayleigh_ritz import Selection, Tolerance
 from .runtime.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from .iterations.jd_options import JacobiDavidsonOptions
+    from .iterations.correction import JacobiDavidsonOptions
     from .linear.systems import Preconditioner
 
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]

@@ -27,8 +27,7 @@ from ..result import EigenResult
 from ..sizes import outpaced
 from .base import MIN_SEARCH, Iteration
 from .chebyshev import FoldedOperator, choose_degree
-from .correction import AdaptiveStop, Corrector
-from .jd_options import CorrectionProblem, JacobiDavidsonOptions, least_basis
+from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .lanczos import ThickRestart
 from .rayleigh_ritz import Tolerance, ranking_key
 from .search_space import Extracted, SearchSpace, extended
@@ -38,6 +37,7 @@ STALLED = 240  # corrections without a gain, after which the space is refreshed 
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
 RESTARTS_BETWEEN_REFRESHING = 30  # restarts of the space, each of which loses about one u
+KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps; PRIMME's
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
 
 # The initial space inside a spectrum is by filtered block Lanczos around the target. Far from eigenvectors
@@ -89,7 +89,8 @@ class JacobiDavidson(Iteration):
         self.target, self.preconditioner = problem.target, problem.preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
         self.space = SearchSpace(problem, start, capacity, self.counts)
-        self.kept = how.min_basis or least_basis(k, capacity, b)
+        kept = min(k + int(KEPT_SHARE * (capacity - k)), capacity - 2 * b)
+        self.kept = how.min_basis or max(k, kept)
         self.corrector = Corrector(problem, how, self.counts)
         self.attempts = np.zeros(k, np.intp)  # corrections of each pair since it last was within its limit
         # Coefficients of the last iteration's vectors.

@@ -107,7 +107,7 @@ def _iteration(method: Chosen) -> type[Iteration]:
 
 
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
-    from ..iterations.jd_options import JacobiDavidsonOptions
+    from ..iterations.correction import JacobiDavidsonOptions
 
     own: dict[str, Any] = {name: getattr(problem, name) for name in ("k", "which", "verify")}
     own |= {name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")}

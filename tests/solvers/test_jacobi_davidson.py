@@ -20,7 +20,7 @@ from solvers import (
     block_minres,
     eigsh,
 )
-from solvers.iterations.jd_options import REMOVED
+from solvers.iterations.correction import REMOVED
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.search_space import SearchSpace
 from solvers.problem import Counts, Problem
