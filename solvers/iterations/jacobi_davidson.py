@@ -36,7 +36,6 @@ from .verification import Found
 STALLED = 240  # corrections without a gain, after which the space is refreshed or given up
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
-RESTARTS_BETWEEN_REFRESHING = 30  # restarts of the space, each of which loses about one u
 KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps; PRIMME's
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
 
@@ -75,7 +74,7 @@ class JacobiDavidson(Iteration):
 
     PROGRESS = (
         *Iteration.PROGRESS,
-        *("attempts", "shrunk", "best", "best_at", "refreshed"),
+        *("attempts", "best", "best_at", "refreshed"),
         *("previous", "updated_for", "followed"),
     )
 
@@ -97,7 +96,6 @@ class JacobiDavidson(Iteration):
         self.previous = np.zeros((0, 0), np.result_type(start.dtype, np.float64))
         self.updated_for = -1  # the pair that the preconditioner was last updated for, and
         self.followed = 0.0  # its value at the time
-        self.shrunk = 0  # restarts of the space
         self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
 
     @property
@@ -216,9 +214,6 @@ class JacobiDavidson(Iteration):
             older[:p] = self.previous[:, failing[:room]]
             Y = extended(Y, older)
         self.space.shrink(Y)
-        self.shrunk += 1
-        if self.shrunk % RESTARTS_BETWEEN_REFRESHING == 0:
-            self.space.refresh()
 
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
         converged = np.setdiff1d(np.flatnonzero(state.residuals <= state.limits), failing)
