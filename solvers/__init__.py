@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .functions.expm import evolve, expm_multiply
     from .functions.funm import funm_multiply, funm_multiply_krylov
     from .functions.traces import TraceEstimate, trace
-    from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
+    from .iterations.correction import CorrectionProblem, JacobiDavidsonOptions
     from .linear import (
         FactorPreconditioner,
         JacobiPreconditioner,
@@ -54,7 +54,7 @@ else:
             "functions.expm": "evolve expm_multiply",
             "functions.funm": "funm_multiply funm_multiply_krylov",
             "functions.traces": "TraceEstimate trace",
-            "iterations.jd_options": "CorrectionProblem JacobiDavidsonOptions",
+            "iterations.correction": "CorrectionProblem JacobiDavidsonOptions",
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
             "block_gmres block_minres",
             "linear.front": "cg gmres minres solve",

@@ -49,8 +49,6 @@ class Rates:
     vector_passes: float  # reads and writes of a block per product
     basis_passes: float  # reads and writes of the basis per step
     block_passes: float  # reads and writes of the new block per step
-    ritz_s: float  # least time of a look for convergence, with its wait for the device
-    ritz_row_s: float  # per cubed row of a real projected matrix
     dense_s: float  # least time of dense LAPACK
     dense_row_s: float  # per cubed row of dense LAPACK
     exchange_s: float  # least time of an exchange of rows between processes
@@ -69,8 +67,6 @@ HOST = Rates(
     vector_passes=2.5,  # two cores of a server
     basis_passes=6,  # four, at two thirds of the throughput of products (two cores of a server)
     block_passes=24,  # the same
-    ritz_s=2e-4,  # one core: 1.5e-4 for 30 rows
-    ritz_row_s=4e-10,  # one core: 2.4e-9 for 60 rows, 1.1e-9 for 120, 2.7e-10 for 1000
     dense_s=0.0,  # less than a step
     dense_row_s=4e-10,  # one core, 200 to 1000 rows: 2.6e-10 to 6.4e-10
     exchange_s=2e-5,  # two processes of a host, shared memory
@@ -98,8 +94,6 @@ GPU = Rates(
     vector_passes=3.5,  # H100, the same eleven matrices
     basis_passes=4,  # twice for projections, twice again
     block_passes=16,  # H100, the same eleven matrices
-    ritz_s=5e-4,  # H100: 2e-4 on the host, and 3e-4 of copies and waiting
-    ritz_row_s=4e-10,  # of the host
     dense_s=0.1,  # H100: the first call of cuSOLVER
     dense_row_s=4e-11,  # H100, up to 3000 rows
     exchange_s=1e-4,  # two H200 of a host: calls from Python take 95 to 330 us, those of one GPU 25 to 70
@@ -205,22 +199,6 @@ def step_s(
     rate = rates(device)
     least_s, passes = (rate.launched_s, 1.0) if in_launches else (rate.step_s, rate.basis_passes)
     return least_s + rate.byte_s * n * itemsize * (passes * basis + rate.block_passes * columns)
-
-
-def steps_of_a_look(
-    operator: CostedOperator, n: int, b: int, degree: int, columns: int, *, in_launches: bool = False
-) -> float:
-    """Predict the steps that take as long as Ritz pairs of some columns, in a basis of columns of n rows.
-
-    A step is one of b columns with a polynomial of some degree, on the device of the operator; on a GPU it
-    may be one of several that few calls queue.
-    """
-    rate, dtype = rates(operator.device), operator.dtype
-    parts = 2 if dtype.kind == "c" else 1
-    look_s = rate.ritz_s + rate.ritz_row_s * parts * columns**3
-    each_s = step_s(operator.device, n, dtype.itemsize, b, columns, in_launches=in_launches)
-    is_here = operator.device == "cpu"  # elsewhere products are queued: only what they move takes time
-    return look_s / (each_s + degree * (recurrence_s if is_here else product_s)(operator, b))
 
 
 def call_s(problem: Problem, options: IterationOptions, columns: int) -> float:

@@ -21,7 +21,7 @@ Which = Literal["LM", "LA", "SA", "BE", "SM"]
 
 if TYPE_CHECKING:
     from .iterations.chebyshev import Precision
-    from .iterations.jd_options import JacobiDavidsonOptions
+    from .iterations.correction import JacobiDavidsonOptions
 
 
 @overload

@@ -160,18 +160,12 @@ def can_factorise(op: Operator, A: Any, M: Any, *, elsewhere: bool = False) -> b
 
 
 def factor_s(A: Any, device: str, enough_s: float, M: Any = None) -> float:
-    """Bound the seconds of a factorisation, by a longer search until so few are enough."""
-    if M is not None and is_explicit(M):  # whose pattern may be another one
-        return _work(A, M).factor_s(device)
+    """Bound the seconds of a factorisation, without a search of the graph where so few are enough."""
     from .factorization.work import FactorWork
 
-    least = math.inf
-    # The search of a long, thin graph takes longer than its factors.
-    for bound in (FactorWork.dense, FactorWork.of_band, FactorWork.of):
-        least = min(least, bound(A).factor_s(device))
-        if least <= enough_s:
-            break
-    return least
+    M = M if is_explicit(M) else None
+    most_s = FactorWork.dense(A, M).factor_s(device)
+    return most_s if most_s <= enough_s else min(most_s, _work(A, M).factor_s(device))
 
 
 def shift_invert_s(A: Any, op: Operator) -> float:

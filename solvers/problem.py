@@ -1,4 +1,4 @@
-"""The records of a solve: the problem, the options of an iteration, and its state."""
+"""The records of a solve: the problem, the options of an iteration, its costs and its state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .iterations.rayleigh_ritz import Selection, Tolerance
 from .runtime.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from .iterations.jd_options import JacobiDavidsonOptions
+    from .iterations.correction import JacobiDavidsonOptions
     from .linear.systems import Preconditioner
 
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
@@ -119,6 +119,31 @@ class IterationState:
     def converged(self) -> int:
         """Number of wanted pairs whose estimated residual norm is within its limit."""
         return int(np.count_nonzero(self.residuals <= self.limits))
+
+
+@dataclass(slots=True)
+class Counts:
+    """Operation counts of a solve; those of the operator include verification."""
+
+    operator_columns: int = 0  # columns that the operator was applied to
+    block_applications: int = 0  # calls of the operator
+    verification_columns: int = 0  # columns of `operator_columns` for missed eigenvalues
+    reductions: int = 0  # inner products over the tall dimension
+    restarts: int = 0
+    preconditioner_columns: int = 0  # columns that the preconditioner was applied to
+    single_columns: int = 0  # columns of `operator_columns` in single precision within a solve in double
+
+    def apply(self, columns: int, times: int = 1) -> None:
+        """Count `times` applications of the operator to a block."""
+        self.operator_columns += columns * times
+        self.block_applications += times
+
+    def add(self, part: Counts, times: int = 1) -> None:
+        """Add the costs of a part of the solve, whose operator applies A `times` times."""
+        self.operator_columns += times * part.operator_columns
+        self.block_applications += times * part.block_applications
+        self.reductions += part.reductions
+        self.single_columns += times * part.single_columns
 
 
 @frozen

@@ -19,8 +19,7 @@ from blockvec.system.frozen import frozen
 
 from .blocks import Block, RealArray, columns_of, to_host
 from .iterations.rayleigh_ritz import SAME_VALUE, clusters
-from .iterations.run import Counts
-from .problem import IterationOptions, IterationState, Problem, Stop, Verification, excess
+from .problem import Counts, IterationOptions, IterationState, Problem, Stop, Verification, excess
 from .runtime.processes import delivered
 
 if TYPE_CHECKING:

@@ -47,12 +47,6 @@ def count_below(factors: Factorization, mu: float) -> int | None:
     return factors.inertia
 
 
-def outer_end(theta: RealArray, norm: float, which: Selection) -> tuple[float, float]:
-    """Return the outermost of some wanted values, ascending, and the least distance of a shift from it."""
-    outermost = theta[0] if which == "SA" else theta[-1]
-    return float(outermost), max(CLOSEST * norm, CLOSE * float(theta[-1] - theta[0]))
-
-
 def shift_outside(
     factors: Factorization,
     theta: RealArray,
@@ -69,7 +63,9 @@ def shift_outside(
     the wanted ones if the shift is to lie between both.
     """
     known = np.zeros(0) if deflated is None else deflated
-    below, (outermost, first) = which == "SA", outer_end(theta, norm, which)
+    below = which == "SA"
+    outermost = float(theta[0] if below else theta[-1])
+    first = max(CLOSEST * norm, CLOSE * float(theta[-1] - theta[0]))
     further_out = _beyond(known, outermost, below)
 
     def is_outside(sigma: float) -> bool:

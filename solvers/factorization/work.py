@@ -82,19 +82,6 @@ class FactorWork:
         n = int(A.shape[0])
         return cls(n, n * n, n**2 / 2, n**3 / 3, _type(A, M))
 
-    @classmethod
-    def of_band(cls, A: Any) -> FactorWork:
-        """Bound the work for A - sigma I by that of a band matrix with its rows in order: no search."""
-        pattern = _pattern(A)
-        if pattern is None:
-            return cls.of(A)
-        n = pattern.shape[0]
-        rows = np.flatnonzero(np.diff(pattern.indptr))
-        begins = pattern.indptr[rows]
-        first, last = (end.reduceat(pattern.indices, begins) for end in (np.minimum, np.maximum))
-        width = 1 + int(np.maximum(rows - first, last - rows).max(initial=0))
-        return cls(n, int(pattern.nnz), n * width, n * width**2, _type(A))
-
     def factor_s(self, device: str) -> float:
         """Predict the seconds of a first factorisation."""
         rate = self._rates(device)
@@ -135,13 +122,14 @@ def _levels(pattern: Any) -> Any:
     start = int(np.argmax(np.diff(pattern.indptr)))
     start = int(breadth_first_order(pattern, start)[0][-1])
     order, before = breadth_first_order(pattern, start)
-    place = np.empty(pattern.shape[0], np.int64)
+    place = np.zeros(pattern.shape[0], np.intp)
     place[order] = np.arange(len(order))
-    parents = place[before[order[1:]]]  # ascending
-    ends = [0, 1]
-    while ends[-1] < len(order):  # a level ends where the parents begin to belong to it
-        ends.append(1 + int(np.searchsorted(parents, ends[-1])))
-    return np.diff(ends)
+    ancestors = np.append(0, place[before[order[1:]]])
+    levels = np.minimum(np.arange(len(order)), 1)  # between each row and its ancestor, at first its parent
+    while ancestors.any():
+        levels += levels[ancestors]
+        ancestors = ancestors[ancestors]
+    return np.bincount(levels)
 
 
 def _dissection(n: int, width: int) -> tuple[float, float]:

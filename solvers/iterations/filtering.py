@@ -36,7 +36,6 @@ import numpy as np
 
 from ..blocks import Block, filled_up, side_by_side
 from ..problem import IterationState, excess
-from ..transform.fold import FoldedOperator
 from .chebyshev import (
     LEAST_DEGREE,
     LEAST_GROWTH,
@@ -47,6 +46,7 @@ from .chebyshev import (
     UNIT,
     ChebyshevOperator,
     Filter,
+    FoldedOperator,
     SingleCopy,
     choose_degree,
     design_filter,
@@ -270,7 +270,7 @@ class Filtering:
         if len(loop.theta) <= k:
             return ""
         if state.filter is None:  # a given start has been checked
-            if self._waits_for_need and converges_soon(loop.history, loop.krylov.takes_single_columns):
+            if self._waits_for_need and converges_soon(loop.history, loop.krylov.steps.takes_single_columns):
                 return ""
             if self._is_spread and not self._projects_outliers(now):
                 return ""

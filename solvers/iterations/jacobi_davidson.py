@@ -22,24 +22,21 @@ from blockvec.system.frozen import frozen
 
 from ..blocks import Block, Operator, RealArray, pick, side_by_side, to_host
 from ..orthogonalization.factors import gram_root
-from ..problem import IterationOptions, IterationState, Problem, excess
+from ..problem import Counts, IterationOptions, IterationState, Problem, excess
 from ..result import EigenResult
 from ..sizes import outpaced
-from ..transform.fold import FoldedOperator
 from .base import MIN_SEARCH, Iteration
-from .chebyshev import choose_degree
-from .correction import AdaptiveStop, Corrector
-from .jd_options import CorrectionProblem, JacobiDavidsonOptions, least_basis
+from .chebyshev import FoldedOperator, choose_degree
+from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .lanczos import ThickRestart
 from .rayleigh_ritz import Tolerance, ranking_key
-from .run import Counts
 from .search_space import Extracted, SearchSpace, extended
 from .verification import Found
 
 STALLED = 240  # corrections without a gain, after which the space is refreshed or given up
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
-RESTARTS_BETWEEN_REFRESHING = 30  # restarts of the space, each of which loses about one u
+KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps; PRIMME's
 REDUCTION = 0.1  # ratio of the tolerances of successive corrections of a pair, by GMRES
 
 # The initial space inside a spectrum is by filtered block Lanczos around the target. Far from eigenvectors
@@ -77,7 +74,7 @@ class JacobiDavidson(Iteration):
 
     PROGRESS = (
         *Iteration.PROGRESS,
-        *("attempts", "shrunk", "best", "best_at", "refreshed"),
+        *("attempts", "best", "best_at", "refreshed"),
         *("previous", "updated_for", "followed"),
     )
 
@@ -91,14 +88,14 @@ class JacobiDavidson(Iteration):
         self.target, self.preconditioner = problem.target, problem.preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
         self.space = SearchSpace(problem, start, capacity, self.counts)
-        self.kept = how.min_basis or least_basis(k, capacity, b)
+        kept = min(k + int(KEPT_SHARE * (capacity - k)), capacity - 2 * b)
+        self.kept = how.min_basis or max(k, kept)
         self.corrector = Corrector(problem, how, self.counts)
         self.attempts = np.zeros(k, np.intp)  # corrections of each pair since it last was within its limit
         # Coefficients of the last iteration's vectors.
         self.previous = np.zeros((0, 0), np.result_type(start.dtype, np.float64))
         self.updated_for = -1  # the pair that the preconditioner was last updated for, and
         self.followed = 0.0  # its value at the time
-        self.shrunk = 0  # restarts of the space
         self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
 
     @property
@@ -217,9 +214,6 @@ class JacobiDavidson(Iteration):
             older[:p] = self.previous[:, failing[:room]]
             Y = extended(Y, older)
         self.space.shrink(Y)
-        self.shrunk += 1
-        if self.shrunk % RESTARTS_BETWEEN_REFRESHING == 0:
-            self.space.refresh()
 
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
         converged = np.setdiff1d(np.flatnonzero(state.residuals <= state.limits), failing)

@@ -40,10 +40,9 @@ from ..blocks import (
 )
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import gram_root
-from .partial import LEAST_LOSS, PartialRecurrence
+from ..problem import Counts
 from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
-from .run import Counts
-from .steps import QueuedSteps, SingleSteps, Steps, is_queued
+from .steps import LEAST_LOSS, QueuedSteps, SingleSteps, Steps, is_queued
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
 NARROW, WIDE_UNIT = 256, 64
@@ -104,13 +103,12 @@ class BlockKrylov:
         self._rank = buffer.n_global if rank is None else rank
         self._views: dict[tuple[int, int], Block] = {}  # by their columns
         self._is_clear = False  # whether zeros follow [V Q] where products read them
-        self._partial: PartialRecurrence | None = None
+        self.defect = 0.0  # largest residual of the vectors that remained after a truncation
         self.steps = Steps()
         is_single = block_size == 1 and n_locked == 0 and getattr(buffer, "inner", None) is None
         is_double = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
         if is_single and is_double and isinstance(operator, Operator):
-            self._partial = PartialRecurrence(operator.vector_adder(is_hermitian=True), buffer)
-            self.steps = SingleSteps(self._partial)
+            self.steps = SingleSteps(operator.vector_adder(is_hermitian=True), buffer)
         elif M is None and is_queued(operator, buffer):
             self.steps = QueuedSteps(operator, buffer, block_size)
 
@@ -158,11 +156,6 @@ class BlockKrylov:
     def clear(self) -> None:
         """Set the columns behind [V Q] to zero."""
         self.columns(self.m + self.w, self.capacity)[:, :] = 0
-
-    @property
-    def takes_single_columns(self) -> bool:
-        """Whether steps are those of a recurrence of single vectors."""
-        return self._partial is not None
 
     @property
     def scale(self) -> float:
@@ -215,8 +208,7 @@ class BlockKrylov:
     def _changed(self, full_until: int) -> None:
         """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V."""
         self.full_until, self._is_clear = full_until, False
-        if self._partial is not None:
-            self._partial.stop()
+        self.steps.note_change()
 
     def append(
         self, block: Block, *, keep_random: bool = False, scale: float | None = None
@@ -281,11 +273,10 @@ class BlockKrylov:
         m = self.m if until is None else min(until, self.m)
         H = self.H[: m + self.w, :m]
         theta, Y = ritz_pairs(H[:m])
-        partial = self._partial
-        if partial is not None and self.loss >= LEAST_LOSS:
+        if self.steps.takes_single_columns and self.loss >= LEAST_LOSS:
             Y, coupling = oblique(H[:m], theta, Y)
             rounding = float(np.finfo(self.buffer.dtype).eps) * float(np.abs(theta).max(initial=0.0))
-            if coupling > COUPLED * max(rounding, partial.defect):
+            if coupling > COUPLED * max(rounding, self.defect):
                 self.reorthonormalize()  # which makes T Hermitian
                 theta, Y = ritz_pairs(H[:m])
         B = H[m:] @ Y
@@ -341,8 +332,7 @@ class BlockKrylov:
         H[:count, :count] = self.H[:count, :count]
         self.H = H
         self.m, self.w = count, 0
-        if self._partial is not None:
-            self._partial.defect = defect
+        self.defect = defect
         self._changed(count)
 
     def transform(self, U: Array, inverse: Array) -> None:
@@ -380,15 +370,13 @@ class BlockKrylov:
             "w": self.w,
             "krylov_norm": self.norm,
             "most": self.most,
-            "defect": 0.0 if self._partial is None else self._partial.defect,
+            "defect": self.defect,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         self.m, self.w = saved["m"], saved["w"]
-        self.norm, self.most = saved["krylov_norm"], saved["most"]
-        if self._partial is not None:
-            self._partial.defect = saved["defect"]
+        self.norm, self.most, self.defect = saved["krylov_norm"], saved["most"], saved["defect"]
         end = self.full_until = self.m + self.w
         assign(self.columns(0, end), saved["basis"])
         self.H[:end, : self.m] = saved["H"]

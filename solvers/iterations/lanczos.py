@@ -20,15 +20,14 @@ from ..blocks import (
     to_host,
     width_padding,
 )
-from ..costs import steps_of_a_look
 from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from ..result import EigenResult
 from .base import MIN_SEARCH, Iteration
 from .filtering import Filtering
 from .krylov import BlockKrylov, Ritz
-from .partial import MOST_LOSS
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
+from .steps import MOST_LOSS
 from .verification import Found
 
 KEPT = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
@@ -39,7 +38,7 @@ LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative 
 
 
 class Looks:
-    """When to look for convergence: by the cost of a look and the pace of the residuals."""
+    """When to look for convergence: by the pace of the residuals."""
 
     def __init__(self, first: int) -> None:
         self.next = first  # columns of V from which on the next look is worth while
@@ -55,7 +54,7 @@ class Looks:
         passed, gained = columns - self._columns, self._digits - digits
         self._columns, self._digits = columns, digits
         if passed and math.isfinite(gained):
-            # Without the pace, by the cost of looks alone, 25 easy problems take 1.22 times as long.
+            # Without the pace 25 easy problems take 1.22 times as long.
             predicted = digits * passed / gained if gained > 0 else columns
             pause = max(pause, int(min(predicted, columns)))
         self.next = m + pause
@@ -84,6 +83,8 @@ class ThickRestart(Iteration):
         if locked is not None:
             buffer[:, self._zeros : n_fixed] = locked
         self.krylov = BlockKrylov(self.operator, buffer, n_fixed, b, self.rng, self.counts)
+        if problem.has_costly_steps:
+            self.krylov.steps.pause = 1
         self.norm = 0.0  # lower bound of ||A||
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
         self.excess = np.inf  # least ratio of true residuals and limits so far
@@ -188,13 +189,14 @@ class ThickRestart(Iteration):
         if self.filtering is not None and self.filtering.is_refined:
             return ""
         queued = krylov.m + krylov.w
-        while krylov.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
+        while krylov.steps.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
             krylov.expand(LOOK_AT_NORM)
         krylov.loss = self._loss()
-        self.looks = Looks(max(krylov.m, k) + self._least_pause())
+        pause = krylov.steps.pause * self.block_size
+        self.looks = Looks(max(krylov.m, k) + pause)
         for one in self.history[-2:] if krylov.degree == 1 else ():
             largest = float(excess(one.residuals, one.limits).max())
-            self.looks.plan(krylov.m, self._least_pause(), one.operator_columns, largest)
+            self.looks.plan(krylov.m, pause, one.operator_columns, largest)
         while krylov.can_go_on():
             if krylov.m < (until := max(self.looks.next, queued)):  # otherwise steps were taken ahead
                 krylov.expand(until, self._stopped)
@@ -223,13 +225,12 @@ class ThickRestart(Iteration):
         krylov = self.krylov
         if krylov.m < self.looks.next:
             return False
-        pause = self._least_pause()
-        m = krylov.m
-        krylov.steps.begin_ahead(krylov, pause // self.block_size)  # which a GPU takes meanwhile
+        m, pause = krylov.m, krylov.steps.pause
+        krylov.steps.begin_ahead(krylov, pause)  # which a GPU takes meanwhile
         self.seen = krylov.ritz(m)
         m, largest = len(self.seen.theta), self._excess(self.seen)
         columns = self.counts.operator_columns // krylov.degree - (krylov.m - m)  # without those ahead
-        self.looks.plan(m, pause, columns, largest)
+        self.looks.plan(m, pause * self.block_size, columns, largest)
         if largest <= 1:
             krylov.withdraw(m)
         return largest <= 1
@@ -243,15 +244,6 @@ class ThickRestart(Iteration):
         if len(best) < self.problem.k:
             return math.inf
         return float(excess(ritz.residuals[best], self.limits(ritz.theta[best])).max())
-
-    def _least_pause(self) -> int:
-        """Count the columns of the steps that take as long as a look for convergence, rounded up."""
-        krylov, n, b = self.krylov, self.krylov.buffer.n_global, self.block_size
-        if self.problem.has_costly_steps:
-            return b
-        launches = krylov.steps.takes_launches and krylov.degree == 1
-        cost = steps_of_a_look(self.operator, n, b, krylov.degree, krylov.capacity, in_launches=launches)
-        return b * max(1, math.ceil(cost))
 
     def _keep(self, m: int, w: int) -> int:
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
@@ -348,7 +340,7 @@ class ThickRestart(Iteration):
     def _true_residuals(self, theta: RealArray) -> RealArray:
         if self._is_inverse:
             return self.estimates[: len(theta)]
-        if not self.krylov.takes_single_columns:
+        if not self.krylov.steps.takes_single_columns:
             return super()._true_residuals(theta)
         return self._refined(len(theta))
 
@@ -378,7 +370,7 @@ class ThickRestart(Iteration):
         return norms
 
     def _result(self, state: IterationState, reason: str) -> EigenResult:
-        if self.krylov.takes_single_columns and len(self.theta) >= len(state.eigenvalues):
+        if self.krylov.steps.takes_single_columns and len(self.theta) >= len(state.eigenvalues):
             if self.residuals is None:
                 self.residuals = self._true_residuals(state.eigenvalues)
             state = self._current_state()
@@ -397,7 +389,7 @@ class ThickRestart(Iteration):
         return max(self.counts.operator_columns, least)
 
     def _settled(self, state: IterationState) -> bool:
-        is_refined = self.krylov.takes_single_columns and not self._is_inverse
+        is_refined = self.krylov.steps.takes_single_columns and not self._is_inverse
         if self.counts.restarts and not is_refined:  # otherwise V has been rotated once
             self.krylov.reorthonormalize()
         is_over = super()._settled(state)
@@ -426,7 +418,7 @@ class ThickRestart(Iteration):
         self.repairs, self.residuals = 0, None
         if self.krylov.m >= self.problem.k and (self.krylov.degree == 1 or self._room() < self.missing):
             self._keep_wanted()
-        if self.krylov.takes_single_columns:  # a mixture of all preserves their recurrence
+        if self.krylov.steps.takes_single_columns:  # a mixture of all preserves their recurrence
             weights = self.rng.standard_normal((self.missing, 1))
             missed = missed.combine(small_matrix(weights, missed))
         # The next search finds those again for which there is no room.

@@ -31,8 +31,8 @@ from blockvec.system.frozen import frozen
 from ..blocks import Block, ColumnBlock, Operator, RealArray, empty_block, project_out, small_matrix
 from ..orthogonalization.factors import square
 from .chebyshev import recorder_for
-from .partial import MERGED_DROP, VECTOR_CALLS, vector_calls, without_component
 from .rayleigh_ritz import Which, ranking_key
+from .steps import MERGED_DROP, VECTOR_CALLS, vector_calls, without_component
 
 GROUP = 12  # steps of a recorded group, a multiple of the three blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends

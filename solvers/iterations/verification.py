@@ -40,10 +40,9 @@ from ..blocks import (
     to_host,
 )
 from ..orthogonalization import orthogonalize
-from ..problem import Verification
+from ..problem import Counts, Verification
 from .chebyshev import recorder_for
 from .rayleigh_ritz import SAME_VALUE, Which, ranking_key, ritz_pairs
-from .run import Counts
 from .spectrum import GROUP, Recurrences, noise, recurrences
 
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)

@@ -23,10 +23,9 @@ from ..blocks import (
     to_host,
 )
 from ..costs import FEW_ROWS, is_dense
-from ..iterations.base import Iteration
+from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
-from ..iterations.run import Counts, fingerprint
-from ..problem import Chosen, IterationOptions, Problem, Verification
+from ..problem import Chosen, Counts, IterationOptions, Problem, Verification
 from ..result import EigenResult, result_of
 from ..runtime.checkpoint import probe
 from ..runtime.memory import require_memory
@@ -108,7 +107,7 @@ def _iteration(method: Chosen) -> type[Iteration]:
 
 
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
-    from ..iterations.jd_options import JacobiDavidsonOptions
+    from ..iterations.correction import JacobiDavidsonOptions
 
     own: dict[str, Any] = {name: getattr(problem, name) for name in ("k", "which", "verify")}
     own |= {name: getattr(options, name) for name in ("method", "block_size", "ncv", "degree")}

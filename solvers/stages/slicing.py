@@ -31,8 +31,8 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Block, RealArray, assign, ceil_div, column_factors, pick, round_up, small_matrix, to_host
 from ..factorization.inertia import Cut, Pencil, uncertain
+from ..iterations.base import Run, fingerprint
 from ..iterations.krylov import BlockKrylov
-from ..iterations.run import Run, fingerprint
 from ..orthogonalization.factors import gram_root
 from ..problem import IterationState, Problem
 from ..runtime.checkpoint import probe

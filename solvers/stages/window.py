@@ -31,12 +31,12 @@ from blockvec import BlockVector
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, RealArray, columns_of, pick, round_up, side_by_side
+from ..iterations.chebyshev import FoldedOperator
 from ..iterations.rayleigh_ritz import Tolerance
 from ..orthogonalization import orthogonalize
 from ..problem import IterationOptions, Problem
 from ..result import EigenResult
 from ..runtime.processes import delivered
-from ..transform.fold import FoldedOperator
 from ..transform.spectral_map import SpectralMap
 from .combine import one_after_other, ritz_step, staged
 

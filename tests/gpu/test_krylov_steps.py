@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator, models
 from solvers import eigsh, placement
 from solvers.iterations.krylov import BlockKrylov
-from solvers.iterations.run import Counts
+from solvers.problem import Counts
 
 pytestmark = pytest.mark.gpu
 

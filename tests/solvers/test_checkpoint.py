@@ -251,7 +251,7 @@ def test_a_changed_entry_or_version_is_noticed(written: Path, monkeypatch: pytes
     A[7, 7] *= 1 + 1e-6
     with pytest.raises(OptionError, match="another matrix of the same size"):
         solve(A.tocsr(), checkpoint=written, **FOR)
-    monkeypatch.setattr("solvers.iterations.run.__version__", "99.0")
+    monkeypatch.setattr("solvers.iterations.base.__version__", "99.0")
     with pytest.raises(OptionError, match=r"blockvec = '.*', now it is '99\.0'"):
         solve(models.model("laplace2d:n=20"), checkpoint=written, **FOR)
 

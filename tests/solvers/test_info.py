@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import blockvec
 from blockvec.models import model
 from solvers import eigsh
-from solvers.iterations.run import MOST_UNLOOKED, Run
+from solvers.iterations.base import MOST_UNLOOKED, Run
 
 GRID = model("laplace2d:n=20")
 MASS = sp.diags_array(np.linspace(1, 2, 400), format="csr")
@@ -71,7 +71,7 @@ def test_processes_look_for_a_stop_after_few_steps_however_short_these_are(
     layout = SimpleNamespace(largest=lambda values: looks.append(values) or values)
     operator = SimpleNamespace(layout=layout)
     problem: Any = SimpleNamespace(operator=operator, rng=None, time_limit=None, is_late=lambda: False)
-    monkeypatch.setattr("solvers.iterations.run.time.perf_counter", lambda: 0.0)
+    monkeypatch.setattr("solvers.iterations.base.time.perf_counter", lambda: 0.0)
     run = Run(problem, lambda: False)
     assert not any(run._stopped() for _ in range(10 * MOST_UNLOOKED))
     assert len(looks) >= 10

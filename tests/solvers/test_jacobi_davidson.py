@@ -20,11 +20,10 @@ from solvers import (
     block_minres,
     eigsh,
 )
-from solvers.iterations.jd_options import REMOVED
+from solvers.iterations.correction import REMOVED
 from solvers.iterations.rayleigh_ritz import Tolerance
-from solvers.iterations.run import Counts
 from solvers.iterations.search_space import SearchSpace
-from solvers.problem import Problem
+from solvers.problem import Counts, Problem
 from tests.matrices import with_values
 
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from blockvec import as_operator
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.rayleigh_ritz import ritz_pairs, select
-from solvers.iterations.run import Counts
+from solvers.problem import Counts
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 

@@ -17,7 +17,7 @@ from blockvec.operators.sparse import SparseOperator
 from solvers import eigsh, sizes
 from solvers.iterations import krylov
 from solvers.iterations.krylov import BlockKrylov
-from solvers.iterations.run import Counts
+from solvers.problem import Counts
 
 DTYPES = ("float64", "complex128", "float32")
 

@@ -13,8 +13,8 @@ from solvers import eigsh
 from solvers.blocks import ColumnBlock
 from solvers.iterations import filtering
 from solvers.iterations.krylov import BlockKrylov
-from solvers.iterations.run import Counts
 from solvers.iterations.verification import Found, Search
+from solvers.problem import Counts
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from tests.matrices import random_sparse
 
