@@ -52,6 +52,7 @@ class Taylor:
     def __init__(self, matrix: Matrix, trace: complex | None, X: BlockVector) -> None:
         self._factor, self._operator, self._entries = matrix.factor, matrix.operator, matrix.entries
         self.steps = self.columns = self.degree = 0
+        self._grown: tuple[float, float] | None = None
         self._like = X.like(0, dtype=np.result_type(X.dtype, matrix.operator.dtype))
         if trace is None:
             if matrix.is_linear_operator:
@@ -137,13 +138,13 @@ class Taylor:
         limit = LIMITS["f" if self._like.dtype.char in "fF" else "d"]
         steps = size * self._norm / limit
         if steps > FEW_STEPS:
-            steps = min(steps, UNSURE * size * self._growth[1] / limit)
+            steps = min(steps, UNSURE * size * self._growth()[1] / limit)
         return max(1, math.ceil(steps))
 
     @functools.cached_property
     def _unit(self) -> float:
         """A power of two, about the norm of A - mu I."""
-        size = self._norm if math.isfinite(self._norm) else self._growth[0]
+        size = self._norm if math.isfinite(self._norm) else self._growth()[0]
         return 2.0 ** math.ceil(math.log2(max(size, 1e-300)))
 
     @functools.cached_property
@@ -160,9 +161,14 @@ class Taylor:
         sums = abs(self._entries).sum(axis=0).ravel() - abs(diagonal) + abs(diagonal - self._shift)
         return float(sums.max())
 
-    @functools.cached_property
     def _growth(self) -> tuple[float, float]:
-        """The factors by which random vectors grow in one product, and per product in several."""
+        """Measure by which factors random vectors grow in one product, and per product in several.
+
+        It waits for all processes, and is no `cached_property`: before Python 3.12 these hold a lock of the
+        class, so that processes which are threads would wait for each other without end.
+        """
+        if self._grown is not None:
+            return self._grown
         X, sizes = self._like.random_like(RANDOM_VECTORS, 0), list[float]()
         X.normalize()
         shifted = self._operator.affine(1, self._shift)
@@ -176,7 +182,8 @@ class Taylor:
             X.scale(1 / sizes[-1])
         with np.errstate(divide="ignore"):
             roots = np.exp(np.cumsum(np.log(sizes)) / np.arange(1, len(sizes) + 1))
-        return sizes[0], float(roots[-2:].max())
+        self._grown = sizes[0], float(roots[-2:].max())
+        return self._grown
 
     def _trace(self) -> complex:
         """Compute the trace, or estimate it by a few random vectors: any number is a valid shift."""
