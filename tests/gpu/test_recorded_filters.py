@@ -9,7 +9,7 @@ import pytest
 
 from blockvec import Recorder, models
 from solvers import eigsh
-from solvers.iterations import filtering, verification
+from solvers.iterations import filtering, spectrum, verification
 
 pytestmark = pytest.mark.gpu
 
@@ -32,7 +32,7 @@ def test_filters_around_a_number_are_repeated(model: str, monkeypatch: pytest.Mo
     values = np.linalg.eigvalsh(A.toarray())
     nearest = np.sort(values[np.argsort(np.abs(values - 0.3))[:6]])
     np.testing.assert_allclose(w, nearest, atol=1e-9)
-    for module in (filtering, verification):
+    for module in (filtering, spectrum, verification):
         monkeypatch.setattr(module, "recorder_for", lambda *_: None)
     recorded.clear()
     np.testing.assert_allclose(solve(), w, atol=1e-9)
