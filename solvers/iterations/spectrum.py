@@ -34,7 +34,7 @@ from .chebyshev import recorder_for
 from .rayleigh_ritz import Which, ranking_key
 from .steps import MERGED_DROP, VECTOR_CALLS, vector_calls, without_component
 
-GROUP = 12  # steps of a recorded group, a multiple of the three blocks that take turns
+GROUP = 6  # steps of a recorded group, a multiple of the three blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
 
 

@@ -46,6 +46,7 @@ from .rayleigh_ritz import SAME_VALUE, Which, ranking_key, ritz_pairs
 from .spectrum import GROUP, Recurrences, noise, recurrences
 
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
+LEAST_STEPS = 12  # that show a value, as far as the following ratio is concerned
 FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to those that showed it
 BETWEEN_LOOKS = 1.1  # ratio of the steps at successive looks at the polynomials
 MOST_BUDGETS = 4  # budgets of a search, after which it is undecided
@@ -222,7 +223,7 @@ class Search:
 
     def _missed(self, run: Recurrences) -> Verdict:
         """Take some more steps, and form the vectors of missed values."""
-        run.extend(math.ceil(FURTHER * max(run.steps, GROUP)))
+        run.extend(math.ceil(FURTHER * max(run.steps, LEAST_STEPS)))
         missed = self._vectors_beyond(run, self.found.last)
         if missed is not None:
             return self._verdict(missed, Verification.UNDECIDED, f"found {missed.shape[1]} more", run)
