@@ -114,7 +114,6 @@ class SystemOperator(Protocol):
     ) -> Any: ...
 
 
-FILLED_BYTES = 1 << 28  # of a copy of vectors that fills their number up for the kernels of a GPU
 PADDING = 16  # columns: widths of blocks on a GPU are multiples, since every width needs a compiled kernel
 ORDINARY = 1 / 6  # share of the exponents of a type that ordinary numbers have
 
@@ -155,18 +154,6 @@ def round_up(count: int, unit: int) -> int:
 def padded_width(width: int, like: Block) -> int:
     """Round a number of columns up to one that blocks on the device of this one have."""
     return round_up(width, width_padding(like))
-
-
-def filled_up(X: Block) -> Block:
-    """Return the vectors found, with zeros to a width that other blocks have if there is memory."""
-    count, width = X.shape[1], padded_width(X.shape[1], X)
-    if width == count or X.shape[0] * width * X.dtype.itemsize > FILLED_BYTES:
-        return X
-    # Kernels of found vectors expect the columns of a wider block.
-    filled = X.like(padded_width(width + 1, X))[:, :width]
-    filled[:, :count] = X
-    filled[:, count:] = 0
-    return filled
 
 
 def bordered(C: Array, rows: int, columns: int) -> Array:

@@ -14,9 +14,7 @@ lies inside the unwanted part: what F does not damp is separated by Lanczos. Deg
 beyond a wrong far end are amplified, too: they appear among the kept vectors as Ritz values outside the
 interval, and the filter is designed again. If a filter amplifies the first wanted value far more than the
 last, rounding errors limit the accuracy of the last; if this limit exceeds the tolerance, plain Lanczos on A
-continues from the kept vectors. If values far out alone leave no filter, as the largest one of a graph does,
-plain steps go on until these have converged; then they are projected out of what the filter is applied to,
-and stay in the basis as vectors that it multiplies by numbers a little above those of all others.
+continues from the kept vectors.
 
 References
 ----------
@@ -34,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..blocks import Block, filled_up, side_by_side
+from ..blocks import Block
 from ..problem import IterationState, excess
 from .chebyshev import (
     LEAST_DEGREE,
@@ -55,7 +53,7 @@ from .chebyshev import (
     separating_degree,
 )
 from .krylov import BlockKrylov, Ritz
-from .rayleigh_ritz import COMPUTED, count_outliers, ranking_key, select
+from .rayleigh_ritz import ranking_key, select
 
 if TYPE_CHECKING:
     from .lanczos import ThickRestart
@@ -112,8 +110,6 @@ class Filtering:
         self.loop, self.problem, self.options = loop, loop.problem, loop.options
         self.state = FilterState(mixes=loop.options.mixes)
         self.is_refined = False  # whether the pending columns are refined vectors, without values yet
-        self.outliers = 0  # values far out that are projected out of what a filter is applied to
-        self._is_spread = False  # whether no filter was found, for wanted values that are too far apart
         self._copy: SingleCopy | None = None
 
     def begin(self) -> None:
@@ -145,23 +141,10 @@ class Filtering:
         if buffer.layout is None:  # recordings are found by addresses, which differ between processes
             recorder = recorder_for(loop.operator, buffer[:, :size])
         operator = ChebyshevOperator(
-            *(self._single() if self.state.is_mixed else loop.operator, filter, self._locked(), recorder),
+            *(self._single() if self.state.is_mixed else loop.operator, filter, loop.locked, recorder),
             matrix=loop.operator,
         )
-        krylov = BlockKrylov(
-            operator, buffer, loop.krylov.n_locked, size, loop.rng, loop.counts, filter.degree
-        )
-        if self.outliers:
-            above = math.exp(filter.growth(float(ranking_key(loop.theta, loop.which)[self.outliers])))
-            krylov.fix(above * np.linspace(3, 2, self.outliers))
-        return krylov
-
-    def _locked(self) -> Block | None:
-        """Return what filters and sketches project out: the columns of a caller and values far out."""
-        if not self.outliers:
-            return self.loop.locked
-        far = self.loop.krylov.columns(0, self.outliers)
-        return filled_up(side_by_side(far, self.loop.locked))
+        return BlockKrylov(operator, buffer, loop.krylov.n_locked, size, loop.rng, loop.counts, filter.degree)
 
     def excess(self, filter: Filter, ritz: Ritz) -> float:
         """Predict from the residuals of the filter the largest one of A, relative to its limit.
@@ -195,11 +178,10 @@ class Filtering:
         from .spectrum import sketch_spectrum
 
         loop, options = self.loop, self.options
-        k = self.problem.k - self.outliers
-        outside = max(OUTSIDE * options.ncv, k + options.block_size)  # of the damped interval
+        outside = max(OUTSIDE * options.ncv, self.problem.k + options.block_size)  # of the damped interval
 
         def placed(sketch: Sketch) -> tuple[float, float, float]:
-            first, last = (sketch.beyond(count, loop.which) for count in (0, k))
+            first, last = (sketch.beyond(count, loop.which) for count in (0, self.problem.k))
             return first, last, sketch.beyond(outside, loop.which, below=last)
 
         def is_resolved(sketch: Sketch) -> bool:
@@ -210,7 +192,7 @@ class Filtering:
             loop.operator,
             loop.krylov.buffer.random_like(SKETCH_WIDTH, loop.rng),
             SKETCH_STEPS,
-            self._locked(),
+            loop.locked,
             most=MAX_SKETCH_STEPS,
             resolved=is_resolved,
         )
@@ -219,7 +201,9 @@ class Filtering:
         loop.counts.reductions += sketch.reductions
         loop.norm = max(loop.norm, sketch.norm)
         loop.least = min(loop.least, sketch.least(loop.which))
-        return self._design((*placed(sketch), loop.least))
+        made = self._design((*placed(sketch), loop.least))
+        self.state.retired = made is None
+        return made
 
     def _design(self, values: Values) -> Filter | None:
         """Choose a filter and its precision, and make it the present one; None if there is none."""
@@ -272,16 +256,11 @@ class Filtering:
         if state.filter is None:  # a given start has been checked
             if self._waits_for_need and converges_soon(loop.history, loop.krylov.steps.takes_single_columns):
                 return ""
-            if self._is_spread and not self._projects_outliers(now):
-                return ""
             made = self._designed_by_sketch()
             if reason := loop.costly():
                 return reason
             if made is not None:
                 self._adopt(made, keeps=not loop.random_start)
-            else:
-                state.retired = self._is_spread or self.problem.checkpoint is not None
-                self._is_spread, self.outliers = True, 0
             return ""
         worst = float(np.max(excess(now.residuals, now.limits)))
         if loop.krylov.m == 0 and worst > 1:  # the refined vectors are not accurate enough
@@ -293,16 +272,6 @@ class Filtering:
             self._judge(state.filter, now, worst)
         return ""
 
-    def _projects_outliers(self, now: IterationState) -> bool:
-        """Check whether values far out have converged, without which there may be a filter.
-
-        Without it 20 pairs of a random graph of 107 000 rows took 620 restarts on a GPU, and 3 of 10 solves
-        stagnated.
-        """
-        keys = ranking_key(now.eigenvalues, self.loop.which)
-        self.outliers = count_outliers(keys, now.residuals, now.residuals <= COMPUTED * now.limits)
-        return self.outliers > 0
-
     def _judge(self, filter: Filter, now: IterationState, worst: float) -> None:
         """Go on with a filter, another one or none, by what it has gained."""
         loop, state, k = self.loop, self.state, self.problem.k
@@ -310,7 +279,7 @@ class Filtering:
         state.best = min(state.best, worst)
         stalled = state.stalled >= STALLED
         values = ranking_key(loop.theta, loop.which)
-        first, last, edge = values[[self.outliers, k - 1, -1]].tolist()
+        first, last, edge = values[[0, k - 1, -1]].tolist()
         # Rounding errors of a first value further out than predicted by the sketch dominate the others.
         spread = filter.growth(first) - filter.growth(last)
         is_wrong = spread > math.log(UNFORESEEN * max(filter.spread, LEAST_SPREAD)) and last > filter.edge
@@ -381,7 +350,6 @@ class Filtering:
         """Continue with A itself from the wanted vectors; apply A to them at once if there is room."""
         loop, b = self.loop, self.options.block_size
         self.state.filter, self.state.retired, self.state.is_mixed = None, True, False
-        self.outliers = 0
         start, fits = self._start(self.problem.k + b)
         krylov, loop.block_size = loop.krylov, b
         loop.krylov = BlockKrylov(loop.operator, krylov.buffer, krylov.n_locked, b, loop.rng, loop.counts)

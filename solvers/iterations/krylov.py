@@ -320,12 +320,6 @@ class BlockKrylov:
         self.settle()
         return self.combined(self.H[: self.m + self.w, :count])
 
-    def fix(self, values: RealArray) -> None:
-        """Begin with the first columns as vectors that the operator multiplies by given values."""
-        self.m = len(values)
-        self.H[: self.m, : self.m] = np.diag(values)
-        self._changed(self.m)
-
     def truncate(self, count: int, defect: float = 0.0) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""
         H = self._zeros()

@@ -24,10 +24,6 @@ FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converge
 SAME_VALUE = 10.0  # residual limits within which values may be copies of one eigenvalue
 SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copies to LAPACK's accuracy
 MOST_OBLIQUE = 1e-9  # angle of a rotation to first order: more would cost the orthogonality of close vectors
-# Share of the limits of true residuals up to which values are computed, and left out of what follows.
-# Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
-# vanish in a Rayleigh-Ritz step of all.
-COMPUTED = 0.5
 UNTHREADED = 24  # rows of a projected matrix
 
 
@@ -82,27 +78,6 @@ def select(theta: RealArray, which: Selection) -> NDArray[np.intp]:
         rank = np.argsort(np.argsort(-theta, kind="stable"), kind="stable")
         return np.argsort(np.minimum(2 * rank, 2 * (len(theta) - 1 - rank) + 1), kind="stable")
     return np.argsort(-ranking_key(theta, which), kind="stable")
-
-
-def count_outliers(keys: RealArray, residuals: RealArray, done: NDArray[np.bool_]) -> int:
-    """Count the computed values that are further from all others than these are from each other; or zero.
-
-    The ranking keys are those of wanted values in descending order, `done` says which are computed: those
-    before the first that is not may be far out.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> count_outliers(np.array([9.0, 8.9, 2.0, 1.9, 1.8]), np.zeros(5), np.ones(5, bool))
-    2
-    """
-    most, outside, computed = 1.0, 0, int(np.argmin(np.append(done, False)))
-    for count in range(1, min(computed, len(keys) - 2) + 1):
-        gap, rest = float(keys[count - 1] - keys[count]), keys[count:]
-        spread = max(float(rest[0] - rest[-1]), float(residuals[count:].max()))
-        if gap > most * spread:
-            most, outside = gap / spread if spread else np.inf, count
-    return outside
 
 
 def clusters(theta: RealArray, width: float | RealArray) -> list[tuple[int, int]]:

@@ -33,7 +33,7 @@ from ..blocks import (
     Operator,
     RealArray,
     column_factors,
-    filled_up,
+    padded_width,
     project_out,
     side_by_side,
     small_matrix,
@@ -51,6 +51,7 @@ FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to t
 BETWEEN_LOOKS = 1.1  # ratio of the steps at successive looks at the polynomials
 MOST_BUDGETS = 4  # budgets of a search, after which it is undecided
 MOST_DEFLATIONS = 4  # times that copies of the last value are projected out, before a search is undecided
+FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up for the kernels of a GPU
 
 
 @frozen
@@ -142,7 +143,7 @@ class Search:
         n = operator.shape[0] - found.X.shape[1] - (0 if found.locked is None else found.locked.shape[1])
         self.least, self.budget, self.most = n / UNLUCKY**2, budget, MOST_BUDGETS * budget
         self.deflations = 0  # times that copies of the last value have been projected out
-        self.deflated = filled_up(found.X)
+        self.deflated = _filled_up(found.X)
         self.start = found.X.random_like(max(1, min(width, n)), rng)
 
     @Profile.timed("verification")
@@ -307,3 +308,15 @@ class _End:
             self._now, self._before, self._beta = following, self._now, beta
             self._sum += following * following
             self.is_resolved = self._sum > self.least
+
+
+def _filled_up(X: Block) -> Block:
+    """Return the vectors found, with zeros to a width that other blocks have if there is memory."""
+    count, width = X.shape[1], padded_width(X.shape[1], X)
+    if width == count or X.shape[0] * width * X.dtype.itemsize > FILLED_BYTES:
+        return X
+    # Kernels of found vectors expect the columns of a wider block.
+    filled = X.like(padded_width(width + 1, X))[:, :width]
+    filled[:, :count] = X
+    filled[:, count:] = 0
+    return filled

@@ -19,7 +19,7 @@ from blockvec.errors import CapacityError
 
 from ..arguments import on_host, tall_block
 from ..blocks import round_up, small_matrix, to_host
-from ..iterations.rayleigh_ritz import COMPUTED, FLOOR, Selection, Which, count_outliers, ranking_key
+from ..iterations.rayleigh_ritz import FLOOR, Which
 from ..placement import factor_s, place_of, require_factors
 from ..problem import Problem
 from ..result import EigenResult, counted
@@ -36,6 +36,11 @@ SOON = 10  # restarts at zero, which seems to be near
 # Restarts at a first shift, which locate the end for the last one; with up to six shifts 14 stiff matrices
 # took .98 of the time.
 LOCATING = 2
+LEAST_SPREAD = float(np.finfo(np.float64).tiny)
+# Share of the limits of true residuals up to which values are computed, and left out of what follows.
+# Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
+# vanish in a Rayleigh-Ritz step of all.
+COMPUTED = 0.5
 
 
 def above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult | None:
@@ -102,13 +107,22 @@ def by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem
     return replace(result, eigenvalues=moved[0], eigenvectors=moved[1])
 
 
-def _count_outliers(first: EigenResult, which: Selection) -> int:
-    theta = to_host(first.eigenvalues).astype(np.float64)
-    order = slice(None, None, -1) if which == "LA" else slice(None)  # the wanted first
-    done = first.residuals <= COMPUTED * first.limits
-    return count_outliers(
-        ranking_key(theta, cast("Which", which))[order], first.residuals[order], done[order]
-    )
+def count_outliers(first: EigenResult, which: str) -> int:
+    """Count the computed values that a shift further out than all others would have to be beyond; or zero.
+
+    From there those others are alike, if they lie closer together than to the computed ones.
+    """
+    theta, residuals = to_host(first.eigenvalues).astype(np.float64), first.residuals
+    done = residuals <= COMPUTED * first.limits
+    if which == "LA":
+        theta, residuals, done = -theta[::-1], residuals[::-1], done[::-1]
+    most, outside, computed = 1.0, 0, int(np.argmin(np.append(done, False)))
+    for count in range(1, min(computed, len(theta) - 2) + 1):
+        gap, rest = float(theta[count] - theta[count - 1]), theta[count:]
+        spread = max(float(rest[-1] - rest[0]), float(residuals[count:].max()), LEAST_SPREAD)
+        if gap > most * spread:
+            most, outside = gap / spread, count
+    return outside
 
 
 def _beyond_outliers(
@@ -119,7 +133,7 @@ def _beyond_outliers(
     Without it chains with three to five values far out took 20 to 60 times as long, one without an answer.
     None where there are none, or the shift is not beyond just as many eigenvalues.
     """
-    end, size, count = problem.which, len(first.eigenvalues), _count_outliers(first, problem.which)
+    end, size, count = problem.which, len(first.eigenvalues), count_outliers(first, problem.which)
     if count == 0 or problem.checkpoint is not None:
         return None
     outer, inner = slice(count), slice(count, None)

@@ -165,17 +165,3 @@ def test_values_far_out_and_others_are_computed_together(
     assert np.allclose(result.eigenvalues, exact, rtol=0, atol=1e-10 * 165)
     assert np.abs(result.eigenvectors.conj().T @ result.eigenvectors - np.eye(k)).max() < 1e-12
     assert result.info["restarts"] >= len(result.history) - 2
-
-
-@pytest.mark.parametrize("copies", [1, 2])
-@pytest.mark.parametrize(("which", "sign"), [("LA", 1), ("SA", -1), ("LM", -1)])
-def test_values_far_out_are_projected_out_of_a_filter(which: Any, sign: int, copies: int) -> None:
-    rng = np.random.default_rng(7)
-    values = np.r_[np.linspace(2, 30, 9) ** 1.5, rng.uniform(0, 1, 2000)].repeat(copies)
-    A = sp.diags_array(sign * rng.permutation(values), format="csr")
-    k = 9 * copies + 15
-    result = eigsh(A, k, which=which, method="filter", block_size=8, ncv=k + 80, rng=3, return_info=True)
-    wanted = np.sort(sign * np.sort(values)[-k:])
-    assert abs(result.eigenvalues - wanted).max() <= 1e-12 * values.max()
-    assert result.info["degree"] > 8
-    assert result.info["restarts"] <= 12  # 60 and more without a filter
