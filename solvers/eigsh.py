@@ -222,7 +222,8 @@ def eigsh(
         result = replace(result, eigenvectors=None)
     if call.caller is not None:
         result = result.shared(call.caller)
-    result = result.with_info(time_s=time.perf_counter() - begin_s)
+    asked: dict[str, Any] = {} if interval is not None else {"k": call.pairs}  # not what a stage asked for
+    result = result.with_info(time_s=time.perf_counter() - begin_s, **asked)
     if (call.processes is None or call.processes.rank == 0) and logger.isEnabledFor(logging.INFO):
         logger.info(result.summary())
     settle(result, verify, on_unconverged, "LM" if sigma is None else which)

@@ -82,10 +82,11 @@ def _joined(
     inside: Problem, at_shift: list[EigenResult], near: Block | None, part: EigenResult
 ) -> EigenResult:
     """Join the pairs at a shift, with their vectors as they were projected out, and those of a part."""
+    part = part.with_info(k=inside.k)  # a look for values at the shift asks for few
     if near is None:
         return part
     vectors = side_by_side(near, BlockVector(part.eigenvectors)).array
-    return replace(concatenated([*at_shift, part], part.with_info(k=inside.k)), eigenvectors=vectors)
+    return replace(concatenated([*at_shift, part], part), eigenvectors=vectors)
 
 
 def _has_values_at_the_shift(form: StandardForm, inside: Problem) -> bool:

@@ -300,7 +300,7 @@ def may_have_penalties(A: Any) -> bool:
 
 def _are_near(diagonal: Any, largest: float) -> NDArray[np.bool_]:
     """Tell which elements a penalty would be far larger than."""
-    return FAR * np.abs(to_host(diagonal)) < largest
+    return np.abs(to_host(diagonal)) < largest / FAR
 
 
 def _congruent(matrix: Any, factors: Array) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
 from blockvec import BlockVector, as_operator, eigsh
@@ -79,3 +80,16 @@ def test_functions_of_up_to_3000_rows_are_solved_densely_inside_their_spectra(ro
     values = np.linalg.eigvalsh(A.toarray())
     nearest = np.sort(np.abs(values - 3.1))[:4]
     np.testing.assert_allclose(np.sort(np.abs(result.eigenvalues - 3.1)), nearest, atol=1e-11)
+
+
+@pytest.mark.parametrize("seed", [1007, 5076])
+def test_a_look_for_values_at_a_shift_that_costs_too_much_leaves_all_pairs_to_lapack(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, contrast = int(rng.choice([400, 600, 800])), 10 ** rng.uniform(4, 8)
+    D = sp.diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(n, n)).tocsr()
+    A = sp.csr_array(D.T @ sp.diags_array(10 ** rng.uniform(0, np.log10(contrast), n)) @ D)
+    shift = rng.uniform(0, 1) * abs(A).sum(axis=1).max() * 10 ** rng.uniform(-5, -1)
+    A, k = sp.csr_array(A + shift * sp.eye_array(n)), int(rng.choice([8, 12, 20, 30]))
+    exact = np.linalg.eigvalsh(A.toarray())
+    values = eigsh(A, k, which="SA", rng=seed)[0]  # a beam, whose lowest values are a millionth apart
+    assert np.abs(values - exact[:k]).max() <= 1e-12 * exact[-1]
