@@ -93,36 +93,40 @@ def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
     for name, known in CHOICES.items():
         check_choice(name, which if name == "which" else options[name], known)
     method, mode, callback, how = (options[name] for name in ("method", "mode", "callback", "jd_options"))
+    if callback is not None and not callable(callback):
+        raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
     if options["interval"] is not None:
         _check_with_interval(sigma, which, options)
+    if options["Minv"] is not None and (M is None or sigma is not None):
+        raise OptionError("Minv: is the inverse of M in A x = lambda M x without a shift; leave it out.")
+    has_inverse = options["OPinv"] is not None
+    if sigma is None and has_inverse:
+        raise OptionError("OPinv: is the inverse of A - sigma M; give sigma, too.")
+    if mode != "normal" and sigma is None:
+        raise OptionError(f"mode: got {mode!r}, a transformation with a shift; give sigma.")
     for name in ("preconditioner", "jd_options"):
         if options[name] is not None and method not in ("auto", "jd"):
             raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
-    is_shifted, has_inverse, has_other = sigma is not None, options["OPinv"] is not None, mode != "normal"
-    corrects = asks_for_corrections(method, options["preconditioner"], how)
-    filters = method == "filter" and M is None and not has_inverse
-    place = f"which: got {which!r} with sigma; "
-    refused = {
-        f"callback: got {callback!r}; give a function of an IterationState.": not (
-            callback is None or callable(callback)
-        ),
-        f"jd_options: got {how!r}; give a JacobiDavidsonOptions.": (
-            not (how is None or hasattr(how, "fingerprint"))  # whose class need not be imported
-        ),
-        "Minv: is the inverse of M in A x = lambda M x without a shift; leave it out.": (
-            options["Minv"] is not None and (M is None or is_shifted)
-        ),
-        "OPinv: is the inverse of A - sigma M; give sigma, too.": has_inverse and not is_shifted,
-        f"mode: got {mode!r}, a transformation with a shift; give sigma.": has_other and not is_shifted,
-        "OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.": corrects and has_inverse,
-        f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.": corrects and has_other,
-        f"{place}Jacobi-Davidson has 'LM' only, nearest to it.": corrects and is_shifted and which != "LM",
-        f"{place}method 'filter' has 'LM' only, nearest to it.": filters and is_shifted and which != "LM",
-        "OPinv: 'SM' with sigma needs another inverse, or none; leave it out.": which == "SM" and has_inverse,
-    }
-    for reason, is_given in refused.items():
-        if is_given:
-            raise OptionError(reason)
+    if how is not None:
+        from .iterations.correction import JacobiDavidsonOptions
+
+        if not isinstance(how, JacobiDavidsonOptions):
+            raise OptionError(f"jd_options: got {how!r}; give a JacobiDavidsonOptions.")
+    if asks_for_corrections(method, options["preconditioner"], how):
+        _check_with_corrections(sigma, which, mode, has_inverse=has_inverse)
+    if method == "filter" and sigma is not None and M is None and not has_inverse and which != "LM":
+        raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
+    if which == "SM" and sigma is not None and has_inverse:
+        raise OptionError("OPinv: 'SM' with sigma needs another inverse, or none; leave it out.")
+
+
+def _check_with_corrections(sigma: Any, which: str, mode: str, *, has_inverse: bool) -> None:
+    if has_inverse:
+        raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
+    if mode != "normal":
+        raise OptionError(f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.")
+    if sigma is not None and which != "LM":
+        raise OptionError(f"which: got {which!r} with sigma; Jacobi-Davidson has 'LM' only, nearest to it.")
 
 
 def _check_with_interval(sigma: Any, which: str, options: Mapping[str, Any]) -> None:
