@@ -157,7 +157,9 @@ def sparse_products(operator: Any) -> Matrices:
     if parts := getattr(operator, "parts", ()):  # such as A and A^H of A^H A
         return [product for part in parts for product in sparse_products(part)]
     if not hasattr(operator, "sparse_product"):
-        return sparse_products(getattr(operator, "operator", None))  # that a solver's operator is made of
+        return sparse_products(
+            getattr(operator, "operator", None)
+        )  # products that a solver's operator consists of
     product = operator.sparse_product()
     return [product] if product[0] else []
 

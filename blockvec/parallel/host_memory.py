@@ -169,7 +169,7 @@ class HostCopies:
 
 def copy_rows(X: Array, rows: Any, out: Array) -> None:
     """Copy rows of a row-major or column-major block to a row-major one."""
-    if isinstance(rows, slice) or not X.flags.c_contiguous:  # of which `take` would copy the whole first
+    if isinstance(rows, slice) or not X.flags.c_contiguous:  # `take` would copy all of such an X first
         out[...] = X[rows]
     else:
         np.take(X, rows, axis=0, out=out, mode="clip")  # otherwise NumPy copies the result once more

@@ -30,7 +30,7 @@ from .recurrence import Recurrence, add_multiple
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
 GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; others have at most 1
 MOST_COLUMNS = 4  # of a block on the host up to which products by columns take less time
-MOST_GROUPS = 64  # of steps whose calls are counted; those that are repeated keep their launches
+MOST_GROUPS = 64  # groups of steps whose calls are counted; those that are repeated keep their launches
 
 
 class Polynomials:
@@ -60,7 +60,7 @@ class Polynomials:
         self._doubled: Any = None
         self._blocks: list[Any] = []
         self._recorder: Recorder | None = None
-        self._calls: dict[Any, int] = {}  # of groups of steps, by the first one and the coefficients
+        self._calls: dict[Any, int] = {}  # counts by a group's first step and coefficients
         self._recorded: dict[Any, Callable[[], object]] = {}
 
     def sums(
@@ -103,7 +103,9 @@ class Polynomials:
             rows = [row[begin : begin + GROUP] for _, _, row in parts]
             with np.errstate(all="ignore"), blas_threads(self.operator):
                 self._group(steps, rows, totals)
-                grown = to_host(steps.current.norms()).reshape(len(limits), -1)  # of the parts of a column
+                grown = to_host(steps.current.norms()).reshape(
+                    len(limits), -1
+                )  # norms of each column's parts
             self.steps += len(rows[0])
             self.columns += len(rows[0]) * Y.n_cols
             if not (np.linalg.norm(grown, axis=1) <= limits).all():

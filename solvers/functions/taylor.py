@@ -30,15 +30,15 @@ from .operands import Matrix
 from .polynomial import as_block, as_real, by_columns
 from .recurrence import add_multiple
 
-DEGREE = 55  # of a polynomial at most
+DEGREE = 55  # largest degree of a polynomial
 # ||A|| up to which such a polynomial has a backward error of one unit roundoff [table 3.1].
 LIMITS = {"d": 9.9, "f": 13.0}
 FEW_STEPS = 4  # by the norm, up to which the growth of powers is not measured
-POWERS = 8  # of A, whose growth is measured
+POWERS = 8  # largest power of A whose growth is measured
 RANDOM_VECTORS = 2  # for the growth of powers, and for a trace
 UNSURE = 2.0  # factor of that growth: random vectors grow less than others
 MOST_HALVINGS = 30
-MOST_GROWTH = math.exp(12)  # of terms beyond the result
+MOST_GROWTH = math.exp(12)  # largest ratio of terms to the result
 BETWEEN_LOOKS = 3  # terms
 NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
 
