@@ -157,9 +157,7 @@ def sparse_products(operator: Any) -> Matrices:
     if parts := getattr(operator, "parts", ()):  # such as A and A^H of A^H A
         return [product for part in parts for product in sparse_products(part)]
     if not hasattr(operator, "sparse_product"):
-        return sparse_products(
-            getattr(operator, "operator", None)
-        )  # products that a solver's operator consists of
+        return sparse_products(getattr(operator, "operator", None))  # a solver's operator has one inside
     product = operator.sparse_product()
     return [product] if product[0] else []
 

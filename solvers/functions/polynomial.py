@@ -103,9 +103,8 @@ class Polynomials:
             rows = [row[begin : begin + GROUP] for _, _, row in parts]
             with np.errstate(all="ignore"), blas_threads(self.operator):
                 self._group(steps, rows, totals)
-                grown = to_host(steps.current.norms()).reshape(
-                    len(limits), -1
-                )  # norms of each column's parts
+                # Norms of each column's parts.
+                grown = to_host(steps.current.norms()).reshape(len(limits), -1)
             self.steps += len(rows[0])
             self.columns += len(rows[0]) * Y.n_cols
             if not (np.linalg.norm(grown, axis=1) <= limits).all():
