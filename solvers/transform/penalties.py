@@ -29,7 +29,6 @@ from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from blockvec import array_namespace
 from blockvec.interchange import diagonal_of
@@ -48,7 +47,6 @@ LOST = 1e-3
 # rounding, 100 u p, leaves nine digits of this norm.
 FAR = 1e5
 NEAR = 1e2  # the same ratio, of other rows that are scaled where there are penalties: the norm is theirs then
-SAMPLES, SAMPLED = 16, 256  # pieces of a diagonal that are looked at before all of it, and their elements
 STEPS = 2  # of Jacobi's method in the rows of penalties: each divides a residual by at least `NEAR`
 ACCEPTED = 2.0  # times its limit: a residual that is measured again, where the first one was within it
 
@@ -291,16 +289,7 @@ def may_have_penalties(A: Any) -> bool:
     largest = max(high, -low)
     if not FAR * max(low, -high, 0) < largest < math.inf:
         return False  # without a copy of a GPU's values, for which CuPy would compile kernels
-    n = len(diagonal)
-    begins = np.random.default_rng(0).integers(0, max(n - SAMPLED, 1), SAMPLES).tolist()
-    if not any(_are_near(diagonal[begin : begin + SAMPLED], largest).mean() > 0.25 for begin in begins):
-        return False  # a copy of all takes longer than a small solve
-    return bool(_are_near(diagonal, largest).mean() > 0.5)
-
-
-def _are_near(diagonal: Any, largest: float) -> NDArray[np.bool_]:
-    """Tell which elements a penalty would be far larger than."""
-    return np.abs(to_host(diagonal)) < largest / FAR
+    return bool((np.abs(to_host(diagonal)) < largest / FAR).mean() > 0.5)
 
 
 def _congruent(matrix: Any, factors: Array) -> Any:
