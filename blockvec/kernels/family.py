@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ..errors import OptionError
@@ -58,6 +58,10 @@ class Family(ABC, Generic[P, C]):
     def is_faster(self, problem: P) -> bool:
         """Check whether the family precedes those listed before it."""
         return False
+
+    def preferred(self, problem: P) -> Iterable[Any]:
+        """List the recipes to be tried first for a problem, the best one first; the others follow."""
+        return ()
 
     def configurations(
         self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all
@@ -131,7 +135,7 @@ def _choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _valid(family: AnyFamily, problem: Any, device: DeviceInfo, of_spare: bool) -> tuple[Any, ...]:
     """List the different valid configurations of the usual or the spare recipes of a family."""
-    recipes = family.spare if of_spare else family.recipes
+    recipes = family.spare if of_spare else (*family.preferred(problem), *family.recipes)
     made = dict.fromkeys(family.configure(problem, recipe, device) for recipe in recipes)
     return tuple(
         config for config in made if config is not None and family.refuse(problem, config, device) is None

@@ -105,12 +105,6 @@ class Operand:
             return widest(count * self.row_bytes) if is_linear else 16
         return widest(pitch, self.tile * self.size)
 
-    def accesses(self, count: int, vector: int, is_linear: bool) -> int:
-        """Count the accesses of a thread for `count` rows."""
-        if self.tiles == 1 and is_linear:
-            return count * self.row_bytes // vector
-        return count * ceil_div(self.tile * self.size, vector)
-
 
 @frozen
 class Slab:
@@ -132,14 +126,6 @@ class Slab:
     @property
     def size(self) -> int:
         return round_up(self.offset(self.rows), 16)
-
-    def copies(self, threads: int) -> int:
-        """Count the copies that each thread starts."""
-        if self.is_linear:
-            return ceil_div(self.rows * self.row_bytes, self.piece * threads)
-        pieces = ceil_div(self.row_bytes, self.piece)
-        side = max(1, threads // pieces)
-        return ceil_div(self.rows, side) * ceil_div(pieces, threads)
 
 
 def operand_constants(
@@ -177,15 +163,14 @@ def make_slab(
     lanes: Callable[[Slab, int], Iterable[int]],
     *,
     is_stored: bool = False,
-) -> tuple[Slab, int, int]:
+) -> tuple[Slab, int]:
     """Lay out a slab of `rows` rows so that reading it causes few bank conflicts.
 
     A thread reads `count` consecutive rows, which are contiguous where it takes all columns. `lanes` computes
     the offsets at which the lanes of a warp start from the slab and the bytes of their accesses. A slab that
     `is_stored` is copied back to memory, in whole pieces.
 
-    Returns the slab, the bytes of a thread's accesses, and the cycles in which shared memory serves one
-    access of a warp.
+    Returns the slab and the bytes of a thread's accesses.
     """
     row_bytes = operand.row_bytes
     if operand.is_linear:
@@ -207,4 +192,4 @@ def make_slab(
             best, best_vector, least = slab, vector, cycles
         if cycles * BANK_ROW_BYTES <= WARP * vector:
             break  # no layout has fewer
-    return best, best_vector, least
+    return best, best_vector

@@ -8,25 +8,15 @@ just computed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import partials_bytes
-from ..limits import (
-    CLOCK_HZ,
-    LAUNCH_S,
-    QUADRANTS,
-    RESERVED_SHARED_BYTES,
-    architecture_of,
-    ceil_div,
-    round_up,
-    smooth_max,
-)
-from ..problem import BetaClass, ScalarClass, SweepProblem, TsmmProblem, is_complex
-from ..roofline import H200_CEILINGS, memory_time, traffic
+from ..limits import RESERVED_SHARED_BYTES, architecture_of, ceil_div, round_up
+from ..problem import FEW_ROWS, BetaClass, ScalarClass, SweepProblem, TsmmProblem, is_complex
 from ..source import Constant, constants_of, render
 from .family import DenseFamily
 
@@ -162,29 +152,15 @@ class Recipe:
     tile_kb: int  # kilobytes of rows of the basis per multiprocessor in a tile, about; 0 for the fewest rows
 
 
-# Of 80 recipes; the others would gain 0.3 per cent of the predicted time in the geometric mean of drawn
-# sweeps and products with wide blocks, and 8 per cent at the most.
-RECIPES = (
-    Recipe(8, 1, 0),
-    Recipe(8, 2, 32),
-    Recipe(8, 4, 16),
-    Recipe(8, 4, 32),
-    Recipe(8, 8, 0),
-    Recipe(8, 8, 64),
-    Recipe(16, 1, 0),
-    Recipe(16, 2, 0),
-)
-
-
-# Fitted to 350 timed configurations of 76 problems on an H200, in cycles.
+# In order of preference for few rows, for a narrow block, and else. Of 80 recipes; the best would gain 1 per
+# cent of the time that a model predicts, in the geometric mean of drawn sweeps and wide products.
+_FEW_ROWS = (Recipe(8, 4, 16), Recipe(16, 2, 0), Recipe(8, 1, 0))
+_NARROW = (Recipe(16, 2, 0), Recipe(16, 1, 0), Recipe(8, 2, 32), Recipe(8, 4, 16))
+_WIDE = (Recipe(16, 2, 0), Recipe(8, 1, 0), Recipe(8, 2, 32), Recipe(8, 4, 16))
+_PRODUCTS = (Recipe(8, 2, 32), Recipe(8, 4, 16), Recipe(8, 8, 64))
+RECIPES = tuple(dict.fromkeys((*_WIDE, *_NARROW, *_PRODUCTS)))
+_NARROW_COLUMNS = 3
 _MAX_STAGES = 12
-_MEMORY_RATE = 0.92  # measured bandwidth of sweeps, as a share of the device's ceilings
-_MEMORY_LATENCY_S = 0.7e-6  # as fitted here, see limits.MEMORY_LATENCY_S
-_MMA_CYCLES = 18  # cycles: a quadrant's tensor pipe per m16n8k4, while warps also load
-_TURN_CYCLES = 350  # cycles per tile: waiting for it, barriers, loops
-_PIECE_CYCLES = 25  # cycles: one copy of a piece by each thread
-_GRAM_CYCLES = 280  # cycles: four rows of GRAM
-_FINISH_CYCLES = 90  # cycles: adding up one element per thread; again for every three partial results
 
 
 class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
@@ -279,25 +255,7 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         share = device.shared_bytes_per_multiprocessor - reserved
         return replace(base, stages=max(2, min(share // parts.stage_bytes, _MAX_STAGES)))
 
-    def predict(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> float:
-        # The time of a block per tile is the longer of its share of memory time and of its work: the tensor
-        # products of the busiest quadrant, copies, and the additional work of each mode.
-        shape = shape_of(problem)
-        blocks = self.grid(problem, config, device)
-        tiles = ceil_div(shape.K, config.rows)
-        turns = ceil_div(tiles, blocks)
-        memory_s = memory_time(traffic(problem), H200_CEILINGS) / _MEMORY_RATE * turns * blocks / tiles
-        flight = (config.stages - 1) * config.rows * shape.M * 8 * shape.parts
-        wanted = H200_CEILINGS.read_gb_s * 1e9 / blocks * _MEMORY_LATENCY_S
-        memory_s *= (1 + (wanted / flight) ** 4) ** 0.25
-        wr, own = config.warps // config.wc, tiles_of(shape, config)
-        products = config.rows // (shape.block * wr) * (own * shape.block // 4) * shape.outputs
-        cycles: float = products * ceil_div(config.warps, QUADRANTS) * _MMA_CYCLES + _TURN_CYCLES
-        if shape.w_piece:
-            row_bytes = shape.M * 8 * shape.parts
-            cycles += _PIECE_CYCLES * ceil_div(config.rows * row_bytes, shape.w_piece * config.threads)
-        cycles += _FINISH_CYCLES * ceil_div(config.rows * shape.N, config.threads) * (1 + config.wc / 3)
-        if shape.gram:
-            cycles += _GRAM_CYCLES * ceil_div(config.rows // 4, config.warps)
-        tail = 2e-6 + 2 * blocks * shape.sum_bytes / 3e12 if shape.gram and blocks > 1 else 0.0
-        return LAUNCH_S + _MEMORY_LATENCY_S + smooth_max(memory_s, turns * cycles / CLOCK_HZ) + tail
+    def preferred(self, problem: SweepLike) -> Iterable[Recipe]:
+        if isinstance(problem, TsmmProblem):
+            return _PRODUCTS
+        return _FEW_ROWS if problem.K <= FEW_ROWS else _NARROW if problem.N <= _NARROW_COLUMNS else _WIDE

@@ -6,14 +6,14 @@ registers and multiplies it by 16 columns of C at a time; ``tsmm_3m.cu`` explain
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, run_rows
-from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, mma_cycles, smooth_max
-from ..problem import TsmmProblem, is_complex, itemsize, real_bytes
-from ..roofline import H200_CEILINGS, memory_time, traffic
+from ..limits import ceil_div
+from ..problem import FEW_ROWS, TsmmProblem, is_complex, itemsize, real_bytes
 from ..source import C_TYPES, Constant, constants_of, render
 from . import tsmm_mma
 from .family import DenseFamily
@@ -21,10 +21,6 @@ from .tsmm_mma import shape_of, tile_bytes
 
 ROWS = 16  # of a tile
 FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
-_PIPE_RATE = 0.9  # rate of tensor products beside other work, as a share of the rate without it
-_PASS_CYCLES = 120  # cycles: a warp stores columns and goes on to the next ones
-_TILE_CYCLES = 600  # cycles: a warp goes on to the next tile
-_LAUNCH_S = 5e-6  # with the latency of the first tile
 
 
 @frozen
@@ -50,7 +46,7 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     unit = "3m"
     pitch_bytes = True
 
-    recipes = (4, 8)  # warps
+    recipes = (8, 4)  # warps
 
     def refuse_problem(self, problem: TsmmProblem, device: DeviceInfo) -> str | None:
         if reason := tsmm_mma.refuse_problem(problem, device):
@@ -100,14 +96,8 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     def grid(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
         return min(device.multiprocessors, ceil_div(problem.K, ROWS))
 
+    def preferred(self, problem: TsmmProblem) -> Iterable[int]:
+        return (4,) if problem.K <= FEW_ROWS else ()
+
     def configure(self, problem: TsmmProblem, recipe: int, device: DeviceInfo) -> Tsmm3mConfig:
         return Tsmm3mConfig(recipe)
-
-    def predict(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> float:
-        passes = ceil_div(problem.N, 16)
-        pipe = shape_of(problem, device).kt * 3 * ceil_div(problem.N, 8) * mma_cycles(device) / _PIPE_RATE
-        alone = (passes * _PASS_CYCLES + _TILE_CYCLES) * QUADRANTS / config.warps
-        turns = ceil_div(ceil_div(problem.K, ROWS), device.multiprocessors * config.warps)
-        cycles = turns * config.warps / QUADRANTS * (pipe + alone)
-        memory = memory_time(traffic(problem), H200_CEILINGS)
-        return smooth_max(cycles / TENSOR_CLOCK_HZ, memory) + _LAUNCH_S

@@ -9,20 +9,18 @@ widths are as fast as even ones.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, run_rows
-from ..limits import CLOCK_HZ, MAX_REGISTERS, QUADRANTS, WARP, ceil_div, covered_rate, round_up, smooth_max
-from ..problem import TsmmProblem, is_complex, itemsize, parts_of
-from ..roofline import H200_CEILINGS, memory_time, traffic
+from ..limits import MAX_REGISTERS, WARP, ceil_div, round_up
+from ..problem import FEW_ROWS, TsmmProblem, is_complex, itemsize, parts_of
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
-from .layout import MAX_WIDTH, Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
-from .tsmm_mma import row_cycles as tensor_cycles
+from .layout import Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 
 # 32-bit multiply-adds per byte, those in double precision counted twice: 60 per cent of the H200's ratio. A
 # tile queue gains 3 to 7 per cent where memory limits, and costs up to 10 where products do.
@@ -61,18 +59,13 @@ class TsmmFmaConfig:
 
 @frozen
 class Plan:
-    """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes.
-
-    `access_cycles` are the cycles in which shared memory serves one access of a warp, to A and to B.
-    """
+    """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes."""
 
     a: Operand
     b: Operand
     slabs: tuple[Slab, Slab]
     vectors: tuple[int, int]
-    access_cycles: tuple[int, int]
     c_vector: int
-    c_bytes: int
     b_offset: int
     stage_bytes: int
     c_offset: int
@@ -87,7 +80,7 @@ def operands_of(problem: TsmmProblem, kt: int, ct: int, spread: int) -> tuple[Op
 
 
 @functools.lru_cache(maxsize=16384)
-def _slab(operand: Operand, rows: int, count: int, spread: int, is_a: bool) -> tuple[Slab, int, int]:
+def _slab(operand: Operand, rows: int, count: int, spread: int, is_a: bool) -> tuple[Slab, int]:
     """Lay out the slab of an operand as `make_slab` does; the threads of a row share A."""
 
     def lanes(slab: Slab, vector: int) -> Iterator[int]:
@@ -103,8 +96,8 @@ def plan_of(problem: TsmmProblem, config: TsmmFmaConfig) -> Plan:
     """Compute the plan of a configuration; the problem is a `shape_of`."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     how = (config.rows, config.count, config.spread)
-    slab_a, vector_a, cycles_a = _slab(a, *how, True)
-    slab_b, vector_b, cycles_b = _slab(b, *how, False)
+    slab_a, vector_a = _slab(a, *how, True)
+    slab_b, vector_b = _slab(b, *how, False)
     if config.stages == 0:
         vector_a, vector_b = a.direct_vector(config.count), b.direct_vector(config.count)
     c_row = config.ct * parts_of(problem.dtype_c) * b.real_bytes
@@ -120,9 +113,7 @@ def plan_of(problem: TsmmProblem, config: TsmmFmaConfig) -> Plan:
         b=b,
         slabs=(slab_a, slab_b),
         vectors=(vector_a, vector_b),
-        access_cycles=(cycles_a, cycles_b),
         c_vector=c_vector,
-        c_bytes=c_bytes,
         b_offset=b_offset,
         stage_bytes=stage_bytes,
         c_offset=ring,
@@ -164,30 +155,38 @@ class Recipe:
     stages: int = 3
 
 
-# Of 2,300 recipes; the others would gain 0.5 per cent of the predicted time in the geometric mean of drawn
-# products, and 8 per cent at the most in 99 of 100.
-RECIPES: Sequence[Recipe] = (
-    Recipe(1, 1, "registers", 4, 4),
-    Recipe(1, 4, stages=2),
-    Recipe(1, 8),
-    Recipe(1, 8, "registers", 16),
-    Recipe(2, 1, "registers", stages=4),
-    Recipe(2, 2, warps=4, stages=2),
-    Recipe(2, 2, "registers", stages=4),
-    Recipe(2, 4, stages=2),  # which decides between families
-    Recipe(2, 8, warps=4, stages=2),
-    Recipe(4, 2, warps=4),
-    Recipe(4, 4, warps=4, stages=2),
-    Recipe(4, 8, warps=4, stages=2),
+# In order of preference for few rows, and else by the bytes of a row of A and B. Of 2,300 recipes; the best
+# would gain 1.2 per cent of the time that a model predicts, in the geometric mean of drawn products.
+_FEW_ROWS = (
     Recipe(8, 1, "registers", 4, 4),
-    Recipe(8, 2, "registers", stages=4),
-    Recipe(8, 4, stages=2),
-    Recipe(8, 4, warps=4, stages=2),
-    Recipe(8, 8, warps=4),
     Recipe(16, 2, "registers", 4, 4),
     Recipe(16, 4, warps=4),
-    Recipe(32, 4, warps=4),
+    Recipe(4, 2, warps=4),
+    Recipe(1, 1, "registers", 4, 4),
 )
+_SHORT_ROWS = (
+    Recipe(2, 8, warps=4, stages=2),
+    Recipe(1, 8),
+    Recipe(4, 8, warps=4, stages=2),
+    Recipe(8, 8, warps=4),
+    Recipe(1, 1, "registers", 4, 4),
+)
+_ROWS = (
+    Recipe(2, 4, stages=2),
+    Recipe(4, 8, warps=4, stages=2),
+    Recipe(8, 8, warps=4),
+    Recipe(4, 4, warps=4, stages=2),
+    Recipe(8, 4, warps=4, stages=2),
+)
+_LONG_ROWS = (
+    Recipe(8, 8, warps=4),
+    Recipe(4, 4, warps=4, stages=2),
+    Recipe(2, 2, warps=4, stages=2),
+    Recipe(8, 4, warps=4, stages=2),
+    Recipe(16, 4, warps=4),
+)
+RECIPES: Sequence[Recipe] = tuple(dict.fromkeys((*_ROWS, *_LONG_ROWS, *_SHORT_ROWS, *_FEW_ROWS)))
+_SHORT_BYTES, _LONG_BYTES = 352, 700  # bytes of a row of A and B
 SPARE: Sequence[Recipe] = (
     *(Recipe(spread, 1, warps=4, stages=2) for spread in (1, 2, 4, 8, 16, 32)),
     *(Recipe(spread, unroll, stages=0) for spread in (1, 2, 4, 8, 16, 32) for unroll in (1, 2)),
@@ -212,56 +211,9 @@ def _tiled(
     return config if fits else None
 
 
-# Fitted to runs of 64 widths on an H200 and of 8 products on an H100.
-_LAUNCH_S = 3.3e-6  # including the latency of the first bytes
-_COPY_CYCLES = 28  # cycles: one copy of a warp to or from a stage
-_CHUNK_INSTRUCTIONS = 130  # instructions per stage: waiting for it and filling it, besides its copies
-_DIRECT = 8  # time of loads from memory, of rows that lie apart, relative to loads from a stage
-_BUSY = 1.5, 1.24  # cycles of tiles beside other work, relative to those without it: real, complex
-_LIGHT = 0.9  # time of products, as a share of the time of memory, up to which they cost nothing
-_BYTES_PER_CYCLE = 18  # bytes per cycle: one multiprocessor to or from memory
-
-
-def _tile_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, float, float]:
-    """Estimate the cycles of a quadrant for the rows of a warp: products, their issue, loads."""
-    a, b = operands_of(problem, config.kt, config.ct, config.spread)
-    parts_c = parts_of(problem.dtype_c)
-    products = config.unroll * config.ct * problem.M * a.parts * parts_c
-    # 128 bytes per cycle into registers, for four quadrants: one cycle of a quadrant per byte and thread.
-    loaded = config.unroll * a.row_bytes
-    if config.coefficients != "registers":
-        loaded += problem.M * config.ct * parts_c * b.real_bytes
-    return products * (b.real_bytes // 4), products + loaded / 16, loaded
-
-
-def _row_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> float:
-    """Estimate the cycles of a multiprocessor per row: the longer of products and loads, part of the rest."""
-    fma, issue, loads = _tile_cycles(problem, config)
-    return (max(fma, issue, loads) + 0.25 * min(fma, loads) + 30) / (4 * config.rows)
-
-
-@functools.lru_cache(maxsize=65536)
-def _chunk_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> float:
-    """Estimate the cycles of a chunk in a quadrant that its warps share."""
-    fma, issue, loads = _tile_cycles(problem, config)
-    if not config.stages:
-        return max(fma, issue, _DIRECT * loads) + _CHUNK_INSTRUCTIONS
-    plan = plan_of(problem, config)
-    (a_slab, b_slab), (a_cycles, b_cycles) = plan.slabs, plan.access_cycles
-    copies = a_slab.copies(WARP) + (1 if problem.beta == "zero" else 2) * b_slab.copies(WARP)
-    sets, tiles = config.unroll // config.count, ceil_div(problem.M, config.kt)
-    a_loads = sets * tiles * plan.a.accesses(config.count, plan.vectors[0], a_slab.is_linear)
-    b_loads = sets * plan.b.accesses(config.count, plan.vectors[1], b_slab.is_linear)
-    loads += max(0.0, 4 * a_loads * a_cycles - config.unroll * plan.a.row_bytes)
-    loads += config.unroll * config.ct * plan.b.size + 4 * b_loads * b_cycles
-    return max(fma, issue, loads) + _CHUNK_INSTRUCTIONS + _COPY_CYCLES * copies
-
-
-@functools.lru_cache(maxsize=4096)
-def _least_row_cycles(problem: TsmmProblem) -> float:
-    """Estimate the fewest cycles of a multiprocessor per row without the limit of memory."""
-    tiled = (_tiled(problem, recipe.spread, recipe.unroll, recipe.coefficients) for recipe in RECIPES)
-    return min(_row_cycles(problem, config) for config in tiled if config is not None)
+# Products of numbers per element of A and B that memory moves, up to which multiply-adds in single precision,
+# real or complex, are as fast as tensor cores, which convert what they load and store.
+_FEW_PRODUCTS = 13.0, 8.5
 
 
 class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
@@ -320,35 +272,17 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         )
 
     def is_faster(self, problem: TsmmProblem) -> bool:
-        # Compare with tensor cores, in single precision and for one column. They pad widths and convert what
-        # they load and store. Of views memory is the limit, which they use as well or better.
-        is_single = problem.dtype in ("float32", "complex64")
         widths = problem.M, problem.N
-        is_view = (problem.lda, problem.ldb) != widths
-        if widths == (1, 1) and not is_view:
+        if (problem.lda, problem.ldb) != widths:
+            return False  # of views memory is the limit, which tensor cores use as well or better
+        if widths == (1, 1):
             return True  # 0.98 of the roofline on an H200, 0.84 with tensor cores, 0.79 for complex numbers
-        if not is_single or is_view or min(widths) < 1 or max(widths) > MAX_WIDTH:
-            return False
-        least = _least_row_cycles(shape_of(problem))
         moved = problem.M + (1 if problem.beta == "zero" else 2) * problem.N
-        memory = moved * itemsize(problem.dtype) / _BYTES_PER_CYCLE
-        return _BUSY[is_complex(problem.dtype)] * least < max(_LIGHT * memory, tensor_cycles(problem))
+        few = _FEW_PRODUCTS[is_complex(problem.dtype)] * moved
+        return problem.dtype in ("float32", "complex64") and few >= problem.M * problem.N
 
-    def predict(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> float:
-        # The slower of two limits, smoothed where they are close: memory, at the rate that the bytes in
-        # flight allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load
-        # and issue.
-        shape = shape_of(problem)
-        plan = plan_of(shape, config)
-        grid = self.grid(problem, config, device)
-        turns = ceil_div(ceil_div(problem.K, config.rows), grid * config.teams)
-        resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
-        moved = traffic(problem)
-        row_bytes = plan.a.row_bytes + (plan.b.row_bytes if problem.beta != "zero" and config.stages else 0)
-        flight = resident * config.teams * max(config.stages - 0.5, 0.6) * config.rows * row_bytes
-        share = moved.read_bytes / max(memory_time(moved, H200_CEILINGS), 1e-12) / busy
-        warps = ceil_div(resident * config.teams, QUADRANTS)
-        return _LAUNCH_S + smooth_max(
-            moved.read_bytes / (busy * covered_rate(share, flight)),
-            turns * warps * _chunk_cycles(shape, config) / CLOCK_HZ,
-        )
+    def preferred(self, problem: TsmmProblem) -> Iterable[Recipe]:
+        row_bytes = problem.M * itemsize(problem.dtype_a) + problem.N * itemsize(problem.dtype)
+        if problem.K <= FEW_ROWS:
+            return _FEW_ROWS
+        return _SHORT_ROWS if row_bytes <= _SHORT_BYTES else _ROWS if row_bytes <= _LONG_BYTES else _LONG_ROWS

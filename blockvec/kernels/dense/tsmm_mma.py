@@ -182,17 +182,6 @@ SPARE: Sequence[Recipe] = tuple(
     for shared in (False, True)
 )
 
-_CONVERSIONS = 14  # between float32 and float64, per cycle and SM
-_CONVERTED_SHARES = 0.6, 0.8  # of conversions that do not overlap with products, of real and complex numbers
-
-
-def row_cycles(problem: TsmmProblem) -> float:
-    """Estimate the cycles of a multiprocessor per row in single precision without the limit of memory."""
-    parts = 2 if is_complex(problem.dtype) else 1
-    products = ceil_div(problem.M, 4) * ceil_div(problem.N * parts, 8) * parts / 16
-    share = _CONVERTED_SHARES[parts - 1]
-    return products * MMA_CYCLES / QUADRANTS + share * (problem.M + problem.N) * parts / _CONVERSIONS
-
 
 class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     """The tensor-core family of TSMM."""

@@ -15,13 +15,11 @@ from typing import Literal
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import partials_bytes
-from ..limits import CLOCK_HZ, MAX_REGISTERS, QUADRANTS, WARP, architecture_of, ceil_div, round_up, smooth_max
-from ..problem import TsmttsmProblem, is_complex, itemsize, parts_of
-from ..roofline import H200_CEILINGS
+from ..limits import MAX_REGISTERS, WARP, architecture_of, ceil_div, round_up
+from ..problem import TsmttsmProblem, is_complex, parts_of
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 from .layout import (
-    MAX_WIDTH,
     Operand,
     Slab,
     make_slab,
@@ -30,7 +28,6 @@ from .layout import (
     shape_of,
     widest,
 )
-from .tsmttsm_mma import row_cycles as tensor_cycles
 
 SCRATCH_BYTES = 24 << 10  # per block, for the sum of tiles over the block; with less it takes more passes
 
@@ -71,17 +68,11 @@ class TsmttsmFmaConfig:
 
 @frozen
 class Plan:
-    """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes.
-
-    `load_cycles` are the cycles in which shared memory serves one load of a warp, of A and of B.
-    """
+    """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes."""
 
     operands: tuple[Operand, Operand]
     slabs: tuple[Slab, Slab]
     vectors: tuple[int, int]
-    load_cycles: tuple[int, int]
-    tiles: int
-    groups: int
     rows: int
     triangle: bool
     b_offset: int
@@ -91,7 +82,6 @@ class Plan:
     scratch_offset: int
     shared_bytes: int
     chain: int
-    row_bytes: int  # bytes of a row of A, and of one of B unless B is A
 
 
 def is_single(problem: TsmttsmProblem) -> bool:
@@ -120,7 +110,7 @@ def _is_triangle(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> bool:
 @functools.lru_cache(maxsize=16384)
 def _slab(
     operand: Operand, rows: int, count: int, groups: int, others: int, first: bool, interleaved: bool
-) -> tuple[Slab, int, int]:
+) -> tuple[Slab, int]:
     """Lay out the slab of an operand as `make_slab` does; `others` tiles of C share each of its tiles."""
 
     def lanes(slab: Slab, vector: int) -> Iterator[int]:
@@ -142,12 +132,12 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
     groups = max(1, config.lanes // tiles)
     rows = config.steps * groups * config.count
     how = (rows, config.count, groups)
-    slab_a, vector_a, cycles_a = _slab(a, *how, b.tiles, True, config.interleaved)
-    slab_b, vector_b, cycles_b = _slab(b, *how, a.tiles, False, config.interleaved)
+    slab_a, vector_a = _slab(a, *how, b.tiles, True, config.interleaved)
+    slab_b, vector_b = _slab(b, *how, a.tiles, False, config.interleaved)
     if config.stages == 0:
         vector_a, vector_b = a.direct_vector(config.count), b.direct_vector(config.count)
     if problem.same:
-        slab_b, vector_a, cycles_b = slab_a, min(vector_a, vector_b), max(cycles_a, cycles_b)
+        slab_b, vector_a = slab_a, min(vector_a, vector_b)
         vector_b = vector_a
     b_offset = 0 if problem.same else round_up(slab_a.size, 128)
     stage_bytes = round_up(b_offset + slab_b.size, 128) if config.stages else 0
@@ -167,9 +157,6 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
         operands=(a, b),
         slabs=(slab_a, slab_b),
         vectors=(vector_a, vector_b),
-        load_cycles=(cycles_a, cycles_b),
-        tiles=tiles,
-        groups=groups,
         rows=rows,
         triangle=_is_triangle(problem, config),
         b_offset=b_offset,
@@ -180,7 +167,6 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
         shared_bytes=max(ring + slack, scratch_offset + max(passed * pitch, config.threads * 8)),
         chain=max(1, _CHAIN_ROWS.get(config.sums, 0) // (config.steps * config.count))
         * (config.sums in _CHAIN_ROWS),
-        row_bytes=a.row_bytes + (0 if problem.same else b.row_bytes),
     )
 
 
@@ -224,8 +210,7 @@ TILES = {
 """By the most columns of A per thread, those of B: both are cut into as few equal tiles as that takes.
 
 Of all tiles of up to 16 x 16; the others would gain 0.2 per cent of the predicted time in the geometric mean
-of 700 drawn products on an H200, and 7 per cent at the most in 99 of 100. None is left out that decides
-between families.
+of 700 drawn products on an H200, and 7 per cent at the most in 99 of 100.
 """
 UNITS = (1, 4)
 """Columns to whose multiples tiles are rounded up."""
@@ -237,14 +222,14 @@ class Recipe:
 
     # Place of its tiles among `TILES` in the order of the cycles per row without the limit of memory.
     place: int
-    interleaved: bool = False  # as in the configuration
-    warps: int = 8  # warps resident on a multiprocessor
+    interleaved: bool  # as in the configuration
     stage_kb: int = 4  # kilobytes of a stage per warp, about; 0 to load rows directly from memory
 
 
-RECIPES: Sequence[Recipe] = (
-    *(Recipe(place, interleaved) for place in range(4) for interleaved in (False, True)),
-    Recipe(0, warps=16),
+# In order of preference. The best of 1,200 recipes would gain 2.7 per cent of the time that a model predicts,
+# in the geometric mean of drawn products.
+RECIPES: Sequence[Recipe] = tuple(
+    Recipe(place, interleaved) for interleaved in (True, False) for place in range(3)
 )
 SPARE: Sequence[Recipe] = tuple(
     Recipe(place, interleaved, stage_kb=kb)
@@ -306,15 +291,10 @@ def _staged(
     return replace(config, steps=steps, stages=stages, unroll=unroll) if stages >= 2 else None
 
 
-# Fitted to runs of 64 widths on an H200 and of 10 products on an H100.
-_LAUNCH_S = 3.3e-6  # including the latency of the first bytes
 _CONVERSION_CYCLES = 9  # of a quadrant: float32 -> float64 of a warp, 14 a clock and multiprocessor
-_COPY_CYCLES = 28  # cycles: one copy of a warp to a stage
-_CHUNK_INSTRUCTIONS = 160  # instructions per stage: waiting for it and filling it, besides its copies
-_DIRECT = 8  # time of loads from memory, of rows that lie apart, relative to loads from a stage
-_BUSY = 1.9, 1.45  # cycles of tiles beside other work, relative to those without it: real, complex
-_LIGHT, _LIMITED = 0.46, 0.9  # of the time of memory, up to which it is the only limit, here and there
-_BYTES_PER_CYCLE = 18  # bytes per cycle: memory to one multiprocessor
+# Products of numbers per element that memory moves, up to which multiply-adds in single precision, real or
+# complex, are as fast as tensor cores, which pad widths to eight columns and convert what they load.
+_FEW_PRODUCTS = 5.5, 3.9
 
 
 def _step_cycles(
@@ -338,39 +318,6 @@ def _row_cycles(
     fma, load, converted = _step_cycles(problem, config, a, b)
     busy = max(fma, load + converted) + 0.25 * min(fma, load)
     return busy * config.warps / (4 * (config.lanes // tiles) * config.count)
-
-
-@functools.lru_cache(maxsize=65536)
-def _chunk_cycles(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> float:
-    """Estimate the cycles of a chunk in a quadrant that its warps share."""
-    plan = plan_of(problem, config)
-    fma, load, converted = _step_cycles(problem, config, *plan.operands)
-    if not config.stages:
-        return config.steps * max(fma, _DIRECT * load + converted) + _CHUNK_INSTRUCTIONS
-    parts = zip(plan.operands, plan.slabs, plan.vectors, plan.load_cycles, strict=True)
-    # One thread that holds all of C loads equal operands once.
-    count = 1 if problem.same and plan.operands[0].tiles * plan.operands[1].tiles == 1 else 2
-    loads = [
-        (operand.accesses(config.count, vector, slab.is_linear), cycles)
-        for operand, slab, vector, cycles in parts
-    ][:count]
-    issue = fma / (1 if is_single(problem) else 2) + sum(accesses for accesses, _ in loads)
-    staged = 4 * sum(accesses * cycles for accesses, cycles in loads)
-    copies = sum(slab.copies(config.lanes) for slab in plan.slabs[: 2 - problem.same])
-    return config.steps * max(fma, issue, staged + converted) + _CHUNK_INSTRUCTIONS + _COPY_CYCLES * copies
-
-
-def _tail(problem: TsmttsmProblem, config: TsmttsmFmaConfig, plan: Plan, grid: int) -> float:
-    """Estimate the seconds after the last chunk: the sum over a block, then over blocks."""
-    values = config.tm * config.tn * parts_of(problem.dtype)
-    cycles = 16 * config.threads * values / 128 + 200 * ceil_div(values, plan.passed)
-    if config.sums == "shared":
-        cycles *= 1 + problem.K // (plan.rows * grid * config.teams * plan.chain)
-    if grid == 1:
-        return cycles / CLOCK_HZ
-    result = problem.M * problem.N * parts_of(problem.dtype) * 8
-    shared = grid if result > 256 else 1  # blocks that share the last sum
-    return 2.5e-6 + (cycles + result / 32 + grid * result / shared / 32) / CLOCK_HZ
 
 
 class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
@@ -437,37 +384,18 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         a, b = operands_of(problem, config.tm, config.tn)
         is_dealt = a.tiles * b.tiles > 1 and not (problem.same and config.tm == config.tn)
         teams = max(1, 8 // config.warps)
-        blocks = recipe.warps // (teams * config.warps)
-        if not blocks or (recipe.interleaved and not is_dealt):
+        if recipe.interleaved and not is_dealt:
             return None
-        resident = replace(config, teams=teams, blocks=blocks, interleaved=recipe.interleaved)
+        resident = replace(config, teams=teams, interleaved=recipe.interleaved)
         if not recipe.stage_kb:
             return replace(resident, steps=_DIRECT_STEPS)
         return _staged(problem, resident, recipe.stage_kb << 10, device)
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
-        # Compare with tensor cores, in single precision. They pad widths to eight columns and convert what
-        # they load. Few multiply-adds are faster in any case, others where the tensor cores take longer than
-        # they and than memory. Of views they take half of the time of multiply-adds (one H200).
         widths = problem.M, problem.N
-        is_view = (problem.lda, problem.ldb) != widths
-        if not is_single(problem) or is_view or min(widths) < 1 or max(widths) > MAX_WIDTH:
-            return False
-        shape = replace(shape_of(problem), alpha="one", beta="zero")
-        cycles = _BUSY[is_complex(problem.dtype)] * _tilings(shape)[0][0]
-        row_bytes = (problem.M + (0 if problem.same else problem.N)) * itemsize(problem.dtype)
-        memory, tensor = row_bytes / _BYTES_PER_CYCLE, tensor_cycles(problem)
-        return cycles < _LIGHT * memory or (cycles < tensor and tensor > _LIMITED * memory)
-
-    def predict(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> float:
-        # The slower of memory and the busiest quadrant of a multiprocessor, whose pipes multiply, load and
-        # issue, smoothed where they are close; then the launch, and the sums over threads and over blocks.
-        plan = plan_of(shape_of(problem), config)
-        grid = self.grid(problem, config, device)
-        turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
-        warps = ceil_div(ceil_div(grid, device.multiprocessors) * config.teams * config.warps, QUADRANTS)
-        body = smooth_max(
-            problem.K * plan.row_bytes / (H200_CEILINGS.read_gb_s * 1e9),
-            turns * warps * _chunk_cycles(shape_of(problem), config) / CLOCK_HZ,
-        )
-        return _LAUNCH_S + body + _tail(problem, config, plan, grid)
+        if not is_single(problem) or (problem.lda, problem.ldb) != widths:
+            return False  # of views tensor cores take half of the time of multiply-adds (one H200)
+        products, moved = problem.M * problem.N, problem.M + problem.N
+        if problem.same:
+            products, moved = problem.M * (problem.M + 1) // 2, problem.M
+        return products <= _FEW_PRODUCTS[is_complex(problem.dtype)] * moved

@@ -23,7 +23,6 @@ from ..limits import (
     BANK_ROW_BYTES,
     LINE_BYTES,
     MAX_REGISTERS,
-    MMA_CYCLES,
     QUADRANTS,
     RESERVED_SHARED_BYTES,
     TENSOR_CLOCK_HZ,
@@ -173,8 +172,6 @@ _FILL_CYCLES = 300  # cycles: the producer warp waits for an empty stage and ann
 _PIECE_CYCLES = 50  # cycles: 32 cp.async of a producer warp, with their addresses
 _PIPE_RATE = 0.82  # rate of tensor products beside other work, as a share of the rate without it
 _AHEAD_PIPE_RATE = 0.95  # the same where warps wait for a stage one step early
-_CONVERSIONS = 14  # float32 -> float64, per cycle and multiprocessor
-_CONVERTED_SHARE = 0.5  # share of conversions that do not overlap with products
 
 
 def _products(im: int, in_: int, parts: int, triangle: bool, three_m: bool) -> float:
@@ -189,15 +186,6 @@ def _products(im: int, in_: int, parts: int, triangle: bool, three_m: bool) -> f
     if triangle:
         return sum(ceil_div(j + 1, 2) for j in range(im))
     return ceil_div(im * in_, 2)
-
-
-def row_cycles(problem: TsmttsmProblem) -> float:
-    """Estimate the cycles of a multiprocessor per row in single precision without the limit of memory."""
-    parts = 2 if is_complex(problem.dtype) else 1
-    groups_m, groups_n = ceil_div(problem.M, 8), ceil_div(problem.N, 8)
-    products = _products(groups_m, groups_n, parts, problem.same, three_m=False)
-    converted = (groups_m + (0 if problem.same else groups_n)) * 8 * parts
-    return products * MMA_CYCLES / 4 / QUADRANTS + _CONVERTED_SHARE * converted / _CONVERSIONS
 
 
 def _busiest_pipe(config: TsmttsmMmaConfig, products: list[float]) -> float:
