@@ -59,7 +59,7 @@ class Family(ABC, Generic[P, C]):
         """Check whether the family precedes those listed before it."""
         return False
 
-    def preferred(self, problem: P) -> Iterable[Any]:
+    def preferred(self, problem: P, device: DeviceInfo) -> Iterable[Any]:
         """List the recipes to be tried first for a problem, the best one first; the others follow."""
         return ()
 
@@ -135,7 +135,7 @@ def _choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _valid(family: AnyFamily, problem: Any, device: DeviceInfo, of_spare: bool) -> tuple[Any, ...]:
     """List the different valid configurations of the usual or the spare recipes of a family."""
-    recipes = family.spare if of_spare else (*family.preferred(problem), *family.recipes)
+    recipes = family.spare if of_spare else (*family.preferred(problem, device), *family.recipes)
     made = dict.fromkeys(family.configure(problem, recipe, device) for recipe in recipes)
     return tuple(
         config for config in made if config is not None and family.refuse(problem, config, device) is None

@@ -18,20 +18,13 @@ BANK_ROW_BYTES = 128  # that shared memory serves per cycle: 32 banks of 4 bytes
 LINE_BYTES = 128  # of a cache line, and what L1 delivers per cycle
 
 CLOCK_HZ = 1.755e9  # of the multiprocessors under load [H200]; the unit of the models' cycles
-TENSOR_CLOCK_HZ = 1.93e9  # at which 256 FP64 operations per cycle and SM give the measured peak [H200]
 MMA_CYCLES = 16  # per m16n8k4 (1024 flops) of a quadrant's tensor pipe on Hopper; warp w is in quadrant w % 4
 LAUNCH_S = 2.5e-6  # of an empty kernel in a stream, seconds [H200]
-MEMORY_LATENCY_S = 0.8e-6  # of a loaded memory system, seconds: bytes in flight must cover it (Little's law)
 
 
 def architecture_of(device: DeviceInfo) -> int:
     """Read the number of an architecture: 90 for ``"sm_90"``, 0 where there is none."""
     return int("".join(filter(str.isdigit, device.architecture)) or 0)
-
-
-def mma_cycles(device: DeviceInfo) -> int:
-    """Look up the cycles per FP64 tensor product of a quadrant; elsewhere than on Hopper twice as many."""
-    return MMA_CYCLES if architecture_of(device) == 90 else 2 * MMA_CYCLES
 
 
 def ceil_div(value: int, unit: int) -> int:
@@ -83,12 +76,6 @@ def excess(threads: int, blocks: int, registers: int, shared_bytes: int, device:
         or excess_registers(registers, threads, blocks, device)
         or excess_shared(shared_bytes, blocks, device)
     )
-
-
-def covered_rate(share: float, flight: float, latency_s: float = MEMORY_LATENCY_S) -> float:
-    """Compute the bytes per second of `share` that `flight` bytes in flight sustain by Little's law."""
-    cover = max(flight, 1.0) / (share * latency_s)
-    return float(share * cover / (1 + cover**4) ** 0.25)
 
 
 def smooth_max(*times: float, sharpness: int = 8) -> float:

@@ -299,8 +299,8 @@ class StreamProblem:
 Problem = TsmttsmProblem | TsmmProblem | SweepProblem | SpmmvProblem | StreamProblem
 P = TypeVar("P", bound=Problem)
 
-FEW_ROWS = 1 << 12
-ROW_CLASSES = (FEW_ROWS, 1 << 16, 1 << 20)
+FEW_ROWS, SOME_ROWS = 1 << 12, 1 << 16
+ROW_CLASSES = (FEW_ROWS, SOME_ROWS, 1 << 20)
 """Numbers of rows that configurations are chosen for; those of other numbers are 1 per cent faster."""
 ENTRY_CLASSES = (*range(1, 11), 12, 14, 16, 20, 24, 27, 32, 40, 48, 64, 96, 128, 192, 256)
 """Numbers of entries per row that configurations of sparse products are chosen for; above, exact ones."""

@@ -157,7 +157,7 @@ class Recipe:
 _FEW_ROWS = (Recipe(8, 4, 16), Recipe(16, 2, 0), Recipe(8, 1, 0))
 _NARROW = (Recipe(16, 2, 0), Recipe(16, 1, 0), Recipe(8, 2, 32), Recipe(8, 4, 16))
 _WIDE = (Recipe(16, 2, 0), Recipe(8, 1, 0), Recipe(8, 2, 32), Recipe(8, 4, 16))
-_PRODUCTS = (Recipe(8, 2, 32), Recipe(8, 4, 16), Recipe(8, 8, 64))
+_PRODUCTS = (Recipe(8, 2, 32), Recipe(8, 4, 16), Recipe(8, 8, 64), Recipe(8, 8, 0))
 RECIPES = tuple(dict.fromkeys((*_WIDE, *_NARROW, *_PRODUCTS)))
 _NARROW_COLUMNS = 3
 _MAX_STAGES = 12
@@ -255,7 +255,7 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         share = device.shared_bytes_per_multiprocessor - reserved
         return replace(base, stages=max(2, min(share // parts.stage_bytes, _MAX_STAGES)))
 
-    def preferred(self, problem: SweepLike) -> Iterable[Recipe]:
+    def preferred(self, problem: SweepLike, device: DeviceInfo) -> Iterable[Recipe]:
         if isinstance(problem, TsmmProblem):
             return _PRODUCTS
         return _FEW_ROWS if problem.K <= FEW_ROWS else _NARROW if problem.N <= _NARROW_COLUMNS else _WIDE

@@ -96,7 +96,7 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     def grid(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
         return min(device.multiprocessors, ceil_div(problem.K, ROWS))
 
-    def preferred(self, problem: TsmmProblem) -> Iterable[int]:
+    def preferred(self, problem: TsmmProblem, device: DeviceInfo) -> Iterable[int]:
         return (4,) if problem.K <= FEW_ROWS else ()
 
     def configure(self, problem: TsmmProblem, recipe: int, device: DeviceInfo) -> Tsmm3mConfig:

@@ -281,7 +281,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         few = _FEW_PRODUCTS[is_complex(problem.dtype)] * moved
         return problem.dtype in ("float32", "complex64") and few >= problem.M * problem.N
 
-    def preferred(self, problem: TsmmProblem) -> Iterable[Recipe]:
+    def preferred(self, problem: TsmmProblem, device: DeviceInfo) -> Iterable[Recipe]:
         row_bytes = problem.M * itemsize(problem.dtype_a) + problem.N * itemsize(problem.dtype)
         if problem.K <= FEW_ROWS:
             return _FEW_ROWS

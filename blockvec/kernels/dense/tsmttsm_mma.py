@@ -12,29 +12,15 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import FLAGGED_DOUBLES, Launch, partials_bytes
-from ..limits import (
-    BANK_ROW_BYTES,
-    LINE_BYTES,
-    MAX_REGISTERS,
-    QUADRANTS,
-    RESERVED_SHARED_BYTES,
-    TENSOR_CLOCK_HZ,
-    architecture_of,
-    ceil_div,
-    covered_rate,
-    mma_cycles,
-    register_limit,
-    smooth_max,
-)
-from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
-from ..roofline import H200_CEILINGS
+from ..launch import Launch, partials_bytes
+from ..limits import MAX_REGISTERS, RESERVED_SHARED_BYTES, architecture_of, ceil_div, register_limit
+from ..problem import FEW_ROWS, SOME_ROWS, TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..source import Constant, c_type, constants_of, render
 from .family import DenseFamily
 from .tsmttsm_mma_ring import (
@@ -42,7 +28,6 @@ from .tsmttsm_mma_ring import (
     FEW_PRODUCTS,
     Tsmttsm3mConfig,
     TsmttsmMmaConfig,
-    conflicts,
     goes_through_l1,
     groups,
     has_boxes,
@@ -67,7 +52,6 @@ _PIECE_PRODUCERS = 4  # warps that issue cp.async: one a quadrant
 _UNUSED_BYTES = _STATIC_BYTES + RESERVED_SHARED_BYTES + 2048
 _GAP_BYTES = 640  # bound on what gaps between chunks and loads past the widths add to a stage
 _MAX_STAGES = 24
-_L1_BYTES = 28 << 10  # beside all of shared memory, on sm_80 and sm_90
 _L1_RING_BYTES = 64 << 10  # of a ring that leaves room for copies through L1
 
 
@@ -89,32 +73,36 @@ class Recipe:
     small: bool = False  # whether the ring leaves most of shared memory to L1
 
 
-# Of 2,900 recipes; the others would gain 1.5 per cent of the predicted time in the geometric mean of drawn
-# products, and 12 per cent at the most.
-RECIPES: Sequence[Recipe] = (
-    Recipe(1, 4, 8, blocks=2, small=True),
-    Recipe(1, 4, 8),
-    Recipe(1, 4, 16),
-    Recipe(1, 4, 16, small=True),
-    Recipe(1, 4, 40),
-    Recipe(1, 4, 40, blocks=2),
-    Recipe(1, 4, 64),
-    Recipe(1, 8, 32),
-    Recipe(2, 4, 8),
-    Recipe(2, 4, 40),
-    Recipe(2, 8, 64, producers=0),
+# In order of preference by class of problem, see `TsmttsmMma.preferred`. Of 2,900 recipes; the best would
+# gain 4 per cent of the time that a model predicts, in the geometric mean of drawn products, 2 of 2^20 rows.
+_AHEAD = (
+    Recipe(4, 8, 40, ahead=True, producers=0),
+    Recipe(8, 8, 40, ahead=True, producers=0),
+    Recipe(4, 4, 40, odd=True, ahead=True),
+)
+_FEW_ROWS = (
+    Recipe(4, 4, 8, ahead=True),
     Recipe(4, 4, 8),
     Recipe(4, 4, 8, odd=True),
-    Recipe(4, 4, 8, odd=True, blocks=2),
-    Recipe(4, 4, 8, ahead=True),
-    Recipe(4, 4, 16, small=True),
-    Recipe(4, 4, 16, blocks=2),
-    Recipe(4, 4, 40, odd=True, ahead=True),
-    Recipe(4, 8, 40, ahead=True, producers=0),
-    Recipe(8, 8, 16, odd=True),
-    Recipe(8, 8, 40),
-    Recipe(8, 8, 40, ahead=True, producers=0),
+    Recipe(1, 4, 8, blocks=2, small=True),
+    Recipe(1, 4, 8),
 )
+_THROUGH_L1 = (
+    *_AHEAD,
+    Recipe(1, 4, 8, blocks=2, small=True),
+    Recipe(1, 4, 16, small=True),
+    Recipe(2, 4, 40),
+    Recipe(8, 8, 40),
+)
+_SOME_ROWS = (*_AHEAD, Recipe(4, 4, 16, blocks=2), Recipe(1, 4, 16), Recipe(2, 4, 40), Recipe(8, 8, 40))
+_SOME_ROWS_OF_GRAM = (*_AHEAD, Recipe(1, 4, 16))
+_NARROW = (*_AHEAD, Recipe(2, 4, 40), Recipe(8, 8, 40), Recipe(1, 4, 16), Recipe(1, 4, 40, blocks=2))
+_USUAL = (*_AHEAD, Recipe(1, 4, 40), Recipe(1, 4, 64), Recipe(2, 8, 64, producers=0), Recipe(2, 4, 40))
+_WIDE = (*_AHEAD, Recipe(1, 4, 64), Recipe(2, 8, 64, producers=0), Recipe(2, 4, 40), Recipe(8, 8, 40))
+RECIPES: Sequence[Recipe] = tuple(
+    dict.fromkeys((*_WIDE, *_USUAL, *_NARROW, *_SOME_ROWS, *_FEW_ROWS, *_THROUGH_L1))
+)
+_WIDE_GROUPS = 25  # products of groups of 8 columns
 SPARE: Sequence[Recipe] = tuple(
     Recipe(*warps, kb, odd=odd, producers=producers)
     for warps in ((1, 4), (2, 4), (4, 4), (4, 8), (8, 8), (16, 16))
@@ -159,75 +147,6 @@ def _stages(problem: TsmttsmProblem, config: TsmttsmMmaConfig, recipe: Recipe, d
         ring = min(ring, _L1_RING_BYTES)
     share = min(ring, 224 << 10) // config.blocks - _UNUSED_BYTES
     return min(share // (config.rows * row_bytes + _GAP_BYTES), _MAX_STAGES)
-
-
-# Fitted to 1,850 timed configurations of 60 problems on an H200.
-_MEMORY_LATENCY_S = 0.9e-6  # as fitted here, see limits.MEMORY_LATENCY_S
-_LAUNCH_S = 2.0e-6  # as fitted here, without the latency of the first stage
-_SM_BYTES_PER_CYCLE = 32  # bytes per cycle: L2 to one multiprocessor, with few blocks on the device
-_STAGE_CYCLES = 180  # cycles: a warp waits for a stage and releases it
-_BUBBLE_CYCLES = 175  # cycles: a tensor pipe idles while warps go on to the next stage together
-_AHEAD_BUBBLE_CYCLES = 300  # cycles: the same where warps wait for a stage one step early
-_FILL_CYCLES = 300  # cycles: the producer warp waits for an empty stage and announces its bytes
-_PIECE_CYCLES = 50  # cycles: 32 cp.async of a producer warp, with their addresses
-_PIPE_RATE = 0.82  # rate of tensor products beside other work, as a share of the rate without it
-_AHEAD_PIPE_RATE = 0.95  # the same where warps wait for a stage one step early
-
-
-def _products(im: int, in_: int, parts: int, triangle: bool, three_m: bool) -> float:
-    """Count the m16n8k4 products of a tile of im x in_ blocks per step of 4 rows.
-
-    The additions of the 3M method, two cycles per group of columns on the same pipe, are an eighth of one.
-    """
-    if three_m:
-        return 3 * _products(im, in_, 1, triangle, False) + (im + in_) / 8
-    if parts == 2:
-        return im * (im + 1) if triangle else 2 * im * in_
-    if triangle:
-        return sum(ceil_div(j + 1, 2) for j in range(im))
-    return ceil_div(im * in_, 2)
-
-
-def _busiest_pipe(config: TsmttsmMmaConfig, products: list[float]) -> float:
-    """Sum the cycles per step in the busiest quadrant, the mean over the blocks of a multiprocessor."""
-    pipes = [0.0] * QUADRANTS
-    for block in range(config.blocks):
-        for index in range(config.warps):
-            backwards = (index // max(4, len(products)) + block) % 2 and 4 % len(products) == 0
-            which = index % len(products)
-            pipes[index % QUADRANTS] += products[-1 - which if backwards else which] / config.blocks
-    return max(pipes)
-
-
-@functools.lru_cache(maxsize=65536)
-def _stage_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> tuple[float, ...]:
-    """Estimate the cycles per stage: of the warps that copy, shared memory, the tensor pipes, a warp."""
-    size, shares = itemsize(problem.dtype), tiles(problem, config)
-    parts = 2 if is_complex(problem.dtype) else 1
-    stage = layout(problem, config, device)
-    steps = config.rows / 4 / config.wk  # per warp and stage
-    products = [
-        _products(im, in_, parts, triangle, config.three_m) * mma_cycles(device)
-        for im, in_, triangle in shares
-    ]
-    conflicts_a = conflicts(stage.a_pitch, stage.a_gap, size, swaps=stage.swaps)
-    conflicts_b = conflicts(stage.b_pitch, stage.b_gap, size, swaps=stage.swaps)
-    read = sum(im * conflicts_a + (0 if triangle else in_ * conflicts_b) for im, in_, triangle in shares)
-    shared = (config.rows * read * 8 * size + stage.stage_bytes) / BANK_ROW_BYTES
-    piece_bytes = zip(pieces(problem, device), (problem.M, problem.N)[: 2 - problem.same], strict=False)
-    copied = sum(config.rows * ceil_div(width * size, piece) for piece, width in piece_bytes if piece)
-    fill = _FILL_CYCLES + _PIECE_CYCLES * ceil_div(copied, 32 * max(config.producers, 1))
-    warp = steps * max(*products, 30)  # products of one tile wait for each other
-    if config.ahead:
-        pipe = _busiest_pipe(config, products) * steps / _AHEAD_PIPE_RATE
-        warp += _AHEAD_BUBBLE_CYCLES / (config.wk if config.takes_turns else 1)
-        return fill, shared, pipe + _AHEAD_BUBBLE_CYCLES / config.blocks, warp
-    # Warps with small tiles wait for those with large ones at every turn of the ring.
-    uneven = max(products) * len(products) / sum(products)
-    pipe = _busiest_pipe(config, products) * steps * uneven / _PIPE_RATE
-    loads = read / len(shares) * size // 4
-    warp += steps * loads / config.unroll + _STAGE_CYCLES
-    return fill, shared, pipe + _BUBBLE_CYCLES / config.blocks, warp
 
 
 class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
@@ -358,52 +277,17 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         producers = _PIECE_PRODUCERS if in_pieces else recipe.producers
         return replace(base, stages=stages, producers=producers) if stages >= 2 else None
 
-    def predict(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> float:
-        # The slowest of memory, at the rate that the bytes in flight allow; the tensor pipes, tile padding
-        # and uneven shares included; the latencies of a warp; and shared memory with its conflicts, smoothed
-        # where two are close. Then the parts that do not overlap: the launch, the latency of the first stage,
-        # the products of the last one, the sums over warps and blocks.
-        row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * itemsize(problem.dtype)
-        stage_bytes = config.rows * row_bytes
-        blocks = self.grid(problem, config, device)
-        turns = ceil_div(ceil_div(problem.K, config.rows * config.fold), blocks)
-        resident, busy = ceil_div(blocks, device.multiprocessors), min(blocks, device.multiprocessors)
-        in_l1 = self._l1_flight(problem, config, device)
-        flight = min(resident * min(config.stages, turns) * stage_bytes, in_l1)
-        share = min(H200_CEILINGS.read_gb_s * 1e9 / busy, _SM_BYTES_PER_CYCLE * TENSOR_CLOCK_HZ)
-        memory = resident * stage_bytes / covered_rate(share, flight, _MEMORY_LATENCY_S)
-        if config.ahead and config.stages == 2:
-            # Products that take as long as memory leave no time to refill a ring of two stages.
-            memory = max(memory, 0.8 * resident * stage_bytes / share + _MEMORY_LATENCY_S)
-        fill, shared, pipe, warp = _stage_cycles(replace(problem, K=1), config, device)
-        cycles = fill, resident * shared, resident * pipe, warp
-        body = turns * smooth_max(memory, *(limit / TENSOR_CLOCK_HZ for limit in cycles))
-        last = warp / TENSOR_CLOCK_HZ  # without copies meanwhile
-        return _LAUNCH_S + _MEMORY_LATENCY_S + body + last + self._tail(problem, config, device)
-
-    def _l1_flight(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> float:
-        """Compute the bytes in flight that the lines of L1 allow, where copies go through it."""
-        percent = self.carveout(problem, config, device)
-        if percent is None:
-            return math.inf
-        row_bytes = min(problem.M, problem.N) * itemsize(problem.dtype)
-        l1_bytes = device.shared_bytes_per_multiprocessor * (1 - percent / 100) + _L1_BYTES
-        return l1_bytes / LINE_BYTES * row_bytes / (1 + row_bytes / LINE_BYTES)
-
-    def _tail(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> float:
-        """Estimate the seconds after the last stage: the sum over warps, then over blocks."""
-        doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
-        rounds = (config.wk - 1).bit_length()
-        cycles = 200 + rounds * (100 + 3 * config.warps * tile_blocks(problem, config) * 8)
-        blocks = self.grid(problem, config, device)
-        if blocks == 1:
-            return cycles / TENSOR_CLOCK_HZ
-        slices = min(blocks, ceil_div(doubles, 8))
-        moved = 8 * doubles * (1 + blocks / slices)  # by each block that sums a slice
-        if doubles <= FLAGGED_DOUBLES:
-            return cycles / TENSOR_CLOCK_HZ + 0.5e-6 + 2 * moved / (32 * TENSOR_CLOCK_HZ)
-        arrived_s = cycles / TENSOR_CLOCK_HZ + 1.5e-6 + 4e-9 * blocks  # on one counter
-        return arrived_s + moved / (32 * TENSOR_CLOCK_HZ)
+    def preferred(self, problem: TsmttsmProblem, device: DeviceInfo) -> Iterable[Recipe]:
+        if problem.K <= FEW_ROWS:
+            return _FEW_ROWS
+        if goes_through_l1(problem, device):
+            return _THROUGH_L1
+        if problem.K <= SOME_ROWS:
+            return _SOME_ROWS_OF_GRAM if problem.same else _SOME_ROWS
+        if min(problem.M, problem.N) <= 8:
+            return _NARROW
+        is_wide = ceil_div(problem.M, 8) * ceil_div(problem.N, 8) > _WIDE_GROUPS
+        return _WIDE if is_wide else _USUAL
 
 
 class Tsmttsm3m(TsmttsmMma):
