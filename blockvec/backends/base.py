@@ -56,7 +56,6 @@ class Candidate:
     name: str  # in profiles and in `explain`
     run: Callable[..., None]
     refusal: str | None = None  # why it cannot or should not run this problem; None or empty if it can
-    vendor: bool = False  # whether the work is one call of a vendor library
     three_m: bool = False  # whether it takes three real products for a complex one
     configuration: Callable[[], str] = str  # its configuration and the origin of that choice, for `explain`
     source: Callable[[], str] = str  # of the kernel that its first run compiles; empty if it compiles none

@@ -56,7 +56,7 @@ def describe(*, measure: bool = False, notice: Callable[[str], None] = lambda te
     yield f"kernels   {_kernels()}"
     yield f"llvm      {llvm.missing() or llvm.describe()}"
     current = options()
-    yield f"options   threads={current.threads} vendor={current.vendor} jit={current.jit}"
+    yield f"options   threads={current.threads} jit={current.jit}"
     yield f"cache     {current.cache_dir}"
     if old := [name for name in OLD_FOLDERS if (current.cache_dir / name).exists()]:
         yield f"          of earlier versions and no longer read, to be deleted: {', '.join(old)}"

@@ -193,9 +193,6 @@ class FoldKernel:
     dtype_partial: str
     dtype_out: str
     lanes: int  # neighbouring elements that a block sums; a power of two
-    # Whether partials are real products of the parts of complex A with a real B; whether A is conjugated.
-    left_complex: bool = False
-    conj: bool = False
     hermitian: bool = False  # whether C is made exactly Hermitian (symmetric) before the factors
     beta_zero: bool = True  # whether C is not read
 
@@ -208,8 +205,7 @@ class FoldKernel:
 
     @property
     def name(self) -> str:
-        flags = {"left": self.left_complex, "conj": self.conj, "hermitian": self.hermitian}
-        words = [word for word, is_set in flags.items() if is_set] + ([] if self.beta_zero else ["beta"])
+        words = ["hermitian"] * self.hermitian + ["beta"] * (not self.beta_zero)
         types = TYPES[self.dtype_partial].letter + "_" + TYPES[self.dtype_out].letter
         return "_".join(["fold", types, str(self.lanes), *words])
 
@@ -218,7 +214,7 @@ class FoldKernel:
         constants = {
             "PARTIAL_COMPLEX": is_complex(self.dtype_partial),
             "OUT_COMPLEX": is_complex(self.dtype_out),
-            **constants_of(self, "left_complex", "conj", "hermitian", "beta_zero", "threads", "lanes"),
+            **constants_of(self, "hermitian", "beta_zero", "threads", "lanes"),
         }
         return render(self.name, "elementwise/fold.cu", constants, types)
 

@@ -67,8 +67,7 @@ def preferred(problem: Problem, backend: Backend) -> Candidate | None:
 
 @functools.lru_cache(maxsize=4096)
 def _choose(problem: Problem, backend: Backend, current: Options) -> Candidate | None:
-    accepted = [
+    accepted = (
         c for c in backend.candidates(problem) if not c.refusal and (current.three_m or not c.three_m)
-    ]
-    own = [candidate for candidate in accepted if not candidate.vendor]
-    return next(iter(own if own and not current.vendor else accepted), None)
+    )
+    return next(accepted, None)

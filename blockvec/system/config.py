@@ -24,6 +24,11 @@ from .scalars import plain
 
 JIT_MODES = ("auto", "always", "never")
 NO_TUNING = "kernels are chosen without measurements; tests/benchmarks/tune.py of the source tree times them"
+GONE = {  # options of earlier versions
+    "tune": NO_TUNING,
+    "tune_budget_s": NO_TUNING,
+    "vendor": "BLAS and cuBLAS run what blockvec's own kernels do not take, or take longer for",
+}
 GPU_TRANSPORTS = ("auto", "nccl", "mpi")
 MAX_THREADS = 1024  # more than that are a mistake; results per thread and operation are kept in memory
 
@@ -42,10 +47,6 @@ class Options:
     cache_dir : Path
         Folder for measured ceilings and compiled kernels (``BLOCKVEC_CACHE_DIR``; default: the platform's
         user cache).
-    vendor : bool
-        Whether vendor libraries (BLAS, cuBLAS) may be selected besides blockvec's own kernels
-        (``BLOCKVEC_VENDOR``, 0 or 1). False is for benchmarks; problems without a kernel of blockvec still
-        run on a vendor library.
     three_m : bool
         Whether complex products on a GPU may take three real products instead of four where that is faster
         (``BLOCKVEC_3M``, 0 or 1). Both have errors of a small multiple of u sum abs(a) abs(b) in either
@@ -68,19 +69,18 @@ class Options:
 
     threads: int = dataclasses.field(default_factory=lambda: _available_cores())
     cache_dir: Path = dataclasses.field(default_factory=lambda: platformdirs.user_cache_path("blockvec"))
-    vendor: bool = True
     three_m: bool = True
     jit: str = "auto"
     deterministic: bool = False
     gpu_transport: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("threads", "vendor", "three_m", "deterministic"):
+        for name in ("threads", "three_m", "deterministic"):
             object.__setattr__(self, name, plain(getattr(self, name)))
         is_integer = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if not is_integer or not 1 <= self.threads <= MAX_THREADS:
             raise OptionError(f"threads: got {self.threads!r}; give an integer from 1 to {MAX_THREADS}.")
-        for name in ("vendor", "three_m", "deterministic"):
+        for name in ("three_m", "deterministic"):
             if not isinstance(value := getattr(self, name), bool):
                 raise OptionError(f"{name}: got {value!r}; give True or False.")
         for name, known in (("jit", JIT_MODES), ("gpu_transport", GPU_TRANSPORTS)):
@@ -108,7 +108,6 @@ def _available_cores() -> int:
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "BLOCKVEC_THREADS": ("threads", int, f"an integer from 1 to {MAX_THREADS}"),
     "BLOCKVEC_CACHE_DIR": ("cache_dir", Path, "a folder"),
-    "BLOCKVEC_VENDOR": ("vendor", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_3M": ("three_m", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_DETERMINISTIC": ("deterministic", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_JIT": ("jit", str, f"one of {', '.join(JIT_MODES)}"),
@@ -120,9 +119,9 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
 def options_from_environment(environ: Mapping[str, str]) -> Options:
     """Make options from environment variables; one that cannot be used is ignored with a warning."""
     found = Options()
-    for variable in ("BLOCKVEC_TUNE", "BLOCKVEC_TUNE_BUDGET"):  # variables of earlier versions
-        if environ.get(variable):
-            warnings.warn(f"{variable}: this option is gone; {NO_TUNING}.", stacklevel=2)
+    for name, reason in GONE.items():
+        if environ.get(variable := f"BLOCKVEC_{name.removesuffix('_s').upper()}"):
+            warnings.warn(f"{variable}: this option is gone; {reason}.", stacklevel=2)
     for variable, (name, read, expected) in VARIABLES.items():
         if text := environ.get(variable):
             try:
@@ -155,8 +154,8 @@ def options() -> Options:
 def _replace(base: Options, changes: dict[str, Any]) -> Options:
     known = [field.name for field in dataclasses.fields(Options)]
     for name in changes:
-        if name in ("tune", "tune_budget_s"):  # options of earlier versions
-            raise OptionError(f"{name}: this option is gone; {NO_TUNING}.")
+        if name in GONE:
+            raise OptionError(f"{name}: this option is gone; {GONE[name]}.")
         if name not in known:
             raise OptionError(f"unknown option {name!r}; the options are {', '.join(known)}.")
     return dataclasses.replace(base, **changes)

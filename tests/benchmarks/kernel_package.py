@@ -89,7 +89,7 @@ def sources(request: Any, backend: Backend, rows: int) -> Iterator[str]:
     """Generate the sources of the kernels that a request runs, with another number of rows."""
     if isinstance(request, TsmttsmProblem | TsmmProblem | SweepProblem):
         chosen = dispatch.preferred(dataclasses.replace(request, K=rows), backend)
-        if chosen is not None and not chosen.vendor and chosen.name != "column_dot":
+        if chosen is not None and chosen.name not in ("cublas", "cublas_splitk", "column_dot"):
             yield chosen.source()
     elif isinstance(request, SpmmvProblem):
         for (pattern, entries), coded in itertools.product(MATRICES, (False, True)):
@@ -98,7 +98,7 @@ def sources(request: Any, backend: Backend, rows: int) -> Iterator[str]:
             extents: Any = {"n_rows": rows, "n_cols": rows, "nnz": rows * entries, "longest": entries}
             product = dataclasses.replace(request, **extents, pattern=pattern, coded=coded)
             chosen = dispatch.preferred(product, backend)
-            if chosen is not None and not chosen.vendor:
+            if chosen is not None:
                 family = SPARSE_FAMILIES[chosen.name]
                 config = choose(family, product, backend.device)
                 yield from family.sources(product, config, backend.device)

@@ -257,8 +257,6 @@ class _Sets:
         else:
             from tests.benchmarks.sparse_peers import peers
 
-            if choose(self.problem, self.backend).vendor:
-                calls["own"] = self._turns(_own_product)
             calls |= peers(self.operators, self.X, self.Y)
         return self._case("apply", calls)
 
@@ -297,9 +295,3 @@ class _Sets:
 
 def _product(S: SparseOperator, V: BlockVector, W: BlockVector) -> BlockVector:
     return S.apply(V, out=W)
-
-
-def _own_product(S: SparseOperator, V: BlockVector, W: BlockVector) -> BlockVector:
-    """Call blockvec's own kernels where a vendor's kernel is faster."""
-    with option_context(vendor=False):
-        return S.apply(V, out=W)

@@ -28,9 +28,9 @@ def test_a_context_changes_options_inside_it_only() -> None:
     with blockvec.option_context(threads=3) as inside:
         assert inside == blockvec.options()
         assert inside.threads == 3
-        with blockvec.option_context(vendor=False):
-            assert (blockvec.options().threads, blockvec.options().vendor) == (3, False)
-        assert blockvec.options().vendor == outside.vendor
+        with blockvec.option_context(three_m=False):
+            assert (blockvec.options().threads, blockvec.options().three_m) == (3, False)
+        assert blockvec.options().three_m == outside.three_m
     assert blockvec.options() == outside
 
 
@@ -63,7 +63,7 @@ def test_a_thread_count_is_an_integer_within_bounds(threads: object) -> None:
 
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
     with (
-        pytest.raises(OptionError, match=r"'thread'.*threads, cache_dir, vendor"),
+        pytest.raises(OptionError, match=r"'thread'.*threads, cache_dir, three_m"),
         blockvec.option_context(thread=1),
     ):
         pass
@@ -72,28 +72,29 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
 
 
 def test_what_is_gone_says_what_replaces_it() -> None:
-    for gone in ({"tune": "cached"}, {"tune_budget_s": 1.0}):
+    gone = {"tune": r"tune\.py", "tune_budget_s": r"tune\.py", "vendor": "cuBLAS"}
+    for name, instead in gone.items():
         with (
-            pytest.raises(OptionError, match=r"this option is gone.*tests/benchmarks/tune\.py"),
-            blockvec.option_context(**gone),
+            pytest.raises(OptionError, match=rf"this option is gone.*{instead}"),
+            blockvec.option_context(**{name: 1}),
         ):
             pass
-    for variable in ("BLOCKVEC_TUNE", "BLOCKVEC_TUNE_BUDGET"):
-        with pytest.warns(UserWarning, match=rf"^{variable}: this option is gone.*tune\.py"):
-            config.options_from_environment({variable: "2"})
+    for variable, instead in zip(("TUNE", "TUNE_BUDGET", "VENDOR"), gone.values(), strict=True):
+        with pytest.warns(UserWarning, match=rf"^BLOCKVEC_{variable}: this option is gone.*{instead}"):
+            config.options_from_environment({f"BLOCKVEC_{variable}": "2"})
 
 
 def test_options_come_from_the_environment() -> None:
-    environment = {"BLOCKVEC_THREADS": "3", "BLOCKVEC_CACHE_DIR": "~/x", "BLOCKVEC_VENDOR": "0"}
+    environment = {"BLOCKVEC_THREADS": "3", "BLOCKVEC_CACHE_DIR": "~/x", "BLOCKVEC_3M": "0"}
     found = config.options_from_environment(environment)
-    assert (found.threads, found.vendor) == (3, False)
+    assert (found.threads, found.three_m) == (3, False)
     assert found.cache_dir == Path("~/x").expanduser()
 
 
 def test_an_empty_environment_gives_the_machine_s_cores_and_the_user_s_cache() -> None:
     found = config.options_from_environment({})
     assert 1 <= found.threads <= (os.cpu_count() or 1)
-    assert found.vendor
+    assert found.three_m
     assert found.cache_dir.name == "blockvec"
 
 
@@ -104,7 +105,7 @@ def test_an_empty_environment_gives_the_machine_s_cores_and_the_user_s_cache() -
         ("BLOCKVEC_THREADS", "0"),
         ("BLOCKVEC_THREADS", "100000"),
         ("BLOCKVEC_THREADS", "9" * 5000),
-        ("BLOCKVEC_VENDOR", "yes"),
+        ("BLOCKVEC_3M", "yes"),
         ("BLOCKVEC_CACHE_DIR", "~no-such-user/cache"),
     ],
 )

@@ -46,12 +46,8 @@ def test_a_profile_records_every_operation_with_its_bytes(device: str) -> None:
     assert all(name in p.table() for name in rows)
 
 
-def test_the_options_exclude_kernels_of_vendors_and_with_three_real_products() -> None:
-    candidates = (
-        Candidate("three", print, three_m=True),
-        Candidate("vendor", print, vendor=True),
-        Candidate("own", print),
-    )
+def test_an_option_excludes_kernels_with_three_real_products() -> None:
+    candidates = Candidate("three", print, three_m=True), Candidate("four", print)
     backend: Any = type("TwoKernels", (), {"candidates": lambda _self, _problem: candidates})()
     problem = TsmttsmProblem(1000, 64, 64, "complex128", "complex128", 64, 64)
 
@@ -60,9 +56,8 @@ def test_the_options_exclude_kernels_of_vendors_and_with_three_real_products() -
             candidate = dispatch.preferred(problem, backend)
         return candidate.name if candidate else ""
 
-    assert chosen() == chosen(vendor=False) == "three"
-    assert chosen(three_m=False) == "vendor"
-    assert chosen(three_m=False, vendor=False) == "own"
+    assert chosen() == "three"
+    assert chosen(three_m=False) == "four"
 
 
 @pytest.mark.usefixtures("known_ceilings")

@@ -129,12 +129,12 @@ class CudaBackend:
     def _generated(self, problem: dense.Product) -> list[Candidate]:
         return [dense.candidate(self._gpu, family, problem) for family in families_of(problem)]
 
-    def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
-        return Candidate(name, self._gpu.on_device(functools.partial(run, self._gpu)), refusal, vendor)
+    def _candidate(self, name: str, run: Any, refusal: str = "") -> Candidate:
+        return Candidate(name, self._gpu.on_device(functools.partial(run, self._gpu)), refusal)
 
     def _cublas(self, name: str, run: Any, own: Sequence[Candidate]) -> Candidate:
         """Return a candidate that calls cuBLAS; it is invalid during graph captures."""
-        vendor = self._candidate(name, run, vendor=True)
+        vendor = self._candidate(name, run)
         instead = next((candidate.run for candidate in own if not candidate.refusal), vendor.run)
 
         def call(problem: Problem, *operands: Any) -> None:

@@ -45,14 +45,14 @@ class HostBackend(Backend):
             case TsmttsmProblem():
                 return (
                     Candidate("panels", panels.tsmttsm, _panel_refusal(problem)),
-                    Candidate("blas", _blas_tsmttsm, vendor=True),
+                    Candidate("blas", _blas_tsmttsm),
                 )
             case TsmmProblem():
                 scales = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
                 return (
                     Candidate("scale", _scale_column, None if scales else "more than one column"),
                     Candidate("panels", panels.tsmm, _panel_refusal(problem)),
-                    Candidate("blas", _blas_tsmm, vendor=True),
+                    Candidate("blas", _blas_tsmm),
                 )
             case SpmmvProblem():
                 refusal = "sums and other updates are passes of their own" if problem.fused else None

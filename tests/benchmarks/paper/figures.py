@@ -159,7 +159,7 @@ def _fastest(
 
 def _peers(problem: Any, operands: tuple[Any, Any, Any], backend: Any) -> dict[str, Callable[[], None]]:
     accepted = [candidate for candidate in backend.candidates(problem) if not candidate.refusal]
-    peers = {"blockvec": accepted[0]} | {c.name: c for c in accepted if c.vendor}
+    peers = {"blockvec": accepted[0]} | {c.name: c for c in accepted if c.name.startswith(("cublas", "blas"))}
     return {name: functools.partial(c.run, problem, *operands, 1, 0) for name, c in peers.items()}
 
 

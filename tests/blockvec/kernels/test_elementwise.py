@@ -48,11 +48,9 @@ def all_kernels() -> Iterator[Kernel]:
         DTYPES, (1, 32), (True, False), (True, False)
     ):
         wide = promote(dtype, "float64")
-        yield FoldKernel(dtype, dtype, lanes, False, False, hermitian, beta_zero)
-        yield FoldKernel(wide, dtype, lanes, False, False, hermitian, beta_zero)
-        yield FoldKernel(dtype, wide, lanes, False, False, hermitian, beta_zero)
-    for dtype, conj, beta_zero in itertools.product(("float32", "float64"), (True, False), (True, False)):
-        yield FoldKernel(dtype, promote(dtype, "complex64"), 32, True, conj, False, beta_zero)
+        yield FoldKernel(dtype, dtype, lanes, hermitian, beta_zero)
+        yield FoldKernel(wide, dtype, lanes, hermitian, beta_zero)
+        yield FoldKernel(dtype, wide, lanes, hermitian, beta_zero)
     for dtype in DTYPES:
         yield PhiloxKernel(dtype)
 

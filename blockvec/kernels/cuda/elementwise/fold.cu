@@ -4,30 +4,17 @@
 //     thread (run, lane):  sum += P_p[element]   for p = run, run + THREADS / LANES, ...
 //   the runs are added up in shared memory as a binary tree
 //
-// LEFT_COMPLEX: the partials are real, 2 M x N: products of the real and the imaginary part of each column of A (interleaved) with
-// a real B; C is complex, (P[2i] -+ i P[2i+1]), the sign being - under CONJ.
 // HERMITIAN: elements below the diagonal are the conjugates of those above, and the diagonal is real, to the last bit.
 //
 // Types:   PartialReal, OutReal: types of the parts of elements, which are complex under PARTIAL_COMPLEX and OUT_COMPLEX.
-// Problem: LEFT_COMPLEX, CONJ, HERMITIAN; BETA_ZERO: C is not read.
+// Problem: HERMITIAN; BETA_ZERO: C is not read.
 // Config:  THREADS, LANES.
 #include "common/runs.cuh"
 
 using Partial = ElementOf<PARTIAL_COMPLEX, PartialReal>;
 using Out = ElementOf<OUT_COMPLEX, OutReal>;
-constexpr bool COMPLEX = PARTIAL_COMPLEX || LEFT_COMPLEX;
-using Sum = ElementOf<COMPLEX, double>;
+using Sum = ElementOf<PARTIAL_COMPLEX, double>;
 constexpr int RUNS = THREADS / LANES;
-
-template <class S, class P>
-__device__ __forceinline__ S load(const P* partial, i64 i, i64 j, i64 n) {
-    if constexpr (LEFT_COMPLEX) {
-        const double re = partial[2 * i * n + j], im = partial[(2 * i + 1) * n + j];
-        return S{re, CONJ ? -im : im};
-    } else {
-        return convert<S>(partial[i * n + j]);
-    }
-}
 
 // An element of a Hermitian result: real on the diagonal, and the conjugate of its mirror image below it.
 template <class S>
@@ -60,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Sum sum{};
     if (row < m) {
 #pragma unroll 4
-        for (i64 p = run; p < parts; p += RUNS) sum = add(sum, load<Sum>(partials + p * part_size, i, j, n));
+        for (i64 p = run; p < parts; p += RUNS) sum = add(sum, convert<Sum>(partials[p * part_size + i * n + j]));
     }
     sum = add_runs<RUNS, LANES>(scratch, sum);
     if (run > 0 || row >= m) return;

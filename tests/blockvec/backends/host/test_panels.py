@@ -20,7 +20,7 @@ K = 20_011  # several panels of each kind, and rows left over
 def panels_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the panels' path at every size, over several threads and ranges."""
     monkeypatch.setattr(panels, "SERIAL_BYTES", 1 << 12)
-    with blockvec.option_context(threads=3, vendor=False):
+    with blockvec.option_context(threads=3):
         yield
 
 
