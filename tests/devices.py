@@ -7,10 +7,21 @@ from importlib.util import find_spec
 
 import pytest
 
-from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.device import DeviceInfo
 
-__all__ = ["A10", "A100", "B200", "DEVICES", "L40S", "RTX_5090", "SMALL_DEVICES", "needs_compiler"]
+__all__ = ["A10", "A100", "B200", "DEVICES", "H200", "L40S", "RTX_5090", "SMALL_DEVICES", "needs_compiler"]
 
+H200 = DeviceInfo(
+    kind="cuda",
+    name="NVIDIA H200",
+    multiprocessors=132,
+    architecture="sm_90",
+    l2_bytes=60 << 20,
+    shared_bytes_per_block=232448,
+    shared_bytes_per_multiprocessor=233472,
+    registers_per_multiprocessor=65536,
+    threads_per_multiprocessor=2048,
+)
 A100 = replace(
     H200,
     name="NVIDIA A100",

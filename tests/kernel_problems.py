@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import CSR, families_of, sparse_families_of
 from blockvec.kernels.problem import (
     DOTS,
@@ -25,6 +25,7 @@ from blockvec.kernels.problem import (
 )
 from blockvec.kernels.sparse.csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
 from blockvec.kernels.sparse.pieces import TASK_ENTRIES
+from tests.devices import H200
 
 __all__ = [
     *("TYPES", "assert_summed_up_in_order", "chain", "coded", "dense", "drawn", "families_for"),

@@ -20,11 +20,11 @@ from blockvec.backends import Candidate, base
 from blockvec.backends.cuda import device_csr, elementwise, small_matrices, sparse
 from blockvec.backends.cuda.device import Gpu
 from blockvec.backends.host.backend import HOST
-from blockvec.kernels.device import H200
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.sparse.chain_plan import Chain
 from blockvec.operations import dispatch
+from tests.devices import H200
 from tests.host_rows import HostPlan
 from tests.pretended_cupy import LIBRARIES, Array, CuPy, bare, compiled
 

@@ -35,20 +35,6 @@ class DeviceInfo:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-H200 = DeviceInfo(
-    kind="cuda",
-    name="NVIDIA H200",
-    multiprocessors=132,
-    architecture="sm_90",
-    l2_bytes=60 << 20,
-    shared_bytes_per_block=232448,
-    shared_bytes_per_multiprocessor=233472,
-    registers_per_multiprocessor=65536,
-    threads_per_multiprocessor=2048,
-)
-"""The device of the shipped tunings, for models and sources without a GPU."""
-
-
 def host_device(cores: int) -> DeviceInfo:
     """Describe this machine's processor, used with `cores` cores."""
     return DeviceInfo(

@@ -47,35 +47,20 @@ def register_limit(threads: int, device: DeviceInfo) -> int:
     return min(MAX_REGISTERS, per_quadrant // warps_per_quadrant // WARP // 8 * 8)
 
 
-def excess_threads(threads: int, blocks: int, device: DeviceInfo) -> str | None:
-    """Refuse `blocks` resident blocks of `threads` threads that a multiprocessor cannot hold."""
+def excess(threads: int, blocks: int, registers: int, shared_bytes: int, device: DeviceInfo) -> str | None:
+    """Refuse `blocks` resident blocks that need more threads, registers or shared memory than there is.
+
+    Registers are those per thread, and shared memory is that of a block, dynamic and static.
+    """
     if threads > MAX_THREADS or threads * blocks > device.threads_per_multiprocessor:
         return f"{blocks} blocks of {threads} threads on a multiprocessor"
-    return None
-
-
-def excess_registers(registers: int, threads: int, blocks: int, device: DeviceInfo) -> str | None:
-    """Refuse a number of registers per thread with which `blocks` blocks are not resident together."""
-    limit = register_limit(threads * blocks, device)
-    return f"needs {registers} registers of {limit}" if registers > limit else None
-
-
-def excess_shared(shared_bytes: int, blocks: int, device: DeviceInfo) -> str | None:
-    """Refuse a block's shared memory, dynamic and static, with which `blocks` blocks do not fit."""
+    if registers > (limit := register_limit(threads * blocks, device)):
+        return f"needs {registers} registers of {limit}"
     if shared_bytes > device.shared_bytes_per_block:
         return f"needs {shared_bytes} bytes of shared memory of {device.shared_bytes_per_block}"
     if blocks * (shared_bytes + RESERVED_SHARED_BYTES) > device.shared_bytes_per_multiprocessor:
         return f"{blocks} blocks of {shared_bytes} bytes of shared memory do not fit a multiprocessor"
     return None
-
-
-def excess(threads: int, blocks: int, registers: int, shared_bytes: int, device: DeviceInfo) -> str | None:
-    """Refuse `blocks` resident blocks that need more threads, registers or shared memory than there is."""
-    return (
-        excess_threads(threads, blocks, device)
-        or excess_registers(registers, threads, blocks, device)
-        or excess_shared(shared_bytes, blocks, device)
-    )
 
 
 def smooth_max(*times: float, sharpness: int = 8) -> float:

@@ -49,35 +49,10 @@ class Timing:
     median_s: float
     best_s: float
     spread: float  # interquartile range over the median
-    repeats: int  # runs timed, after the warm-up
-
-
-def measure(
-    call: Callable[[], object],
-    stopwatch: Callable[[], Stopwatch] = HostStopwatch,
-    *,
-    budget_s: float = 0.3,
-    min_repeats: int = 5,
-    max_repeats: int = 50,
-    warmup: int = 2,
-) -> Timing:
-    """Time `call` for `budget_s` seconds or `max_repeats` runs, after `warmup` runs.
-
-    To avoid hits in caches, let `call` rotate among operands larger than the cache.
-    """
-    for _ in range(warmup):
-        call()
-    times: list[float] = []
-    spent = 0.0
-    while len(times) < min_repeats or (spent < budget_s and len(times) < max_repeats):
-        batch = _burst(call, stopwatch, min(QUEUE, max_repeats - len(times)) or 1)
-        times += batch
-        spent += sum(batch)
-    return _timing(times)
+    repeats: int  # runs timed
 
 
 PATIENCE_S = 2.0
-QUEUE = 8  # runs in flight before a time is read, so that a GPU's queue does not run empty
 
 
 def measure_beside(
@@ -91,7 +66,7 @@ def measure_beside(
     pause_s: float = 0.0,
     before_burst: Callable[[], object] = lambda: None,
 ) -> dict[str, Timing]:
-    """Time several calls in turn, so that disturbances affect them alike.
+    """Time several calls in turn, so that disturbances affect them alike; or one.
 
     Each is run once beforehand, and one that takes longer than `PATIENCE_S` only once more, since the first
     run may have compiled something. A round runs each call `burst` times in a row; no further one begins
@@ -158,8 +133,8 @@ def measure_ceilings(
     for probe in probes:
         if before_each is not None:
             before_each()
-        timing = measure(probe.call, stopwatch)
-        rate = probe.amount / timing.best_s * 1e-9
+        timing = measure_beside({"": probe.call}, stopwatch, burst=8, max_rounds=6)
+        rate = probe.amount / timing[""].best_s * 1e-9
         if probe.ceiling == "mix":
             mixes[probe.write_share] = max(rate, mixes.get(probe.write_share, 0.0))
         else:

@@ -32,7 +32,7 @@ import blockvec.backends.cuda.backend as cuda
 from blockvec import models
 from blockvec.backends import Backend
 from blockvec.kernels.build import PACKAGE, PACKAGE_FORMAT, compiler_version, key_of, machine_code
-from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.elementwise import InverseFactorKernel, WithinKernel
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.family import choose
@@ -42,7 +42,7 @@ from blockvec.kernels.sparse import codes, pieces
 from blockvec.operations import dispatch
 from blockvec.system.config import options
 from solvers import eigsh
-from tests.devices import A100, B200
+from tests.devices import A100, B200, H200
 from tests.pretended_cupy import CuPy
 from tests.pretended_gpu import PretendedGpu, pretended_gpu
 

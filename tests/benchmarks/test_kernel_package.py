@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from blockvec.kernels import build
-from blockvec.kernels.device import H200
 from blockvec.kernels.elementwise import PhiloxKernel
 from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmttsmProblem
 from tests.benchmarks.kernel_package import archive, pretended_backend, requests, sources, wheel
-from tests.devices import needs_compiler
+from tests.devices import H200, needs_compiler
 
 PHILOX = PhiloxKernel("float64").source()
 

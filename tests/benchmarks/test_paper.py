@@ -13,13 +13,12 @@ import pytest
 from blockvec.backends import backend_for
 from blockvec.errors import OptionError
 from blockvec.kernels.build import compile_source
-from blockvec.kernels.device import H200
 from tests.benchmarks.paper.figures import missing
 from tests.benchmarks.paper.kernels import Config, Tsmm, Tsmttsm, grid_of, name_of, refusal, source
 from tests.benchmarks.paper.points import FIGURES, OPERAND_BYTES, Point, points
 from tests.benchmarks.pictures.draw import draw
 from tests.benchmarks.plot import of_tables
-from tests.devices import needs_compiler
+from tests.devices import H200, needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 GUARD = 64  # numbers around a result

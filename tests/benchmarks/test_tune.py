@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from blockvec.kernels.device import H200
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.roofline import Ceilings
 from tests.benchmarks.contest import Outcome, Trial, Variant, select_fastest
 from tests.benchmarks.sparse_operands import variants_of
 from tests.benchmarks.tune import without_conversion
+from tests.devices import H200
 
 LIMITS = Ceilings(4600.0, 3300.0, 4200.0)
 NARROW = SpmmvProblem(10**7, 10**7, 7 * 10**7, 2, "float64", "float64", 2, 2, pattern="planes", longest=7)

@@ -13,10 +13,11 @@ import pytest
 import blockvec
 from blockvec import as_operator, models, precompile
 from blockvec.backends import Candidate
-from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.elementwise import PhiloxKernel
 from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
 from blockvec.precompile import Blocks, requests, sparse_products, start
+from tests.devices import H200
 
 A = as_operator(models.model("laplace2d:n=30"))
 N = A.shape[0]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from ...kernels.build import build, compiler_of
 from ...kernels.dense.family import DenseFamily
 from ...kernels.family import choose
+from ...kernels.launch import Launch
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
 from ..base import Candidate
 from .device import Gpu, Scratch
@@ -16,15 +17,8 @@ from .device import Gpu, Scratch
 Product = TsmttsmProblem | TsmmProblem | SweepProblem
 
 
-class Loaded(NamedTuple):
-    """A kernel loaded on a device and its launch; `workspace` is None where it takes none."""
-
-    kernel: Callable[..., None]
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    shared_bytes: int
-    pack: Callable[..., tuple[Any, ...] | None]
-    workspace: Callable[[], int] | None
+Loaded: TypeAlias = tuple[Callable[..., None], Launch, Callable[[], int] | None]
+"""A kernel loaded on a device, its launch, and the address of its workspace; None where it takes none."""
 
 
 def candidate(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product) -> Candidate:
@@ -83,14 +77,14 @@ def runner(gpu: Gpu, problem: Product, loaded: Callable[[], Loaded]) -> Callable
             with cupy.cuda.Device(device_id):
                 run(problem, first, second, third, *rest)
             return
-        kernel, grid, block, shared_bytes, pack, workspace = loaded()
+        kernel, launch, workspace = loaded()
         if is_sweep:  # four arrays; products have three and their factors
             rest = (rest[0].data.ptr,)
         if workspace is not None:
             rest = (*rest, workspace())
-        arguments = pack(first.data.ptr, second.data.ptr, third.data.ptr, *rest)
+        arguments = launch.pack(first.data.ptr, second.data.ptr, third.data.ptr, *rest)
         if arguments is not None:
-            kernel(grid, block, arguments, shared_bytes)
+            kernel(launch.grid, launch.block, arguments, launch.shared_bytes)
 
     return run
 
@@ -105,4 +99,4 @@ def load(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any)
     kernel = build(source, name, gpu.info.architecture, launch.shared_bytes, carveout)
     bytes_needed = family.workspace_bytes(problem, config, gpu.info)
     workspace = Scratch(gpu, bytes_needed).address if bytes_needed else None
-    return Loaded(kernel, launch.grid, launch.block, launch.shared_bytes, launch.pack, workspace)
+    return kernel, launch, workspace

@@ -37,8 +37,7 @@ def candidate(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> Candidate:
     """Make a candidate of a family; nothing is compiled or converted before the first run."""
 
     def text() -> str:
-        config = choose(family, problem, gpu.info)
-        return f"{config}; {family.conversion(problem, config)}"
+        return f"{choose(family, problem, gpu.info)}; {family.conversion(problem)}"
 
     refusal = family.supports(problem, gpu.info)
     if refusal is None and (problem.dots or problem.gram):

@@ -183,9 +183,6 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         shape = lanes, recipe.vectors, vector, recipe.low, recipe.unroll
         return ChainConfig(*shape, blocks=recipe.blocks, **alignment(problem, vector))
 
-    def conversion(self, problem: SpmmvProblem, config: ChainConfig) -> str:
-        return f"no matrix is stored; tables of blocks of up to {config.most_rows} rows are made once"
-
     def shared_bytes(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
         # Rows of X and of zeros, or the dots of its groups.
         groups = config.warps * (WARP // config.lanes)

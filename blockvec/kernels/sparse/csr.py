@@ -25,8 +25,7 @@ from ..limits import (
     STATIC_SHARED_LIMIT,
     WARP,
     ceil_div,
-    excess_registers,
-    excess_threads,
+    excess,
     smooth_max,
 )
 from ..problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, parts_of
@@ -171,12 +170,14 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         return None
 
     def refuse(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
-        threads = WARP * config.warps
-        return (
-            excess_threads(threads, config.blocks, device)
-            or excess_registers(registers(problem, config), threads, config.blocks, device)
-            or _excess_shared(block_bytes(problem, config), config.blocks, device)
-        )
+        shared, blocks = block_bytes(problem, config), config.blocks
+        if shared > STATIC_SHARED_LIMIT:
+            return f"needs {shared} bytes of shared memory of {STATIC_SHARED_LIMIT}"
+        # Less than all of it, so that gathers have L1.
+        taken = blocks * (shared + RESERVED_SHARED_BYTES) + _L1_LEAST_BYTES
+        if taken > device.shared_bytes_per_multiprocessor:
+            return f"{blocks} blocks of {shared} bytes of shared memory leave no room for gathers"
+        return excess(WARP * config.warps, blocks, registers(problem, config), shared, device)
 
     def refuse_sums(self, problem: SpmmvProblem, config: CsrConfig) -> str | None:
         if (problem.dots or problem.gram) and problem.longest > config.long_row:
@@ -241,14 +242,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             _ISSUE * instructions / 4 / cycles,
             _SHARED * shared / cycles,
             max(1.0, units / resident) * (batches * _GATHER_S + row_steps * _STEP_S),
-        )
-
-    def conversion(self, problem: SpmmvProblem, config: CsrConfig) -> str:
-        units = ceil_div(problem.n_rows, config.rows)
-        return (
-            f"the matrix is used as it is, its rows divided once into about {units} units "
-            f"(reads {(problem.n_rows + 1) * problem.index_bytes / 1e6:.1f} MB, keeps up to "
-            f"{(units + 1) * problem.index_bytes / 1e6:.1f} MB)"
         )
 
     def carveout(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
@@ -383,15 +376,6 @@ def _gather_cycles(problem: SpmmvProblem, config: CsrConfig) -> float:
 
 def _is_in_order(config: CsrConfig) -> bool:
     return config.split == 1 and not config.flat
-
-
-def _excess_shared(shared: int, blocks: int, device: DeviceInfo) -> str | None:
-    """Refuse static shared memory that a block cannot have, or that leaves too little L1."""
-    if shared > STATIC_SHARED_LIMIT:
-        return f"needs {shared} bytes of shared memory of {STATIC_SHARED_LIMIT}"
-    if blocks * (shared + RESERVED_SHARED_BYTES) > device.shared_bytes_per_multiprocessor - _L1_LEAST_BYTES:
-        return f"{blocks} blocks of {shared} bytes of shared memory leave no room for gathers"
-    return None
 
 
 def _parts(problem: SpmmvProblem, has_tasks: bool, has_sums: bool) -> tuple[str, ...]:

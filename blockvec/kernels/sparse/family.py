@@ -60,9 +60,9 @@ class SparseFamily(Family[SpmmvProblem, C]):
         """Explain why a configuration cannot make a problem's sums in the same pass; None if it can."""
         return None
 
-    @abstractmethod
-    def conversion(self, problem: SpmmvProblem, config: C) -> str:
-        """Describe the form of the matrix that a configuration takes, when it is made, and its cost."""
+    def conversion(self, problem: SpmmvProblem) -> str:
+        """Describe the form of the matrix that the kernels take, when it is made, and its cost."""
+        return "the matrix is used as it is"
 
     def converts_after(self, problem: SpmmvProblem) -> int:
         """Choose the number of products after which the matrix is converted, if the family converts it."""

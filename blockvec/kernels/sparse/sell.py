@@ -20,7 +20,7 @@ import numpy as np
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..limits import WARP, ceil_div, excess_registers, excess_threads
+from ..limits import WARP, ceil_div, excess
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
 from ..source import c_type, constants_of, render, short_names
@@ -141,10 +141,7 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return None
 
     def refuse(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
-        threads = WARP * config.warps
-        return excess_threads(threads, config.blocks, device) or excess_registers(
-            registers(problem, config), threads, config.blocks, device
-        )
+        return excess(WARP * config.warps, config.blocks, registers(problem, config), 0, device)
 
     def is_faster(self, problem: SpmmvProblem) -> bool:
         # On an H200, 0.6 to 0.97 of the time over stencils, lattice models and a band in all four types.
@@ -163,7 +160,7 @@ class SpmmvSell(SparseFamily[SellConfig]):
             **alignment(problem, vector),
         )
 
-    def conversion(self, problem: SpmmvProblem, config: SellConfig) -> str:
+    def conversion(self, problem: SpmmvProblem) -> str:
         n_bytes = problem.nnz * entry_bytes(problem)
         return (
             f"after {self.converts_after(problem)} products the matrix is kept a second time, with its rows "

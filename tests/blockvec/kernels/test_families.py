@@ -11,7 +11,7 @@ import pytest
 
 from blockvec.errors import OptionError
 from blockvec.kernels.build import compile_source
-from blockvec.kernels.device import H200, DeviceInfo, host_device
+from blockvec.kernels.device import DeviceInfo, host_device
 from blockvec.kernels.families import FAMILIES, SPARSE_FAMILIES, families_of
 from blockvec.kernels.family import choose
 from blockvec.kernels.limits import RESERVED_SHARED_BYTES, register_limit
@@ -20,7 +20,7 @@ from blockvec.kernels.problem import (
     TsmmProblem,
     TsmttsmProblem,
 )
-from tests.devices import DEVICES, needs_compiler
+from tests.devices import DEVICES, H200, needs_compiler
 from tests.kernel_problems import TYPES, dense, drawn, families_for, fused, sparse, supporting
 
 ALL: dict[str, Any] = {**FAMILIES, **SPARSE_FAMILIES}

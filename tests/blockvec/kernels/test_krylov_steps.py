@@ -11,10 +11,10 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec.kernels.build import compile_source
-from blockvec.kernels.device import H200
 from blockvec.kernels.launch import GRID_HEADER_BYTES
 from blockvec.kernels.steps import STATIC_BYTES, KrylovStepsKernel
 from tests.blocks import address
+from tests.devices import H200
 from tests.emulator.host import HostKernel, needs_host_compiler, paired, sampled
 
 KERNELS = [

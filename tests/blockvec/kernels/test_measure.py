@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from blockvec.kernels.measure import CeilingProbe, measure, measure_ceilings
+from blockvec.kernels.measure import CeilingProbe, measure_beside, measure_ceilings
 
 
 class FakeStopwatch:
@@ -30,8 +30,8 @@ class FakeStopwatch:
 
 
 def test_median_best_and_spread_are_those_of_the_runs() -> None:
-    watch = FakeStopwatch([0.4, 0.1, 0.3, 0.2, 0.5, 0.6, 0.7, 0.8])
-    timing = measure(lambda: None, watch, budget_s=0.1, min_repeats=1, max_repeats=8)
+    watch = FakeStopwatch([1.0, 0.4, 0.1, 0.3, 0.2, 0.5, 0.6, 0.7, 0.8])
+    timing = measure_beside({"": lambda: None}, watch, budget_s=0.1, min_rounds=1, burst=8)[""]
     assert timing.repeats == 8
     assert timing.median_s == pytest.approx(0.45)
     assert timing.best_s == 0.1

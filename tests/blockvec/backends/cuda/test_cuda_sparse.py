@@ -12,8 +12,8 @@ import pytest
 
 from blockvec.backends.cuda import sparse
 from blockvec.backends.cuda.device import Gpu
-from blockvec.kernels.device import H200
 from blockvec.kernels.problem import SpmmvProblem
+from tests.devices import H200
 
 WAITS = 3
 GPU = Gpu(0, H200)

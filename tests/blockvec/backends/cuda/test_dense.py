@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from blockvec.backends.cuda.dense import Loaded, runner
+from blockvec.backends.cuda.dense import runner
 from blockvec.backends.cuda.device import Gpu
 from blockvec.errors import LayoutError
-from blockvec.kernels.device import H200
-from blockvec.kernels.launch import Kernel, pack_product
+from blockvec.kernels.launch import Kernel, Launch, pack_product
 from blockvec.kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem
+from tests.devices import H200
 
 DOT = TsmttsmProblem(1000, 8, 8, "float64", "float64", 8, 8)
 WORKSPACE = 1 << 30
@@ -64,7 +64,7 @@ def array(address: int) -> Any:
 
 def run_of(problem: Any, device_id: int = 0) -> Any:
     kernel = Kernel(SimpleNamespace(ptr=77))
-    loaded = Loaded(kernel, (7,), (64,), 1024, pack_product(problem), lambda: WORKSPACE)
+    loaded = kernel, Launch((7,), (64,), 1024, pack_product(problem)), lambda: WORKSPACE
     return runner(Gpu(device_id, H200), problem, lambda: loaded)
 
 
@@ -95,7 +95,7 @@ def test_a_sweep_takes_the_addresses_of_four_arrays(driver: Driver) -> None:
         packed.append(addresses)
         return addresses
 
-    loaded = Loaded(Kernel(SimpleNamespace(ptr=77)), (7,), (64,), 0, pack, lambda: WORKSPACE)
+    loaded = Kernel(SimpleNamespace(ptr=77)), Launch((7,), (64,), 0, pack), lambda: WORKSPACE
     run = runner(Gpu(0, H200), sweep, lambda: loaded)
     run(sweep, *map(array, (1, 2, 3, 4)))
     assert packed == [(1, 2, 3, 4, WORKSPACE)]

@@ -19,7 +19,6 @@ from blockvec.kernels.dense.tsmm_mma import is_complex_kernel, shape_of
 from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig as DotFma
 from blockvec.kernels.dense.tsmttsm_mma_ring import Tsmttsm3mConfig as Dot3m
 from blockvec.kernels.dense.tsmttsm_mma_ring import TsmttsmMmaConfig as Dots
-from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, is_complex
 from tests.blocks import (
@@ -32,6 +31,7 @@ from tests.blocks import (
 )
 from tests.blocks import tsmm_problem as combine
 from tests.blocks import tsmttsm_problem as dot
+from tests.devices import H200
 from tests.emulator.host import HostKernel, emulated_map, needs_host_compiler, sampled
 
 NAMES = {DotFma: "tsmttsm_fma", Dots: "tsmttsm_mma", Dot3m: "tsmttsm_3m", CombineFma: "tsmm_fma"}

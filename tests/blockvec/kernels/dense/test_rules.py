@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from blockvec.errors import LayoutError
-from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import SweepProblem
 from tests.blocks import bind
 from tests.blocks import tsmm_problem as combine
 from tests.blocks import tsmttsm_problem as dot
-from tests.devices import A100
+from tests.devices import A100, H200
 
 OLD = replace(H200, architecture="sm_75")
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from blockvec import models
-from blockvec.kernels.device import H200, DeviceInfo, host_device
+from blockvec.kernels.device import DeviceInfo, host_device
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import DOTS, SpmmvProblem, itemsize
 from blockvec.kernels.sparse.chain import ChainConfig as Config
 from blockvec.kernels.sparse.chain import ChainPlan
 from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of
+from tests.devices import H200
 from tests.emulator.host import needs_host_compiler, sampled
 from tests.emulator.products import SparseProduct
 

@@ -11,13 +11,14 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.device import H200, host_device
+from blockvec.kernels.device import host_device
 from blockvec.kernels.families import CSR
 from blockvec.kernels.problem import GRAMS, SpmmvProblem
 from blockvec.kernels.sparse.arrays import address
 from blockvec.kernels.sparse.csr import CsrConfig as Config
 from blockvec.kernels.sparse.pieces import TASK_ENTRIES
 from tests.contract.blocks import exact_values
+from tests.devices import H200
 from tests.emulator.host import needs_host_compiler, sampled
 from tests.emulator.products import SparseProduct
 from tests.host_rows import HostPlan

@@ -11,13 +11,14 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.device import H200, host_device
+from blockvec.kernels.device import host_device
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.sell import CHUNK, SellMatrix, fill, fill_source, layout
 from blockvec.kernels.sparse.sell import SellConfig as Config
 from tests.contract.blocks import exact_values
+from tests.devices import H200
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 from tests.kernel_problems import assert_summed_up_in_order, coded
