@@ -213,7 +213,7 @@ def _tiled(
 
 # Products of numbers per element of A and B that memory moves, up to which multiply-adds in single precision,
 # real or complex, are as fast as tensor cores, which convert what they load and store.
-_FEW_PRODUCTS = 13.0, 8.5
+_FEW_PRODUCTS = 13, 10
 
 
 class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):

@@ -8,6 +8,7 @@ the paper a ring in shared memory from which they are fed.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -293,8 +294,10 @@ def _staged(
 
 _CONVERSION_CYCLES = 9  # of a quadrant: float32 -> float64 of a warp, 14 a clock and multiprocessor
 # Products of numbers per element that memory moves, up to which multiply-adds in single precision, real or
-# complex, are as fast as tensor cores, which pad widths to eight columns and convert what they load.
+# complex, are as fast as tensor cores, which convert what they load. These also pad widths to eight columns:
+# of many rows of complex numbers, multiply-adds are faster where few of so many padded products are wanted.
 _FEW_PRODUCTS = 5.5, 3.9
+_LEAST_PADDED, _WANTED = 9, 0.6  # padded products per element that memory moves; share of them
 
 
 def _step_cycles(
@@ -399,7 +402,11 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         widths = problem.M, problem.N
         if not is_single(problem) or (problem.lda, problem.ldb) != widths:
             return False  # of views tensor cores take half of the time of multiply-adds (one H200)
-        products, moved = problem.M * problem.N, problem.M + problem.N
+        is_complex_sum, groups = is_complex(problem.dtype), [ceil_div(width, 8) for width in widths]
+        products, padded, moved = math.prod(widths), 64 * math.prod(groups), sum(widths)
         if problem.same:
-            products, moved = problem.M * (problem.M + 1) // 2, problem.M
-        return products <= _FEW_PRODUCTS[is_complex(problem.dtype)] * moved
+            products, padded = (n * (n + 1) // 2 * unit for n, unit in ((problem.M, 1), (groups[0], 64)))
+            moved = problem.M
+        is_padded = padded >= _LEAST_PADDED * moved and products <= _WANTED * padded
+        few = products <= _FEW_PRODUCTS[is_complex_sum] * moved
+        return few or (is_complex_sum and is_padded and problem.K > SOME_ROWS)
