@@ -8,6 +8,7 @@ the paper a ring in shared memory from which they are fed.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -192,36 +193,15 @@ def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceI
 _MAX_WARPS = 8  # of a team
 _DIRECT_STEPS = 4  # sets of rows that are loaded from memory at a time, without stages
 
-TILES = {
-    1: (1, 2),
-    2: (1, 3),
-    3: (1, 3, 4, 5, 10, 16),
-    4: (4, 8),
-    5: (3, 4, 5, 6, 10),
-    6: (3, 4, 6, 8, 12, 14, 16),
-    7: (7, 11),
-    8: (3, 4, 5, 6, 8, 12),
-    9: (9,),
-    10: (2, 3, 5, 10),
-    11: (7, 11),
-    12: (2, 3, 6, 8, 12),
-    14: (6,),
-    16: (3, 4, 5, 6, 16),
-}
-"""By the most columns of A per thread, those of B: both are cut into as few equal tiles as that takes.
-
-Of all tiles of up to 16 x 16; the others would gain 0.2 per cent of the predicted time in the geometric mean
-of 700 drawn products on an H200, and 7 per cent at the most in 99 of 100.
-"""
-UNITS = (1, 4)
-"""Columns to whose multiples tiles are rounded up."""
+SIDES = (2, 3, 4, 5, 6, 8, 12, 16)
+"""Most columns of A, and of B, per thread: both are cut into as few equal tiles as that takes."""
 
 
 @frozen
 class Recipe:
     """A configuration but for the widths; equal names mean the same."""
 
-    # Place of its tiles among `TILES` in the order of the cycles per row without the limit of memory.
+    # Place of its tiles in the order of the cycles per row without the limit of memory.
     place: int
     interleaved: bool  # as in the configuration
     stage_kb: int = 4  # kilobytes of a stage per warp, about; 0 to load rows directly from memory
@@ -234,26 +214,21 @@ RECIPES: Sequence[Recipe] = tuple(
 )
 SPARE: Sequence[Recipe] = tuple(
     Recipe(place, interleaved, stage_kb=kb)
-    for place in range(12)
+    for place in range(64)
     for interleaved, kb in ((False, 2), (True, 2), (False, 1), (False, 0), (True, 0))
 )
 
 
-def _tile(width: int, most: int, unit: int) -> int:
-    return min(width, round_up(ceil_div(width, ceil_div(width, most)), unit))
+def _tile(width: int, most: int) -> int:
+    return ceil_div(width, ceil_div(width, most))
 
 
 @functools.lru_cache(maxsize=1024)
 def _tilings(problem: TsmttsmProblem) -> list[tuple[float, TsmttsmFmaConfig]]:
     """List configurations with the different tiles, and the cycles per row, which they are sorted by."""
-    sizes = {
-        (_tile(problem.M, tm, unit), _tile(problem.N, tn, unit))
-        for tm, seconds in TILES.items()
-        for tn in seconds
-        for unit in UNITS
-    }
+    sides = [{_tile(width, most) for most in SIDES} for width in (problem.M, problem.N)]
     found = []
-    for tm, tn in sorted(sizes):
+    for tm, tn in sorted(itertools.product(*sides)):
         a, b = operands_of(problem, tm, tn)
         tiles = a.tiles * (a.tiles + 1) // 2 if problem.same else a.tiles * b.tiles
         warps = 1 << max(0, ceil_div(tiles, 32) - 1).bit_length()
@@ -300,27 +275,16 @@ _FEW_PRODUCTS = 5.5, 3.9
 _LEAST_PADDED, _WANTED = 9, 0.6  # padded products per element that memory moves; share of them
 
 
-def _step_cycles(
-    problem: TsmttsmProblem, config: TsmttsmFmaConfig, a: Operand, b: Operand
-) -> tuple[float, float, float]:
-    """Estimate the cycles of a quadrant per step of a warp: products, loads, conversions."""
-    is_one = problem.same and a.tiles * b.tiles == 1
-    products = config.tm * (config.tm + 1) // 2 if is_one else config.tm * config.tn
-    is_double = not is_single(problem)
-    fma = config.count * products * a.parts * b.parts * (2 if is_double else 1)
-    # 128 bytes per cycle into registers, for four quadrants: one cycle of a quadrant per byte and thread.
-    load = config.count * (config.tm * a.size + (0 if is_one else config.tn * b.size))
-    narrow = [tile for tile, x in ((config.tm * a.parts, a), (config.tn * b.parts, b)) if x.real_bytes == 4]
-    return fma, load, _CONVERSION_CYCLES * config.count * sum(narrow) if is_double else 0
-
-
 def _row_cycles(
     problem: TsmttsmProblem, config: TsmttsmFmaConfig, a: Operand, b: Operand, tiles: int
 ) -> float:
-    """Estimate the cycles of a multiprocessor per row: the longer of products and loads, part of the rest."""
-    fma, load, converted = _step_cycles(problem, config, a, b)
-    busy = max(fma, load + converted) + 0.25 * min(fma, load)
-    return busy * config.warps / (4 * (config.lanes // tiles) * config.count)
+    """Estimate the cycles per row of products, loads and conversions, one after the other."""
+    sides, is_double = ((config.tm, a), (config.tn, b)), not is_single(problem)
+    products = math.prod(tile * x.parts for tile, x in sides) * (2 if is_double else 1)
+    # 128 bytes per cycle into registers, for four quadrants: one cycle of a quadrant per byte and thread.
+    loads = sum(tile * x.size for tile, x in sides)
+    converted = sum(tile * x.parts for tile, x in sides if x.real_bytes == 4) if is_double else 0
+    return (products + loads + _CONVERSION_CYCLES * converted) * config.warps / (config.lanes // tiles)
 
 
 class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
