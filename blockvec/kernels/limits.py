@@ -27,6 +27,11 @@ def architecture_of(device: DeviceInfo) -> int:
     return int("".join(filter(str.isdigit, device.architecture)) or 0)
 
 
+def is_slow_in_double(device: DeviceInfo) -> bool:
+    """Check for a GPU whose FP64 has a 64th of the rate of FP32 [guide]."""
+    return architecture_of(device) in (86, 89, 120)
+
+
 def ceil_div(value: int, unit: int) -> int:
     """Divide and round up."""
     return -(-value // unit)

@@ -25,6 +25,7 @@ from ..limits import (
     QUADRANTS,
     architecture_of,
     ceil_div,
+    is_slow_in_double,
     round_up,
 )
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
@@ -109,6 +110,8 @@ def refuse_problem(problem: TsmmProblem, device: DeviceInfo) -> str | None:
     if not (1 <= problem.M <= MAX_WIDTH and 1 <= problem.N <= MAX_WIDTH):
         return f"tsmm_mma takes widths from 1 to {MAX_WIDTH}, not M={problem.M}, N={problem.N}"
     real = real_bytes(problem.dtype)
+    if real == 4 and is_slow_in_double(device):
+        return f"tsmm_mma computes in double precision, in which {device.name} is slow"
     if min(problem.align_a, problem.align_b) < real:
         aligned = f"align_a={problem.align_a}, align_b={problem.align_b}"
         return f"tsmm_mma needs {real}-byte alignment, not {aligned}"

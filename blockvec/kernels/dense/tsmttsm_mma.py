@@ -19,7 +19,14 @@ from typing import Any
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import Launch, partials_bytes
-from ..limits import MAX_REGISTERS, RESERVED_SHARED_BYTES, architecture_of, ceil_div, register_limit
+from ..limits import (
+    MAX_REGISTERS,
+    RESERVED_SHARED_BYTES,
+    architecture_of,
+    ceil_div,
+    is_slow_in_double,
+    register_limit,
+)
 from ..problem import FEW_ROWS, SOME_ROWS, TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..source import Constant, c_type, constants_of, render
 from .family import DenseFamily
@@ -168,6 +175,8 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         if min(problem.K, problem.M, problem.N) < 1:
             return "has no rows or columns to multiply"
         real = real_bytes(problem.dtype)
+        if real == 4 and is_slow_in_double(device):
+            return f"computes in double precision, in which {device.name} is slow"
         if min(problem.align_a, problem.align_b) < real:
             return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
         return None
