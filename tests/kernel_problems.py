@@ -166,7 +166,8 @@ def coded(plan: Plan) -> Codes:
 
 def assert_summed_up_in_order(p: SpmmvProblem) -> None:
     """Rows are summed entry after entry by `spmmv_csr`, which runs until the matrix has its form."""
-    in_order = CSR.choose_in_order(p, H200)
+    in_order = CSR.in_order(p, H200)
+    assert in_order is not None
     assert (in_order.split, in_order.flat) == (1, False)
     assert p.longest <= in_order.long_row
 

@@ -43,7 +43,7 @@ class Family(ABC, Generic[P, C]):
         """Explain why the family cannot run a problem; None if it can, and has a configuration for it."""
         if (reason := self.refuse_problem(problem, device)) is not None:
             return reason
-        if self.has_configuration(problem, device):
+        if self.configurations(self.alike(problem), device):
             return None
         return f"all configurations need more registers or shared memory than a block of {device.name} has"
 
@@ -73,12 +73,6 @@ class Family(ABC, Generic[P, C]):
         usual = [config for config in _valid(self, problem, device, False) if accepts(config)]
         return usual or [config for config in _valid(self, problem, device, True) if accepts(config)]
 
-    def has_configuration(
-        self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all
-    ) -> bool:
-        """Check whether a configuration of the list is valid and accepted: those that a choice is made of."""
-        return bool(self.configurations(self.alike(problem), device, accepts))
-
     @abstractmethod
     def configure(self, problem: P, recipe: Any, device: DeviceInfo) -> C | None:
         """Make the configuration of a recipe for a problem; None if they do not fit. It may be refused."""
@@ -91,12 +85,12 @@ class Family(ABC, Generic[P, C]):
         """
         return 0.0
 
-    def choose(self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all) -> C:
-        """Choose the accepted configuration of the list with the shortest predicted time, or the first one.
+    def choose(self, problem: P, device: DeviceInfo) -> C:
+        """Choose the configuration of the list with the shortest predicted time, or the first one.
 
         If none is valid, as where the family does not support the problem, an `OptionError` is raised.
         """
-        valid = self.configurations(problem, device, accepts)
+        valid = self.configurations(problem, device)
         if not valid:
             reason = self.supports(problem, device) or "no configuration fits its shared memory and registers"
             raise OptionError(f"{self.name} cannot run on {device.name}: {reason}; use another kernel.")

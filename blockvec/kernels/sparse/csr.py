@@ -150,13 +150,14 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     def alike(self, problem: SpmmvProblem) -> SpmmvProblem:
         return replace(super().alike(problem), longest=0)
 
-    def choose_in_order(self, problem: SpmmvProblem, device: DeviceInfo) -> CsrConfig:
-        """Choose among configurations that sum a row in the order of its entries, long rows excepted."""
-        return self.choose(self.alike(problem), device, accepts=_is_in_order)
+    def in_order(self, problem: SpmmvProblem, device: DeviceInfo) -> CsrConfig | None:
+        """Choose a configuration that sums a row in the order of its entries, long rows excepted.
 
-    def sums_in_order(self, problem: SpmmvProblem, device: DeviceInfo) -> bool:
-        """Check whether `choose_in_order` has a choice; matrices of uneven rows may have none."""
-        return self.has_configuration(problem, device, _is_in_order)
+        None if there is none, as for some matrices of uneven rows.
+        """
+        problem = self.alike(problem)
+        valid = self.configurations(problem, device, lambda config: config.split == 1 and not config.flat)
+        return min(valid, key=lambda config: self.predict(problem, config, device), default=None)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         if reason := super().refuse_problem(problem, device):
@@ -372,10 +373,6 @@ def _gather_cycles(problem: SpmmvProblem, config: CsrConfig) -> float:
     apart = rows * ceil_div(row, LINE_BYTES)
     together = min(apart, max(1.0, rows * row * config.vectors / LINE_BYTES))
     return _APART * apart + (1 - _APART) * together
-
-
-def _is_in_order(config: CsrConfig) -> bool:
-    return config.split == 1 and not config.flat
 
 
 def _parts(problem: SpmmvProblem, has_tasks: bool, has_sums: bool) -> tuple[str, ...]:

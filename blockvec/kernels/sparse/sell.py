@@ -121,7 +121,7 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return max(_LEAST_PRODUCTS, round(_PAYING_BYTES / traffic(problem).total_bytes))
 
     def before_conversion(self, problem: SpmmvProblem, device: DeviceInfo) -> tuple[SpmmvCsr, Any]:
-        return self._csr, self._csr.choose_in_order(problem, device)
+        return self._csr, self._csr.in_order(problem, device)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         if (reason := self._csr.supports(problem, device)) is not None:
@@ -132,11 +132,9 @@ class SpmmvSell(SparseFamily[SellConfig]):
             return f"rows of X have at most {MAX_ROW_BYTES} bytes"
         if problem.pattern == "uneven":
             return "rows are too uneven to be padded to one length"
-        if not self._csr.sums_in_order(problem, device):
+        if (in_order := self._csr.in_order(problem, device)) is None:
             return "before the matrix is converted, rows cannot be summed in the order of their entries"
-        if problem.longest <= LEAST_LONG_ROW:  # without a choice, which takes milliseconds
-            return None
-        if problem.longest > (most := self._csr.choose_in_order(problem, device).long_row):
+        if problem.longest > max(LEAST_LONG_ROW, most := in_order.long_row):
             return f"rows of {problem.longest} entries; those of more than {most} are summed in parts"
         return None
 
@@ -175,9 +173,9 @@ class SpmmvSell(SparseFamily[SellConfig]):
         return render(self.kernel_name(problem), "sparse/spmmv_sell.cu", values, types_of(problem))
 
     def sources(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> list[str]:
-        in_order = self._csr.choose_in_order(problem, device)
+        csr, in_order = self.before_conversion(problem, device)
         own = [self.source(problem, config, device), fill_source(problem)]
-        return own + self._csr.sources(problem, in_order, device)
+        return own + csr.sources(problem, in_order, device)
 
     def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> SellMatrix | None:
         try:
