@@ -91,7 +91,7 @@ def _nvrtc() -> tuple[Any, tuple[int, int]]:
     return nvrtc, (int(major), int(minor))
 
 
-def compile_source(source: str, architecture: str, options: tuple[str, ...] = OPTIONS) -> Cubin:
+def compile_source(source: str, architecture: str) -> Cubin:
     """Compile CUDA C++ with one ``extern "C"`` kernel and no headers for an architecture, without the cache.
 
     Raises
@@ -105,12 +105,12 @@ def compile_source(source: str, architecture: str, options: tuple[str, ...] = OP
         status, *results = getattr(nvrtc, function_name)(*arguments)
         if int(status) != 0:
             text = nvrtc.nvrtcGetErrorString(status)[1].decode()
-            raise CompileError(f"{function_name}: {text} for {architecture}, options {' '.join(options)}.")
+            raise CompileError(f"{function_name}: {text} for {architecture}, options {' '.join(OPTIONS)}.")
         return results[0] if results else None
 
     program = call("nvrtcCreateProgram", source.encode(), b"kernel.cu", 0, [], [])
     try:
-        flags = [option.encode() for option in (f"--gpu-architecture={architecture}", *options)]
+        flags = [option.encode() for option in (f"--gpu-architecture={architecture}", *OPTIONS)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         if int(status) != 0:
@@ -122,7 +122,7 @@ def compile_source(source: str, architecture: str, options: tuple[str, ...] = OP
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     version = compiler_version()
-    return Cubin(key_of(source, architecture, version, options), buffer, _resources(log), version)
+    return Cubin(key_of(source, architecture, version), buffer, _resources(log), version)
 
 
 def _text(get_size: Any, get_text: Any, program: Any) -> str:
@@ -144,10 +144,10 @@ def _resources(log: str) -> Resources:
     )
 
 
-def key_of(source: str, architecture: str, compiler: str, options: tuple[str, ...] = OPTIONS) -> str:
+def key_of(source: str, architecture: str, compiler: str) -> str:
     """Hash all that machine code depends on: the code of a source without comments, options, the compiler."""
     constants, line, body = source.partition("#line ")
-    text = "\0".join((compiler, architecture, *options, constants, _code(line + body)))
+    text = "\0".join((compiler, architecture, *OPTIONS, constants, _code(line + body)))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -68,7 +68,7 @@ def excess(threads: int, blocks: int, registers: int, shared_bytes: int, device:
     return None
 
 
-def smooth_max(*times: float, sharpness: int = 8) -> float:
-    """Compute the `sharpness`-norm of times: close to the largest, and longer where limits are close."""
+def smooth_max(*times: float) -> float:
+    """Compute the 8-norm of times: close to the largest, and longer where limits are close."""
     longest = max(*times, 1e-12)
-    return float(longest * sum((time / longest) ** sharpness for time in times) ** (1 / sharpness))
+    return float(longest * sum((time / longest) ** 8 for time in times) ** (1 / 8))

@@ -119,11 +119,7 @@ class CeilingProbe:
     write_share: float = 0.0  # share of writes in the bytes that a mix moves
 
 
-def measure_ceilings(
-    probes: Sequence[CeilingProbe],
-    stopwatch: Callable[[], Stopwatch],
-    before_each: Callable[[], object] | None = None,
-) -> Ceilings:
+def measure_ceilings(probes: Sequence[CeilingProbe], stopwatch: Callable[[], Stopwatch]) -> Ceilings:
     """Measure the best rate over all probes of each ceiling.
 
     A copy reads and writes at half its rate, which bounds both from below.
@@ -131,8 +127,6 @@ def measure_ceilings(
     best: dict[str, float] = {}
     mixes: dict[float, float] = {}
     for probe in probes:
-        if before_each is not None:
-            before_each()
         timing = measure_beside({"": probe.call}, stopwatch, burst=8, max_rounds=6)
         rate = probe.amount / timing[""].best_s * 1e-9
         if probe.ceiling == "mix":

@@ -287,12 +287,10 @@ known_ceilings: dict[str, Ceilings] = {}
 """Ceilings that this process has measured or read, by fingerprint of the device."""
 
 
-def ceilings(
-    backend: Backend, *, refresh: bool = False, before_each: Callable[[], object] | None = None
-) -> Ceilings:
+def ceilings(backend: Backend, *, refresh: bool = False) -> Ceilings:
     """Look up the ceilings of a device in this process and the user's cache, or measure them.
 
-    Measurements call `before_each` before each of them; `refresh` repeats them.
+    `refresh` measures them again.
     """
     key = backend.device.fingerprint
     if key in known_ceilings and not refresh:
@@ -301,7 +299,7 @@ def ceilings(
     record = None if refresh else load(path, key)
     found = record and _rebuilt(record[0].get("ceilings"))
     if found is None:
-        found = measure_ceilings(backend.ceiling_probes(), backend.stopwatch, before_each)
+        found = measure_ceilings(backend.ceiling_probes(), backend.stopwatch)
         device = dataclasses.asdict(backend.device)
         store(path, key, {"device": device, "ceilings": dataclasses.asdict(found)})
     known_ceilings[key] = found
