@@ -12,7 +12,7 @@ from ...kernels.family import choose
 from ...kernels.launch import Launch
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
 from ..base import Candidate
-from .device import Gpu, Scratch
+from .device import Gpu, workspace
 
 Product = TsmttsmProblem | TsmmProblem | SweepProblem
 
@@ -77,11 +77,11 @@ def runner(gpu: Gpu, problem: Product, loaded: Callable[[], Loaded]) -> Callable
             with cupy.cuda.Device(device_id):
                 run(problem, first, second, third, *rest)
             return
-        kernel, launch, workspace = loaded()
+        kernel, launch, address = loaded()
         if is_sweep:  # four arrays; products have three and their factors
             rest = (rest[0].data.ptr,)
-        if workspace is not None:
-            rest = (*rest, workspace())
+        if address is not None:
+            rest = (*rest, address())
         arguments = launch.pack(first.data.ptr, second.data.ptr, third.data.ptr, *rest)
         if arguments is not None:
             kernel(launch.grid, launch.block, arguments, launch.shared_bytes)
@@ -98,5 +98,5 @@ def load(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any)
     name = family.kernel_name(problem)
     kernel = build(source, name, gpu.info.architecture, launch.shared_bytes, carveout)
     bytes_needed = family.workspace_bytes(problem, config, gpu.info)
-    workspace = Scratch(gpu, bytes_needed).address if bytes_needed else None
-    return kernel, launch, workspace
+    address = (lambda: int(workspace(gpu, bytes_needed).data.ptr)) if bytes_needed else None
+    return kernel, launch, address

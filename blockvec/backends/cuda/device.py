@@ -116,22 +116,3 @@ def _zeros_now(doubles: int) -> Array:
         zeros = cupy.zeros(doubles)
         aside.synchronize()
     return zeros
-
-
-class Scratch:
-    """Addresses of a kernel's workspaces per stream, cached because every launch needs one."""
-
-    def __init__(self, gpu: Gpu, bytes_needed: int) -> None:
-        import cupy
-
-        self._gpu, self._bytes_needed = gpu, bytes_needed
-        self._current_stream = cupy.cuda.get_current_stream
-        self._addresses: dict[tuple[int, int], int] = {}
-
-    def address(self) -> int:
-        """Return the address of the current stream's workspace."""
-        key = _key(self._current_stream().ptr)
-        known = self._addresses.get(key)
-        if known is None:
-            known = self._addresses[key] = workspace(self._gpu, self._bytes_needed).data.ptr
-        return known
