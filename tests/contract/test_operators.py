@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, as_operator, read_matrix
-from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, DTypeError, LayoutError, OptionError, ShapeError
 from blockvec.operations.arrays import overlaps
 from blockvec.operators import adapters
 from blockvec.operators.sparse import SparseOperator
@@ -160,7 +160,7 @@ def test_a_prepared_product_keeps_its_operator(device: str) -> None:
 
 def test_factors_of_a_prepared_product_are_those_of_a_product(device: str) -> None:
     A = as_operator(sp.eye_array(4, format="csr") * 2.0, device=device)
-    X, Y, Z = (BlockVector(on(device, np.ones((4, 3)))) for _ in range(3))
+    X, Y = (BlockVector(on(device, np.ones((4, 3)))) for _ in range(2))
     A.prepare(X, Y, shift=on(device, np.array([1.0, 2.0, 3.0])))()
     assert host(Y).tolist() == 4 * [[1, 0, -1]]
     for wrong in ({"alpha": 2j}, {"beta": 2j}, {"shift": 1j}, {"shift": [1.0, 2.0]}):
@@ -170,9 +170,6 @@ def test_factors_of_a_prepared_product_are_those_of_a_product(device: str) -> No
             A.prepare(X, Y, **wrong, repeat=2)()
     with pytest.raises(DTypeError):
         A.affine(2j, 0).prepare(X, Y)()
-    for turns in (0, -1):
-        with pytest.raises(OptionError, match=f"repeat={turns}"):
-            A.prepare(X, Z, repeat=turns)
 
 
 def test_a_prepared_product_is_the_one_that_its_user_wrote_and_checks_its_operands(device: str) -> None:
@@ -240,20 +237,6 @@ def test_a_converted_operator_has_the_entries_of_the_converted_matrix(
     assert Reference.of((A * factor).astype(wanted).toarray(), X, wanted).accepts(Y)
     assert device != "cpu" or np.array_equal(host(Y), host(expected))
     assert op.dtype == dtype
-
-
-def test_a_type_that_no_block_has_is_refused_for_a_converted_operator() -> None:
-    with pytest.raises(DTypeError, match="float16"):
-        as_operator(sp.eye_array(3, format="csr")).converted("float16")
-
-
-def test_what_cannot_be_affine_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"affine: shift has shape \(3,\); give a number"):
-        as_operator(sp.eye_array(3)).affine(1, np.arange(3))
-    with pytest.raises(ShapeError, match="affine: A is 2 x 3; a shift needs a square one"):
-        as_operator(np.ones((2, 3))).affine(1, 0)
-    with pytest.raises(OptionError, match="affine: got alpha=0; give another factor"):
-        as_operator(np.eye(3)).affine(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -404,29 +387,6 @@ def test_a_function_may_write_its_result_where_it_belongs(
     assert overlaps(given[0], out.array) == (beta == 0 and columns.start == 0)
 
 
-def identity(device: str, n: int = 3, dtype: str = "float64") -> Any:
-    return as_operator(sp.eye_array(n, format="csr", dtype=dtype), device=device)
-
-
-def test_what_is_no_operator_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"give shape=\(n, n\)"):
-        as_operator(lambda X: X)
-    with pytest.raises(DTypeError, match="A is a str"):
-        as_operator("matrix")
-    with pytest.raises(ShapeError, match="3 dimensions"):
-        as_operator(np.zeros((2, 2, 2)))
-    with pytest.raises(DTypeError, match="object is not supported"):
-        as_operator(np.zeros((2, 2), object))
-
-
-@pytest.mark.gpu
-def test_blocks_of_another_device_are_refused() -> None:
-    with pytest.raises(DeviceError, match=r"A is on cuda:0 but X is on cpu"):
-        identity("gpu") @ BlockVector.zeros(3, 2)
-    with pytest.raises(DeviceError, match=r"A is on cpu but out is on cuda:0"):
-        identity("cpu").apply(BlockVector.zeros(3, 2), BlockVector.zeros(3, 2, device="gpu"))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hermitian_matrices_pass_the_check_and_others_do_not(device: str, dtype: str) -> None:
     rng = np.random.default_rng(22)
@@ -447,9 +407,7 @@ def test_a_complex_symmetric_matrix_is_not_hermitian(device: str, matrices: Path
         as_operator(A, device=device).check_hermitian()
 
 
-def test_rectangles_and_nan_fail_the_check_with_their_own_errors(device: str) -> None:
-    with pytest.raises(ShapeError, match="A is 2 x 3"):
-        as_operator(sp.csr_array(np.ones((2, 3))), device=device).check_hermitian()
+def test_nan_fails_the_check_with_its_own_error_and_what_is_empty_passes(device: str) -> None:
     broken = sp.csr_array(np.diag([1.0, np.nan, 2.0]))
     with pytest.raises(BreakdownError, match="NaN or Inf"):
         as_operator(broken, device=device).check_hermitian()
@@ -558,7 +516,3 @@ def test_a_function_that_takes_columns_is_given_them_without_a_copy() -> None:
         assert np.array_equal(Y, 1 + 2 * X)
         assert np.shares_memory(seen[-1], X) == (order == "A")
         assert np.array_equal(operator.apply(BlockVector(np.ones((4, 2)))).array, np.full((4, 2), 2.0))
-    with pytest.raises(OptionError, match="order: got 'F'"):
-        as_operator(double, shape=(4, 4), order="F")
-    with pytest.raises(OptionError, match="order: tells what a function takes"):
-        as_operator(np.eye(4), order="A")

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec import BlockVector
-from blockvec.errors import DeviceError
 from tests.contract.blocks import (
     DTYPES,
     MAX_WORK,
@@ -166,10 +165,3 @@ def test_few_rows_and_no_columns_are_no_special_case(device: str, K: int) -> Non
         assert np.array_equal(host(S), np.full((M, N), 4.0 * K))
         S = V.update_gram(W, on(device, np.zeros((M, N))))
         assert np.array_equal(host(S), np.full((N, N), 4.0 * K))
-
-
-@pytest.mark.gpu
-def test_operands_of_two_devices_are_refused() -> None:
-    V, W = BlockVector.zeros(10, 3, device="gpu"), BlockVector.zeros(10, 5)
-    with pytest.raises(DeviceError, match="one operand is on"):
-        V.update_gram(W, on("gpu", np.zeros((5, 3))))
