@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,19 @@ from tests.contract.blocks import (
 )
 from tests.pairwise import pairwise
 
-pytestmark = pytest.mark.usefixtures("jit")
+pytestmark = pytest.mark.usefixtures("jit", "many_blocks")
 DOTS, GRAMS = ("xx", "xy", "yy"), ("xy", "yy")
 widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 33])
 heights = st.integers(0, 2) | st.integers(3, 60)
 numbers, boundaries = st.sampled_from([0, 0.5, 1, -2, 0.3]), st.sampled_from(["true", "false"])
+
+
+@pytest.fixture(scope="module")
+def many_blocks() -> Iterator[None]:
+    """Divide chains of few rows on the host into blocks, as long ones are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blockvec.backends.host.chain.BLOCK_ELEMENTS", 64)
+        yield
 
 
 @st.composite
