@@ -376,52 +376,38 @@ def test_nan_fails_the_check_with_its_own_error_and_what_is_empty_passes(device:
     as_operator(sp.csr_array(np.zeros((4, 4))), device=device).check_hermitian()
 
 
-def broken(form: str, change: Callable[[Any], None]) -> Any:
-    """A sparse matrix of 6 x 4 in a format, changed in place after SciPy's own checks."""
+def broken(form: str, name: str, place: int, value: int, *, of_cupy: bool = False) -> Any:
+    """A sparse matrix of 6 x 4 in a format, changed in place after its library's own checks."""
     matrix = sp.random_array((6, 4), density=0.5, format="csr", rng=np.random.default_rng(0))
+    if of_cupy:
+        matrix = importlib.import_module("cupyx.scipy.sparse").csr_matrix(sp.csr_matrix(matrix))
     matrix = matrix.tobsr((2, 2)) if form == "bsr" else matrix.asformat(form)
-    change(matrix)
+    getattr(matrix, name)[place] = value
     return matrix
 
 
-def set_element(name: str, place: int, value: int) -> Callable[[Any], None]:
-    def change(matrix: Any) -> None:
-        getattr(matrix, name)[place] = value
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("form", "change"),
+    ("form", "name", "place", "value"),
     [
-        ("csr", set_element("indices", 3, 4)),
-        ("csr", set_element("indices", 0, -1)),
-        ("csr", set_element("indices", -1, 2**31 - 1)),
-        ("csr", set_element("indptr", 0, 1)),
-        ("csr", set_element("indptr", -1, 1000)),
-        ("csr", set_element("indptr", 2, 12)),
-        ("csr", set_element("indptr", 2, -1)),
-        ("csc", set_element("indices", 3, 6)),
-        ("csc", set_element("indptr", -1, 1000)),
-        ("bsr", set_element("indices", 0, 2)),
-        ("coo", set_element("row", 0, 6)),
-        ("coo", set_element("col", 0, 4)),
-        ("coo", set_element("col", 0, -5)),
+        *(("csr", "indices", *change) for change in ((3, 4), (0, -1), (-1, 2**31 - 1))),
+        *(("csr", "indptr", *change) for change in ((0, 1), (-1, 1000), (2, 12), (2, -1))),
+        *(("csc", "indices", 3, 6), ("csc", "indptr", -1, 1000), ("bsr", "indices", 0, 2)),
+        *(("coo", "row", 0, 6), ("coo", "col", 0, 4), ("coo", "col", 0, -5)),
     ],
 )
 def test_indices_outside_of_a_sparse_matrix_are_refused(
-    device: str, form: str, change: Callable[[Any], None]
+    device: str, form: str, name: str, place: int, value: int
 ) -> None:
-    with pytest.raises(OptionError, match=r"indices from -?\d+ to \d+ for [234 6]+ (row|column)s"):
-        as_operator(broken(form, change), device=device)
+    for of_cupy in (False,) if device == "cpu" or form == "bsr" else (False, True):
+        with pytest.raises(OptionError, match=r"indices from -?\d+ to \d+ for [234 6]+ (row|column)s"):
+            as_operator(broken(form, name, place, value, of_cupy=of_cupy), device=device)
 
 
 def test_a_sparse_matrix_with_too_few_row_pointers_is_refused(device: str) -> None:
-    def drop_last(matrix: Any) -> None:
-        matrix.indptr = matrix.indptr[:-1]
-
+    matrix = sp.random_array((6, 4), density=0.5, format="csr")
+    matrix.indptr = matrix.indptr[:-1]
     with pytest.raises(OptionError, match=r"6 row pointers \(indptr\) for 6 rows"):
-        as_operator(broken("csr", drop_last), device=device)
+        as_operator(matrix, device=device)
 
 
 def test_the_check_of_indices_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, as_operator, models
-from blockvec.errors import OptionError
 from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import CSR
@@ -332,32 +331,3 @@ def test_indices_of_64_bits_are_halved_for_a_gpu(spec: str, pattern: str, is_the
         (A @ BlockVector(X).to_device()).to_host().array, S @ X, rtol=1e-14, atol=1e-13
     )
     assert given.indices.dtype == given.indptr.dtype == np.int64
-
-
-@pytest.mark.parametrize(
-    ("form", "name", "place", "value"),
-    [
-        ("csr", "indices", 2, -1),
-        ("csr", "indices", 2, 5),
-        ("csr", "indptr", 0, 1),
-        ("csr", "indptr", 2, 0),
-        ("csr", "indptr", -1, 1000),
-        ("csc", "indices", 0, 7),
-        ("coo", "row", 1, 7),
-        ("coo", "col", 1, -1),
-    ],
-)
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_indices_outside_of_a_cupy_matrix_are_refused(
-    form: str, name: str, place: int, value: int, index: Any
-) -> None:
-    import cupyx.scipy.sparse as cupy_sparse
-
-    A = cupy_sparse.csr_matrix(sp.csr_matrix(np.arange(35.0).reshape(7, 5) % 3)).asformat(form)
-    X = BlockVector(np.ones((5, 2))).to_device()
-    np.testing.assert_array_equal((as_operator(A) @ X).to_host().array, A.get().toarray() @ np.ones((5, 2)))
-    numbers = getattr(A, name).astype(index)
-    numbers[place] = value
-    setattr(A, name, numbers)
-    with pytest.raises(OptionError, match=r"indices from -?\d+ to \d+ for [57] (row|column)s"):
-        as_operator(A)
