@@ -175,10 +175,20 @@ CHAINS = (
 WIDTHS, VIEWS = itertools.cycle([1, 2, 3, 4, 8, 17, 64]), itertools.cycle([Layout(0, 0), Layout(1, 2)])
 
 
+def uneven(rng: np.random.Generator, n: int) -> sp.csr_array:
+    """Draw a matrix with empty rows, long ones, and some that several blocks of threads share on a GPU."""
+    lengths = np.minimum(rng.pareto(1.1, n) * 3, 20_000).astype(np.int64)
+    lengths[7] = 30_000
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    columns = rng.integers(0, n, indptr[-1])
+    return sp.csr_array((exact_values(rng, columns.shape, "float64"), columns, indptr), shape=(n, n))
+
+
 @pytest.mark.parametrize(
     ("matrix", "dtype", "width", "layout"),
     [(*types, next(WIDTHS), next(VIEWS)) for types in itertools.product(DTYPES, repeat=2)]
-    + [(*case, next(VIEWS)) for case in pairwise(CHAINS, DTYPES, [1, 4, 7, 8, 33])],
+    + [(*case, next(VIEWS)) for case in pairwise(CHAINS, DTYPES, [1, 4, 7, 8, 33])]
+    + [("uneven", "float64", width, next(VIEWS)) for width in (1, 4, 5, 7, 16)],
 )
 def test_on_many_rows_everything_is_exact_where_the_terms_are_and_repeats(
     device: str, matrix: str, dtype: str, width: int, layout: Layout
@@ -186,6 +196,8 @@ def test_on_many_rows_everything_is_exact_where_the_terms_are_and_repeats(
     rng, n = np.random.default_rng(1), 20011
     if matrix in CHAINS:
         op, A = make("chain", matrix, device)
+    elif matrix == "uneven":
+        op, A = make("sparse", uneven(rng, 4000), device)
     else:
         diagonals = [exact_values(rng, (n,), matrix) for _ in range(3)]
         A = sp.diags_array(diagonals, offsets=[-150, 0, 149], shape=(n, n), format="csr", dtype=matrix)

@@ -70,25 +70,6 @@ def run_dealt(M: int, N: int, dtype: str) -> None:
         check("queue", queue, np.zeros(2, np.uint32))
 
 
-def run_sparse(width: int) -> None:
-    """Run sparse products with fused sums, of a grid, and with empty, long and very long rows."""
-    import cupyx.scipy.sparse as gpu_sparse
-    import scipy.sparse as sp
-
-    rng = np.random.default_rng(width)
-    matrix = sp.diags([1.0, -2.0, 1.0], [-40, 0, 1], shape=(ROWS, ROWS), format="csr")
-    lengths = np.minimum(rng.pareto(1.1, ROWS) * 3, 6000).astype(np.int64)
-    rows, columns = np.repeat(np.arange(ROWS), lengths), rng.integers(0, ROWS, lengths.sum())
-    uneven = sp.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(ROWS, ROWS))
-    x = exact_values(rng, (ROWS, width), "float64")
-    for A in (matrix, uneven):
-        applied = as_operator(gpu_sparse.csr_matrix(A)).apply(on("gpu", x), dots="xy", gram="yy")
-        y = A @ x
-        check("spmmv", applied.Y, y)
-        check("spmmv dots", applied.dots["xy"], (x * y).sum(axis=0))
-        check("spmmv gram", applied.gram["yy"], y.T @ y)
-
-
 def run_small(width: int, dtype: str) -> None:
     """Run the inverse of a Cholesky factor that is bidiagonal, with ones."""
     R = np.eye(width, dtype=dtype) + np.eye(width, k=1, dtype=dtype)
@@ -143,10 +124,8 @@ def main() -> None:
         exact_sweeps("gpu", dtype, ROWS, M, N, PLAIN)
     run_dealt(5, 3, "float64")
     run_dealt(16, 16, "complex64")
-    for width in (4, 7):
-        run_sparse(width)
-    for chain, width in zip(CHAINS, (7, 16), strict=False):
-        exact_products("gpu", chain, "float64", width, Layout(1, 2))
+    for matrix, width in (("float64", 4), ("uneven", 4), ("uneven", 7), (CHAINS[0], 7), (CHAINS[1], 16)):
+        exact_products("gpu", matrix, "float64", width, Layout(1, 2))
     run_small(5, "float32")
     run_small(40, "complex128")
     for steps in ((4, "float64", 0, 20), (3, "float64", 5, 21), (2, "complex128", 3, 16)):

@@ -198,23 +198,6 @@ def test_every_width_is_exact(width: int, cp: Any, device: DeviceInfo) -> None:
     np.testing.assert_array_equal(Y.get(), S @ host)
 
 
-@pytest.mark.parametrize("width", [1, 5, 16])
-def test_an_operator_sums_columns_of_matrices_with_and_without_long_rows(width: int, cp: Any) -> None:
-    rng = np.random.default_rng(width)
-    n = 4000
-    for lengths in (rng.integers(0, 9, n), row_lengths(rng, "power law", n)):
-        S = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
-        host = draw(rng, (n, width), "float64", exact=True)
-        operator = as_operator(S, device="gpu")
-        product = S @ host - 2 * host
-        for _ in range(2):
-            applied = operator.apply(cp.asarray(host), shift=2, dots=("xx", "xy", "yy"))
-            np.testing.assert_array_equal(applied.Y.array.get(), product)
-            expected = {"xx": host * host, "xy": host * product, "yy": product * product}
-            for kind, terms in expected.items():
-                np.testing.assert_array_equal(applied.dots[kind].get(), terms.sum(axis=0))
-
-
 def test_products_with_long_rows_are_captured_into_graphs_and_run_on_several_streams(cp: Any) -> None:
     rng = np.random.default_rng(1)
     n = 3000
