@@ -92,11 +92,19 @@ def test_any_range_of_rows_equals_that_slice_of_the_matrix(
         np.testing.assert_array_equal(part.toarray(), whole.toarray()[start:stop])
 
 
-@pytest.mark.parametrize("spec", [*SMALL, *RINGS_OF_TWO])
-def test_rows_made_on_a_gpu_have_the_bits_of_the_hosts(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+LARGE = ["xxz:sites=18,up=9", "stencil27:n=40", "graphene:nx=300,ny=200,disorder=1"]
+GPUS = {"pretended": pretended_gpu, "real": contextlib.nullcontext}
+ON_GPUS = pytest.mark.parametrize("gpu", ["pretended", pytest.param("real", marks=pytest.mark.gpu)])
+
+
+@ON_GPUS
+@pytest.mark.parametrize("spec", [*SMALL, *RINGS_OF_TWO, *LARGE])
+def test_rows_made_on_a_gpu_have_the_bits_of_the_hosts(
+    spec: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = models.generator(spec)
     n = generator.n_rows
-    with pretended_gpu():
+    with GPUS[gpu]():
         for panel, start, stop in [(n, 0, n), (max(3, n // 2), n // 3, n), (n, n, n)]:
             monkeypatch.setattr(row_generator, "_GPU_PANEL_ROWS", panel)
             made, expected = generator.rows(start, stop, device="gpu"), generator.rows(start, stop)
@@ -120,12 +128,15 @@ def test_entries_may_leave_the_array_module_out() -> None:
     assert np.array_equal(*found)
 
 
+@ON_GPUS
 @pytest.mark.parametrize("spec", ["laplace2d:nx=40,ny=30", "xxz:sites=12,up=5"])
-def test_a_solve_on_a_gpu_makes_no_rows_on_the_host(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solve_on_a_gpu_makes_no_rows_on_the_host(
+    spec: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = models.generator(spec)
     expected = eigsh(generator, k=4, which="SA", rng=0, return_eigenvectors=False)
     monkeypatch.setattr(row_generator, "_PANEL_ROWS", 0)  # an error
-    with pretended_gpu():
+    with GPUS[gpu]():
         w = eigsh(generator, k=4, which="SA", rng=0, device="gpu", return_eigenvectors=False)
     np.testing.assert_allclose(w.get(), expected, rtol=0, atol=1e-12)
 
