@@ -61,8 +61,10 @@ HOFSTADTER = "hofstadter:nx=16,ny=12,p=1,q=8"
 
 
 @work
-def every_method_finds_the_values_of_the_matrix(comm: Any, folder: Path) -> None:
-    A = models.model("laplace2d:n=15")
+def every_method_finds_the_values_of_the_matrix(
+    comm: Any, folder: Path, model: str = "laplace2d:n=15", **more: Any
+) -> None:
+    A = models.model(model)
     values = dense_values(A)
     for options in (
         {"method": "lanczos", "which": "SA"},
@@ -74,7 +76,8 @@ def every_method_finds_the_values_of_the_matrix(comm: Any, folder: Path) -> None
         {"which": "SA"},
     ):
         k = 6
-        result = eigsh(A, k, rng=1, comm=comm, return_info=True, **options)
+        result = eigsh(A, k, rng=1, comm=comm, return_info=True, **more | options)
+        assert result.eigenvectors.device.startswith("cuda:" if "device" in more else "cpu")
         chosen = {"SA": values[:k], "BE": np.r_[values[:3], values[-3:]], "LM": values[-k:]}
         check(A, result, comm, chosen[options["which"]], 1e-10)
 
@@ -109,13 +112,16 @@ def complex_and_single_precision_matrices_are_solved(comm: Any, folder: Path) ->
 
 
 @work
-def interior_values_are_found_without_a_factorisation(comm: Any, folder: Path) -> None:
-    A = models.model("laplace2d:n=9")
+def interior_values_are_found_without_a_factorisation(
+    comm: Any, folder: Path, model: str = "laplace2d:n=9", **more: Any
+) -> None:
+    A = models.model(model)
     values = dense_values(A)
     for options in ({"sigma": 3.1, "method": "jd"}, {"sigma": 3.1, "method": "filter"}, {"which": "SM"}):
         sigma = options.get("sigma", 0.0)
         expected = np.sort(values[np.argsort(np.abs(values - sigma), kind="stable")[:3]])
-        check(A, eigsh(A, 3, rng=3, comm=comm, return_info=True, **options), comm, expected, 1e-9)
+        result = eigsh(A, 3, rng=3, comm=comm, return_info=True, **more | options)
+        check(A, result, comm, expected, 1e-9)
 
 
 @work
