@@ -21,6 +21,8 @@ from blockvec import BlockVector, DistributedOperator, Partition, RowLayout, as_
 from blockvec.errors import DTypeError, FormatError, OptionError, ShapeError
 from blockvec.parallel import agreed, communicator, read_rows, share
 from solvers import eigsh
+from tests.blockvec.io.test_io import BROKEN
+from tests.blockvec.io.test_petsc import BUILDS, stored
 from tests.contract.blocks import DTYPES, host
 
 Work = Callable[..., None]
@@ -526,18 +528,13 @@ def files_of_matrix_market_are_read(comm: Any, folder: Path) -> None:
 @work
 def files_of_petsc_and_scipy_are_read_in_parts(comm: Any, folder: Path) -> None:
     A = sp.random_array((31, 12), density=0.3, rng=np.random.default_rng(8), format="csr")
-    for number, (index, value) in enumerate(itertools.product((">i4", ">i8"), (">f8", ">c16"))):
-        header = np.array([1211216, *A.shape, A.nnz], index)
-        parts = header, np.diff(A.indptr).astype(index), A.indices.astype(index), A.data.astype(value)
-        text = b"".join(part.tobytes() for part in parts)
-        path = folder / f"{comm.size}-{number}.petsc"
+    for number, (index, value) in enumerate(BUILDS):
+        path, broken = (folder / f"{comm.size}-{number}{name}.petsc" for name in ("", "-broken"))
+        text = stored(A, index, value)
         written(None, path, comm, text)
         check_rows(path, comm)
-        text = text.replace(
-            np.diff(A.indptr)[:1].astype(index).tobytes(), b"\x7f" * np.dtype(index).itemsize, 1
-        )
-        broken = folder / f"{comm.size}-{number}-broken.petsc"
-        written(None, broken, comm, text)
+        first = np.diff(A.indptr)[:1].astype(index).tobytes()
+        written(None, broken, comm, text.replace(first, b"\x7f" * len(first), 1))
         with pytest.raises(FormatError, match="do not add up"):
             read_rows(broken, comm)
     path = folder / f"{comm.size}.npz"
@@ -549,24 +546,19 @@ def files_of_petsc_and_scipy_are_read_in_parts(comm: Any, folder: Path) -> None:
 
 @work
 def broken_files_are_refused_as_by_one_process(comm: Any, folder: Path) -> None:
-    banner = b"%%MatrixMarket matrix coordinate real "
-    good = b"".join(b"%d %d 1.5\n" % (i, i) for i in range(1, 9))
-    files = {
-        "fortran": banner + b"general\n8 8 8\n" + good.replace(b"7 1.5", b"7 1.5D0"),
-        "letter": banner + b"general\n8 8 8\n" + good.replace(b"2 2 1.5", b"2 x 1.5"),
-        "short": banner + b"general\n8 8 9\n" + good,
-        "long": banner + b"general\n8 8 7\n" + good,
-        "parts of lines": banner + b"general\n8 8 8\n" + good.replace(b"3 3 1.5\n", b"3 3\n1.5 "),
-        "row": banner + b"general\n8 8 8\n" + good.replace(b"8 8 1.5", b"9 8 1.5"),
-        "triangles": banner + b"symmetric\n8 8 10\n1 2 1\n" + good + b"2 1 1\n",
-        "skew": banner + b"skew-symmetric\n8 8 8\n" + good,
-        "banner": b"%%MatrixMarket table\n8 8 8\n" + good,
-        "text": b"a thesis",
-        "nothing": b"",
+    banner = "%%MatrixMarket matrix coordinate real "
+    good = "".join(f"{i} {i} 1.5\n" for i in range(1, 9))
+    files = BROKEN | {  # in the part of one process
+        "fortran": banner + "general\n8 8 8\n" + good.replace("7 1.5", "7 1.5D0"),
+        "parts of lines": banner + "general\n8 8 8\n" + good.replace("3 3 1.5\n", "3 3\n1.5 "),
+        "row": banner + "general\n8 8 8\n" + good.replace("8 8 1.5", "9 8 1.5"),
+        "triangles": banner + "symmetric\n8 8 10\n1 2 1\n" + good + "2 1 1\n",
+        "skew": banner + "skew-symmetric\n8 8 8\n" + good,
+        "text": "a thesis",
     }
-    for name, text in files.items():
-        path = folder / f"{comm.size}-{name}"
-        written(None, path, comm, text)
+    for number, text in enumerate(files.values()):
+        path = folder / f"{comm.size}-{number}"
+        written(None, path, comm, text.encode("latin-1"))
         with pytest.raises(FormatError) as alone:
             read_matrix(path)
         with pytest.raises(FormatError) as together:
