@@ -30,7 +30,6 @@ FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each t
     "closing": (tridiagonal.closing(UNIT, 10 * UNIT), 15),
 }
 MASKS = {"kept": (0, 1), "opening": (9,), "closing": (13,)}  # rows that are masks, by function
-OF_MASKS = {"kept": (0,), "closing": (23,)}  # results that are masks
 
 
 def every(xp: Any, a: Any, b: Any, mask: Any) -> tuple[Any, ...]:
