@@ -85,7 +85,6 @@ also_on_gpus("sums_are_the_same_bits_on_all_processes_and_in_every_run", n=30011
 also_on_gpus("products_are_those_of_the_whole_matrix", given=few_matrices())
 also_on_gpus("fused_results_are_those_of_the_whole_block", given=few_matrices())
 also_on_gpus("every_method_finds_the_values_of_the_matrix", model="laplace2d:n=25", block_size=4)
-also_on_gpus("interior_values_are_found_without_a_factorisation", model="laplace2d:n=25", block_size=4)
 
 
 @work
