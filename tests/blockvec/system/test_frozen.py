@@ -53,13 +53,10 @@ class Point:
 @pytest.mark.parametrize(("values", "named"), GIVEN)
 def test_instances_are_those_of_dataclasses(which: int, values: Any, named: Any) -> None:
     ours, theirs = OURS[which](*values, **named), THEIRS[which](*values, **named)
-    assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
-    assert repr(ours) == repr(theirs)
-    assert hash(ours) == hash(theirs)
-    assert ours.size == theirs.size
+    for what in (dataclasses.asdict, repr, hash, lambda one: one.size):
+        assert what(ours) == what(theirs)
     assert ours == OURS[which](*values, **named) != dataclasses.replace(ours, rows=9)
-    assert ours != theirs
-    assert ours not in (OURS[1 - which](*values, **named), None)
+    assert ours not in (theirs, OURS[1 - which](*values, **named), None)
     assert dataclasses.replace(ours, rows=9).columns == ours.columns
 
 
@@ -68,8 +65,6 @@ def test_instances_are_those_of_dataclasses(which: int, values: Any, named: Any)
     [((), {}), ((1, 2, (), 4), {}), ((1,), {"rows": 2}), ((1,), {"other": 2}), ((), {"other": 2})],
 )
 def test_wrong_arguments_are_errors(values: Any, named: Any) -> None:
-    with pytest.raises(TypeError):
-        THEIRS[0](*values, **named)
     with pytest.raises(TypeError, match=r"Tile takes .*rows.* but got"):
         OURS[0](*values, **named)
 
