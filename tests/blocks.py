@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from blockvec.kernels.dense.family import DenseFamily
-from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig, uses_queue
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import (
     TsmmProblem,
@@ -128,12 +127,6 @@ def tsmm_problem(M: int, N: int | None = None, dtype: str = "float64", **changes
 def wide(dtype: Any) -> type:
     """A type of higher precision for reference results."""
     return np.clongdouble if np.dtype(dtype).kind == "c" else np.longdouble
-
-
-def asks_for_chunks(problem: TsmmProblem, config: TsmmFmaConfig, blocks: int) -> bool:
-    """Whether a launch of `tsmm_fma` has more chunks than its warps begin with, in a queue."""
-    chunks = -(-problem.K // config.rows)
-    return uses_queue(problem, config) and chunks > config.stages * blocks * config.teams
 
 
 def counters_are_ready(workspace: np.ndarray) -> bool:

@@ -21,8 +21,11 @@ from blockvec import BlockVector, DistributedOperator, Partition, RowLayout, as_
 from blockvec.errors import DTypeError, FormatError, OptionError, ShapeError
 from blockvec.parallel import agreed, communicator, read_rows, share
 from solvers import eigsh
+from tests.blockvec.io.test_io import BROKEN
+from tests.blockvec.io.test_petsc import BUILDS, stored
+from tests.contract.blocks import DTYPES, host
 
-Work = Callable[[Any, Path], None]
+Work = Callable[..., None]
 
 
 def listed_in(works: dict[str, Work]) -> Callable[[Work], Work]:
@@ -68,7 +71,14 @@ def integers(shape: tuple[int, int], dtype: Any, seed: int) -> Any:
     return values + (1j * rng.integers(-3, 4, shape)).astype(dtype) if values.dtype.kind == "c" else values
 
 
+def split(whole: Any, layout: RowLayout, device: str = "cpu") -> BlockVector:
+    """Copy the rows of this process to a block, on its GPU if that is the device."""
+    block = BlockVector(np.ascontiguousarray(whole[layout.rows]), copy=True, layout=layout)
+    return block if device == "cpu" else block.to_device()
+
+
 def is_close(a: Any, b: Any, dtype: Any) -> bool:
+    a = host(a)
     scale = max(float(np.abs(b).max(initial=0.0)), 1.0)
     return bool(np.abs(a - b).max(initial=0.0) <= 64 * np.finfo(dtype).eps * scale)
 
@@ -99,38 +109,42 @@ def a_layout_by_entries_balances_them(comm: Any, folder: Path) -> None:
 
 
 @work
-def random_numbers_and_functions_depend_on_the_global_row(comm: Any, folder: Path) -> None:
+def random_numbers_and_functions_depend_on_the_global_row(
+    comm: Any, folder: Path, device: str = "cpu"
+) -> None:
     for dtype in ("float32", "complex128"):
         for layout in layouts(50, comm):
-            whole = BlockVector.random(50, 3, dtype, rng=5, distribution="normal")
-            part = BlockVector.random(50, 3, dtype, rng=5, distribution="normal", layout=layout)
-            assert np.array_equal(part.array, whole.array[layout.rows])
+            whole = BlockVector.random(50, 3, dtype, rng=5)
+            part = BlockVector.random(50, 3, dtype, rng=5, device=device, layout=layout)
+            assert np.array_equal(host(part), whole.array[layout.rows])
             again, once = part.random_like(2, 7), whole.random_like(2, 7)
-            assert np.array_equal(again.array, once.array[layout.rows])
-            table = BlockVector.from_function(lambda i, j: 10 * i + j, 50, 2, layout=layout)
-            assert np.array_equal(table.gather().array, 10 * np.arange(50)[:, None] + np.arange(2))
+            assert np.array_equal(host(again), once.array[layout.rows])
+            table = BlockVector.from_function(lambda i, j: 10 * i + j, 50, 2, device=device, layout=layout)
+            assert np.array_equal(host(table.gather()), 10 * np.arange(50)[:, None] + np.arange(2))
 
 
 @work
-def every_operation_gives_the_rows_of_the_whole(comm: Any, folder: Path) -> None:
-    for dtype in ("float32", "float64", "complex64", "complex128"):
-        A, B, C = (integers(shape, dtype, 1) for shape in ((77, 4), (77, 3), (4, 3)))
-        for layout in layouts(77, comm):
-            V, W = (BlockVector(whole[layout.rows], copy=True, layout=layout) for whole in (A, B))
-            assert np.array_equal(V.H @ W, A.conj().T @ B)
-            assert np.array_equal(V.T @ W, A.T @ B)
-            assert np.array_equal(V.gram(), A.conj().T @ A)
-            assert np.array_equal(V[:, 1:].column_dot(W), (A[:, 1:].conj() * B).sum(axis=0))
+def every_operation_gives_the_rows_of_the_whole(
+    comm: Any, folder: Path, device: str = "cpu", n: int = 77
+) -> None:
+    for dtype in DTYPES:
+        A, B, C = (integers(shape, dtype, 1) for shape in ((n, 4), (n, 3), (4, 3)))
+        for layout in layouts(n, comm):
+            V, W = split(A, layout, device), split(B, layout, device)
+            c, one = (V.backend.from_host(matrix) for matrix in (C, np.eye(3, dtype=dtype)))
+            assert np.array_equal(host(V.H @ W), A.conj().T @ B)
+            assert np.array_equal(host(V.T @ W), A.T @ B)
+            assert np.array_equal(host(V.gram()), A.conj().T @ A)
+            assert np.array_equal(host(V[:, 1:].column_dot(W)), (A[:, 1:].conj() * B).sum(axis=0))
             assert is_close(V.norms(), np.linalg.norm(A, axis=0), dtype)
-            assert np.array_equal(V.sum(), A.sum(axis=0))
-            assert np.array_equal((V @ C).gather().array, A @ C)
-            assert np.array_equal(W.copy().axpby(2, V[:, :3], -1).gather().array, 2 * A[:, :3] - B)
-            S = W.copy().combine_dot(np.eye(3, dtype=dtype), V)
-            assert np.array_equal(S, A.conj().T @ B)
-            assert np.array_equal(W.copy().update_gram(V, C), (B - A @ C).conj().T @ (B - A @ C))
-            assert V.n_global == 77
+            assert np.array_equal(host(V.sum()), A.sum(axis=0))
+            assert np.array_equal(host((V @ c).gather()), A @ C)
+            assert np.array_equal(host(W.copy().axpby(2, V[:, :3], -1).gather()), 2 * A[:, :3] - B)
+            assert np.array_equal(host(W.copy().combine_dot(one, V)), A.conj().T @ B)
+            assert np.array_equal(host(W.copy().update_gram(V, c)), (B - A @ C).conj().T @ (B - A @ C))
+            assert V.n_global == n
             assert V.shape == (layout.n_local, 4)
-            made = [V[:, 1:], V[:, [0, 2]], V.copy(), V.like(2), V.random_like(1), V + V, 2 * V, V @ C, -V]
+            made = [V[:, 1:], V[:, [0, 2]], V.copy(), V.like(2), V.random_like(1), V + V, 2 * V, V @ c, -V]
             assert all(block.layout is layout for block in [*made, V.to_host(), BlockVector(V)])
             with pytest.raises(ShapeError, match=r"V\.array\[rows\]"):
                 V[0:2]
@@ -157,28 +171,29 @@ def adjoints_and_sums_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> 
 
 
 @work
-def sums_are_the_same_bits_on_all_processes_and_in_every_run(comm: Any, folder: Path) -> None:
-    A = np.random.default_rng(8).standard_normal((301, 5))
-    layout = layouts(301, comm)[1]
-    V = BlockVector(A[layout.rows], copy=True, layout=layout)
-    found = share(layout.comm, [V.gram().tobytes() for _ in range(5)])
+def sums_are_the_same_bits_on_all_processes_and_in_every_run(
+    comm: Any, folder: Path, device: str = "cpu", n: int = 301
+) -> None:
+    layout = layouts(n, comm)[1]
+    V = split(np.random.default_rng(8).standard_normal((n, 5)), layout, device)
+    found = share(layout.comm, [host(V.gram()).tobytes() for _ in range(5)])
     assert len({bits for runs in found for bits in runs}) == 1
 
 
 @work
-def files_are_those_of_one_process(comm: Any, folder: Path) -> None:
+def files_are_those_of_one_process(comm: Any, folder: Path, device: str = "cpu") -> None:
     A = integers((53, 2), "complex64", 4)
     for number, layout in enumerate(layouts(53, comm)):
         path = folder / f"{comm.size}-{number}.npy"
-        V = BlockVector(A[layout.rows], copy=True, layout=layout)
+        V = split(A, layout, device)
         V.save(path)
         assert np.array_equal(np.load(path), A)
-        assert np.array_equal(BlockVector.load(path, layout=layout).array, V.array)
+        assert np.array_equal(host(BlockVector.load(path, device=device, layout=layout)), host(V))
         with pytest.raises(ShapeError, match="got 53 rows over all processes, but the layout has 54"):
             BlockVector.load(path, layout=RowLayout.equal(54, comm))
     with pytest.raises(OSError, match="missing"):
         V.save(folder / "missing" / "block.npy")
-    assert np.array_equal(V.gram(), A.conj().T @ A)  # the communicator works after a failure
+    assert np.array_equal(host(V.gram()), A.conj().T @ A)  # the communicator works after a failure
 
 
 @work
@@ -193,25 +208,29 @@ def one_process_is_no_split(comm: Any, folder: Path) -> None:
 
 
 @work
-def products_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
-    for A in matrices():
+def products_are_those_of_the_whole_matrix(
+    comm: Any, folder: Path, device: str = "cpu", given: Any = None
+) -> None:
+    for A, widths in given or [(A, (1, 3)) for A in matrices()]:
         n = A.shape[0]
-        for width, dtype in ((1, A.dtype), (3, np.result_type(A.dtype, np.complex64))):
+        for width in widths:
+            dtype = np.result_type(A.dtype, np.complex64) if width == 3 else A.dtype
             X, Y = (integers((n, width), dtype, seed) for seed in (1, 2))
             shifts = np.arange(width, dtype=A.real.dtype)
             product = A @ X
             for layout in layouts(n, comm):
-                op = as_operator(A, layout=layout)
-                V = BlockVector(X[layout.rows], copy=True, layout=layout)
+                op, V = as_operator(A, device=device, layout=layout), split(X, layout, device)
                 assert op.shape == A.shape
                 assert op.nnz == A.nnz
-                assert is_close((op @ V).array, product[layout.rows], A.dtype)
-                out = BlockVector(Y[layout.rows], copy=True, layout=layout)
-                op.apply(V, out=out, alpha=2, beta=-1, shift=shifts)
-                assert is_close(out.array, (2 * (product - X * shifts) - Y)[layout.rows], A.dtype)
+                assert is_close(op @ V, product[layout.rows], A.dtype)
+                out, given_shifts = split(Y, layout, device), V.backend.from_host(shifts)
+                op.apply(V, out=out, alpha=2, beta=-1, shift=given_shifts)
+                assert is_close(out, (2 * (product - X * shifts) - Y)[layout.rows], A.dtype)
                 half = op.affine(0.5, 3).apply(V, out=out.copy(), beta=-1)
                 expected = 0.5 * (product - 3 * X) - (2 * (product - X * shifts) - Y)
-                assert is_close(half.array, expected[layout.rows], A.dtype)
+                assert is_close(half, expected[layout.rows], A.dtype)
+                if device != "cpu":
+                    continue
                 turns, again = [V.astype(half.dtype), half.copy()], [V.astype(half.dtype), half.copy()]
                 bound = op.prepare(*again, alpha=0.5, beta=-1, shift=2, repeat=3)
                 for _ in range(2):
@@ -226,16 +245,18 @@ def products_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
 
 
 @work
-def fused_results_are_those_of_the_whole_block(comm: Any, folder: Path) -> None:
-    for A in matrices():
-        X, Z = (integers((A.shape[0], 3), A.dtype, seed) for seed in (3, 4))
+def fused_results_are_those_of_the_whole_block(
+    comm: Any, folder: Path, device: str = "cpu", given: Any = None
+) -> None:
+    for A, (*_, width) in given or [(A, (3,)) for A in matrices()]:
+        X, Z = (integers((A.shape[0], width), A.dtype, seed) for seed in (3, 4))
         Y = A @ X - 2 * X
         for layout in layouts(A.shape[0], comm):
-            V, z = (BlockVector(whole[layout.rows], copy=True, layout=layout) for whole in (X, Z))
-            op = as_operator(A, layout=layout)
+            V, z = split(X, layout, device), split(Z, layout, device)
+            op = as_operator(A, device=device, layout=layout)
             found = op.apply(V, shift=2, z=z, delta=2, eta=-1, dots=("xx", "xy"), gram=("xy", "yy"))
-            assert is_close(found.Y.array, Y[layout.rows], A.dtype)
-            assert is_close(z.array, (2 * Z - Y)[layout.rows], A.dtype)
+            assert is_close(found.Y, Y[layout.rows], A.dtype)
+            assert is_close(z, (2 * Z - Y)[layout.rows], A.dtype)
             assert is_close(found.dots["xx"], (np.abs(X) ** 2).sum(axis=0), A.dtype)
             assert is_close(found.dots["xy"], (X.conj() * Y).sum(axis=0), A.dtype)
             assert is_close(found.gram["xy"], X.conj().T @ Y, A.dtype)
@@ -507,18 +528,13 @@ def files_of_matrix_market_are_read(comm: Any, folder: Path) -> None:
 @work
 def files_of_petsc_and_scipy_are_read_in_parts(comm: Any, folder: Path) -> None:
     A = sp.random_array((31, 12), density=0.3, rng=np.random.default_rng(8), format="csr")
-    for number, (index, value) in enumerate(itertools.product((">i4", ">i8"), (">f8", ">c16"))):
-        header = np.array([1211216, *A.shape, A.nnz], index)
-        parts = header, np.diff(A.indptr).astype(index), A.indices.astype(index), A.data.astype(value)
-        text = b"".join(part.tobytes() for part in parts)
-        path = folder / f"{comm.size}-{number}.petsc"
+    for number, (index, value) in enumerate(BUILDS):
+        path, broken = (folder / f"{comm.size}-{number}{name}.petsc" for name in ("", "-broken"))
+        text = stored(A, index, value)
         written(None, path, comm, text)
         check_rows(path, comm)
-        text = text.replace(
-            np.diff(A.indptr)[:1].astype(index).tobytes(), b"\x7f" * np.dtype(index).itemsize, 1
-        )
-        broken = folder / f"{comm.size}-{number}-broken.petsc"
-        written(None, broken, comm, text)
+        first = np.diff(A.indptr)[:1].astype(index).tobytes()
+        written(None, broken, comm, text.replace(first, b"\x7f" * len(first), 1))
         with pytest.raises(FormatError, match="do not add up"):
             read_rows(broken, comm)
     path = folder / f"{comm.size}.npz"
@@ -530,24 +546,19 @@ def files_of_petsc_and_scipy_are_read_in_parts(comm: Any, folder: Path) -> None:
 
 @work
 def broken_files_are_refused_as_by_one_process(comm: Any, folder: Path) -> None:
-    banner = b"%%MatrixMarket matrix coordinate real "
-    good = b"".join(b"%d %d 1.5\n" % (i, i) for i in range(1, 9))
-    files = {
-        "fortran": banner + b"general\n8 8 8\n" + good.replace(b"7 1.5", b"7 1.5D0"),
-        "letter": banner + b"general\n8 8 8\n" + good.replace(b"2 2 1.5", b"2 x 1.5"),
-        "short": banner + b"general\n8 8 9\n" + good,
-        "long": banner + b"general\n8 8 7\n" + good,
-        "parts of lines": banner + b"general\n8 8 8\n" + good.replace(b"3 3 1.5\n", b"3 3\n1.5 "),
-        "row": banner + b"general\n8 8 8\n" + good.replace(b"8 8 1.5", b"9 8 1.5"),
-        "triangles": banner + b"symmetric\n8 8 10\n1 2 1\n" + good + b"2 1 1\n",
-        "skew": banner + b"skew-symmetric\n8 8 8\n" + good,
-        "banner": b"%%MatrixMarket table\n8 8 8\n" + good,
-        "text": b"a thesis",
-        "nothing": b"",
+    banner = "%%MatrixMarket matrix coordinate real "
+    good = "".join(f"{i} {i} 1.5\n" for i in range(1, 9))
+    files = BROKEN | {  # in the part of one process
+        "fortran": banner + "general\n8 8 8\n" + good.replace("7 1.5", "7 1.5D0"),
+        "parts of lines": banner + "general\n8 8 8\n" + good.replace("3 3 1.5\n", "3 3\n1.5 "),
+        "row": banner + "general\n8 8 8\n" + good.replace("8 8 1.5", "9 8 1.5"),
+        "triangles": banner + "symmetric\n8 8 10\n1 2 1\n" + good + "2 1 1\n",
+        "skew": banner + "skew-symmetric\n8 8 8\n" + good,
+        "text": "a thesis",
     }
-    for name, text in files.items():
-        path = folder / f"{comm.size}-{name}"
-        written(None, path, comm, text)
+    for number, text in enumerate(files.values()):
+        path = folder / f"{comm.size}-{number}"
+        written(None, path, comm, text.encode("latin-1"))
         with pytest.raises(FormatError) as alone:
             read_matrix(path)
         with pytest.raises(FormatError) as together:

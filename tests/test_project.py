@@ -32,7 +32,6 @@ LAYERS = [
     {"bench"},
     {"__main__"},
 ]
-PURE_KERNELS = {"problem", "source", "roofline", "records", "family", "families"}
 PUBLIC_MODULES = {"errors", "interchange", "models", "parallel", "precompile", "system"}
 
 

@@ -20,21 +20,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from blockvec import BlockVector, as_operator, models
-from blockvec.backends import backend_for
 from solvers import EigenResult, eigsh
-from tests.benchmarks.harness import recorded, script_parser
+from tests.benchmarks.harness import in_turns, recorded, script_parser
 
 MATRICES = ("xxz:sites=20,up=10", "hubbard:sites=10,up=5,down=5,u=8")
 WIDTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 WARM, ROUNDS = 25, 7  # products before the measurement, while a GPU converts the matrix; measurements
-
-
-def clock(device: str) -> float:
-    """Return seconds: CPU time on the host, which other processes share, and elapsed time on a GPU."""
-    if device == "cpu":
-        return time.process_time()
-    backend_for(device).synchronize()
-    return time.perf_counter()
 
 
 def facts(result: EigenResult) -> dict[str, Any]:
@@ -44,12 +35,11 @@ def facts(result: EigenResult) -> dict[str, Any]:
     return {**{name: result.info[name] for name in told}, "residual": residual}  # type: ignore[literal-required]
 
 
-def seconds(call: Callable[[], object], device: str, count: int) -> float:
-    """Time one of several calls."""
-    begin = clock(device)
-    for _ in range(count):
-        call()
-    return (clock(device) - begin) / count
+def seconds(calls: dict[str, Callable[[], Any]], device: str, count: int, **how: int) -> dict[str, float]:
+    """Time calls in turn: of the processor on the host, which others share, and elapsed on a GPU."""
+    several = {name: lambda call=call: [call() for _ in range(count)] for name, call in calls.items()}
+    runs = in_turns(several, ROUNDS, device, **how)
+    return {name: (run.cpu_s if device == "cpu" else run.time_s) / count for name, run in runs.items()}
 
 
 def products(name: str, forms: dict[str, Any], width: int, device: str, steps: int) -> dict[str, Any]:
@@ -62,20 +52,13 @@ def products(name: str, forms: dict[str, Any], width: int, device: str, steps: i
     }
     record: dict[str, Any] = {"operation": "chain", "matrix": name, "n": X.n_rows, "width": width}
     for kind, calls in {"plain": plain, "shift": update}.items():
-        best = dict.fromkeys(calls, float("inf"))
-        for call in calls.values():
-            seconds(call, device, WARM if device == "gpu" else 1)
-        for _ in range(ROUNDS):
-            for form, call in calls.items():
-                best[form] = min(best[form], seconds(call, device, steps))
+        best = seconds(calls, device, steps, warm=-(-WARM // steps) if device == "gpu" else 1)
         record[kind] = {**best, "speedup": best["matrix"] / best["chain"]}
     if device == "gpu":
         from tests.benchmarks.sparse_peers import peers
 
         others = peers([forms["matrix"]], [X], [Y])
-        record["peers"] = {
-            peer: min(seconds(call, device, 2) for _ in range(3)) for peer, call in others.items()
-        }
+        record["peers"] = seconds(others, device, 2)
     return record
 
 

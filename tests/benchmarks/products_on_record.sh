@@ -17,4 +17,3 @@ within 70 $tables.tune --widths 1-64 --limit "$(share 70)" --json "$folder/tuned
 within 4 $tables.products bench --device gpu --op combine_dot,update_gram --basis 64,128,256,512 --widths 4,8,16 \
     --seconds "$(share 4)" --json "$folder/sweeps.json"
 within 7 $tables.products bench --device gpu --op dot,combine,gram,update,inplace --seconds "$(share 7)" --json "$folder/kernels.json"
-${PYTHON:-python3} tests/benchmarks/goals.py "$folder"

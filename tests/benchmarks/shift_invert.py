@@ -25,26 +25,10 @@ from blockvec.backends import backend_for
 from blockvec.operations.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks import records as results
+from tests.benchmarks.drawn_problems import quadrilaterals
 from tests.benchmarks.harness import script_parser, timed
 
 SECOND_SHIFT = 1e-3  # of the lowest value: the distance of a second shift
-
-
-def rough_elements(n: int, seed: int = 0) -> Any:
-    """Assemble -div(c grad u) on n x n bilinear squares with a lognormal c, u = 0 at the border."""
-    c = np.exp(2 * np.random.default_rng(seed).standard_normal((n, n)))
-    local = np.array([[4, -1, -2, -1], [-1, 4, -1, -2], [-2, -1, 4, -1], [-1, -2, -1, 4]]) / 6
-    i, j = np.mgrid[:n, :n]
-    corners = [(i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1)]
-    number = np.full((n + 1, n + 1), -1)
-    number[1:-1, 1:-1] = np.arange((n - 1) ** 2).reshape(n - 1, n - 1)
-    places = [number[corner].ravel() for corner in corners]
-    rows = np.concatenate([places[a] for a in range(4) for b in range(4)])
-    columns = np.concatenate([places[b] for a in range(4) for b in range(4)])
-    values = np.concatenate([local[a, b] * c.ravel() for a in range(4) for b in range(4)])
-    inside = (rows >= 0) & (columns >= 0)
-    shape = ((n - 1) ** 2,) * 2
-    return sp.csr_array(sp.coo_array((values[inside], (rows[inside], columns[inside])), shape=shape))
 
 
 def elastic_block(n: int) -> tuple[Any, Any]:
@@ -171,7 +155,7 @@ def main() -> None:
     with ProcessPoolExecutor(max(len(beams), 1), multiprocessing.get_context("spawn")) as pool:
         blocks = {beam: pool.submit(elastic_block, beam) for beam in beams}
         if arguments.elements:
-            A = rough_elements(arguments.elements)
+            A = quadrilaterals(np.random.default_rng(0), arguments.elements - 1, contrast=2.0)
             name = f"rough elements {arguments.elements} x {arguments.elements}"
             for k in (8, 50):
                 add(record(name, A, None, device, k=k, which="SA"))

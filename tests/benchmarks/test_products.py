@@ -1,4 +1,4 @@
-"""Dot, combine and apply through pytest-benchmark; bytes and the fraction of the roofline go into extra_info.
+"""Products and a solve through pytest-benchmark; bytes and the fraction of the roofline go into extra_info.
 
 Small by default, so that they run as tests (`--benchmark-disable`); sizes that say something:
 
@@ -20,6 +20,7 @@ from blockvec.kernels.problem import Problem
 from blockvec.kernels.roofline import fraction, traffic
 from blockvec.operations import products
 from blockvec.operations.profile import ceilings
+from solvers import eigsh
 
 DTYPES = ["float64", "complex128"]
 WIDTHS = [1, 4, 13]
@@ -79,3 +80,15 @@ def test_apply(benchmark: Any, rows: int, M: int) -> None:
     known = S.explain(X)
     assert known is not None
     note(benchmark, known[0])
+
+
+def test_the_low_end_of_a_laplacian(benchmark: Any, rows: int) -> None:
+    n = max(8, round(rows ** (1 / 3)))
+    A = models.model(f"laplace3d:n={n}")
+    options = {"which": "SA", "tol": 1e-8, "convergence": "norm", "method": "lanczos", "rng": 0}
+    result = benchmark.pedantic(eigsh, (A, 4), options | {"return_info": True}, rounds=1)
+    expected = models.spectra.laplace_eigenvalues([n] * 3)[:4]
+    assert np.sort(result.eigenvalues) == pytest.approx(expected, abs=1e-6)
+    for key in ("operator_columns", "block_applications", "restarts"):
+        benchmark.extra_info[key] = result.info[key]
+    benchmark.extra_info["residual"] = float(result.residuals.max())

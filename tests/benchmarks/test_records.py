@@ -40,33 +40,23 @@ def test_an_environment_says_all_that_a_measurement_depends_on() -> None:
     assert re.fullmatch(r"([0-9a-f]{4,40}\+?)?", found["commit"])
 
 
-def test_a_tree_without_git_names_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(results, "__file__", str(tmp_path / "tree" / "blockvec" / "bench" / "records.py"))
-    (tmp_path / "tree" / "blockvec" / "bench").mkdir(parents=True)
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)  # around the tree, not its own
-    (tmp_path / "tree" / "blockvec" / "bench" / "records.py").touch()
-    subprocess.run(["git", "-C", tmp_path, "add", "-A"], check=True)
-    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "-C", tmp_path, *author, "commit", "-q", "-m", "outer"], check=True)
-    monkeypatch.delenv("BLOCKVEC_COMMIT", raising=False)
-    assert results.environment(HOST)["commit"] == ""
-    monkeypatch.setenv("BLOCKVEC_COMMIT", "abc1234")
-    assert results.environment(HOST)["commit"] == "abc1234"
-
-
-def test_a_tree_with_git_of_its_own_has_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_own", [True, False])
+def test_the_commit_is_that_of_the_tree_and_not_of_a_repository_around_it(
+    is_own: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "tree" / "blockvec" / "bench" / "records.py"
     file.parent.mkdir(parents=True)
     file.touch()
-    tree, author = str(tmp_path / "tree"), ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "init", "-q", tree], check=True)
-    subprocess.run(["git", "-C", tree, "add", "-A"], check=True)
-    subprocess.run(["git", "-C", tree, *author, "commit", "-q", "-m", "own"], check=True)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", tmp_path / ("tree" if is_own else "")]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *command], check=True)
     monkeypatch.setattr(results, "__file__", str(file))
     monkeypatch.delenv("BLOCKVEC_COMMIT", raising=False)
-    assert re.fullmatch(r"[0-9a-f]{4,40}", results.environment(HOST)["commit"])
+    assert re.fullmatch(r"[0-9a-f]{4,40}" if is_own else "", results.environment(HOST)["commit"])
     file.write_text("changed")
-    assert results.environment(HOST)["commit"].endswith("+")
+    assert results.environment(HOST)["commit"].endswith("+" if is_own else "")
+    monkeypatch.setenv("BLOCKVEC_COMMIT", "abc1234")
+    assert results.environment(HOST)["commit"] == "abc1234"
 
 
 def test_a_document_comes_back_as_it_was_written(tmp_path: Path) -> None:

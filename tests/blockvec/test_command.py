@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,27 +136,26 @@ def test_a_gpu_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[str]) 
     assert "cpu" in message
 
 
+@pytest.fixture
+def running(ceilings: None) -> Iterator[Any]:
+    """A command that prints for long."""
+    widths = ",".join(map(str, range(1, 65)))
+    command = [*COMMAND, "bench", "--quick", "--op", "dot", "--widths", widths, "--rows", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_ctrl_c_ends_with_130_and_a_word(ceilings: None) -> None:
-    widths = ",".join(map(str, range(1, 65)))
-    command = [*COMMAND, "bench", "--quick", "--op", "dot", "--widths", widths, "--rows", "1000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(4):
-            assert process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err == "blockvec bench: interrupted\n"
+def test_ctrl_c_ends_with_130_and_a_word(running: Any) -> None:
+    for _ in range(4):
+        assert running.stdout.readline()
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (130, "blockvec bench: interrupted\n")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(ceilings: None) -> None:
-    widths = ",".join(map(str, range(1, 65)))
-    command = [*COMMAND, "bench", "--quick", "--op", "dot", "--widths", widths, "--rows", "1000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
-        err = process.stderr.read()
-        assert (process.wait(timeout=60), err) == (0, "")
+def test_a_reader_that_has_seen_enough_is_no_error(running: Any) -> None:
+    running.stdout.readline()
+    running.stdout.close()
+    err = running.stderr.read()
+    assert (running.wait(timeout=60), err) == (0, "")

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +52,13 @@ SMALL = [
 RINGS_OF_TWO = ["graphene:nx=2,ny=2,disorder=1", "hofstadter:nx=2,ny=1,q=1", "xxz:sites=2,up=1"]
 
 
-def values_of(matrix: scipy.sparse.csr_array) -> np.ndarray:
-    return np.linalg.eigvalsh(matrix.toarray())
-
-
 def assert_same_spectrum(matrix: scipy.sparse.csr_array, expected: np.ndarray) -> None:
     """LAPACK's eigenvalues err by a small multiple of n u ||A||."""
     assert matrix.shape == (expected.size, expected.size)
     scale = max(np.abs(expected).max(), 1.0)
-    np.testing.assert_allclose(values_of(matrix), expected, rtol=0, atol=1e-14 * expected.size * scale)
+    np.testing.assert_allclose(
+        np.linalg.eigvalsh(matrix.toarray()), expected, rtol=0, atol=1e-14 * expected.size * scale
+    )
 
 
 # What every model promises
@@ -92,11 +91,19 @@ def test_any_range_of_rows_equals_that_slice_of_the_matrix(
         np.testing.assert_array_equal(part.toarray(), whole.toarray()[start:stop])
 
 
-@pytest.mark.parametrize("spec", [*SMALL, *RINGS_OF_TWO])
-def test_rows_made_on_a_gpu_have_the_bits_of_the_hosts(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+LARGE = ["xxz:sites=18,up=9", "stencil27:n=40", "graphene:nx=300,ny=200,disorder=1"]
+GPUS = {"pretended": pretended_gpu, "real": contextlib.nullcontext}
+ON_GPUS = pytest.mark.parametrize("gpu", ["pretended", pytest.param("real", marks=pytest.mark.gpu)])
+
+
+@ON_GPUS
+@pytest.mark.parametrize("spec", [*SMALL, *RINGS_OF_TWO, *LARGE])
+def test_rows_made_on_a_gpu_have_the_bits_of_the_hosts(
+    spec: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = models.generator(spec)
     n = generator.n_rows
-    with pretended_gpu():
+    with GPUS[gpu]():
         for panel, start, stop in [(n, 0, n), (max(3, n // 2), n // 3, n), (n, n, n)]:
             monkeypatch.setattr(row_generator, "_GPU_PANEL_ROWS", panel)
             made, expected = generator.rows(start, stop, device="gpu"), generator.rows(start, stop)
@@ -120,12 +127,15 @@ def test_entries_may_leave_the_array_module_out() -> None:
     assert np.array_equal(*found)
 
 
+@ON_GPUS
 @pytest.mark.parametrize("spec", ["laplace2d:nx=40,ny=30", "xxz:sites=12,up=5"])
-def test_a_solve_on_a_gpu_makes_no_rows_on_the_host(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solve_on_a_gpu_makes_no_rows_on_the_host(
+    spec: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = models.generator(spec)
     expected = eigsh(generator, k=4, which="SA", rng=0, return_eigenvectors=False)
     monkeypatch.setattr(row_generator, "_PANEL_ROWS", 0)  # an error
-    with pretended_gpu():
+    with GPUS[gpu]():
         w = eigsh(generator, k=4, which="SA", rng=0, device="gpu", return_eigenvectors=False)
     np.testing.assert_allclose(w.get(), expected, rtol=0, atol=1e-12)
 
@@ -199,6 +209,7 @@ def test_every_listed_model_has_an_example_that_can_be_built_by_string_and_by_fu
         ("banded:n=10,bandwidth=20,elements=2000000000", "a row of the band has room for 10"),
         ("banded:n=1000000000,bandwidth=1000000000,elements=1000000000", "GB of memory are available"),
         (f"laplace3d:n={'9' * 5000}", "...9999999999999' is not an integer"),
+        ("rmat:scale=40", "GB of memory are available"),
         ("laplace3d:n=10000000", "rows are more than 64-bit row numbers can count"),
     ],
 )
@@ -261,26 +272,55 @@ def test_rows_of_a_matrix_beyond_the_memory_can_be_made() -> None:
     np.testing.assert_allclose(part.sum(axis=1), energy_of_the_ferromagnet, rtol=1e-15)
 
 
-# Laplacians and stencils
+# Closed-form spectra
 
 
-@pytest.mark.parametrize("periodic", [False, True])
-@pytest.mark.parametrize("extents", [(1,), (2,), (9,), (3, 5), (2, 2), (4, 3, 2), (3, 3, 3)])
-def test_laplacians_have_their_closed_form_spectrum(extents: tuple[int, ...], periodic: bool) -> None:
-    names = ("n",) if len(extents) == 1 else ("nx", "ny", "nz")
-    function = getattr(models, f"laplace{len(extents)}d")
-    A = function(**dict(zip(names, extents, strict=False)), periodic=periodic)
-    assert_same_spectrum(A, spectra.laplace_eigenvalues(extents, periodic=periodic))
+def closed_forms() -> Iterator[tuple[str, np.ndarray]]:
+    """Yield models and their eigenvalues, which LAPACK does not know."""
+    for periodic in (False, True):
+        ring = f",periodic={periodic}"
+        for extents in ((1,), (2,), (9,), (3, 5), (2, 2), (4, 3, 2), (3, 3, 3)):
+            names = ("n",) if len(extents) == 1 else ("nx", "ny", "nz")
+            sizes = ",".join(f"{name}={n}" for name, n in zip(names, extents, strict=False))
+            yield (
+                f"laplace{len(extents)}d:{sizes}{ring}",
+                spectra.laplace_eigenvalues(extents, periodic=periodic),
+            )
+        for nx, ny, nz in ((1, 1, 1), (2, 3, 4), (3, 3, 3), (5, 1, 2)):
+            values = spectra.stencil27_eigenvalues((nx, ny, nz), periodic=periodic)
+            yield f"stencil27:nx={nx},ny={ny},nz={nz}{ring}", values
+        for sites in (4, 5, 7):
+            for up in range(sites + 1):
+                values = spectra.xx_chain_eigenvalues(sites, up, 1.5, periodic=periodic)
+                yield f"xxz:sites={sites},up={up},delta=0,j=1.5{ring}", values
+        for up, down in ((1, 0), (2, 0), (3, 0), (2, 1), (2, 2), (3, 2), (5, 1)):
+            values = spectra.free_electron_eigenvalues(5, up, down, 1.2, periodic=periodic)
+            yield f"hubbard:sites=5,up={up},down={down},u=0,t=1.2{ring}", values
+    for dim in (1, 2, 3):
+        values = 0.5 * (spectra.laplace_eigenvalues([4] * dim, periodic=True) - 2 * dim)
+        yield f"anderson:n=4,disorder=0,dim={dim},t=0.5", values
+    for nx, ny in ((2, 2), (2, 4), (6, 4), (4, 6), (8, 2)):
+        yield f"graphene:nx={nx},ny={ny},t=1.5", spectra.graphene_eigenvalues(nx, ny, 1.5)
+    fluxes = (
+        (4, 3, 0, 1),
+        (4, 3, 0, 5),
+        (6, 5, 1, 3),
+        (4, 4, 1, 2),
+        (2, 3, 2, 4),
+        (10, 3, 2, 5),
+        (5, 4, -1, 5),
+    )
+    for nx, ny, p, q in fluxes:
+        yield (
+            f"hofstadter:nx={nx},ny={ny},p={p},q={q},t=0.5",
+            spectra.hofstadter_eigenvalues(nx, ny, p, q, 0.5),
+        )
+    yield "xxz:sites=9,up=1,delta=0.7,j=-2", spectra.magnon_eigenvalues(9, 0.7, -2.0)
 
 
-@pytest.mark.parametrize("periodic", [False, True])
-@pytest.mark.parametrize("extents", [(1, 1, 1), (2, 3, 4), (3, 3, 3), (5, 1, 2)])
-def test_the_27_point_stencil_has_its_closed_form_spectrum(
-    extents: tuple[int, int, int], periodic: bool
-) -> None:
-    nx, ny, nz = extents
-    A = models.stencil27(nx=nx, ny=ny, nz=nz, periodic=periodic)
-    assert_same_spectrum(A, spectra.stencil27_eigenvalues(extents, periodic=periodic))
+@pytest.mark.parametrize(("spec", "expected"), [pytest.param(*case, id=case[0]) for case in closed_forms()])
+def test_models_have_their_closed_form_spectrum(spec: str, expected: np.ndarray) -> None:
+    assert_same_spectrum(models.model(spec), expected)
 
 
 def test_the_laplacian_is_the_kronecker_sum_with_x_fastest() -> None:
@@ -293,7 +333,7 @@ def test_the_laplacian_is_the_kronecker_sum_with_x_fastest() -> None:
     np.testing.assert_array_equal(A.toarray(), (x + y + z).toarray())
 
 
-# Disorder
+# Disorder, random bands and graphs
 
 
 def test_a_random_number_belongs_to_its_row_whatever_the_range() -> None:
@@ -318,19 +358,34 @@ def test_a_seed_gives_the_same_matrix_again_and_another_seed_another(name: str) 
     assert np.abs(first.diagonal()).max() <= 1.0
 
 
-def test_the_clean_anderson_model_is_the_laplacian_without_its_diagonal() -> None:
-    for dim in (1, 2, 3):
-        A = models.anderson(n=4, disorder=0, dim=dim, t=0.5)
-        shifted = 0.5 * (spectra.laplace_eigenvalues([4] * dim, periodic=True) - 2 * dim)
-        assert_same_spectrum(A, shifted)
+def test_a_band_is_as_wide_as_asked_for_and_has_no_seams() -> None:
+    n, bandwidth = 3000, 50
+    A = models.banded(n=n, bandwidth=bandwidth, elements=24).tocoo()
+    distance = np.abs(A.row - A.col)
+    assert distance.max() == bandwidth
+    assert np.isin(np.arange(bandwidth + 1), distance).all()
+    crossings = np.cumsum(np.bincount(np.minimum(A.row, A.col), minlength=n))
+    crossings -= np.cumsum(np.bincount(np.maximum(A.row, A.col), minlength=n))
+    assert crossings[bandwidth:-bandwidth].min() > 0
+
+
+@pytest.mark.parametrize("elements", [1, 2, 9])
+def test_rows_of_a_band_have_the_elements_asked_for_or_a_few_less(elements: int) -> None:
+    counts = np.diff(models.banded(n=20000, bandwidth=999, elements=elements).indptr)
+    assert counts.max() == elements
+    assert counts.mean() > elements * (1 - elements / 1000) - 0.01
+
+
+def test_the_laplacian_of_a_graph_annihilates_constants_and_is_semidefinite() -> None:
+    A, L = models.rmat(scale=7, seed=5), models.rmat(scale=7, seed=5, laplacian=True)
+    assert set(A.data) == {1.0}
+    assert not A.diagonal().any()
+    np.testing.assert_array_equal(L.toarray(), np.diag(A.sum(axis=1)) - A.toarray())
+    assert not (L @ np.ones(128)).any()
+    assert np.linalg.eigvalsh(L.toarray())[0] > -1e-12
 
 
 # Honeycomb
-
-
-@pytest.mark.parametrize(("nx", "ny"), [(2, 2), (2, 4), (6, 4), (4, 6), (8, 2)])
-def test_clean_graphene_has_its_closed_form_spectrum(nx: int, ny: int) -> None:
-    assert_same_spectrum(models.graphene(nx=nx, ny=ny, t=1.5), spectra.graphene_eigenvalues(nx, ny, 1.5))
 
 
 def test_graphene_has_the_structure_of_the_real_file(matrices: Path) -> None:
@@ -342,19 +397,6 @@ def test_graphene_has_the_structure_of_the_real_file(matrices: Path) -> None:
     hops = A.indices != np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     np.testing.assert_array_equal(A.data[hops], real.data[hops])
     np.testing.assert_allclose(np.abs(A.diagonal()).max(), np.abs(real.diagonal()).max(), rtol=1e-3)
-
-
-# Magnetic field
-
-
-@pytest.mark.parametrize(
-    ("nx", "ny", "p", "q"),
-    [(4, 3, 0, 1), (4, 3, 0, 5), (6, 5, 1, 3), (4, 4, 1, 2), (2, 3, 2, 4), (10, 3, 2, 5), (5, 4, -1, 5)],
-)
-def test_the_hofstadter_model_has_the_spectrum_of_harpers_equation(nx: int, ny: int, p: int, q: int) -> None:
-    A = models.hofstadter(nx=nx, ny=ny, p=p, q=q, t=0.5)
-    assert A.dtype == np.complex128
-    assert_same_spectrum(A, spectra.hofstadter_eigenvalues(nx, ny, p, q, 0.5))
 
 
 # Sectors of bit patterns
@@ -398,19 +440,6 @@ def test_the_xxz_chain_equals_the_spin_operators_restricted_to_the_sector(
         np.testing.assert_allclose(A.toarray(), H[np.ix_(sector, sector)], rtol=1e-15, atol=1e-15)
 
 
-@pytest.mark.parametrize("periodic", [False, True])
-@pytest.mark.parametrize("sites", [4, 5, 7])
-def test_the_xx_chain_is_free_fermions_for_odd_and_even_numbers_of_spins(sites: int, periodic: bool) -> None:
-    for up in range(sites + 1):
-        A = models.xxz(sites=sites, up=up, delta=0, j=1.5, periodic=periodic)
-        assert_same_spectrum(A, spectra.xx_chain_eigenvalues(sites, up, 1.5, periodic=periodic))
-
-
-def test_one_flipped_spin_is_a_magnon() -> None:
-    A = models.xxz(sites=9, up=1, delta=0.7, j=-2.0)
-    assert_same_spectrum(A, spectra.magnon_eigenvalues(9, 0.7, -2.0))
-
-
 # Electrons
 
 
@@ -440,12 +469,3 @@ def test_the_hubbard_chain_has_the_spectrum_of_the_fermion_operators(
         sector = np.flatnonzero((n_up == up) & (n_down == down))
         A = models.hubbard(sites=sites, up=up, down=down, u=u, t=t, periodic=periodic)
         assert_same_spectrum(A, np.linalg.eigvalsh(H[np.ix_(sector, sector)]))
-
-
-@pytest.mark.parametrize("periodic", [False, True])
-@pytest.mark.parametrize(("up", "down"), [(1, 0), (2, 0), (3, 0), (2, 1), (2, 2), (3, 2), (5, 1)])
-def test_without_repulsion_electrons_are_free_for_odd_and_even_numbers(
-    up: int, down: int, periodic: bool
-) -> None:
-    A = models.hubbard(sites=5, up=up, down=down, u=0, t=1.2, periodic=periodic)
-    assert_same_spectrum(A, spectra.free_electron_eigenvalues(5, up, down, 1.2, periodic=periodic))

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import blockvec
-from blockvec import BlockVector
+from blockvec import BlockVector, as_operator, models
 
 
-def test_a_recorder_repeats_what_it_was_given(device: str) -> None:
-    V = BlockVector.random(500, 4, device=device, rng=0)
-    W, start = V.copy(), V.copy()
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_recorder_repeats_what_it_was_given(device: str, is_stored: bool) -> None:
+    chain = "xxz:sites=11,up=5"
+    A = (
+        as_operator(models.model(chain), device=device)
+        if is_stored
+        else models.operator(chain, device=device)
+    )
+    V = BlockVector.random(A.shape[0], 4, device=device, rng=0)
+    W, U, start = V.copy(), V.copy(), V.copy()
+    A.apply(W, out=U)  # kernels and scratch memory are made
 
     def step() -> None:
         norms = W.norms()  # of a block that comes and goes
         W.axpby(norms, V, 0.5)
-        W.combine(W.dot(V), out=W, alpha=1e-3, beta=1)
+        A.apply(W, out=U, alpha=0.1)
+        W.combine(U.dot(V), out=W, alpha=1e-3, beta=1)
 
     recorder = blockvec.Recorder(device)
     with recorder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import re
@@ -17,21 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, as_operator, read_matrix
-from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, DTypeError, LayoutError, OptionError, ShapeError
 from blockvec.operations.arrays import overlaps
 from blockvec.operators import adapters
 from blockvec.operators.sparse import SparseOperator
 from tests.contract.blocks import (
     DTYPES,
     FORMS,
-    Guarded,
-    Layout,
     Reference,
     dtypes,
     exact_values,
     host,
     kept,
-    layouts,
     on,
     random_matrix,
     seeds,
@@ -50,27 +48,6 @@ def linalg(device: str) -> Any:
 
 
 matrices_sizes = st.tuples(st.integers(0, 70), st.integers(0, 70))
-
-
-@given(matrices_sizes, widths, dtypes, dtypes, layouts, st.sampled_from([0, 0.1, 0.7]), seeds)
-def test_sparse_products_are_within_the_rounding_bound(
-    device: str,
-    shape: tuple[int, int],
-    width: int,
-    left: str,
-    right: str,
-    layout: Layout,
-    density: float,
-    seed: int,
-) -> None:
-    rng = np.random.default_rng(seed)
-    A, X = random_matrix(rng, shape, left, density), values(rng, (shape[1], width), right)
-    V = Guarded(X, device, layout).block
-    Y = as_operator(A, device=device) @ V
-    assert Y.dtype == np.result_type(A.dtype, X)
-    assert Y.device == V.device
-    assert Y.array.flags.c_contiguous
-    assert Reference.of(A.toarray(), X, Y.dtype).accepts(Y)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -96,54 +73,54 @@ def test_an_affine_operator_is_a_factor_and_a_shift(device: str, dtype: str, kin
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind", "shift", "count"),
-    pairwise(DTYPES, ("short rows", "long rows", "function"), ("scalar", "column"), (3, 60)),
+    ("dtype", "kind", "shift", "turns", "width"),
+    pairwise(
+        DTYPES,
+        ("short rows", "long rows", "dense", "function", "affine", "multiple", "sum"),
+        (2, (1, 2, 0, -1)),
+        (1, 2, 3, 5),
+        (1, 3, 4),
+    ),
 )
 def test_a_prepared_product_repeats_the_product(
-    device: str, dtype: str, kind: str, shift: str, count: int
+    device: str, dtype: str, kind: str, shift: Any, turns: int, width: int
 ) -> None:
-    rng = np.random.default_rng(5)
-    A, X, Y = (exact_values(rng, shape, dtype) for shape in ((90, 90), (90, 4), (90, 4)))
-    if kind == "short rows":
-        A *= rng.random(A.shape) < 0.1
-    op = as_operator(sp.csr_array(A), device=device) if kind != "function" else as_operator(on(device, A))
-    given = 2 if shift == "scalar" else on(device, np.array([1, 2, 0, -1], X.real.dtype))
-    for operator, matrix in ((op, A), (op.affine(2, 1), 2 * (A - np.eye(90)))):
-        V, W = BlockVector(on(device, X)), BlockVector(on(device, Y))
-        again = operator.prepare(V, W, alpha=1, beta=-1, shift=given)
-        product = matrix @ X - X * host(given)
-        for step in range(count):  # until a matrix is converted, and further
-            again()
-            if step == 1:
-                assert np.array_equal(host(W), Y)
-        assert np.array_equal(host(W), product - Y if count % 2 else Y)
-        V[:, :] = 0
-        again()
-        assert np.array_equal(host(W), Y - product if count % 2 else -Y)
-
-
-@pytest.mark.parametrize("kind", ["sparse", "affine", "dense", "function"])
-@pytest.mark.parametrize(("turns", "width"), [(1, 4), (2, 1), (5, 3)])
-def test_two_blocks_take_turns(device: str, kind: str, turns: int, width: int) -> None:
+    """Two blocks take turns in a call; a single product of each call is repeated until it is converted."""
     rng = np.random.default_rng(turns)
-    A = exact_values(rng, (70, 70), "float64") * (rng.random((70, 70)) < (1.0 if kind == "dense" else 0.1))
-    op: Any = as_operator(on(device, A)) if kind == "dense" else as_operator(sp.csr_array(A), device=device)
+    A = exact_values(rng, (90, 90), dtype)
+    turns = (
+        turns if dtype in ("float64", "complex128") else min(turns, 2)
+    )  # numbers grow, and are to be exact
+    if kind not in ("long rows", "dense"):
+        A *= rng.random(A.shape) < 0.1
+    x, y = (exact_values(rng, (90, width), dtype) for _ in range(2))
+    matrix = on(device, A)
+    op: Any = as_operator(matrix) if kind == "dense" else as_operator(sp.csr_array(A), device=device)
     if kind == "function":
-        matrix = on(device, A)
         op = as_operator(lambda X: matrix @ X, shape=A.shape, dtype=A.dtype, device=device)
-    if kind == "affine":
-        op, A = op.affine(2, 1), 2 * (A - np.eye(70))
-    x, y = (exact_values(rng, (70, width), "float64") for _ in range(2))
+    elif kind == "affine":
+        op, A = op.affine(2, 1), (2 * (A - np.eye(90))).astype(dtype)
+    elif kind == "multiple":
+        op, A = 2 * op, 2 * A
+    elif kind == "sum":
+        op, A = op + as_operator(matrix), 2 * A
+    shifts = np.full(width, shift, x.real.dtype) if shift == 2 else np.array(shift[:width], x.real.dtype)
     X, Y = BlockVector(on(device, x)), BlockVector(on(device, y))
-    again = op.prepare(X, Y, alpha=2, beta=-1, shift=3, repeat=turns)
-    for call in range(2):
+    given = 2 if shift == 2 else on(device, shifts)
+    again = op.prepare(X, Y, alpha=1, beta=-1, shift=given, repeat=turns)
+    for call in range(60 if turns == 1 else 2):
         again()
         for _ in range(turns):
-            x, y = 2 * (A @ x - 3 * x) - y, x
+            x, y = (A @ x - shifts * x) - y, x
         if turns % 2:
             x, y = y, x  # each call begins with X
-        assert np.array_equal(host(X), x), call
-        assert np.array_equal(host(Y), y), call
+        if call < 2 or call > 57:
+            assert np.array_equal(host(X), x), call
+            assert np.array_equal(host(Y), y), call
+    X[:, :] = 0
+    if turns == 1:
+        again()
+        assert np.array_equal(host(Y), -y)
 
 
 def test_a_prepared_product_keeps_its_operator(device: str) -> None:
@@ -160,7 +137,7 @@ def test_a_prepared_product_keeps_its_operator(device: str) -> None:
 
 def test_factors_of_a_prepared_product_are_those_of_a_product(device: str) -> None:
     A = as_operator(sp.eye_array(4, format="csr") * 2.0, device=device)
-    X, Y, Z = (BlockVector(on(device, np.ones((4, 3)))) for _ in range(3))
+    X, Y = (BlockVector(on(device, np.ones((4, 3)))) for _ in range(2))
     A.prepare(X, Y, shift=on(device, np.array([1.0, 2.0, 3.0])))()
     assert host(Y).tolist() == 4 * [[1, 0, -1]]
     for wrong in ({"alpha": 2j}, {"beta": 2j}, {"shift": 1j}, {"shift": [1.0, 2.0]}):
@@ -170,9 +147,6 @@ def test_factors_of_a_prepared_product_are_those_of_a_product(device: str) -> No
             A.prepare(X, Y, **wrong, repeat=2)()
     with pytest.raises(DTypeError):
         A.affine(2j, 0).prepare(X, Y)()
-    for turns in (0, -1):
-        with pytest.raises(OptionError, match=f"repeat={turns}"):
-            A.prepare(X, Z, repeat=turns)
 
 
 def test_a_prepared_product_is_the_one_that_its_user_wrote_and_checks_its_operands(device: str) -> None:
@@ -242,47 +216,26 @@ def test_a_converted_operator_has_the_entries_of_the_converted_matrix(
     assert op.dtype == dtype
 
 
-def test_a_type_that_no_block_has_is_refused_for_a_converted_operator() -> None:
-    with pytest.raises(DTypeError, match="float16"):
-        as_operator(sp.eye_array(3, format="csr")).converted("float16")
+def with_indices(dense: Any, index: str) -> Any:
+    A = sp.csr_array(dense)
+    return sp.csr_array((A.data, A.indices.astype(index), A.indptr.astype(index)), shape=A.shape)
 
 
-def test_what_cannot_be_affine_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"affine: shift has shape \(3,\); give a number"):
-        as_operator(sp.eye_array(3)).affine(1, np.arange(3))
-    with pytest.raises(ShapeError, match="affine: A is 2 x 3; a shift needs a square one"):
-        as_operator(np.ones((2, 3))).affine(1, 0)
-    with pytest.raises(OptionError, match="affine: got alpha=0; give another factor"):
-        as_operator(np.eye(3)).affine(0, 1)
+MADE: dict[str, Callable[[Any], Any]] = {
+    **{form.__name__: form for form in (*FORMS, sp.dia_matrix, sp.lil_array)},
+    **{index: functools.partial(with_indices, index=index) for index in ("int32", "int64")},
+    **{f"sparse {kind}": lambda A, kind=kind: sp.csr_array(A.astype(kind)) for kind in ("int8", "int32")},
+    **{f"dense {kind}": lambda A, kind=kind: A.astype(kind) for kind in ("int8", "int64", "float32")},
+    "bool": lambda A: sp.csr_array(A == 1),
+}
 
 
-@pytest.mark.parametrize(
-    "make", [sp.csr_array, sp.csc_array, sp.coo_array, sp.csr_matrix, sp.dia_matrix, sp.lil_array]
-)
-def test_every_sparse_format_is_taken(device: str, make: Any) -> None:
-    dense = exact_values(np.random.default_rng(2), (30, 30), "float64")
-    X = exact_values(np.random.default_rng(3), (30, 3), "float64")
-    op = as_operator(make(dense), device=device)
-    assert op.shape == (30, 30)
-    assert np.array_equal(host(op @ BlockVector(on(device, X))), dense @ X)
-
-
-@pytest.mark.parametrize("integer", ["int8", "int32", "int64", "bool"])
-def test_integer_matrices_are_promoted(device: str, integer: str) -> None:
-    dense = (np.random.default_rng(4).random((20, 20)) < 0.3).astype(integer)
-    X = exact_values(np.random.default_rng(5), (20, 3), "float64")
-    for A in (sp.csr_array(dense), dense):
-        op = as_operator(A, device=device)
-        assert op.dtype == np.float64
-        assert np.array_equal(host(op @ BlockVector(on(device, X))), dense @ X)
-
-
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_indices_of_both_widths_are_taken(device: str, index: Any) -> None:
-    A = sp.csr_array(exact_values(np.random.default_rng(6), (40, 30), "float64"))
-    wide = sp.csr_array((A.data, A.indices.astype(index), A.indptr.astype(index)), shape=A.shape)
-    X = exact_values(np.random.default_rng(7), (30, 4), "float64")
-    op = as_operator(wide, device=device)
+@pytest.mark.parametrize("name", MADE)
+def test_every_form_of_a_matrix_is_taken_and_integers_are_promoted(device: str, name: str) -> None:
+    rng = np.random.default_rng(2)
+    A, X = MADE[name](exact_values(rng, (40, 30), "float64")), exact_values(rng, (30, 3), "float64")
+    op = as_operator(A, device=device)
+    assert (op.shape, op.dtype) == ((40, 30), A.dtype if A.dtype.kind == "f" else np.float64)
     assert np.array_equal(host(op @ BlockVector(on(device, X))), A @ X)
 
 
@@ -332,15 +285,6 @@ def test_a_cupy_matrix_can_be_put_on_the_host() -> None:
     assert op.device == "cpu"
     X = np.ones((20, 2))
     assert np.allclose(host(op @ BlockVector(X)), A @ X)
-
-
-def test_a_dense_array_is_an_operator(device: str) -> None:
-    A = exact_values(np.random.default_rng(11), (12, 9), "complex128")
-    X = exact_values(np.random.default_rng(12), (9, 3), "float64")
-    op = as_operator(on(device, A))
-    Y = op @ BlockVector(on(device, X))
-    assert Y.dtype == np.complex128
-    assert np.array_equal(host(Y), A @ X)
 
 
 def test_a_linear_operator_is_called_once_a_block(device: str) -> None:
@@ -404,29 +348,6 @@ def test_a_function_may_write_its_result_where_it_belongs(
     assert overlaps(given[0], out.array) == (beta == 0 and columns.start == 0)
 
 
-def identity(device: str, n: int = 3, dtype: str = "float64") -> Any:
-    return as_operator(sp.eye_array(n, format="csr", dtype=dtype), device=device)
-
-
-def test_what_is_no_operator_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"give shape=\(n, n\)"):
-        as_operator(lambda X: X)
-    with pytest.raises(DTypeError, match="A is a str"):
-        as_operator("matrix")
-    with pytest.raises(ShapeError, match="3 dimensions"):
-        as_operator(np.zeros((2, 2, 2)))
-    with pytest.raises(DTypeError, match="object is not supported"):
-        as_operator(np.zeros((2, 2), object))
-
-
-@pytest.mark.gpu
-def test_blocks_of_another_device_are_refused() -> None:
-    with pytest.raises(DeviceError, match=r"A is on cuda:0 but X is on cpu"):
-        identity("gpu") @ BlockVector.zeros(3, 2)
-    with pytest.raises(DeviceError, match=r"A is on cpu but out is on cuda:0"):
-        identity("cpu").apply(BlockVector.zeros(3, 2), BlockVector.zeros(3, 2, device="gpu"))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hermitian_matrices_pass_the_check_and_others_do_not(device: str, dtype: str) -> None:
     rng = np.random.default_rng(22)
@@ -447,9 +368,7 @@ def test_a_complex_symmetric_matrix_is_not_hermitian(device: str, matrices: Path
         as_operator(A, device=device).check_hermitian()
 
 
-def test_rectangles_and_nan_fail_the_check_with_their_own_errors(device: str) -> None:
-    with pytest.raises(ShapeError, match="A is 2 x 3"):
-        as_operator(sp.csr_array(np.ones((2, 3))), device=device).check_hermitian()
+def test_nan_fails_the_check_with_its_own_error_and_what_is_empty_passes(device: str) -> None:
     broken = sp.csr_array(np.diag([1.0, np.nan, 2.0]))
     with pytest.raises(BreakdownError, match="NaN or Inf"):
         as_operator(broken, device=device).check_hermitian()
@@ -457,52 +376,38 @@ def test_rectangles_and_nan_fail_the_check_with_their_own_errors(device: str) ->
     as_operator(sp.csr_array(np.zeros((4, 4))), device=device).check_hermitian()
 
 
-def broken(form: str, change: Callable[[Any], None]) -> Any:
-    """A sparse matrix of 6 x 4 in a format, changed in place after SciPy's own checks."""
+def broken(form: str, name: str, place: int, value: int, *, of_cupy: bool = False) -> Any:
+    """A sparse matrix of 6 x 4 in a format, changed in place after its library's own checks."""
     matrix = sp.random_array((6, 4), density=0.5, format="csr", rng=np.random.default_rng(0))
+    if of_cupy:
+        matrix = importlib.import_module("cupyx.scipy.sparse").csr_matrix(sp.csr_matrix(matrix))
     matrix = matrix.tobsr((2, 2)) if form == "bsr" else matrix.asformat(form)
-    change(matrix)
+    getattr(matrix, name)[place] = value
     return matrix
 
 
-def set_element(name: str, place: int, value: int) -> Callable[[Any], None]:
-    def change(matrix: Any) -> None:
-        getattr(matrix, name)[place] = value
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("form", "change"),
+    ("form", "name", "place", "value"),
     [
-        ("csr", set_element("indices", 3, 4)),
-        ("csr", set_element("indices", 0, -1)),
-        ("csr", set_element("indices", -1, 2**31 - 1)),
-        ("csr", set_element("indptr", 0, 1)),
-        ("csr", set_element("indptr", -1, 1000)),
-        ("csr", set_element("indptr", 2, 12)),
-        ("csr", set_element("indptr", 2, -1)),
-        ("csc", set_element("indices", 3, 6)),
-        ("csc", set_element("indptr", -1, 1000)),
-        ("bsr", set_element("indices", 0, 2)),
-        ("coo", set_element("row", 0, 6)),
-        ("coo", set_element("col", 0, 4)),
-        ("coo", set_element("col", 0, -5)),
+        *(("csr", "indices", *change) for change in ((3, 4), (0, -1), (-1, 2**31 - 1))),
+        *(("csr", "indptr", *change) for change in ((0, 1), (-1, 1000), (2, 12), (2, -1))),
+        *(("csc", "indices", 3, 6), ("csc", "indptr", -1, 1000), ("bsr", "indices", 0, 2)),
+        *(("coo", "row", 0, 6), ("coo", "col", 0, 4), ("coo", "col", 0, -5)),
     ],
 )
 def test_indices_outside_of_a_sparse_matrix_are_refused(
-    device: str, form: str, change: Callable[[Any], None]
+    device: str, form: str, name: str, place: int, value: int
 ) -> None:
-    with pytest.raises(OptionError, match=r"indices from -?\d+ to \d+ for [234 6]+ (row|column)s"):
-        as_operator(broken(form, change), device=device)
+    for of_cupy in (False,) if device == "cpu" or form == "bsr" else (False, True):
+        with pytest.raises(OptionError, match=r"indices from -?\d+ to \d+ for [234 6]+ (row|column)s"):
+            as_operator(broken(form, name, place, value, of_cupy=of_cupy), device=device)
 
 
 def test_a_sparse_matrix_with_too_few_row_pointers_is_refused(device: str) -> None:
-    def drop_last(matrix: Any) -> None:
-        matrix.indptr = matrix.indptr[:-1]
-
+    matrix = sp.random_array((6, 4), density=0.5, format="csr")
+    matrix.indptr = matrix.indptr[:-1]
     with pytest.raises(OptionError, match=r"6 row pointers \(indptr\) for 6 rows"):
-        as_operator(broken("csr", drop_last), device=device)
+        as_operator(matrix, device=device)
 
 
 def test_the_check_of_indices_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -558,7 +463,3 @@ def test_a_function_that_takes_columns_is_given_them_without_a_copy() -> None:
         assert np.array_equal(Y, 1 + 2 * X)
         assert np.shares_memory(seen[-1], X) == (order == "A")
         assert np.array_equal(operator.apply(BlockVector(np.ones((4, 2)))).array, np.full((4, 2), 2.0))
-    with pytest.raises(OptionError, match="order: got 'F'"):
-        as_operator(double, shape=(4, 4), order="F")
-    with pytest.raises(OptionError, match="order: tells what a function takes"):
-        as_operator(np.eye(4), order="A")

@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 
 from blockvec import BlockVector, inverse_factor, start_copies, start_copy
-from blockvec.errors import DTypeError, ShapeError
 from tests.contract.blocks import DTYPES, host, on, values
-
-
-def test_lists_are_no_small_matrices() -> None:
-    unusable: Any = [[1.0]]
-    for function in (inverse_factor, start_copy):
-        with pytest.raises(DTypeError, match=r"got a list; .* convert with numpy\.asarray first"):
-            function(unusable)
 
 
 def gram(rng: np.random.Generator, width: int, dtype: str) -> np.ndarray:
@@ -27,11 +19,12 @@ def gram(rng: np.random.Generator, width: int, dtype: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 2, 4, 7, 8, 33, 64, 130])
+@pytest.mark.parametrize("width", [0, 1, 2, 4, 7, 8, 33, 64, 130])
 def test_the_inverse_factor_makes_a_gram_matrix_the_identity(device: str, dtype: str, width: int) -> None:
     G = gram(np.random.default_rng(width), width, dtype)
     factor = inverse_factor(on(device, G))
     found, unit = factor.wait(), 2.0**-53
+    assert inverse_factor(on(device, G)).wait().T.tobytes() == found.T.tobytes()
     assert np.array_equal(found.G, (found.G + found.G.conj().T) / 2)
     assert np.array_equal(host(factor.T), found.T.astype(dtype))
     assert not np.tril(found.R, -1).any()
@@ -86,25 +79,6 @@ def test_a_block_is_divided_by_a_factor_that_the_host_has_not_seen(device: str) 
     G = start_copy(V.gram())
     assert np.linalg.norm(before - host(V) @ factor.wait().R) <= 1e-14 * np.linalg.norm(before)
     assert np.linalg.norm(G() - np.eye(5)) <= 1e-14
-
-
-def test_no_columns_are_no_special_case(device: str) -> None:
-    found = inverse_factor(on(device, np.zeros((0, 0)))).wait()
-    assert found.R.shape == (0, 0)
-    assert found.growth == 0
-
-
-def test_the_same_matrix_has_the_same_bits(device: str) -> None:
-    G = gram(np.random.default_rng(1), 16, "complex128")
-    found = [inverse_factor(on(device, G)).wait() for _ in range(2)]
-    assert found[0].T.tobytes() == found[1].T.tobytes()
-
-
-def test_what_is_no_gram_matrix_is_refused(device: str) -> None:
-    with pytest.raises(ShapeError, match=r"\(2, 3\) but must be square"):
-        inverse_factor(on(device, np.zeros((2, 3))))
-    with pytest.raises(DTypeError, match="int64"):
-        inverse_factor(on(device, np.eye(2, dtype="int64")))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec import BlockVector
-from blockvec.errors import DeviceError
 from tests.contract.blocks import (
     DTYPES,
     MAX_WORK,
@@ -40,41 +39,25 @@ def sizes(draw: Any) -> Sizes:
     return Sizes(min(draw(row_counts), MAX_WORK // max(1, M * N)), M, N)
 
 
-def is_sum_of(S: Any, left: Any, right: Any) -> bool:
-    """Whether S is left^H right of rounded factors, within the rounding bound."""
-    return Reference.of(left.conj().T, right, S.dtype).accepts(S)
-
-
+@pytest.mark.parametrize("operation", ["combine_dot", "update_gram"])
 @settings(max_examples=20)
 @given(sizes(), st.sampled_from(DTYPES), layouts, layouts, seeds)
-def test_combine_dot_is_a_combination_and_then_the_products_of_what_was_stored(
-    device: str, size: Sizes, dtype: str, layout_v: Layout, layout_w: Layout, seed: int
+def test_a_block_is_updated_and_then_multiplied_as_it_was_stored(
+    device: str, operation: str, size: Sizes, dtype: str, layout_v: Layout, layout_w: Layout, seed: int
 ) -> None:
-    rng = np.random.default_rng(seed)
-    A, C = values(rng, (size.K, size.N), dtype), values(rng, (size.N, size.N), dtype)
-    X = values(rng, (size.K, size.M), dtype)
+    rng, combines = np.random.default_rng(seed), operation == "combine_dot"
+    A, X = values(rng, (size.K, size.N), dtype), values(rng, (size.K, size.M), dtype)
+    C = values(rng, (size.N if combines else size.M, size.N), dtype)
     V, W = Guarded(A, device, layout_v), Guarded(X, device, layout_w)
-    S = V.block.combine_dot(on(device, C), W.block)
-    assert S.shape == (size.M, size.N)
-    assert Reference.of(A, C, dtype).accepts(V.block)
-    assert is_sum_of(S, X, host(V.block))
-    assert V.is_untouched_outside()
-    assert np.array_equal(host(W.block), X)
-
-
-@settings(max_examples=20)
-@given(sizes(), st.sampled_from(DTYPES), layouts, layouts, seeds)
-def test_update_gram_is_a_projection_and_then_the_gram_matrix_of_what_was_stored(
-    device: str, size: Sizes, dtype: str, layout_v: Layout, layout_w: Layout, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    A, C = values(rng, (size.K, size.N), dtype), values(rng, (size.M, size.N), dtype)
-    X = values(rng, (size.K, size.M), dtype)
-    V, W = Guarded(A, device, layout_v), Guarded(X, device, layout_w)
-    S = V.block.update_gram(W.block, on(device, C))
-    assert Reference.of(X, C, dtype, -1, 1, A).accepts(V.block)
-    assert is_sum_of(S, host(V.block), host(V.block))
-    assert np.array_equal(host(S), host(S).conj().T)
+    if combines:  # V <- V C with W^H V
+        S, new, left = V.block.combine_dot(on(device, C), W.block), Reference.of(A, C, dtype), X
+    else:  # V <- V - W C with V^H V
+        S, new = V.block.update_gram(W.block, on(device, C)), Reference.of(X, C, dtype, -1, 1, A)
+        left = host(V.block)
+        assert np.array_equal(host(S), host(S).conj().T)
+    assert new.accepts(V.block)
+    assert S.shape == (left.shape[1], size.N)
+    assert Reference.of(left.conj().T, host(V.block), S.dtype).accepts(S)
     assert V.is_untouched_outside()
     assert np.array_equal(host(W.block), X)
 
@@ -166,10 +149,3 @@ def test_few_rows_and_no_columns_are_no_special_case(device: str, K: int) -> Non
         assert np.array_equal(host(S), np.full((M, N), 4.0 * K))
         S = V.update_gram(W, on(device, np.zeros((M, N))))
         assert np.array_equal(host(S), np.full((N, N), 4.0 * K))
-
-
-@pytest.mark.gpu
-def test_operands_of_two_devices_are_refused() -> None:
-    V, W = BlockVector.zeros(10, 3, device="gpu"), BlockVector.zeros(10, 5)
-    with pytest.raises(DeviceError, match="one operand is on"):
-        V.update_gram(W, on("gpu", np.zeros((5, 3))))

@@ -213,37 +213,24 @@ def block_arguments(folder: Path) -> Draw:
     wrong = (BlockvecError, TypeError)
     indexing = (*wrong, IndexError, OverflowError)
     numpys = (*wrong, ValueError)  # NumPy and SciPy check shapes and seeds
-    calls: dict[str, tuple[Callable[[Any, Any, Any], Any], tuple[type[BaseException], ...]]] = {
-        "BlockVector(x)": (lambda V, x, y: BlockVector(x), wrong),
-        "BlockVector(x, dtype=y)": (lambda V, x, y: BlockVector(x, copy=True, dtype=y), wrong),
-        "as_operator(x)": (lambda V, x, y: as_operator(x), wrong),
-        "as_operator(x, shape=y)": (lambda V, x, y: as_operator(x, shape=y), wrong),
-        "V.dot(x)": (lambda V, x, y: V.dot(x), wrong),
-        "V.dot(x, alpha=y)": (lambda V, x, y: V.dot(x, alpha=y), wrong),
-        "V.combine(x)": (lambda V, x, y: V.combine(x), wrong),
-        "V.combine(x, out=y)": (lambda V, x, y: V.combine(x, out=y), wrong),
-        "V.axpy(y, x)": (lambda V, x, y: V.copy().axpy(y, x), wrong),
-        "V.scale(x)": (lambda V, x, y: V.copy().scale(x), wrong),
-        "V.column_dot(x)": (lambda V, x, y: V.column_dot(x), wrong),
-        "S.apply(x, out=y)": (lambda V, x, y: operator.apply(x, out=y), wrong),
-        "S @ x": (lambda V, x, y: operator @ x, wrong),
-        "V.H @ x": (lambda V, x, y: V.H @ x, wrong),
-        "V.T @ x": (lambda V, x, y: V.T @ x, wrong),
-        "V @ x": (lambda V, x, y: V @ x, wrong),
-        "x @ V": (lambda V, x, y: x @ V, numpys),
-        "V + x": (lambda V, x, y: V + x, numpys),
-        "x * V": (lambda V, x, y: x * V, numpys),
-        "V / x": (lambda V, x, y: V / x, numpys),
-        "V[x]": (lambda V, x, y: V[x], indexing),
-        "V[x, y]": (lambda V, x, y: V[x, y], indexing),
-        "zeros(x, y)": (lambda V, x, y: BlockVector.zeros(x, y), wrong),
-        "random(3, 2, rng=x)": (lambda V, x, y: BlockVector.random(3, 2, rng=x), numpys),
-        "options(threads=x)": (lambda V, x, y: config._replace(config.options(), {"threads": x}), wrong),
+    names = {"BlockVector": BlockVector, "as_operator": as_operator, "config": config, "operator": operator}
+    calls = {
+        **dict.fromkeys(
+            (
+                *("BlockVector(x)", "BlockVector(x, copy=True, dtype=y)", "as_operator(x)"),
+                *("as_operator(x, shape=y)", "V.dot(x)", "V.dot(x, alpha=y)", "V.combine(x)"),
+                *("V.combine(x, out=y)", "V.copy().axpy(y, x)", "V.copy().scale(x)", "V.column_dot(x)"),
+                *("operator.apply(x, out=y)", "operator @ x", "V.H @ x", "V.T @ x", "V @ x"),
+                *("BlockVector.zeros(x, y)", "config._replace(config.options(), {'threads': x})"),
+            ),
+            wrong,
+        ),
+        **dict.fromkeys(("x @ V", "V + x", "x * V", "V / x", "BlockVector.random(3, 2, rng=x)"), numpys),
+        **dict.fromkeys(("V[x]", "V[x, y]"), indexing),
     }
 
     def draw_one(draw: random.Random) -> Input:
         name = draw.choice(sorted(calls))
-        call, refusals = calls[name]
         V = BlockVector(np.ones((12, 3), draw.choice(("float64", "complex64"))))
         x, y = operand(draw), operand(draw)
         if "zeros" in name:  # sizes up to the bound on memory are no error
@@ -252,9 +239,9 @@ def block_arguments(folder: Path) -> Draw:
 
         def execute() -> None:
             with np.errstate(all="ignore"):
-                call(V, x, y)
+                eval(name, {**names, "V": V, "x": x, "y": y})
 
-        return Input(text, execute, refusals)
+        return Input(text, execute, calls[name])
 
     return draw_one
 

@@ -20,11 +20,12 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, RowLayout, as_operator, models, option_context
 from blockvec.errors import BreakdownError, FormatError, OptionError
-from blockvec.parallel import agreed, choose_gpu, communicator, devices, nccl, share
+from blockvec.parallel import agreed, choose_gpu, communicator, devices, nccl
 from blockvec.parallel.communicator import MpiCommunicator
 from solvers import eigsh
+from tests import distributed, distributed_solvers
 from tests.contract.blocks import host
-from tests.distributed import Work, integers, is_close, layouts, listed_in
+from tests.distributed import Work, listed_in, split
 from tests.distributed_solvers import HOFSTADTER, check, dense_values
 from tests.under_mpi import main
 
@@ -44,11 +45,6 @@ def share_one_gpu() -> None:
         nccl.place = devices.place = lambda number: f"{place(number)} {rank}"
 
 
-def on_gpu(rows: Any, layout: RowLayout) -> BlockVector:
-    """Copy the rows of this process to its GPU."""
-    return BlockVector(np.ascontiguousarray(rows[layout.rows]), layout=layout).to_device()
-
-
 @work
 def each_process_has_a_gpu_of_its_own(comm: Any, folder: Path) -> None:
     processes: Any = communicator(comm)
@@ -60,66 +56,35 @@ def each_process_has_a_gpu_of_its_own(comm: Any, folder: Path) -> None:
     assert processes.gpu_route.startswith("NCCL ")
 
 
-@work
-def operations_give_the_rows_of_the_whole(comm: Any, folder: Path) -> None:
-    choose_gpu(communicator(comm))
-    for dtype in ("float32", "float64", "complex64", "complex128"):
-        A, B, C = (integers(shape, dtype, 1) for shape in ((5077, 4), (5077, 3), (4, 3)))
-        for layout in layouts(5077, comm):
-            V, W = on_gpu(A, layout), on_gpu(B, layout)
-            c = V.backend.from_host(C)
-            assert np.array_equal(host(V.H @ W), A.conj().T @ B)
-            assert np.array_equal(host(V.T @ W), A.T @ B)
-            assert np.array_equal(host(V.gram()), A.conj().T @ A)
-            assert np.array_equal(host(V[:, 1:].column_dot(W)), (A[:, 1:].conj() * B).sum(axis=0))
-            assert np.array_equal(host((V @ c).gather()), A @ C)
-            S = W.copy().update_gram(V, c)
-            assert np.array_equal(host(S), (B - A @ C).conj().T @ (B - A @ C))
-            path = folder / f"{dtype}.npy"
-            V.save(path)
-            assert np.array_equal(np.load(path), A)
-            again = BlockVector.random(5077, 2, dtype, rng=5, device="gpu", layout=layout).gather()
-            assert np.array_equal(host(again), BlockVector.random(5077, 2, dtype, rng=5).array)
-
-
-@work
-def sums_are_the_same_bits_on_all_processes_and_in_every_run(comm: Any, folder: Path) -> None:
-    choose_gpu(communicator(comm))
-    A = np.random.default_rng(8).standard_normal((30011, 5))
-    layout = layouts(30011, comm)[1]
-    V = on_gpu(A, layout)
-    found = share(layout.comm, [host(V.gram()).tobytes() for _ in range(5)])
-    assert len({bits for runs in found for bits in runs}) == 1
-
-
-@work
-def products_and_fused_results_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
-    diagonal = sp.csr_array(sp.diags_array(np.arange(1.0, 41.0)))
+def few_matrices() -> list[Any]:
+    """Matrices with widths of blocks; few, because each type and width takes kernels of its own."""
     phases = sp.random_array((90, 90), density=0.1, rng=np.random.default_rng(3)) * np.exp(1j)
-    for A, width in (  # few: each type and width takes kernels of its own
-        (models.model("laplace3d:n=24"), 8),
-        (models.model("xxz:sites=12,up=6"), 8),
-        (diagonal, 8),
-        (sp.csr_array(phases + phases.conj().T).astype(np.complex64), 3),
-    ):
-        n, dtype = A.shape[0], A.dtype
-        X, Y, Z = (integers((n, width), dtype, seed) for seed in (1, 2, 3))
-        shifts = np.arange(width, dtype=A.real.dtype)
-        shifted = A @ X - X * shifts
-        for layout in layouts(n, comm):
-            op = as_operator(A, device="gpu", layout=layout)
-            V, out, z = (on_gpu(whole, layout) for whole in (X, Y, Z))
-            op.apply(V, out=out, alpha=2, beta=-1, shift=shifts)
-            assert is_close(host(out), (2 * shifted - Y)[layout.rows], dtype)
-            op.affine(0.5, 3).apply(V, out=out)
-            assert is_close(host(out), (0.5 * (A @ X - 3 * X))[layout.rows], dtype)
-            found = op.apply(V, shift=shifts, z=z, delta=2, eta=-1, dots=("xx", "xy"), gram=("xy", "yy"))
-            assert is_close(host(found.Y), shifted[layout.rows], dtype)
-            assert is_close(host(z), (2 * Z - shifted)[layout.rows], dtype)
-            assert is_close(host(found.dots["xx"]), (np.abs(X) ** 2).sum(axis=0), dtype)
-            assert is_close(host(found.dots["xy"]), (X.conj() * shifted).sum(axis=0), dtype)
-            assert is_close(host(found.gram["xy"]), X.conj().T @ shifted, dtype)
-            assert is_close(host(found.gram["yy"]), shifted.conj().T @ shifted, dtype)
+    return [
+        (models.model("laplace3d:n=24"), (8,)),
+        (models.model("xxz:sites=12,up=6"), (8,)),
+        (sp.csr_array(sp.diags_array(np.arange(1.0, 41.0))), (8,)),
+        (sp.csr_array(phases + phases.conj().T).astype(np.complex64), (3,)),
+    ]
+
+
+def also_on_gpus(name: str, **options: Any) -> None:
+    """List what holds for rows on the host also for rows on GPUs."""
+
+    def call(comm: Any, folder: Path) -> None:
+        choose_gpu(communicator(comm))
+        works = {**distributed.WORKS, **distributed_solvers.WORKS}
+        works[name](comm, folder, device="gpu", **options)
+
+    WORKS[name] = call
+
+
+also_on_gpus("every_operation_gives_the_rows_of_the_whole", n=5077)
+also_on_gpus("random_numbers_and_functions_depend_on_the_global_row")
+also_on_gpus("files_are_those_of_one_process")
+also_on_gpus("sums_are_the_same_bits_on_all_processes_and_in_every_run", n=30011)
+also_on_gpus("products_are_those_of_the_whole_matrix", given=few_matrices())
+also_on_gpus("fused_results_are_those_of_the_whole_block", given=few_matrices())
+also_on_gpus("every_method_finds_the_values_of_the_matrix", model="laplace2d:n=25", block_size=4)
 
 
 @work
@@ -150,27 +115,6 @@ def all_transports_give_the_same_bits(comm: Any, folder: Path) -> None:
         for blocks in zip(*found, strict=True):
             assert np.isfinite(blocks[0]).all()
             assert all(np.array_equal(blocks[0], other) for other in blocks)
-
-
-@work
-def every_method_finds_the_values_of_the_matrix(comm: Any, folder: Path) -> None:
-    A = models.model("laplace2d:n=25")
-    values = dense_values(A)
-    for options in (
-        {"method": "lanczos"},
-        {"method": "filter"},
-        {"method": "jd"},
-        {"method": "dense"},
-        {"which": "BE", "method": "lanczos"},
-        {"sigma": 3.1, "which": "LM", "method": "jd"},
-        {"sigma": 3.1, "which": "LM", "method": "filter"},
-    ):
-        options = {"which": "SA", "block_size": 4, **options}  # few widths: each takes kernels of its own
-        nearest = np.sort(values[np.argsort(np.abs(values - 3.1), kind="stable")[:6]])
-        expected = {"SA": values[:6], "BE": np.r_[values[:3], values[-3:]], "LM": nearest}
-        result = eigsh(A, 6, rng=1, comm=comm, device="gpu", return_info=True, **options)
-        check(A, result, comm, expected[options["which"]], 1e-10)
-        assert result.eigenvectors.device.startswith("cuda:")
 
 
 @work
@@ -210,7 +154,7 @@ def recorded_sums_and_updates_are_repeated(comm: Any, folder: Path) -> None:
     choose_gpu(communicator(comm))
     whole = np.random.default_rng(4).standard_normal((4001, 4))
     unit, layout = whole / np.linalg.norm(whole, axis=0), RowLayout.equal(4001, comm)
-    V = on_gpu(whole, layout)
+    V = split(whole, layout, "gpu")
     G, scales = V.gram(), V.norms()
 
     def step() -> None:

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, as_operator, models
-from blockvec.errors import OptionError
 from blockvec.kernels import build as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import CSR
@@ -199,23 +198,6 @@ def test_every_width_is_exact(width: int, cp: Any, device: DeviceInfo) -> None:
     np.testing.assert_array_equal(Y.get(), S @ host)
 
 
-@pytest.mark.parametrize("width", [1, 5, 16])
-def test_an_operator_sums_columns_of_matrices_with_and_without_long_rows(width: int, cp: Any) -> None:
-    rng = np.random.default_rng(width)
-    n = 4000
-    for lengths in (rng.integers(0, 9, n), row_lengths(rng, "power law", n)):
-        S = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
-        host = draw(rng, (n, width), "float64", exact=True)
-        operator = as_operator(S, device="gpu")
-        product = S @ host - 2 * host
-        for _ in range(2):
-            applied = operator.apply(cp.asarray(host), shift=2, dots=("xx", "xy", "yy"))
-            np.testing.assert_array_equal(applied.Y.array.get(), product)
-            expected = {"xx": host * host, "xy": host * product, "yy": product * product}
-            for kind, terms in expected.items():
-                np.testing.assert_array_equal(applied.dots[kind].get(), terms.sum(axis=0))
-
-
 def test_products_with_long_rows_are_captured_into_graphs_and_run_on_several_streams(cp: Any) -> None:
     rng = np.random.default_rng(1)
     n = 3000
@@ -332,32 +314,3 @@ def test_indices_of_64_bits_are_halved_for_a_gpu(spec: str, pattern: str, is_the
         (A @ BlockVector(X).to_device()).to_host().array, S @ X, rtol=1e-14, atol=1e-13
     )
     assert given.indices.dtype == given.indptr.dtype == np.int64
-
-
-@pytest.mark.parametrize(
-    ("form", "name", "place", "value"),
-    [
-        ("csr", "indices", 2, -1),
-        ("csr", "indices", 2, 5),
-        ("csr", "indptr", 0, 1),
-        ("csr", "indptr", 2, 0),
-        ("csr", "indptr", -1, 1000),
-        ("csc", "indices", 0, 7),
-        ("coo", "row", 1, 7),
-        ("coo", "col", 1, -1),
-    ],
-)
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_indices_outside_of_a_cupy_matrix_are_refused(
-    form: str, name: str, place: int, value: int, index: Any
-) -> None:
-    import cupyx.scipy.sparse as cupy_sparse
-
-    A = cupy_sparse.csr_matrix(sp.csr_matrix(np.arange(35.0).reshape(7, 5) % 3)).asformat(form)
-    X = BlockVector(np.ones((5, 2))).to_device()
-    np.testing.assert_array_equal((as_operator(A) @ X).to_host().array, A.get().toarray() @ np.ones((5, 2)))
-    numbers = getattr(A, name).astype(index)
-    numbers[place] = value
-    setattr(A, name, numbers)
-    with pytest.raises(OptionError, match=r"indices from -?\d+ to \d+ for [57] (row|column)s"):
-        as_operator(A)

@@ -157,7 +157,7 @@ def store(product: Array, C: Array, alpha: complex, beta: complex) -> None:
 
 def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
     """Set B = alpha A C + beta B; B may be the leading columns of A itself."""
-    Cr = C if alpha == 1 else alpha * C
+    Cr = C if alpha == 1 else alpha * C.astype(B.dtype, copy=False)  # C may be in single precision
     n_bytes = A.nbytes + B.nbytes
     # Complex BLAS is at the roofline for a vector, and for a matrix whose real form exceeds the cache.
     unsplit = problem.N == 1 or 2 * Cr.nbytes > REAL_MATRIX_BYTES

@@ -24,6 +24,7 @@ from blockvec import io, models, open_matrix
 from blockvec.errors import DTypeError, FormatError, LayoutError, OptionError, ShapeError
 from blockvec.io import matrixmarket
 from blockvec.system import memory
+from tests.matrices import normal
 
 GENERAL = "%%MatrixMarket matrix coordinate real general\n"
 
@@ -108,35 +109,26 @@ def test_files_of_every_kind_come_back(
     assert layout != "array" or B.flags.c_contiguous
 
 
-def test_elements_given_twice_are_summed(mtx: Path) -> None:
-    mtx.write_text(GENERAL + "2 3 4\n2 3 1\n1 1 5\n2 3 0.5\n2 1 4\n")
+READ = {
+    "twice": (GENERAL + "2 3 4\n2 3 1\n1 1 5\n2 3 0.5\n2 1 4\n", [[5, 0, 0], [4, 0, 1.5]]),
+    "no last line end": (GENERAL + "2 2 2\n1 1 1.5\n2 1 -2E-3", [[1.5, 0], [-0.002, 0]]),
+    "comments": (
+        GENERAL + "% a comment\n%\n\n2 2 2\n\n1 1 1.5\n   2\t1   -2.e-3  \n\n\n",
+        [[1.5, 0], [-0.002, 0]],
+    ),
+    "windows": (GENERAL + "2 2 2\r\n1 1 1.5\r\n2 1 -.2e-2\r\n", [[1.5, 0], [-0.002, 0]]),
+    "not finite": (GENERAL + "2 2 3\n1 1 nan\n1 2 -inf\n2 2 Infinity\n", [[np.nan, -np.inf], [0, np.inf]]),
+    "empty": (GENERAL + "3 4 0\n", np.zeros((3, 4))),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_the_format_allows_is_read(name: str, mtx: Path) -> None:
+    text, expected = READ[name]
+    mtx.write_bytes(text.encode())
     A = io.read_matrix(mtx)
-    assert A.nnz == 3
     assert A.has_canonical_format
-    np.testing.assert_array_equal(A.toarray(), [[5, 0, 0], [4, 0, 1.5]])
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "2 2 2\n1 1 1.5\n2 1 -2E-3",
-        "% a comment\n%\n\n2 2 2\n\n1 1 1.5\n   2\t1   -2.e-3  \n\n\n",
-        "2 2 2\r\n1 1 1.5\r\n2 1 -.2e-2\r\n",
-    ],
-)
-def test_comments_blank_lines_line_ends_and_ways_to_write_numbers_are_read(body: str, mtx: Path) -> None:
-    mtx.write_bytes((GENERAL + body).encode())
-    np.testing.assert_array_equal(io.read_matrix(mtx).toarray(), [[1.5, 0], [-0.002, 0]])
-
-
-def test_values_that_are_not_finite_are_read(mtx: Path) -> None:
-    mtx.write_text(GENERAL + "2 2 3\n1 1 nan\n1 2 -inf\n2 2 Infinity\n")
-    np.testing.assert_array_equal(io.read_matrix(mtx).toarray(), [[np.nan, -np.inf], [0, np.inf]])
-
-
-def test_a_matrix_without_elements_is_read(mtx: Path) -> None:
-    mtx.write_text(GENERAL + "3 4 0\n")
-    assert io.read_matrix(mtx).shape == (3, 4)
+    np.testing.assert_array_equal(A.toarray(), expected)
 
 
 # Broken files
@@ -278,20 +270,14 @@ def packed_matrix() -> bytes:
     return gzip.compress((GENERAL + "200 200 10000\n" + "".join(lines)).encode(), mtime=0)
 
 
-def test_a_packed_file_that_breaks_off_is_refused(mtx: Path) -> None:
+def test_a_packed_file_that_breaks_off_or_is_damaged_is_refused(mtx: Path) -> None:
     whole = packed_matrix()
-    for length in (2, 15, len(whole) // 2, len(whole) - 1):
-        mtx.write_bytes(whole[:length])
+    middle = len(whole) // 2
+    damaged = whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :]
+    for data in (damaged, *(whole[:length] for length in (2, 15, middle, len(whole) - 1))):
+        mtx.write_bytes(data)
         with pytest.raises(FormatError, match=r"matrix\.mtx: "):
             io.read_matrix(mtx)
-
-
-def test_a_damaged_packed_file_is_refused(mtx: Path) -> None:
-    damaged = bytearray(packed_matrix())
-    damaged[len(damaged) // 2] ^= 0xFF
-    mtx.write_bytes(damaged)
-    with pytest.raises(FormatError, match=r"matrix\.mtx:"):
-        io.read_matrix(mtx)
 
 
 def test_a_missing_file_is_named_with_its_folder(tmp_path: Path) -> None:
@@ -385,37 +371,24 @@ def test_what_is_neither_file_nor_model_is_explained() -> None:
 
 # Blocks
 
-DTYPES = ["float32", "float64", "complex64", "complex128"]
-
 
 def block(shape: tuple[int, int], dtype: str = "float64") -> np.ndarray:
-    rng = np.random.default_rng(7)
-    values = rng.standard_normal(shape)
-    return (values + 1j * rng.standard_normal(shape) if "complex" in dtype else values).astype(dtype)
+    return normal(7, *shape, dtype=dtype)
 
 
-@pytest.mark.parametrize("mmap", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1000, 7), (1, 1), (0, 3), (5, 0)])
-def test_a_block_comes_back_bit_for_bit(
-    shape: tuple[int, int], dtype: str, mmap: bool, tmp_path: Path
-) -> None:
-    V = block(shape, dtype)
-    io.save_block(tmp_path / "V.npy", V)
-    W = io.load_block(tmp_path / "V.npy", mmap=mmap)
-    assert type(W) is np.ndarray
-    assert W.dtype == V.dtype
-    assert W.flags.c_contiguous
-    assert W.flags.writeable or mmap
-    np.testing.assert_array_equal(W, V)
-    np.testing.assert_array_equal(np.load(tmp_path / "V.npy"), V)
-
-
-def test_views_are_written_panel_by_panel(tmp_path: Path) -> None:
-    V = block((100_003, 9))  # several panels of a mebibyte, and rows left over
-    for view in (V[:, 2:5], V[3:50_000], V[::2, ::3], V.T, V[:0]):
-        io.save_block(tmp_path / "V.npy", view)
-        np.testing.assert_array_equal(io.load_block(tmp_path / "V.npy"), view)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_blocks_and_views_come_back_bit_for_bit(dtype: str, tmp_path: Path) -> None:
+    V, path = block((100_003, 9), dtype), tmp_path / "V.npy"  # several panels of a mebibyte, and rows left
+    views = V[:, 2:5], V[3:50_000], V[::2, ::3], V[:0], V[:, :0], V[:1, :1]
+    for view, mmap in [*itertools.product(views, (False, True)), (V.T, False)]:
+        io.save_block(path, view)
+        W = io.load_block(path, mmap=mmap)
+        assert type(W) is np.ndarray
+        assert W.dtype == dtype
+        assert W.flags.c_contiguous
+        assert W.flags.writeable or mmap
+        np.testing.assert_array_equal(W, view)
+        np.testing.assert_array_equal(np.load(path), view)
 
 
 def test_a_column_major_file_is_read_row_major_and_not_mapped(tmp_path: Path) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from blockvec.kernels.launch import Kernel
+from blockvec.backends.cuda.dense import Loaded, runner
+from blockvec.backends.cuda.device import Gpu
+from tests.devices import H200
+from blockvec.kernels.launch import Kernel, pack_product
+from blockvec.kernels.problem import SweepProblem, TsmmProblem
 
 
 class _Function:
@@ -56,6 +62,13 @@ class Driver:
         self.kinds: list[type] = []
         self.launches: list[tuple[Any, ...]] = []
         self.memory: list[int] = []
+        self.device = 0
+
+    @contextlib.contextmanager
+    def on(self, number: int) -> Iterator[None]:
+        before, self.device = self.device, number
+        yield
+        self.device = before
 
     def launch(self, *call: Any) -> None:
         *call, extra = call
@@ -67,7 +80,7 @@ class Driver:
         addresses = (ctypes.c_void_p * len(self.kinds)).from_address(pointers)
         given = [KINDS[kind].from_address(at) for kind, at in zip(self.kinds, addresses, strict=True)]
         numbers = [list(value) if hasattr(value, "__len__") else value.value for value in given]
-        self.launches.append((*how, numbers))
+        self.launches.append((self.device, *how, numbers))
         self.memory.append(pointers)
 
 
@@ -77,7 +90,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     cuda: Any = ModuleType("cupy.cuda")
     launches = {"launchKernel": recorded.launch, "launchCooperativeKernel": recorded.launch_together}
     cuda.driver = SimpleNamespace(**launches, CUDADriverError=RuntimeError)
-    cuda.runtime = SimpleNamespace(free=lambda address: None)
+    cuda.runtime = SimpleNamespace(free=lambda address: None, getDevice=lambda: recorded.device)
+    cuda.Device = recorded.on
     cuda.get_current_stream = lambda: SimpleNamespace(ptr=5)
     cupy: Any = ModuleType("cupy")
     cupy.cuda = cuda
@@ -115,10 +129,31 @@ def test_arguments_are_packed_into_memory_that_is_used_again(
     kernel((0, 3, 2), (8, 4), arguments, is_cooperative=True)
     expected = [of_c(value) or None if isinstance(value, _Array) else of_c(value) for value in arguments]
     assert driver.launches == [
-        (77, 7, 1, 1, 64, 1, 1, 1024, 5, expected),
-        (77, 7, 2, 1, 64, 1, 1, 0, 5, expected),
-        (77, 1, 3, 2, 8, 4, 1, 0, 5, expected),
+        (0, 77, 7, 1, 1, 64, 1, 1, 1024, 5, expected),
+        (0, 77, 7, 2, 1, 64, 1, 1, 0, 5, expected),
+        (0, 77, 1, 3, 2, 8, 4, 1, 0, 5, expected),
     ]
     assert len(set(driver.memory)) == 1
     assert driver.memory[0] not in map(ctypes.addressof, others)
     assert function.calls == []
+
+
+def test_a_product_is_launched_on_its_device_and_not_without_rows(driver: Driver) -> None:
+    arrays = [_Array(place << 20) for place in (1, 2, 3)]
+    for rows in (1000, 0):
+        problem = TsmmProblem(rows, 8, 8, "float64", "float64", 8, 8)
+        loaded = Loaded(Kernel(_Function()), (7,), (64,), 1024, pack_product(problem), lambda: 1 << 30)
+        runner(Gpu(1, H200), problem, lambda loaded=loaded: loaded)(problem, *arrays, 1, 0)
+    assert driver.launches == [(1, 77, 7, 1, 1, 64, 1, 1, 1024, 5, [])]
+    assert driver.device == 0
+
+
+def test_a_sweep_takes_the_addresses_of_four_arrays(driver: Driver) -> None:
+    sweep = SweepProblem("update_gram", 1000, 8, 4, "float64", "float64", "float64", 8, 4)
+    packed: list[tuple[int, ...]] = []
+    loaded = Loaded(
+        Kernel(_Function()), (7,), (64,), 0, lambda *all_: packed.append(all_) or all_, lambda: 99
+    )
+    runner(Gpu(0, H200), sweep, lambda: loaded)(sweep, *map(_Array, (1, 2, 3, 4)))
+    assert packed == [(1, 2, 3, 4, 99)]
+    assert len(driver.launches) == 1

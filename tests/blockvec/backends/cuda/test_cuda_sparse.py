@@ -1,124 +1,68 @@
-"""When a matrix is converted, decided without a GPU: products wait, convert once, and fall back."""
+"""When a matrix is converted, on a pretended GPU: products wait, convert once, and fall back."""
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from dataclasses import dataclass
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from blockvec.backends.cuda import sparse
-from blockvec.backends.cuda.device import Gpu
-from blockvec.kernels.problem import SpmmvProblem
-from tests.devices import H200
+from blockvec import BlockVector, as_operator, models
+from blockvec.kernels.families import SPARSE_FAMILIES
+from tests.pretended_cupy import Stream
+from tests.pretended_gpu import pretended_gpu
 
 WAITS = 3
-GPU = Gpu(0, H200)
-NARROW = SpmmvProblem(10**6, 10**6, 7 * 10**6, 16, "float64", "float64", 16, 16)
-
-
-@dataclass(frozen=True)
-class Width:
-    """A configuration."""
-
-    width: int
-
-
-class Family:
-    """A family without kernels, whose configurations are widths."""
-
-    def __init__(self, name: str, before: Family | None = None, *, refuses: bool = False) -> None:
-        self.name, self.before, self.refuses = name, before, refuses
-        self.converts = before is not None
-        self.conversions = 0
-
-    def alike(self, problem: SpmmvProblem) -> SpmmvProblem:
-        return problem
-
-    def choose(self, problem: SpmmvProblem, *_rest: Any) -> Width:
-        return Width(problem.width)
-
-    def converts_after(self, _problem: SpmmvProblem) -> int:
-        return WAITS
-
-    def before_conversion(self, problem: SpmmvProblem, _device: Any) -> tuple[Any, Width]:
-        return self.before, Width(problem.width)
-
-    def convert(self, *_rest: Any) -> Any:
-        self.conversions += 1
-        return None if self.refuses else "a form"
-
-    def parts(self, *_rest: Any) -> tuple[str, ...]:
-        return ()
-
-    def workspace_bytes(self, *_rest: Any) -> int:
-        return 0
-
-    shared_bytes = carveout = workspace_bytes
-
-    def bind(self, *_rest: Any) -> str:
-        return self.name
-
-
-class Device:
-    """A matrix on a device that only counts."""
-
-    def __init__(self) -> None:
-        self.S: Any = SimpleNamespace(waited=Counter(), forms={}, bound={}, plan=None)
-        self.capturing = False
-
-    def product(self, family: Family, problem: SpmmvProblem = NARROW) -> Any:
-        """What runs the next product."""
-        known = self.S.bound.get((family.name, problem))
-        launch, workspace_bytes = known or sparse.bind(GPU, family, problem, self.S)  # type: ignore[arg-type]
-        assert workspace_bytes == 0
-        return launch
+SELL: Any = SPARSE_FAMILIES["spmmv_sell"]
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    made = Device()
-    stream = SimpleNamespace(is_capturing=lambda: made.capturing, synchronize=lambda: None)
-    memory = SimpleNamespace(OutOfMemoryError=MemoryError)
-    cuda = SimpleNamespace(get_current_stream=lambda: stream, memory=memory)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    return made
+def conversions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Prefer the family for every matrix that it takes; note what is converted."""
+    made: list[Any] = []
+    convert = type(SELL).convert
+    monkeypatch.setattr(SELL, "is_faster", lambda problem: True)
+    monkeypatch.setattr(SELL, "converts_after", lambda problem: WAITS if problem.width == 2 else 99)
+    monkeypatch.setattr(SELL, "convert", lambda *given: made.append(given) or convert(SELL, *given))
+    with pretended_gpu():
+        yield made
 
 
-def family(*, refuses: bool = False) -> Family:
-    return Family("converted", Family("in order"), refuses=refuses)
+def product_of(matrix: Any) -> Any:
+    """Return a function that multiplies by a matrix and tells what it is bound to last."""
+    operator = as_operator(matrix, device="gpu")
+
+    def product(width: int = 2) -> str:
+        operator.apply(BlockVector.zeros(operator.shape[1], width, device="gpu"))
+        return str(list(operator.prepared.bound)[-1][0])
+
+    return product
 
 
-def test_a_family_of_compressed_rows_runs_at_once(device: Device) -> None:
-    in_rows = Family("in rows")
-    assert [device.product(in_rows) for _ in range(3)] == ["in rows"] * 3
-    assert in_rows.conversions == 0
+def test_a_matrix_is_converted_once_after_the_products_that_wait(conversions: list[Any]) -> None:
+    product = product_of(models.laplace3d(n=20))
+    found = [product() for _ in range(WAITS + 5)]
+    assert found == ["before spmmv_sell"] * WAITS + ["spmmv_sell"] * 5
+    assert product(width=3) == "spmmv_sell"  # the form is there
+    assert len(conversions) == 1
 
 
-def test_a_matrix_is_converted_once_after_the_products_that_wait(device: Device) -> None:
-    converted = family()
-    found = [device.product(converted) for _ in range(WAITS + 5)]
-    assert found == ["in order"] * WAITS + ["converted"] * 5
-    assert converted.conversions == 1
+def test_nothing_is_converted_while_a_graph_is_captured(
+    conversions: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = product_of(models.laplace3d(n=20))
+    with monkeypatch.context() as capturing:
+        capturing.setattr(Stream, "is_capturing", lambda self: True)
+        assert {product() for _ in range(WAITS + 5)} == {"before spmmv_sell"}
+    assert product() == "spmmv_sell"
 
 
-def test_a_form_that_is_there_is_taken_at_once(device: Device) -> None:
-    device.S.forms["converted"] = "a form"
-    assert device.product(family()) == "converted"
-
-
-def test_nothing_is_converted_while_a_graph_is_captured(device: Device) -> None:
-    converted = family()
-    device.capturing = True
-    assert {device.product(converted) for _ in range(WAITS + 5)} == {"in order"}
-    device.capturing = False
-    assert device.product(converted) == "converted"
-
-
-def test_a_matrix_that_has_no_form_is_asked_once(device: Device) -> None:
-    converted = family(refuses=True)
-    assert {device.product(converted) for _ in range(WAITS + 5)} == {"in order"}
-    assert converted.conversions == 1
+def test_a_matrix_that_would_grow_too_much_is_asked_once(conversions: list[Any]) -> None:
+    lengths = np.where(np.arange(4096) % 32 == 0, 12, 3)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    columns = np.random.default_rng(2).integers(0, 4096, indptr[-1])
+    product = product_of(sp.csr_array((np.ones(len(columns)), columns, indptr), shape=(4096, 4096)))
+    assert [product() for _ in range(WAITS + 5)][:WAITS] == ["before spmmv_sell"] * WAITS
+    assert len(conversions) == 1

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec.kernels.build import compile_source
 from blockvec.kernels.sparse import codes as codes_of_values
 from blockvec.kernels.sparse.codes import _LEAST_ENTRIES as LEAST
-from blockvec.kernels.sparse.codes import encode, source
+from blockvec.kernels.sparse.codes import encode
 from blockvec.kernels.sparse.csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
-from tests.devices import needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 
@@ -65,11 +63,3 @@ def test_matrices_of_many_values_or_columns_and_small_ones_are_left_as_they_are(
     assert encode(plan_of(ones), (1 << CODE_BIT) + 1, 3, no_kernel) is None
     assert encode(plan_of(ones, "int64"), LEAST, 3, no_kernel) is None
     assert encode(plan_of(ones[1:]), LEAST, 3, no_kernel) is None
-
-
-@needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-def test_the_kernel_compiles_without_spills(dtype: str) -> None:
-    for architecture in ("sm_80", "sm_90"):
-        used = compile_source(source(dtype), architecture).resources
-        assert (used.spill_bytes, used.stack_bytes) == (0, 0)

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels.build import compile_source
 from blockvec.kernels.sparse import pieces
 from blockvec.kernels.sparse.arrays import Load
 from blockvec.kernels.sparse.csr_plan import Plan
@@ -18,7 +17,6 @@ from blockvec.kernels.sparse.pieces import TASK_ENTRIES, divide
 from blockvec.kernels.sparse.sell import CHUNK, layout
 from blockvec.kernels.sparse.structure import structure_of
 from blockvec.models import model as model_matrix
-from tests.devices import needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.host_rows import HostPlan, assert_same, divided
 from tests.kernel_problems import pointers
@@ -152,12 +150,3 @@ def test_entries_near_and_beyond_32_bits_are_divided_and_counted() -> None:
     expected = layout(plan)
     plan.load = load
     assert_same(layout(plan), expected)
-
-
-@needs_compiler
-@pytest.mark.parametrize("index", INDICES)
-@pytest.mark.parametrize("kernel", pieces.KERNELS)
-def test_the_kernels_compile_without_spills(kernel: str, index: str) -> None:
-    for architecture in ("sm_80", "sm_90"):
-        used = compile_source(pieces.source(kernel, index), architecture).resources
-        assert (used.spill_bytes, used.stack_bytes) == (0, 0)

@@ -1,4 +1,4 @@
-"""SpMMV on SELL-C matrices, on a GPU: the results are those on compressed rows, to the last bit."""
+"""SpMMV on SELL-C matrices, with the bits of those on compressed rows, and on chains that are not stored."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import blockvec
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends.cuda import sparse
 from blockvec.kernels.families import SPARSE_FAMILIES
-from blockvec.operators.sparse import SparseOperator
 from tests.blocks import draw
 
 pytestmark = pytest.mark.gpu
 
-SELL = SPARSE_FAMILIES["spmmv_sell"]
+SELL, CHAIN = SPARSE_FAMILIES["spmmv_sell"], SPARSE_FAMILIES["spmmv_chain"]
+CHAINS = (
+    "xxz:sites=18,up=9,delta=0.5",
+    "hubbard:sites=9,up=4,down=5,u=2",
+    "xxz:sites=40,up=3,periodic=false",
+)
+HUGE_BYTES = 42 << 30  # two vectors of 34 spins, and tables
 TYPES = ("float32", "float64", "complex64", "complex128")
 
 
@@ -76,27 +82,28 @@ def test_results_are_exact_and_the_same_bits_before_and_after_conversion(
             np.testing.assert_array_equal(found[0][1], 2 * given_z.get() - expected)
 
 
+@pytest.mark.parametrize("given", ["laplace3d:n=20", "random", *CHAINS])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any, gpu: Any) -> None:
+def test_configurations_all_over_the_space_are_exact(given: str, dtype: str, cp: Any, gpu: Any) -> None:
     rng = np.random.default_rng(1)
-    for A in (
-        models.laplace3d(n=20),
-        matrix(rng, (3001, 3001), dtype, "int32", True),
-    ):
-        S = A.astype(dtype)
+    family, widths = (CHAIN, (1, 2, 3, 7, 8, 16, 33)) if given in CHAINS else (SELL, (1, 3))
+    S = matrix(rng, (3001, 3001), dtype, "int32", True) if given == "random" else models.model(given)
+    if given in CHAINS:
+        operator: Any = models.operator(given, device="gpu")
+    else:
+        S = S.astype(dtype)
         operator = as_operator(S, device="gpu")
-        assert isinstance(operator, SparseOperator)
-        backend: Any = operator.backend
-        for width in (1, 3):
-            host = draw(rng, (S.shape[1], width), dtype, exact=True)
-            X, Y = cp.asarray(host), cp.empty(host.shape, dtype)
-            problem = operator.explain(BlockVector(X))[0]
-            valid = SELL.configurations(problem, backend.device)
-            for config in valid[:: max(1, len(valid) // 4)]:
-                launch, _ = sparse.launcher(gpu, SELL, problem, config, operator.prepared)
+    for width in widths:
+        host = draw(rng, (S.shape[1], width), dtype, exact=True)
+        X, Y = cp.asarray(host), cp.empty(host.shape, np.result_type(S.dtype, dtype))
+        problem, expected = operator.explain(BlockVector(X))[0], S @ host
+        valid = family.configurations(problem, gpu.info)
+        for config in valid[:: max(1, len(valid) // 6)]:
+            launch, _ = sparse.launcher(gpu, family, problem, config, operator.prepared)
+            for _ in range(2):
                 Y.fill(cp.nan)
                 launch(X.data.ptr, Y.data.ptr)
-                np.testing.assert_array_equal(Y.get(), S @ host, err_msg=str(config))
+                np.testing.assert_array_equal(Y.get(), expected, err_msg=f"{width} {config}")
 
 
 def test_a_graph_captured_before_the_conversion_stays_right(cp: Any) -> None:
@@ -132,3 +139,19 @@ def test_a_matrix_that_would_grow_too_much_stays_as_it_is(cp: Any) -> None:
         np.testing.assert_array_equal((operator @ cp.asarray(host)).array.get(), S @ host)
     assert operator.prepared.forms
     assert not forms(operator)
+
+
+def test_more_rows_than_32_bits_can_number(cp: Any) -> None:
+    if cp.cuda.runtime.memGetInfo()[0] < HUGE_BYTES:
+        pytest.skip(f"needs {HUGE_BYTES >> 30} GB of free device memory")
+    S = models.operator("xxz:sites=34,up=17", device="gpu")
+    X = BlockVector.full(S.shape[0], 1, 1.0, device="gpu")
+    Y = S @ X  # every row sums up to the energy of the ferromagnet
+    assert float(Y.array.min()) == float(Y.array.max()) == 34 / 4
+
+
+def test_explain_names_the_kernel_and_its_blocks() -> None:
+    S = models.operator(CHAINS[0], device="gpu")
+    text = str(blockvec.explain("apply", S, BlockVector.random(S.shape[0], 8, device="gpu", rng=1)))
+    assert "spmmv_chain" in text.splitlines()[0]
+    assert "no matrix is stored" in text

@@ -1,0 +1,55 @@
+"""Kernels that belong to no family compile without spills; for the others see `test_families`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from blockvec.kernels.build import compile_source
+from tests.devices import H200
+from blockvec.kernels.elementwise import FillKernel, InverseFactorKernel, WithinKernel
+from blockvec.kernels.probes import FMA, HOLD, TENSOR, cache_probe, read_probe
+from blockvec.kernels.sparse import codes, pieces
+from blockvec.kernels.steps import STATIC_BYTES, KrylovStepsKernel, RecurrenceKernel
+from tests.blockvec.kernels import test_elementwise, test_krylov_steps, test_recurrence, test_rows
+from tests.devices import needs_compiler
+from tests.emulator.host import sampled
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+ANY = 255, 48 << 10  # registers and bytes of shared memory
+THREE_BLOCKS = 85, 48 << 10  # of 256 threads on a multiprocessor
+
+
+def sources() -> Iterator[Any]:
+    """Yield sources of kernels, each with an architecture and what it may take."""
+    for kernel in (
+        *(*test_elementwise.KERNELS[::16], read_probe(8), cache_probe(8), FMA, TENSOR, HOLD),
+        *(*map(test_rows.kernel_of, test_rows.FUNCTIONS), *map(FillKernel, ("float64", "float32"))),
+        *(WithinKernel("int32"), *map(InverseFactorKernel, DTYPES)),
+    ):
+        for architecture, marks in (("sm_90", ()), ("sm_80", pytest.mark.slow)):
+            yield pytest.param(kernel.source(), architecture, THREE_BLOCKS, marks=marks)
+    of_rows = {f"codes {dtype}": codes.source(dtype) for dtype in DTYPES}
+    for kernel in pieces.KERNELS:
+        of_rows |= {f"{kernel} {index}": pieces.source(kernel, index) for index in ("int32", "int64")}
+    for name, source in of_rows.items():
+        for architecture in ("sm_80", "sm_90"):
+            yield pytest.param(source, architecture, ANY, id=f"{name} {architecture}")
+    for case in sampled(test_krylov_steps.KERNELS):
+        source = KrylovStepsKernel(*case.values, piece=16).source(H200)
+        yield pytest.param(source, "sm_90", (255, STATIC_BYTES), id=f"steps {case.values}", marks=case.marks)
+    for case in sampled(test_recurrence.KERNELS):
+        for lanczos in (False, True):
+            if (kernel := RecurrenceKernel(*case.values, lanczos)).refusal == "":
+                yield pytest.param(kernel.source(), "sm_90", ANY, id=f"recurrence {case}", marks=case.marks)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("source", "architecture", "limits"), list(sources()))
+def test_kernels_compile_without_spills(source: str, architecture: str, limits: tuple[int, int]) -> None:
+    used = compile_source(source, architecture).resources
+    assert (used.spill_bytes, used.stack_bytes) == (0, 0)
+    assert 0 < used.registers <= limits[0]
+    assert used.shared_bytes <= limits[1]
