@@ -36,11 +36,10 @@ def wanted(
     """Select the k values that a call asks for, ascending; "BE" takes one more of the high ones."""
     if sigma is None and which == "SM":
         sigma, which = 0.0, "LM"
+    theta = values
     if sigma is not None:
         with np.errstate(divide="ignore"):
-            theta = 1 / (values - sigma)
-        seen = {"normal": theta, "cayley": (values + sigma) * theta, "buckling": values * theta}
-    theta = values if sigma is None else seen[mode]
+            theta = {"normal": 1.0, "cayley": values + sigma, "buckling": values}[mode] / (values - sigma)
     order = np.argsort({"LM": -abs(theta), "SM": abs(theta), "LA": -theta}.get(which, theta), kind="stable")
     return np.sort(values[np.r_[order[: k // 2], order[k // 2 - k :]] if which == "BE" else order[:k]])
 
