@@ -13,7 +13,7 @@ from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from solvers import costs, eigsh
 from solvers.stages import drivers
-from tests.solvers.answers import answered
+from tests.solvers.answers import answered, solve
 
 CASES = {
     "a cluster of many copies": ("laplace3d:n=8", 6.0, 12),
