@@ -29,10 +29,10 @@ from solvers import (
 from solvers.iterations import lanczos
 from solvers.stages import run
 from tests.contract.blocks import FORMS, kept, untidy
-from tests.matrices import with_values
+from tests.matrices import random_sparse, with_values
 from tests.pairwise import pairwise
 from tests.solvers import answers
-from tests.solvers.answers import answered
+from tests.solvers.answers import answered, dense
 
 ITERATIONS = ("lanczos", "filter", "jd")
 GRID = models.model("laplace2d:n=25")
@@ -139,6 +139,41 @@ def test_real_matrices_agree_with_their_reference(
 ) -> None:
     exact = reference(name, k, which)
     answered(real_matrix(name), k, exact=exact, which=which, tol=1e-10, convergence="norm", method=method)
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "tol", "seed"),
+    [
+        (400, np.float32, 0, 4),
+        (400, np.float32, 1e-5, 10),
+        (400, np.complex64, 0, 8),
+        (600, np.float32, 0, 2),
+        (600, np.complex64, 1e-5, 5),
+        (600, np.complex64, 0, 7),
+    ],
+)
+def test_copies_outside_a_bulk_neither_hide_values_nor_enlarge_the_norm(
+    n: int, dtype: Any, tol: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    A = with_values(np.r_[np.repeat([-1.0, 2.0], 3), rng.uniform(0, 1, n - 6)], rng, dtype)
+    how: Any = {"convergence": "norm", "method": "lanczos", "tol": tol, "rng": seed}
+    result = answered(A, 6, which="SA", loss=1e-10, atol=1e-13, **how)
+    assert abs(result.info["norm"] - 2) <= 1e-4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_a_short_matrix_in_single_precision_has_results_of_its_type_with_their_own_residuals(
+    dtype: Any, is_dense: bool
+) -> None:
+    A = random_sparse(1, 700, dtype=dtype)
+    result = answered(A, 4, apply_to=A.toarray() if is_dense else None, which="LA", loss=1e-14)
+    w, X, info = result.eigenvalues, dense(result.eigenvectors), result.info
+    kinds = w.dtype, result.eigenvectors.dtype, info["dtype"]
+    assert kinds == (dtype(0).real.dtype, np.dtype(dtype), np.dtype(dtype).name)
+    residuals = np.linalg.norm(dense(A) @ X - X * w.astype(float), axis=0)
+    assert np.allclose(result.residuals, residuals, rtol=1e-3)
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
