@@ -57,14 +57,7 @@ ONCE_WRONG = {
         convergence="norm",
     ),
     "pairs kept of more around a shift that was moved": Draw(
-        "single",
-        151,
-        ("random:n=48,row=4,seed=381",),
-        "SM",
-        15,
-        dtype="float32",
-        tol=1e-4,
-        method="lanczos",
+        "single", 151, ("random:n=48,row=4,seed=381",), "SM", 15, dtype="float32", tol=1e-4, method="lanczos"
     ),
     "the value at the shift lost with a singular M": Draw(
         "generalised",

@@ -31,10 +31,14 @@ from solvers.stages import run
 from tests.contract.blocks import FORMS, kept, untidy
 from tests.matrices import random_sparse, with_values
 from tests.pairwise import pairwise
-from tests.solvers import answers
+from tests.solvers import answers, zoo
 from tests.solvers.answers import answered, dense
 
 ITERATIONS = ("lanczos", "filter", "jd")
+DEGENERATE = (
+    *("identity", "zero matrix", "two-valued", "rank one", "block diagonal copies"),
+    "one value at 1e8, sparse",
+)
 GRID = models.model("laplace2d:n=25")
 CUBE = models.model("laplace3d:n=12")
 
@@ -44,31 +48,26 @@ def solve(A: Any, k: int, which: str, **options: Any) -> EigenResult:
     return answers.solve(A, k, which=which, **{"method": "lanczos", **options})
 
 
-def zoo() -> dict[str, Any]:
-    """Matrices on which single-vector solvers return wrong or missing values."""
-    rng = np.random.default_rng(0)
-    block = rng.standard_normal((20, 20))
-    thin = rng.standard_normal((200, 3))
-    return {
-        "identity": sp.eye_array(200, format="csr"),
-        "zero": sp.csr_array((200, 200)),
-        "two values": sp.diags_array(np.repeat([1.0, 0.0], 100), format="csr"),
-        "rank three": thin @ thin.T,
-        "a block six times": np.kron(np.eye(6), block + block.T),
-        "one outlier": sp.diags_array(np.r_[1e8, np.linspace(0, 1, 199)], format="csr"),
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "which_and_k", "method"),
-    pairwise(zoo(), (("LA", 1), ("SA", 5), ("LM", 20), ("SA", 20)), ITERATIONS),
+    pairwise(
+        (
+            "identity",
+            "zero matrix",
+            "two-valued",
+            "rank one",
+            "block diagonal copies",
+            "one value at 1e8, sparse",
+        ),
+        (("LA", 1), ("SA", 5), ("LM", 20), ("SA", 20)),
+        ITERATIONS,
+    ),
 )
 def test_degenerate_spectra_have_all_their_copies(
     name: str, which_and_k: tuple[str, int], method: str
 ) -> None:
-    which, k = which_and_k
-    A = zoo()[name]
-    answered(A, k, which=which, method=method)
+    (which, k), (A, exact) = which_and_k, zoo.matrix(name)
+    answered(A, k, exact=exact, which=which, method=method)
 
 
 @pytest.mark.parametrize("method", ITERATIONS)

@@ -182,10 +182,7 @@ def test_an_estimated_count_is_as_near_as_its_error_says(ends: tuple[float, floa
     assert count.error < 0.2 * exact
 
 
-@pytest.mark.parametrize(
-    ("ends", "mass"),
-    [((1.0, 1.2), None), ((7.8, INF), None), ((-INF, 0.1), MASS)],
-)
+@pytest.mark.parametrize(("ends", "mass"), [((1.0, 1.2), None), ((7.8, INF), None), ((-INF, 0.1), MASS)])
 def test_without_a_factorisation_the_interval_is_complete_and_its_count_an_estimate(
     ends: tuple[float, float], mass: Any
 ) -> None:

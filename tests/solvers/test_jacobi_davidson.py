@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import BlockVector, models
+from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import (
     CorrectionProblem,
@@ -20,7 +20,10 @@ from solvers import (
     eigsh,
 )
 from solvers.iterations.correction import REMOVED
-from tests.matrices import with_values
+from solvers.iterations.rayleigh_ritz import Tolerance
+from solvers.iterations.search_space import SearchSpace
+from solvers.problem import Counts, Problem
+from tests.matrices import normal, orthonormal, with_values
 from tests.solvers import answers
 
 LIMIT: dict[str, Any] = {"method": "jd", "tol": 1e-9, "convergence": "norm"}
@@ -53,6 +56,34 @@ def test_all_copies_of_an_interior_value_are_found() -> None:
     for block_size in (1, 3):
         result = check(A, 9, sigma=0.0, block_size=block_size, tol=1e-10)
         assert max(count for _, count in result.multiplicities) == 7
+
+
+@pytest.mark.parametrize("padding", [1, 8])
+@pytest.mark.parametrize("tau", [None, 0.3])
+def test_a_search_space_keeps_its_relations(tau: float | None, padding: int) -> None:
+    A, C = models.model("hofstadter:nx=9,ny=8").toarray(), orthonormal(0, 72, 2, complex)
+    P, locked = np.eye(72) - C @ C.conj().T, BlockVector(C)  # which is not invariant
+    asked: Any = {"k": 1, "which": "SA", "tolerance": Tolerance(0.0, "value", 1e-16), "target": tau}
+    problem = Problem(operator=as_operator(A), rng=np.random.default_rng(0), locked=locked, **asked)
+    space = SearchSpace(problem, locked, 20, Counts(), padding)
+
+    def check_relations() -> None:
+        m = space.m
+        V, W = space.columns(0, m).array, space._W[:, :m].array
+        shifted = P @ (A @ V - space.tau * V)
+        assert np.allclose(V.conj().T @ V, np.eye(m), atol=1e-14)
+        assert np.allclose(W @ space._R[:m, :m], shifted, atol=1e-13)
+        assert np.allclose(V.conj().T @ shifted, space._H[:m, :m], atol=1e-13)
+
+    for width in (4, 3, 5):
+        space.extend(BlockVector(normal(width, 72, width, dtype=complex)))
+    check_relations()
+    space.shrink(space.extract().Y[:, :6])
+    space.extend(space.images(4))
+    check_relations()
+    space.columns(0, space.m).scale(1 + 1e-6 * np.arange(space.m))  # V is no longer normalised
+    space.refresh()
+    check_relations()
 
 
 def test_an_indefinite_preconditioner_serves_inside_a_spectrum() -> None:

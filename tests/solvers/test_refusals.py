@@ -11,10 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import as_operator, models
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
-from solvers import (
-    JacobiDavidsonOptions,
-    eigsh,
-)
+from solvers import JacobiDavidsonOptions, eigsh
 
 INSIDE: dict[str, Any] = {"interval": (1.0, 2.0), "k": None, "which": "LM"}
 
@@ -49,10 +46,7 @@ NOT_INSIDE = {"sigma": 1.0, "which": "SA", "Minv": lambda X: X, "maxiter": 3, "m
         ({"verify": "maybe"}, "verify: got 'maybe'"),
         ({"v0": np.zeros(9)}, "v0 is zero"),
         ({"v0": np.full(9, np.nan)}, "v0 holds NaN or Inf"),
-        (
-            {"method": "dense", "checkpoint": "dense.npz"},
-            "checkpoint: not available with method='dense'",
-        ),
+        ({"method": "dense", "checkpoint": "dense.npz"}, "checkpoint: not available with method='dense'"),
         ({"sigma": "x"}, "sigma: got 'x'; give a real number"),
         ({"sigma": 1j}, "sigma: got 1j; give a real number"),
         ({"sigma": np.nan}, "sigma: got nan; give a finite number"),

@@ -14,14 +14,7 @@ import scipy.sparse.linalg
 
 from blockvec import models
 from blockvec.errors import BlockvecError
-from solvers import (
-    ConvergenceWarning,
-    EigenResult,
-    Interrupted,
-    NoConvergence,
-    eigsh,
-    replace_eigsh,
-)
+from solvers import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, eigsh, replace_eigsh
 from solvers.__main__ import main
 from solvers.iterations.base import Iteration
 from solvers.problem import Verification
