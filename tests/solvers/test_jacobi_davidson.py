@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
-from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, ShapeError
 from solvers import (
     CorrectionProblem,
     EigenResult,
@@ -19,7 +19,6 @@ from solvers import (
     block_minres,
     eigsh,
 )
-from solvers.iterations.correction import REMOVED
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.search_space import SearchSpace
 from solvers.problem import Counts, Problem
@@ -171,25 +170,6 @@ def test_generalised_problems_need_a_factor_of_the_mass_only(
         d = (A.diagonal() + 8 * M.diagonal())[:, None]
         options = options | {"preconditioner": lambda X: X / d}
     check(A, 5, M, atol=1e-11, **options)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"correction": "magic"}, "correction: got 'magic'"),
-        ({"inner_steps": 0}, "inner_steps: got 0"),
-        ({"min_basis": 2}, "min_basis: got 2"),
-    ],
-)
-def test_options_that_cannot_be_used_are_refused(how: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        solve(models.model("laplace2d:n=10"), 5, which="SA", jd_options=JacobiDavidsonOptions(**how))
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_an_option_of_an_earlier_version_names_what_replaces_it(name: str) -> None:
-    with pytest.raises(OptionError, match=rf"^{name}: no longer an option .*; (give|vectors are) .*\.$"):
-        JacobiDavidsonOptions(**{name: 1})
 
 
 def test_values_inside_the_spectrum_of_a_function_are_found_by_themselves() -> None:
