@@ -17,7 +17,6 @@ from blockvec import as_operator, models
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
 from solvers import JacobiDavidsonOptions, count_eigenvalues, eigsh
 from solvers.iterations.correction import REMOVED
-from tests.solvers.answers import solve
 
 GRID = models.model("laplace2d:n=30")
 CHAIN = models.model("laplace1d:n=9")
@@ -42,29 +41,6 @@ NUMBERS: dict[str, Any] = {
     "check_hermitian": True,
     "progress": False,
 }
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"which": "SA", "method": "lanczos"},
-        {"which": "SA", "method": "filter"},
-        {"which": "BE", "method": "lanczos"},
-        {"sigma": 0.0, "method": "jd", "k": 2},
-        {"sigma": 0.0},  # perhaps solved as an end of the spectrum
-        {"sigma": 2.3, "maxiter": 50},
-        {"interval": (0.5, 0.6), "k": None},
-    ],
-    ids=str,
-)
-@pytest.mark.filterwarnings("ignore:.*let the callback stop later:solvers.ConvergenceWarning")
-def test_a_callback_that_returns_true_of_numpy_stops_the_run(options: dict[str, Any]) -> None:
-    asked: dict[str, Any] = {"k": 6, "on_unconverged": "return", **options}
-    stopped = solve(GRID, **asked, callback=lambda state: state.residuals.max() < np.inf)  # of NumPy's type
-    known = solve(GRID, **asked, callback=lambda state: bool(state.residuals.max() < np.inf))
-    assert stopped.info["stopped"] == "callback"
-    assert stopped.eigenvalues.tobytes() == known.eigenvalues.tobytes()
-    assert len(stopped.history) == len(known.history)
 
 
 @pytest.mark.parametrize("name", NUMBERS)

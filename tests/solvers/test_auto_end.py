@@ -137,25 +137,6 @@ def test_copies_are_searched_for_before_an_attempt_is_over(seed: int, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("is_blind", [False, True])
-def test_an_interrupted_solve_is_resumed_and_its_files_are_removed(
-    is_blind: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    A = laplacian(power_law_graph(np.random.default_rng(3), 2500))
-    if is_blind:
-        A = sp.csr_array(A - 0.5 * sp.eye_array(2500))
-        see_one_side(monkeypatch)
-    whole = solve(A, 6, which="SM")
-    file = tmp_path / "state"
-    options: dict[str, Any] = {"which": "SM", "checkpoint": file, "checkpoint_interval": 1e-9}
-    first = solve(A, 6, callback=lambda state: True, on_unconverged="return", **options)
-    assert first.info["stopped"] == "callback"
-    assert list(tmp_path.iterdir())
-    again = solve(A, 6, **options)
-    np.testing.assert_array_equal(again.eigenvalues, whole.eigenvalues)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("is_function", [False, True])
 def test_a_gpu_finds_the_smallest_values_of_a_random_graph_by_steps(is_function: bool) -> None:

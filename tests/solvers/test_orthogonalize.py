@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from blockvec import BlockVector, as_operator
 from blockvec.errors import BreakdownError, ShapeError
 from solvers.blocks import ColumnBlock
-from solvers.orthogonalization import factors, orthogonalize
+from solvers.orthogonalization import orthogonalize
 from solvers.orthogonalization.host_step import host_step
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from tests.benchmarks import orthogonality
@@ -163,17 +163,6 @@ def test_a_length_that_rounding_makes_negative_is_left_to_other_policies(width: 
     _, R, length, _ = host_step(blocks(normal(0, 50, width)), blocks(np.zeros((50, 3))), [(0, 3)], 1.0)
     assert R is None
     assert length >= 1.0
-
-
-def test_a_function_may_be_the_policy(block_type: Any) -> None:
-    def once(d: Any) -> None:
-        d.project(d.dot())
-        d.apply(factors.cholesky(d.gram()))
-
-    V = orthonormal(0, N, 24)
-    _, result = check(normal(1, N, B) + V @ normal(2, 24, B), V, block_type, policy=once)
-    assert result.reductions == 2
-    assert not np.tril(result.R, -1).any()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
