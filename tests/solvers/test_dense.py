@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
 from blockvec.models import model
-from solvers.stages.dense import selected_eigenpairs
 from tests.pairwise import pairwise
 from tests.solvers.answers import answered, eigenvalues
 
@@ -51,14 +50,6 @@ def test_selected_pairs_are_those_of_all(name: str, request_: str, k: int) -> No
     assert result.eigenvectors.flags.c_contiguous
     assert result.eigenvectors.dtype == A.dtype
     assert np.isclose(result.info["norm"], abs(eigenvalues(A)).max(), rtol=0.1)
-
-
-def test_copies_of_one_value_that_are_computed_apart_are_refused() -> None:
-    apart = np.array([0, N - 1])
-    assert selected_eigenpairs(np.eye(N), lambda theta: apart) is None
-    found = selected_eigenpairs(np.diag(np.arange(1.0, N + 1)), lambda theta: apart)
-    assert found is not None
-    assert found[0][found[1]].tolist() == [1.0, N]
 
 
 @pytest.mark.parametrize("rows", [14, 50])

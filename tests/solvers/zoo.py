@@ -1,9 +1,7 @@
-"""Spectra that are hard for eigensolvers, requests, and the check of answers against dense LAPACK."""
+"""Spectra that are hard for eigensolvers, and requests that the judge of drawn calls judges."""
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,10 +10,8 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from blockvec.errors import BlockvecError, BreakdownError
 from blockvec.models import model
-from solvers import ConvergenceWarning, NoConvergence, eigsh
-from tests.drawn import judge as drawn_judge
+from tests.drawn.judge import Verdict, judged
 from tests.drawn.oracle import Spectrum
 from tests.drawn.problems import Draw, Problem
 from tests.matrices import random_sparse, with_values
@@ -23,7 +19,6 @@ from tests.matrices import random_sparse, with_values
 METHODS = ("auto", "lanczos", "filter", "jd", "dense")
 REQUESTS = ("LA", "SA", "LM", "SM", "BE", "sigma")
 LIMIT_S = 10.0  # of the processor, with BLAS on one thread
-LOST = 1e-5  # of the norm of a row: errors that leave few digits
 
 
 def tridiagonal(diagonal: Any, off: Any) -> sp.csr_array:
@@ -117,62 +112,12 @@ def target(values: np.ndarray) -> float:
     return float(values[n // 3]) + 0.0137 * (width or 1.0)
 
 
-def ask(A: Any, values: np.ndarray, request: str, **options: Any) -> tuple[str, str]:
-    """Make a request; return "right", "refused", "wrong" or "slow", and the reason."""
+def ask(name: str, request: str, method: str = "auto", form: str = "csr", k: int | None = None) -> Verdict:
+    """Make a request, and judge the answer."""
+    A, values = matrix(name)
     which, sigma = ("LM", target(values)) if request == "sigma" else (request, None)
-    k = options.pop("k", 6)
-    given = options.pop("apply_to", A)  # another form of A
-    options = {"rng": 0, "time_limit": 4 * LIMIT_S} | options
-    begin_s = time.process_time()  # others may use the machine
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("error")
-            warnings.simplefilter("always", ConvergenceWarning)
-            result = eigsh(given, k, which=which, sigma=sigma, return_info=True, **options)
-    except NoConvergence as error:
-        outcome, text = judge_refusal(A, error)
-    except BreakdownError as error:
-        outcome, text = "wrong", f"untrue: {error}"
-    except BlockvecError as error:
-        outcome, text = "refused", str(error)
-    except Exception as error:
-        outcome, text = "wrong", f"{type(error).__name__}: {error}"
-    else:
-        text = judge(A, values, which, sigma, k, result)
-        outcome = "wrong" if text else "right"
-        for message in (str(warning.message) for warning in caught):
-            if "digits of eigenvalues below that are lost" in message and loses_digits(A):
-                continue  # the answer is right to the limits that the warning tells
-            if f"ll {k} pairs converged, but copies of multiple eigenvalues may be missing" not in message:
-                outcome, message = "wrong", f"untrue: {message}"
-            elif outcome == "right" or text.startswith("value"):  # others may be wanted more: a refusal
-                outcome, message = judge_refusal(A, NoConvergence(message, result))
-            text = f"{message} {text}"
-        text = f"{text} ({result.info['method']}: {result.info['why']})"
-    is_slow = time.process_time() - begin_s > LIMIT_S and outcome != "wrong"
-    return "slow" if is_slow else outcome, text
-
-
-def loses_digits(A: Any) -> bool:
-    """Check that rounding errors of the largest row exceed the digits of most rows."""
-    rows = abs(A).sum(axis=1)
-    return bool(np.finfo(A.dtype).eps * rows.max() > LOST * np.median(rows[rows > 0]))
-
-
-def judge_refusal(A: Any, error: NoConvergence) -> tuple[str, str]:
-    """Check the pairs that a refusal calls converged."""
-    X = np.asarray(error.eigenvectors)
-    if X.size:
-        residuals = np.linalg.norm(A @ X - X * error.eigenvalues, axis=0)
-        limits = error.result.limits[error.result.converged]
-        if (residuals > 1.5 * limits + 4 * np.finfo(X.dtype).eps * error.result.info["norm"]).any():
-            return "wrong", f"called converged: {residuals / limits}"
-    return "refused", str(error)
-
-
-def judge(A: Any, values: np.ndarray, which: str, sigma: float | None, k: int, result: Any) -> str:
-    """Check values with their copies, residuals and orthonormality; return what is wrong."""
     unit, norm, n = float(np.finfo(A.dtype).eps) / 2, float(np.abs(values).max()), len(values)
     spectrum = Spectrum(values, np.full(n, 64 * unit * norm), np.ones(n), np.ones(n), np.ones(n))
-    problem = Problem(Draw("zoo", 0, (), which, k), A, None, sigma, None, spectrum, norm, 1.0, unit)
-    return drawn_judge.judge(problem, result.eigenvalues, result.eigenvectors, result.limits)
+    draw = Draw("zoo", 0, (name,), which, k or PAIRS.get(name, 6), form=form, method=method)
+    problem = Problem(draw, A, None, sigma, None, spectrum, norm, 1.0, unit)
+    return judged(problem, time_limit=4 * LIMIT_S)
