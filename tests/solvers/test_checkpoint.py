@@ -200,33 +200,28 @@ STAGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", [*STAGED, "lanczos", "jd"])
-def test_a_file_that_is_no_checkpoint_is_refused_before_the_solve_and_left(case: str, tmp_path: Path) -> None:
+def test_files_of_others_are_refused_before_the_solve_or_not_used_and_left(
+    case: str, written: Path, tmp_path: Path
+) -> None:
     def refuse(state: IterationState) -> None:
         raise AssertionError("the solve had begun")
 
-    A, options = models.model("laplace3d:n=6"), (STAGED | CASES)[case]
+    A, options, before = models.model("laplace3d:n=6"), (STAGED | CASES)[case], written.read_bytes()
     for name in ("thesis.txt", "run.LA", "run.SA"):
-        path = tmp_path / name
+        path, is_stage = tmp_path / name, name != "thesis.txt"
         path.write_bytes(FOREIGN)
-        run = path if name == "thesis.txt" else tmp_path / "run"
-        if run is not path and options.get("which") != "BE":
+        run = tmp_path / "run" if is_stage else path
+        if is_stage and options.get("which") != "BE":
             solve(A, checkpoint=run, **options)
         else:
             with pytest.raises(FormatError, match=f"{name}' is broken or no checkpoint"):
                 solve(A, checkpoint=run, callback=refuse, **options)
         assert path.read_bytes() == FOREIGN
         path.unlink()
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("case", STAGED)
-def test_a_checkpoint_that_a_solve_in_stages_does_not_use_is_left(
-    case: str, written: Path, tmp_path: Path
-) -> None:
-    before = written.read_bytes()
-    assert solve(models.model("laplace3d:n=6"), checkpoint=written, **STAGED[case]).converged.all()
+    if case in STAGED:
+        assert solve(A, checkpoint=written, **options).converged.all()
     assert written.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == [written.name]
+    assert list(tmp_path.iterdir()) == [written]
 
 
 def with_another_entry() -> Any:
@@ -287,23 +282,19 @@ def test_a_checkpoint_of_something_else_is_refused(
 
 
 def test_a_broken_or_altered_file_is_refused_and_left(written: Path) -> None:
-    data, checkpoint, rng = written.read_bytes(), Checkpoint(written, 0), np.random.default_rng(0)
+    data, rng = written.read_bytes(), np.random.default_rng(0)
     with np.load(written) as members:
         arrays = dict(members)
     rewritten = io.BytesIO()  # with checksums that fit
     np.savez(rewritten, **arrays | {"state/H": 2 * arrays["state/H"]})
-    contents = [data[:length] for length in [0, 1, 10, *rng.integers(0, len(data), 9).tolist()]]
-    contents += [b"text", b"\x80\x04N.", rewritten.getvalue() + data[-32:]]
-    for position in rng.integers(0, len(data), 30):
-        contents.append(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+    contents = [b"", data[:-1], b"text", b"\x80\x04N.", rewritten.getvalue() + data[-32:]]
+    for at in rng.integers(0, len(data), 30):
+        contents.append(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     for content in contents:
         written.write_bytes(content)
         with pytest.raises(FormatError, match="broken or no checkpoint"):
-            checkpoint.load()
+            Checkpoint(written, 0).load()
         assert written.read_bytes() == content
-    np.savez(written, header=np.frombuffer(b'{"format": "other"}', np.uint8), image=np.zeros(3))
-    with pytest.raises(FormatError, match="its format is 'other'"):
-        checkpoint.load()
 
 
 # --- formats: literal copies, so that a change of a name, a field or a hash shows here ---------------
