@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from blockvec import models
 from solvers.transform import solution
 from solvers.transform.scaling import product_rounding
-from tests.matrices import orthonormal
+from tests.matrices import with_values
 from tests.solvers.answers import answered, eigenvalues, laplacian
 
 # Hops within and between cells of three orbitals: (orbital, orbital, cells along x, cells along y).
@@ -50,20 +50,6 @@ def grid(n: int) -> Any:
     return laplacian(4 * sp.eye_array(n * n) - A)
 
 
-def with_values(values: Any, rng: Any, dtype: str = "float64", *, with_mass: bool = False) -> tuple[Any, Any]:
-    """A sparse matrix with these eigenvalues, or a pair A and M, of blocks of twelve rows in random order."""
-    values, parts, masses = rng.permutation(values), [], []
-    for begin in range(0, len(values), 12):
-        part = values[begin : begin + 12]
-        scale = rng.uniform(0.5, 2.0, len(part)) if with_mass else np.ones(len(part))
-        Q = orthonormal(rng, len(part), dtype=dtype) * scale
-        parts.append(Q.conj().T @ (part[:, None] * Q))
-        masses.append(Q.conj().T @ Q)
-    order = rng.permutation(len(values))
-    A, M = (sp.csr_array(sp.block_diag(blocks))[order][:, order] for blocks in (parts, masses))
-    return (A + A.conj().T) / 2, (M + M.conj().T) / 2 if with_mass else None
-
-
 BLOCK = grid(5)[:21, :21]
 BANDS = {
     "kagome": (lambda: lattice(KAGOME, (14, 14), (0.0, 0.0)), -2.0),
@@ -71,7 +57,7 @@ BANDS = {
     "Lieb": (lambda: lattice(LIEB, (14, 14), (0.0, 0.0)), 0.0),
     "dice with flux": (lambda: lattice(DICE, (13, 14), FLUX), 0.0),
     "star": (lambda: hubs(601, [0], ring=False), 1.0),
-    "projector": (lambda: with_values(np.repeat([0.0, 1.0], [320, 280]), np.random.default_rng(5))[0], 1.0),
+    "projector": (lambda: sp.csr_array(with_values(np.repeat([0.0, 1.0], [320, 280]), 5)), 1.0),
     "equal blocks": (lambda: sp.csr_array(sp.kron(sp.eye_array(30), BLOCK)), float(eigenvalues(BLOCK)[7])),
 }
 
@@ -86,33 +72,6 @@ def test_any_copies_answer_where_a_value_has_more_than_are_asked_for(name: str) 
     for k, sigma in ((4, value), (40, value), (4, value + 1e-3)):
         info = answered(A, k, exact=exact, sigma=sigma, maxiter=FEW, **COPIES).info
         assert (info["method"], info["missing"]) == ("lanczos", 0)
-
-
-@pytest.mark.parametrize(
-    ("seed", "rows", "most"),
-    [
-        *((seed, (430, 520), 20) for seed in range(300, 308)),
-        *(pytest.param(seed, (3050, 3600), 30, marks=pytest.mark.slow) for seed in range(100)),
-    ],
-)
-def test_values_of_random_multiplicities_are_found_with_as_many_copies(
-    seed: int, rows: tuple[int, int], most: int
-) -> None:
-    """Around or at a value of a matrix or pair, or at an end."""
-    rng = np.random.default_rng(seed)
-    count = int(rng.integers(2, 30))
-    kinds = rng.standard_normal(count), rng.integers(-6, 7, count).astype(float), 10 * rng.random(count)
-    distinct, share = rng.choice(kinds), rng.dirichlet(np.full(count, rng.choice([0.1, 1.0, 10.0])))
-    n = int(rng.integers(*rows))
-    values = np.repeat(distinct, rng.multinomial(n, share))
-    if rng.random() < 0.3:
-        values[: n // 2] = rng.standard_normal(n // 2)
-    dtype = str(rng.choice(["float64", "complex128"]))
-    A, M = with_values(values, rng, dtype, with_mass=bool(rng.random() < 0.35))
-    k, sigma = int(rng.integers(1, most)), float(rng.choice(distinct))
-    sigma += rng.choice([0.0, 10.0 ** rng.integers(-12, -4), 0.01])
-    asked = {"sigma": sigma} if rng.random() >= 0.2 else {"which": str(rng.choice(["SA", "LA", "LM", "BE"]))}
-    answered(A, k, M, exact=np.sort(values), **asked, **COPIES)
 
 
 def test_hubs_that_are_joined_to_all_nodes_converge_to_what_their_long_rows_allow() -> None:

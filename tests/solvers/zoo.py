@@ -118,6 +118,7 @@ def ask(name: str, request: str, method: str = "auto", form: str = "csr", k: int
     which, sigma = ("LM", target(values)) if request == "sigma" else (request, None)
     unit, norm, n = float(np.finfo(A.dtype).eps) / 2, float(np.abs(values).max()), len(values)
     spectrum = Spectrum(values, np.full(n, 64 * unit * norm), np.ones(n), np.ones(n), np.ones(n))
+    form = "dense" if isinstance(A, np.ndarray) and form == "csr" else form
     draw = Draw("zoo", 0, (name,), which, k or PAIRS.get(name, 6), form=form, method=method)
-    problem = Problem(draw, A, None, sigma, None, spectrum, norm, 1.0, unit)
+    problem = Problem(draw, sp.csr_array(A), None, sigma, None, spectrum, norm, 1.0, unit)
     return judged(problem, time_limit=4 * LIMIT_S)
