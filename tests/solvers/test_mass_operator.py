@@ -67,7 +67,7 @@ def test_pairs_with_an_operator_as_m_need_no_factorisation(kind: str, form: Any)
 @pytest.mark.parametrize("which", ["operators", pytest.param("M", marks=pytest.mark.slow), "A"])
 @pytest.mark.usefixtures("_no_dense_matrices")
 def test_operators_around_a_shift_are_solved_by_corrections(which: str) -> None:
-    A, M = models.model("laplace2d:nx=9,ny=8"), mass(9, 8, "real")
+    A, M = models.model("laplace2d:nx=6,ny=5"), mass(6, 5, "real")
     matrix, inner = (A if which == "M" else operator(A)), (M if which == "A" else operator(M))
     result = solve(matrix, 3, inner, sigma=0.0, tol=1e-8, convergence="norm")
     assert result.info["method"] == "jd"
