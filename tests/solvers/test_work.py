@@ -17,7 +17,6 @@ from solvers.factorization.work import FactorWork
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import Problem
 from solvers.stages import drivers, shift_invert
-from tests.matrices import random_graph
 from tests.solvers.answers import answered
 
 
@@ -40,15 +39,6 @@ def test_elements_are_predicted_to_a_factor_of_four(name: str) -> None:
     A = model(name)
     stored = stored_by_one_factor(A)
     assert stored / 4 < FactorWork.of(A).entries < 4 * stored
-
-
-def test_a_random_graph_takes_far_more_than_a_mesh_of_its_size() -> None:
-    mesh, random = FactorWork.of(model("laplace2d:nx=100,ny=100")), FactorWork.of(random_graph(0, 10_000, 6))
-    assert random.entries > 30 * mesh.entries
-    for device in ("cpu", "cuda:0"):
-        assert random.factor_s(device) > mesh.factor_s(device)
-        assert random.solve_s(device) > random.factor_s(device)
-    assert random.entries < 4 * FactorWork.of(np.eye(10_000)).entries  # of a dense matrix
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
