@@ -1,4 +1,4 @@
-"""Both classes of blocks that solvers run on, real matrices, and pairs with known values."""
+"""Both classes of blocks that solvers run on, and real matrices."""
 
 from __future__ import annotations
 
@@ -38,18 +38,3 @@ def reference(matrices: Path) -> Callable[[str, int, str], np.ndarray]:
         return end[:k] if which == "SA" else end[-k:]
 
     return pick
-
-
-@pytest.fixture
-def torus_pair() -> Callable[[int], tuple[Any, Any, np.ndarray]]:
-    """Make stiffness and mass of n x n bilinear elements of a torus; return them and the exact values."""
-
-    def pair(n: int) -> tuple[Any, Any, np.ndarray]:
-        turn = sp.csr_array((np.ones(n), (np.arange(n), (np.arange(n) + 1) % n)))
-        stiff, mass = 2 * sp.eye_array(n) - turn - turn.T, (4 * sp.eye_array(n) + turn + turn.T) / 6
-        A, M = sp.csr_array(sp.kron(stiff, mass) + sp.kron(mass, stiff)), sp.csr_array(sp.kron(mass, mass))
-        wave = np.cos(2 * np.pi * np.arange(n) / n)
-        values = (2 - 2 * wave) / ((4 + 2 * wave) / 6)
-        return A, M, np.sort(np.add.outer(values, values).ravel())
-
-    return pair

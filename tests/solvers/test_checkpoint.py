@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import blockvec
 from blockvec import as_operator, models
 from blockvec.errors import FormatError, OptionError
 from solvers import EigenResult, IterationState, JacobiDavidsonOptions, eigsh
 from solvers.iterations import lanczos
 from solvers.runtime.checkpoint import Checkpoint
+from solvers.stages import end
+from tests.benchmarks.eigsh_easy import laplacian, power_law_graph
+from tests.solvers import answers
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = "laplace3d:n=9"
@@ -39,7 +45,20 @@ CASES: dict[str, dict[str, Any]] = {
     "single precision": {"which": "SA", "method": "lanczos", "block_size": 2, "tol": 1e-4},
     "both ends": {"which": "BE", "method": "lanczos", "tol": 1e-8},
     "shift-invert": {"sigma": 0.0, "ncv": 12, "tol": 1e-9},
+    "an interval": {"A": "laplace2d:n=30", "k": None, "interval": (0.5, 1.5)},
+    "beside a number": {"A": "graph", "which": "SM", "k": 6},
+    "beside a number that is inside": {"A": "graph with negative values", "which": "SM", "k": 6},
+    "tiny numbers by lanczos": {"A": "tiny", "method": "lanczos", "which": "SA", "block_size": 2, "k": 3},
+    "tiny numbers by jd": {"A": "tiny", "method": "jd", "which": "SA", "block_size": 2, "k": 3},
+    "tiny numbers by a filter": {"A": "tiny", "method": "filter", "which": "SA", "block_size": 2, "k": 3},
 }
+
+
+def matrix(name: str) -> Any:
+    if name.startswith("graph"):
+        A = laplacian(power_law_graph(np.random.default_rng(3), 2500))
+        return A if name == "graph" else sp.csr_array(A - 0.5 * sp.eye_array(2500))
+    return 2.0**-700 * models.model("laplace3d:n=6") if name == "tiny" else models.model(name)
 
 
 class KilledError(Exception):
@@ -47,9 +66,7 @@ class KilledError(Exception):
 
 
 def solve(A: Any, **options: Any) -> EigenResult:
-    result = eigsh(A, **{"k": 8, "rng": 0, "return_info": True, "checkpoint_interval": 0, **options})
-    assert isinstance(result, EigenResult)
-    return result
+    return answers.solve(A, **{"k": 8, "checkpoint_interval": 0, **options})
 
 
 def killed(A: Any, path: Path, calls: int, **options: Any) -> None:
@@ -101,15 +118,28 @@ eigsh(models.model({MODEL!r}), k=8, rng=0, callback=kill, checkpoint={str(path)!
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_wherever_a_run_ends_it_goes_on_bit_for_bit(case: str, tmp_path: Path) -> None:
-    A = models.model("laplace3d:n=6")
-    whole = solve(A, checkpoint=tmp_path / "whole.npz", **CASES[case])
-    last = len(whole.history)
-    for calls in {1, max(1, last // 2)}:
+def test_wherever_a_run_ends_it_goes_on_bit_for_bit(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = dict(CASES[case])
+    A = matrix(options.pop("A", "laplace3d:n=6"))
+    if "inside" in case:  # what steps do not show
+        sketch_of = end.sketch_of
+        monkeypatch.setattr(end, "sketch_of", lambda *given: one_sided(sketch_of(*given)))
+    whole = solve(A, checkpoint=tmp_path / "whole.npz", **options)
+    last, was_written = len(whole.history), False
+    for calls in {1, max(1, last // 2), last}:
         path = tmp_path / f"{calls}.npz"
-        killed(A, path, calls, **CASES[case])
-        assert same(solve(A, checkpoint=path, **CASES[case]), whole)
-    assert not list(tmp_path.iterdir())
+        killed(A, path, calls, **options)
+        was_written |= bool(list(tmp_path.iterdir()))
+        assert same(solve(A, checkpoint=path, **options), whole)
+        assert not list(tmp_path.iterdir())
+    assert was_written or last == 1
+
+
+def one_sided(seen: Any) -> Any:
+    """Hide the values of a sketch that are not above zero."""
+    return replace(seen, theta=np.abs(seen.theta) + 0.1)
 
 
 @pytest.mark.parametrize("is_matrix", [True, False])  # a short matrix iterates in double precision
@@ -134,8 +164,7 @@ def test_all_types_and_locked_columns_are_saved(
 
 
 def test_a_stiff_end_goes_on_in_the_stage_that_it_was_in(tmp_path: Path, real_matrix: Any) -> None:
-    A = real_matrix("bcsstk06")
-    options = {"which": "SA", "block_size": 2, "k": 4}
+    A, options = real_matrix("bcsstk06"), {"which": "SA", "block_size": 2, "k": 4}
     whole = solve(A, **options)
     assert whole.info["method"] == "shift-invert"
     for calls in (2, len(whole.history)):
@@ -149,11 +178,10 @@ def test_a_stiff_end_goes_on_in_the_stage_that_it_was_in(tmp_path: Path, real_ma
     [{"which": "SA"}, {"which": "BE"}, {"which": "SA", "M": sp.diags_array(np.linspace(1, 2, 729))}],
 )
 def test_a_limit_on_restarts_may_be_lifted(options: dict[str, Any], tmp_path: Path) -> None:
-    A, file = models.model(MODEL), tmp_path / "run.npz"
-    how = {"tol": 1e-10, "ncv": 20, "block_size": 2, **options}
-    straight = solve(A, **how)
-    first = solve(A, **how, checkpoint=file, maxiter=1, on_unconverged="return")
-    resumed = solve(A, **how, checkpoint=file)
+    A, how = models.model(MODEL), {"tol": 1e-10, "ncv": 20, "block_size": 2, **options}
+    straight, how = solve(A, **how), {**how, "checkpoint": tmp_path / "run.npz"}
+    first = solve(A, **how, maxiter=1, on_unconverged="return")
+    resumed = solve(A, **how)
     assert first.info["stopped"] == "maxiter"
     assert resumed.info["operator_columns"] == straight.info["operator_columns"]
     assert np.array_equal(resumed.eigenvectors, straight.eigenvectors)
@@ -172,33 +200,34 @@ STAGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", [*STAGED, "lanczos", "jd"])
-def test_a_file_that_is_no_checkpoint_is_refused_before_the_solve_and_left(case: str, tmp_path: Path) -> None:
+def test_files_of_others_are_refused_before_the_solve_or_not_used_and_left(
+    case: str, written: Path, tmp_path: Path
+) -> None:
     def refuse(state: IterationState) -> None:
         raise AssertionError("the solve had begun")
 
-    A, options = models.model("laplace3d:n=6"), (STAGED | CASES)[case]
+    A, options, before = models.model("laplace3d:n=6"), (STAGED | CASES)[case], written.read_bytes()
     for name in ("thesis.txt", "run.LA", "run.SA"):
-        path = tmp_path / name
+        path, is_stage = tmp_path / name, name != "thesis.txt"
         path.write_bytes(FOREIGN)
-        run = path if name == "thesis.txt" else tmp_path / "run"
-        if run is not path and options.get("which") != "BE":
+        run = tmp_path / "run" if is_stage else path
+        if is_stage and options.get("which") != "BE":
             solve(A, checkpoint=run, **options)
         else:
             with pytest.raises(FormatError, match=f"{name}' is broken or no checkpoint"):
                 solve(A, checkpoint=run, callback=refuse, **options)
         assert path.read_bytes() == FOREIGN
         path.unlink()
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("case", STAGED)
-def test_a_checkpoint_that_a_solve_in_stages_does_not_use_is_left(
-    case: str, written: Path, tmp_path: Path
-) -> None:
-    before = written.read_bytes()
-    assert solve(models.model("laplace3d:n=6"), checkpoint=written, **STAGED[case]).converged.all()
+    if case in STAGED:
+        assert solve(A, checkpoint=written, **options).converged.all()
     assert written.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == [written.name]
+    assert list(tmp_path.iterdir()) == [written]
+
+
+def with_another_entry() -> Any:
+    A = models.model("laplace2d:n=20").tolil()
+    A[7, 7] *= 1 + 1e-6
+    return A.tocsr()
 
 
 @pytest.fixture
@@ -227,70 +256,93 @@ FOR = {"k": 4, "which": "SA", "method": "lanczos", "block_size": 2, "ncv": 12}
         ({"orthogonal_to": np.ones(400)}, "columns of orthogonal_to = 0, now it is 1"),
         ({"v0": np.ones(400)}, "columns of v0 = 0, now it is 1"),
         ({"rng": np.random.Generator(np.random.Philox(0))}, "rng = 'PCG64', now it is 'Philox'"),
-        ({"A": "laplace2d:n=21"}, "n = 400, now it is 441"),
-        ({"A": "laplace2d:nx=40,ny=10"}, "belongs to another matrix of the same size"),
-        ({"dtype": np.float32}, "dtype = 'float64', now it is 'float32'"),
+        ({"A": models.model("laplace2d:n=21")}, "n = 400, now it is 441"),
+        ({"A": models.model("laplace2d:nx=40,ny=10")}, "belongs to another matrix of the same size"),
+        ({"A": with_another_entry()}, "another matrix of the same size"),
+        ({"A": models.model("laplace2d:n=20").astype(np.float32)}, "dtype = 'float64', now it is 'float32'"),
+        ({"version": "99.0"}, f"blockvec = '{blockvec.__version__}', now it is '99.0'"),
+        ({"checkpoint": Path("no") / "such"}, "cannot write 'no/such': there is no folder"),
+        ({"checkpoint": Path()}, "cannot write '.': it is a folder"),
+        ({"checkpoint": 3}, "got 3; give the path of a file"),
+        ({"checkpoint_interval": -1}, "_interval: got -1; give seconds"),
+        ({"method": "dense"}, "not available with method='dense'"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_a_checkpoint_of_something_else_is_refused(
-    options: dict[str, Any], message: str, written: Path
+    options: dict[str, Any], message: str, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = written.read_bytes()
-    options = dict(options)
-    A = models.model(options.pop("A", "laplace2d:n=20")).astype(options.pop("dtype", np.float64))
+    before, options = written.read_bytes(), {"checkpoint": written, **FOR, **options}
+    monkeypatch.setattr("solvers.iterations.base.__version__", options.pop("version", blockvec.__version__))
     with pytest.raises(OptionError) as caught:
-        solve(A, checkpoint=written, **{**FOR, **options})
+        solve(**{"A": models.model("laplace2d:n=20"), **options})
     assert message in str(caught.value)
-    assert str(caught.value).startswith("checkpoint: ")
+    assert str(caught.value).startswith("checkpoint")
     assert written.read_bytes() == before
 
 
-def test_a_changed_entry_or_version_is_noticed(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    A = models.model("laplace2d:n=20").tolil()
-    A[7, 7] *= 1 + 1e-6
-    with pytest.raises(OptionError, match="another matrix of the same size"):
-        solve(A.tocsr(), checkpoint=written, **FOR)
-    monkeypatch.setattr("solvers.iterations.base.__version__", "99.0")
-    with pytest.raises(OptionError, match=r"blockvec = '.*', now it is '99\.0'"):
-        solve(models.model("laplace2d:n=20"), checkpoint=written, **FOR)
-
-
 def test_a_broken_or_altered_file_is_refused_and_left(written: Path) -> None:
-    data, checkpoint, rng = written.read_bytes(), Checkpoint(written, 0), np.random.default_rng(0)
+    data, rng = written.read_bytes(), np.random.default_rng(0)
     with np.load(written) as members:
         arrays = dict(members)
     rewritten = io.BytesIO()  # with checksums that fit
     np.savez(rewritten, **arrays | {"state/H": 2 * arrays["state/H"]})
-    contents = [data[:length] for length in [0, 1, 10, *rng.integers(0, len(data), 30).tolist()]]
-    contents += [b"text", b"\x80\x04N.", rewritten.getvalue() + data[-32:]]
-    for position in rng.integers(0, len(data), 100):
-        changed = bytearray(data)
-        changed[position] ^= 1 << int(rng.integers(8))
-        contents.append(bytes(changed))
+    contents = [b"", data[:-1], b"text", b"\x80\x04N.", rewritten.getvalue() + data[-32:]]
+    for at in rng.integers(0, len(data), 30):
+        contents.append(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     for content in contents:
         written.write_bytes(content)
         with pytest.raises(FormatError, match="broken or no checkpoint"):
-            checkpoint.load()
+            Checkpoint(written, 0).load()
         assert written.read_bytes() == content
-    np.savez(written, header=np.frombuffer(b'{"format": "other"}', np.uint8), image=np.zeros(3))
-    with pytest.raises(FormatError, match="its format is 'other'"):
-        checkpoint.load()
 
 
-def test_what_cannot_be_saved_is_refused_at_once(tmp_path: Path) -> None:
-    A = models.model("laplace1d:n=9")
-    for path in (tmp_path, tmp_path / "no" / "such"):
-        with pytest.raises(
-            OptionError, match=r"checkpoint: cannot write .* (it is a folder|there is no folder)"
-        ):
-            eigsh(A, 3, checkpoint=path)
-    with pytest.raises(OptionError, match="checkpoint: got 3; give the path of a file"):
-        eigsh(A, 3, checkpoint=3)
-    with pytest.raises(OptionError, match="checkpoint_interval: got -1; give seconds"):
-        eigsh(A, 3, checkpoint=tmp_path / "run", checkpoint_interval=-1)
-    with pytest.raises(OptionError, match="checkpoint: not available with method='dense'"):
-        eigsh(A, 3, checkpoint=tmp_path / "run", method="dense")
+# --- formats: literal copies, so that a change of a name, a field or a hash shows here ---------------
+
+
+CHECKPOINT = """
+{"format": "blockvec checkpoint 1", "problem": {"n": 40, "method": "lanczos", "k": 1, "which": "SA",
+  "block_size": 1, "ncv": 6, "norm": null, "verify": "auto", "degree": 1, "sigma": null, "tol": 1e-08,
+  "convergence": "value", "unit": 1.1102230246251565e-16, "columns of v0": 0, "columns of orthogonal_to": 0,
+  "preconditioner": false, "correction": "auto", "inner_steps": null, "inner_stop": "adaptive",
+  "inner_base": 0.1, "inner_together": false, "extraction": "auto", "retained": null, "min_basis": null,
+  "look_ahead": null, "start": "auto", "start_basis": null, "initial_shift": null,
+  "initial_shift_iterations": 0, "dtype": "float64", "rng": "PCG64", "blockvec": "0.2.0"},
+ "state": {"least": -40.09029297136705, "search_width": 1, "found_missed": 0, "missing": 0,
+  "verification": "not reached", "filter_calls": 0, "degree": 1, "norm": 38.76908564336778}}
+"""
+# Of this tree: format, fingerprint, state.
+NAMES = """
+blockvec checkpoint 3
+block_size blockvec columns of orthogonal_to columns of v0 convergence correction degree dtype inner_steps k
+method min_basis n ncv norm preconditioner rng rounding sigma tol unit verify which
+counts defect degree elapsed_s filter_calls history krylov_norm least m missing most norm rng
+search_width verification verification_text w
+"""
+
+
+def test_a_checkpoint_of_an_earlier_tree_is_refused_for_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    np.savez(path, header=np.frombuffer(CHECKPOINT.encode(), np.uint8), image=np.zeros((40, 1)))
+    written = path.read_bytes()
+    with pytest.raises(FormatError, match=r"of this version \(its format is 'blockvec checkpoint 1', not"):
+        solve_with_checkpoint(path)
+    assert path.read_bytes() == written
+
+
+def test_a_format_with_other_names_has_another_number(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    solve_with_checkpoint(path, maxiter=1, on_unconverged="return")
+    with np.load(path) as members:
+        header = json.loads(members["header"].tobytes())
+    names = " ".join((header["format"], *sorted(header["problem"]), *sorted(header["state"])))
+    assert names == NAMES.replace("\n", " ").strip()
+
+
+def solve_with_checkpoint(path: Path, **options: Any) -> None:
+    A = sp.diags_array(np.arange(1.0, 41.0), format="csr")
+    options |= {"which": "SA", "method": "lanczos", "ncv": 6, "block_size": 1, "tol": 1e-8}
+    eigsh(A, 1, rng=0, checkpoint=path, **options)
 
 
 @pytest.mark.gpu

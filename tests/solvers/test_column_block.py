@@ -26,11 +26,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np.
 
 
 @given(shape=SHAPES, dtype=TYPES, seed=st.integers(0, 99))
-def test_operations_are_those_of_a_plain_block(
-    shape: tuple[int, int, int],
-    dtype: str,
-    seed: int,
-) -> None:
+def test_operations_are_those_of_a_plain_block(shape: tuple[int, int, int], dtype: str, seed: int) -> None:
     (n, m, b), rng = shape, np.random.default_rng(seed)
     V, W, C = (numbers(rng, extents, dtype) for extents in ((n, m), (n, b), (m, b)))
     A, B = ColumnBlock(V), ColumnBlock(W)

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +27,42 @@ import blockvec
 import solvers
 from blockvec.operators import row_generator
 from solvers.__main__ import main
+from tests.matrices import element_mass, nearest
 from tests.pretended_gpu import pretended_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would, warnings being errors."""
-    command = [sys.executable, "-W", "error", "-m", "solvers", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, **options
-    )
+COMMAND = [sys.executable, "-W", "error", "-m", "solvers"]  # as a user would, warnings being errors
 
 
-def test_a_table_on_stdout_and_silence_on_stderr() -> None:
-    done = run("laplace3d:n=10", "-k", "4", "--which", "SA")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "laplace3d:n=10: 1000 x 1000, 6400 entries, float64, on " in done.stdout
-    assert "3 of 3" in done.stdout
-    assert "4 eigenvalues, all converged; " in done.stdout
-    assert "spmmv" not in done.stdout
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Run the command in a process of its own."""
+    where: Any = {"cwd": ROOT, "timeout": 120, "stderr": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.run([*COMMAND, *arguments], **where | options)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Run the command here, and return its JSON."""
+    assert main([*arguments, "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_a_table_on_stdout_and_silence_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["laplace3d:n=10", "-k", "4", "--which", "SA"]) == 0
+    done = capsys.readouterr()
+    assert done.err == ""
+    assert "laplace3d:n=10: 1000 x 1000, 6400 entries, float64, on " in done.out
+    assert "3 of 3" in done.out
+    assert "4 eigenvalues, all converged; " in done.out
+    assert "spmmv" not in done.out
 
 
 def test_a_chain_is_solved_without_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
-    values = []
-    for options in ([], ["--matrix-free"]):
-        assert main(["xxz:sites=12,up=6", "-k", "3", "--device", "cpu", "--json", *options]) == 0
-        values.append(json.loads(capsys.readouterr().out)["eigenvalues"])
-    np.testing.assert_allclose(*values, atol=1e-7)
-    assert main(["laplace1d:n=9", "--matrix-free"]) == 2
-    assert "laplace1d:n=9 is stored as a matrix" in capsys.readouterr().err
+    asked = "xxz:sites=12,up=6", "-k", "3", "--device", "cpu"
+    with_and_without = (answer(capsys, *asked, *more)["eigenvalues"] for more in ((), ("--matrix-free",)))
+    np.testing.assert_allclose(*with_and_without, atol=1e-7)
 
 
 def test_a_gpu_makes_the_rows_of_a_model(
@@ -70,8 +75,8 @@ def test_a_gpu_makes_the_rows_of_a_model(
 
 
 def test_json_is_one_document_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved = tmp_path / "out.npz"
-    done = run("laplace2d:n=24", "-k", "3", "--json", "--save", str(saved), "--rng", "5")
+    saved, asked = tmp_path / "out.npz", ("laplace2d:n=24", "-k", "3", "--rng", "5")
+    done = run(*asked, "--json", "--save", str(saved), text=True)
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert document["converged"] == [True] * 3
@@ -82,16 +87,15 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, capsys: pytest.Ca
         assert pairs["eigenvectors"].shape == (576, 3)
         assert pairs["eigenvalues"].tolist() == document["eigenvalues"]
     assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
-    assert main(["laplace2d:n=24", "-k", "3", "--json", "--rng", "5"]) == 0
-    again = json.loads(capsys.readouterr().out)
-    assert again["eigenvalues"] == document["eigenvalues"]
-    assert again["residuals"] == document["residuals"]
+    again = answer(capsys, *asked)
+    assert (again["eigenvalues"], again["residuals"]) == (document["eigenvalues"], document["residuals"])
 
 
 def test_pairs_that_did_not_converge_are_shown_and_flagged(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["laplace3d:n=12", "-k", "6", "--maxiter", "1", "--method", "lanczos"]) == 1
+    asked = ["laplace3d:n=12", "-k", "6", "--maxiter", "1", "--method", "lanczos"]
+    assert main(asked) == 1
     assert "not converged" in capsys.readouterr().out
-    assert main(["laplace3d:n=12", "-k", "6", "--maxiter", "1", "--method", "lanczos", "--json"]) == 1
+    assert main([*asked, "--json"]) == 1
     assert not all(json.loads(capsys.readouterr().out)["converged"])
 
 
@@ -100,7 +104,12 @@ def test_pairs_that_did_not_converge_are_shown_and_flagged(capsys: pytest.Captur
     [
         (["nosuch.mtx"], "nosuch.mtx"),
         (["laplace3d:m=3"], "laplace3d"),
+        (["laplace1d:n=9", "--matrix-free"], "laplace1d:n=9 is stored as a matrix"),
         (["laplace3d:n=6", "-k", "0"], "k: got 0"),
+        (["laplace3d:n=6", "-k", "3", "--interval", "1", "2"], "k: got 3, but the interval holds"),
+        (["laplace3d:n=4", "--mass", "mass.mtx", "--comm", "mpi"], "blockvec-eigs: --mass: "),
+        (["laplace3d:n=4", "--interval", "0", "1", "--comm", "mpi"], "blockvec-eigs: --interval: "),
+        (["-", "--comm", "mpi"], "blockvec-eigs: -: "),
         (["laplace3d:n=6", "-k", "many"], "argument -k: invalid int value"),
         (["laplace3d:n=6", "--which", "SM"], "argument --which: invalid choice"),
         (["laplace3d:n=6", "-k", "9" * 4000], "k: got an integer of more than 64 bits; give an integer from"),
@@ -149,26 +158,19 @@ def test_bad_arguments_and_files_are_one_line_and_exit_code_two(
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Any, Any, str, str]:
     """Stiffness and mass of a bar, and their files."""
-    K, M = (
-        blockvec.models.model("laplace1d:n=60"),
-        sp.diags_array([1.0, 4.0, 1.0], offsets=[-1, 0, 1], shape=(60, 60)),
-    )
+    K, M = blockvec.models.model("laplace1d:n=60"), 6 * element_mass(60)
     scipy.io.mmwrite(tmp_path / "K.mtx", K, symmetry="symmetric")
     sp.save_npz(tmp_path / "M.npz", M)
     return K, M, str(tmp_path / "K.mtx"), str(tmp_path / "M.npz")
 
 
 def test_all_eigenvalues_of_an_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["laplace2d:nx=30,ny=30", "--device", "cpu", "--json", "--tol", "1e-12"]
     exact = blockvec.models.spectra.laplace_eigenvalues([30, 30])
-    for ends in (["1.0", "1.2"], ["-inf", "0.1"], ["-1e-3", "0.1"], ["2", "2.0001"]):
-        assert main([*options, "--interval", *ends]) == 0
-        found = json.loads(capsys.readouterr().out)
-        low, high = map(float, ends)
+    for ends in (("1.0", "1.2"), ("-inf", "0.1"), ("-1e-3", "0.1"), ("2", "2.0001")):
+        asked = "laplace2d:nx=30,ny=30", "--device", "cpu", "--tol", "1e-12"
+        found, (low, high) = answer(capsys, *asked, "--interval", *ends), map(float, ends)
         np.testing.assert_allclose(found["eigenvalues"], exact[(exact >= low) & (exact <= high)], atol=1e-12)
         assert found["info"]["interval"] == [low if np.isfinite(low) else None, high]
-    assert main([*options, "-k", "3", "--interval", "1", "2"]) == 2
-    assert "-k" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("device", ["auto", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -177,40 +179,27 @@ def test_a_pair_of_files_has_the_values_of_the_generalised_problem(
     shift: list[str], device: str, pair: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     K, M, stiffness, mass = pair
-    options = ["-k", "3", "--tol", "1e-12", "--json", "--device", device, *shift]
-    assert main([stiffness, "--mass", mass, *options]) == 0
-    found = json.loads(capsys.readouterr().out)
+    options = "-k", "3", "--tol", "1e-12", "--device", device, *shift
+    found = answer(capsys, stiffness, "--mass", mass, *options)
     values = scipy.linalg.eigvalsh(K.toarray(), M.toarray())
-    target = found["sigma"] or 0.0
-    nearest = np.sort(values[np.argsort(abs(values - target))[:3]])
-    np.testing.assert_allclose(found["eigenvalues"], nearest, rtol=1e-9)
+    np.testing.assert_allclose(found["eigenvalues"], nearest(values, found["sigma"] or 0.0, 3), rtol=1e-9)
     assert (found["matrix"], found["mass"]) == (stiffness, mass)
 
 
 @pytest.mark.parametrize("operand", ["K.mtx", "K.mtx.gz", "M.npz"])
 def test_standard_input_is_read_like_a_file(
-    operand: str,
-    pair: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    operand: str, pair: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "K.mtx.gz").write_bytes(gzip.compress((tmp_path / "K.mtx").read_bytes()))
     content = io.BytesIO((tmp_path / operand).read_bytes())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content))
-    answers = []
-    for name in str(tmp_path / operand), "-":
-        assert main([name, "--json", "--device", "cpu"]) == 0
-        answers.append(json.loads(capsys.readouterr().out)["eigenvalues"])
-    assert answers[0] == answers[1]
+    of_file, of_input = (answer(capsys, name, "--device", "cpu") for name in (str(tmp_path / operand), "-"))
+    assert of_file["eigenvalues"] == of_input["eigenvalues"]
 
 
 def test_standard_input_that_is_no_matrix_is_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "solvers", "-"]
     broken = b"%%MatrixMarket matrix coordinate real general\n3 3 1\n1 x 2\n"
-    done = subprocess.run(
-        command, input=broken, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True
-    )
+    done = run("-", input=broken, env={**os.environ, "TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"blockvec-eigs: standard input:3: found '1 x 2', expected 2 indices")
     assert done.stderr.count(b"\n") == 1
@@ -267,9 +256,8 @@ def test_a_checkpoint_that_cannot_be_written_is_a_line_and_no_failure(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_output_that_cannot_be_printed_takes_no_file_with_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "solvers", "laplace2d:n=12", "-k", "3", "--save", str(tmp_path / "x")]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = run("laplace2d:n=12", "-k", "3", "--save", str(tmp_path / "x"), stdout=full, text=True)
     assert (done.returncode, done.stderr) == (2, "blockvec-eigs: standard output: No space left on device\n")
     with np.load(tmp_path / "x") as pairs:
         assert pairs["eigenvectors"].shape == (144, 3)
@@ -277,41 +265,12 @@ def test_output_that_cannot_be_printed_takes_no_file_with_it(tmp_path: Path) -> 
 
 def test_a_reader_that_has_seen_enough_changes_no_exit_code(tmp_path: Path) -> None:
     saved = tmp_path / "out.npz"
-    limit = ("--maxiter", "1", "--method", "lanczos")
-    command = [sys.executable, "-m", "solvers", "laplace3d:n=10", "--save", str(saved), *limit]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    arguments = ["laplace3d:n=10", "--save", str(saved), "--maxiter", "1", "--method", "lanczos"]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, **pipes) as process:
         process.stdout.close()
-        err = process.stderr.read()
-        assert (process.wait(timeout=60), err) == (1, b"")
+        assert (process.wait(timeout=60), process.stderr.read()) == (1, b"")
     assert saved.exists()
-
-
-@pytest.fixture
-def terminal() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
-    """Start the command with stderr on a pseudo-terminal; give the process and the end to read."""
-    pty = pytest.importorskip("pty", reason="pseudo-terminals")
-    started = []
-
-    def start(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
-        screen, terminal = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "solvers", *arguments],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=terminal,
-            env={**os.environ, "TERM": "xterm"},
-        )
-        os.close(terminal)
-        started.append((process, screen))
-        return process, screen
-
-    yield start
-    for process, screen in started:
-        with process:
-            process.kill()
-        os.close(screen)
 
 
 def read(screen: int, until: bytes = b"") -> bytes:
@@ -327,12 +286,20 @@ def read(screen: int, until: bytes = b"") -> bytes:
     return seen
 
 
-def test_ctrl_c_shows_what_was_reached_and_exits_with_130(terminal: Any) -> None:
-    process, screen = terminal("laplace3d:n=64", "-k", "40", "--tol", "1e-14")
-    assert b"restart" in read(screen, until=b"restart")
-    process.send_signal(signal.SIGINT)
-    seen = read(screen)
-    out, _ = process.communicate(timeout=60)
+def test_ctrl_c_shows_what_was_reached_and_exits_with_130() -> None:
+    screen, terminal = pytest.importorskip("pty", reason="pseudo-terminals").openpty()
+    command = [*COMMAND, "laplace3d:n=64", "-k", "40", "--tol", "1e-14"]
+    how: Any = {"stdout": subprocess.PIPE, "stderr": terminal, "env": {**os.environ, "TERM": "xterm"}}
+    with subprocess.Popen(command, cwd=ROOT, **how) as process:
+        os.close(terminal)
+        try:
+            assert b"restart" in read(screen, until=b"restart")
+            process.send_signal(signal.SIGINT)
+            seen = read(screen)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            os.close(screen)
     assert process.returncode == 130
     assert b"interrupted" in out + seen
     assert b"Traceback" not in seen
@@ -367,15 +334,6 @@ def test_several_processes_need_the_flag_and_one_of_them_says_so(
         assert output == ""
         assert errors.startswith(message)
         assert bool(errors) == bool(message)
-
-
-@pytest.mark.parametrize("option", [["--mass", "mass.mtx"], ["--interval", "0", "1"], ["-"]])
-def test_what_several_processes_cannot_share_is_refused(
-    option: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    matrix = [] if option == ["-"] else ["laplace3d:n=4"]
-    assert main([*matrix, *option, "--comm", "mpi"]) == 2
-    assert capsys.readouterr().err.startswith(f"blockvec-eigs: {option[0]}: ")
 
 
 def test_frequencies_in_hz_are_given_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

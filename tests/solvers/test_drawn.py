@@ -28,76 +28,39 @@ CHUNK = 500
 REFUSED = 0.002  # share of calls that may be refused, with a reason; none of doubled values
 LARGEST = 20_000  # rows of many calls
 GRID = Draw("doubled", 0, ("laplace2d:nx=7,seed=0",), "SA", 4, copies=2, join="gauged")
-CHAIN = Draw(
-    "generalised", 0, ("springs:n=9,decades=4,ends=2,seed=1",), "SA", 4, masses="consistent:decades=3"
-)
+LOOSE: dict[str, Any] = {"tol": 1e-6, "convergence": "norm"}
+SINGULAR: dict[str, Any] = {"masses": "massless:decades=4", "place": "at:0.07"}
+EVERYWHERE: dict[str, Any] = {"convergence": "norm", "verify": "always"}
+
+
+def springs(*ends: tuple[int, int, int], **others: Any) -> dict[str, Any]:
+    """Describe copies of chains by their numbers of masses, decades of stiffness, and seeds."""
+    texts = (f"springs:n={n},decades={decades},ends=2,seed={seed}" for n, decades, seed in ends)
+    return {"pieces": tuple(texts), "which": "SA", "join": "permuted", **LOOSE, **others}
+
+
 ONCE_WRONG = {
     "copies missed with a mass matrix": Draw(
-        "doubled",
-        0,
-        ("springs:n=90,decades=0,ends=2,seed=0", "springs:n=90,decades=0,ends=2,seed=1"),
-        "SA",
-        6,
-        masses="diagonal:decades=1",
-        copies=2,
-        join="permuted",
-        tol=1e-6,
-        convergence="norm",
+        "doubled", 0, k=6, copies=2, **springs((90, 0, 0), (90, 0, 1), masses="diagonal:decades=1")
     ),
     "a proof that stopped before the last copies": Draw(
-        "doubled",
-        18,
-        ("springs:n=20,decades=1,ends=2,seed=18", "springs:n=19,decades=0,ends=2,seed=68"),
-        "SA",
-        16,
-        masses="consistent:decades=4",
-        copies=3,
-        join="permuted",
-        tol=1e-6,
-        convergence="norm",
+        "doubled", 18, k=16, copies=3, **springs((20, 1, 18), (19, 0, 68), masses="consistent:decades=4")
     ),
     "pairs kept of more around a shift that was moved": Draw(
-        "single",
-        151,
-        ("random:n=48,row=4,seed=381",),
-        "SM",
-        15,
-        dtype="float32",
-        tol=1e-4,
-        method="lanczos",
+        "single", 151, ("random:n=48,row=4,seed=381",), "SM", 15, dtype="float32", tol=1e-4, method="lanczos"
     ),
     "the value at the shift lost with a singular M": Draw(
-        "generalised",
-        1228,
-        ("grid:nx=4,ny=4,seed=739",),
-        "LM",
-        11,
-        masses="massless:decades=4",
-        place="at:0.07",
-        tol=1e-9,
+        "generalised", 1228, ("grid:nx=4,ny=4,seed=739",), "LM", 11, tol=1e-9, **SINGULAR
     ),
     "more values around a shift that was moved, after a proof elsewhere": Draw(
-        "penalty",
-        253,
-        ("grid:nx=26,ny=27,seed=972",),
-        "LM",
-        4,
-        masses="diagonal:decades=2",
-        penalty=1e13,
+        *("penalty", 253, ("grid:nx=26,ny=27,seed=972",), "LM", 4, "diagonal:decades=2", 1e13),
         place="at:0.22",
-        convergence="norm",
-        verify="always",
+        **EVERYWHERE,
     ),
     "an interval of few rows with a singular M": Draw(
-        "generalised",
-        63,
-        ("grid:nx=3,ny=3,seed=310",),
-        "interval",
-        3,
-        masses="massless:decades=0",
+        *("generalised", 63, ("grid:nx=3,ny=3,seed=310",), "interval", 3, "massless:decades=0"),
         place="inside:0.02",
-        tol=1e-4,
-        convergence="norm",
+        **LOOSE | {"tol": 1e-4},
     ),
 }
 
@@ -164,30 +127,31 @@ def test_a_result_without_one_copy_is_wrong_in_silence(which: str, masses: str, 
 def test_both_ends_and_intervals_without_one_copy_are_wrong() -> None:
     w, X = solved(replace(GRID, which="SA"), 112)
     ends = build(replace(GRID, which="BE", k=5))
-    assert judge(ends, w[[0, 1, -3, -2, -1]], X[:, [0, 1, -3, -2, -1]]) == ""
-    assert "off by" in judge(ends, w[[0, 2, -3, -2, -1]], X[:, [0, 2, -3, -2, -1]])
+    for places, wrong in (([0, 1, -3, -2, -1], False), ([0, 2, -3, -2, -1], True)):
+        assert ("off by" in judge(ends, w[places], X[:, places])) == wrong
     inside = build(replace(GRID, which="interval", place="inside:0.3"))
     assert inside.interval is not None
     places = np.flatnonzero((w > inside.interval[0]) & (w < inside.interval[1]))
     assert judge(inside, w[places], X[:, places]) == ""
     assert "values inside" in judge(inside, w[places[1:]], X[:, places[1:]])
-    assert judge_count(inside, len(places), True) == ""
-    assert judge_count(inside, len(places) - 1, True) != ""
-    assert judge_count(inside, len(places) - 1, False) == ""
+    counts = (len(places), True), (len(places) - 1, False), (len(places) - 1, True)
+    assert [judge_count(inside, *count) != "" for count in counts] == [False, False, True]
 
 
 def test_vectors_and_values_that_are_no_eigenpairs_are_wrong() -> None:
     w, X = solved(GRID, 4)
-    problem = build(GRID)
-    assert judge(problem, w, X) == ""
-    assert "orthonormality" in judge(problem, w, X[:, [0, 0, 2, 3]])
-    assert "residual" in judge(problem, w + 1e-6, X)
-    assert "off by" in judge(
-        problem, w + 1e-6, X, np.full(4, 1e-3)
-    )  # a limit that is too loose counts for nothing
-    assert "ascending" in judge(problem, w[::-1], X[:, ::-1])
-    assert "finite" in judge(problem, np.full(4, math.nan), X)
-    assert "3 values" in judge(problem, w[:3], X[:, :3])
+    for answer, reason in (
+        ((w, X), ""),
+        ((w, X[:, [0, 0, 2, 3]]), "orthonormality"),
+        ((w + 1e-6, X), "residual"),
+        ((w + 1e-6, X, np.full(4, 1e-3)), "off by"),  # a limit that is too loose counts for nothing
+        ((w[::-1], X[:, ::-1]), "ascending"),
+        ((np.full(4, math.nan), X), "finite"),
+        ((w[:3], X[:, :3]), "3 values"),
+    ):
+        said = judge(build(GRID), *answer)
+        assert reason in said
+        assert bool(reason) == bool(said)
 
 
 def test_a_wrong_result_is_silent_and_an_exception_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,10 @@ from solvers.transform.inner_product import inner_product_blocks, inner_product_
 from solvers.transform.standard_form import standard_form
 from tests.matrices import gauged
 from tests.pairwise import pairwise
+from tests.solvers.answers import answered, eigenvalues, torus, twice
 
-N = 700  # more rows than dense LAPACK is taken for at once
+N = 300
+DIGITS: dict[str, float] = {"rtol": 1e-10, "loss": 1e-11}
 
 
 @pytest.fixture(autouse=True, params=["rows", "columns"])
@@ -50,38 +52,23 @@ def pencil(kind: str) -> tuple[Any, Any]:
     return sp.csr_array(A), sp.csr_array(M)
 
 
-def check(A: Any, M: Any, w: Any, X: Any, expected: Any) -> None:
-    M = sp.eye_array(N) if M is None else M
-    scale = abs(A).sum(axis=0).max() + np.abs(w) * abs(M).sum(axis=0).max()
-    assert np.allclose(w, expected, rtol=1e-10, atol=1e-11)
-    assert (np.linalg.norm(A @ X - (M @ X) * w, axis=0) <= 1e-11 * scale * np.linalg.norm(X, axis=0)).all()
-    assert np.abs(X.conj().T @ (M @ X) - np.eye(len(w))).max() < 1e-11
-
-
 @pytest.mark.parametrize("kind", ["real", "complex", "massless"])
 @pytest.mark.parametrize("mode", ["normal", "cayley"])
 def test_pairs_around_a_shift_are_those_of_lapack(kind: str, mode: str) -> None:
     A, M = pencil(kind)
-    inverse = 1 / sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)[::-1]  # infinite where massless
-    expected = np.sort(inverse[np.argsort(abs(inverse - 0.9))][:9])
-    result = eigsh(A, 9, M=M, sigma=0.9, mode=mode, rng=0, return_info=True)
-    if mode == "normal":
-        check(A, M, result.eigenvalues, result.eigenvectors, expected)
-    else:
-        near = np.abs(inverse[:, None] - result.eigenvalues).min(axis=0)
-        assert (near < 1e-9).all()
-    assert result.info["method"] == "lanczos"
-    assert result.info["restarts"] <= result.info["block_applications"]
+    theta = sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)
+    exact = np.sort(1 / theta[theta > 1e-12])  # others are infinite
+    info = answered(A, 9, M, exact=exact, sigma=0.9, mode=mode, **DIGITS).info
+    assert info["method"] == "lanczos"
+    assert info["restarts"] <= info["block_applications"]
 
 
 @pytest.mark.parametrize("block_size", [None, 1, 2])
-def test_all_copies_are_found_and_the_search_ends(block_size: int | None, torus_pair: Any) -> None:
-    A, M, values = torus_pair(26)
-    expected = values[:14]  # four copies, four, four, more
-    result = eigsh(A, 14, M=M, sigma=-0.01, block_size=block_size, maxiter=20, rng=0, return_info=True)
-    assert np.abs(result.eigenvalues - expected).max() < 1e-12
-    assert result.info["verification"].startswith("passed")
-    assert result.info["operator_columns"] < 550
+def test_all_copies_are_found_and_the_search_ends(block_size: int | None) -> None:
+    A, M, values = torus(26)  # four copies, four, four, more
+    info = answered(A, 14, M, exact=values, sigma=-0.01, block_size=block_size, maxiter=20).info
+    assert info["verification"].startswith("passed")
+    assert info["operator_columns"] < 550
 
 
 @pytest.mark.parametrize(
@@ -93,52 +80,41 @@ def test_rows_without_masses_leave_no_infinite_values(rank: int, which: str, is_
     keep = np.zeros(N)
     keep[100 : 100 + rank] = 1
     M = sp.diags_array(keep) @ M @ sp.diags_array(keep)
-    theta = sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)[-rank:]
-    ends = {"LM": theta[-3:], "SA": theta[:3], "BE": theta[[0, -2, -1]]}
-    w, X = eigsh(A, 3, M=M.toarray() if is_dense else M, sigma=0.0, which=which, rng=0)
-    check(A, M, w, X, np.sort(1 / ends[which]))
+    exact = np.sort(1 / sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)[-rank:])
+    answered(A, 3, M.toarray() if is_dense else M, exact=exact, sigma=0.0, which=which, **DIGITS)
 
 
 @pytest.mark.parametrize("block_size", [1, 2])
 @pytest.mark.parametrize("k", [2, 9])
-def test_copies_on_rows_of_tiny_masses_are_found(block_size: int, k: int, torus_pair: Any) -> None:
+def test_copies_on_rows_of_tiny_masses_are_found(block_size: int, k: int) -> None:
     """Two parts that are not connected, with the same values: the second one is light."""
-    A, M, values = torus_pair(24)
-    light = 2.0**-56
-    A, M = (sp.csr_array(sp.block_diag([B, light * B])) for B in (A, M))
+    A, M, values = torus(24, 2.0**-56)
     w = eigsh(A, k, M=M, sigma=-0.01, tol=1e-4, block_size=block_size, rng=0)[0]
-    assert np.abs(w - np.sort(np.r_[values, values])[:k]).max() < 1e-4
+    assert np.abs(w - values[:k]).max() < 1e-4
 
 
 @pytest.mark.parametrize("which", ["SA", "LA", "BE"])
 def test_ends_without_a_shift_are_those_of_lapack(which: str) -> None:
     A, M = pencil("real")
-    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
-    expected = {"SA": values[:6], "LA": values[-6:], "BE": np.r_[values[:3], values[-3:]]}[which]
-    w, X = eigsh(A, 6, M=M, which=which, rng=0)
-    check(A, M, w, X, expected)
+    answered(A, 6, M, which=which, **DIGITS)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_an_indefinite_mass_without_a_factor_is_refused_whatever_converges(seed: int) -> None:
-    n = 1200
-    A = sp.diags_array([-np.ones(n - 1), np.linspace(2, 50, n), -np.ones(n - 1)], offsets=[-1, 0, 1])
-    M = sp.diags_array(
-        [np.ones(n - 1) / 6, np.full(n, 0.32), np.ones(n - 1) / 6], offsets=[-1, 0, 1], format="csr"
-    )
-    assert np.linalg.eigvalsh(M.toarray())[0] < 0
-    with pytest.raises(OptionError, match="M is indefinite"):
-        eigsh(sp.csr_array(A), 3, M=M, sigma=0.0, rng=seed)
-
-
-def test_masses_without_meaning_are_refused() -> None:
+def test_masses_without_meaning_are_refused_whatever_converges() -> None:
     A, M = pencil("real")
-    with pytest.raises(OptionError, match="M is indefinite"):
-        eigsh(A, 3, M=M - 2 * sp.eye_array(N), sigma=0.0)
-    with pytest.raises(OptionError, match="M is indefinite"):
-        eigsh(A, 3, M=M + sp.eye_array(N, k=1) + sp.eye_array(N, k=-1))
-    with pytest.raises(OptionError, match="M is singular"):
-        eigsh(A, 3, M=pencil("massless")[1])
+    for mass, options, message in (
+        (M - 2 * sp.eye_array(N), {"sigma": 0.0}, "M is indefinite"),
+        (M + sp.eye_array(N, k=1) + sp.eye_array(N, k=-1), {}, "M is indefinite"),
+        (pencil("massless")[1], {}, "M is singular"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            eigsh(A, 3, M=mass, **options)
+    n = 1200  # no factor of M is computed
+    A = sp.diags_array([-np.ones(n - 1), np.linspace(2, 50, n), -np.ones(n - 1)], offsets=[-1, 0, 1])
+    M = sp.diags_array([1 / 6, 0.32, 1 / 6], offsets=[-1, 0, 1], shape=(n, n), format="csr")
+    assert np.linalg.eigvalsh(M.toarray())[0] < 0
+    for seed in range(6):
+        with pytest.raises(OptionError, match="M is indefinite"):
+            eigsh(sp.csr_array(A), 3, M=M, sigma=0.0, rng=seed)
 
 
 def test_blocks_are_orthonormalised_in_their_inner_product() -> None:
@@ -168,8 +144,8 @@ def test_random_blocks_have_alike_components_along_all_vectors(kind: str) -> Non
 
 @pytest.mark.parametrize("kind", ["real", pytest.param("complex", marks=pytest.mark.slow)])
 def test_an_interval_without_a_shift_is_complete_by_filters(kind: str) -> None:
-    A, M = (sp.csr_array(sp.block_diag([each, each])) for each in pencil(kind))
-    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
+    A, M = twice(*pencil(kind))
+    values = eigenvalues(A, M)
     a, b = (values[100] + values[99]) / 2, (values[111] + values[112]) / 2
     # The search for copies is given up where factors would be cheaper, which a result would be warned of.
     w, X = eigsh(A, M=M, interval=(a, b), method="filter", tol=1e-6, rng=0, verify="never")
@@ -180,10 +156,8 @@ def test_an_interval_without_a_shift_is_complete_by_filters(kind: str) -> None:
 def test_a_count_estimated_without_a_shift_weighs_all_vectors_alike() -> None:
     # Vectors of low values are smooth: M D^-1 M, with the diagonal D of M, is larger for them.
     A, M = models.laplace1d(n=N), sp.csr_array(pencil("real")[1])
-    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
-    counts = [
-        count_eigenvalues(A, -1.0, (values[199] + values[200]) / 2, M=M, method="estimate", rng=seed)
-        for seed in range(4)
-    ]
-    errors = np.array([count.value - 200 for count in counts])
+    low = N // 3
+    ends = -1.0, float(eigenvalues(A, M)[low - 1 : low + 1].mean())
+    counts = [count_eigenvalues(A, *ends, M=M, method="estimate", rng=seed) for seed in range(4)]
+    errors = np.array([count.value - low for count in counts])
     assert abs(errors.mean()) < 3 * np.mean([count.error for count in counts]) / np.sqrt(len(counts))

@@ -1,113 +1,321 @@
-"""The factorisation: A V = V T + Q B with [V Q] orthonormal, through steps, restarts and rank loss."""
+"""The decomposition A V = V T + Q B with [V Q] orthonormal: kinds of steps, restarts and rank loss."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import as_operator
+import blockvec.backends
+from blockvec import BlockVector, as_operator, models
+from blockvec.errors import BreakdownError
+from blockvec.operators.krylov_steps import KrylovSteps
+from blockvec.operators.sparse import SparseOperator
+from solvers import eigsh, sizes
+from solvers.blocks import ColumnBlock
+from solvers.iterations import krylov
 from solvers.iterations.krylov import BlockKrylov
-from solvers.iterations.rayleigh_ritz import ritz_pairs, select
+from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs, select
 from solvers.problem import Counts
+from tests.matrices import normal, orthonormal, random_sparse
+from tests.pairwise import pairwise
 
-DTYPES = ("float32", "float64", "complex64", "complex128")
-
-
-def hermitian(n: int, dtype: str, seed: int = 0) -> Any:
-    """A banded matrix with a norm of a few."""
-    rng = np.random.default_rng(seed)
-    band = rng.standard_normal((3, n))
-    if np.dtype(dtype).kind == "c":
-        band = band + 1j * rng.standard_normal((3, n))
-    upper = sp.diags_array([band[0][: n - 1], band[1][: n - 7]], offsets=[1, 7], shape=(n, n))
-    return sp.csr_array(upper + upper.conj().T + sp.diags_array(band[2].real)).astype(dtype)
+WIDE = tuple(itertools.product(("float64", "complex128"), (1, 3)))
+KINDS = ("rows", "columns", "queued", "several at once", "several with products of others")
 
 
-class Case:
-    """A factorisation of a matrix and its identities."""
+class SeveralSteps:
+    """Several steps on the host by the rules of the kernel that takes them on a GPU."""
 
-    def __init__(
+    def __init__(self, matrix: Any, V: Any, b: int) -> None:
+        self.A, self.V, self.b, self.columns = matrix, V, b, V.shape[1]
+        self.steps: list[int] = []
+        self.multiplies = True
+
+    def __call__(
         self,
-        matrix: Any,
-        block_type: Any,
-        b: int,
-        capacity: int,
-        locked: int = 0,
-    ) -> None:
-        self.matrix = matrix
-        n, dtype = matrix.shape[0], matrix.dtype
-        rng = np.random.default_rng(1)
-        buffer = block_type(np.zeros((n, locked + capacity), dtype))
-        Q = np.linalg.qr(rng.standard_normal((n, locked)))[0]
-        buffer.array[:, :locked] = Q
-        self.P = np.eye(n) - Q @ Q.conj().T
-        self.counts = Counts()
-        self.krylov = BlockKrylov(as_operator(matrix), buffer, locked, b, rng, self.counts)
-        self.krylov.append(block_type.random(n, b, dtype, rng=rng))
+        X: Any,
+        W: Any,
+        m: int,
+        end: int,
+        back: int,
+        full_until: int,
+        locked: int,
+        steps: int,
+        multiplies: bool,
+        enough: float,
+        limit: float,
+        product: Any,
+    ) -> Any:
+        V, b, reports = self.V, self.b, []
+        factorise = blockvec.backends.backend_of(W).inverse_factor
+        self.steps.append(steps if multiplies or product else 0)
+        for _ in range(steps):
+            if product:
+                product(X, W)
+            elif multiplies:
+                W[...] = self.A @ X
+            first = 0 if m < full_until else max(m - back, 0)
+            report = np.full((2 * V.shape[1], b), np.nan, V.dtype)
+            window = np.r_[:locked, max(first, locked) : end]
+            for i, columns in enumerate((window, np.arange(end))):
+                S = V[:, columns].conj().T @ W
+                W -= V[:, columns] @ S
+                report[i * V.shape[1] + columns] = S
+            T, factor = factorise(W.conj().T @ W, limit)
+            W[...] = W @ T
+            if enough < factor[-1, 0].real < np.inf:
+                again, other = factorise(W.conj().T @ W, limit)
+                W[...] = W @ again
+                factor[b : 2 * b] = other[b : 2 * b] @ factor[b : 2 * b]
+                factor[2 * b : 3 * b] = T @ again
+            V[:, end : end + b] = W
+            reports.append(np.vstack([report, factor]))
+            m, end, X, W = m + b, end + b, W, X
+        return np.stack(reports)
 
-    def check(self, bound: float = 300) -> None:
-        krylov = self.krylov
-        krylov.settle()
-        m, w = krylov.m, krylov.w
-        basis = krylov.columns(-krylov.n_locked, krylov.m + krylov.w).array
-        unit = np.finfo(basis.dtype).eps / 2
-        loss = np.linalg.norm(basis.conj().T @ basis - np.eye(basis.shape[1]))
-        assert loss <= bound * unit
-        VQ = krylov.columns(0, m + w).array
-        A = self.P @ self.matrix.toarray() @ self.P
-        H = krylov.H[: m + w, :m]
-        T = (H[:m] + H[:m].conj().T) / 2
-        defect = A @ VQ[:, :m] - VQ[:, :m] @ T - VQ[:, m:] @ H[m:]
-        assert np.linalg.norm(defect) <= bound * unit * np.linalg.norm(A, 2)
+
+@pytest.fixture
+def steps_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[SeveralSteps]]:
+    """Return a function that has steps taken by a kind, as on a GPU, and gives the launchers made."""
+
+    def choose(kind: str) -> list[SeveralSteps]:
+        made: list[SeveralSteps] = []
+        if kind not in ("rows", "columns"):
+            monkeypatch.setattr(krylov, "is_queued", lambda *_: True)
+            monkeypatch.setattr(sizes, "SHORT_ROWS", 0)  # row-major blocks
+
+        def several(operator: Any, V: Any, b: int) -> KrylovSteps | None:
+            if V.dtype.char not in "dD":
+                return None
+            A = operator.to_host()
+            made.append(SeveralSteps(A, V.array, b))
+            by_others = None if kind == "several at once" else lambda X, Y: np.copyto(Y, A @ X)
+            return KrylovSteps(made[-1], b, product=by_others)
+
+        if kind.startswith("several"):
+            monkeypatch.setattr(SparseOperator, "krylov_steps", several)
+        return made
+
+    return choose
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("b", [1, 3, 4])
-def test_the_decomposition_holds_after_every_step_and_restart(dtype: str, b: int, block_type: Any) -> None:
-    case = Case(hermitian(150, dtype), block_type, b, capacity=24 + b)
+def started(
+    A: Any, b: int, capacity: int = 24, kind: str = "rows", locked: int = 0, dtype: Any = None
+) -> BlockKrylov:
+    """Begin a decomposition of a matrix or function in the complement of random columns."""
+    n, dtype = A.shape[0], dtype or A.dtype
+    buffer = (ColumnBlock if kind == "columns" else BlockVector)(np.zeros((n, locked + capacity), dtype))
+    buffer.array[:, :locked] = orthonormal(2, n, locked, dtype)
+    basis = BlockKrylov(as_operator(A), buffer, locked, b, np.random.default_rng(1), Counts())
+    basis.append_random(b)
+    return basis
+
+
+def check(basis: BlockKrylov, A: Any, bound: float = 300, loss: float = 0.0) -> None:
+    """Check the decomposition of A, restricted to the complement of the locked columns."""
+    basis.settle()
+    m, locked = basis.m, basis.n_locked
+    whole = basis.columns(-locked, m + basis.w).array.astype("complex128")
+    unit = np.finfo(basis.buffer.array.dtype).eps / 2
+    A, H, VQ, C = A.toarray(), basis.H[: m + basis.w, :m], whole[:, locked:], whole[:, :locked]
+    if locked:
+        A = A - C @ (C.conj().T @ A)
+        A = A - (A @ C) @ C.conj().T
+    T = (H[:m] + H[:m].conj().T) / 2 if not loss else H[:m]
+    assert np.abs(whole.conj().T @ whole - np.eye(whole.shape[1])).max() <= max(bound * unit, loss)
+    defect = A @ VQ[:, :m] - VQ[:, :m] @ T - VQ[:, m:] @ H[m:]
+    assert np.linalg.norm(defect) <= bound * unit * np.linalg.norm(H, 2)
+
+
+def filled(basis: BlockKrylov, A: Any, kind: str = "rows") -> BlockKrylov:
+    """Take all steps; check each, or all where they are queued."""
+    while basis.can_expand():
+        basis.expand()
+        if kind in ("rows", "columns") or not basis.can_expand():
+            check(basis, A)
+    return basis
+
+
+def chain(dtype: str) -> Any:
+    A = models.model("laplace1d:n=160") + 0.3 * random_sparse(0, 160, per_row=1, dtype=dtype)
+    return sp.csr_array(A).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype_and_width", "locked"), pairwise(KINDS, (*WIDE, ("float32", 4), ("complex64", 3)), (0, 2))
+)
+def test_the_decomposition_holds_after_every_step_and_restart(
+    kind: str, dtype_and_width: tuple[str, int], locked: int, steps_by: Any
+) -> None:
+    dtype, b = dtype_and_width
+    made, A = steps_by(kind), chain(dtype)
+    basis = started(A, b, 24 + b, kind, locked)
     for _ in range(3):
-        while case.krylov.can_expand():
-            case.krylov.expand()
-            case.check()
-        ritz = case.krylov.ritz()
-        case.krylov.restart(ritz, select(ritz.theta, "LA")[:9])
-        case.check()
+        ritz = filled(basis, A, kind).ritz()
+        basis.restart(ritz, select(ritz.theta, "LA")[: 3 * b])
+        check(basis, A)
+    assert bool(made) == (kind.startswith("several") and dtype in ("float64", "complex128"))
 
 
-@pytest.mark.parametrize("value", [0.0, 3.0])
-def test_an_invariant_subspace_is_left_through_random_directions(value: float, block_type: Any) -> None:
-    matrix = value * sp.eye_array(80, format="csr")
-    case = Case(matrix, block_type, 3, capacity=24)
-    while case.krylov.can_expand():
-        case.krylov.expand()
-        case.check()
-    ritz = case.krylov.ritz()
-    assert case.krylov.m == 21
-    assert np.allclose(ritz.theta, value)
-    assert np.allclose(ritz.residuals, 0)
+@pytest.mark.parametrize(
+    ("kind", "dtype", "distinct"), pairwise(KINDS, ("float64", "complex128", "float32"), (0, 1, 2, 4))
+)
+def test_an_invariant_subspace_is_left_through_random_directions(
+    kind: str, dtype: str, distinct: int, steps_by: Any
+) -> None:
+    """With few distinct values the space is invariant after as many steps, and blocks lose their rank."""
+    steps_by(kind)
+    values = np.arange(200.0) % max(distinct, 1) + min(distinct, 1)
+    A = sp.diags_array(values).astype(dtype).tocsr()
+    basis = filled(started(A, 3, kind=kind), A, kind)
+    for _ in range(3):
+        basis.restart(basis.ritz(), np.arange(6))
+        filled(basis, A, kind)
+    assert basis.m == 21
+    assert (np.abs(basis.ritz().theta[:, None] - values).min(axis=0) < 1e-5).all()
+    if kind == "queued" and distinct:
+        assert basis.counts.block_applications > 7 + 3 * 5  # also those that were queued too far
 
 
-def test_corrections_can_be_coupled_in(block_type: Any) -> None:
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("loss", [1e-9, 1e-11])
+def test_single_columns_lose_no_more_orthogonality_than_permitted(loss: float, is_complex: bool) -> None:
+    A = random_sparse(1, 500, dtype=complex if is_complex else float)
+    basis = started(A, 1, 120, "columns")
+    basis.loss = loss
+    for _ in range(6):  # neither grows with restarts
+        while basis.can_expand():
+            basis.expand(120)
+        check(basis, A, bound=3000, loss=10 * loss)  # kept Ritz vectors are sums of many
+        ritz = basis.ritz()
+        basis.restart(ritz, np.argsort(-ritz.theta)[:30])
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns"])
+def test_corrections_can_be_coupled_in(kind: str) -> None:
     """A decomposition of a slightly wrong operator becomes the right one's when it is told the difference."""
-    matrix = hermitian(120, "float64")
-    wrong = matrix + 1e-8 * sp.diags_array(np.random.default_rng(2).standard_normal(120))
-    case = Case(sp.csr_array(wrong), block_type, 3, capacity=30)
-    case.matrix = matrix
-    krylov = case.krylov
-    while krylov.can_expand():
-        krylov.expand()
-    ritz = krylov.ritz()
-    order = select(ritz.theta, "LA")[:3]
-    krylov.restart(ritz, order)
-    VQ = krylov.columns(0, krylov.m + krylov.w).array
-    H = krylov.H[: krylov.m + krylov.w, : krylov.m]
-    defect = matrix @ VQ[:, : krylov.m] - VQ @ H
-    S, R, count = krylov.append(block_type(np.ascontiguousarray(defect)), keep_random=True)
-    krylov.couple(0, S, R, count)
-    case.check()
+    A = chain("float64")
+    wrong = A + 1e-8 * sp.diags_array(np.random.default_rng(2).standard_normal(160))
+    basis = filled(started(wrong, 3, 30, kind), wrong, kind)
+    ritz = basis.ritz()
+    basis.restart(ritz, select(ritz.theta, "LA")[:3])
+    VQ = basis.columns(0, basis.m + basis.w).array
+    defect = A @ VQ[:, : basis.m] - VQ @ basis.H[: basis.m + basis.w, : basis.m]
+    S, R, count = basis.append(type(basis.buffer)(np.ascontiguousarray(defect)), keep_random=True)
+    basis.couple(0, S, R, count)
+    check(basis, A)
+
+
+def test_queued_steps_have_the_values_and_counts_of_others(steps_by: Any) -> None:
+    A, found = models.model("laplace1d:n=300"), []
+    for kind in ("rows", "queued"):
+        steps_by(kind)
+        basis = started(A, 3)
+        while basis.can_expand():
+            basis.expand()
+        found.append((basis.ritz().theta, basis.counts))
+    assert np.allclose(found[0][0], found[1][0], rtol=0, atol=1e-13)
+    assert found[0][1].operator_columns == found[1][1].operator_columns
+
+
+class Failing:
+    """A function that is a diagonal matrix, but for one call."""
+
+    def __init__(self, A: Any, at: int, fail: Callable[[Any], Any], *, once: bool = True) -> None:
+        self.A, self.at, self.fail, self.once, self.calls = A, at, fail, once, 0
+        self.operator = as_operator(self, shape=A.shape, dtype=float)
+
+    def __call__(self, X: Any) -> Any:
+        self.calls += 1
+        fails = self.calls == self.at if self.once else self.calls >= self.at
+        return self.fail(self.A @ X) if fails else self.A @ X
+
+
+def raising(_: Any) -> Any:
+    raise ArithmeticError("a block of noise")
+
+
+@pytest.mark.parametrize("fail", [raising, lambda Y: Y * np.nan], ids=["raises", "NaN"])
+@pytest.mark.parametrize("distinct", [2, 3, 4])
+def test_a_function_may_fail_for_the_rounding_errors_of_an_earlier_step(
+    distinct: int, fail: Any, steps_by: Any
+) -> None:
+    """The space is invariant after as many blocks: the function is called for what is left of the last."""
+    steps_by("queued")
+    A = sp.diags_array(np.arange(200) % distinct + 1.0).tocsr()
+    function = Failing(A, distinct + 1, fail)
+    basis = started(function.operator, 3)
+    while basis.can_go_on():
+        basis.expand()
+    assert function.calls > distinct + 1
+    check(basis, A)
+
+
+def test_errors_of_a_function_are_seen(steps_by: Any) -> None:
+    steps_by("queued")
+    basis = started(
+        Failing(sp.diags_array(np.arange(1.0, 101)), 4, lambda Y: Y * np.nan, once=False).operator, 2
+    )
+    for _ in range(6):
+        basis.expand()
+    with pytest.raises(BreakdownError, match="NaN"):
+        basis.settle()
+    A = models.model("laplace1d:n=300").tocsr()
+    with pytest.raises(ArithmeticError, match="a block of noise"):
+        eigsh(Failing(A, 10, raising, once=False), 2, which="LA", shape=A.shape, method="lanczos")
+
+
+@pytest.mark.parametrize("form", ["returned", "column-major", "written"])
+def test_functions_are_multiplied_by_between_launches(
+    form: str, steps_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps_by("queued")
+    A = models.model("laplace2d:nx=20,ny=21").tocsr()
+
+    def returning(X: Any) -> Any:
+        return A @ X if form == "returned" else np.asfortranarray(A @ X)
+
+    def writing(X: Any, out: Any) -> None:
+        out[...] = A @ X
+
+    operator = as_operator(writing if form == "written" else returning, shape=A.shape, dtype=float)
+    made: list[SeveralSteps] = []
+
+    def launcher(_: Any, matrix: Any, V: Any, b: int) -> SeveralSteps:
+        made.append(SeveralSteps(matrix, V, b))
+        return made[-1]
+
+    monkeypatch.setattr(type(operator.backend), "krylov_steps", launcher)
+    basis = started(operator, 3, 40)
+    while basis.can_expand():
+        basis.expand(basis.capacity)
+    check(basis, A)
+    assert set(made[0].steps) == {1}  # each queued by a call of its own
+
+
+def test_several_steps_stay_in_the_complement_of_locked_columns(steps_by: Any) -> None:
+    made, A = steps_by("several at once"), models.model("laplace2d:nx=20,ny=21").tocsr()
+    exact, vectors = np.linalg.eigh(A.toarray())
+    w, V = eigsh(A, k=5, which="SA", rng=0, orthogonal_to=vectors[:, 1:4], method="lanczos")
+    assert np.allclose(w, np.r_[exact[0], exact[4:8]], rtol=0, atol=1e-12)
+    assert np.abs(vectors[:, 1:4].T @ V).max() < 1e-12
+    assert max(made[0].steps) > 4
+
+
+def test_a_step_ahead_that_was_not_enough_is_taken_with_care(steps_by: Any) -> None:
+    made, A = steps_by("several at once"), sp.diags_array(np.arange(200) % 3 + 1.0, format="csr")
+    basis = started(A, 2)  # invariant after three steps
+    basis.expand(2)
+    m = basis.m
+    basis.steps.begin_ahead(basis, 8)
+    assert len(basis.ritz(m).theta) == 2
+    assert len(basis.ritz().theta) < basis.capacity  # without those after the step that failed
+    assert made
 
 
 def test_projected_matrices_are_solved_where_divide_and_conquer_gives_up(monkeypatch: Any) -> None:
@@ -119,3 +327,15 @@ def test_projected_matrices_are_solved_where_divide_and_conquer_gives_up(monkeyp
     theta, Y = ritz_pairs(T)
     assert np.allclose(theta, np.repeat([1.0, 3.0], 6))
     assert np.allclose(Y @ np.diag(theta) @ Y.T, T)
+
+
+def test_copies_in_an_oblique_basis_have_a_coupling_that_is_reported() -> None:
+    rng, n, loss = np.random.default_rng(0), 30, 1e-10
+    Q, values = orthonormal(rng, n), np.arange(1.0, n + 1)
+    values[1] = values[0] + 1e-13  # no correction of first order tells it from the first one
+    K = normal(rng, n, n)
+    T = (Q * values) @ Q.T + loss * (K - K.T)
+    theta, Y = ritz_pairs(T)
+    corrected, coupling = oblique(T, theta, Y)
+    left = np.abs(T @ corrected - corrected * theta).max()
+    assert 1e-11 <= left <= coupling <= 100 * loss

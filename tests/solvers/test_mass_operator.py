@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.linalg as sl
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
@@ -15,6 +14,7 @@ from blockvec.errors import OptionError
 from solvers import costs, eigsh
 from solvers.factorization.gram import root_factor
 from tests.matrices import check_pairs, element_mass, gauged
+from tests.solvers.answers import eigenvalues, solve
 
 
 def operator(matrix: Any) -> LinearOperator:
@@ -28,6 +28,10 @@ def mass(nx: int, ny: int, kind: str) -> Any:
     """Form the mass matrix of bilinear elements, or one that complex phases turn."""
     M = element_mass(nx, ny)
     return M if kind == "real" else gauged(M)
+
+
+GRID, MASS = models.model("laplace2d:nx=14,ny=11"), mass(14, 11, "real")
+PAIR = GRID, MASS, eigenvalues(GRID, MASS)
 
 
 @pytest.fixture
@@ -50,48 +54,41 @@ def test_the_root_of_an_operator_multiplies_back_and_solves(kind: str, with_inve
 
 
 @pytest.mark.parametrize("kind", ["real", "complex"])
-@pytest.mark.parametrize("form", ["LinearOperator", "function"])
+@pytest.mark.parametrize("form", [operator, lambda M: lambda X: M @ X], ids=["LinearOperator", "function"])
 @pytest.mark.usefixtures("_no_dense_matrices")
-def test_pairs_with_an_operator_as_m_need_no_factorisation(kind: str, form: str) -> None:
-    A, M = models.model("laplace2d:nx=14,ny=11"), mass(14, 11, kind)
-    values = sl.eigvalsh(A.toarray(), M.toarray())
-    given = operator(M) if form == "LinearOperator" else lambda X: M @ X
-    A = A.astype(M.dtype)
-    result = eigsh(A, 4, M=given, which="LA", rng=0, return_info=True)
-    check_pairs(result, A, M, values[-4:])
+def test_pairs_with_an_operator_as_m_need_no_factorisation(kind: str, form: Any) -> None:
+    M = mass(14, 11, kind)
+    A = models.model("laplace2d:nx=14,ny=11").astype(M.dtype)
+    result = solve(A, 4, form(M), which="LA")
+    check_pairs(result, A, M, eigenvalues(A, M)[-4:])
     assert "M^(-1/2) is a polynomial of degree" in result.info["why"]
 
 
 @pytest.mark.parametrize("which", ["operators", pytest.param("M", marks=pytest.mark.slow), "A"])
 @pytest.mark.usefixtures("_no_dense_matrices")
 def test_operators_around_a_shift_are_solved_by_corrections(which: str) -> None:
-    A, M = models.model("laplace2d:nx=9,ny=8"), mass(9, 8, "real")
-    values = sl.eigvalsh(A.toarray(), M.toarray())
+    A, M = models.model("laplace2d:nx=6,ny=5"), mass(6, 5, "real")
     matrix, inner = (A if which == "M" else operator(A)), (M if which == "A" else operator(M))
-    options: Any = {"M": inner, "sigma": 0.0, "tol": 1e-8, "convergence": "norm", "rng": 0}
-    result = eigsh(matrix, 3, return_info=True, **options)
+    result = solve(matrix, 3, inner, sigma=0.0, tol=1e-8, convergence="norm")
     assert result.info["method"] == "jd"
-    assert np.allclose(result.eigenvalues, values[:3], rtol=1e-8)
+    assert np.allclose(result.eigenvalues, eigenvalues(A, M)[:3], rtol=1e-8)
 
 
 @pytest.mark.parametrize("mode", ["normal", "cayley"])
 @pytest.mark.usefixtures("_no_dense_matrices")
 def test_a_given_inverse_with_a_shift_goes_with_operators(mode: str) -> None:
-    A, M, sigma = models.model("laplace2d:nx=14,ny=11"), mass(14, 11, "real"), 3.0
-    values = sl.eigvalsh(A.toarray(), M.toarray())
-    inverse = operator(np.linalg.inv((A - sigma * M).toarray()))
-    options: Any = {"sigma": sigma, "which": "LA", "mode": mode, "rng": 0, "return_info": True}
-    result = eigsh(operator(A), 3, M=operator(M), OPinv=inverse, **options)
-    check_pairs(result, A, M, values[values > sigma][:3])
+    A, M, values = PAIR
+    inverse = operator(np.linalg.inv((A - 3.0 * M).toarray()))
+    options: Any = {"M": operator(M), "sigma": 3.0, "which": "LA", "mode": mode}
+    check_pairs(solve(operator(A), 3, OPinv=inverse, **options), A, M, values[values > 3.0][:3])
     with pytest.raises(OptionError, match=r"M is a .*Operator; a factorisation needs .* or OPinv"):
-        eigsh(operator(A), 3, M=operator(M), **options)
+        eigsh(operator(A), 3, **options)
 
 
 def test_an_inverse_of_m_replaces_its_factorisation() -> None:
-    A, M = models.model("laplace2d:nx=14,ny=11"), mass(14, 11, "real")
+    A, M, values = PAIR
     inverse = operator(np.linalg.inv(M.toarray()))
-    result = eigsh(A, 4, M=M, Minv=inverse, which="SA", rng=0, return_info=True)
-    check_pairs(result, A, M, sl.eigvalsh(A.toarray(), M.toarray())[:4])
+    check_pairs(solve(A, 4, M, Minv=inverse, which="SA"), A, M, values[:4])
     with pytest.raises(OptionError, match="Minv: is not the inverse of M"):
         eigsh(A, 4, M=M, Minv=M)
     with pytest.raises(OptionError, match="Minv: is the inverse of M in A x = lambda M x without a shift"):

@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError
-from solvers import (
-    EigenResult,
-    JacobiPreconditioner,
-    block_gmres,
-    block_minres,
-    eigsh,
-)
+from solvers import EigenResult, JacobiPreconditioner, block_gmres, block_minres
 from solvers.blocks import to_host
+from tests.solvers import answers
+from tests.solvers.answers import eigenvalues
 
 FAR = [-900, 900]
 DTYPES = ["float32", "float64", "complex64", "complex128"]
@@ -46,29 +42,36 @@ def scaled(value: Any, exponent: int) -> Any:
     return value * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2)
 
 
-def solve(A: Any, k: int = 3, **options: Any) -> EigenResult:
-    return eigsh(A, k, rng=0, return_info=True, **options)  # type: ignore[no-any-return]
+def solve(A: Any, exponent: int = 0, **options: Any) -> EigenResult:
+    """Find three pairs of a matrix times 2^exponent, whose sigma is scaled, too."""
+    if options.get("sigma"):
+        options["sigma"] = scaled(options["sigma"], exponent)
+    return answers.solve(scaled(A, exponent) if sp.issparse(A) else A, 3, **options)
 
 
 def unscaled(values: Any, exponent: int) -> Any:
     return np.ldexp(np.asarray(values, np.float64), -exponent)
 
 
-@settings(max_examples=60, deadline=None)
+def assert_same_bits(one: EigenResult, other: EigenResult, exponent: int = 0) -> None:
+    assert np.array_equal(one.eigenvectors, other.eigenvectors)
+    for name in ("eigenvalues", "residuals", "limits"):
+        assert np.array_equal(np.ldexp(getattr(one, name), -exponent), getattr(other, name))
+
+
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), request=st.sampled_from(REQUESTS))
 def test_values_and_residuals_scale_with_the_matrix(data: Any, dtype: str, request: dict[str, Any]) -> None:
     info = np.finfo(dtype)
     exponent = data.draw(st.integers(int(info.minexp) + 3, int(info.maxexp) - 5))
     A = hermitian(dtype)
-    sigma = {"sigma": scaled(request["sigma"], exponent)} if "sigma" in request else {}
-    usual, result = solve(A, **request), solve(scaled(A, exponent), **request | sigma)
-    norm = float(np.abs(np.linalg.eigvalsh(A.toarray())).max())
-    np.testing.assert_allclose(
-        unscaled(result.eigenvalues, exponent), usual.eigenvalues, atol=200 * info.eps * norm
-    )
+    usual, result = solve(A, **request), solve(A, exponent, **request)
+    norm = float(np.abs(eigenvalues(A)).max())
+    values = unscaled(result.eigenvalues, exponent)
+    np.testing.assert_allclose(values, usual.eigenvalues, atol=200 * info.eps * norm)
     X = result.eigenvectors.astype(np.complex128)
-    R = A.astype(np.complex128) @ X - X * unscaled(result.eigenvalues, exponent)
-    assert (np.linalg.norm(R, axis=0) <= unscaled(result.limits, exponent) + 10 * info.eps * norm).all()
+    residuals = np.linalg.norm(A.astype(np.complex128) @ X - X * values, axis=0)
+    assert (residuals <= unscaled(result.limits, exponent) + 10 * info.eps * norm).all()
     np.testing.assert_allclose(X.conj().T @ X, np.eye(3), atol=100 * info.eps)
     assert result.converged.all()
     np.testing.assert_allclose(unscaled(result.info["norm"], exponent), usual.info["norm"], rtol=0.2)
@@ -80,11 +83,7 @@ def test_the_bits_of_a_scaled_problem_are_those_of_the_usual_one(method: str, dt
     A, far = hermitian(dtype), int(np.finfo(dtype).maxexp) * 3 // 4
     usual = solve(A, method=method, which="SA")
     for exponent in (-far, far):
-        result = solve(scaled(A, exponent), method=method, which="SA")
-        assert np.array_equal(np.ldexp(result.eigenvalues, -exponent), usual.eigenvalues)
-        assert np.array_equal(result.eigenvectors, usual.eigenvectors)
-        assert np.array_equal(np.ldexp(result.residuals, -exponent), usual.residuals)
-        assert np.array_equal(np.ldexp(result.limits, -exponent), usual.limits)
+        assert_same_bits(solve(A, exponent, method=method, which="SA"), usual, exponent)
 
 
 @pytest.mark.parametrize(("of_a", "of_m"), [(-900, 0), (0, -600), (900, 600), (-500, 400), (0, 900)])
@@ -105,7 +104,7 @@ def test_both_matrices_of_a_pair_may_have_any_scale(of_a: int, of_m: int, reques
     M = sp.diags_array(np.linspace(1, 2, n), format="csc")
     usual = solve(A, M=M, **request_)
     sigma = {"sigma": scaled(request_["sigma"], of_a - of_m)} if "sigma" in request_ else {}
-    result = solve(scaled(A, of_a), M=scaled(M, of_m), **request_ | sigma)
+    result = answers.solve(scaled(A, of_a), 3, scaled(M, of_m), **request_ | sigma)
     np.testing.assert_allclose(unscaled(result.eigenvalues, of_a - of_m), usual.eigenvalues, atol=1e-11)
     inner, of_inner = (A, of_a) if request_.get("mode") == "buckling" else (M, of_m)
     X = scaled(result.eigenvectors, of_inner // 2)
@@ -121,37 +120,20 @@ def test_both_matrices_of_a_pair_may_have_any_scale(of_a: int, of_m: int, reques
 def test_absolute_tolerances_and_the_norm_are_those_of_the_user(
     exponent: int, request_: dict[str, Any]
 ) -> None:
-    A, sigma = hermitian("float64"), request_.get("sigma")
-    asked: dict[str, Any] = {"method": "lanczos", "convergence": "absolute"} | request_
-    result = solve(
-        scaled(A, exponent),
-        tol=scaled(1e-6, exponent),
-        norm=scaled(8.0, exponent),
-        **asked | ({} if sigma is None else {"sigma": scaled(sigma, exponent)}),
-    )
+    A, asked = hermitian("float64"), {"method": "lanczos", "convergence": "absolute"} | request_
+    result = solve(A, exponent, tol=scaled(1e-6, exponent), norm=scaled(8.0, exponent), **asked)
     usual = solve(A, tol=1e-6, norm=8.0, **asked)
     np.testing.assert_allclose(unscaled(result.limits, exponent), usual.limits)
     assert result.info["norm"] == scaled(8.0, exponent)
     assert result.info["operator_columns"] == usual.info["operator_columns"] + 1  # of the measurement
 
 
-@pytest.mark.parametrize("method", ["lanczos", "jd", "filter"])
-def test_a_scaled_run_resumes_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    A, path = scaled(hermitian("float64"), -700), tmp_path / "state"
-    asked: dict[str, Any] = {"method": method, "which": "SA", "block_size": 2, "ncv": 8}
-    whole = solve(A, **asked)
-    stopped = solve(A, **asked, checkpoint=path, maxiter=2, on_unconverged="return")
-    assert path.exists()
-    with pytest.raises(OptionError, match=r"another matrix|exponent of two"):
-        solve(scaled(A, 700), **asked, checkpoint=path)
-    with pytest.raises(OptionError, match="exponent of two"):
-        solve(scaled(A, -20), **asked, checkpoint=path)
-    resumed = solve(A, **asked, checkpoint=path)
-    assert np.array_equal(resumed.eigenvalues, whole.eigenvalues)
-    assert np.array_equal(resumed.eigenvectors, whole.eigenvectors)
-    assert not path.exists()
-    for kept, before in zip(resumed.history, stopped.history, strict=False):
-        assert np.array_equal(kept.eigenvalues, before.eigenvalues)
+def test_a_checkpoint_of_another_scale_is_refused(tmp_path: Path) -> None:
+    A, asked = hermitian("float64"), {"method": "lanczos", "which": "SA", "checkpoint": tmp_path / "state"}
+    solve(A, -700, **asked, block_size=2, ncv=8, maxiter=2, on_unconverged="return")
+    for exponent, message in ((0, r"another matrix|exponent of two"), (-720, "exponent of two")):
+        with pytest.raises(OptionError, match=message):
+            solve(A, exponent, **asked, block_size=2, ncv=8)
 
 
 @pytest.mark.parametrize("exponent", FAR)
@@ -182,21 +164,29 @@ def test_preconditioners_and_inverses_are_those_of_the_matrix_as_given(exponent:
 
 def test_a_problem_beyond_the_range_is_an_error_by_name() -> None:
     A = hermitian("float64")
-    with pytest.raises(OptionError, match="sigma: got 1, from which no eigenvalue can be told in float64"):
-        solve(scaled(A, -900), sigma=1.0)
-    M = scaled(sp.csc_array(sp.eye_array(63)), -600)
-    with pytest.raises(BreakdownError, match=r"an eigenvalue is .* \* 2\^.* beyond the range of float64"):
-        solve(scaled(A, 900), M=M, which="LA")
-    tiny = scaled(A, -900)
-    with pytest.raises(BreakdownError, match=r"the norm of A is .* give norm=, or check_hermitian=True"):
-        solve(lambda X: tiny @ X, shape=A.shape, check_hermitian=False)
-    with pytest.raises(BreakdownError, match="A returned NaN or Inf"):
-        solve(scaled(A, 900) * np.inf)
-    with pytest.raises(OptionError, match="A is not Hermitian"):
-        solve(sp.csr_array(np.triu(np.full((30, 30), 1e250))))
-    null = sp.diags_array(np.arange(0.0, 63), format="csc")
-    with pytest.raises(OptionError, match="A and M have a null vector in common") as caught:
-        solve(scaled(null, -900), M=null, sigma=scaled(5.0, -900))
+    tiny, huge = scaled(A, -900), scaled(A, 900)
+    null, one = (sp.diags_array(d, format="csc") for d in (np.arange(0.0, 63), np.ones(63)))
+    function: Any = {"A": lambda X: tiny @ X, "shape": A.shape, "check_hermitian": False}
+    lopsided = sp.csr_array(np.triu(np.full((30, 30), 1e250)))
+    common = {"A": scaled(null, -900), "M": null, "sigma": scaled(5.0, -900)}
+    for options, error, message in (
+        (
+            {"A": tiny, "sigma": 1.0},
+            OptionError,
+            "sigma: got 1, from which no eigenvalue can be told in float64",
+        ),
+        (
+            {"A": huge, "M": scaled(one, -600)},
+            BreakdownError,
+            r"an eigenvalue is .* \* 2\^.* beyond the range",
+        ),
+        (function, BreakdownError, r"the norm of A is .* give norm=, or check_hermitian=True"),
+        ({"A": huge * np.inf}, BreakdownError, "A returned NaN or Inf"),
+        ({"A": lopsided}, OptionError, "A is not Hermitian"),
+        (common, OptionError, "A and M have a null vector in common"),
+    ):
+        with pytest.raises(error, match=message) as caught:
+            answers.solve(k=3, **options)
     assert "belong to the scaled problem, A / 2^-" in caught.value.__notes__[0]
 
 
@@ -228,13 +218,12 @@ def test_scales_are_the_same_on_every_device(device: str, dtype: str, request_: 
     A, far = hermitian(dtype), int(np.finfo(dtype).maxexp) * 7 // 8
     usual = solve(A, device=device, **request_)
     for exponent in (-far, far):
-        B = scaled(A, exponent)
-        sigma = {"sigma": scaled(request_["sigma"], exponent)} if "sigma" in request_ else {}
+        B, sigma = scaled(A, exponent), {}
+        if "sigma" in request_:
+            sigma = {"sigma": scaled(request_["sigma"], exponent)}
         for given_ in (B, as_operator(B, device=device)):
-            result = solve(given_, device=device, **request_ | sigma)
-            np.testing.assert_allclose(
-                unscaled(to_host(result.eigenvalues), exponent),
-                to_host(usual.eigenvalues),
-                atol=300 * float(np.finfo(dtype).eps),
-            )
+            result = answers.solve(given_, 3, device=device, **request_ | sigma)
+            w = unscaled(to_host(result.eigenvalues), exponent)
+            atol = 300 * float(np.finfo(dtype).eps)
+            np.testing.assert_allclose(w, to_host(usual.eigenvalues), atol=atol)
             assert result.converged.all()

@@ -1,36 +1,33 @@
-"""The end of a call: which results are returned in silence, with a warning, or not at all."""
+"""The end of a call: results joined of stages, returned in silence, with a warning, or not at all."""
 
 from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg
 
 from blockvec import models
 from blockvec.errors import BlockvecError
-from solvers import (
-    ConvergenceWarning,
-    EigenResult,
-    Interrupted,
-    NoConvergence,
-    eigsh,
-    replace_eigsh,
-)
+from solvers import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, eigsh, replace_eigsh
 from solvers.__main__ import main
 from solvers.iterations.base import Iteration
+from solvers.iterations.rayleigh_ritz import Selection, select
 from solvers.problem import Verification
 from solvers.settle import doubt, is_complete, settle
+from solvers.stages.combine import lacks, one_after_other
 from solvers.stages.dense import dense_eigenpairs
 from solvers.stages.run import PAIR_RESTARTS
 from solvers.transform import solution
+from solvers.transform.spectral_map import SpectralMap
 from tests.matrices import springs
+from tests.solvers.answers import answered, eigenvalues, solve, twice
 
 DIAGONAL = sp.diags_array(np.linspace(0, 1, 400), format="csr")
 DOUBTFUL = [Verification.UNDECIDED, Verification.SKIPPED]
@@ -40,7 +37,7 @@ WAYS_TO_STOP = ["converged", "maxiter", "time_limit", "callback", "costly", "sta
 @pytest.fixture(scope="module")
 def solved() -> EigenResult:
     """Return a complete result, from which tests make others."""
-    return eigsh(DIAGONAL, 4, which="LA", method="lanczos", rng=0, return_info=True)
+    return solve(DIAGONAL, 4, which="LA", method="lanczos")
 
 
 def outcome(result: EigenResult, verify: Any, on_unconverged: str) -> str:
@@ -57,69 +54,42 @@ def outcome(result: EigenResult, verify: Any, on_unconverged: str) -> str:
 
 @pytest.mark.parametrize("stopped", WAYS_TO_STOP)
 @pytest.mark.parametrize("verification", Verification)
-def test_copies_that_may_be_missing_never_leave_in_silence(
+def test_pairs_and_copies_that_may_be_missing_never_leave_in_silence(
     solved: EigenResult, verification: Verification, stopped: str
 ) -> None:
     result = replace(solved, verification=verification).with_info(stopped=stopped)
-    for on_unconverged in ("raise", "warn", "return"):
-        ends = [outcome(result, verify, on_unconverged) for verify in ("never", "auto", "always")]
-        if verification.is_decided:
-            assert ends == ["silence"] * 3
-        else:
-            assert ends == ["silence", "warn", "raise" if on_unconverged == "raise" else "warn"]
-    assert is_complete(result, "auto") == is_complete(result, "always") == verification.is_decided
-    assert is_complete(result, "never")
-    assert bool(doubt(result, "auto")) is not verification.is_decided
-    assert doubt(result, "never") == ""
-
-
-@pytest.mark.parametrize("stopped", WAYS_TO_STOP)
-def test_copies_known_to_be_missing_are_no_fault_of_pairs_that_converged(
-    solved: EigenResult, stopped: str
-) -> None:
-    result = solved.with_info(stopped=stopped, missing=2)
-    with pytest.raises(NoConvergence, match=r"^All 4 pairs converged\. At least 2 copies are known"):
-        settle(result, "auto", "raise")
-
-
-@pytest.mark.parametrize("verify", ["never", "auto", "always"])
-@pytest.mark.parametrize("stopped", WAYS_TO_STOP)
-@pytest.mark.parametrize("verification", Verification)
-def test_pairs_that_have_not_converged_follow_the_option_once(
-    solved: EigenResult, verification: Verification, stopped: str, verify: Any
-) -> None:
-    result = replace(solved, verification=verification).with_info(stopped=stopped)
     unconverged = replace(result, converged=np.array([True, True, False, True]))
-    incomplete = result.with_info(missing=1)
-    for bad in (unconverged, incomplete, result.part(slice(3))):
-        assert not is_complete(bad, verify)
-        assert doubt(bad, verify) == ""
-        ends = [outcome(bad, verify, option) for option in ("raise", "warn", "return")]
-        assert ends == ["raise", "warn", "silence"]
-
-
-@pytest.mark.parametrize("verify", ["never", "auto", "always"])
-@pytest.mark.parametrize("on_unconverged", ["raise", "warn", "return"])
-def test_an_interrupted_solve_always_raises_with_its_pairs(
-    solved: EigenResult, verify: Any, on_unconverged: str
-) -> None:
-    for verification in Verification:
-        result = replace(solved, verification=verification).with_info(stopped="interrupted")
-        with pytest.raises(Interrupted) as stopped:
-            settle(result, verify, on_unconverged)
-        assert stopped.value.result is result
+    short, known_missing = result.part(slice(3)), result.with_info(missing=2)
+    for verify in ("never", "auto", "always"):
+        is_doubtful = verify != "never" and not verification.is_decided
+        assert is_complete(result, verify) is not is_doubtful
+        assert bool(doubt(result, verify)) is is_doubtful
+        raises = "raise" if verify == "always" else "warn"
+        expected = [raises, "warn", "warn"] if is_doubtful else ["silence"] * 3
+        assert [outcome(result, verify, option) for option in ("raise", "warn", "return")] == expected
+        for bad in (unconverged, short, known_missing):
+            assert not is_complete(bad, verify)
+            assert doubt(bad, verify) == ""
+            ends = [outcome(bad, verify, option) for option in ("raise", "warn", "return")]
+            assert ends == ["raise", "warn", "silence"]
+        for option in ("raise", "warn", "return"):  # an interrupted solve always raises with its pairs
+            pressed = result.with_info(stopped="interrupted")
+            with pytest.raises(Interrupted) as caught:
+                settle(pressed, verify, option)
+            assert caught.value.result is pressed
+    with pytest.raises(NoConvergence, match=r"^All 4 pairs converged\. At least 2 copies are known"):
+        settle(known_missing, "auto", "raise")
 
 
 def test_the_message_says_what_was_not_searched_and_how_to_decide_it(solved: EigenResult) -> None:
     skipped = replace(solved, verification=Verification.SKIPPED)
     limited = doubt(skipped.with_info(stopped="maxiter", verification="skipped: the end"), "auto")
-    assert "All 4 pairs converged" in limited
-    assert "skipped: the end" in limited
-    assert "raise maxiter" in limited
-    assert "verify='never'" in limited
     undecided = doubt(replace(solved, verification=Verification.UNDECIDED), "auto")
-    assert "not decided" in undecided
-    assert "method='dense'" in undecided
+    for text, parts in (
+        (limited, ("All 4 pairs converged", "skipped: the end", "raise maxiter", "verify='never'")),
+        (undecided, ("not decided", "method='dense'")),
+    ):
+        assert all(part in text for part in parts), text
 
 
 def test_of_two_parts_the_less_sure_one_counts() -> None:
@@ -176,8 +146,7 @@ def test_a_call_without_a_decided_search_warns_and_with_always_raises(
 
 def test_auto_goes_on_to_dense_lapack_where_a_search_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     never_searches(monkeypatch, Verification.UNDECIDED)
-    result = eigsh(DIAGONAL, 4, which="LA", rng=0, return_info=True, verify="always")
-    assert result.verification.is_decided
+    assert solve(DIAGONAL, 4, which="LA", verify="always").verification.is_decided
 
 
 def test_the_command_prints_that_copies_may_be_missing_and_has_an_exit_code_for_it(
@@ -194,15 +163,6 @@ def test_the_command_prints_that_copies_may_be_missing_and_has_an_exit_code_for_
     assert main([*arguments, "--verify", "never"]) == 0
 
 
-def doubled(rows: int) -> tuple[Any, Any, Any]:
-    """Return a membrane of varying mass, twice, and its lowest values."""
-    K = models.model(f"laplace2d:n={rows}")
-    M = sp.diags_array(np.linspace(1, 2, rows**2), format="csr")
-    values = scipy.linalg.eigh(K.toarray(), M.toarray(), eigvals_only=True, subset_by_index=[0, 9])
-    K2, M2 = (sp.csr_array(sp.block_diag([Z, Z])) for Z in (K, M))
-    return K2, M2, np.repeat(values, 2)
-
-
 @pytest.mark.parametrize("restarts", [3, 4, 6, 8])
 @pytest.mark.parametrize("verify", ["auto", "always"])
 def test_a_stage_that_ends_before_its_search_is_not_the_answer_for_a_pair(
@@ -210,10 +170,12 @@ def test_a_stage_that_ends_before_its_search_is_not_the_answer_for_a_pair(
 ) -> None:
     monkeypatch.setitem(PAIR_RESTARTS, "host", restarts)
     monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
-    K, M, values = doubled(16)
+    K, M = models.model("laplace2d:n=16"), sp.diags_array(np.linspace(1, 2, 256), format="csr")
+    values = np.repeat(eigenvalues(K, M), 2)
+    K, M = twice(K, M)
     for seed, tol in enumerate((1e-4, 1e-6, 1e-8, 1e-9)):
         options: dict[str, Any] = {"tol": tol, "convergence": "norm", "rng": seed, "verify": verify}
-        result = eigsh(K, 6, M=M, which="SA", return_info=True, **options)
+        result = solve(K, 6, M, which="SA", **options)
         assert np.abs(result.eigenvalues - values[:6]).max() <= result.limits.max()
         assert result.verification.is_decided
 
@@ -222,8 +184,7 @@ def test_a_stage_that_ends_before_its_search_is_not_the_answer_for_a_pair(
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("verify", ["auto", "always"])
 def test_copies_of_a_large_pair_are_all_found(seed: int, verify: Any) -> None:
-    K = sp.csr_array(sp.block_diag([models.model("laplace2d:n=90")] * 2))
-    M = sp.csr_array(sp.block_diag([sp.diags_array(np.linspace(1, 2, 8100))] * 2))
+    K, M = twice(models.model("laplace2d:n=90"), sp.diags_array(np.linspace(1, 2, 8100)))
     w, _ = eigsh(K, 6, M=M, which="SA", tol=1e-6, convergence="norm", rng=seed, verify=verify)
     assert np.allclose(w, [0.001574, 0.001574, 0.00388, 0.00388, 0.003999, 0.003999], atol=1e-6)
 
@@ -238,11 +199,8 @@ def chain(seed: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("seed", range(8))
 def test_what_dense_lapack_returns_for_graded_masses_is_the_answer(seed: int) -> None:
     K, M = chain(seed)
-    values = scipy.linalg.eigh(K.toarray(), M.toarray(), eigvals_only=True)
-    ends = np.r_[values[:5], values[-5:]]
-    for k, which, right in ((50, "SA", values), (10, "BE", ends), (10, "SA", values[:10])):
-        result = eigsh(K, k, M=M, which=which, rng=seed, return_info=True)
-        assert np.abs(result.eigenvalues - right).max() <= 1e-12 * values[-1]
+    for k, which in ((50, "SA"), (10, "BE"), (10, "SA")):
+        answered(K, k, M, exact=eigenvalues(K, M), which=which, rng=seed)
 
 
 def test_a_wrong_result_of_dense_lapack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,3 +244,81 @@ def test_a_stop_while_pairs_are_polished_is_not_forgotten(
             eigsh(K, 4, M=M, **options)
     else:
         assert eigsh(K, 4, M=M, on_unconverged="return", **options).info["stopped"] == stopped
+
+
+# --- joins of stages ---------------------------------------------------------------------------------
+
+
+SELECTIONS: tuple[Selection, ...] = ("LM", "LA", "SA", "BE")
+MAPS = (None, SpectralMap(0.3), SpectralMap(0.3, "cayley"), SpectralMap(0.3, "buckling"))
+
+
+def result_of(like: EigenResult, values: Any, converged: Any) -> EigenResult:
+    limits = np.full(len(values), 1e-12)
+    residuals = np.where(converged, 0.1, 1e9) * limits
+    vectors = np.eye(50)[:, : len(values)]
+    pairs = np.asarray(values), vectors, residuals, limits
+    return EigenResult.from_pairs(*pairs, like.verification, like.info)
+
+
+def is_among(values: Any, others: Any) -> bool:
+    """Check that each value, counted with its copies, is one of others."""
+    return not Counter(values) - Counter(others)
+
+
+@pytest.mark.parametrize("which", SELECTIONS)
+@pytest.mark.parametrize("map", MAPS)
+def test_joined_stages_keep_every_settled_pair_that_is_wanted(
+    which: Selection, map: SpectralMap | None, solved: EigenResult
+) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        spectrum = np.sort(rng.uniform(-1, 1, 20))
+        spectrum[rng.integers(1, 20)] = spectrum[0]  # a copy
+        seen = spectrum if map is None else map.transformed(spectrum)
+        k = int(rng.integers(2, 8))
+        order = select(seen, which)
+        wanted = np.sort(spectrum[order[:k]])
+        settled = rng.random(k) < 0.5
+        first = result_of(solved, np.where(settled, wanted, wanted + 0.01), settled)
+        missed = rng.random(k) < rng.choice([0.0, 0.2])  # by the later stage, which has the next ones instead
+        found = np.delete(order, np.flatnonzero(missed))[:k]
+        later = result_of(solved, np.sort(spectrum[found]), np.ones(k, bool))
+        joined = one_after_other(first, later, which, map)
+        assert is_among(wanted[settled].tolist(), joined.eigenvalues.tolist())
+        if not missed.any():
+            np.testing.assert_array_equal(joined.eigenvalues, wanted)
+            assert joined.converged.all()
+        columns = first.info["operator_columns"] + later.info["operator_columns"]
+        assert joined.info["operator_columns"] == columns
+
+
+def test_values_that_moved_within_their_errors_are_not_lost(solved: EigenResult) -> None:
+    values = np.array([1.0, 1.0, 2.0])
+    first = result_of(solved, values + 5e-13, np.ones(3, bool))
+    assert not lacks(result_of(solved, values, np.ones(3, bool)), first, "LA")
+    assert lacks(result_of(solved, values - 1e-11, np.ones(3, bool)), first, "LA")
+
+
+def test_a_polished_result_without_a_settled_pair_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    polished, calls = solution._polished, 0
+
+    def without_one(inner: EigenResult, inside: Any) -> EigenResult:
+        nonlocal calls
+        calls += 1
+        result = polished(inner, inside)
+        locked = result.eigenvectors[:, -1:]  # the value nearest to the shift
+        other = replace(inside, locked=inside.blocks(locked), start=None, verify="never", method="lanczos")
+        return solution.solve(other)
+
+    A = models.model("laplace2d:n=24")
+    M = sp.diags_array(np.linspace(1, 2, A.shape[0]), format="csr")
+    values = eigenvalues(A, M)
+    sigma = float(values[0]) * (1 - 1e-9)
+    monkeypatch.setattr(solution, "_polished", without_one)
+    monkeypatch.setattr(solution, "solve_around", lambda form, inside: solution.solve(inside))
+    result = eigsh(A, 4, M=M, sigma=sigma, rng=0, return_info=True, on_unconverged="return")
+    assert calls
+    settled = result.eigenvalues[result.converged]
+    np.testing.assert_allclose(settled, values[: len(settled)], rtol=1e-9)
+    assert abs(result.eigenvalues[0] - values[0]) < 1e-9

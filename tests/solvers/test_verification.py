@@ -10,7 +10,6 @@ import pytest
 import scipy.sparse as sp
 
 import blockvec
-import solvers
 from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
 from solvers.blocks import ColumnBlock
@@ -18,8 +17,11 @@ from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.spectrum import recurrences
 from solvers.iterations.verification import Found, Search, Verdict, least_doubtful
 from solvers.problem import Verification
+from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
+from tests.matrices import orthonormal
 from tests.pairwise import pairwise
 from tests.pretended_gpu import pretended_gpu
+from tests.solvers.answers import answered
 
 N = 400
 
@@ -35,78 +37,99 @@ def spectrum(which: str) -> np.ndarray:
     return values
 
 
-def case(which: str, missing: list[int], k: int, dtype: str = "float64") -> tuple[Any, Found, np.ndarray]:
+def found(
+    values: np.ndarray,
+    kept: Any,
+    which: Any = "LA",
+    vectors: Any = None,
+    *,
+    blocks: Any = BlockVector,
+    limit: float = 1e-8,
+    locked: Any = None,
+    block_size: int = 2,
+) -> Found:
+    """Describe what an iteration would have found: some of these values, with columns of the identity."""
+    X = (np.eye(N) if vectors is None else vectors)[:, kept]
+    X = blocks(np.asfortranarray(X) if blocks is not BlockVector else np.ascontiguousarray(X))
+    return Found(X, values[kept], which, np.full(len(kept), limit), locked, block_size)
+
+
+def case(which: str, missing: list[int], k: int, dtype: str = "float64") -> tuple[Any, Found]:
     """An operator with random eigenvectors, and what an iteration would know that has missed some of them."""
-    rng = np.random.default_rng(3)
-    values = spectrum(which)
-    vectors = rng.standard_normal((N, N))
-    if dtype == "complex128":
-        vectors = vectors + 1j * rng.standard_normal((N, N))
-    vectors = np.linalg.qr(vectors)[0]
-    order = select(values, which)
-    kept = np.delete(order, missing)[:k]
+    values, vectors = spectrum(which), orthonormal(3, N, dtype=dtype)
+    kept = np.delete(select(values, which), missing)[:k]
     operator = as_operator((vectors * values) @ vectors.conj().T)
-    found = Found(
-        X=BlockVector(np.ascontiguousarray(vectors[:, kept])),
-        theta=values[kept],
-        which=which,  # type: ignore[arg-type]
-        limits=np.full(k, 1e-10),
-        locked=None,
-        block_size=2,
-    )
-    return operator, found, values[order]
+    return operator, found(values, kept, which, vectors, limit=1e-10)
 
 
-def look(operator: Any, found: Found, width: int = 1, budget: int = 200, seed: int = 0) -> Verdict:
+def look(
+    operator: Any, found: Found, width: int = 1, budget: int = 200, seed: int = 0, last: Any = None
+) -> Verdict:
     rng = np.random.default_rng(seed)
-    return Search(operator, found, found.last, width, budget, rng, lambda: False).run()
+    return Search(operator, found, found.last if last is None else last, width, budget, rng, bool).run()
 
 
 @pytest.mark.parametrize(
-    ("which", "dtype", "seed"), pairwise(["LA", "SA", "LM"], ["float64", "complex128"], range(5))
+    ("which", "dtype", "missing", "seed"),
+    pairwise(["LA", "SA", "LM"], ["float64", "complex128"], [[], [0], [2], [3], [0, 1], [0, 3, 4]], range(5)),
 )
-def test_a_complete_set_passes(which: str, dtype: str, seed: int) -> None:
-    operator, found, _ = case(which, [], 6, dtype)
-    verdict = look(operator, found, seed=seed)
-    assert verdict.missed is None
-    assert verdict.text.startswith("passed: a random vector")
-
-
-@pytest.mark.parametrize(
-    ("which", "missing", "seed"), pairwise(["LA", "SA", "LM"], [[0], [2], [3], [0, 1], [0, 3, 4]], range(5))
-)
-def test_a_missed_copy_is_found(which: str, missing: list[int], seed: int) -> None:
-    operator, found, _ = case(which, missing, 5)
-    verdict = look(operator, found, width=len(missing), seed=seed)
+def test_missed_copies_are_found_and_a_complete_set_passes(
+    which: str, dtype: str, missing: list[int], seed: int
+) -> None:
+    operator, known = case(which, missing, 5 if missing else 6, dtype)
+    verdict = look(operator, known, width=max(len(missing), 1), seed=seed)
+    if not missing:
+        assert verdict.missed is None
+        assert verdict.text.startswith("passed: a random vector")
+        return
     assert verdict.missed is not None
     Z = verdict.missed.array
     assert np.allclose(Z.conj().T @ Z, np.eye(Z.shape[1]))
-    assert np.allclose(found.X.array.T @ Z, 0, atol=1e-8)
-    norms = np.linalg.norm(operator.matrix @ Z, axis=0) if which == "LM" else None
-    rayleigh = norms if norms is not None else ranking_key(np.sum(Z * (operator.matrix @ Z), axis=0), which)
-    assert np.all(rayleigh > found.last)
+    assert np.allclose(known.X.array.conj().T @ Z, 0, atol=1e-8)
+    image = operator.matrix @ Z
+    ranks = np.sum(Z.conj() * image, axis=0).real
+    assert np.all(
+        (np.linalg.norm(image, axis=0) if which == "LM" else ranking_key(ranks, which)) > known.last
+    )
+
+
+@pytest.mark.parametrize("missed", [True, False])
+@pytest.mark.parametrize(
+    ("which", "seed"), [*pairwise(["LA", "SA", "LM"], range(5)), ("LA in an inner product", 0)]
+)
+def test_a_run_of_single_columns_finds_a_copy_or_proves_that_there_is_none(
+    which: str, seed: int, missed: bool
+) -> None:
+    sign = -1 if which == "SA" else 1
+    values = sign * np.r_[2.0, 2.0, 1.9, 1.8, 1.7, np.linspace(-1, 1.5, N - 5)]
+    C, blocks = np.eye(N), ColumnBlock
+    if "inner" in which:  # M = C^H C, and eigenvectors are columns of C^-1
+        C += 0.5 * np.eye(N, k=1)
+        blocks = inner_product_columns(inner_product_blocks(as_operator(C.T @ C)))
+    vectors, kept = np.linalg.inv(C), np.r_[0, 2:5] if missed else np.r_[0:4]
+    operator = as_operator(sp.csr_array(vectors @ np.diag(values) @ C))
+    known = found(values, kept, which[:2], vectors, blocks=blocks, block_size=1)
+    verdict = look(operator, known, budget=300, seed=seed, last=(1.8 if missed else 1.9) - 1e-7)
+    assert verdict.counts.operator_columns < 100
+    assert verdict.text.startswith("found 1" if missed else "passed")
+    if missed:
+        assert verdict.missed is not None
+        assert isinstance(verdict.missed, blocks)  # what it is joined to is orthonormal in M
+        assert np.linalg.norm(C[1] @ verdict.missed.array) > 0.9
 
 
 def test_further_copies_of_the_last_value_are_no_miss() -> None:
-    operator, found, _ = case("LA", [], 2)  # two of the three copies of 1.6
-    assert look(operator, found).missed is None
+    assert look(*case("LA", [], 2)).missed is None  # two of the three copies of 1.6
 
 
 def test_locked_columns_that_are_not_invariant_do_not_hide_what_is_missing() -> None:
     values = np.linspace(0, 1, N)
     values[-6:] = [60, 70, 80, 90, 0, 100]  # (e_n + e_n-1) / sqrt(2), locked, mixes 0 and 100
-    operator = as_operator(np.diag(values))
     locked = np.zeros((N, 1))
     locked[-2:] = 0.5**0.5
-    found = Found(
-        X=BlockVector(np.ascontiguousarray(np.eye(N)[:, [N - 3, N - 4, N - 6]])),  # without 70
-        theta=np.array([90.0, 80, 60]),
-        which="LA",
-        limits=np.full(3, 1e-8),
-        locked=BlockVector(locked),
-        block_size=2,
-    )
-    verdict = look(operator, found)
+    known = found(values, [N - 3, N - 4, N - 6], locked=BlockVector(locked))  # without 70
+    known = replace(known, theta=np.array([90.0, 80, 60]))
+    verdict = look(as_operator(np.diag(values)), known)
     assert verdict.missed is not None
     assert np.isclose(abs(verdict.missed.array[N - 5, 0]), 1)
     assert np.allclose(locked.T @ verdict.missed.array, 0, atol=1e-10)
@@ -115,22 +138,12 @@ def test_locked_columns_that_are_not_invariant_do_not_hide_what_is_missing() -> 
 def test_outliers_far_away_neither_overflow_nor_leak_back() -> None:
     values = np.linspace(0, 1, N)
     values[-4:] = [1.1, 1.2, 1e6, 1e7]
-    operator = as_operator(np.diag(values))
-    kept = [N - 1, N - 2, N - 3]
-    found = Found(
-        X=BlockVector(np.ascontiguousarray(np.eye(N)[:, kept])),
-        theta=values[kept],
-        which="LA",
-        limits=np.full(3, 1e-8),
-        locked=None,
-        block_size=2,
-    )
-    assert look(operator, found).missed is None
+    assert look(as_operator(np.diag(values)), found(values, [N - 1, N - 2, N - 3])).missed is None
 
 
 def test_a_search_can_be_cut_short() -> None:
-    operator, found, _ = case("LA", [0], 5)
-    verdict = Search(operator, found, found.last, 1, 200, np.random.default_rng(0), lambda: True).run()
+    operator, known = case("LA", [0], 5)
+    verdict = Search(operator, known, known.last, 1, 200, np.random.default_rng(0), lambda: True).run()
     assert verdict.missed is None
     assert verdict.text == "cut short"
     assert verdict.counts.operator_columns <= 12  # a group of steps
@@ -148,23 +161,21 @@ def test_copies_can_be_missing_only_where_the_block_was_full() -> None:
 def test_a_search_that_ends_early_says_from_where_it_has_looked() -> None:
     """The gap behind the last value is too narrow for the budget; only the values before have more copies."""
     values = np.r_[2.0, 1.5, 1.5, 1.0, np.linspace(0, 1 - 1e-7, N - 4)]
-    operator = as_operator(np.diag(values))
-    X = BlockVector(np.ascontiguousarray(np.eye(N)[:, :4]))
-    found = Found(X, values[:4], "LA", np.full(4, 1e-9), None, 2)
-    verdict = look(operator, found, budget=8)
+    operator, known = as_operator(np.diag(values)), found(values, range(4), limit=1e-9)
+    verdict = look(operator, known, budget=8)
     assert verdict.verification is Verification.SEARCHED
     assert "looked for values from 1.5 on" in verdict.text
-    verdict = look(operator, replace(found, block_size=0), budget=8)
+    verdict = look(operator, replace(known, block_size=0), budget=8)
     assert verdict.verification is Verification.UNDECIDED
     assert verdict.text.startswith("undecided after")
 
 
 def test_what_a_given_start_may_lack_is_looked_for_up_to_the_last_value() -> None:
-    A = sp.diags_array(np.r_[3.0, 2.0, 1.01, 1.0, np.linspace(-1, 0.9999, 3000)], format="csr")
-    start = np.random.default_rng(1).standard_normal((A.shape[0], 1))
+    values = np.r_[3.0, 2.0, 1.01, 1.0, np.linspace(-1, 0.9999, 3000)]
+    start = np.random.default_rng(1).standard_normal((len(values), 1))
     start[2] = 0
-    result = eigsh(A, 3, which="LA", v0=start, method="jd", rng=0, tol=1e-6, return_info=True)
-    assert np.allclose(result.eigenvalues, [1.01, 2, 3], atol=1e-6)
+    A = sp.diags_array(values, format="csr")
+    result = answered(A, 3, exact=np.sort(values), which="LA", v0=start, method="jd", tol=1e-6)
     assert "looked for values" not in result.info["verification"]
 
 
@@ -173,7 +184,7 @@ def test_what_a_given_start_may_lack_is_looked_for_up_to_the_last_value() -> Non
 def test_coefficients_are_those_of_lanczos(kind: str, locked: bool) -> None:
     rng = np.random.default_rng(0)
     A, n = sp.csr_array(models.model("laplace2d:n=20")), 400
-    Q, v = np.linalg.qr(rng.standard_normal((n, 3)))[0], rng.standard_normal((n, 1))
+    Q, v = orthonormal(rng, n, 3), rng.standard_normal((n, 1))
     with pretended_gpu():
         operator: Any = blockvec.as_operator(A, device="gpu" if kind == "gpu" else "cpu")
         blocks: list[Any] = [BlockVector(v.copy()), BlockVector(Q.copy())]
@@ -209,15 +220,9 @@ def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
     with pretended_gpu():
         A = blockvec.as_operator(sp.diags_array(values).tocsr().astype(dtype), device="gpu")
         unit = np.eye(N, dtype=dtype)
-        found = Found(
-            X=BlockVector(np.ascontiguousarray(unit[:, kept])).to_device("gpu"),
-            theta=values[kept],
-            which="LA",
-            limits=np.full(4, 1e-5),
-            locked=BlockVector(np.ascontiguousarray(unit[:, order[:1]])).to_device("gpu"),
-            block_size=1,
-        )
-        verdict = look(A, found, width=2)
+        locked = BlockVector(np.ascontiguousarray(unit[:, order[:1]])).to_device("gpu")
+        known = found(values, kept, "LA", unit, limit=1e-5, locked=locked, block_size=1)
+        verdict = look(A, replace(known, X=known.X.to_device("gpu")), width=2)
     if not missing:
         assert verdict.missed is None
         assert verdict.text.startswith("passed")
@@ -234,22 +239,8 @@ def test_a_search_beside_vectors_that_have_not_converged_ends(seed: int) -> None
     A = sp.csr_array(blockvec.models.model("laplace3d:n=17,periodic=True"))
     options: dict[str, Any] = {"which": "SA", "tol": 1.2e-7, "convergence": "absolute", "rng": seed}
     with pretended_gpu():
-        result = solvers.eigsh(A, 6, device="gpu", return_info=True, **options)
+        result = eigsh(A, 6, device="gpu", return_info=True, **options)
     assert result.info["verification"].startswith(("passed", "not needed"))
     assert result.info["verification_columns"] < 1000
     second = 2 - 2 * np.cos(2 * np.pi / 17)
     assert np.allclose(result.eigenvalues.get(), [0, *[second] * 5], atol=1e-6)
-
-
-def test_products_of_a_search_are_counted() -> None:
-    A = sp.csr_array(models.model("laplace3d:n=12"))
-    columns = 0
-
-    def product(X: Any) -> Any:
-        nonlocal columns
-        columns += 1 if X.ndim == 1 else X.shape[1]
-        return A @ X
-
-    result = eigsh(product, 4, which="SA", shape=A.shape, rng=0, return_info=True)
-    assert result.info["operator_columns"] == columns
-    assert result.info["verification_columns"] > 8

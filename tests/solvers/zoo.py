@@ -1,16 +1,8 @@
-"""Spectra that are hard for eigensolvers, requests, and the check of answers against dense LAPACK.
-
-``python tests/solvers/zoo.py [name ...]`` runs every request by every method and prints the score.
-"""
+"""Spectra that are hard for eigensolvers, and requests that the judge of drawn calls judges."""
 
 from __future__ import annotations
 
-import collections
-import sys
-import time
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,10 +10,8 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from blockvec.errors import BlockvecError, BreakdownError
 from blockvec.models import model
-from solvers import ConvergenceWarning, NoConvergence, eigsh
-from tests.drawn import judge as drawn_judge
+from tests.drawn.judge import Verdict, judged
 from tests.drawn.oracle import Spectrum
 from tests.drawn.problems import Draw, Problem
 from tests.matrices import random_sparse, with_values
@@ -29,7 +19,6 @@ from tests.matrices import random_sparse, with_values
 METHODS = ("auto", "lanczos", "filter", "jd", "dense")
 REQUESTS = ("LA", "SA", "LM", "SM", "BE", "sigma")
 LIMIT_S = 10.0  # of the processor, with BLAS on one thread
-LOST = 1e-5  # of the norm of a row: errors that leave few digits
 
 
 def tridiagonal(diagonal: Any, off: Any) -> sp.csr_array:
@@ -75,6 +64,7 @@ ZOO: dict[str, Callable[[], Any]] = {
     "graded tridiagonal, 1e8": lambda: tridiagonal(np.logspace(0, 8, 520), 0.3 * np.logspace(0, 8, 519)),
     "one value at 1e16": lambda: sp.diags_array(np.r_[np.linspace(1, 2, 599), 1e16]).tocsr(),
     "one value at 1e8": lambda: with_values(np.r_[np.linspace(-1, 1, 299), 1e8], 0),
+    "one value at 1e8, sparse": lambda: sp.diags_array(np.r_[1e8, np.linspace(0, 1, 199)]).tocsr(),
     "zero matrix": lambda: sp.csr_array((600, 600)),
     "rank one": lambda: rank_one(600),
     "identity": lambda: sp.eye_array(600).tocsr(),
@@ -105,11 +95,7 @@ ZOO: dict[str, Callable[[], Any]] = {
         np.r_[-np.logspace(-10, 0, 150), np.logspace(-10, 0, 150)], 0
     ),
 }
-PAIRS = {
-    "glued Wilkinson": 30,
-    "glued Wilkinson 1e-11": 30,
-    "glued Wilkinson 1e-14": 30,
-}  # k; six of the others
+PAIRS = dict.fromkeys([name for name in ZOO if name.startswith("glued")], 30)  # k; six of the others
 
 
 @cache
@@ -120,101 +106,19 @@ def matrix(name: str) -> tuple[Any, np.ndarray]:
     return A, np.linalg.eigvalsh(dense.astype(np.promote_types(dense.dtype, float)))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of one request: "right", "refused", "wrong" or "slow", with the reason and the time."""
-
-    kind: str
-    text: str
-    time_s: float
-
-
 def target(values: np.ndarray) -> float:
     """Return a shift inside a spectrum that is no eigenvalue."""
     n, width = len(values), float(values[-1] - values[0])
     return float(values[n // 3]) + 0.0137 * (width or 1.0)
 
 
-def ask(A: Any, values: np.ndarray, request: str, **options: Any) -> Outcome:
-    """Make a request and judge the answer."""
+def ask(name: str, request: str, method: str = "auto", form: str = "csr", k: int | None = None) -> Verdict:
+    """Make a request, and judge the answer."""
+    A, values = matrix(name)
     which, sigma = ("LM", target(values)) if request == "sigma" else (request, None)
-    k = options.pop("k", 6)
-    given = options.pop("apply_to", A)  # another form of A
-    options = {"rng": 0, "time_limit": 4 * LIMIT_S} | options
-    begin_s = time.process_time()  # others may use the machine
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("error")
-            warnings.simplefilter("always", ConvergenceWarning)
-            result = eigsh(given, k, which=which, sigma=sigma, return_info=True, **options)
-    except NoConvergence as error:
-        kind, text = judge_refusal(A, error)
-    except BreakdownError as error:
-        kind, text = "wrong", f"untrue: {error}"
-    except BlockvecError as error:
-        kind, text = "refused", str(error)
-    except Exception as error:
-        kind, text = "wrong", f"{type(error).__name__}: {error}"
-    else:
-        kind, text = judge(A, values, which, sigma, k, result)
-        for message in (str(warning.message) for warning in caught):
-            if "digits of eigenvalues below that are lost" in message and loses_digits(A):
-                continue  # the answer is right to the limits that the warning tells
-            if f"ll {k} pairs converged, but copies of multiple eigenvalues may be missing" not in message:
-                kind, message = "wrong", f"untrue: {message}"
-            elif kind == "right" or text.startswith("value"):  # others may be wanted more: a refusal
-                kind, message = judge_refusal(A, NoConvergence(message, result))
-            text = f"{message} {text}"
-        text = f"{text} ({result.info['method']}: {result.info['why']})"
-    time_s = time.process_time() - begin_s
-    return Outcome("slow" if time_s > LIMIT_S and kind != "wrong" else kind, text, time_s)
-
-
-def loses_digits(A: Any) -> bool:
-    """Check that rounding errors of the largest row exceed the digits of most rows."""
-    rows = abs(A).sum(axis=1)
-    return bool(np.finfo(A.dtype).eps * rows.max() > LOST * np.median(rows[rows > 0]))
-
-
-def judge_refusal(A: Any, error: NoConvergence) -> tuple[str, str]:
-    """Check the pairs that a refusal calls converged."""
-    X = np.asarray(error.eigenvectors)
-    if X.size:
-        residuals = np.linalg.norm(A @ X - X * error.eigenvalues, axis=0)
-        limits = error.result.limits[error.result.converged]
-        if (residuals > 1.5 * limits + 4 * np.finfo(X.dtype).eps * error.result.info["norm"]).any():
-            return "wrong", f"called converged: {residuals / limits}"
-    return "refused", str(error)
-
-
-def judge(
-    A: Any, values: np.ndarray, which: str, sigma: float | None, k: int, result: Any
-) -> tuple[str, str]:
-    """Check values with their copies, residuals and orthonormality."""
     unit, norm, n = float(np.finfo(A.dtype).eps) / 2, float(np.abs(values).max()), len(values)
     spectrum = Spectrum(values, np.full(n, 64 * unit * norm), np.ones(n), np.ones(n), np.ones(n))
-    draw = Draw("zoo", 0, (), which, k)
-    problem = Problem(draw, A, None, sigma, None, spectrum, norm, 1.0, unit)
-    reason = drawn_judge.judge(problem, result.eigenvalues, result.eigenvectors, result.limits)
-    return ("wrong" if reason else "right"), reason
-
-
-def main(names: list[str]) -> None:
-    """Print the outcome of each request that was not answered rightly, and the score per method."""
-    score: dict[str, collections.Counter[str]] = {method: collections.Counter() for method in METHODS}
-    for name in names or ZOO:
-        A, values = matrix(name)
-        for request in REQUESTS:
-            for method in METHODS:
-                outcome = ask(A, values, request, method=method, k=PAIRS.get(name, 6))
-                score[method][outcome.kind] += 1
-                if outcome.kind != "right" or outcome.time_s > 2:
-                    case = f"{name} | {request} | {method}"
-                    print(f"{case} | {outcome.kind} {outcome.time_s:.1f} s: {outcome.text}", flush=True)
-    for method, counts in score.items():
-        print(method, dict(counts))
-    print("total", dict(sum(score.values(), collections.Counter())))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    form = "dense" if isinstance(A, np.ndarray) and form == "csr" else form
+    draw = Draw("zoo", 0, (name,), which, k or PAIRS.get(name, 6), form=form, method=method)
+    problem = Problem(draw, sp.csr_array(A), None, sigma, None, spectrum, norm, 1.0, unit)
+    return judged(problem, time_limit=4 * LIMIT_S)
