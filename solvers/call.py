@@ -343,14 +343,14 @@ def _solved_by(call: Call, plan: Plan) -> EigenResult:
     is_shown = call.options["progress"] and (processes is None or processes.rank == 0)
     shown = progress_bar(problem.callback) if is_shown else nullcontext(problem.callback)
     with scaling.noted(), shown as callback:
-        task.problem = scaled = scaling.problem(replace(problem, callback=callback))
+        task = replace(task, problem=scaling.problem(replace(problem, callback=callback)))
         result = run_stages(task)
         if interval is not None:
             result = result.with_info(interval=[end if math.isfinite(end) else None for end in interval])
         if call.single is not None:
-            result = _rounded(result, scaled, task.M, call.single)
+            result = _rounded(result, task.problem, task.M, call.single)
         examined = scaling.examined(result, cast(Operator, problem.operator), task.A)
-        result = examined.result(result, call.sigma, problem.tolerance.tol)
+        result = examined.result(result, problem.tolerance.tol)
         if call.penalties is not None:
             result = call.penalties.result(result)
     result = result.with_info(**call.own, plan=plan)
@@ -427,7 +427,7 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
         return standard_form(op, A, M, at, OPinv, mode, Minv=options["Minv"], k=call.pairs, method=how)
 
     task = Task(
-        *(problem, plan, op, A, M, mode, shift),
+        *(problem, plan, A, M, mode, shift),
         form if placement.transforms or (M is not None and interval is not None) else None,
         call.predicted_s,
         interval=None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1])),
