@@ -22,7 +22,6 @@ from blockvec.system.scalars import plain
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
 from .iterations.chebyshev import SINGLE, Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
-from .orthogonalization import orthogonalize
 from .problem import IterationState, Method, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
 
@@ -406,22 +405,3 @@ def generator(rng: Any) -> np.random.Generator:
         return np.random.default_rng(plain(rng))
     except (TypeError, ValueError):
         raise OptionError(f"rng: got {rng!r}; give None, an integer of at least 0, or a Generator.") from None
-
-
-def orthonormal_block(
-    name: str, value: Any, op: Operator, blocks: type[BlockVector] = BlockVector
-) -> BlockVector | None:
-    """Compute an orthonormal basis of given columns, or None where they are all zero.
-
-    It is orthonormal in the inner product of a type of `blocks`.
-    """
-    block = tall_block(name, value, op)
-    if blocks is not BlockVector:
-        block = blocks(block.array)
-    if block.n_cols >= op.shape[0]:
-        raise ShapeError(
-            f"{name} has {block.n_cols} columns for {op.shape[0]} rows; nothing is orthogonal to all of them."
-        )
-    result = orthogonalize(block)
-    rank = block.n_cols - int(result.lost.sum())
-    return block[:, :rank].copy() if rank else None

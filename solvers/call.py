@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, as_operator, precompiled
+from blockvec import BlockVector, Operator, array_namespace, as_operator, precompiled
 from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.parallel import Communicator
@@ -44,7 +44,7 @@ from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import Placement
 from .planning import Plan, plan_of
 from .problem import IterationOptions, Problem, asks_for_corrections
-from .result import ConvergenceWarning, EigenResult
+from .result import ConvergenceWarning, EigenResult, SingularError
 from .runtime.processes import processes_of, same_generator, shares, split
 from .runtime.progress import progress_bar
 from .sizes import SHORT_ROWS
@@ -343,21 +343,24 @@ def _solved_by(call: Call, plan: Plan) -> EigenResult:
     is_shown = call.options["progress"] and (processes is None or processes.rank == 0)
     shown = progress_bar(problem.callback) if is_shown else nullcontext(problem.callback)
     with scaling.noted(), shown as callback:
-        task.problem = scaled = scaling.problem(replace(problem, callback=callback))
+        task = replace(task, problem=scaling.problem(replace(problem, callback=callback)))
         result = run_stages(task)
         if interval is not None:
             result = result.with_info(interval=[end if math.isfinite(end) else None for end in interval])
         if call.single is not None:
-            result = _rounded(result, scaled, task.M, call.single)
+            result = _rounded(result, task.problem, task.M, call.single)
         examined = scaling.examined(result, cast(Operator, problem.operator), task.A)
-        result = examined.result(result, call.sigma, problem.tolerance.tol)
+        result = examined.result(result, problem.tolerance.tol)
         if call.penalties is not None:
             result = call.penalties.result(result)
     result = result.with_info(**call.own, plan=plan)
     if processes is not None:
         result = result.with_info(processes=shares(call.A))
     if call.home is not None:
-        result = result.moved(call.home)
+        X = BlockVector(result.eigenvectors).to_device(call.home)
+        why = f"{result.info['why']}; on the host, which takes less time than {X.device}"
+        values = array_namespace(X.array).asarray(result.eigenvalues)
+        result = replace(result.with_info(why=why), eigenvalues=values, eigenvectors=X.array)
     if problem.checkpoint is not None and result.info["stopped"] == "converged":
         problem.checkpoint.remove()
     return result
@@ -419,15 +422,21 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
 
     @functools.cache
     def form() -> StandardForm:
-        from .transform.standard_form import form_without_shift, standard_form
+        from .transform.standard_form import condensed_form, standard_form
 
         if interval is not None:
-            return form_without_shift(op, A, M, "interval", may_condense=problem.may_be_dense)
+            try:
+                return standard_form(op, A, M, None, method="interval")
+            except SingularError:
+                may_condense = problem.may_be_dense and op.device == "cpu"
+                if may_condense and (condensed := condensed_form(op, A, M)) is not None:
+                    return condensed
+                raise
         at, how = (None, "jd") if unfactored else (shift, options["method"])
         return standard_form(op, A, M, at, OPinv, mode, Minv=options["Minv"], k=call.pairs, method=how)
 
     task = Task(
-        *(problem, plan, op, A, M, mode, shift),
+        *(problem, plan, A, M, mode, shift),
         form if placement.transforms or (M is not None and interval is not None) else None,
         call.predicted_s,
         interval=None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1])),

@@ -218,10 +218,10 @@ def eigsh(
     options = {name: plain(given[name]) for name in Options.__annotations__}
     call = called(A, plain(k), M, plain(sigma), plain(which), options, begin_s)
     result = solved(call, A, M)
-    if not return_eigenvectors:
-        result = replace(result, eigenvectors=None)
+    w, V = result.eigenvalues, result.eigenvectors if return_eigenvectors else None
     if call.caller is not None:
-        result = result.shared(call.caller)
+        w, V = call.caller.share(w), None if V is None else call.caller.share(V)
+    result = replace(result, eigenvalues=w, eigenvectors=V)
     asked: dict[str, Any] = {} if interval is not None else {"k": call.pairs}  # not what a stage asked for
     result = result.with_info(time_s=time.perf_counter() - begin_s, **asked)
     if (call.processes is None or call.processes.rank == 0) and logger.isEnabledFor(logging.INFO):
@@ -229,4 +229,4 @@ def eigsh(
     settle(result, verify, on_unconverged, "LM" if sigma is None else which)
     if return_info:
         return result
-    return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
+    return (w, V) if return_eigenvectors else w

@@ -106,14 +106,10 @@ class IterationState:
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""
-        if exponent == 0:
-            return self
-        return replace(
-            self,
-            eigenvalues=times(self.eigenvalues, exponent),
-            residuals=times(self.residuals, exponent),
-            limits=times(self.limits, exponent),
+        values, residuals, limits = (
+            times(numbers, exponent) for numbers in (self.eigenvalues, self.residuals, self.limits)
         )
+        return replace(self, eigenvalues=values, residuals=residuals, limits=limits)
 
     @property
     def converged(self) -> int:

@@ -14,7 +14,7 @@ from scipy.sparse.linalg import ArpackNoConvergence
 
 from blockvec import BlockVector, array_namespace
 from blockvec.errors import BlockvecError, OptionError
-from blockvec.interchange import ArrayKind, native
+from blockvec.interchange import native
 from blockvec.system.frozen import frozen
 
 from .blocks import Block, RealArray, columns_of, to_host
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HEADER = "eigenvalue", "residual", "/ limit", "copies"
 DECIDED = {Verification.PROVED: " (proved)", Verification.SEARCHED: " (checked)", Verification.NOT_NEEDED: ""}
 
-INTERNAL = {"from_pairs", "moved", "part", "shared", "with_info", "with_more_columns"}  # not completed
+INTERNAL = {"from_pairs", "part", "with_info", "with_more_columns"}  # not completed
 
 
 def counted(number: int, noun: str) -> str:
@@ -202,20 +202,6 @@ class EigenResult:
         values = array_namespace(values).asarray(to_host(values)[which])
         accuracy = {name: getattr(self, name)[which] for name in ("residuals", "limits", "converged")}
         return replace(self, eigenvalues=values, eigenvectors=vectors, **accuracy)
-
-    def moved(self, device: str) -> EigenResult:
-        """Copy the pairs of a solve on the host to the device of the matrix."""
-        X = BlockVector(self.eigenvectors).to_device(device)
-        why = f"{self.info['why']}; on the host, which takes less time than {X.device}"
-        values = array_namespace(X.array).asarray(self.eigenvalues)
-        return replace(self.with_info(why=why), eigenvalues=values, eigenvectors=X.array)
-
-    def shared(self, kind: ArrayKind) -> EigenResult:
-        """Return the same result with arrays of the caller's kind."""
-        values, X = self.eigenvalues, self.eigenvectors
-        return replace(
-            self, eigenvalues=kind.share(values), eigenvectors=None if X is None else kind.share(X)
-        )
 
     @property
     def multiplicities(self) -> list[tuple[float, int]]:

@@ -246,16 +246,16 @@ class Iteration(Run):
     def _is_verified(self, state: IterationState) -> bool:
         """Check that no eigenvalue is missed beside pairs that have converged; if one is, go on."""
         if self._spans_space():
-            self._needs_no_search("the basis spans the space")
-            return True
-        if self.problem.verify == "never":
+            reason = "the basis spans the space"
+        elif self.problem.verify == "never":
             self.verification_text = "switched off"
             return True
-        if not self._doubtful(state.eigenvalues):
-            b = self._copies_together
-            self._needs_no_search(f"no eigenvalue before the last has {b} copies, the block size")
-            return True
-        return self._verified(state)
+        elif self._doubtful(state.eigenvalues):
+            return self._verified(state)
+        else:
+            reason = f"no eigenvalue before the last has {self._copies_together} copies, the block size"
+        self._needs_no_search(reason)
+        return True
 
     def _needs_no_search(self, reason: str) -> None:
         self.verification, self.verification_text = Verification.NOT_NEEDED, f"not needed: {reason}"

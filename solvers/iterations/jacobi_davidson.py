@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, Operator, RealArray, pick, side_by_side, to_host
+from ..blocks import Block, RealArray, pick, side_by_side, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts, IterationOptions, IterationState, Problem, excess
 from ..result import EigenResult
@@ -159,7 +159,8 @@ class JacobiDavidson(Iteration):
         """Take filtered or plain block Lanczos steps until the basis is as large as after a restart."""
         space, b = self.space, self.options.block_size
         is_free = self.random_start and self.preconditioner is None
-        if self.target is not None and is_free and is_cheap(self.operator, self.options.ncv):
+        degree = choose_degree(self.operator, START_BLOCK, self.options.ncv)
+        if self.target is not None and is_free and degree >= START_DEGREE:
             space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
             self.filter_calls = self.counts.block_applications
@@ -330,11 +331,6 @@ class _Standing(Tolerance):
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         limits: RealArray = np.maximum(NEAR * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
         return limits
-
-
-def is_cheap(operator: Operator, basis: int) -> bool:
-    """Check whether `START_DEGREE` applications of an operator cost no more than orthogonalising a block."""
-    return choose_degree(operator, START_BLOCK, basis) >= START_DEGREE
 
 
 def filtered_start(

@@ -264,16 +264,9 @@ _product, _update, _largest = blas.dgemv, blas.daxpy, blas.idamax  # of the esti
 
 def vector_calls(like: Block) -> tuple[Callable[..., Any], ...]:
     """Return the functions of `VECTOR_CALLS`, with inner products over the rows of all processes."""
-    dot, *others = local_calls(like)
+    dot, *others = VECTOR_CALLS[like.dtype.char]
     layout = like.layout
     return (dot if layout is None else lambda v, w: layout.sum(np.array([dot(v, w)]))[0], *others)
-
-
-def local_calls(like: Block) -> tuple[Callable[..., Any], ...]:
-    """Return the functions of `VECTOR_CALLS`, with inner products over the rows of this process."""
-    if like.layout is not None and not like.layout.n_local:  # BLAS refuses vectors without elements
-        return np.vdot, _nothing, _nothing, lambda alpha, V, *_, **__: np.zeros(V.shape[1], V.dtype)
-    return VECTOR_CALLS[like.dtype.char]
 
 
 def without_component(like: Block) -> Callable[[Array, Array], tuple[float, float, int]]:
@@ -283,7 +276,7 @@ def without_component(like: Block) -> Callable[[Array, Array], tuple[float, floa
     the rows sum once for both, unless the difference of squares is inaccurate.
     """
     dot, axpy, *_ = vector_calls(like)
-    local, layout = local_calls(like)[0], like.layout
+    local, layout = VECTOR_CALLS[like.dtype.char][0], like.layout
 
     def subtract(v: Array, w: Array) -> tuple[float, float, int]:
         if layout is None:
@@ -298,10 +291,6 @@ def without_component(like: Block) -> Callable[[Array, Array], tuple[float, floa
         return alpha, math.sqrt(dot(w, w).real), 2
 
     return subtract
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Change a vector without elements."""
 
 
 class SingleSteps(Steps):

@@ -9,42 +9,32 @@ very different lengths, or a block inside span(V), as long as squares of its ent
 error) nor underflow (lost columns). Directions of W that are rounding noise are replaced in
 Q by random ones, and their rows of R are zero. Rank loss is therefore no special case for the caller, and
 shapes never change. Tall blocks stay on their device; small matrices are processed on the host.
-
-The algorithm is a *policy*: a function that changes X in a `Decomposition` W = V S + X R until it is
-orthonormal (`decomposition.adaptive`); others can be given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blockvec import Profile
-from blockvec.errors import DTypeError, ShapeError
+from blockvec.errors import DTypeError, OptionError, ShapeError
 from blockvec.system.exports import on_first_use
 from blockvec.system.frozen import frozen
 
 from ..blocks import Array, Block, ColumnBlock
 from .host_step import host_step
 
-if TYPE_CHECKING:
-    from .decomposition import Decomposition
-else:
-    policies = "Adaptive BCGSIPlus CholQR2 PIP PIPPlus RandomizedCholQR RankedCholQR SVQB ShiftedCholQR3 TSQR"
+if not TYPE_CHECKING:
+    policies = (
+        "Adaptive BCGSIPlus CholQR2 PIP PIPPlus Policy RandomizedCholQR RankedCholQR SVQB ShiftedCholQR3 TSQR"
+    )
     __getattr__, __dir__ = on_first_use(
         __name__, {}, removed=dict.fromkeys(policies.split(), "orthogonalize without a policy")
     )
 
-__all__ = ["Orthogonalized", "Policy", "orthogonalize"]
-
-
-class Policy(Protocol):
-    """An algorithm that makes a block orthonormal."""
-
-    def __call__(self, d: Decomposition) -> None:
-        """Change X in W = V S + X R until X^H X = I and V^H X = 0, except for lost (zero) columns."""
+__all__ = ["Orthogonalized", "orthogonalize"]
 
 
 @frozen
@@ -74,7 +64,7 @@ def orthogonalize(
     W: Block,
     V: Block | None = None,
     *,
-    policy: Policy | None = None,
+    policy: None = None,
     M: Any = None,
     scale: float | None = None,
     first: Sequence[tuple[int, int]] | None = None,
@@ -91,8 +81,8 @@ def orthogonalize(
         Overwritten by Q.
     V : BlockVector, shape (K, m), optional
         Orthonormal columns.
-    policy : Policy, optional
-        Another algorithm than the default, which is suitable for every block.
+    policy : None
+        Of earlier versions: the algorithm is suitable for every block.
     M : Operator, optional
         Hermitian positive definite matrix of the inner product x^H M y, also that in which V is orthonormal.
         It is applied once per reduction.
@@ -122,8 +112,8 @@ def orthogonalize(
         If W holds NaN, Inf, or numbers whose squares overflow, or M is not positive definite.
     ShapeError
         For more columns than the space has dimensions.
-    DTypeError
-        If W is no block.
+    DTypeError, OptionError
+        If W is no block, or for a policy.
 
     Examples
     --------
@@ -136,42 +126,41 @@ def orthogonalize(
     >>> np.allclose(W.gram(), np.eye(2))
     True
     """
+    if policy is not None:
+        raise OptionError(f"policy: got {policy!r}; the algorithm is suitable for every block: leave it out.")
     key = int(np.random.default_rng(rng).bit_generator.random_raw()) >> 1  # a faster call than `integers`
     before, reductions = None, 0
     if not hasattr(W, "n_global"):
         raise DTypeError(f"orthogonalize: W is a {type(W).__name__}; give a block, as BlockVector(W).")
     rows, width = W.n_global, W.shape[1]
+    most = width if max_rank is None else min(max_rank, width)
     taken = filled if filled is not None else 0 if V is None else V.shape[1]
-    is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
-    if is_usual and first is not None and isinstance(W, ColumnBlock) and W.dtype.char in "dD":
+    if most + taken > rows:
+        raise ShapeError(
+            f"orthogonalize: a space of dimension {rows} has no room for {most} columns besides a basis of "
+            f"{taken}; give max_rank={max(rows - taken, 0)}."
+        )
+    is_usual = isinstance(W, ColumnBlock) and W.dtype.char in "dD" and M is None and 0 < width == most
+    if is_usual and first is not None:
         before, R, length, reductions = host_step(W, W[:, :0] if V is None else V, first, scale or 0.0)
         if R is not None:
             if into is not None:
                 into[:, :] = W
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
-    from .decomposition import Decomposition, adaptive, clean
+    from .decomposition import Decomposition, orthonormalise
 
-    _check_room(W, taken, max_rank)
-    d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)
-    if d.width:
-        (policy or adaptive)(d)
-    d.limit_rank()
+    d = Decomposition(W, V, M, scale)
+    if width:
+        orthonormalise(d, first, most)
     lost = d.lost
     if lost.any():
         d.refill(key)
-        clean(d)
-    S = d.finish(into)
-    return Orthogonalized(S if before is None else before + S, d.R, lost, reductions + d.reductions)
+        d.clean()
+    if into is not None:
+        into[:, :] = d.X
+    S = d.S if before is None else before + d.S
+    return Orthogonalized(S, d.R, lost, reductions + d.reductions)
 
 
 orthogonalize.orthogonalize = orthogonalize  # type: ignore[attr-defined]  # its path in 0.2; leaves in 0.4
-
-
-def _check_room(W: Block, taken: int, max_rank: int | None) -> None:
-    columns = W.shape[1] if max_rank is None else min(max_rank, W.shape[1])
-    if columns + taken > W.n_global:
-        raise ShapeError(
-            f"orthogonalize: a space of dimension {W.n_global} has no room for {columns} columns besides a "
-            f"basis of {taken}; give max_rank={max(W.n_global - taken, 0)}."
-        )

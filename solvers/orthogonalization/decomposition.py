@@ -1,14 +1,13 @@
-"""The decomposition W = V S + X R, and the policy that makes X orthonormal.
+"""The decomposition W = V S + X R, whose X becomes orthonormal and orthogonal to V.
 
-Policies are written in terms of products, projections and triangular factors. A projection is
-executed with the Gram matrix that follows (`BlockVector.update_gram`). Copies of small matrices to the host
-are started before they are needed, and a division by R is queued before R is known on the host.
+A projection is executed with the Gram matrix that follows (`BlockVector.update_gram`). Copies of small
+matrices to the host are started before they are needed, and a division by R is queued before R is known on
+the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from blockvec import inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block, column_factors, small_matrix
+from ..blocks import Array, Block, applied, column_factors, small_matrix, to_host
 from .factors import AMPLIFIED, ENOUGH, NOISE, PLAIN_GROWTH, PLAIN_NOISE, Step, cholesky, ranked
 
 NORM_DROP = 0.5  # ratio of lengths after and before a pass, below which another follows; "twice is enough"
@@ -24,90 +23,45 @@ MAX_PASSES = 3  # passes over V after the first
 CLEAN = 8.0  # u per column: ||X^H X - I||_F that rounding alone causes
 
 
-class Coefficients:
-    """V^H M X for ranges (begin, end, product) of columns of V, on the device and as a copy to the host."""
-
-    def __init__(self, parts: Sequence[tuple[int, int, Array]], shape: tuple[int, int], dtype: Any) -> None:
-        self.parts = parts
-        self._zeros = np.zeros(shape, dtype)
-        self._copies = [start_copy(part) for *_, part in parts]
-
-    @cached_property
-    def host(self) -> Array:
-        """The coefficients on the host, zero outside the ranges; waits for the copy to complete."""
-        for (begin, end, _), copy in zip(self.parts, self._copies, strict=True):
-            self._zeros[begin:end] = copy()
-        return self._zeros
-
-
 class Decomposition:
     """W = V S + X R with X stored in W, in the inner product of M or the standard one.
 
-    The parameters are those of `orthogonalize`. X and S are valid after `finish`.
+    The parameters are those of `orthogonalize`.
     """
 
-    def __init__(
-        self,
-        W: Block,
-        V: Block | None = None,
-        *,
-        M: Any = None,
-        scale: float | None = None,
-        first: Sequence[tuple[int, int]] | None = None,
-        max_rank: int | None = None,
-    ) -> None:
-        self.X, self.M = W, M
+    def __init__(self, W: Block, V: Block | None, M: Any, scale: float | None) -> None:
+        self.X, self.M, self.scale = W, M, scale
         self.V = None if V is None or V.shape[1] == 0 else V
-        self.width = W.shape[1]
-        self.max_rank = self.width if max_rank is None else min(max_rank, self.width)
-        self.unit = float(np.finfo(W.dtype).eps) / 2
-        self.dtype = np.complex128 if W.dtype.kind == "c" else np.float64
-        self.S = np.zeros((0 if self.V is None else self.V.shape[1], self.width), self.dtype)
-        self.R = np.eye(self.width, dtype=self.dtype)
+        self.width, self.unit = W.shape[1], float(np.finfo(W.dtype).eps) / 2
+        dtype = np.complex128 if W.dtype.kind == "c" else np.float64
+        self.S: Array = np.zeros((0 if self.V is None else self.V.shape[1], self.width), dtype)
+        self.C = self.S  # of the last projection
+        self.R = np.eye(self.width, dtype=dtype)
         self.lost = np.zeros(self.width, bool)  # columns of X that are zero, last: they were rounding noise
         self.growth = np.inf  # of rounding errors in the last step (see `factors.Step`)
-        self.reductions = 0  # products of the same state of X are independent, and count as one
-        self.first = first
+        self.reductions = 0
         # In each column of X: the level of rounding noise, and the error of the last projection, along V.
         self.noise = self.error = np.zeros(self.width)
-        self._scale = scale
-        self._seen = False  # whether the lengths of W's columns, and thus the noise, are known
-        self._unjudged = False  # whether X was projected after its lengths were last computed
-        self._terms: list[tuple[Coefficients, Array]] = []  # terms of S that are not yet added
-        # Squared lengths of the parts that all projections removed from W, and the last one from X.
-        self._taken = self._last_taken = np.zeros(self.width)
-        self._projection: Coefficients | None = None  # to be subtracted from X
-        self._image: Block | None = None  # M X
-        self._reduced = False  # whether a product of this state of X has been counted
+        self._is_judged = False  # whether the lengths of W's columns, and thus the noise, are known
+        self._pending: list[tuple[Block, Array]] = []  # (U, C): U C is to be subtracted from X
+        # Of each projection that is not yet part of S: ranges of columns of V, and copies of their C.
+        self._projections: list[list[tuple[int, int, Callable[[], Array]]]] = []
 
-    def dot(self) -> Coefficients:
-        """Return V^H M X, on the device."""
-        ranges, self.first = self.first, None
+    def project(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
+        """Set X = X - V C and S = S + C R for C = V^H M X, by default with all of V."""
         if self.V is None:
-            return Coefficients([], (0, self.width), self.dtype)
-        self._flush()
-        ranges = [(0, self.V.shape[1])] if ranges is None else ranges
-        image = self._apply_m()
-        parts = [(i, j, self.V[:, i:j].dot(image)) for i, j in ranges if i < j]
-        self._count()
-        return Coefficients(parts, (self.V.shape[1], self.X.shape[1]), self.dtype)
-
-    def gram(self) -> Array:
-        """Return X^H M X on the host, in double precision; waits.
-
-        Raises
-        ------
-        BreakdownError
-            If X holds NaN or Inf, or M is not positive semidefinite.
-        """
-        copy = start_copy(self._gram())
-        self._add_up()
-        G: Array = copy().astype(self.dtype, copy=False)
-        self._judge(G)
-        return np.asarray((G + G.conj().T) / 2)
+            return
+        self._subtract(self._pending)
+        image = applied(self.M, self.X)
+        ranges = [(0, self.V.shape[1])] if ranges is None else [(i, j) for i, j in ranges if i < j]
+        views = [self.V[:, i:j] for i, j in ranges]
+        self._pending = [(U, U.dot(image)) for U in views]
+        copies = [(i, j, start_copy(C)) for (i, j), (_, C) in zip(ranges, self._pending, strict=True)]
+        self._projections.append(copies)
+        self.reductions += 1
 
     def factorize(self, *, final: bool) -> None:
-        """Divide X by the Cholesky factor of X^H M X; raises as `gram` does.
+        """Divide X by the Cholesky factor of X^H M X.
 
         The device computes the factor and divides before the host has seen it, and so does not wait. It skips
         the division for an ill-conditioned block, which takes a step with pivoting (`factors.ranked`). So
@@ -115,8 +69,6 @@ class Decomposition:
         """
         factor = inverse_factor(self._gram(), PLAIN_GROWTH)
         self.X.combine(factor.T, out=self.X)
-        self._changed()
-        self._add_up()
         found = factor.wait()
         self._judge(found.G)
         is_accurate = (self.noise**2 < PLAIN_NOISE**2 * np.diagonal(found.G).real).all()
@@ -127,21 +79,58 @@ class Decomposition:
             self._note(step)
             self._multiply(found.R @ step.T)
 
+    def clean(self) -> None:
+        """Project and orthonormalise until a pass changes little; no column of X may be zero."""
+        identity = np.eye(len(self.lost))
+        for _ in range(MAX_PASSES):
+            self.project()
+            G = to_host(self._gram()).astype(self.R.dtype)
+            self._judge(G)
+            G = (G + G.conj().T) / 2
+            if np.linalg.norm(G - identity) <= CLEAN * self.unit * len(G):
+                return
+            step = cholesky(G)
+            self._note(step)
+            self._multiply(step.T)
+            if np.diagonal(step.R).real.min(initial=1) >= NORM_DROP:
+                return
+
+    def limit_rank(self, most: int) -> None:
+        """Keep the columns with the largest rows of R; X must be orthonormal."""
+        if most >= len(self.lost):
+            return
+        weight = np.where(self.lost, -1.0, np.linalg.norm(self.R, axis=1))
+        kept = np.argsort(-weight, kind="stable")[:most]
+        T = np.eye(len(self.lost))[:, kept]
+        self._note(Step(T, T.T, self.lost[kept], self.growth))
+        self._multiply(T)
+
+    def refill(self, key: int) -> None:
+        """Replace lost columns of X by random ones of about unit length; their rows of R stay zero."""
+        columns = self.X.shape[1]
+        # The variance of an element: uniform on [-1, 1) in each part.
+        variance = (2 if self.X.dtype.kind == "c" else 1) / 3
+        factors = self.lost / (variance * max(self.X.n_global, 1)) ** 0.5
+        self.X.axpy(column_factors(factors, self.X), self.X.random_like(columns, key))
+        self.lost = np.zeros(columns, bool)
+
+    def _subtract(self, parts: Sequence[tuple[Block, Array]]) -> None:
+        for U, C in parts:
+            U.combine(C, out=self.X, alpha=-1, beta=1)
+
     def _gram(self) -> Array:
-        """Return X^H M X on the device."""
-        if self._projection is not None and self.V is not None and self.M is None:
-            *others, (begin, end, C) = self._projection.parts
-            self._subtract(others)
-            G = self.X.update_gram(self.V[:, begin:end], C)
-            self._changed()
-        else:
-            self._flush()
-            G = self.X.gram() if self.M is None else self.X.dot(self._apply_m())
-        self._count()
-        return G
+        """Return X^H M X on the device, once what is pending is subtracted from X."""
+        pending, self._pending = self._pending, []
+        self.reductions += 1
+        if pending and self.M is None:
+            self._subtract(pending[:-1])
+            U, C = pending[-1]
+            return self.X.update_gram(U, C)
+        self._subtract(pending)
+        return self.X.gram() if self.M is None else self.X.dot(self.M.apply(self.X))
 
     def _judge(self, G: Array) -> None:
-        """Set noise levels from a Gram matrix of X, or raise `BreakdownError` if it is invalid.
+        """Add the projections before a Gram matrix of X to S, and set noise levels by it.
 
         Lengths before a projection follow from the orthonormality of V: ||w||^2 = ||s||^2 + ||x||^2. Later
         steps transform the levels.
@@ -157,31 +146,20 @@ class Decomposition:
                 f"orthogonalize: x^H M x = {lengths.min():.3g} for a column of the block; M must be positive "
                 "definite."
             )
-        squares = np.maximum(lengths, 0)
-        if self._unjudged:
-            self.error = self.unit * np.sqrt(squares + self._last_taken)
-            self._unjudged = False
-        if not self._seen:
-            before = np.sqrt(squares + self._taken)
-            if self._scale is not None:
-                before = np.full(self.width, before.max(initial=self._scale))
-            self.noise = NOISE * self.unit * before
-            self._seen = True
-
-    def project(self, C: Coefficients) -> None:
-        """Set X = X - V C and S = S + C R."""
-        if not C.parts:
-            return
-        self._flush()
-        self._projection = C
-        self._terms.append((C, self.R))
-        self._unjudged = True
-
-    def apply(self, step: Step) -> None:
-        """Set X = X T and R = R_step R for a step X = (X T) R_step."""
-        self._flush()
-        self._note(step)
-        self._multiply(step.T)
+        rest = before = np.maximum(lengths, 0)
+        for parts in self._projections:
+            self.C = np.zeros((len(self.S), len(self.R)), self.S.dtype)
+            for begin, end, copy in parts:
+                self.C[begin:end] = copy()
+            self.S += self.C @ self.R
+            taken = (np.abs(self.C) ** 2).sum(axis=0)
+            before, self.error = before + taken, self.unit * np.sqrt(rest + taken)
+        self._projections.clear()
+        if not self._is_judged:
+            levels = np.sqrt(before)
+            if self.scale is not None:
+                levels = np.full(self.width, levels.max(initial=self.scale))
+            self.noise, self._is_judged = NOISE * self.unit * levels, True
 
     def _note(self, step: Step) -> None:
         """Note that X is multiplied by the matrix of a step."""
@@ -190,81 +168,19 @@ class Decomposition:
         self.noise = np.sqrt(weights @ self.noise**2)
         self.error = np.sqrt(weights @ self.error**2)
 
-    def limit_rank(self) -> None:
-        """Keep the `max_rank` columns with the largest rows of R; X must be orthonormal."""
-        if self.max_rank >= len(self.lost):
-            return
-        weight = np.where(self.lost, -1.0, np.linalg.norm(self.R, axis=1))
-        kept = np.argsort(-weight, kind="stable")[: self.max_rank]
-        T = np.eye(len(self.lost))[:, kept]
-        self.apply(Step(T, T.T, self.lost[kept], self.growth))
-
-    def refill(self, key: int) -> None:
-        """Replace lost columns of X by random ones of about unit length; their rows of R stay zero."""
-        self._flush()
-        columns = self.X.shape[1]
-        # The variance of an element: uniform on [-1, 1) in each part.
-        variance = (2 if self.X.dtype.kind == "c" else 1) / 3
-        factors = self.lost / (variance * max(self.X.n_global, 1)) ** 0.5
-        self.X.axpy(column_factors(factors, self.X), self.X.random_like(columns, key))
-        self._changed()
-        self.lost = np.zeros(columns, bool)
-
-    def finish(self, into: Block | None) -> Array:
-        """Execute a pending projection, copy X to `into`, and return S."""
-        self._flush()
-        if into is not None:
-            into[:, :] = self.X
-        self._add_up()
-        return self.S
-
-    def _flush(self) -> None:
-        if self._projection is not None:
-            self._subtract(self._projection.parts)
-            self._changed()
-
     def _multiply(self, T: Array) -> None:
         out = self.X[:, : T.shape[1]]
-        self.X.combine(small_matrix(T, self.X), out=out)
-        self.X = out
-        self._changed()
-
-    def _subtract(self, parts: Sequence[tuple[int, int, Array]]) -> None:
-        for begin, end, C in parts:
-            self.V[:, begin:end].combine(C, out=self.X, alpha=-1, beta=1)  # type: ignore[index]
-
-    def _changed(self) -> None:
-        self._projection = self._image = None
-        self._reduced = False
-
-    def _add_up(self) -> None:
-        """Add pending terms to S; call it while the device executes queued work."""
-        for C, R in self._terms:
-            self.S += C.host @ R
-            self._last_taken = (np.abs(C.host) ** 2).sum(axis=0)
-            if not self._seen:
-                self._taken = self._taken + self._last_taken
-        self._terms.clear()
-
-    def _count(self) -> None:
-        self.reductions += not self._reduced
-        self._reduced = True
-
-    def _apply_m(self) -> Block:
-        """Return M X, recomputed for every state of X: a transformed image has other rounding errors."""
-        if self._image is None:
-            self._image = self.X if self.M is None else self.M.apply(self.X)
-        return self._image
+        self.X = self.X.combine(small_matrix(T, self.X), out=out)
 
 
-def adaptive(d: Decomposition) -> None:
+def orthonormalise(d: Decomposition, first: Sequence[tuple[int, int]] | None, most: int) -> None:
     """Project and factorise, twice, or once if small matrices prove that this was sufficient.
 
     The first half multiplies rounding errors by ||R^-1||, and propagates the loss of orthogonality of V by a
     factor ||S R^-1||; if this factor is at most one, errors do not accumulate over many blocks. Both are
     computed from small matrices that are on the host. The second half is repeated while a pass removes half
     of a column or more. If the first projection covers a part of V, one on all of V follows before the host
-    waits. Lost columns of X become zero.
+    waits. At most so many columns are kept; lost ones become zero.
 
     References
     ----------
@@ -272,33 +188,19 @@ def adaptive(d: Decomposition) -> None:
     Daniel, Gragg, Kaufman, Stewart, Math. Comp. 30 (1976) 772 (when to reorthogonalise); Fukaya, Kannan,
     Nakatsukasa, Yamamoto, Yanagisawa, SIAM J. Sci. Comput. 42 (2020) A477 (shifted CholQR).
     """
-    for _ in range(1 if d.first is None else 2):
-        C = d.dot()
-        d.project(C)
+    if first is not None:
+        d.project(first)
+    d.project()
     # The first division resolves a condition number of u^(-1/2), the second 1/u, and determines the rank; a
     # third one follows if the second was ill conditioned.
     for final in (False, True, True):
         d.factorize(final=final)
         if d.growth <= ENOUGH * len(d.lost):
             break
-    d.limit_rank()
+    d.limit_rank(most)
     if not len(d.lost) or d.lost.any():
         return  # random replacements must be projected, together with the other columns
     amplified = d.error.max() > AMPLIFIED * d.unit or d.growth > ENOUGH * d.width
     is_narrowed = len(d.lost) < d.width
-    if amplified or is_narrowed or np.linalg.norm(np.linalg.solve(d.R.T, C.host.T)) > 1:
-        clean(d)
-
-
-def clean(d: Decomposition) -> None:
-    """Project and orthonormalise until a pass changes little; no column of X may be zero."""
-    identity = np.eye(len(d.lost))
-    for _ in range(MAX_PASSES):
-        d.project(d.dot())
-        G = d.gram()
-        if np.linalg.norm(G - identity) <= CLEAN * d.unit * len(G):
-            return
-        step = cholesky(G)
-        d.apply(step)
-        if np.diagonal(step.R).real.min(initial=1) >= NORM_DROP:
-            return
+    if amplified or is_narrowed or np.linalg.norm(np.linalg.solve(d.R.T, d.C.T)) > 1:
+        d.clean()

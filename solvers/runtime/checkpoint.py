@@ -24,7 +24,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
@@ -36,35 +36,25 @@ from blockvec.system.files import check_output, replaced
 from ..blocks import Array, Block, Operator, project_out, to_host
 from .processes import from_first, largest
 
+FORMAT = "blockvec checkpoint 3"  # another number where the file, the fingerprint or the state changes
+HEAD_BYTES = 4096  # bytes at the beginning of a file that tell its format
 DIGEST_BYTES = hashlib.sha256().digest_size
 PANEL_BYTES = 1 << 24
+STATE, IMAGE = "state/", "image"  # names of arrays
+BLOCKS = {"basis", "next", "images", "preconditioned_from", "preconditioned_to"}  # of states: rows as A has
+WRITING_SHARE = 0.05  # upper bound of the share of the time for writing
+REMEDY = "give another file, or delete this one to start anew"
 
-
-class Part(NamedTuple):
-    """An array that is written: type, shape, and its rows in panels; those of all processes on the first."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    panels: Iterator[Array]
-
-
-def part_of(array: Array, layout: RowLayout | None, *, has_rows: bool) -> Part:
-    """Describe an array, with `has_rows` one whose rows are those of the layout."""
-    if not has_rows or array.ndim != 2:
-        return Part(array.dtype, array.shape, iter([array]))
-    layout = RowLayout.equal(len(array), None) if layout is None else layout
-    panels = layout.panels(array, _panel_rows(array))
-    return Part(array.dtype, (layout.n_global, *array.shape[1:]), panels)
+Part = tuple[dict[str, Any], Iterator[Array]]
+"""An array that is written: its header, and its rows in panels, on the first process those of all."""
 
 
 def write(file: IO[bytes], parts: Mapping[str, Part]) -> None:
     """Write parts in the order of their names, and the digest of what was written."""
     with zipfile.ZipFile(file, "w") as archive:
         for name in sorted(parts):
-            dtype, shape, panels = parts[name]
+            header, panels = parts[name]
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                descr = np.lib.format.dtype_to_descr(dtype)
-                header = {"descr": descr, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(stream, header)
                 for panel in panels:
                     stream.write(np.ascontiguousarray(panel).data)
@@ -84,59 +74,12 @@ def is_intact(file: IO[bytes]) -> bool:
     return digest.digest() == last
 
 
-def read(
-    archive: zipfile.ZipFile | None, layout: RowLayout | None, has_rows: Callable[[str], bool]
-) -> dict[str, Array]:
-    """Read all parts of an intact file, which the first process has.
-
-    Arrays for whose names `has_rows` is true are split by the layout; all processes receive the others.
-    """
-    comm = None if layout is None else layout.comm
-    names = None if archive is None else [name.removesuffix(".npy") for name in archive.namelist()]
-    arrays: dict[str, Array] = {}
-    for name in from_first(comm, names):
-        if comm is not None and layout is not None and has_rows(name):
-            arrays[name] = _own_rows(archive, name, layout)
-        else:
-            arrays[name] = from_first(comm, None if archive is None else array_of(archive, name))
-    return arrays
-
-
-def array_of(archive: zipfile.ZipFile, name: str) -> Array:
-    """Read one array."""
-    with archive.open(f"{name}.npy") as stream:
-        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
-        return array
-
-
-def _own_rows(archive: zipfile.ZipFile | None, name: str, layout: RowLayout) -> Array:
-    shape, dtype = None, None
-    with nullcontext() if archive is None else archive.open(f"{name}.npy") as stream:
-        if stream is not None:
-            np.lib.format.read_magic(stream)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        shape, dtype = from_first(layout.comm, (shape, dtype))
-        rows = np.empty((layout.n_local, shape[1]), dtype)
-
-        def next_panel(count: int) -> Array:
-            assert stream is not None
-            data = stream.read(count * shape[1] * dtype.itemsize)
-            return np.frombuffer(data, dtype).reshape(count, shape[1])
-
-        layout.fill(rows, next_panel, _panel_rows(rows))
-    return rows
+def _has_rows(name: str) -> bool:
+    return name == IMAGE or name.removeprefix(STATE) in BLOCKS
 
 
 def _panel_rows(array: Array) -> int:
     return max(1, PANEL_BYTES // max(1, int(array.shape[1]) * array.itemsize))
-
-
-FORMAT = "blockvec checkpoint 3"  # another number where the file, the fingerprint or the state changes
-HEAD_BYTES = 4096  # bytes at the beginning of a file that tell its format
-STATE, IMAGE = "state/", "image"  # names of parts
-BLOCKS = {"basis", "next", "images", "preconditioned_from", "preconditioned_to"}  # of states: rows as A has
-WRITING_SHARE = 0.05  # upper bound of the share of the time for writing
-REMEDY = "give another file, or delete this one to start anew"
 
 
 class Checkpoint:
@@ -179,15 +122,37 @@ class Checkpoint:
         if self.has_file:
             self._require_intact()
         with zipfile.ZipFile(self.path) if self.has_file else nullcontext() as archive:
-            text = None if archive is None else array_of(archive, "header").tobytes()
-            header = json.loads(from_first(self.comm, text))
+            header = json.loads(self._array(archive, "header").tobytes())
             self._compare_problem(header["problem"])
-            arrays = read(archive, self.layout, _has_rows)
-        del arrays["header"]
+            files = from_first(self.comm, None if archive is None else archive.namelist())
+            names = (name.removesuffix(".npy") for name in files)
+            arrays = {name: self._array(archive, name) for name in names if name != "header"}
         self._compare_image(arrays.pop(IMAGE))
         self._is_own = True
         state: dict[str, Any] = header["state"]
         return state | {name.removeprefix(STATE): array for name, array in arrays.items()}
+
+    def _array(self, archive: zipfile.ZipFile | None, name: str) -> Array:
+        """Read an array of the first process's file; of rows of A those of this process."""
+        layout = self.layout
+        with nullcontext() if archive is None else archive.open(f"{name}.npy") as stream:
+            if layout is None or layout.comm is None or not _has_rows(name):
+                array = None if stream is None else np.lib.format.read_array(stream, allow_pickle=False)
+                return np.asarray(from_first(self.comm, array))
+            header = None
+            if stream is not None:
+                np.lib.format.read_magic(stream)
+                header = np.lib.format.read_array_header_1_0(stream)
+            (_, columns), _, dtype = from_first(self.comm, header)
+
+            def next_panel(count: int) -> Array:
+                assert stream is not None
+                data = stream.read(count * columns * dtype.itemsize)
+                return np.frombuffer(data, dtype).reshape(count, columns)
+
+            rows = np.empty((layout.n_local, columns), dtype)
+            layout.fill(rows, next_panel, _panel_rows(rows))
+            return rows
 
     def _require_intact(self) -> None:
         """Refuse a file that is broken or no checkpoint, before any part of it is used."""
@@ -238,17 +203,23 @@ class Checkpoint:
         header = {"format": FORMAT, "problem": self.problem, "state": plain}
         text = json.dumps(header, default=lambda value: value.tolist())
         arrays |= {"header": np.frombuffer(text.encode(), np.uint8), IMAGE: self.image}
-        parts = {
-            name: part_of(arrays[name], self.layout, has_rows=_has_rows(name)) for name in sorted(arrays)
-        }
+        parts = {name: self._part(name, arrays[name]) for name in sorted(arrays)}
         failure = self._replace(parts) if self.has_file else None
-        for part in parts.values():  # what this process sends, or the file has not taken after a failure
-            for _ in part.panels:
+        for _, panels in parts.values():  # what this process sends, or the file has not taken after a failure
+            for _ in panels:
                 pass
         if failure is not None:  # the solve is worth more than its checkpoint
             self._warn(failure, "the solve goes on")
         end_s = time.monotonic()
         self._next_s = end_s + max(self.interval_s, (end_s - begin_s) / WRITING_SHARE)
+
+    def _part(self, name: str, array: Array) -> Part:
+        shape, panels = array.shape, iter([array])
+        if _has_rows(name):
+            layout = RowLayout.equal(len(array), None) if self.layout is None else self.layout
+            shape, panels = (layout.n_global, *shape[1:]), layout.panels(array, _panel_rows(array))
+        descr = np.lib.format.dtype_to_descr(array.dtype)
+        return {"descr": descr, "fortran_order": False, "shape": shape}, panels
 
     def _replace(self, parts: Mapping[str, Part]) -> OSError | None:
         """Replace the file; return the error of a file system."""
@@ -274,10 +245,6 @@ class Checkpoint:
     def _warn(self, error: OSError, consequence: str) -> None:
         reason = error.strerror or str(error)
         warnings.warn(f"checkpoint: {str(self.path)!r}: {reason}; {consequence}.", stacklevel=2)
-
-
-def _has_rows(name: str) -> bool:
-    return name == IMAGE or name.removeprefix(STATE) in BLOCKS
 
 
 def probe(operator: Operator, like: Block, locked: Block | None) -> Array:

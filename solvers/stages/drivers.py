@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from blockvec import BlockVector, single_threaded_blas
-from blockvec.errors import BreakdownError, OptionError
+from blockvec.errors import BreakdownError, OptionError, ShapeError
 
-from ..arguments import orthonormal_block
+from ..arguments import tall_block
 from ..blocks import (
     Block,
     ColumnBlock,
@@ -25,6 +25,7 @@ from ..blocks import (
 from ..costs import FEW_ROWS, is_dense
 from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
+from ..orthogonalization import orthogonalize
 from ..problem import Chosen, Counts, IterationOptions, Problem, Verification
 from ..result import EigenResult, result_of
 from ..runtime.checkpoint import probe
@@ -54,8 +55,16 @@ def solve(problem: Problem, options: IterationOptions | None = None) -> EigenRes
 def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[Problem, IterationOptions]:
     """Orthonormalise the locked columns; choose method and sizes unless these are given."""
     if problem.locked is not None:
-        op, blocks = problem.operator, problem.blocks
-        problem = replace(problem, locked=orthonormal_block("orthogonal_to", problem.locked, op, blocks))
+        block = tall_block("orthogonal_to", problem.locked, problem.operator)
+        if block.n_cols >= problem.n:
+            raise ShapeError(
+                f"orthogonal_to has {block.n_cols} columns for {problem.n} rows; nothing is orthogonal to "
+                "all of them."
+            )
+        if problem.blocks is not BlockVector:
+            block = problem.blocks(block.array)
+        rank = block.n_cols - int(orthogonalize(block).lost.sum())
+        problem = replace(problem, locked=block[:, :rank].copy() if rank else None)
     return problem, choose_options(problem) if options is None else options
 
 

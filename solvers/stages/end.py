@@ -76,7 +76,7 @@ def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
 
 
 def from_end(
-    problem: Problem, op: Operator, sigma: float, predicted_s: tuple[float, float]
+    problem: Problem, sigma: float, predicted_s: tuple[float, float]
 ) -> tuple[EigenResult | None, bool, int]:
     """Iterate at the end of the spectrum nearest to sigma, for about as long as predicted.
 
@@ -84,7 +84,7 @@ def from_end(
     sides, or factors take less time; whether the nearest values are settled; and the columns of the look.
     The iteration ends once it finds values beyond sigma.
     """
-    iteration_s, factors_s = predicted_s
+    (iteration_s, factors_s), op = predicted_s, problem.operator
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             seen = sketch_of(op, LOOK_STEPS)

@@ -53,7 +53,7 @@ def solve_interval(task: Task, ends: tuple[float, float], stage: Stage) -> Eigen
 
 def _by_slices(task: Task, low: float, high: float) -> EigenResult:
     problem, A, M = task.problem, task.A, task.M
-    require_factors(A, M, task.operator, "use method='filter'")
+    require_factors(A, M, task.problem.operator, "use method='filter'")
     pencil = Pencil.of(problem.operator, A, M, problem.norm)
     left, is_late = pencil.cut(low, -1), problem.is_late()
     right = left if is_late else pencil.cut(high, 1)
@@ -138,7 +138,7 @@ def _selected(result: EigenResult, low: float, high: float, most: int | None) ->
 def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
     """Compute pairs around the middle of the interval, or from an end of the spectrum, until one is out."""
     problem, form, most = task.problem, task.form, task.most
-    operator, blocks = (task.operator, BlockVector) if form is None else (form.operator, form.blocks)
+    operator, blocks = (task.problem.operator, BlockVector) if form is None else (form.operator, form.blocks)
     count, sketch = estimate(operator, low, high, problem.rng, blocks=blocks)
     refuse_more(count.value - SURE * count.error, most, "about ")
     from_low, from_high = low <= sketch.low, high >= sketch.high

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from blockvec import Operator
 from blockvec.errors import BreakdownError
 
 from ..arguments import tall_block
@@ -46,13 +45,12 @@ OF_ITERATIONS = "start", "checkpoint", "block_size", "ncv", "maxiter", "precondi
 UNDECIDED = "did not find out whether copies are missing"  # with all pairs
 
 
-@dataclass
+@dataclass(frozen=True)
 class Task:
     """A scaled problem with its matrices, and the plan for it."""
 
     problem: Problem
     plan: Plan
-    operator: Operator  # applies A
     A: Any
     M: Any
     mode: str
@@ -61,7 +59,6 @@ class Task:
     predicted_s: tuple[float, float] | None  # of an iteration at an end, and of factors
     interval: tuple[float, float] | None
     most: int | None  # pairs of an interval
-    options: IterationOptions | None = None  # of both ends
 
     @property
     def form(self) -> StandardForm | None:
@@ -82,15 +79,15 @@ def run_stages(task: Task) -> EigenResult:
         return _run_or_densify(task)
     from ..transform.spectral_map import SpectralMap
 
-    sigma = cast(float, task.shift)
-    predicted_s = cast("tuple[float, float]", task.predicted_s)
-    result, is_settled, columns = from_end(task.problem, task.operator, sigma, predicted_s)
+    assert task.shift is not None
+    assert task.predicted_s is not None
+    result, is_settled, columns = from_end(task.problem, task.shift, task.predicted_s)
     if result is None:
         result = _run_or_densify(task)
     elif not is_settled:
         then = _run_or_densify(task)
         why = f"{then.info['why']}, after an attempt at the end of the spectrum beside sigma"
-        result = one_after_other(result, then.with_info(why=why), "LM", SpectralMap(sigma))
+        result = one_after_other(result, then.with_info(why=why), "LM", SpectralMap(task.shift))
     return result.with_more_columns(columns, columns)
 
 
@@ -98,9 +95,9 @@ def _run_or_densify(task: Task) -> EigenResult:
     """Run all other stages, and dense LAPACK where they fail and the problem may be dense."""
     problem = task.problem
     if not problem.may_be_dense:
-        return _run_in_turn(task)
+        return _run_all(task)
     try:
-        first = _run_in_turn(task)
+        first = _run_all(task)
     except (BreakdownError, InfiniteError, np.linalg.LinAlgError) as error:
         cause = "rounding hid values" if isinstance(error, InfiniteError) else f"broke down ({error})"
         try:
@@ -121,18 +118,45 @@ def _explained(result: EigenResult, problem: Problem, why: str) -> EigenResult:
     return result.with_info(why=why, time_s=time.perf_counter() - problem.begin_s)
 
 
-def _run_in_turn(task: Task) -> EigenResult:
+def _run_all(task: Task) -> EigenResult:
     """Run the stages but dense LAPACK, at one end of the spectrum after the other where factors may help."""
-    problem, result = task.problem, None
-    if problem.which == "BE" and task.plan.has("shift-invert"):
-        return _both_ends(task)
+    problem, form = task.problem, task.form
+    if not task.plan.has("shift-invert"):
+        return _run_in_turn(task)
+    if form is None:
+        problem, _ = prepare(_succeeded(task), task.plan.options)
+        task = replace(task, problem=problem)
+    if problem.which != "BE":
+        return _run_in_turn(task)
+    join = join_ends
+    if form is not None:
+        from ..transform.solution import joined_ends
+
+        join = functools.partial(joined_ends, form)
+    return both_ends(problem, lambda end: _run_in_turn(replace(task, problem=end)), join)
+
+
+def _succeeded(task: Task) -> Problem:
+    """Let an iteration on a matrix stop where shift-invert is predicted to take less time."""
+    problem, op = task.problem, task.problem.operator
+    if problem.maxiter is not None:
+        return problem
+    least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
+    seconds = functools.cache(lambda: shift_invert_s(task.A, op))
+    return replace(problem, successor=Successor(seconds, least_s=least_s))
+
+
+def _run_in_turn(task: Task) -> EigenResult:
+    result: EigenResult | None = None
     for stage in task.plan.stages:
-        if result is not None and _takes_over(stage.name, task, result):
-            if problem.is_late():
-                return result.with_info(stopped="time_limit")
-            result = RUN[stage.name](task, result)
+        if result is None and stage.name == "above zero":
+            result = above_zero(cast("StandardForm", task.form), task.A, task.M, task.problem)
         elif result is None and stage.name != "end":
-            result = RUN[stage.name](task, None)
+            result = _iterated(task)
+        elif result is not None and _takes_over(stage.name, task, result):
+            if task.problem.is_late():
+                return result.with_info(stopped="time_limit")
+            result = _windowed(task, result) if stage.name == "window" else _inverted(task, result)
     assert result is not None
     return result
 
@@ -151,54 +175,27 @@ def _takes_over(name: StageName, task: Task, result: EigenResult) -> bool:
     return is_free and (stopped in ENDED or may_lack_copies) and not is_complete(result, problem.verify)
 
 
-def _both_ends(task: Task) -> EigenResult:
-    form, problem, options, join = task.form, task.problem, None, join_ends
-    if form is None:
-        problem, options = prepare(_succeeded(task), task.plan.options)
-    else:
-        from ..transform.solution import joined_ends
-
-        join = functools.partial(joined_ends, form)
-    return both_ends(problem, lambda end: _run_in_turn(replace(task, problem=end, options=options)), join)
-
-
-def _succeeded(task: Task) -> Problem:
-    """Let an iteration on a matrix stop where shift-invert is predicted to take less time."""
-    problem, op = task.problem, task.operator
-    if problem.maxiter is not None:
-        return problem
-    least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
-    seconds = functools.cache(lambda: shift_invert_s(task.A, op))
-    return replace(problem, successor=Successor(seconds, least_s=least_s))
-
-
-def _iterate(task: Task, first: EigenResult | None) -> EigenResult:
+def _iterated(task: Task) -> EigenResult:
     """Run an iteration, or dense LAPACK, for the problem as it is or in its standard form."""
-    problem, form = task.problem, task.form
+    problem, form, options = task.problem, task.form, task.plan.options
     if task.interval is not None:
         from .interval import solve_interval
 
         return solve_interval(task, task.interval, task.plan.stages[0])
     if not task.plan.has("shift-invert") or (task.M is not None and problem.locked is not None):
-        return solve(problem, task.plan.options) if form is None else _around_a_shift(task, form)
-    if form is not None:
-        soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
-        maxiter = soon if problem.maxiter is None else problem.maxiter
-        return task.solve(replace(staged(problem, "begun"), maxiter=maxiter))
-    if task.options is None:
-        task.problem, task.options = prepare(_succeeded(task), task.plan.options)
-    return solve_iteratively(staged(task.problem, "begun"), task.options)
+        return solve(problem, options) if form is None else _around_a_shift(task, form)
+    begun = staged(problem, "begun")
+    if form is None:
+        return solve_iteratively(begun, cast(IterationOptions, options))
+    soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
+    return task.solve(replace(begun, maxiter=soon if problem.maxiter is None else problem.maxiter))
 
 
-def _above_zero(task: Task, first: EigenResult | None) -> EigenResult | None:
-    return above_zero(cast("StandardForm", task.form), task.A, task.M, task.problem)
-
-
-def _window(task: Task, first: EigenResult | None) -> EigenResult:
+def _windowed(task: Task, begun: EigenResult) -> EigenResult:
     """Go on by a filter around a target, after corrections."""
     from ..transform.spectral_map import SpectralMap
 
-    problem, begun = task.problem, cast(EigenResult, first)
+    problem = task.problem
     part = replace(
         staged(problem, "window"),
         start=tall_block("v0", begun.eigenvectors, problem.operator),
@@ -211,9 +208,9 @@ def _window(task: Task, first: EigenResult | None) -> EigenResult:
     return one_after_other(begun, task.solve(part), problem.which, SpectralMap(problem.target))
 
 
-def _shift_invert(task: Task, first: EigenResult | None) -> EigenResult:
+def _inverted(task: Task, begun: EigenResult) -> EigenResult:
     """Go on by shift-invert from outside the spectrum; where no shift is found, iterate on."""
-    problem, options, begun = task.problem, task.options, cast(EigenResult, first)
+    problem, options = task.problem, task.plan.options
     result = by_shift_invert(begun, task.A, task.M, staged(problem, "factorised"))
     if result is not None:
         return result
@@ -222,16 +219,6 @@ def _shift_invert(task: Task, first: EigenResult | None) -> EigenResult:
     # Sizes of a standard form are chosen within it.
     again = task.solve(rest) if options is None else solve_iteratively(rest, options)
     return one_after_other(begun, again, problem.which)
-
-
-RUN: dict[StageName, Callable[[Task, EigenResult | None], EigenResult | None]] = {
-    "above zero": _above_zero,
-    "iterate": _iterate,
-    "slices": _iterate,
-    "dense": _iterate,
-    "window": _window,
-    "shift-invert": _shift_invert,
-}
 
 
 def _around_a_shift(task: Task, form: StandardForm) -> EigenResult:

@@ -159,8 +159,8 @@ class Scaling:
                 error.add_note(f"Numbers of this message belong to the scaled problem, {self}.")
             raise
 
-    def result(self, result: EigenResult, sigma: float | None, tol: float) -> EigenResult:
-        """Return the result for A and M, with the shift and the tolerance as they were given."""
+    def result(self, result: EigenResult, tol: float) -> EigenResult:
+        """Return the result for A and M, with the tolerance as it was given."""
         result = result.with_more_columns(self.columns, self.applications)
         known = {name: each for name, each in self.asymmetries.items() if not each.is_own_rounding}
         if known:
@@ -189,7 +189,6 @@ class Scaling:
         return replace(
             result.with_info(
                 norm=float(times(info["norm"], self.a)),
-                sigma=info["sigma"] if info["sigma"] is None else sigma,
                 tol=tol if info["convergence"] == "absolute" else info["tol"],
                 why=f"{info['why']}; numbers of this text and of `verification` belong to {self}",
             ),

@@ -169,19 +169,6 @@ def standard_form(
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
 
 
-def form_without_shift(
-    operator: Operator, A: Any, M: Any, method: str = "auto", *, may_condense: bool = True
-) -> StandardForm:
-    """Form a problem without a shift, of a singular M on the host with its finite eigenvalues only."""
-    try:
-        return standard_form(operator, A, M, None, method=method)
-    except SingularError:
-        form = condensed_form(operator, A, M) if may_condense and operator.device == "cpu" else None
-        if form is None:
-            raise
-        return form
-
-
 def condensed_form(operator: Operator, A: Any, M: Any) -> StandardForm | None:
     """Form a problem of a few thousand rows of the host, as dense matrices, without the null space of M.
 

@@ -49,7 +49,7 @@ def test_a_disk_that_fills_up_while_rows_arrive_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(file: Any, parts: Any) -> None:
-        next(parts["state/basis"].panels)
+        next(parts["state/basis"][1])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("solvers.runtime.checkpoint.write", full)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, as_operator
-from blockvec.errors import BreakdownError, ShapeError
+from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers.blocks import ColumnBlock
 from solvers.orthogonalization import orthogonalize
 from solvers.orthogonalization.host_step import host_step
@@ -174,6 +174,11 @@ def test_what_has_no_basis_is_an_error_and_not_a_rank_decision(bad: float, block
     W[3, 1] = bad
     with np.errstate(invalid="ignore"), pytest.raises(BreakdownError, match="NaN or Inf"):
         orthogonalize(block_type(W))
+
+
+def test_a_policy_is_refused() -> None:
+    with pytest.raises(OptionError, match="suitable for every block"):
+        orthogonalize(BlockVector(np.eye(3)), policy=lambda d: None)  # type: ignore[arg-type]
 
 
 def test_the_module_of_an_earlier_version_stands_for_the_renamed_one() -> None:

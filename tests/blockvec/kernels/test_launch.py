@@ -14,9 +14,9 @@ import pytest
 
 from blockvec.backends.cuda.dense import Loaded, runner
 from blockvec.backends.cuda.device import Gpu
-from tests.devices import H200
 from blockvec.kernels.launch import Kernel, pack_product
 from blockvec.kernels.problem import SweepProblem, TsmmProblem
+from tests.devices import H200
 
 
 class _Function:

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from blockvec.kernels.build import compile_source
-from tests.devices import H200
 from blockvec.kernels.elementwise import FillKernel, InverseFactorKernel, WithinKernel
 from blockvec.kernels.probes import FMA, HOLD, TENSOR, cache_probe, read_probe
 from blockvec.kernels.sparse import codes, pieces
 from blockvec.kernels.steps import STATIC_BYTES, KrylovStepsKernel, RecurrenceKernel
 from tests.blockvec.kernels import test_elementwise, test_krylov_steps, test_recurrence, test_rows
-from tests.devices import needs_compiler
+from tests.devices import H200, needs_compiler
 from tests.emulator.host import sampled
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
