@@ -289,13 +289,19 @@ class Filtering:
         loop, problem = self.loop, self.problem
         is_plain = problem.checkpoint is None and loop.random_start and problem.precision != "mixed"
         is_plain &= not (loop.krylov.steps.takes_single_columns or isinstance(loop.operator, FoldedOperator))
-        if self._spread is None or not is_plain or converges_soon(loop.history, True):
+        if self._spread is None or not is_plain:
             return ""
         limits = np.full(problem.k, now.limits.min())
         far, others = split_outliers(now.eigenvalues, now.residuals, limits, loop.which)
         first = float(ranking_key(now.eigenvalues[others], loop.which).max())
         values = (first, *self._spread[1:])
         if not len(far) or self._designed(values, float(limits[0]), False) is None:
+            return ""
+        if converges_soon(loop.history[len(loop.history) // 2 :], True, len(far)):
+            return ""
+        loop.residuals = loop._true_residuals(now.eigenvalues)
+        if not len(split_outliers(now.eigenvalues, loop.residuals, limits, loop.which)[0]):
+            loop.residuals = self._spread = None  # the decomposition has drifted away
             return ""
         loop.expected_calls = CALLS_PER_DEGREE * separating_degree(values, loop.which, loop.operator_norm())
         return loop.costly() or "outliers"
@@ -387,8 +393,8 @@ class Filtering:
             loop.krylov.expand_wide()
 
 
-def converges_soon(history: list[IterationState], is_single: bool) -> bool:
-    """Check whether few more cycles without a filter are predicted to suffice.
+def converges_soon(history: list[IterationState], is_single: bool, outside: int = 0) -> bool:
+    """Check whether few more cycles without a filter are predicted to suffice, beside values far out.
 
     The prediction is by the digits that the wanted pairs lack in the mean: the largest residual falls late,
     and grows where one more copy is found. Where a search has found more copies, what came before does not
@@ -400,10 +406,10 @@ def converges_soon(history: list[IterationState], is_single: bool) -> bool:
     begin, most = (SINGLE_CYCLES, MOST_SINGLE_CYCLES) if is_single else (BLOCK_CYCLES, MOST_BLOCK_CYCLES)
     if cycles + 1 < begin:
         return True
-    now = _mean_digits(history[-1])
-    return now * cycles <= most * (_mean_digits(history[0]) - now)
+    first, now = (_mean_digits(history[i], outside) for i in (0, -1))
+    return now * cycles <= most * (first - now)
 
 
-def _mean_digits(state: IterationState) -> float:
-    """Return the digits that the wanted pairs' residuals are above their limits in the mean."""
-    return float(np.log10(np.maximum(excess(state.residuals, state.limits), 1)).mean())
+def _mean_digits(state: IterationState, outside: int) -> float:
+    """Return the digits that residuals of the wanted pairs but the first are above their limits, in the mean."""
+    return float(np.log10(np.maximum(excess(state.residuals, state.limits), 1))[outside:].mean())
