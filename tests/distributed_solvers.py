@@ -99,6 +99,15 @@ def filters_of_a_copy_in_single_precision_are_those_of_one_process(comm: Any, fo
 
 
 @work
+def values_are_computed_beside_those_far_out(comm: Any, folder: Path) -> None:
+    values = np.r_[np.random.default_rng(0).uniform(-1, 1, 4000), 3.0, 3.5, 3.5]
+    A = sp.diags_array(values).tocsr()
+    result = eigsh(A, 12, which="LA", method="filter", block_size=8, rng=0, comm=comm, return_info=True)
+    assert "further out were computed" in result.info["why"]
+    check(A, result, comm, np.sort(values)[-12:], 1e-10)
+
+
+@work
 def complex_and_single_precision_matrices_are_solved(comm: Any, folder: Path) -> None:
     A = models.model(HOFSTADTER)
     for dtype, tol in (("complex128", 1e-10), ("complex64", 1e-4)):

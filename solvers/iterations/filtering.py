@@ -288,8 +288,8 @@ class Filtering:
         """
         loop, problem = self.loop, self.problem
         is_plain = problem.checkpoint is None and loop.random_start and problem.precision != "mixed"
-        is_plain &= not (loop.krylov.steps.takes_single_columns or isinstance(loop.operator, FoldedOperator))
-        if self._spread is None or not is_plain:
+        is_plain &= not (problem.has_costly_steps or isinstance(loop.operator, FoldedOperator))
+        if self._spread is None or not is_plain or loop.krylov.steps.takes_single_columns:
             return ""
         limits = np.full(problem.k, now.limits.min())
         far, others = split_outliers(now.eigenvalues, now.residuals, limits, loop.which)
@@ -411,5 +411,5 @@ def converges_soon(history: list[IterationState], is_single: bool, outside: int 
 
 
 def _mean_digits(state: IterationState, outside: int) -> float:
-    """Return the digits that residuals of the wanted pairs but the first are above their limits, in the mean."""
+    """Return the mean digits that residuals are above their limits, but those of the first pairs."""
     return float(np.log10(np.maximum(excess(state.residuals, state.limits), 1))[outside:].mean())

@@ -113,11 +113,10 @@ def _beside_outliers(problem: Problem, options: IterationOptions, first: EigenRe
         done = first.part(far)
         locked = side_by_side(problem.blocks(done.eigenvectors), problem.locked)
         rest, _ = prepare(replace(problem, k=k - len(far), locked=locked, precision="double"), options)
-        first = with_outliers(problem, done, others := solve_iteratively(rest, left))
-        if first.info["stopped"] != "converged":
-            return first
-        keys = (ranking_key(to_host(part.eigenvalues), which) for part in (done, others))
-        if next(keys).min() >= next(keys).min() and first.converged.all():
+        others = solve_iteratively(rest, left)
+        first = with_outliers(problem, done, others)
+        last, least = (ranking_key(to_host(part.eigenvalues), which).min() for part in (done, others))
+        if first.info["stopped"] != "converged" or (last >= least and first.converged.all()):
             return first
     plain = replace(left, method="lanczos", degree=1, why="copies of values far out were missing")
     start = tall_block("v0", first.eigenvectors, problem.operator)
