@@ -34,6 +34,7 @@ Stop = Literal[
     "interrupted",
     "stagnated",
     "costly",
+    "outliers",  # values far out are computed, without which there is a filter: the others follow
     "inexact",  # errors of OPinv limit residuals
 ]
 STOPPED = ("interrupted", "time_limit", "callback")  # reasons of the caller to end a solve

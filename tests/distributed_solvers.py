@@ -117,6 +117,15 @@ def filters_of_a_copy_in_single_precision_are_those_of_one_process(comm: Any, fo
 
 
 @work
+def values_are_computed_beside_those_far_out(comm: Any, folder: Path) -> None:
+    values = np.r_[np.random.default_rng(0).uniform(-1, 1, 4000), 3.0, 3.5, 3.5]
+    A = sp.diags_array(values).tocsr()
+    result = eigsh(A, 12, which="LA", method="filter", block_size=8, rng=0, comm=comm, return_info=True)
+    assert "further out were computed" in result.info["why"]
+    check(A, result, comm, np.sort(values)[-12:], 1e-10)
+
+
+@work
 def sizes_and_method_are_those_of_one_process(comm: Any, folder: Path) -> None:
     for model, k in (("xxz:sites=10,up=5", 3), ("laplace3d:n=9", 10), ("laplace2d:n=23", 12)):
         A, options = models.model(model), {"which": "SA", "rng": 0, "return_info": True}

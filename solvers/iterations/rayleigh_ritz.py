@@ -23,6 +23,10 @@ WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
 FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: the limit set by rounding
 SAME_VALUE = 10.0  # residual limits within which values may be copies of one eigenvalue
 SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copies to LAPACK's accuracy
+# Share of the limits of true residuals up to which values are computed, and left out of what follows.
+# Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
+# vanish in a Rayleigh-Ritz step of all.
+COMPUTED = 0.5
 MOST_OBLIQUE = 1e-9  # angle of a rotation to first order: more would cost the orthogonality of close vectors
 UNTHREADED = 24  # rows of a projected matrix
 
@@ -78,6 +82,31 @@ def select(theta: RealArray, which: Selection) -> NDArray[np.intp]:
         rank = np.argsort(np.argsort(-theta, kind="stable"), kind="stable")
         return np.argsort(np.minimum(2 * rank, 2 * (len(theta) - 1 - rank) + 1), kind="stable")
     return np.argsort(-ranking_key(theta, which), kind="stable")
+
+
+def split_outliers(
+    theta: RealArray, residuals: RealArray, limits: RealArray, which: Which
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Find the computed values that are further from all others than these are from each other.
+
+    Returns the indices of both, ascending; of none of the first if they are not far out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> theta = np.array([1.8, 1.9, 2.0, 8.9, 9.0])
+    >>> split_outliers(theta, np.zeros(5), np.ones(5), "LA")[0].tolist()
+    [3, 4]
+    """
+    order, most, outside = select(theta, which), 1.0, 0
+    keys, residuals = ranking_key(theta, which)[order], residuals[order]
+    computed = int(np.argmin(np.append(residuals <= COMPUTED * limits[order], False)))
+    for count in range(1, min(computed, len(keys) - 2) + 1):
+        gap, rest = float(keys[count - 1] - keys[count]), keys[count:]
+        spread = max(float(rest[0] - rest[-1]), float(residuals[count:].max()))
+        if gap > most * spread:
+            most, outside = gap / spread if spread else np.inf, count
+    return np.sort(order[:outside]), np.sort(order[outside:])
 
 
 def clusters(theta: RealArray, width: float | RealArray) -> list[tuple[int, int]]:

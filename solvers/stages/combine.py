@@ -235,6 +235,15 @@ def join_ends(problem: Problem, high: EigenResult, low: EigenResult) -> EigenRes
     return EigenResult.from_pairs(theta, vectors, residuals, limits, verification, info, history)
 
 
+def with_outliers(problem: Problem, done: EigenResult, others: EigenResult) -> EigenResult:
+    """Join computed values far out, and the others, which a solve without them has found."""
+    joined, info = join_ends(problem, done, others), others.info
+    told: Any = {name: info[name] for name in ("method", "stopped", "verification")}
+    why = f"{info['why']}, once {len(done.residuals)} values further out were computed"
+    joined = replace(joined, verification=others.verification)
+    return joined.with_info(which=problem.which, why=why, **told)
+
+
 def described_ends(problem: Problem, high: EigenResult, low: EigenResult) -> SolveInfo:
     """Describe a result that both ends have been joined to."""
     info = both_described(high, low)

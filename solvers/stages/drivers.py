@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,11 +20,13 @@ from ..blocks import (
     empty_block,
     needs_threads,
     project_out,
+    side_by_side,
     to_host,
 )
 from ..costs import FEW_ROWS, is_dense
 from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
+from ..iterations.rayleigh_ritz import Which, ranking_key, split_outliers
 from ..orthogonalization import orthogonalize
 from ..problem import Chosen, Counts, IterationOptions, Problem, Verification
 from ..result import EigenResult, result_of
@@ -34,7 +36,7 @@ from ..runtime.processes import largest
 from ..runtime.progress import deferred_interrupt
 from ..sizes import choose_options, has_short_columns, may_mix, outpaced, require_basis
 from ..transform.inner_product import inner_product_columns
-from .combine import both_ends
+from .combine import both_ends, one_after_other, with_outliers
 from .dense import IDENTITY_COLUMNS, dense_bytes, dense_eigenpairs
 
 
@@ -70,6 +72,7 @@ def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
+    given = problem
     options = replace(options, mixes=may_mix(problem, options), is_outpaced=outpaced(problem, options))
     require_basis(problem, options)
     op = problem.operator
@@ -104,7 +107,29 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
                 f"{source} returned NaN or Inf for a finite block, numbers whose squares overflow, or "
                 f"products that are not those of one Hermitian matrix ({error})"
             ) from error
-        return result.with_info(stopped="interrupted") if largest(op.layout, interrupted()) else result
+        if largest(op.layout, interrupted()):
+            return result.with_info(stopped="interrupted")
+    return _beside_outliers(given, options, result) if result.info["stopped"] == "outliers" else result
+
+
+def _beside_outliers(problem: Problem, options: IterationOptions, first: EigenResult) -> EigenResult:
+    """Go on in the complement of values far out; without a filter, if not all of them are known."""
+    which, k = cast(Which, problem.which), problem.k
+    theta, limits = to_host(first.eigenvalues).astype(np.float64), np.full(k, first.limits.min())
+    far, _ = split_outliers(theta, first.residuals, limits, which)
+    left = replace(options, maxiter=options.maxiter - first.info["restarts"])
+    if len(far):
+        done = first.part(far)
+        locked = side_by_side(problem.blocks(done.eigenvectors), problem.locked)
+        rest, _ = prepare(replace(problem, k=k - len(far), locked=locked, precision="double"), options)
+        others = solve_iteratively(rest, left)
+        first = with_outliers(problem, done, others)
+        last, least = (ranking_key(to_host(part.eigenvalues), which).min() for part in (done, others))
+        if first.info["stopped"] != "converged" or (last >= least and first.converged.all()):
+            return first
+    plain = replace(left, method="lanczos", degree=1, why="copies of values far out were missing")
+    start = tall_block("v0", first.eigenvectors, problem.operator)
+    return one_after_other(first, solve_iteratively(replace(problem, start=start), plain), which)
 
 
 def _iteration(method: Chosen) -> type[Iteration]:

@@ -19,12 +19,12 @@ from blockvec.errors import CapacityError
 
 from ..arguments import on_host, tall_block
 from ..blocks import round_up, small_matrix, to_host
-from ..iterations.rayleigh_ritz import FLOOR, Which
+from ..iterations.rayleigh_ritz import FLOOR, Which, split_outliers
 from ..placement import factor_s, place_of, require_factors
 from ..problem import Problem
 from ..result import EigenResult, counted
 from ..sizes import why_dense
-from .combine import COUNTED, errors_allowed, join_ends, lacks, one_after_other, staged
+from .combine import COUNTED, errors_allowed, lacks, one_after_other, staged, with_outliers
 
 if TYPE_CHECKING:
     from ..transform.standard_form import StandardForm
@@ -36,11 +36,6 @@ SOON = 10  # restarts at zero, which seems to be near
 # Restarts at a first shift, which locate the end for the last one; with up to six shifts 14 stiff matrices
 # took .98 of the time.
 LOCATING = 2
-LEAST_SPREAD = float(np.finfo(np.float64).tiny)
-# Share of the limits of true residuals up to which values are computed, and left out of what follows.
-# Rounding errors are a tenth of the limits of the smallest tolerance; couplings of this size to the others
-# vanish in a Rayleigh-Ritz step of all.
-COMPUTED = 0.5
 
 
 def above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult | None:
@@ -107,24 +102,6 @@ def by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem
     return replace(result, eigenvalues=moved[0], eigenvectors=moved[1])
 
 
-def count_outliers(first: EigenResult, which: str) -> int:
-    """Count the computed values that a shift further out than all others would have to be beyond; or zero.
-
-    From there those others are alike, if they lie closer together than to the computed ones.
-    """
-    theta, residuals = to_host(first.eigenvalues).astype(np.float64), first.residuals
-    done = residuals <= COMPUTED * first.limits
-    if which == "LA":
-        theta, residuals, done = -theta[::-1], residuals[::-1], done[::-1]
-    most, outside, computed = 1.0, 0, int(np.argmin(np.append(done, False)))
-    for count in range(1, min(computed, len(theta) - 2) + 1):
-        gap, rest = float(theta[count] - theta[count - 1]), theta[count:]
-        spread = max(float(rest[-1] - rest[0]), float(residuals[count:].max()), LEAST_SPREAD)
-        if gap > most * spread:
-            most, outside = gap / spread, count
-    return outside
-
-
 def _beyond_outliers(
     first: EigenResult, matrix: Any, problem: Problem, factors: blockvec.Factorization
 ) -> EigenResult | None:
@@ -133,26 +110,19 @@ def _beyond_outliers(
     Without it chains with three to five values far out took 20 to 60 times as long, one without an answer.
     None where there are none, or the shift is not beyond just as many eigenvalues.
     """
-    end, size, count = problem.which, len(first.eigenvalues), count_outliers(first, problem.which)
-    if count == 0 or problem.checkpoint is not None:
+    end, theta = cast(Which, problem.which), to_host(first.eigenvalues).astype(np.float64)
+    far, others = split_outliers(theta, first.residuals, first.limits, end)
+    if not len(far) or problem.checkpoint is not None:
         return None
-    outer, inner = slice(count), slice(count, None)
-    if end == "LA":
-        outer, inner = slice(size - count, None), slice(size - count)
-    done, others = first.part(outer), first.part(inner)
-    values = np.concatenate([problem.deflated, to_host(done.eigenvalues).astype(np.float64)])
+    values = np.concatenate([problem.deflated, theta[far]])
     # In single precision, products would hide the others behind those far out.
-    rest = replace(problem, k=problem.k - count, start=None, precision="double", deflated=values)
-    second = _from_shifts(others, matrix, None, rest, factors, towards="LA" if end == "SA" else "SA")
+    rest = replace(problem, k=problem.k - len(far), start=None, precision="double", deflated=values)
+    towards: Which = "LA" if end == "SA" else "SA"
+    second = _from_shifts(first.part(others), matrix, None, rest, factors, towards)
     if second is None:
         return None
-    done = done.with_info(**dict.fromkeys(COUNTED, 0), history=())
-    joined = join_ends(problem, *((second, done) if end == "SA" else (done, second)))
-    info: dict[str, Any] = {**second.info}
-    told = ("method", "degree", "block_size", "ncv", "stopped", "verification")
-    why = f"{info['why']}, once {count} values further out were computed"
-    joined = replace(joined, verification=second.verification)
-    return joined.with_info(which=end, why=why, **{name: info[name] for name in told})
+    done = first.part(far).with_info(**dict.fromkeys(COUNTED, 0), history=())
+    return with_outliers(problem, done, second)
 
 
 def _from_shifts(

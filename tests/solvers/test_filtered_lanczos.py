@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -11,9 +12,11 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
+from solvers import NoConvergence, eigsh
 from solvers.iterations import chebyshev, filtering
 from solvers.iterations.chebyshev import ChebyshevOperator, Filter, design_filter
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
+from solvers.stages import drivers
 from tests.matrices import normal
 from tests.solvers.answers import answered
 
@@ -145,3 +148,77 @@ def test_values_far_out_and_others_are_computed_together(
     result = answered(A, 30, apply_to=as_operator(A), exact=np.sort(values), which=which, **how)
     assert (result.info["k"], result.info["stopped"]) == (30, "converged")
     assert result.info["restarts"] >= len(result.history) - 2
+
+
+def far_out(copies: int, sign: int, dtype: str = "float64") -> tuple[np.ndarray, sp.csr_array]:
+    """Return values of which so many copies of nine lie far out, ascending, and their diagonal matrix."""
+    rng = np.random.default_rng(7)
+    values = np.r_[np.linspace(2, 30, 9) ** 1.5, rng.uniform(0, 1, 6000 // copies)].repeat(copies)
+    return np.sort(sign * values), sp.diags_array(sign * rng.permutation(values)).tocsr().astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("which", "sign", "copies", "b", "dtype"),
+    [
+        ("LA", 1, 1, 8, "float64"),
+        ("SA", -1, 6, 4, "float64"),  # more copies than columns
+        ("LM", -1, 2, 4, "complex128"),
+    ],
+)
+def test_values_beside_those_that_leave_no_filter_are_computed_in_their_complement(
+    which: Any, sign: int, copies: int, b: int, dtype: str
+) -> None:
+    values, A = far_out(copies, sign, dtype)
+    k = 9 * copies + 12
+    options: dict[str, Any] = {"method": "filter", "block_size": b, "ncv": k + 10 * b, "rng": 3}
+    result = eigsh(A, k, which=which, return_info=True, **options)
+    unit = np.finfo(dtype).eps / 2
+    expected = values[-k:] if sign > 0 else values[:k]
+    assert "further out were computed" in result.info["why"]
+    assert result.verification.is_decided
+    assert result.info["degree"] >= 8
+    assert abs(result.eigenvalues - expected).max() <= 200 * unit * abs(values).max()
+    X = result.eigenvectors
+    assert np.linalg.norm(A @ X - X * result.eigenvalues, axis=0).max() <= 200 * unit * abs(values).max()
+    assert np.abs(X.conj().T @ X - np.eye(k)).max() < 1e5 * unit
+    states = [state.operator_columns for state in result.history]
+    assert states == sorted(states)
+    assert result.info["operator_columns"] >= states[-1]
+
+
+def test_both_ends_beside_values_far_out() -> None:
+    values = np.r_[np.random.default_rng(0).uniform(-1, 1, 4000), 3.0, 3.5, 3.5]
+    A, expected = sp.diags_array(values).tocsr(), np.sort(values)
+    result = eigsh(A, 24, which="BE", method="filter", block_size=8, rng=0, return_info=True)
+    assert "further out were computed" in result.info["why"]
+    assert np.allclose(result.eigenvalues, np.r_[expected[:12], expected[-12:]], rtol=0, atol=1e-12)
+
+
+def test_values_left_out_that_are_not_the_first_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, A = far_out(1, 1)
+    monkeypatch.setattr(drivers, "split_outliers", lambda *_: (np.arange(3), np.arange(3, 21)))  # the last
+    options: dict[str, Any] = {"method": "filter", "block_size": 8, "ncv": 101, "rng": 3}
+    result = eigsh(A, 21, which="LA", return_info=True, **options)
+    assert "were missing" in result.info["why"]
+    assert np.allclose(result.eigenvalues, values[-21:], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("option", ["v0", "checkpoint"])
+def test_what_a_caller_gives_for_all_values_is_not_for_a_part_of_them(option: str, tmp_path: Path) -> None:
+    values, A = far_out(1, 1)
+    given = {"v0": np.ones(len(values)), "checkpoint": tmp_path / "state"}[option]
+    options: dict[str, Any] = {"method": "filter", "block_size": 8, "ncv": 101, "rng": 3, option: given}
+    result = eigsh(A, 21, which="LA", maxiter=25, on_unconverged="return", return_info=True, **options)
+    assert (result.info["stopped"], result.info["restarts"]) == ("maxiter", 25)
+    assert np.allclose(result.eigenvalues[-9:], values[-9:], rtol=0, atol=1e-11)
+
+
+def test_a_number_of_restarts_is_that_of_both_parts() -> None:
+    values, A = far_out(1, 1)
+    options: dict[str, Any] = {"method": "filter", "block_size": 8, "ncv": 45, "rng": 3}
+    with pytest.raises(NoConvergence) as error:
+        eigsh(A, 21, which="LA", maxiter=11, **options)
+    info = error.value.result.info
+    assert "further out" in info["why"]
+    assert (info["stopped"], info["restarts"], info["k"]) == ("maxiter", 11, 21)
+    assert np.allclose(error.value.result.eigenvalues[-9:], values[-9:], rtol=0, atol=1e-11)
