@@ -31,9 +31,9 @@ from .recurrence import apply_to_sums
 from .series import as_block, as_real, by_columns, described
 
 DEGREE = 54  # largest degree of a polynomial, a multiple of the terms between looks
-# Ratio of terms, times their number, up to which such a polynomial has a backward error of one unit roundoff
-# in double precision: 9.9 [table 3.1], less what a ratio may grow by.
-LIMIT = 9.0
+# Ratio of terms, times their number, of new steps, and at most: up to 9.9 such a polynomial has a backward
+# error of one unit roundoff in double precision [table 3.1].
+LIMIT, LARGEST = 9.0, 11.0
 BETWEEN_LOOKS = 3  # terms
 FIRST = 9  # term at which steps are counted
 RANDOM_VECTORS = 2  # for a trace
@@ -85,34 +85,31 @@ class Taylor:
             return whole
         is_real = op.dtype.kind == "f" and not np.iscomplexobj(z * self._shift)
         F: Any = by_columns(op, as_real(whole) if is_real else whole)
-        done, total, divisions = 0, max(1, math.ceil(abs(z) / self._longest)), 0
-        exponents = np.zeros(F.n_cols, int)
+        rest, divisions, exponents = z, 0, np.zeros(F.n_cols, int)
         with np.errstate(all="ignore"), blas_threads(op):
-            while done < total:
+            while rest and divisions <= MOST_DIVISIONS:
+                steps = max(1, math.ceil(abs(rest) / self._longest))
                 exponents += brought_in_range("exp(t A) B", F)
-                found, parts = self._step(z / total, F)
-                if parts == 1:
-                    F, done = found.scale(np.exp(z / total * self._shift).item()), done + 1
+                found, self._longest = self._step(rest / steps, F)
+                if found is None:
+                    divisions += 1
                     continue
-                done, total, divisions = parts * done, parts * total, divisions + 1
-                self._longest = abs(z) / total
-                if divisions > MOST_DIVISIONS:
-                    raise BreakdownError(
-                        "exp(t A) B: the series does not converge; check that A returns finite numbers."
-                    )
+                F = found.scale(np.exp(rest / steps * self._shift).item())
+                rest = rest * ((steps - 1) / steps)
+            if rest:
+                raise BreakdownError(
+                    "exp(t A) B: the series does not converge; check that A returns finite numbers."
+                )
             scale_by_powers(F, exponents)
         result: BlockVector = as_block(F, whole)
         check_finite(result)
         return result
 
-    def _step(self, z: complex, B: Any) -> tuple[Any, int]:
-        """Compute exp(z (A - mu I)) B by one polynomial, or the number of steps to take in its place.
-
-        Terms are powers of A - mu I times B, with coefficients.
-        """
+    def _step(self, z: complex, B: Any) -> tuple[Any, float]:
+        """Compute exp(z (A - mu I)) B by one polynomial, or None; and the largest size of z for one."""
         A, F, term, following, coefficient = self._shifted, B.copy(), B.copy(), B.like(), _real(1.0 + 0 * z)
         numbers = np.finfo(B.dtype)
-        unit, most = float(numbers.eps) / 2, 2.0 ** (numbers.maxexp // 8)
+        unit, most = float(numbers.eps) / 2, 2.0 ** (numbers.maxexp // 8)  # of powers of A - mu I times B
         largest = last = start = to_host(B.norms())
         for j in range(1, DEGREE + 1):
             coefficient = coefficient * (z / j)
@@ -128,19 +125,20 @@ class Taylor:
                 break
             if j == FIRST:  # j times the ratio of terms
                 ratio = np.max(last / np.maximum(before, numbers.tiny)) ** (1 / BETWEEN_LOOKS) * (j - 1)
-                if ratio > LIMIT:
-                    return None, math.ceil(ratio / LIMIT)
+                if ratio > LARGEST:
+                    return None, abs(z) * LIMIT / float(ratio)
             if (last <= NEARLY * unit * largest).all():
                 rest = last + abs(coefficient) * j / abs(z) * to_host(following.norms())
                 total = to_host(F.norms())
                 if (rest <= unit * total).all():
                     if (largest > MOST_GROWTH * np.maximum(total, start)).any():
                         break
-                    return F, 1
+                    return F, self._longest
             if norms.max() > most:
-                term.scale(1 / most)
-                coefficient = coefficient * most
-        return None, 2
+                size = 2.0 ** math.frexp(float(norms.max()))[1]
+                term.scale(1 / size)
+                coefficient = coefficient * size
+        return None, abs(z) / 2
 
 
 def _real(z: complex) -> Any:
