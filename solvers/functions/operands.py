@@ -59,7 +59,7 @@ class Operands(NamedTuple):
         if phase == 1:
             op.is_hermitian = True
             return self
-        A = None if A is None else A / phase
+        A = None if A is None else A * (1 / phase)
         op = op.affine(1 / phase, 0) if A is None else as_operator(A, device=op.device)
         return self._replace(factor=self.factor * phase, operator=op, entries=A)
 
