@@ -1,15 +1,16 @@
 """exp(t A) times a block by Taylor polynomials, for matrices without structure.
 
 exp(t A) B is computed in s steps of exp(t A / s), each by a Taylor polynomial of A - mu I with the mean mu of
-the eigenvalues. Terms end where they no longer change the sum. The number of steps follows from the growth of
-the first terms, which is less than the norm of A for matrices that are not normal; a step in which terms do
-not end, or cancel, is divided.
+the eigenvalues. The steps follow from a bound of the norm of A - mu I, or if that gives many from the growth
+of random vectors under powers of it, which is less for matrices that are not normal. The same number bounds
+all further terms: they end where together they no longer change the sum, and not where a single one is small,
+which larger ones may follow. A step in which terms do not end, or cancel, is divided.
 
 References
 ----------
 Al-Mohy, Higham, SIAM J. Sci. Comput. 33 (2011) 488, algorithm 3.2 and table 3.1. Deviations: the largest
-degree for all steps, norms of columns where a sum ends, and the growth of terms in place of norms of powers,
-which need the adjoint.
+degree for all steps, norms of columns and a bound of the remainder where a sum ends, and norms of powers by
+products of random vectors, which need no adjoint.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from .recurrence import apply_to_sums
 from .series import as_block, as_real, by_columns, described
 
 DEGREE = 54  # largest degree of a polynomial, a multiple of the terms between looks
-# Ratio of terms, times their number, of new steps, and at most: up to 9.9 such a polynomial has a backward
-# error of one unit roundoff in double precision [table 3.1].
-LIMIT, LARGEST = 9.0, 11.0
+LIMIT = 9.9  # norm up to which such a polynomial has a backward error of u in double precision [table 3.1]
+FEW_STEPS = 4  # by the norm, up to which the growth of powers is not measured
+POWERS = 8  # largest power whose growth is measured
+UNSURE = 2.0  # factor of that growth: random vectors grow less than others
 BETWEEN_LOOKS = 3  # terms
-FIRST = 9  # term at which steps are counted
-RANDOM_VECTORS = 2  # for a trace
+RANDOM_VECTORS = 2  # for the growth of powers, and for a trace
 MOST_DIVISIONS = 30
 MOST_GROWTH = math.exp(12)  # largest ratio of terms to the result
 NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
@@ -48,7 +49,7 @@ class Taylor:
     def __init__(self, given: Operands, traceA: complex | None) -> None:
         self._given, op, trace = given, given.operator, traceA
         self.products = self.columns = self.degree = 0
-        self._longest = math.inf  # size of z that one polynomial has been enough for
+        self._longest = math.inf  # size of z that one polynomial may be enough for
         if trace is not None:
             trace = complex(trace) / given.factor
         elif given.entries is not None:
@@ -64,6 +65,7 @@ class Taylor:
             trace = complex(to_host(X.column_dot(op.apply(X))).mean())
         self._shift = _real(trace / given.B.n_global)
         self._shifted = op.affine(1, self._shift)
+        self._norm, self._growth = _bound(given.entries, self._shift), math.inf
 
     def described(self) -> dict[str, Any]:
         """Describe what has been computed."""
@@ -86,13 +88,15 @@ class Taylor:
         is_real = op.dtype.kind == "f" and not np.iscomplexobj(z * self._shift)
         F: Any = by_columns(op, as_real(whole) if is_real else whole)
         rest, divisions, exponents = z, 0, np.zeros(F.n_cols, int)
+        rate = self._rate(abs(z), whole)
+        self._longest = min(self._longest, LIMIT / max(rate, 1e-300))
         with np.errstate(all="ignore"), blas_threads(op):
             while rest and divisions <= MOST_DIVISIONS:
                 steps = max(1, math.ceil(abs(rest) / self._longest))
                 exponents += brought_in_range("exp(t A) B", F)
-                found, self._longest = self._step(rest / steps, F)
+                found = self._step(rest / steps, F, rate)
                 if found is None:
-                    divisions += 1
+                    divisions, self._longest = divisions + 1, abs(rest) / steps / 2
                     continue
                 F = found.scale(np.exp(rest / steps * self._shift).item())
                 rest = rest * ((steps - 1) / steps)
@@ -105,12 +109,30 @@ class Taylor:
         check_finite(result)
         return result
 
-    def _step(self, z: complex, B: Any) -> tuple[Any, float]:
-        """Compute exp(z (A - mu I)) B by one polynomial, or None; and the largest size of z for one."""
+    def _rate(self, size: float, X: BlockVector) -> float:
+        """Bound the factor by which one product after the other lengthens blocks like X, or estimate it."""
+        if size * self._norm > FEW_STEPS * LIMIT and not math.isfinite(self._growth):
+            X, sizes = X.like(0).random_like(RANDOM_VECTORS, 0), list[float]()
+            X.normalize()
+            for _ in range(POWERS):
+                X = self._shifted.apply(X)
+                sizes.append(float(to_host(X.norms()).max()))
+                if not math.isfinite(sizes[-1]):
+                    raise BreakdownError("A returned NaN or Inf for a finite block; check its entries.")
+                if sizes[-1] == 0:
+                    break
+                X.scale(1 / sizes[-1])
+            with np.errstate(divide="ignore"):
+                roots = np.exp(np.cumsum(np.log(sizes)) / np.arange(1, len(sizes) + 1))
+            self._growth = UNSURE * float(roots[-2:].max())
+        return min(self._norm, self._growth)
+
+    def _step(self, z: complex, B: Any, rate: float) -> Any:
+        """Compute exp(z (A - mu I)) B by one polynomial; None if its terms do not end, or cancel."""
         A, F, term, following, coefficient = self._shifted, B.copy(), B.copy(), B.like(), _real(1.0 + 0 * z)
         numbers = np.finfo(B.dtype)
         unit, most = float(numbers.eps) / 2, 2.0 ** (numbers.maxexp // 8)  # of powers of A - mu I times B
-        largest = last = start = to_host(B.norms())
+        largest = start = to_host(B.norms())
         for j in range(1, DEGREE + 1):
             coefficient = coefficient * (z / j)
             apply_to_sums(A, term, following, [(coefficient, F)])
@@ -119,26 +141,31 @@ class Taylor:
             if j % BETWEEN_LOOKS:
                 continue
             norms = to_host(term.norms())
-            before, last = last, abs(coefficient) * norms
+            last = abs(coefficient) * norms
             largest, self.degree = np.maximum(largest, last), max(self.degree, j)
             if not np.isfinite(last).all():
                 break
-            if j == FIRST:  # j times the ratio of terms
-                ratio = np.max(last / np.maximum(before, numbers.tiny)) ** (1 / BETWEEN_LOOKS) * (j - 1)
-                if ratio > LARGEST:
-                    return None, abs(z) * LIMIT / float(ratio)
-            if (last <= NEARLY * unit * largest).all():
-                rest = last + abs(coefficient) * j / abs(z) * to_host(following.norms())
+            ratio = abs(z) * rate / (j + 1)  # of the next term
+            if ratio < 1 and (last <= NEARLY * unit * largest).all():
                 total = to_host(F.norms())
-                if (rest <= unit * total).all():
-                    if (largest > MOST_GROWTH * np.maximum(total, start)).any():
-                        break
-                    return F, self._longest
+                if (last * ratio / (1 - ratio) <= unit * total).all():
+                    is_cancelled = (largest > MOST_GROWTH * np.maximum(total, start)).any()
+                    return None if is_cancelled else F
             if norms.max() > most:
                 size = 2.0 ** math.frexp(float(norms.max()))[1]
                 term.scale(1 / size)
                 coefficient = coefficient * size
-        return None, abs(z) / 2
+        return None
+
+
+def _bound(entries: Any, shift: complex) -> float:
+    """Bound the norm of A - mu I by sums of its entries; infinite without them."""
+    if entries is None:
+        return math.inf
+    diagonal, sizes = entries.diagonal(), abs(entries)
+    change = abs(diagonal - shift) - abs(diagonal)
+    rows, columns = (float((sizes.sum(axis=axis).ravel() + change).max()) for axis in (1, 0))
+    return math.sqrt(rows * columns)
 
 
 def _real(z: complex) -> Any:

@@ -81,6 +81,16 @@ def test_multiples_of_hermitian_matrices_are_recognised(device: str, dtype: str,
         assert str(info["bounds"]) in info["plan"]
 
 
+@pytest.mark.parametrize("first", [8, 12, 16, 25])
+def test_small_terms_that_larger_ones_follow_do_not_end_a_sum(first: int) -> None:
+    """Along a chain that begins with weak hops, terms fall below rounding before they grow."""
+    A = np.diag(np.where(np.arange(59) < first, 1.0, 1e3), -1)
+    b = np.eye(60)[0]
+    expected = scipy.linalg.expm(A) @ b
+    got = expm_multiply(sp.csr_array(A), b)
+    assert np.linalg.norm(got - expected) <= 1e-7 * np.linalg.norm(expected)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", ["sparse", "dense", "linear", "function", "operator"])
 def test_other_matrices_take_taylor_polynomials(form: str, dtype: str) -> None:
