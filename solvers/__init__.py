@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from .counting import EigenvalueCount, count_eigenvalues
     from .functions.bounds import SpectralBounds, spectral_bounds
     from .functions.density import DensityOfStates, DoubleMoments, density_of_states, double_moments
-    from .functions.determinant import LogDeterminant, logdet
     from .functions.expm import evolve, expm_multiply
     from .functions.funm import funm_multiply, funm_multiply_krylov
-    from .functions.traces import TraceEstimate, trace
+    from .functions.traces import LogDeterminant, TraceEstimate, logdet, trace
     from .iterations.correction import CorrectionProblem, JacobiDavidsonOptions
     from .linear import (
         FactorPreconditioner,
@@ -50,10 +49,9 @@ else:
             "counting": "EigenvalueCount count_eigenvalues",
             "functions.bounds": "SpectralBounds spectral_bounds",
             "functions.density": "DensityOfStates DoubleMoments density_of_states double_moments",
-            "functions.determinant": "LogDeterminant logdet",
             "functions.expm": "evolve expm_multiply",
             "functions.funm": "funm_multiply funm_multiply_krylov",
-            "functions.traces": "TraceEstimate trace",
+            "functions.traces": "LogDeterminant TraceEstimate logdet trace",
             "iterations.correction": "CorrectionProblem JacobiDavidsonOptions",
             "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
             "block_gmres block_minres",

@@ -77,8 +77,9 @@ class FunctionOperator(Operator):
                 f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape "
                 f"{X.shape}; expected {Y.shape}."
             )
-        # CuPy's and SciPy's products may be column-major.
-        product = arrays.as_rows(product, copy=not product.flags.c_contiguous)
+        # CuPy's and SciPy's products may be column-major, those of SciPy in extended precision.
+        dtype = Y.dtype if product.dtype.char in "gG" else None
+        product = arrays.as_rows(product, copy=not product.flags.c_contiguous, dtype=dtype)
         return out if out is not None and overlaps(product, out) else product
 
     @property

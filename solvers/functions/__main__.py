@@ -17,8 +17,7 @@ from blockvec.parallel import Communicator
 from blockvec.system.commands import DONE
 
 from .. import command
-from ..command import JSON, MATRIX_FREE, PROFILE, RNG
-from .density import KERNELS, POINTS, DensityOfStates, density_of_states
+from .density import KERNELS, POINTS, density_of_states
 
 NAME = "blockvec-dos"
 ROWS = 21  # energies in the printed table
@@ -32,7 +31,7 @@ exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
 """
 
 OPTIONS: tuple[command.Option, ...] = (
-    MATRIX_FREE,
+    command.MATRIX_FREE,
     ("--moments N", int, 1024, "Chebyshev moments, two per product"),
     ("--vectors R", int, 16, "random vectors"),
     ("--kernel", KERNELS, "jackson", "Gaussian peaks, or Lorentzian ones"),
@@ -40,11 +39,11 @@ OPTIONS: tuple[command.Option, ...] = (
     ("--points N", int, POINTS, "energies of --json and --save"),
     ("--device", ("auto", "cpu", "gpu"), "auto", "a GPU if there is one, the CPU with --comm"),
     command.comm_option(NAME),
-    RNG,
+    command.RNG,
     ("--plot PNG", str, None, "draw the density into this file"),
     ("--save NPZ", str, None, "write energies, density, errors, moments and bounds to this file"),
-    PROFILE,
-    JSON,
+    command.PROFILE,
+    command.JSON,
 )
 
 
@@ -73,65 +72,50 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
             arguments.vectors,
             arguments.kernel,
             arguments.rng,
-            sites=None if arguments.sites is None else _sites(arguments.sites),
+            sites=_sites(arguments.sites),
             device=None if comm is not None or arguments.matrix_free else device,
             progress=True,
         )
-    time_s = time.perf_counter() - begin_s
+    info = {"matrix": arguments.matrix, "n": H.shape[0], "moments": len(rho.samples)}
+    info |= {"vectors": rho.samples.shape[1], "kernel": rho.kernel, "bounds": list(rho.bounds)}
+    info |= {"products": rho.products, "time_s": time.perf_counter() - begin_s}
+
+    def curve(count: int) -> dict[str, Any]:
+        energies = np.linspace(*rho.bounds, count)
+        return {"energies": energies, "density": rho(energies), "errors": rho.error(energies)}
+
+    def show() -> None:
+        if arguments.json:
+            found = {name: array.tolist() for name, array in curve(max(arguments.points, 2)).items()}
+            if info["vectors"] < 2 and rho.sites is None:
+                found["errors"] = None  # of one vector they are not known
+            print(json.dumps({**info, **found, **command.kernels(profile)}, allow_nan=False), flush=True)
+            return
+        print(f"{arguments.matrix}: {H.shape[0]} x {H.shape[1]}, {rho.bounds!r}")
+        counts = "{moments} moments of {vectors} vectors, {products} products, {time_s:.2f} s\n"
+        print(counts.format(**info))
+        names, columns = ["energy", "density", "error"], list(curve(ROWS).values())
+        if rho.sites is not None:
+            columns = [columns[0], *columns[1].T]
+            names = ["energy", *(f"site {site}" for site in rho.sites)]
+        print("".join(f"{name:>12}" for name in names))
+        for row in zip(*columns, strict=True):
+            print("".join(f"{value:12.4g}" for value in row))
+        print("" if profile is None else f"\n{profile.table()}", flush=True)
+
+    def arrays() -> dict[str, Any]:
+        return curve(max(arguments.points, 2)) | {"moments": rho.moments, "bounds": np.array(rho.bounds)}
+
     if is_first:
-        command.write_results(
-            arguments,
-            rho,
-            lambda: _print(arguments, H, rho, time_s, profile),
-            lambda: _curve(rho, arguments.points) | {"moments": rho.moments, "bounds": np.array(rho.bounds)},
-        )
+        command.write_results(arguments, rho, show, arrays)
     return DONE
 
 
-def _sites(text: str) -> list[int]:
+def _sites(text: str | None) -> list[int] | None:
     try:
-        return [int(site) for site in text.split(",")]
+        return None if text is None else [int(site) for site in text.split(",")]
     except ValueError:
         raise blockvec.errors.OptionError(f"--sites: got {text!r}; give numbers of rows, as 0,17.") from None
-
-
-def _curve(rho: DensityOfStates, count: int) -> dict[str, Any]:
-    """Return arrays of energies within the bounds, densities and standard errors."""
-    energies = np.linspace(*rho.bounds, max(count, 2))
-    return {"energies": energies, "density": rho(energies), "errors": rho.error(energies)}
-
-
-def _print(arguments: argparse.Namespace, H: Any, rho: DensityOfStates, time_s: float, profile: Any) -> None:
-    count, columns = rho.samples.shape
-    info = {
-        "matrix": arguments.matrix,
-        "n": H.shape[0],
-        "moments": count,
-        "vectors": columns,
-        "kernel": rho.kernel,
-        "bounds": list(rho.bounds),
-        "products": rho.products,
-        "time_s": time_s,
-    }
-    if arguments.json:
-        curve = {name: array.tolist() for name, array in _curve(rho, arguments.points).items()}
-        if columns < 2 and rho.sites is None:
-            curve["errors"] = None  # of one vector they are not known
-        print(json.dumps({**info, **curve, **command.kernels(profile)}, allow_nan=False), flush=True)
-        return
-    print(f"{arguments.matrix}: {H.shape[0]} x {H.shape[1]}, {rho.bounds!r}")
-    print(f"{count} moments of {columns} vectors, {rho.products} products, {time_s:.2f} s\n")
-    curve = _curve(rho, ROWS)
-    shown = [curve["energies"], curve["density"], curve["errors"]]
-    names = ["energy", "density", "error"]
-    if rho.sites is not None:
-        shown, names = [shown[0], *shown[1].T], [names[0], *(f"site {site}" for site in rho.sites)]
-    print("".join(f"{name:>12}" for name in names))
-    for row in zip(*shown, strict=True):
-        print("".join(f"{value:12.4g}" for value in row))
-    if profile is not None:
-        print(f"\n{profile.table()}")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -8,19 +8,18 @@ watches for growth outside: a component there grows like cosh(d arccosh(x)) with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, check_choice
 from ..iterations.spectrum import sketch_of
 from ..runtime.processes import together
-from .operands import Matrix, hermitian_matrix
+from .operands import Operands, operands
 
 STEPS = 30  # Lanczos steps from one random vector, for estimated bounds
 FEW_STEPS = 12  # before a sum: eleven spectra were bounded within 2.5 per cent, by 30 steps within 0.6
@@ -28,6 +27,12 @@ MARGIN = 0.005  # share of the width of the spectrum that estimated bounds are m
 WIDER = (0.02, 0.1, 0.5, 2.0, 10.0)  # shares of the half width by which bounds move outwards, one by one
 EVERYWHERE = (-math.inf, math.inf)  # the domain of functions of all numbers
 METHODS = ("auto", "gershgorin", "lanczos")
+
+T = TypeVar("T")
+
+
+class OutsideError(Exception):
+    """A polynomial has grown: part of the spectrum is outside of its bounds."""
 
 
 class SpectralBounds(tuple[float, float]):
@@ -65,13 +70,19 @@ class SpectralBounds(tuple[float, float]):
         by = share * (self.half_width or max(map(abs, self)))
         return SpectralBounds(self[0] - by, self[1] + by, self.is_proven, f"{self.why}, widened")
 
-    def widening(self, name: str, domain: tuple[float, float] = EVERYWHERE) -> Iterator[SpectralBounds]:
-        """Yield the part of these bounds in a domain, and of wider ones, while polynomials grow on them."""
+    def holding(
+        self, name: str, compute: Callable[[SpectralBounds], T], domain: tuple[float, float] = EVERYWHERE
+    ) -> tuple[T, SpectralBounds]:
+        """Compute with the part of these bounds in a domain, or with wider ones while part is outside."""
         bounds = self
         for share in (0, *WIDER):
             bounds = bounds.widened(share) if share else bounds
-            low, high = (min(max(end, domain[0]), domain[1]) for end in bounds)
-            yield SpectralBounds(low, high, bounds.is_proven, bounds.why)
+            low, high = np.clip(bounds, *domain)
+            tried = SpectralBounds(low, high, bounds.is_proven, bounds.why)
+            try:
+                return compute(tried), tried
+            except OutsideError:
+                continue
         raise BreakdownError(
             f"T_k({name}) x: moments grow for all bounds up to {bounds!r}, or are NaN; check that {name} is "
             "Hermitian, and that its products are accurate and finite."
@@ -130,44 +141,38 @@ def spectral_bounds(
     (0.0, 4.0, True)
     """
     check_choice("method", method, METHODS)
-    matrix = hermitian_matrix(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    return bounds_of(matrix, method)
+    given = operands(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
+    return bounds_of(given, method)
 
 
-def bounds_of(matrix: Matrix, method: str = "auto") -> SpectralBounds:
-    """Bound the spectrum of a Hermitian matrix, with its factor."""
-    found = None if method == "lanczos" else gershgorin(matrix.entries)
-    if method == "gershgorin" and found is None:
-        raise OptionError(
-            f"method: 'gershgorin' needs a matrix on the host, got {matrix.operator!r}; use 'auto'."
-        )
-    if found is None or (method != "gershgorin" and found.half_width):
-        found = estimated(matrix.operator, found)
-    low, high = sorted(matrix.factor.real * end for end in found)
+def bounds_of(
+    given: Operands, method: str = "auto", steps: int = STEPS, narrow: float = 0.0
+) -> SpectralBounds:
+    """Bound the spectrum of a Hermitian matrix; proven bounds of a narrow half width are enough."""
+    op, A = given.operator, given.entries
+    found: Any = None
+    if not op.shape[0]:
+        return SpectralBounds(0.0, 0.0, True, "no rows")
+    if method != "lanczos" and (isinstance(A, np.ndarray) or sp.issparse(A)):
+        found = gershgorin(A)
+    elif method == "gershgorin":
+        raise OptionError(f"method: 'gershgorin' needs a matrix on the host, got {op!r}; use 'auto'.")
+    if found is None or (method != "gershgorin" and found.half_width > max(narrow, 0)):
+        with blas_threads(op):
+            sketch = sketch_of(op, steps)
+        margin = MARGIN * (sketch.high - sketch.low) + 4 * np.finfo(op.dtype).eps * sketch.norm
+        low, high = sketch.low - margin, sketch.high + margin
+        if found is not None:
+            low, high = max(low, found[0]), min(high, found[1])
+        if found is None or (low, high) != found:
+            found = SpectralBounds(low, high, False, f"{sketch.applications} steps of Lanczos")
+    low, high = sorted(given.factor.real * end for end in found)
     return SpectralBounds(low, high, found.is_proven, found.why)
 
 
-def estimated(op: Operator, proven: SpectralBounds | None = None, steps: int = STEPS) -> SpectralBounds:
-    """Estimate bounds by Lanczos; proven ones that are tighter replace them."""
-    if not op.shape[0]:
-        return SpectralBounds(0.0, 0.0, True, "no rows")
-    with blas_threads(op):
-        sketch = sketch_of(op, steps)
-    margin = MARGIN * (sketch.high - sketch.low) + 4 * np.finfo(op.dtype).eps * sketch.norm
-    low, high = sketch.low - margin, sketch.high + margin
-    if proven is not None:
-        if proven[0] >= low and proven[1] <= high:
-            return proven
-        low, high = max(low, proven[0]), min(high, proven[1])
-    return SpectralBounds(low, high, False, f"{sketch.applications} steps of Lanczos")
-
-
-def gershgorin(entries: Any) -> SpectralBounds | None:
-    """Bound the spectrum by the discs of a matrix on the host; None for anything else."""
-    is_on_host: bool = isinstance(entries, np.ndarray) or sp.issparse(entries)
-    if not is_on_host or not entries.shape[0]:
-        return None
-    diagonal = entries.diagonal()
-    radii = np.maximum(abs(entries) @ np.ones(len(diagonal)) - abs(diagonal), 0)
+def gershgorin(A: Any) -> SpectralBounds:
+    """Bound the spectrum by the discs of a matrix on the host that has rows."""
+    diagonal = A.diagonal()
+    radii = np.maximum(abs(A) @ np.ones(len(diagonal)) - abs(diagonal), 0)
     ends = (diagonal.real - radii).min(), (diagonal.real + radii).max()
     return SpectralBounds(*ends, True, "Gershgorin's discs")

@@ -34,15 +34,14 @@ from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, check_shape, integer
-from ..blocks import RealArray, to_host
+from ..blocks import RealArray, empty_block, to_host
 from ..runtime.memory import require_memory
 from ..runtime.processes import together
 from ..runtime.progress import counted_bar
-from .bounds import SpectralBounds, bounds_of
-from .coefficients import evaluated
-from .operands import generator_for, hermitian_matrix, random_signs, unit_vectors
-from .polynomial import GROUP
+from .bounds import OutsideError, SpectralBounds, bounds_of
+from .operands import generator_for, operands, random_signs
 from .recurrence import Recurrence
+from .series import GROUP, checked
 
 KERNELS = ("jackson", "lorentz")
 LORENTZ = 4.0  # exponent of the Lorentz kernel, with which its resolution is LORENTZ / moments
@@ -54,24 +53,15 @@ POINTS = 1000  # energies in a picture
 TILE = 64  # columns of a block
 
 
-def jackson(count: int) -> RealArray:
-    """Return the factors of the Jackson kernel: a Gaussian of width pi / count, never negative."""
-    k, q = np.arange(count), np.pi / (count + 1)
-    factors: RealArray = ((count - k + 1) * np.cos(q * k) + np.sin(q * k) / np.tan(q)) / (count + 1)
-    return factors
-
-
-def lorentz(count: int) -> RealArray:
-    """Return the factors of the Lorentz kernel, with which Green functions keep their causality."""
-    factors: RealArray = np.sinh(LORENTZ * (1 - np.arange(count) / count)) / math.sinh(LORENTZ)
-    return factors
-
-
 def damped(count: int, kernel: str) -> RealArray:
     """Return the factors of the terms of a series: those of a kernel, all but the first of them twice."""
-    factors = (jackson if kernel == "jackson" else lorentz)(count)
+    k, q = np.arange(count), np.pi / (count + 1)
+    if kernel == "jackson":  # a Gaussian of width pi / count, never negative
+        factors = ((count - k + 1) * np.cos(q * k) + np.sin(q * k) / np.tan(q)) / (count + 1)
+    else:  # with which Green functions keep their causality
+        factors = np.sinh(LORENTZ * (1 - k / count)) / math.sinh(LORENTZ)
     factors[1:] *= 2
-    return factors
+    return np.asarray(factors)
 
 
 def scaled(energies: Any, bounds: SpectralBounds) -> tuple[RealArray, RealArray]:
@@ -81,8 +71,15 @@ def scaled(energies: Any, bounds: SpectralBounds) -> tuple[RealArray, RealArray]
         raise OptionError(f"energies: got NaN, or numbers of type {energies.dtype}; give real numbers.")
     x = (energies.astype(np.float64) - bounds.centre) / bounds.half_width
     is_inside = np.abs(x) < 1
-    x = np.where(is_inside, x, 0.0).astype(np.float64)
+    x = np.where(is_inside, x, 0.0)
     return x, is_inside / (np.pi * bounds.half_width * np.sqrt(1 - x**2))
+
+
+def standard_error(values: Any) -> Any:
+    """Return the standard error of the mean along the first axis; infinite for a single number."""
+    if len(values) < 2:
+        return np.full_like(values[0], np.inf)
+    return values.std(axis=0, ddof=1) / math.sqrt(len(values))
 
 
 @frozen
@@ -119,19 +116,19 @@ class DensityOfStates:
 
     def __call__(self, energies: Any) -> Any:
         """Return the density at energies, zero outside of the spectrum."""
-        return self._reduced(self._sampled(energies), np.mean)
+        return self._reduced(self._sampled(energies))
 
     def error(self, energies: Any) -> Any:
         """Return standard errors of the density, from the spread over random vectors; zero for sites."""
-        return self._reduced(self._sampled(energies), standard_error)
+        values = self._sampled(energies)
+        return standard_error(values) if self.sites is None else np.zeros_like(self._reduced(values))
 
     def integrate(self, f: Callable[[Any], Any] = np.ones_like) -> Any:
         """Integrate f(E) rho(E) over all energies, by Gauss-Chebyshev quadrature in twice as many points."""
         count = 2 * len(self.samples)
         x = np.cos(np.pi * (np.arange(count) + 0.5) / count)
-        values = evaluated(f, self.bounds.centre + self.bounds.half_width * x)
-        weights = self._series(x) * np.broadcast_to(values, x.shape)
-        return self._reduced(weights.mean(axis=1), np.mean)
+        values = checked(f)(self.bounds.centre + self.bounds.half_width * x)
+        return self._reduced((self._series(x) * values).mean(axis=1))
 
     def plot(self, axes: Any = None, energies: Any = None) -> Any:
         """Draw the density and its standard errors with matplotlib; return the axes."""
@@ -152,29 +149,19 @@ class DensityOfStates:
             axes.legend()
         return axes
 
-    def _series(self, x: RealArray) -> RealArray:
+    def _series(self, x: RealArray) -> Any:
         """Sum up the damped series, of each vector, at numbers in [-1, 1]."""
         factors = damped(len(self.samples), self.kernel)
         return np.asarray(chebyshev.chebval(x, factors[:, None] * self.samples), np.float64)
 
-    def _sampled(self, energies: Any) -> RealArray:
+    def _sampled(self, energies: Any) -> Any:
         """Compute the density of each vector, shape (R, ...)."""
         x, weight = scaled(energies, self.bounds)
         return self._series(x) * weight
 
-    def _reduced(self, values: Any, statistic: Callable[..., Any]) -> Any:
-        """Reduce the numbers of random vectors to one; those of sites move to the last axis."""
-        if self.sites is None:
-            return statistic(values, axis=0)
-        return np.moveaxis(values if statistic is np.mean else np.zeros_like(values), 0, -1)
-
-
-def standard_error(values: Any, axis: int = 0) -> Any:
-    """Return the standard error of the mean along an axis; infinite for a single number."""
-    count = values.shape[axis]
-    if count < 2:
-        return np.full_like(values.mean(axis=axis), np.inf)
-    return values.std(axis=axis, ddof=1) / math.sqrt(count)
+    def _reduced(self, values: Any) -> Any:
+        """Average over random vectors; move numbers of sites to the last axis."""
+        return values.mean(axis=0) if self.sites is None else np.moveaxis(values, 0, -1)
 
 
 @together
@@ -237,39 +224,48 @@ def density_of_states(
     True
     """
     check_choice("kernel", kernel, KERNELS)
-    count = integer("moments", moments, 2)
-    op, found = scaled_operands(H, bounds, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    chosen, columns = None, integer("vectors", vectors, 1)
+    half, columns = (integer("moments", moments, 2) + 1) // 2, integer("vectors", vectors, 1)
+    op, ends = _bounded(H, bounds, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
+    chosen = None
     if sites is not None:
         chosen = tuple(integer("sites", site, 0, op.shape[0] - 1) for site in np.atleast_1d(sites))
         if not (columns := len(chosen)):
             raise OptionError("sites: got none; give numbers of rows, or leave it out.")
-    n_bytes = 2.0 * op.local_shape[0] * min(columns, WIDTH) * op.dtype.itemsize
-    require_memory(op, n_bytes, f"two blocks of {min(columns, WIDTH)} columns", "give fewer vectors")
-    precompile("moments", op, b=min(columns, WIDTH))
-    begins = range(0, columns, WIDTH)
+    width, begins = min(columns, WIDTH), range(0, columns, WIDTH)
+    n_bytes = 2.0 * op.local_shape[0] * width * op.dtype.itemsize
+    require_memory(op, n_bytes, f"two blocks of {width} columns", "give fewer vectors")
+    precompile("moments", op, b=width)
     keys = generator_for(op, rng).integers(1 << 63, size=len(begins)).tolist()
+    done = products = 0
 
-    def start(begin: int) -> BlockVector:
-        """Make the vectors from a number on, the same ones for each attempt."""
-        if chosen is not None:
-            return unit_vectors(op, chosen[begin : begin + WIDTH])
-        return random_signs(op, min(WIDTH, columns - begin), keys[begin // WIDTH])
+    def note(steps: int, width: int) -> None:
+        nonlocal done, products
+        done, products = done + steps, products + steps * width
+        show(done, f"{done} of {len(begins) * half} products", len(begins) * half)
+
+    def samples(bounds: SpectralBounds) -> Any:
+        doubled, found = op.affine(2 / bounds.half_width, bounds.centre), []
+        for begin, key in zip(begins, keys, strict=True):  # the same vectors on all bounds
+            if chosen is None:
+                X = random_signs(op, min(width, columns - begin), key)
+            else:
+                X = _unit_vectors(op, chosen[begin : begin + width])
+            found.append(_moments(doubled, X, half, note))
+        return np.concatenate(found, axis=1)
 
     is_shown = progress and (op.layout is None or op.layout.rank == 0)
     with blas_threads(op), counted_bar("moments") if is_shown else nullcontext(lambda *_: None) as show:
-        samples, found, products = chebyshev_moments(op, start, begins, count + count % 2, found, show)
-    return DensityOfStates(samples, found, kernel, chosen, products)
+        return DensityOfStates(*ends.holding("H", samples), kernel, chosen, products)
 
 
-def scaled_operands(H: Any, bounds: Any, **options: Any) -> tuple[Operator, SpectralBounds]:
+def _bounded(H: Any, bounds: Any, **options: Any) -> tuple[Operator, SpectralBounds]:
     """Convert H to a Hermitian operator, with bounds of its spectrum."""
-    matrix = hermitian_matrix(H, name="H", **options)
-    op = matrix.operator if matrix.factor == 1 else matrix.factor.real * matrix.operator
+    given = operands(H, **options).hermitian("H")
+    op = given.operator if given.factor == 1 else given.factor * given.operator
     if not op.shape[0]:
         raise ShapeError("H has no rows; there are no states.")
     if bounds is None:
-        found = bounds_of(matrix).widened(MARGIN)
+        found = bounds_of(given).widened(MARGIN)
         return op, found if found.half_width else SpectralBounds(-1.0, 1.0, True, "a matrix of zeros")
     try:
         low, high = (float(end) for end in bounds)
@@ -280,47 +276,38 @@ def scaled_operands(H: Any, bounds: Any, **options: Any) -> tuple[Operator, Spec
     return op, SpectralBounds(low, high, False, "the caller")
 
 
-def growth_limit(dtype: Any) -> float:
-    """Return the ratio by which norms of T_k(h) x may exceed that of x, by rounding."""
-    return 1 + max(EXCESS, math.sqrt(np.finfo(dtype).eps))
+def _unit_vectors(op: Operator, sites: Sequence[int]) -> BlockVector:
+    """Make the columns of the identity with some numbers."""
+    block = empty_block(op).like(len(sites))
+    block[:, :] = 0
+    first = 0 if op.layout is None else op.layout.first_row
+    for column, site in enumerate(sites):
+        if first <= site < first + block.shape[0]:
+            block.array[site - first, column] = 1
+    return block
 
 
-def chebyshev_moments(
-    op: Operator,
-    start: Callable[[int], BlockVector],
-    begins: Sequence[int],
-    count: int,
-    bounds: SpectralBounds,
-    show: Callable[[int, str, int], object],
-) -> tuple[RealArray, SpectralBounds, int]:
-    """Compute moments <x|T_k(h)|x> / <x|x> of the columns of blocks, shape (count, b) with an even count.
+def _check_growth(ratios: Any, dtype: Any) -> None:
+    """Refuse bounds by norms of T_k(h) x relative to that of x, which only rounding lets exceed 1."""
+    if not (np.abs(ratios) <= 1 + max(EXCESS, math.sqrt(np.finfo(dtype).eps))).all():
+        raise OutsideError
 
-    Returns the bounds that hold, which are wider ones if necessary, and the number of columns multiplied.
-    `show` is called with the steps so far, a text, and all steps.
-    """
-    products, every = 0, len(begins) * (count // 2)
-    for tried in bounds.widening("H"):
-        doubled, found = op.affine(2 / tried.half_width, tried.centre), list[RealArray]()
-        for begin in begins:
-            X, rows, done = start(begin), list[RealArray](), len(found) * (count // 2)
-            squares, limit = to_host(X.norms()).astype(np.float64) ** 2, growth_limit(X.dtype)
-            steps = Recurrence(doubled, X, X.like())
-            while steps.taken < count // 2 and (np.abs(rows) <= limit).all():
-                with np.errstate(all="ignore"):
-                    dots = steps.dots(min(GROUP, count // 2 - steps.taken))
-                parts = start_copies(*(step[name] for step in dots for name in ("xy", "yy")))()
-                rows += [(part.real / squares).astype(np.float64) for part in parts]
-                show(done + steps.taken, f"{done + steps.taken} of {every} products", every)
-            products += steps.taken * X.n_cols
-            if not (np.abs(rows) <= limit).all():
-                break
-            moments = 2 * np.array(rows)  # <T_{j-1} x|T_j x>, <T_j x|T_j x> for j = 1, 2, ...
-            moments[::2] -= moments[0] / 2
-            moments[1::2] -= 1
-            found.append(np.concatenate([np.ones((1, X.n_cols)), moments])[:count])
-        else:
-            break
-    return np.concatenate(found, axis=1), tried, products
+
+def _moments(doubled: Any, X: BlockVector, half: int, note: Callable[[int, int], object]) -> Any:
+    """Compute <x|T_k(h)|x> / <x|x> of the columns of a block, which is overwritten, shape (2 half, b)."""
+    squares, rows = to_host(X.norms()).astype(np.float64) ** 2, list[Any]()
+    steps = Recurrence(doubled, X, X.like())
+    while steps.taken < half:
+        with np.errstate(all="ignore"):
+            group = [steps.step(dots=("xy", "yy")) for _ in range(min(GROUP, half - steps.taken))]
+        dots = start_copies(*(step[name] for step in group for name in ("xy", "yy")))()
+        rows += [(part.real / squares).astype(np.float64) for part in dots]
+        note(len(group), X.n_cols)
+        _check_growth(rows, X.dtype)
+    moments = 2 * np.array(rows)  # <T_{j-1} x|T_j x>, <T_j x|T_j x> for j = 1, 2, ...
+    moments[::2] -= moments[0] / 2
+    moments[1::2] -= 1
+    return np.concatenate([np.ones((1, X.n_cols)), moments[:-1]])
 
 
 @frozen
@@ -410,7 +397,7 @@ def double_moments(
     """
     check_choice("kernel", kernel, KERNELS)
     count, columns = integer("moments", moments, 1), integer("vectors", vectors, 1)
-    op, found = scaled_operands(H, bounds, shape=shape, dtype=dtype, device=device, like=like, comm=None)
+    op, found = _bounded(H, bounds, shape=shape, dtype=dtype, device=device, like=like)
     if op.layout is not None:
         raise OptionError("H: has rows in several processes; double moments need one.")
     check_shape("J", J, op)
@@ -420,39 +407,33 @@ def double_moments(
     n_bytes = 3.0 * op.shape[0] * min(TILE, count) * size
     require_memory(op, n_bytes, "Chebyshev vectors", "give fewer moments")
     keys = generator_for(op, rng).integers(1 << 63, size=columns).tolist()
+
+    def samples(bounds: SpectralBounds) -> Any:
+        doubled = op.affine(2 / bounds.half_width, bounds.centre)
+        return np.array([_double(doubled, current, random_signs(op, 1, key), count) for key in keys])
+
     with blas_threads(op):
-        for tried in found.widening("H"):
-            samples = [_moments(op, current, random_signs(op, 1, key), count, tried) for key in keys]
-            if all(sample is not None for sample in samples):
-                break
-    return DoubleMoments(np.array(samples), tried, kernel)
+        return DoubleMoments(*found.holding("H", samples), kernel)
 
 
-def _moments(op: Operator, J: Operator, x: BlockVector, count: int, bounds: SpectralBounds) -> Any:
-    """Compute the moments of one vector; None if a norm grows."""
-    doubled, start = op.affine(2 / bounds.half_width, bounds.centre), J @ x
-    square = float(to_host(x.norms())[0]) ** 2
-    found = np.zeros((count, count), np.result_type(start.dtype, op.dtype))
+def _double(doubled: Any, J: Operator, x: BlockVector, count: int) -> Any:
+    """Compute the double moments of one vector."""
+    start, square = J @ x, float(to_host(x.norms())[0]) ** 2
+    found = np.zeros((count, count), np.result_type(start.dtype, doubled.dtype))
     for k, left in _tiles(doubled, x, count):
-        if left is None:
-            return None
         image = J @ left
         for l, right in _tiles(doubled, start, count):
-            if right is None:
-                return None
             found[k : k + image.n_cols, l : l + right.n_cols] = to_host(image.dot(right)) / square
     return found
 
 
-def _tiles(doubled: Any, x: BlockVector, count: int) -> Iterator[tuple[int, BlockVector | None]]:
-    """Compute T_k(h) x by blocks of columns, with the first order of each; None if a norm grows."""
-    steps = Recurrence(doubled, x.copy(), x.like())
-    limit = growth_limit(x.dtype) * float(to_host(x.norms())[0])
-    tile = x.like(min(TILE, count))
+def _tiles(doubled: Any, x: BlockVector, count: int) -> Iterator[tuple[int, BlockVector]]:
+    """Compute T_k(h) x by blocks of columns, with the first order of each."""
+    steps, norm, tile = Recurrence(doubled, x.copy(), x.like()), to_host(x.norms()), x.like(min(TILE, count))
     for begin in range(0, count, TILE):
         block = tile[:, : min(TILE, count - begin)]
         for column in range(block.n_cols):
-            if begin + column:
-                steps.take(1)
+            steps.take(min(begin + column, 1))
             block[:, column : column + 1] = steps.current
-        yield begin, block if (to_host(block.norms()) <= limit).all() else None
+        _check_growth(to_host(block.norms()) / norm, x.dtype)
+        yield begin, block

@@ -12,17 +12,16 @@ from typing import Any, cast
 import numpy as np
 
 import blockvec
-from blockvec import BlockVector, Operator, array_namespace
+from blockvec import BlockVector, array_namespace
 from blockvec.errors import OptionError
 
 from ..arguments import checkpoint_for, integer, real
 from ..blocks import RealArray, in_precision, to_host
 from ..runtime.processes import processes_of, together
 from ..runtime.progress import counted_bar
-from .bounds import FEW_STEPS, SpectralBounds, estimated, gershgorin
-from .coefficients import Series, exponential
-from .operands import Matrix, Operands, check_finite, hermitian, operands, phase_of
-from .polynomial import Polynomials, described
+from .bounds import FEW_STEPS, SpectralBounds, bounds_of
+from .operands import Operands, check_finite, operands
+from .series import Sums, exponential
 from .taylor import Taylor
 
 # Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
@@ -32,7 +31,6 @@ FEW_COLUMNS = 36  # columns of products up to which proven bounds cost no more t
 TOGETHER = 16.0  # time times half width up to which results for several times have the same products
 MOST_TOGETHER = 8  # times of these
 MOST_BYTES = 1 << 27  # bytes of the states of several times that are computed together
-FEW_ROWS = 8  # rows of a linear operator below which two random vectors say little about its structure
 ONCE = np.ones(1)  # the time of a call without times
 ROUNDING = 8.0  # eps of the last time: lengths of steps that differ by less have the same coefficients,
 SAME = 1e-6  # unless that is a larger share of them
@@ -117,37 +115,20 @@ def expm_multiply(
     """
     times = _times(start, stop, num, endpoint)
     given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    op, X = given.A.operator, given.B
-    steps = steps_to(times)
-    span = sum(map(abs, steps))
-    if X.n_cols == 0 or op.shape[0] == 0 or span == 0:
-        blocks = [X.copy() for _ in steps]
-        info = described("none", 0, 0, 0, 0.0, "nothing to compute: no columns, no rows, or no time")
-    elif (found := recognised(given.A)) is not None:
-        doubles = 2 if found.operator.dtype.kind == "f" and X.dtype.kind == "c" else 1
-        bounds = bounds_for(found, span, X.n_cols * doubles)
-        run = Exponential(found.operator, bounds, complex(found.factor))
-        pairs = [pair for _, chunk in run.states(times, X) for pair in chunk]
-        blocks = [scaled(*pair) for pair in pairs]
-        info = run.polynomials.described(run.degree, run.error)
-    else:
-        trace = None if traceA is None else complex(traceA) / given.A.factor
-        taylor, blocks = Taylor(given.A, trace, X), []
-        for step in steps:
-            X = taylor.apply(step, X)
-            blocks.append(X)
-        plan = f"Taylor polynomials of degree {taylor.degree} at most, A is no multiple of a Hermitian matrix"
-        info = described("taylor", taylor.degree, taylor.steps, taylor.columns, None, plan)
-    rows = [given.rows(_in_type(given, block)) for block in blocks]
+    found = given.recognised()
+    run = Taylor(given, traceA) if found is None else Exponential(found, times)
+    kinds = given.operator.dtype.kind, given.B.dtype.kind
+    is_real = kinds == ("f", "f") and not np.iscomplexobj(given.factor)  # of the type of A, as in SciPy
+    rows = [given.rows(turned(*pair, is_real=is_real)) for pair in list(run.states(times))]
     results: Any = rows
     if times is ONCE:
         results = given.share(rows[0])
-    elif op.layout is None:
+    elif given.operator.layout is None:
         results = array_namespace(rows[0]).empty((len(rows), *rows[0].shape), rows[0].dtype)
         for k, row in enumerate(rows):
             results[k] = row
         results = given.share(results)
-    return (results, info) if return_info else results
+    return (results, run.described()) if return_info else results
 
 
 def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> RealArray:
@@ -161,118 +142,80 @@ def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> RealArray:
     return np.linspace(first, last, count, endpoint=endpoint is None or bool(endpoint))
 
 
-def _in_type(given: Operands, block: BlockVector) -> BlockVector:
-    """Convert a result to the type of a call."""
-    kinds = given.A.operator.dtype.kind, given.B.dtype.kind
-    is_real = kinds == ("f", "f") and not np.iscomplexobj(given.A.factor)  # of the type of A, as in SciPy
-    if is_real and block.dtype.kind == "c":  # of a skew-symmetric matrix
-        return BlockVector(block.array.real, copy=True, layout=block.layout)
-    if not is_real and block.dtype.kind != "c":  # at t = 0
-        return in_precision(block, np.result_type(block.dtype, np.complex64))
-    return block
-
-
-def recognised(matrix: Matrix) -> Matrix | None:
-    """Return c and H, if a matrix is c H for a Hermitian H; None for others."""
-    op = matrix.operator
-    if op.is_hermitian:
-        return matrix
-    is_short = matrix.is_linear_operator and op.shape[0] < FEW_ROWS
-    if is_short or (phase := phase_of(op)) is None:
-        return None
-    if phase == 1:
-        op.is_hermitian = True
-        return matrix
-    return matrix.moved(1 / phase)
-
-
-def bounds_for(matrix: Matrix, time: float, columns: int) -> SpectralBounds:
-    """Bound the spectrum of H, by discs where few products follow; `time` is a total."""
-    proven = gershgorin(matrix.entries)
-    time *= abs(matrix.factor)
-    if proven is not None and (time * proven.half_width + 10) * columns <= FEW_COLUMNS:
-        return proven
-    return estimated(matrix.operator, proven, FEW_STEPS)
-
-
 class Exponential:
-    """exp(c t H) X for several times t, by series of the largest `degree`.
+    """exp(c t H) X at several times t by series, from a `state` that `begin` steps have led to."""
 
-    `error` bounds the error of all results so far, relative to their norms: the tails of the series are
-    bounds, rounding errors are taken to be one unit per degree.
-    """
+    def __init__(self, given: Operands, times: RealArray, unit: complex = 1) -> None:
+        self._c, self.state, self.begin = complex(unit * given.factor), given.B, 0
+        self._error, self._degree = 0.0, 0
+        size = abs(self._c) * float(np.abs(np.diff(times, prepend=0.0)).sum())
+        # Discs alone bound the spectrum where few products follow.
+        narrow = (FEW_COLUMNS / max(given.columns, 1) - 10) / max(size, 1e-300)
+        bounds = bounds_of(given._replace(factor=1.0), steps=FEW_STEPS, narrow=narrow)
+        self.sums = Sums(given.operator, bounds)
 
-    def __init__(self, H: Operator, bounds: SpectralBounds, c: complex) -> None:
-        self.polynomials, self.c = Polynomials(H, bounds), c
-        self.error, self.degree = 0.0, 0
+    def described(self) -> dict[str, Any]:
+        """Describe what has been computed, with a bound of its error relative to the norms of results."""
+        return self.sums.described(self._degree, self._error)
 
-    def unscaled(self, times: tuple[float, ...], X: BlockVector) -> tuple[list[BlockVector], list[complex]]:
-        """Compute exp(c t H) X / exp(w) for every time; return the blocks and the numbers w."""
-        if not any(times) or not X.n_cols or not X.n_global:
-            return [X.copy() for _ in times], [0j] * len(times)
-        unit = float(np.finfo(X.dtype).eps) / 2
+    def states(self, ends: RealArray) -> Iterator[tuple[BlockVector, complex]]:
+        """Yield the states at times, blocks that are read again and their phases.
 
-        def series_of(bounds: SpectralBounds) -> list[Series]:
-            return [exponential(self.c * t * bounds.half_width, unit / 2) for t in times]
-
-        blocks, series = cast(Any, self.polynomials.sums(series_of, X))
-        bounds, ratio = self.polynomials.bounds, 1.0
-        largest = [abs((self.c * t).real) * bounds.half_width for t in times]
-        if self.c.real and (norms := to_host(X.norms())).any():
-            ratio = float((to_host(blocks[0].norms())[norms > 0] / norms[norms > 0]).min())
-            if not ratio >= LEAST_RATIO and largest[0] > -math.log(LEAST_RATIO) / 2:
-                halves = (times[0] / 2,)
-                (middle,), (first,) = self.unscaled(halves, X)
-                results, (second,) = self.unscaled(halves, middle)
-                return results, [first + second]
-        degree = max(len(one.coefficients) for one in series) - 1
-        self.error += (max(one.tail for one in series) + unit * (1 + degree)) / max(ratio, unit)
-        self.degree = max(self.degree, degree)
-        return blocks, [self.c * t * bounds.centre + size for t, size in zip(times, largest, strict=True)]
-
-    def states(
-        self, ends: RealArray, X: BlockVector, begin: int = 0
-    ) -> Iterator[tuple[int, list[tuple[BlockVector, complex]]]]:
-        """Yield the states at times from number `begin` on: chunks of blocks times exp(weight).
-
-        Each chunk begins with the number of its first state, and X is the block of the state before. The
-        states of a chunk have the same products. Weights are imaginary, so that no rounding error of a factor
-        is repeated; the last block is read again afterwards.
+        Several have the same products. Phases are those of the centre of the spectrum from the time 0 on, so
+        that no rounding error of a factor is repeated.
         """
-        steps = steps_to(ends)
-        fitting = max(1, MOST_BYTES // max(1, X.n_global * X.n_cols * X.dtype.itemsize))
-        most = 1 if self.c.real else min(MOST_TOGETHER, fitting)
-        while begin < len(steps):
-            ahead = np.array(steps[begin : begin + most])
-            sizes = np.cumsum(np.abs(self.c * ahead)) * self.polynomials.bounds.half_width
-            times = tuple(np.cumsum(ahead)[: max(1, int(np.count_nonzero(sizes <= TOGETHER)))].tolist())
-            blocks, weights = self.unscaled(times, X)
-            if self.c.real:
-                blocks, weights = [scaled(blocks[0], weights[0])], [0j]
-            else:
-                centre = self.polynomials.bounds.centre
-                weights = [self.c * t * centre for t in ends[begin : begin + len(times)].tolist()]
-            yield begin, list(zip(blocks, weights, strict=True))
-            X, begin = blocks[-1], begin + len(times)
+        c, steps = self._c, steps_to(ends)
+        fitting = MOST_BYTES // max(1, self.state.n_global * self.state.n_cols * self.state.dtype.itemsize)
+        most = 1 if c.real else min(MOST_TOGETHER, max(1, fitting))
+        while self.begin < len(steps):
+            begin, ahead = self.begin, steps[self.begin : self.begin + most]
+            sizes = np.cumsum(np.abs(c * ahead)) * self.sums.bounds.half_width
+            times = np.cumsum(ahead)[: max(1, int(np.count_nonzero(sizes <= TOGETHER)))].tolist()
+            blocks = self._after(times, self.state)
+            for block, t in zip(blocks, ends[begin:], strict=False):
+                yield block, 1j * c.imag * float(t) * self.sums.bounds.centre
+            self.state, self.begin = blocks[-1], begin + len(times)
 
-
-def scaled(block: BlockVector, weight: complex) -> BlockVector:
-    """Multiply a block by exp(weight), in place unless it is real and the factor complex.
-
-    Results that overflow are refused.
-    """
-    if weight.real > math.log(np.finfo(block.dtype).max):
-        raise OptionError(
-            f"exp(t A) B is up to exp({weight.real:.6g}) times B, which overflows; take a shorter time, or "
-            "subtract a multiple of the identity from A."
+    def _after(self, times: list[float], X: BlockVector) -> list[BlockVector]:
+        """Compute exp(c t H) X for every time without its phase; for a single one if c has a real part."""
+        if not any(times) or not X.n_cols or not X.n_global:
+            return [X.copy() for _ in times]
+        c, unit, ratio = self._c, float(np.finfo(X.dtype).eps) / 2, 1.0
+        blocks, series = self.sums.of(
+            lambda bounds: [exponential(c * t * bounds.half_width, unit / 2) for t in times], X
         )
-    if weight.imag and block.dtype.kind != "c":
+        if c.real:
+            norms, bounds, growth = to_host(X.norms()), self.sums.bounds, c.real * times[0]
+            largest = abs(growth) * bounds.half_width
+            if norms.any():
+                ratio = float((to_host(blocks[0].norms())[norms > 0] / norms[norms > 0]).min())
+            if not ratio >= LEAST_RATIO and largest > -math.log(LEAST_RATIO) / 2:
+                half = [times[0] / 2]
+                return self._after(half, *self._after(half, X))
+            exponent, most = growth * bounds.centre + largest, math.log(np.finfo(X.dtype).max)
+            if exponent > most:
+                raise OptionError(
+                    f"exp(t A) B is up to exp({exponent:.6g}) times B, which overflows; take a shorter time, "
+                    "or subtract a multiple of the identity from A."
+                )
+            blocks[0].scale(math.exp(exponent))
+            if exponent > 0:  # B may be large, too
+                check_finite(blocks[0])
+        degree = max(len(one.coefficients) for one in series) - 1  # rounding errors of one unit per degree
+        self._error += (max(one.tail for one in series) + unit * (1 + degree)) / max(ratio, unit)
+        self._degree = max(self._degree, degree)
+        return cast(list[BlockVector], blocks)
+
+
+def turned(block: BlockVector, phase: complex, *, is_real: bool = False) -> BlockVector:
+    """Multiply a block by exp(phase), in place unless it is real; of a skew matrix it may be real again."""
+    if block.dtype.kind != "c" and (phase or not is_real):
         block = in_precision(block, np.result_type(block.dtype, np.complex64))
-    factor = cmath.exp(weight)
-    result = block.scale(factor if weight.imag else factor.real) if weight else block
-    if weight.real > math.log(np.finfo(block.dtype).max) / 2:  # B may be large, too
-        check_finite(result)
-    return result
+    if phase:
+        block.scale(cmath.exp(phase))
+    if is_real and block.dtype.kind == "c":
+        return BlockVector(block.array.real, copy=True, layout=block.layout)
+    return block
 
 
 @together
@@ -348,59 +291,43 @@ def evolve(
         raise OptionError(f"times: got {times!r:.60}; give real numbers.") from None
     if wanted.ndim != 1 or not np.isfinite(wanted).all():
         raise OptionError("times: holds NaN or Inf, or is no sequence of numbers; give finite ones.")
-    given = operands(H, psi0, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    given = given._replace(A=hermitian(given.A, "H"))
-    op, psi = given.A.operator, given.B
-    span, doubles = float(np.abs(np.diff(wanted, prepend=0.0)).sum()), 1 + (psi.dtype.kind == "c")
-    run = Exponential(op, bounds_for(given.A, span, psi.n_cols * doubles), -1j * given.A.factor)
-    file = checkpoint_for(checkpoint, checkpoint_interval, processes_of(op, comm))
-    saved = None
+    given = operands(H, psi0, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian("H")
+    op, psi = given.operator, given.B
+    run = Exponential(given, wanted, -1j)
+    file, returned = checkpoint_for(checkpoint, checkpoint_interval, processes_of(op, comm)), 0
     if file is not None:
-        file.problem = {
-            "evolve": blockvec.__version__,
-            "n": op.shape[0],
-            "columns": psi.n_cols,
-            "dtype": psi.dtype.name,
-            "times": [len(wanted), zlib.crc32(wanted.tobytes())],
-        }
+        problem = {"evolve": blockvec.__version__, "n": op.shape[0], "columns": psi.n_cols}
+        checksum = [len(wanted), zlib.crc32(wanted.tobytes())]
+        file.problem = problem | {"dtype": psi.dtype.name, "times": checksum}
         file.image, file.layout = np.array(to_host(op.apply(psi).array)), op.layout
-        saved = file.load()
-    is_shown = progress and (op.layout is None or op.layout.rank == 0)
-    return _states(given, run, wanted, file, saved, is_shown=is_shown)
+        if (saved := file.load()) is not None:
+            run.state = BlockVector(psi.backend.xp.asarray(saved["basis"]), layout=op.layout)
+            (run.begin, returned), run.sums.bounds = saved["where"], SpectralBounds(*saved["bounds"])
+    return _states(given, run, wanted, file, returned, is_shown=progress)
 
 
 def _states(
-    given: Operands, run: Exponential, times: RealArray, file: Any, saved: Any, *, is_shown: bool
+    given: Operands, run: Exponential, times: RealArray, file: Any, returned: int, *, is_shown: bool
 ) -> Iterator[tuple[float, Any]]:
     """Compute the states of all times that have not been returned."""
-    polynomials, layout = run.polynomials, given.A.operator.layout
-    state = given.B
-    begin = returned = 0  # number of the first time after the state, and of all times returned
-    if saved is not None:
-        state = BlockVector(state.backend.xp.asarray(saved["basis"]), layout=layout)
-        begin, returned = saved["where"]
-        polynomials.bounds = SpectralBounds(*saved["bounds"])
 
     def snapshot() -> dict[str, Any]:
-        bounds = polynomials.bounds
-        return {
-            "basis": np.array(to_host(state.array)),
-            "where": [begin, returned],
-            "bounds": [*bounds, bounds.is_proven, bounds.why],
-        }
+        bounds, basis = run.sums.bounds, np.array(to_host(run.state.array))
+        ends = [*bounds, bounds.is_proven, bounds.why]
+        return {"basis": basis, "where": [run.begin, returned], "bounds": ends}
 
+    layout = given.operator.layout
+    is_shown = is_shown and (layout is None or layout.rank == 0)
     with counted_bar("first time") if is_shown else nullcontext(lambda *progress: None) as show:
         try:
-            for first, chunk in run.states(times, state, begin):
-                for k in range(max(returned - first, 0), len(chunk)):
-                    returned, t, (block, weight) = first + k + 1, float(times[first + k]), chunk[k]
-                    psi = in_precision(block, np.result_type(block.dtype, np.complex64))
-                    yield t, given.share(given.rows(scaled(psi, weight)))
-                    show(returned, f"t = {t:.6g}", len(times))
-                    if k + 1 == len(chunk):
-                        state, begin = block, returned
-                    if file is not None:
-                        file.save(snapshot)
+            for number, (block, phase) in enumerate(run.states(times), run.begin):
+                if number < returned:
+                    continue
+                returned, t = number + 1, float(times[number])
+                yield t, given.share(given.rows(turned(block.copy(), phase)))
+                show(returned, f"t = {t:.6g}", len(times))
+                if file is not None:
+                    file.save(snapshot)
         except BaseException:
             if file is not None and layout is None and returned:
                 file.save(snapshot, now=True)
@@ -409,11 +336,11 @@ def _states(
         file.remove()
 
 
-def steps_to(times: RealArray) -> list[float]:
+def steps_to(times: RealArray) -> RealArray:
     """Return the steps to times; those that differ by rounding errors only become their mean."""
     steps = np.diff(times, prepend=0.0)
     order = np.argsort(steps, kind="stable")
     slack = np.minimum(ROUNDING * np.finfo(float).eps * np.abs(times).max(initial=0), SAME * np.abs(steps))
     groups = np.cumsum(np.diff(steps[order], prepend=-np.inf) > slack[order])
     steps[order] = (np.bincount(groups, steps[order]) / np.maximum(np.bincount(groups), 1))[groups]
-    return [float(step) for step in steps]
+    return steps

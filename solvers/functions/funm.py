@@ -24,8 +24,8 @@ from typing import Any, cast
 import numpy as np
 import scipy.linalg
 
-from blockvec import BlockVector, Operator
-from blockvec.errors import BreakdownError, OptionError
+from blockvec import BlockVector, Operator, orthogonalize
+from blockvec.errors import OptionError
 
 from ..arguments import ends_of, integer, real
 from ..blocks import RealArray, column_factors, in_precision, small_matrix, to_host
@@ -33,16 +33,14 @@ from ..iterations.spectrum import Recurrences
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import bounds_of
-from .coefficients import MOST_DEGREE, checked, hidden, interpolation
-from .operands import hermitian, operands
-from .polynomial import Polynomials, described
+from .operands import operands
+from .series import MOST_DEGREE, Sums, checked, described, hidden, interpolation
 
 FIRST_STEPS = 24  # Lanczos steps before the first look
 BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks: the error of one is seen at the next
 MOST_STEPS = 3000  # Lanczos steps at most: the eigenvalues of T take a second then
 LEAST_TOL = 10.0  # units of roundoff: results of Lanczos change by this much
 CYCLE = 20  # vectors; SciPy's default
-INVARIANT = 100.0  # remainders in units of eps of their product that are rounding errors
 STRUCTURES = {"general": False, "gen": False, "hermitian": True, "her": True}
 
 
@@ -110,64 +108,63 @@ def funm_multiply(
     """
     tol = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
     within = ends_of(domain)
-    given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    matrix, X = hermitian(given.A), given.B
-    if matrix.operator.shape[0] == 0 or X.n_cols == 0:
+    given = operands(A, B, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
+    op, X, factor = given.operator, given.B, given.factor.real
+    if op.shape[0] == 0 or X.n_cols == 0:
         result, info = X.copy(), described("none", 0, 0, 0, 0.0, "nothing to compute: no columns, or no rows")
     else:
-        unit = float(np.finfo(X.dtype).eps) / 2
-        factor, values_of = matrix.factor.real, checked(f, within, matrix.factor.real)
+        unit, values_of = float(np.finfo(X.dtype).eps) / 2, checked(f, within, factor)
         low, high = sorted(end / factor for end in within)
-        polynomials = Polynomials(matrix.operator, bounds_of(matrix._replace(factor=1)), (low, high))
-        found = polynomials.sums(lambda bounds: interpolation(values_of, *bounds, max(tol, unit) / 2), X)
+        sums = Sums(op, bounds_of(given._replace(factor=1.0)), (low, high))
+        found = sums.of(lambda bounds: interpolation(values_of, *bounds, max(tol, unit) / 2), X)
         if found is None:
-            result, info = _by_lanczos(values_of, matrix.operator, X, max(tol, LEAST_TOL * unit))
+            result, info = _by_lanczos(values_of, op, X, max(tol, LEAST_TOL * unit))
         else:
             (result,), (series,) = found
             degree = len(series.coefficients) - 1
-            info = polynomials.described(degree, series.tail + unit * (1 + degree))
+            info = sums.described(degree, series.tail + unit * (1 + degree))
     results = given.share(given.rows(result))
     return (results, info) if return_info else results
 
 
 def _by_lanczos(
-    f: Callable[[RealArray], Any], op: Operator, X: BlockVector, tol: float
+    f: Callable[[Any], Any], op: Operator, X: BlockVector, tol: float
 ) -> tuple[BlockVector, dict[str, Any]]:
     """Run the recurrences of all columns until f(T) e_1 has settled, and again for the result."""
     start, norms = in_precision(X, np.result_type(op.dtype, X.dtype)), to_host(X.norms()).astype(float)
-    run, steps = Recurrences(cast(Any, op), start.copy()), min(FIRST_STEPS, X.n_global)
-    found: Any = None
+    run, steps, found = Recurrences(cast(Any, op), start.copy()), min(FIRST_STEPS, X.n_global), None
     while True:
         run.extend(steps)
-        parts = zip(run.projected(), norms > 0, strict=True)
-        values = [_first_column(f, *part) if is_any else (np.zeros(1), 0.0) for part, is_any in parts]
-        length = max(len(vector) for vector, _ in values)
-        before, largest = found, max(size for _, size in values) or 1.0
-        found = np.array([np.pad(vector, (0, run.steps - len(vector))) for vector, _ in values])
+        nodes, values, before = list[Any](), [np.zeros(1)], found
+        found = np.zeros((run.steps, len(norms)), complex)
+        for column, diagonals in enumerate(run.projected()):
+            if norms[column] == 0:  # the result is zero
+                continue
+            theta, S = scipy.linalg.eigh_tridiagonal(*diagonals)
+            nodes.append(theta)
+            values.append(f(theta))
+            found[: len(theta), column] = S @ (values[-1] * S[0])
+        length, largest = max(map(len, values)), max(float(np.abs(one).max()) for one in values) or 1.0
         error = math.inf
         if before is not None:
-            change = found - np.pad(before, ((0, 0), (0, run.steps - before.shape[1])))
-            error = float(np.linalg.norm(change, axis=1).max()) / largest
+            change = found - np.pad(before, ((0, len(found) - len(before)), (0, 0)))
+            error = float(np.linalg.norm(change, axis=0).max()) / largest
         if length < steps:  # A maps the spaces into themselves
             error = min(error, tol)
         elif error <= tol and steps < 2 * X.n_global:
-            nodes = np.concatenate([scipy.linalg.eigvalsh_tridiagonal(*part) for part in run.projected()])
-            unseen = hidden(f, nodes)
+            unseen = hidden(f, np.concatenate(nodes))
             error = unseen / max(unseen, largest) if unseen else error
         if error <= tol or steps >= MOST_STEPS:
             break
-        steps = min(max(math.ceil(BETWEEN_LOOKS * steps), steps + 1), MOST_STEPS)
+        steps = min(math.ceil(BETWEEN_LOOKS * steps), MOST_STEPS)
     # The same vectors need the same arithmetic: a complex f has two sums of real ones.
-    weights: Any = [
-        part.T * norms for part in ((found.real, found.imag) if np.iscomplexobj(found) else (found,))
-    ]
-    totals, again = [start.like() for _ in weights], Recurrences(cast(Any, op), start)
+    parts = [found.real, found.imag] if found.imag.any() else [found.real]
+    totals, again = [start.like() for _ in parts], Recurrences(cast(Any, op), start)
     for k in range(length):
         v = cast(BlockVector, again.vectors)
-        for total, rows in zip(totals, weights, strict=True):
-            total.axpby(column_factors(rows[k], v), v, min(k, 1))
-        again.extend(again.steps + 1)
-    products = run.steps + again.steps
+        for total, part in zip(totals, parts, strict=True):
+            total.axpby(column_factors(part[k] * norms, v), v, min(k, 1))
+        again.extend(k + 1)
     if error > tol:
         warnings.warn(
             f"funm_multiply: {steps} steps of Lanczos reach an error of about {error:.1e}, more than "
@@ -175,19 +172,12 @@ def _by_lanczos(
             ConvergenceWarning,
             stacklevel=4,
         )
+    products = run.steps + again.steps
     plan = f"{length} steps of Lanczos, twice, since no polynomial of degree {MOST_DEGREE} is near f"
     info = described("lanczos", length, products, products * X.n_cols, error, plan) | {"bounds": None}
-    if len(totals) == 1:
-        return totals[0], info
-    first, second = (in_precision(total, np.result_type(total.dtype, np.complex64)) for total in totals)
-    return first.axpy(1j, second), info
-
-
-def _first_column(f: Callable[[Any], Any], alpha: RealArray, beta: RealArray) -> tuple[Any, float]:
-    """Compute f(T) e_1 of a tridiagonal matrix, and the largest ``|f|`` at its eigenvalues."""
-    theta, S = scipy.linalg.eigh_tridiagonal(alpha, beta)
-    values = f(theta)
-    return S @ (values * S[0]), float(np.abs(values).max())
+    if any(one.dtype.kind == "c" for one in values):
+        totals = [in_precision(one, np.result_type(one.dtype, np.complex64)) for one in totals]
+    return totals[0] if len(totals) == 1 else totals[0].axpy(1j, totals[1]), info
 
 
 def funm_multiply_krylov(
@@ -264,39 +254,44 @@ def funm_multiply_krylov(
         )
     if np.ndim(b) != 1:
         raise OptionError(f"argument 'b' must be a 1D array; it has {np.ndim(b)} dimensions.")
-    for name, value in (("restart_every_m", restart_every_m), ("max_restarts", max_restarts)):
-        if value is not None and integer(name, value, -(1 << 31)) <= 0:
+    counts, sizes = list[int](), {"restart_every_m": restart_every_m, "max_restarts": max_restarts}
+    for name, value in sizes.items():
+        counts.append(CYCLE if value is None else integer(name, value, -(1 << 31)))
+        if counts[-1] <= 0:
             raise OptionError(f"argument '{name}' must be positive; got {value}.")
     given = operands(A, b, like=like)
-    op, x = given.A.operator, given.B
-    n, norm = op.shape[0], float(to_host(x.norms()).max(initial=0.0))
-    cycle = min(CYCLE, n) if restart_every_m is None else integer("restart_every_m", restart_every_m, 1)
+    op, x, factor = given.operator, given.B, t * given.factor
+    n, norm, kind = op.shape[0], float(to_host(x.norms()).max(initial=0.0)), np.result_type(op.dtype, x.dtype)
     limit = max(real("atol", atol, "a number of at least 0", lambda value: value >= 0), rtol * norm)
     if norm == 0:
         return given.share(given.rows(x))
-    factor = t * given.A.factor
-    kind = np.result_type(op.dtype, x.dtype)
-    v = in_precision(x, kind).scale(1 / norm)
-    V, total, added = v.like(cycle + 1), None, np.inf
-    cycles = min(integer("max_restarts", max_restarts, 1), n // cycle + 1)
+    cycle = min(counts[0], n)
+    cycles = min(counts[1], n // cycle + 1)
+    V, v, total = x.like(cycle, dtype=kind), in_precision(x, kind).scale(1 / norm), None
     H = np.zeros((cycle * cycles + 1, cycle * cycles), kind)
-    begin = 0
-    for _ in range(cycles):
-        V[:, :1] = v
-        steps, is_invariant = _arnoldi(op, V, H[begin:, begin:], cycle)
-        end = begin + steps
+    for begin in range(0, cycle * cycles, cycle):
+        end = begin
+        while end < begin + cycle:  # Arnoldi steps
+            filled = V[:, : end - begin + 1]
+            filled[:, end - begin :] = v
+            v = op.apply(v)
+            found = orthogonalize(v, filled, max_rank=min(1, n - filled.n_cols))
+            H[begin : end + 1, end], rest = found.S[:, 0], float(np.abs(found.R).sum())
+            end += 1
+            H[end, end - 1] = rest
+            if not rest:  # A maps the space into itself
+                break
         T = H[:end, :end]
         T = (T + T.conj().T) / 2 if STRUCTURES[assume_a] and begin == 0 else T
         part = norm * np.asarray(f(factor * T))[begin:end, :1]
         if not np.isfinite(part).all():
             raise OptionError(f"f: has NaN or Inf for a matrix of shape {T.shape}; check f, t and A.")
-        change = in_precision(V[:, :steps], np.result_type(kind, part.dtype.type(0) * kind.type(0)))
+        change = in_precision(V[:, : end - begin], np.result_type(kind, part.dtype.type(0) * kind.type(0)))
         update = change.combine(small_matrix(part, change))
         total = update if total is None else total.axpy(1, update)
         added = float(np.linalg.norm(part))
-        if is_invariant or added <= limit:
+        if not rest or added <= limit:
             break
-        begin, v = end, V[:, cycle : cycle + 1].copy()
     else:
         warnings.warn(
             f"funm_multiply_krylov: the last of {cycles} cycles added {added:.1e}, more than {limit:.1e}; "
@@ -306,26 +301,3 @@ def funm_multiply_krylov(
         )
     assert total is not None
     return given.share(given.rows(total))
-
-
-def _arnoldi(op: Any, V: BlockVector, H: Any, most: int) -> tuple[int, bool]:
-    """Extend a basis whose first vector is given; return its size, and whether A maps it into itself.
-
-    H receives the coefficients.
-    """
-    tiny = INVARIANT * float(np.finfo(V.dtype).eps)
-    for k in range(most):
-        w = op.apply(V[:, k : k + 1].copy())
-        before = float(to_host(w.norms())[0])
-        for _ in range(2):
-            basis = V[:, : k + 1]
-            coefficients = basis.dot(w)
-            basis.combine(coefficients, out=w, alpha=-1, beta=1)
-            H[: k + 1, k] += to_host(coefficients)[:, 0]
-        H[k + 1, k] = size = float(to_host(w.norms())[0])
-        if not np.isfinite(size):
-            raise BreakdownError("A returned NaN or Inf for a finite vector; check its entries.")
-        if not size > tiny * before:
-            return k + 1, True
-        V[:, k + 1 : k + 2] = w.scale(1 / size)
-    return most, False

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
-from blockvec.interchange import ArrayKind, in_element_type, is_function
+from blockvec.interchange import ArrayKind, is_function
 from blockvec.precompile import precompile
 
 from ..arguments import (
@@ -28,39 +26,57 @@ from ..blocks import empty_block, is_ordinary, to_host
 from ..runtime.processes import delivered, same_generator, split
 
 NOT_HERMITIAN = 1e4  # difference of products in units of eps, as of `Operator.check_hermitian`
-SAME_PHASE = 1e-10  # distance from a power of i within which a measured phase is that
-
-
-class Matrix(NamedTuple):
-    """``factor A``: an operator, its entries where they are explicit, and a factor that was found apart."""
-
-    factor: complex
-    operator: Operator
-    entries: Any  # a matrix of SciPy, NumPy or CuPy; None for anything else
-    is_linear_operator: bool = False  # of SciPy or CuPy, whose trace is not known
-
-    def moved(self, phase: complex) -> Matrix:
-        """Divide the factor by a number of magnitude one, and multiply the operator by it."""
-        entries = None if self.entries is None else self.entries * phase
-        op = (
-            self.operator.affine(phase, 0)
-            if entries is None
-            else as_operator(entries, device=self.operator.device)
-        )
-        return self._replace(factor=complex(self.factor) / phase, operator=op, entries=entries)
+FEW_ROWS = 8  # rows of a linear operator below which two random vectors say little about its structure
+SAME_PHASE = 1e-10  # distance from a power of i within which a measured phase is that,
+ROUNDING = 1e3  # or in units of eps
 
 
 class Operands(NamedTuple):
-    """A matrix and a block that it is applied to, with the way back to the caller."""
+    """``factor A``, a block B that functions of it are applied to, and the way back to the caller."""
 
-    A: Matrix
-    B: BlockVector  # a copy, of the type of a product; columns are divided by powers of two
-    exponents: Any  # of these powers
-    is_vector: bool
+    factor: Any  # a real number of a Hermitian matrix
+    operator: Operator
+    entries: Any  # a matrix of SciPy, NumPy or CuPy; None for anything else
+    is_linear_operator: bool  # of SciPy or CuPy, whose trace is not known
     caller: ArrayKind | None
+    B: Any = None  # a BlockVector of the type of a product; columns are divided by powers of two
+    exponents: Any = None  # of these powers
+    is_vector: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Columns of products: real and imaginary parts of B lie side by side where the matrix is real."""
+        is_split = self.operator.dtype.kind == "f" and self.B.dtype.kind == "c"
+        return int(self.B.n_cols) << is_split
+
+    def recognised(self) -> Operands | None:
+        """Return c and H, if a matrix is c H for a Hermitian H; None for others."""
+        op, A = self.operator, self.entries
+        is_short = self.is_linear_operator and op.shape[0] < FEW_ROWS
+        phase = 1 if op.is_hermitian else None if is_short else phase_of(op)
+        if phase is None:
+            return None
+        if phase == 1:
+            op.is_hermitian = True
+            return self
+        A = None if A is None else A * (1 / phase)
+        op = op.affine(1 / phase, 0) if A is None else as_operator(A, device=op.device)
+        return self._replace(factor=self.factor * phase, operator=op, entries=A)
+
+    def hermitian(self, name: str = "A") -> Operands:
+        """Check that the matrix is Hermitian; its factor becomes real."""
+        found = self.recognised() or self
+        if not found.operator.is_hermitian:
+            found.operator.check_hermitian(name=name)
+        factor = complex(found.factor)
+        if abs(factor.imag) > _same_phase(found.operator) * abs(factor):
+            raise OptionError(
+                f"{name} is not Hermitian: its eigenvalues are imaginary; give {name} without the factor i."
+            )
+        return found._replace(factor=factor.real)
 
     def rows(self, block: BlockVector) -> Any:
-        """Return a result, which is overwritten, as an array in the shape of what was given."""
+        """Return a result, which is overwritten, as an array in the shape of B."""
         if self.exponents.any():
             scale_by_powers(block, self.exponents)
             check_finite(block)
@@ -70,129 +86,110 @@ class Operands(NamedTuple):
 
     def share(self, rows: Any) -> Any:
         """Convert an array of results to the caller's kind."""
-        is_own = self.caller is None or self.A.operator.layout is not None
+        is_own = self.caller is None or self.operator.layout is not None
         return rows if is_own else self.caller.share(rows)  # type: ignore[union-attr]
 
 
-def matrix_of(
-    A: Any, *, shape: Any, caller: ArrayKind | None, dtype: Any = None, device: Any = None, comm: Any = None
-) -> Matrix:
-    """Convert a matrix, an operator or a function, without the factors of lazy products."""
-    factor: complex = 1
-    while True:
-        if isinstance(A, Operator) and hasattr(A, "scalar") and hasattr(A, "operator"):
-            inner, scalar = A.operator, A.scalar
-        elif type(A).__name__ == "_ScaledLinearOperator":
-            inner, scalar = A.args
-        else:
-            break
-        if scalar == 0:  # zeros are a matrix like others, and no factor to divide by
-            break
-        factor, A = factor * scalar, inner
+def operands(
+    A: Any,
+    B: Any = None,
+    *,
+    shape: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    like: Any = None,
+    comm: Any = None,
+) -> Operands:
+    """Convert a matrix, an operator or a function, and a block; factors of lazy products are left apart."""
+    caller = ArrayKind.of(like) if like is not None else ArrayKind.of_caller(B) or ArrayKind.of_caller(A)
+    if B is not None:
+        B = _array(caller, B)
+        shape = (len(B), len(B)) if shape is None and comm is None else shape
+    factor, A = _factored(A)
     if caller is not None and is_function(A):
         device, dtype = device or caller.device, dtype or caller.dtype
     (A,) = natively(caller, A)
     entries: Any = matrix_on_host(A) if isinstance(A, Operator) else A if is_explicit(A) else None
-    if entries is not None and entries.dtype.kind == "c" and (part := _only_part(entries)) is not None:
-        factor, A = factor * part[0], part[1]
-        entries = A
-    if comm is None and (exponent := _exponent_of(entries)):
-        factor, A = factor * math.ldexp(1.0, exponent), entries * math.ldexp(1.0, -exponent)
-        entries = A
+    if entries is not None:
+        scale, plain = _plain(entries, may_scale=comm is None)
+        factor *= scale
+        if plain.dtype != (kind := _type_for(plain, plain if B is None else B)):
+            plain = plain.astype(kind)
+        if plain is not entries:
+            A = entries = plain
     if not np.isfinite(factor):
         raise OptionError(f"A: is {factor} times an operator; give a finite factor.")
     is_linear = hasattr(A, "matvec")
     A = split(A, comm, shape=shape, dtype=dtype, device=device, mode="normal")
-    if is_linear and A.dtype.char in "gG":  # products in extended precision become double precision
-        matmat, shape, dtype = A.matmat, A.shape, "complex128" if A.dtype.kind == "c" else "float64"
-        A = lambda X: in_element_type(matmat(X))  # noqa: E731
-    operator = as_operator(A, shape=shape, dtype=dtype, device=device)
-    precompile("function", operator)
-    if operator.shape[0] != operator.shape[1]:
-        raise ShapeError(
-            f"A is {operator.shape[0]} x {operator.shape[1]}; a function of a matrix needs a square one."
-        )
-    return Matrix(factor, operator, entries if operator.layout is None else None, is_linear)
+    op = as_operator(A, shape=shape, dtype=dtype, device=device)
+    precompile("function", op)
+    if op.shape[0] != op.shape[1]:
+        raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; a function of a matrix needs a square one.")
+    found = Operands(factor, op, None if op.layout is not None else entries, is_linear, caller)
+    if B is None:
+        return found
+    if len(B) != op.local_shape[1]:
+        raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}, but B has {len(B)} rows.")
+    if op.dtype != (kind := _type_for(op, B)) and hasattr(op, "converted"):
+        op = op.converted(kind)
+    rows = B[:, None] if B.ndim == 1 else B
+    block = on_device_of(op, BlockVector(rows, copy=True, dtype=_type_for(B, op), layout=op.layout))
+    found = found._replace(
+        operator=op, B=block, exponents=brought_in_range("B", block), is_vector=B.ndim == 1
+    )
+    precompile("polynomial", op, op.dtype, b=found.columns)
+    return found
 
 
-def _exponent_of(entries: Any) -> int:
-    """Return the exponent of the largest entry on the host if its powers are out of range, otherwise 0."""
-    values = getattr(entries, "data", None) if sp.issparse(entries) else entries
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fc" or not values.size:
-        return 0
-    largest = float(np.abs(values).max())
-    is_far = math.isfinite(largest) and not is_ordinary(largest, values.dtype)
-    return max(min(math.frexp(largest)[1], 1000), -1000) if is_far else 0
-
-
-def _only_part(A: Any) -> tuple[complex, Any] | None:
-    """Return the factor and the real matrix of a complex one whose entries are all real or all imaginary."""
-    is_sparse = hasattr(A, "tocsr")
-    A = A.tocsr() if is_sparse and not hasattr(A, "indptr") else A
-    values = A.data if is_sparse else A
-    for factor, absent, present in ((1 + 0j, values.imag, values.real), (1j, values.real, values.imag)):
-        if not absent.any():
-            real = present.copy()
-            return factor, type(A)((real, A.indices, A.indptr), shape=A.shape) if is_sparse else real
-    return None
-
-
-def hermitian_matrix(A: Any, *, name: str = "A", like: Any, **options: Any) -> Matrix:
-    """Convert a matrix to a Hermitian operator, as `matrix_of` and `hermitian`."""
-    caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
-    return hermitian(matrix_of(A, caller=caller, **options), name)
-
-
-def hermitian(matrix: Matrix, name: str = "A") -> Matrix:
-    """Check that a matrix is Hermitian; a phase of its factor, as of sigma_y, is multiplied into it."""
-    factor, op = complex(matrix.factor), matrix.operator
-    if factor.imag:
-        if op.is_hermitian or (op.shape[0] and phase_of(op) == 1):
-            raise OptionError(
-                f"{name} is not Hermitian: its eigenvalues are imaginary; give {name} without the factor i."
-            )
-        matrix = matrix.moved(factor / abs(factor))
-    if op.shape[0] and not matrix.operator.is_hermitian:
-        matrix.operator.check_hermitian(name=name)
-    return matrix._replace(factor=matrix.factor.real)
-
-
-def operands(A: Any, B: Any, *, shape: Any = None, like: Any = None, **options: Any) -> Operands:
-    """Convert the arguments of a function of a matrix times a block; options are those of `matrix_of`."""
-    caller = ArrayKind.of(like) if like is not None else ArrayKind.of_caller(B) or ArrayKind.of_caller(A)
-    given = B
-    B = B.toarray() if hasattr(B, "toarray") else np.asarray(B) if isinstance(B, list | tuple) else B
-    (B,) = natively(caller, B.array if isinstance(B, BlockVector) else B)
+def _array(caller: ArrayKind | None, given: Any) -> Any:
+    """Convert a vector or a block to an array of NumPy or CuPy."""
+    B = given.toarray() if hasattr(given, "toarray") else given
+    B = B.array if isinstance(B, BlockVector) else np.asarray(B) if isinstance(B, list | tuple) else B
+    (B,) = natively(caller, B)
     if not hasattr(B, "shape"):
         raise DTypeError(f"B is a {type(given).__name__}; give an array, or a BlockVector.")
     if B.ndim not in (1, 2):
         raise ShapeError(f"B has shape {tuple(B.shape)}; give a vector, or a block of shape (n, b).")
-    is_vector = B.ndim == 1
-    if shape is None and options.get("comm") is None:
-        shape = (len(B), len(B))
-    matrix = matrix_of(A, shape=shape, caller=caller, **options)
-    if len(B) != matrix.operator.local_shape[1]:
-        raise ShapeError(f"A is {' x '.join(map(str, matrix.operator.shape))}, but B has {len(B)} rows.")
-    wanted = np.result_type(matrix.operator.dtype, B.dtype)
-    matrix = _in_precision(matrix, wanted)
-    op, wanted = matrix.operator, wanted if B.dtype.kind == "c" else wanted.type(0).real.dtype
-    block = BlockVector(B[:, None] if is_vector else B, copy=True, dtype=wanted, layout=op.layout)
-    block = on_device_of(op, block)
-    doubles = 2 if op.dtype.kind == "f" and wanted.kind == "c" else 1  # real and imaginary parts side by side
-    precompile("polynomial", op, op.dtype, b=doubles * block.n_cols)
-    return Operands(matrix, block, brought_in_range("B", block), is_vector, caller)
+    return B
 
 
-def _in_precision(matrix: Matrix, wanted: Any) -> Matrix:
-    """Convert a matrix to the precision of its products, since it will be multiplied by factors."""
-    op, entries = matrix.operator, matrix.entries
-    dtype = wanted if op.dtype.kind == "c" else wanted.type(0).real.dtype
-    if op.dtype == dtype:
-        return matrix
-    if entries is not None:
-        entries = entries.astype(dtype)
-        return matrix._replace(operator=as_operator(entries, device=op.device), entries=entries)
-    return matrix._replace(operator=op.converted(dtype)) if hasattr(op, "converted") else matrix
+def _type_for(A: Any, B: Any) -> Any:
+    """Return the type of A, real or complex as it is, in the precision of its product with B."""
+    wanted = np.result_type(A.dtype, B.dtype)
+    return wanted if A.dtype.kind == "c" else wanted.type(0).real.dtype
+
+
+def _factored(A: Any) -> tuple[complex, Any]:
+    """Split a lazy product into its factor and its operator; zeros are a matrix like others."""
+    is_scaled = isinstance(A, Operator) and hasattr(A, "scalar") and hasattr(A, "operator")
+    if not is_scaled and type(A).__name__ != "_ScaledLinearOperator":
+        return 1, A
+    inner, scalar = (A.operator, A.scalar) if is_scaled else A.args
+    if scalar == 0:
+        return 1, A
+    factor, inner = _factored(inner)
+    return scalar * factor, inner
+
+
+def _plain(A: Any, *, may_scale: bool) -> tuple[Any, Any]:
+    """Take out of a matrix a factor 1 or i of a real one, and of host entries out of range a power of two."""
+    factor: complex = 1
+    is_sparse = hasattr(A, "tocsr")
+    if A.dtype.kind == "c":
+        A = A.tocsr() if is_sparse and not hasattr(A, "indptr") else A
+        values = A.data if is_sparse else A
+        for c, absent, present in ((1 + 0j, values.imag, values.real), (1j, values.real, values.imag)):
+            if not absent.any():
+                real, factor = present.copy(), c
+                A = type(A)((real, A.indices, A.indptr), shape=A.shape) if is_sparse else real
+                break
+    values = getattr(A, "data", None) if is_sparse else A
+    if may_scale and isinstance(values, np.ndarray) and values.size and values.dtype.kind in "fc":
+        largest = float(np.abs(values).max())
+        if math.isfinite(largest) and not is_ordinary(largest, values.dtype):
+            power = max(min(math.frexp(largest)[1], 1000), -1000)
+            return factor * math.ldexp(1.0, power), A * math.ldexp(1.0, -power)
+    return factor, A
 
 
 def check_finite(result: BlockVector) -> None:
@@ -202,11 +199,9 @@ def check_finite(result: BlockVector) -> None:
 
 
 def phase_of(A: Operator) -> complex | None:
-    """Find the phase c with A = c H for a Hermitian H.
+    """Find the phase c with A = c H for a Hermitian H; None if there is none.
 
-    For two random vectors X, the matrix K = X^H A X is c times a Hermitian one exactly if K = c^2 K^H.
-    Returns None for an A that is not. One that is not passes with a probability of about 1e-10, as in
-    `Operator.check_hermitian`.
+    Then K = X^H A X of two random vectors X is c^2 K^H; otherwise with a probability of 1e-10.
     """
     like = empty_block(A)
     Z = like.like(4)
@@ -221,10 +216,14 @@ def phase_of(A: Operator) -> complex | None:
     if not images.any():
         return 1
     c = cmath.sqrt(square / abs(square)) if square else 1
-    c = next((unit for unit in (1, 1j) if min(abs(c - unit), abs(c + unit)) < SAME_PHASE), c)
+    c = next((unit for unit in (1, 1j) if min(abs(c - unit), abs(c + unit)) < _same_phase(A)), c)
     scales = np.maximum.outer(norms[:2], norms[:2]) * images.max()
     difference = (np.abs(K - c**2 * K.conj().T) / scales).max()
     return c if difference <= NOT_HERMITIAN * np.finfo(A.dtype).eps else None
+
+
+def _same_phase(A: Operator) -> float:
+    return max(SAME_PHASE, ROUNDING * float(np.finfo(A.dtype).eps))
 
 
 def generator_for(op: Operator, rng: Any) -> np.random.Generator:
@@ -233,23 +232,10 @@ def generator_for(op: Operator, rng: Any) -> np.random.Generator:
 
 
 def random_signs(op: Operator, count: int, rng: Any) -> BlockVector:
-    """Make vectors of random signs, with E[x x^H] = I: the same numbers for any number of processes.
-
-    Those of complex matrices are (±1 ± i) / sqrt(2), with which a trace has half the variance.
-    """
+    """Make vectors of random signs, with E[x x^H] = I: the same numbers for any number of processes."""
     block = empty_block(op).random_like(count, rng)
     numbers = block.array.view(block.array.real.dtype)
+    # Those of complex matrices are (±1 ± i) / sqrt(2), with which a trace has half the variance.
     size = 1.0 if block.dtype.kind == "f" else math.sqrt(0.5)
     array_namespace(numbers).copysign(numbers.dtype.type(size), numbers, out=numbers)
-    return block
-
-
-def unit_vectors(op: Operator, sites: Sequence[int]) -> BlockVector:
-    """Make the columns of the identity with some numbers."""
-    block = empty_block(op).like(len(sites))
-    block[:, :] = 0
-    first = 0 if op.layout is None else op.layout.first_row
-    for column, site in enumerate(sites):
-        if first <= site < first + block.shape[0]:
-            block.array[site - first, column] = 1
     return block

@@ -16,7 +16,7 @@ Weisse, Wellein, Alvermann, Fehske, Rev. Mod. Phys. 78 (2006) 275, sections II.B
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from scipy.linalg import blas
@@ -38,86 +38,42 @@ def add_multiple(total: Any, coefficient: complex, block: Any) -> None:
         total.axpy(coefficient, block)
 
 
+def apply_to_sums(A: Any, X: Any, out: Any, terms: Sequence[tuple[Any, Any]], **options: Any) -> Any:
+    """Apply an operator as ``A.apply`` does, and add multiples of the result to (coefficient, sum) pairs."""
+    if out.device != "cpu" and terms:  # the first sum in the pass of the product
+        (coefficient, total), *terms = terms
+        options |= {"z": total, "eta": coefficient}
+    if type(X) is ColumnBlock and "dots" not in options:  # without checks
+        result = A.apply_columns(X.array, out.array, **options)
+    else:
+        result = A.apply(X, out=out, **options)
+    for coefficient, total in terms:
+        add_multiple(total, coefficient, out)
+    return result
+
+
 class Recurrence:
-    """Steps of the recurrence above on two blocks, on a GPU several by one launch where a kernel takes them.
+    """Steps of the recurrence of S, `doubled`, from Y_0 = X; X and a block `out` like it are overwritten."""
 
-    Parameters
-    ----------
-    doubled : AffineOperator
-        S of the recurrence.
-    X, out : Block
-        Y_0, and a block like it; both are overwritten.
-    project : callable, optional
-        ``project(j, Y_j, Y_{j-1})`` may project both blocks. It is called after every `project_every` steps
-        of a call of `take`, and at its end.
-
-    Attributes
-    ----------
-    current, previous : Block
-        Y_j and Y_{j-1} for j steps taken.
-    taken : int
-        The number j.
-
-    Examples
-    --------
-    T_1, T_2 and T_3 of a number, and a sum of them:
-
-    >>> import numpy as np
-    >>> from blockvec import BlockVector, as_operator
-    >>> X = BlockVector(np.ones((1, 1)))
-    >>> steps = Recurrence(as_operator(np.diag([0.5])).affine(2, 0), X, X.like())
-    >>> total = X.copy()
-    >>> unused = steps.add([[10.0, 100.0, 1000.0]], [total])
-    >>> steps.current.array.item(), total.array.item()
-    (-1.0, -1044.0)
-    """
-
-    def __init__(
-        self,
-        doubled: Any,
-        X: Block,
-        out: Block,
-        project: Callable[[int, Block, Block], object] | None = None,
-        project_every: int = 1,
-    ) -> None:
-        self._doubled: Any = doubled
-        self._project, self._project_every = project, project_every
-        self.current, self.previous, self.taken = X, out, 0
+    def __init__(self, doubled: Any, X: Block, out: Block) -> None:
+        self._doubled = doubled
+        self.current, self.previous, self.taken = X, out, 0  # Y_j and Y_{j-1} for j steps
 
     def take(self, count: int) -> None:
-        """Take steps."""
-        end, size = self.taken + count, count if self._project is None else self._project_every
-        while self.taken < end:
-            until = min(self.taken + size, end)
-            if self.taken == 0:
-                self.dots(1, ())
-            turns = until - self.taken
-            if turns > 1 and hasattr(self._doubled, "prepare"):
-                self._doubled.prepare(self.current, self.previous, repeat=turns, beta=-1)()
-                self.skip(turns)
-            else:
-                self.dots(turns, ())
-            if self._project is not None:
-                self._project(self.taken, self.current, self.previous)
+        """Take steps, on a GPU all but the first one of all by one launch where a kernel takes them."""
+        if count and not self.taken:
+            self.step()
+            count -= 1
+        if count > 1 and hasattr(self._doubled, "prepare"):
+            self._doubled.prepare(self.current, self.previous, repeat=count, beta=-1)()
+            self.skip(count)
+        else:
+            self.add([[0] * count], [None])
 
-    def add(
-        self, coefficients: Sequence[Any], sums: Sequence[Any], dots: tuple[str, ...] = ()
-    ) -> list[dict[str, Array]]:
-        """Take a step per column of coefficients, and add multiples of the new blocks to sums.
-
-        ``coefficients[i][s]`` multiplies the block of the s-th of these steps in the i-th sum; zeros cost
-        nothing. They are real for real blocks. Returns for each step the column dots of Y_{j-1} (x) and Y_j
-        (y), of those named "xx", "xy" and "yy", on the device of the blocks.
-        """
-        found = []
+    def add(self, coefficients: Sequence[Sequence[Any]], sums: Sequence[Any]) -> None:
+        """Take a step per column of coefficients, and add multiples of the new blocks to the sum per row."""
         for factors in zip(*coefficients, strict=True):
-            terms = [(c, total) for c, total in zip(factors, sums, strict=True) if c != 0]
-            found.append(self._step(terms, dots))
-        return found
-
-    def dots(self, count: int, dots: tuple[str, ...] = ("xy", "yy")) -> list[dict[str, Array]]:
-        """Take steps; return dots of the last two blocks of each, as `add` does."""
-        return [self._step([], dots) for _ in range(count)]
+            self.step([(c, total) for c, total in zip(factors, sums, strict=True) if c != 0])
 
     def skip(self, count: int) -> None:
         """Count steps that have been taken by other means, such as a recording."""
@@ -125,19 +81,10 @@ class Recurrence:
         if count % 2:
             self.current, self.previous = self.previous, self.current
 
-    def _step(self, terms: list[tuple[Any, Any]], dots: tuple[str, ...]) -> dict[str, Array]:
-        """Take a step whose product adds to the first of some sums in the same pass."""
+    def step(self, terms: Sequence[tuple[Any, Any]] = (), dots: tuple[str, ...] = ()) -> dict[str, Array]:
+        """Take a step, add to (coefficient, sum) pairs; return dots as "xy" of Y_{j-1} (x) and Y_j (y)."""
         options: dict[str, Any] = {"beta": -1} if self.taken else {"alpha": 0.5}
-        is_fused = self.current.device != "cpu"
-        if dots:
-            options["dots"] = dots
-        if terms and is_fused:
-            options |= {"z": terms[0][1], "eta": terms[0][0]}
-        if type(self.current) is ColumnBlock and not dots:  # without checks
-            self._doubled.apply_columns(self.current.array, self.previous.array, **options)
-        else:
-            result = self._doubled.apply(self.current, out=self.previous, **options)
+        options |= {"dots": dots} if dots else {}
+        result = apply_to_sums(self._doubled, self.current, self.previous, terms, **options)
         self.skip(1)
-        for coefficient, total in terms[1 if is_fused else 0 :]:
-            add_multiple(total, coefficient, self.current)
         return result.dots if dots else {}

@@ -1,4 +1,4 @@
-"""Traces of functions of Hermitian matrices, by products with random vectors.
+"""Traces of functions of Hermitian matrices, by products with random vectors; log-determinants.
 
 For a vector x of random signs, the mean of x^H f(A) x is the trace. Lanczos steps from x give a Gauss
 quadrature of this number, and the spread over several vectors its standard error. Where few eigenvalues
@@ -18,26 +18,28 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import scipy.linalg as sl
 
-from blockvec import BlockVector, Operator
+from blockvec import BlockVector, Factorization, Operator
 from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, check_choice, ends_of, integer, real
+from ..arguments import blas_threads, check_choice, ends_of, integer, is_explicit, on_host, real
 from ..blocks import ceil_div, empty_block, project_out, to_host
+from ..costs import fits_dense, recurrence_s
 from ..iterations.spectrum import started
 from ..orthogonalization import orthogonalize
+from ..placement import UNASKED_ENTRIES, factor_s, is_affordable
 from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from ..stages.dense import dense_matrix
 from .bounds import SpectralBounds
-from .coefficients import checked, hidden, interpolation
-from .operands import generator_for, hermitian_matrix, random_signs
-from .polynomial import Polynomials
+from .operands import generator_for, operands, random_signs
+from .series import Sums, checked, hidden, interpolation
 
 METHODS = ("auto", "quadrature", "hutch++", "dense")
 WIDTH = 16  # vectors of a block, and of the first sample
@@ -52,6 +54,9 @@ LOST = 3  # degrees of freedom: the sample variance of m numbers over m - 3 is t
 ROUNDING = 4.0  # units of eps of the trace of |f(A)|: errors of Lanczos were up to 6
 GAIN = 0.7  # products with Q, at most, per product without
 CERTAINTY = 1.3  # times the vectors that a first sample predicts, whose spread is uncertain
+WORTH_S = 1.0  # s, predicted: factors that take no longer are computed, since they are exact
+SAMPLES = 4  # blocks of random vectors that an estimate takes, as a rule
+PASSES = 3  # times the bytes of a product that a Lanczos step moves
 
 
 @frozen
@@ -153,9 +158,9 @@ def trace(
     if not callable(f):
         raise OptionError(f"f: got {f!r}; give a function of an array of eigenvalues, such as np.exp.")
     limit_of, count = goal(tol, atol, vectors)
-    matrix = hermitian_matrix(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm)
-    values_of, random = checked(f, ends_of(domain), matrix.factor.real), generator_for(matrix.operator, rng)
-    return estimated(matrix.operator, values_of, limit_of, count, method, random)
+    given = operands(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
+    values_of, op = checked(f, ends_of(domain), given.factor), given.operator
+    return Sampler(op, values_of, limit_of, count, generator_for(op, rng)).estimate(method)
 
 
 def goal(tol: Any, atol: Any, vectors: Any) -> tuple[Callable[[Any], float], int | None]:
@@ -176,20 +181,7 @@ class Forms(NamedTuple):
     weights: Any  # shape (q,)
 
     @classmethod
-    def of(cls, parts: Any, f: Callable[[Any], Any], squares: Any) -> Forms:
-        """Compute forms from the diagonals of projected matrices, and with half of the steps."""
-        rows = []
-        for (alpha, beta), square in zip(parts, squares, strict=True):
-            found = []
-            for length in ((len(alpha) + 1) // 2, len(alpha)):
-                theta, S = sl.eigh_tridiagonal(alpha[:length], beta[: length - 1])
-                weights = square * S[0] ** 2
-                found.append(weights @ f(theta))
-            rows.append(cls([found[1]], [found[1] - found[0]], [square], theta, weights))
-        return cls.joined(rows)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Forms]) -> Forms:
+    def joined(cls, parts: Sequence[Sequence[Any]]) -> Forms:
         """Join the forms of several blocks."""
         return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
@@ -204,165 +196,270 @@ class Forms(NamedTuple):
         return self.values - self.centre * self.squares
 
 
-def estimated(
-    op: Operator,
-    f: Callable[[Any], Any],
-    limit_of: Callable[[Any], float],
-    vectors: int | None,
-    method: str,
-    rng: np.random.Generator,
-) -> TraceEstimate:
-    """Estimate a trace by a method; see `trace`."""
-    n = op.shape[0]
-    is_here = op.device == "cpu" and op.layout is None
-    if n == 0:
-        return TraceEstimate(0.0, 0.0, 0, 0, "dense", "there are no rows")
-    if method == "dense" or (method == "auto" and vectors is None and is_here and n <= DENSE_ROWS):
-        if op.layout is not None:
-            raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
-        return from_eigenvalues(op, f)
-    with blas_threads(op):
-        estimate = Sampler(op, f, limit_of, rng).estimate(vectors, method)
-    if vectors is None and estimate.error > (limit := limit_of(estimate.value)):
-        warnings.warn(
-            f"trace: the error is {estimate.error:.2g}, more than {limit:.2g}, {estimate.why}; give a larger "
-            "tol, atol= for a value near zero, or method='dense'.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
-    return estimate
-
-
-def from_eigenvalues(op: Operator, f: Callable[[Any], Any], products: int = 0) -> TraceEstimate:
-    """Compute a trace from all eigenvalues, after a number of products."""
-    n, theta = op.shape[0], np.linalg.eigvalsh(to_host(dense_matrix(op, empty_block(op))))
-    values, unit = f(theta), float(np.finfo(op.dtype).eps)
-    moved = theta + unit * np.abs(theta).max() * np.sign(theta.mean() - theta)  # by their errors, inwards
-    error = unit * float(np.abs(values).sum()) + float(np.linalg.norm(f(moved) - values))
-    return TraceEstimate(values.sum().item(), error, products + n, 0, "dense", f"from all {n} eigenvalues")
-
-
+@dataclass
 class Sampler:
     """Samples quadratic forms of f(A), by so many Lanczos steps as the wanted error needs."""
 
-    def __init__(
-        self,
-        op: Operator,
-        f: Callable[[Any], Any],
-        limit_of: Callable[[Any], float],
-        rng: np.random.Generator,
-    ) -> None:
-        self._op, self._f, self._limit_of, self._rng = op, f, limit_of, rng
-        self._n, self._steps, self.products = op.shape[0], min(STEPS, op.shape[0]), 0
-        self._is_fixed = False  # the number of vectors
+    op: Operator
+    f: Callable[[Any], Any]
+    limit_of: Callable[[Any], float]
+    vectors: int | None  # None for as many as the error needs
+    rng: np.random.Generator
+    steps: int = STEPS
+    products: int = 0
 
-    def estimate(self, vectors: int | None, method: str) -> TraceEstimate:
-        """Estimate the trace with a number of vectors, or to the wanted error."""
-        self._is_fixed = vectors is not None
-        third = 0 if vectors is None or method != "hutch++" else max(vectors // 3, 1)
-        size = WIDTH if vectors is None else max(vectors - 2 * third, 4)
-        sample, inner, Q, used, columns = self._sampled(size, None), None, None, size, third
-        if vectors is None and method != "quadrature":
-            count = self._predicted(sample, self._limit_of(self._combined(sample, None)[0]))
-            columns = self._columns(sample, min(count, self._n), forced=method == "hutch++")
+    def estimate(self, method: str) -> TraceEstimate:
+        """Estimate the trace by a method; see `trace`."""
+        n, is_whole = self.op.shape[0], self.op.layout is None
+        if n == 0:
+            return TraceEstimate(0.0, 0.0, 0, 0, "dense", "there are no rows")
+        is_short = self.vectors is None and is_whole and self.op.device == "cpu" and n <= DENSE_ROWS
+        if method == "dense" or (method == "auto" and is_short):
+            if not is_whole:
+                raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
+            return self._from_eigenvalues()
+        self.steps = min(self.steps, n)
+        with blas_threads(self.op):
+            found = self._from_samples(method)
+        if self.vectors is None and found.error > (limit := self.limit_of(found.value)):
+            warnings.warn(
+                f"trace: the error is {found.error:.2g}, more than {limit:.2g}, {found.why}; give a larger "
+                "tol, atol= for a value near zero, or method='dense'.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return found
+
+    def _from_eigenvalues(self) -> TraceEstimate:
+        n, theta = self.op.shape[0], np.linalg.eigvalsh(to_host(dense_matrix(self.op, empty_block(self.op))))
+        values, unit = self.f(theta), float(np.finfo(self.op.dtype).eps)
+        moved = theta + unit * np.abs(theta).max() * np.sign(theta.mean() - theta)  # by their errors, inwards
+        error = unit * float(np.abs(values).sum()) + float(np.linalg.norm(self.f(moved) - values))
+        why = f"from all {n} eigenvalues"
+        return TraceEstimate(values.sum().item(), error, self.products + n, 0, "dense", why)
+
+    def _from_samples(self, method: str) -> TraceEstimate:
+        n, inner, Q = self.op.shape[0], None, None
+        columns = 0 if self.vectors is None or method != "hutch++" else max(self.vectors // 3, 1)
+        used = size = WIDTH if self.vectors is None else max(self.vectors - 2 * columns, 4)
+        sample = self._sampled(size, None)
+        if self.vectors is None and method != "quadrature":
+            columns = self._columns(sample, is_forced=method == "hutch++")
         if columns and (Q := self._basis(columns, sample)) is not None:
             inner = self._forms(Q.copy(), are_all=True)
             sample, used = self._sampled(size, Q), used + size
         while True:
-            value, error = self._combined(sample, inner)
-            limit, taken = self._limit_of(value), len(sample.values)
-            needed = 0 if vectors is not None else self._predicted(sample, limit)
-            if method == "auto" and needed > self._n <= MOST_DENSE_ROWS and self._op.layout is None:
-                return from_eigenvalues(self._op, self._f, self.products)
+            value, error, needed = self._combined(sample, inner)
+            if method == "auto" and needed > n <= MOST_DENSE_ROWS and self.op.layout is None:
+                return self._from_eigenvalues()
+            taken = len(sample.values)
             more = min(needed, MOST_VECTORS) - taken
             # A first sample that seems to be enough may only have a small variance by chance.
-            if more <= 0 or (taken > size and error <= limit):
+            if more <= 0 or (taken > size and error <= self.limit_of(value)):
                 break
             sample, used = Forms.joined([sample, self._sampled(more, Q)]), used + more
-        basis = "" if Q is None else f", beside {Q.n_cols} computed ones"
-        why = f"by {used} random vectors{basis} and {self._steps} steps"
-        name = "quadrature" if Q is None else "hutch++"
+        basis, name = ("", "quadrature") if Q is None else (f", beside {Q.n_cols} computed ones", "hutch++")
+        why = f"by {used} random vectors{basis} and {self.steps} steps"
         return TraceEstimate(value, error, self.products, used, name, why)
 
-    def _combined(self, sample: Forms, inner: Forms | None) -> tuple[Any, float]:
-        """Compute the trace and its error from random vectors and the exact part."""
+    def _combined(self, sample: Forms, inner: Forms | None) -> tuple[Any, float, int]:
+        """Compute the trace, its error, and the number of vectors for the wanted one."""
         centre, parts = sample.centre, sample.parts  # the trace of the centre is known
-        value, doubt = self._n * centre + parts.mean(), sample.doubts.mean()
+        value, doubt = self.op.shape[0] * centre + parts.mean(), sample.doubts.mean()
         if inner is not None:
             value, doubt = value + (inner.values - centre).sum(), doubt + inner.doubts.sum()
-        spread = math.sqrt(np.var(parts, ddof=LOST).item() / len(parts))
-        size = float(sample.weights @ np.abs(self._f(sample.theta))) / len(parts)
-        rounding = ROUNDING * float(np.finfo(self._op.dtype).eps) * size
-        return value.item(), math.hypot(spread, abs(doubt), rounding)
+        count, variance = len(parts), np.var(parts, ddof=LOST).item()
+        size = float(sample.weights @ np.abs(self.f(sample.theta))) / count
+        rounding = ROUNDING * float(np.finfo(self.op.dtype).eps) * size
+        error, limit = math.hypot(math.sqrt(variance / count), abs(doubt), rounding), self.limit_of(value)
+        if self.vectors is not None or variance == 0:
+            needed = 0
+        elif limit == 0:
+            needed = MOST_VECTORS
+        else:
+            needed = math.ceil(CERTAINTY * variance / ((1 - RESOLVED**2) * limit**2))
+        return value.item(), error, WIDTH * ceil_div(needed, WIDTH)
 
-    def _predicted(self, sample: Forms, limit: float) -> int:
-        """Predict the number of vectors for an error."""
-        parts = sample.parts
-        if limit <= 0:
-            return MOST_VECTORS if np.var(parts) > 0 else len(parts)
-        needed = CERTAINTY * np.var(parts, ddof=LOST).item() / ((1 - RESOLVED**2) * limit**2)
-        return WIDTH * ceil_div(max(math.ceil(needed), len(parts)), WIDTH)
-
-    def _columns(self, sample: Forms, count: int, *, forced: bool) -> int:
+    def _columns(self, sample: Forms, *, is_forced: bool) -> int:
         """Choose the number of columns of Q by the predicted products; 0 for none.
 
         Without the eigenvalues where ``|f - centre|`` is largest, the variance falls as the sum of squares.
         """
-        if count <= WIDTH and not forced:
+        n = self.op.shape[0]
+        count = min(max(self._combined(sample, None)[2], WIDTH), n)
+        widths = WIDTH << np.arange((MOST_BASIS // WIDTH).bit_length())
+        widths = widths[widths <= n // 4]
+        if not len(widths) or (count <= WIDTH and not is_forced):
             return 0
-        spreads = np.abs(self._f(sample.theta) - sample.centre) ** 2
+        spreads = np.abs(self.f(sample.theta) - sample.centre) ** 2
         order = np.argsort(-spreads, kind="stable")
-        spreads = spreads[order]
-        counts = sample.weights[order] * self._n / max(sample.squares.sum(), 1e-300)
-        reached, rest = np.cumsum(counts), np.cumsum((spreads * counts)[::-1])[::-1]
-        best, columns, most = (math.inf if forced else GAIN * count), 0, min(MOST_BASIS, self._n // 4)
-        width = WIDTH
-        while width <= most:
-            left = rest[min(int(np.searchsorted(reached, width)), len(rest) - 1)] / max(rest[0], 1e-300)
-            cost = WIDTH + 2 * width + max(WIDTH, count * left)
-            if cost < best:
-                best, columns = cost, width
-            width *= 2
-        return columns
+        counts = sample.weights[order] * n / max(sample.squares.sum(), 1e-300)
+        rest = np.cumsum((spreads[order] * counts)[::-1])[::-1]
+        left = rest[np.minimum(np.searchsorted(np.cumsum(counts), widths), len(rest) - 1)]
+        costs = WIDTH + 2 * widths + np.maximum(WIDTH, count * left / max(rest[0], 1e-300))
+        best = int(costs.argmin())
+        return int(widths[best]) if is_forced or costs[best] < GAIN * count else 0
 
     def _basis(self, columns: int, sample: Forms) -> BlockVector | None:
-        """Compute an orthonormal basis of the space where f(A) is far from its mean."""
+        """Compute an orthonormal basis of the space where f(A) is far from its mean, by a polynomial."""
         low, high, centre = sample.theta.min(), sample.theta.max(), sample.centre
-        series = interpolation(lambda x: np.abs(self._f(x) - centre), low, high, ROUGH, 4 * self._steps)
-        polynomials = Polynomials(self._op, SpectralBounds(low, high, False, "a sample").widened(1e-3))
-        found = polynomials.sums(lambda bounds: series, random_signs(self._op, columns, self._rng))
+        series = interpolation(lambda x: np.abs(self.f(x) - centre), low, high, ROUGH, 4 * self.steps)
+        sums = Sums(self.op, SpectralBounds(low, high, False, "a sample").widened(1e-3))
+        found = sums.of(lambda bounds: series, random_signs(self.op, columns, self.rng))
         if found is None:  # f is not smooth, or not finite in a gap of the spectrum
             return None
-        ((block,), _) = found
-        self.products += polynomials.columns
-        result = orthogonalize(block)
-        basis: BlockVector = block[:, : block.n_cols - int(np.sum(to_host(result.lost)))].copy()
-        return basis
+        block: BlockVector = found[0][0]
+        self.products += sums.columns
+        kept = block.n_cols - int(np.sum(to_host(orthogonalize(block).lost)))
+        return block[:, :kept].copy()
 
     def _sampled(self, count: int, Q: BlockVector | None) -> Forms:
         """Sample the forms of a number of random vectors, in the complement of Q."""
         parts = []
         for begin in range(0, count, WIDTH):
-            block = random_signs(self._op, min(WIDTH, count - begin), self._rng)
+            block = random_signs(self.op, min(WIDTH, count - begin), self.rng)
             parts.append(self._forms(project_out(Q, project_out(Q, block))))
         return Forms.joined(parts)
 
     def _forms(self, X: BlockVector, *, are_all: bool = False) -> Forms:
         """Compute x^H f(A) x for the columns of a block, which is overwritten: samples, or all of a sum."""
         squares = to_host(X.norms()).astype(np.float64) ** 2
-        run = started(self._op, X)
+        count, run, n = 1 if are_all else len(squares), started(self.op, X), self.op.shape[0]
         while True:
-            run.extend(self._steps)
-            found = Forms.of(run.projected(), self._f, squares)
-            if self._steps < self._n and (unseen := hidden(self._f, found.theta)):
-                found = found._replace(doubts=squares * unseen / self._steps)  # a node has about this weight
-            count = 1 if are_all else len(squares)
-            limit = self._limit_of(found.values.sum() / count)
-            if self._is_fixed:
+            run.extend(self.steps)
+            rows = []
+            for (alpha, beta), square in zip(run.projected(), squares, strict=True):
+                value = 0.0
+                for length in ((len(alpha) + 1) // 2, len(alpha)):
+                    theta, S = sl.eigh_tridiagonal(alpha[:length], beta[: length - 1])
+                    weights = square * S[0] ** 2
+                    before, value = value, weights @ self.f(theta)
+                rows.append(([value], [value - before], [square], theta, weights))
+            found = Forms.joined(rows)
+            if self.steps < n and (unseen := hidden(self.f, found.theta)):
+                found = found._replace(doubts=squares * unseen / self.steps)  # a node has about this weight
+            limit = self.limit_of(found.values.sum() / count)
+            if self.vectors is not None:
                 limit = max(limit, float(np.std(found.values)) / math.sqrt(len(squares)))
             is_resolved = abs(found.doubts.sum() / count) <= RESOLVED * limit
-            if is_resolved or 2 * self._steps > min(MOST_STEPS, self._n):
-                break
-            self._steps *= 2
-        self.products += run.steps * X.n_cols
-        return found
+            if is_resolved or 2 * self.steps > min(MOST_STEPS, n):
+                self.products += run.steps * X.n_cols
+                return found
+            self.steps *= 2
+
+
+@frozen
+class LogDeterminant(TraceEstimate):
+    """The logarithm of ``|det A|`` and its error, ``value, error = logdet(A)``; see `TraceEstimate`.
+
+    Attributes
+    ----------
+    sign : float
+        Sign of the determinant: 1, -1, or 0 for a matrix that is singular to working precision.
+    """
+
+    sign: float = 1.0
+
+
+@together
+def logdet(
+    A: Any,
+    tol: float = 1e-3,
+    *,
+    atol: float = 0.0,
+    vectors: int | None = None,
+    method: Literal["auto", "factors", "quadrature"] = "auto",
+    rng: Any = None,
+    shape: tuple[int, int] | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    like: Any = None,
+    comm: Any = None,
+) -> LogDeterminant:
+    """Compute the logarithm of the determinant of a Hermitian matrix.
+
+    Parameters
+    ----------
+    A : sparse matrix or array, dense array, LinearOperator, callable, or Operator, shape (n, n)
+        Hermitian, and positive definite unless it is factorised; as for `eigsh`.
+    tol, atol, vectors, rng
+        Of an estimate; see `trace`.
+    method : {"auto", "factors", "quadrature"}
+        Factors on the host, whose pivots tell the number to rounding errors and its sign, or an estimate of
+        the trace of log(A). "auto" takes factors where A is an explicit matrix and they are predicted to take
+        less than a second, or less time than an estimate.
+    shape, dtype, device, like, comm
+        As for `eigsh`.
+
+    Returns
+    -------
+    LogDeterminant
+        A pair ``(value, error)`` with the sign, the products that were used, and the method.
+
+    Raises
+    ------
+    OptionError, ShapeError, DTypeError, DeviceError
+        For invalid arguments, and an A that is not Hermitian, or for an estimate not positive definite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the error of an estimate is larger than what was asked for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import blockvec
+    >>> A = blockvec.models.model("laplace1d:n=99")  # of the determinant 100
+    >>> value, error = blockvec.logdet(A)
+    >>> bool(abs(value - np.log(100)) < 1e-12)
+    True
+    """
+    check_choice("method", method, ("auto", "factors", "quadrature"))
+    limit_of, count = goal(tol, atol, vectors)
+    given = operands(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
+    op, factor, entries = given.operator, given.factor, given.entries
+    why, n, products = None, op.shape[0], 0
+    if method == "auto" and count is None:
+        why = _reason(op, entries)
+    elif method == "factors":
+        why = "factors were asked for"
+        if op.layout is not None or not (is_explicit(entries) or fits_dense(op)):
+            raise OptionError(
+                "method: 'factors' needs an explicit matrix in one process; give one, or use 'quadrature'."
+            )
+    if why is None or n == 0:
+        log = checked(_positive_log, factor=factor)
+        found = Sampler(op, log, limit_of, count, generator_for(op, rng)).estimate("auto")
+        return LogDeterminant(*(getattr(found, name) for name in TraceEstimate.__annotations__))
+    if not is_explicit(entries):
+        entries, products = to_host(dense_matrix(op, empty_block(op))), n
+    factors = Factorization(on_host(entries))
+    factors.refactorize(0.0)
+    sign, value = cast(tuple[float, float], factors.log_determinant())
+    if factor != 1 and sign:
+        sign, value = sign * float(np.sign(factor)) ** n, value + n * math.log(abs(factor))
+    error = float(np.finfo(op.dtype).eps) * (n + 1 / factors.nearest) if sign else 0.0
+    return LogDeterminant(value, error, products, 0, "factors", why, sign)
+
+
+def _reason(op: Operator, entries: Any) -> str | None:
+    """Say why A is factorised; None where an estimate takes less time, or nothing can be factorised."""
+    n = op.shape[0]
+    if op.layout is not None or not is_explicit(entries):
+        return f"n = {n} is at most {DENSE_ROWS}" if op.layout is None and n <= DENSE_ROWS else None
+    if getattr(entries, "nnz", n * n) > UNASKED_ENTRIES:
+        return None
+    estimate_s = SAMPLES * STEPS * PASSES * recurrence_s(op, WIDTH)
+    predicted_s = factor_s(entries, "cpu", WORTH_S)
+    if predicted_s > max(WORTH_S, estimate_s) or not is_affordable(entries, None):
+        return None
+    return f"factors are predicted to take {predicted_s:.2g} s, an estimate {estimate_s:.2g} s"
+
+
+def _positive_log(theta: Any) -> Any:
+    if (theta <= 0).any():
+        raise OptionError(
+            f"A is not positive definite: it has a Ritz value {theta.min():.6g}; use method='factors'."
+        )
+    return np.log(theta)

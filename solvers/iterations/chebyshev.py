@@ -250,7 +250,6 @@ class ChebyshevOperator:
         self._calls = 0
         self.degree, self._dtype = filter.degree, operator.dtype
         self.locked = None if locked is None else self._rows(locked)
-        self._project_every = self.degree if locked is None else 1
         sign = -1 if filter.which == "SA" else 1
         self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
 
@@ -285,16 +284,15 @@ class ChebyshevOperator:
 
     def _apply(self, X: Block, out: Block) -> Block:
         Y = self._rows(X)
-        Z, every = out if Y is X else Y.like(), self._project_every
-        steps = Recurrence(self._doubled, Y, Z, self._project, project_every=every)
-        steps.take(self.degree)
+        steps = Recurrence(self._doubled, Y, out if Y is X else Y.like())
+        count = self.degree if self.locked is None else 1
+        while steps.taken < self.degree:
+            steps.take(count)
+            project_out(self.locked, steps.current)
         if Y is X:
             return steps.current
         out[:, :] = steps.current
         return out
-
-    def _project(self, step: int, current: Block, previous: Block) -> None:
-        project_out(self.locked, current)
 
     def _rows(self, block: Block) -> Block:
         """Return a block as it is, or a row-major copy in the operator's precision."""

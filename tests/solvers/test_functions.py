@@ -27,6 +27,7 @@ from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import ConvergenceWarning
 from solvers.functions.bounds import SpectralBounds
 from solvers.functions.expm import Exponential
+from solvers.functions.operands import operands
 from tests.array_libraries import LIBRARIES, library
 from tests.contract.blocks import host, on
 from tests.pretended_gpu import pretended_gpu
@@ -78,6 +79,16 @@ def test_multiples_of_hermitian_matrices_are_recognised(device: str, dtype: str,
         assert info["error_bound"] < 1e6 * UNIT[found.dtype.char]
         assert info["products"] == info["degree"] > 5
         assert str(info["bounds"]) in info["plan"]
+
+
+@pytest.mark.parametrize("first", [8, 12, 16, 25])
+def test_small_terms_that_larger_ones_follow_do_not_end_a_sum(first: int) -> None:
+    """Along a chain that begins with weak hops, terms fall below rounding before they grow."""
+    A = np.diag(np.where(np.arange(59) < first, 1.0, 1e3), -1)
+    b = np.eye(60)[0]
+    expected = scipy.linalg.expm(A) @ b
+    got = expm_multiply(sp.csr_array(A), b)
+    assert np.linalg.norm(got - expected) <= 1e-7 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -188,16 +199,17 @@ def test_bounds_that_are_too_narrow_become_wider() -> None:
     rng = np.random.default_rng(6)
     values = rng.uniform(-1, 1, 300)
     H, X = as_operator(sp.diags_array(values, format="csr")), BlockVector(rng.standard_normal((300, 2)))
-    narrow = Exponential(H, SpectralBounds(-0.3, 0.4, False, "a guess"), -30j)
-    ((_, ((found, weight),)),) = narrow.states(np.ones(1), X)
-    found.scale(np.exp(weight))
+    guess = SpectralBounds(-0.3, 0.4, False, "a guess")
+    run = Exponential(operands(H, X), np.ones(1), -30j)
+    run.sums.bounds = guess
+    ((found, phase),) = run.states(np.ones(1))
+    found.scale(np.exp(phase))
     assert_near(found, np.exp(-30j * values)[:, None] * X.array, 1e-13)
-    assert narrow.polynomials.bounds[0] < -1 < 1 < narrow.polynomials.bounds[1]
-    crooked = Exponential(
-        as_operator(np.triu(np.ones((40, 40)))), SpectralBounds(-1, 1, False, "a guess"), -30j
-    )
+    assert run.sums.bounds[0] < -1 < 1 < run.sums.bounds[1]
+    run = Exponential(operands(np.triu(np.ones((40, 40))), np.ones(40)), np.ones(1), -30j)
+    run.sums.bounds = guess
     with pytest.raises(BreakdownError, match="check that A is Hermitian"):
-        list(crooked.states(np.ones(1), BlockVector(np.ones((40, 1)))))
+        list(run.states(np.ones(1)))
 
 
 def test_linear_operators_without_an_adjoint_are_enough() -> None:

@@ -26,7 +26,10 @@ def test_several_sums_and_moments_come_from_the_same_steps(dtype: str) -> None:
     coefficients[0, 1::2] = coefficients[1, ::3] = 0
     sums: list[Any] = [X.copy().scale(c) for c in coefficients[:, 0]]
     steps = Recurrence(as_operator(A.astype(dtype)).affine(2, 0), X, X.like())
-    found = steps.add(coefficients[:, 1:].tolist(), sums, dots=("xy", "yy"))
+    found = [
+        steps.step([(c, total) for c, total in zip(factors, sums, strict=True) if c], ("xy", "yy"))
+        for factors in coefficients[:, 1:].T.tolist()
+    ]
     assert steps.taken == degree
     for total, row in zip(sums, coefficients, strict=True):
         expected = (Q * chebyshev.chebval(values, row)) @ Q.conj().T @ x

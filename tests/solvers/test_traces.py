@@ -13,9 +13,8 @@ from blockvec import as_operator, models
 from blockvec.errors import OptionError, ShapeError
 from blockvec.models import spectra
 from solvers import ConvergenceWarning
-from solvers.functions.determinant import logdet
 from solvers.functions.funm import funm_multiply
-from solvers.functions.traces import estimated, goal, trace
+from solvers.functions.traces import Sampler, goal, logdet, trace
 from tests.contract.blocks import DTYPES, exact_values, on, values
 
 
@@ -55,7 +54,7 @@ def judged(case: Case, repeats: int) -> tuple[float, float, float]:
     expected = case.f(np.linalg.eigvalsh(case.A.toarray())).sum()
     limit_of, _ = goal(case.tol, 0.0, None)
     found = [
-        estimated(op, case.f, limit_of, case.vectors, case.method, np.random.default_rng(seed))
+        Sampler(op, case.f, limit_of, case.vectors, np.random.default_rng(seed)).estimate(case.method)
         for seed in range(1000, 1000 + repeats)
     ]
     errors = np.array([abs(estimate.value - expected) for estimate in found])

@@ -1,0 +1,278 @@
+"""Chebyshev series of functions on [-1, 1], and their sums for a Hermitian operator times a block.
+
+A function is interpolated in Chebyshev points, by a cosine transform of its values there. That of exp(z x) is
+in extended precision, so that the errors of its coefficients are those of rounding once: a state that takes
+ten thousand steps with the same coefficients keeps its norm to 1e-12.
+
+A real operator on complex columns is applied to twice as many real ones, their real and imaginary parts;
+real and imaginary coefficients then have sums of their own. The series of exp(-i t H) has real coefficients
+of even degrees and imaginary ones of odd degrees: each step adds to one of both.
+
+Bounds that are estimates may be too narrow. Components outside of them grow, while all others stay below the
+norm of the block. Norms are compared after groups of steps; where they have grown, the sum begins again with
+wider bounds.
+
+References
+----------
+Tal-Ezer, Kosloff, J. Chem. Phys. 81 (1984) 3967; Trefethen, Approximation Theory and Approximation Practice
+(2013), chapters 3 and 4.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import scipy.fft
+
+from blockvec import BlockVector, Operator
+from blockvec.errors import OptionError
+
+from ..arguments import blas_threads
+from ..blocks import ColumnBlock, RealArray, in_precision, to_host
+from ..iterations.chebyshev import CALLS_BEFORE_RECORDING, recorder_for
+from ..sizes import SHORT_ROWS
+from .bounds import EVERYWHERE, OutsideError, SpectralBounds
+from .recurrence import Recurrence, add_multiple
+
+MOST_SERIES = 64  # exponentials whose coefficients are kept
+MOST_DEGREE = 5000  # highest degree of an interpolation
+FIRST_DEGREE = 32
+LOOKS = 10_001  # points where an interpolation is compared with its function
+ALIKE = 1e-12  # relative difference of values that rounding errors explain
+OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside of a domain, by rounding
+GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
+GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; others have at most 1
+MOST_COLUMNS = 4  # of a block on the host up to which products by columns take less time
+MOST_GROUPS = 64  # groups of steps whose calls are counted; those that are repeated keep their launches
+
+
+class Series(NamedTuple):
+    """Coefficients of T_0 to T_d, and a bound of what those beyond add, relative to the largest value."""
+
+    coefficients: Any
+    tail: float
+
+
+def cut(coefficients: Any, limit: float) -> Series:
+    """Leave out the last coefficients, whose magnitudes add up to at most a limit."""
+    tails = np.cumsum(np.abs(coefficients[::-1]))[::-1]  # of this coefficient and all beyond
+    degree = max(int(np.count_nonzero(tails > limit)) - 1, 0)
+    return Series(coefficients[: degree + 1], float(tails[degree + 1]) if degree + 1 < len(tails) else 0.0)
+
+
+@functools.lru_cache(maxsize=MOST_SERIES)
+def exponential(z: complex, limit: float) -> Series:
+    """Compute the coefficients 2 I_k(z) of exp(z x) / exp(``|Re z|``) up to a tail below a limit."""
+    # Beyond k = |z| they fall like exp(-(2/3) (2/|z|)^(1/2) (k - |z|)^(3/2)), for a real z like
+    # exp(-k^2 / (2 |z|)): from `most` on they are below 21 digits, those of extended precision.
+    size = abs(z)
+    most = size + 14 * size ** (1 / 3)
+    degree = math.ceil(min(most, math.sqrt(96 * size)) if z.imag == 0 else most) + 40
+    x = np.cos(np.arccos(np.longdouble(-1)) * np.arange(degree + 1) / degree)
+    c = _transformed(np.exp(np.clongdouble(z) * x - abs(z.real)))
+    for odd, part in enumerate((c.real, c.imag)):
+        part[np.abs(part) < size * np.finfo(part.dtype).eps / math.sqrt(degree)] = 0  # rounding of z x
+        if z.real == 0:  # even degrees are real, odd ones imaginary
+            part[1 - odd :: 2] = 0
+    return cut(c.astype(complex) if z.imag else c.real.astype(float), limit)
+
+
+def _transformed(values: Any) -> Any:
+    """Compute Chebyshev coefficients from values in Chebyshev points."""
+    coefficients = scipy.fft.dct(values, type=1) / (len(values) - 1)
+    coefficients[[0, -1]] /= 2
+    return coefficients
+
+
+def interpolation(
+    f: Callable[[RealArray], Any], low: float, high: float, limit: float, most: int = MOST_DEGREE
+) -> list[Series] | None:
+    """Interpolate a `checked` function; None if no degree has a tail below a limit, or f is not finite."""
+
+    def between(x: RealArray) -> Any:
+        return f(np.clip((low + high) / 2 + (high - low) / 2 * x, low, high))
+
+    degree = FIRST_DEGREE
+    try:
+        while degree < 4 * most:
+            values = between(np.cos(np.pi * np.arange(degree + 1) / degree))
+            scale = np.abs(values).max() or 1.0
+            coefficients = _transformed(values / scale)
+            # The last quarter consists of rounding errors once the function is resolved.
+            noise = np.abs(coefficients[3 * degree // 4 :]).max()
+            if noise * degree <= max(limit, 8 * np.finfo(float).eps * math.sqrt(degree)):
+                c, tail = cut(coefficients, limit)
+                if len(c) > most + 1:
+                    return None
+                x = np.linspace(-1, 1, LOOKS)[1:-1]  # where a narrow peak would be
+                difference = np.abs(between(x) / scale - np.polynomial.chebyshev.chebval(x, c))
+                if (difference <= max(limit, 1e-8)).all():
+                    return [Series(c * scale, tail)]
+            degree *= 2
+    except OptionError:
+        pass
+    return None
+
+
+def hidden(f: Callable[[RealArray], Any], nodes: RealArray) -> float:
+    """Return how much a function varies between nodes, if it has the same value at all of them; else 0."""
+    seen = f(nodes)  # a sum over nodes, as of Lanczos, settles on a function that it has not seen
+    noise = ALIKE * np.abs(seen).max(initial=0.0)
+    if not len(nodes) or (np.abs(seen - seen[0]) > noise).any():
+        return 0.0
+    most = float(np.abs(f(np.linspace(nodes.min(), nodes.max(), LOOKS)) - seen[0]).max())
+    return most if most > noise else 0.0
+
+
+def checked(
+    f: Callable[[RealArray], Any], domain: tuple[float, float] = EVERYWHERE, factor: float = 1
+) -> Callable[[Any], Any]:
+    """Make a function of eigenvalues, times a factor, that refuses what is not in a domain or not finite."""
+
+    def evaluated(theta: Any) -> Any:
+        theta = factor * theta
+        x = np.clip(theta, *domain)  # rounding errors may have moved them out of it
+        away = np.abs(theta - x)
+        if (away > OUTSIDE * np.abs(theta).max(initial=0.0)).any():
+            raise OptionError(
+                f"domain: got {domain}, but an eigenvalue of A is about {theta[away.argmax()]:.6g}; give one "
+                "that holds all of them."
+            )
+        with np.errstate(all="ignore"):
+            values = np.asarray(f(x))
+        values = np.broadcast_to(values, x.shape) if values.ndim == 0 else values
+        if values.shape != x.shape or values.dtype.kind not in "biufc":
+            raise OptionError(
+                f"f: returned shape {values.shape} for {len(x)} numbers; give a function as np.exp."
+            )
+        wrong = ~np.isfinite(values)
+        if wrong.any():
+            raise OptionError(
+                f"f: is {values[wrong][0]} at {x[wrong][0]:.6g}, which is within the bounds of the spectrum, "
+                f"{x.min():.6g} to {x.max():.6g}; give domain=(low, high), where f is finite."
+            )
+        return values.astype(complex if values.dtype.kind == "c" else float)
+
+    return evaluated
+
+
+class Sums:
+    """Sums of series of T_k of a Hermitian operator, times blocks, in memory that is used again."""
+
+    def __init__(
+        self, operator: Operator, bounds: SpectralBounds, domain: tuple[float, float] = EVERYWHERE
+    ) -> None:
+        self.operator, self.bounds, self._domain = operator, bounds, domain
+        self.products = self.columns = 0
+        self._prepared: Any = None  # the type and the bounds that all below is for
+        self._doubled: Any = None
+        self._blocks: list[Any] = []
+        self._recorder: Any = None
+        self._repeats: dict[Any, Any] = {}  # by a group's first step and coefficients: calls, or a recording
+
+    def of(self, series_of: Callable[[SpectralBounds], Sequence[Series] | None], X: BlockVector) -> Any:
+        """Compute sum_k c_k T_k X of series on bounds that hold, and the series; or return their None."""
+
+        def on(bounds: SpectralBounds) -> Any:
+            series = series_of(bounds)
+            return None if series is None else (self._on(bounds, series, X), series)
+
+        found, self.bounds = self.bounds.holding("A", on, self._domain)
+        return found
+
+    def described(self, degree: int, error: float) -> dict[str, Any]:
+        """Describe sums of polynomials up to a degree."""
+        plan = f"Chebyshev polynomials of degree {degree} at most, of a Hermitian matrix of "
+        plan += f"{self.operator.dtype.name}, on {self.bounds!r}"
+        info = described("chebyshev", degree, self.products, self.columns, error, plan)
+        return info | {"bounds": self.bounds}
+
+    def _on(self, bounds: SpectralBounds, series: Sequence[Series], X: BlockVector) -> list[BlockVector]:
+        """Compute the sums on bounds."""
+        length = max(len(one.coefficients) for one in series)
+        C = np.array([np.pad(one.coefficients, (0, length - len(one.coefficients))) for one in series])
+        splits = self.operator.dtype.kind == "f"  # into sums of real and imaginary coefficients
+        Y = as_real(X) if splits else X
+        parts: list[Any] = [(k, 1, c.real if splits else c) for k, c in enumerate(C)]
+        parts += [(k, 1j, c.imag) for k, c in enumerate(C) if splits and c.imag.any()]
+        dtype = np.result_type(self.operator.dtype, Y.dtype)
+        if self._prepared != (dtype, Y.n_cols, bounds):
+            half_width = bounds.half_width or max(map(abs, bounds)) or 1.0
+            self._doubled = self.operator.affine(2 / half_width, bounds.centre)
+            self._prepared, self._repeats = (dtype, Y.n_cols, bounds), {}
+            self._blocks = [by_columns(self.operator, Y).like(dtype=dtype)]
+            self._recorder = recorder_for(cast(Any, self.operator), self._blocks[0])
+        while len(self._blocks) < 2 + len(parts):
+            self._blocks.append(self._blocks[0].like())
+        first, second, *totals = self._blocks[: 2 + len(parts)]
+        first[:, :] = Y
+        for total, (*_, c) in zip(totals, parts, strict=True):
+            total[:, :] = 0
+            add_multiple(total, c[0].item(), first)
+        steps, limits = Recurrence(self._doubled, first, second), GROWTH * to_host(X.norms())
+        for begin in range(1, length, GROUP):
+            rows = [c[begin : begin + GROUP].tolist() for *_, c in parts]
+            with np.errstate(all="ignore"), blas_threads(self.operator):
+                self._take(steps, rows, totals)
+                # Norms of each column's parts.
+                grown = to_host(steps.current.norms()).reshape(len(limits), -1)
+            self.products += len(rows[0])
+            self.columns += len(rows[0]) * Y.n_cols
+            if not (np.linalg.norm(grown, axis=1) <= limits).all():
+                raise OutsideError
+        kind = np.result_type(X.dtype, self.operator.dtype, *[np.complex64] * np.iscomplexobj(C))
+        results = [X.like(dtype=kind) for _ in series]
+        for (k, factor, _), total in zip(parts, totals, strict=True):
+            results[k].axpby(factor, as_block(total, results[k]), int(factor != 1))
+        return results
+
+    def _take(self, steps: Recurrence, rows: list[list[complex]], totals: list[Any]) -> None:
+        """Take a group of steps; on a GPU their launches are recorded where they are repeated."""
+        key = steps.taken, *map(tuple, rows)
+        self._repeats = self._repeats if len(self._repeats) < MOST_GROUPS else {}
+        known = 0 if self._recorder is None else self._repeats.setdefault(key, 0)
+        if known in range(CALLS_BEFORE_RECORDING):
+            self._repeats[key] = known + 1
+            steps.add(rows, totals)
+            return
+        with self._recorder:
+            if known == CALLS_BEFORE_RECORDING:
+                first = copy.copy(steps)
+                self._repeats[key] = self._recorder.record(lambda: copy.copy(first).add(rows, totals))
+            self._repeats[key]()
+        steps.skip(len(rows[0]))
+
+
+def described(
+    method: str, degree: int, products: int, columns: int, error: float | None, plan: str
+) -> dict[str, Any]:
+    """Describe how a function of a matrix times a block was computed."""
+    info = {"method": method, "degree": degree, "products": products, "columns": columns}
+    return info | {"error_bound": error, "plan": f"{plan}: {products} products"}
+
+
+def by_columns(A: Operator, x: BlockVector) -> Any:
+    """Copy a block to column-major order if products with a sparse matrix then take less time."""
+    is_short = x.n_cols <= MOST_COLUMNS and x.n_rows * x.n_cols <= SHORT_ROWS and x.layout is None
+    return ColumnBlock.of(x) if is_short and hasattr(A, "nnz") and A.device == "cpu" else x
+
+
+def as_real(X: BlockVector) -> BlockVector:
+    """View complex columns as pairs of real ones, their real and imaginary parts."""
+    if X.dtype.kind != "c":
+        return X
+    return BlockVector(X.array.view(X.dtype.type(0).real.dtype), layout=X.layout)
+
+
+def as_block(part: Any, like: BlockVector) -> Any:
+    """View pairs of real columns as complex ones, or convert columns, as those of another block."""
+    if isinstance(part, ColumnBlock):
+        part = BlockVector(part.array, copy=True)
+    if part.n_cols != like.n_cols:
+        return BlockVector(part.array.view(like.dtype), layout=part.layout)
+    return part if part.dtype == like.dtype else in_precision(part, like.dtype)
