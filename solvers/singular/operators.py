@@ -252,14 +252,10 @@ def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
     conjugate = adjoint.apply(ones).scale(1 / forward.shape[0])  # conjugate means of columns
 
     def product(X: BlockVector, out: BlockVector) -> None:
-        forward.apply(X, out=out)
-        array = out.array
-        array -= conjugate.dot(X)
+        ones.combine(conjugate.dot(X), out=forward.apply(X, out=out), alpha=-1, beta=1)
 
     def adjoint_product(Y: BlockVector, out: BlockVector) -> None:
-        adjoint.apply(Y, out=out)
-        array = out.array
-        array -= conjugate.array * ones.dot(Y)  # NumPy would add the rows one by one
+        conjugate.combine(ones.dot(Y), out=adjoint.apply(Y, out=out), alpha=-1, beta=1)
 
     return (
         Product(product, forward.shape, forward, forward.layout),
