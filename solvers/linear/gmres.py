@@ -97,7 +97,7 @@ class _Gmres(LinearSystems):
 
     def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
         super().__init__(A, B, shift, tol, projection)
-        self.B = projection.project(B.copy())
+        self.B, self.X = projection.project(B.copy()), B.copy().scale(0)
         self.begin(self.norms(self.B), self.B)
         self.shift = self.shifts()
         self.dtype = np.complex128 if B.dtype.kind == "c" else np.float64

@@ -218,7 +218,7 @@ class LinearSystems:
         self._shift = shift.real.astype(B.array.real.dtype) if self.is_real else shift.astype(B.dtype)
         self._namespace = array_namespace(B.array)
         self.columns = self.applications = self.reductions = 0
-        self.X = B.copy().scale(0)
+        self.X: Any = None
         self.active = np.ones(self.b, bool)
         self.iterations = np.zeros(self.b, np.intp)
         self.reasons: list[Reason] = ["maxiter"] * self.b  # the default

@@ -28,8 +28,8 @@ FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each t
     "signs": (SIGNS, 1),
     "divided": (_divided(2.0**-1022), 1),
     "kept": (tridiagonal.KEPT, 3),
-    "opening": (tridiagonal.OPENING, 11),
-    "closing": (tridiagonal.closing(UNIT, 10 * UNIT), 15),
+    "opening": (tridiagonal.OPENING, 10),
+    "closing": (tridiagonal.closing(UNIT, 10 * UNIT), 14),
 }
 MASKS = {"kept": (0, 1), "opening": (9,), "closing": (13,)}  # rows that are masks, by function
 OF_MASKS = {"kept": (0,), "closing": (23,)}  # results that are masks
