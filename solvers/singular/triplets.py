@@ -36,7 +36,7 @@ from ..result import counted, history_axes
 from ..runtime.processes import delivered, largest, processes_of, same_generator, shares, split, together
 from ..runtime.progress import logger
 from ..settle import settle
-from .methods import Task, Triplets, choose, plan
+from .methods import BASIS, WIDE, Task, Triplets, choose, plan
 from .operators import Pair
 
 if TYPE_CHECKING:
@@ -300,7 +300,10 @@ def svds(
         op = as_operator(A)
     k = integer("k", plain(k), 1, min(m, n))
     rng = random_state if rng is None else rng
-    precompile("svds", (op, op.H) if hasattr(op, "nnz") else op, k=k)
+    both = (op, op.H) if hasattr(op, "nnz") else (op,)
+    precompile("svds", both, k=k)
+    if min(m, n) > BASIS and len(both) > 1:  # the first steps, whose kernel takes longest
+        precompile("begin", both if m < n else both[::-1], b=WIDE, capacity=BASIS + WIDE)
     with blas_threads(op):
         pair = Pair.of(op, bool(center), rows)
         task = Task(
