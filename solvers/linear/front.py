@@ -20,13 +20,14 @@ from blockvec.interchange import diagonal_of
 
 from ..arguments import blas_threads, check_choice, integer, is_explicit
 from ..blocks import Block, RealArray, to_host
+from ..problem import Counts
 from ..runtime.processes import together
 from . import vectors
 from .block_cg import BlockCG, Shifted
 from .calls import Run, Systems, corrected
 from .gmres import block_gmres
 from .minres import block_minres
-from .systems import Linear, Reason
+from .systems import Linear, Projection, Reason
 
 NOT_HERMITIAN = 1e4  # eps: relative difference of u^H A w and w^H A u, above which `solve` takes GMRES
 RESTART = 20  # steps of GMRES between restarts by default, as in SciPy
@@ -255,14 +256,9 @@ def _blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> R
             options["final"] = final
         lengths = to_host(R.norms())
         tol = np.minimum(goals / np.where(lengths > 0, lengths, 1), 2.0)
-        options.update(tol=tol, maxiter=steps, preconditioner=systems.preconditioner)
-        solved = solve(systems.operator, R, **options)
+        options["Q"] = Projection(None, systems.preconditioner, systems.counts)
+        solved = solve(systems.operator, R, tol=tol, maxiter=steps, **options)
         systems.X.axpy(1, solved.X)
-        systems.counts[:] += (
-            solved.operator_columns,
-            solved.block_applications,
-            solved.preconditioner_columns,
-        )
         return solved.iterations, solved.reasons
 
     return run
@@ -439,7 +435,7 @@ def solve(
                 names.insert(0, "factors")
     solved: Any = None
     for name in names:
-        found = methods[name](replace(systems, X=systems.X.copy(), counts=np.zeros(3, np.intp)))
+        found = methods[name](replace(systems, X=systems.X.copy(), counts=Counts()))
         solved = replace(found, method=name) if found else solved
         if solved and solved.converged:
             break

@@ -150,9 +150,8 @@ class _Minres(LinearSystems):
     def _step(self, steps: Steps) -> None:
         started = steps.started
         rows = steps.take()
-        for _ in range(steps.started - started):
-            self.count(self.b)
-        self.reductions += 2 + (self.projection.Q is not None)
+        self.counts.apply(self.b, steps.started - started)
+        self.counts.reductions += 2 + (self.projection.Q is not None)
         log = Log(*rows)
         finite(rows[:2])
         self.finish(log.squares < 0, "indefinite preconditioner")
