@@ -44,9 +44,7 @@ class Systems:
     lengths: RealArray  # of the right-hand sides
     preconditioner: Preconditioner | None
     vectors: tuple[Any, Any]  # A and M as given, for `vectors`
-    shape: tuple[int, ...]  # of the caller's right-hand sides
-    kind: ArrayKind | None
-    is_block: bool  # whether the caller's right-hand sides are a BlockVector
+    returned: Callable[[Block], Any]  # gives solutions the kind and the shape of the caller's B
     counts: Counts
 
     @classmethod
@@ -69,7 +67,9 @@ class Systems:
         kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(B) if like is None else ArrayKind.of(like)
         M = getattr(A, "psolve", None) if M is None else M
         is_block = isinstance(B, BlockVector)
-        A, M, B, x0 = natively(kind, A, M, _array(B), _array(x0))
+        B, x0 = (each.array if isinstance(each, BlockVector) else each for each in (B, x0))
+        B, x0 = (np.asarray(each) if isinstance(each, list) else each for each in (B, x0))
+        A, M, B, x0 = natively(kind, A, M, B, x0)
         if not hasattr(B, "ndim") or hasattr(B, "tocsr"):
             raise DTypeError(f"B is a {type(B).__name__}; give an array, or a BlockVector.")
         if B.ndim not in (1, 2):
@@ -95,6 +95,12 @@ class Systems:
             block = BlockVector(array.reshape(shape), copy=True, dtype=dtype, layout=operator.layout)
             return on_device_of(operator, block)
 
+        def returned(X: Block) -> Any:
+            if is_block or operator.layout is not None:
+                return X
+            array = X.array.reshape(B.shape)
+            return array if kind is None else kind.share(array)
+
         block = copied(B)
         X = block.like()
         if isinstance(x0, str) and x0 == "Mb":
@@ -110,8 +116,8 @@ class Systems:
             X.scale(column_factors((lengths > 0).astype(float), X))
         limits = np.maximum(rtol * lengths, atol) if math.isfinite(rtol) else np.full(columns, math.inf)
         _check_squares(block, lengths, limits)
-        fields = operator, block, X, x0 is None, limits, lengths, preconditioner, (A, M), B.shape, kind
-        return cls(*fields, is_block, Counts())
+        fields = operator, block, X, x0 is None, limits, lengths, preconditioner, (A, M), returned
+        return cls(*fields, Counts())
 
     @property
     def n(self) -> int:
@@ -208,13 +214,6 @@ class Systems:
         is_small = residuals <= self.limits
         return self.linear(residuals, iterations, ["converged" if each else otherwise for each in is_small])
 
-    def returned(self, X: Block) -> Any:
-        """Return solutions as the right-hand sides were given."""
-        if self.is_block or self.operator.layout is not None:
-            return X
-        array = X.array.reshape(self.shape)
-        return array if self.kind is None else self.kind.share(array)
-
     def finished(self, solved: Linear, limit: int, *, return_info: bool) -> Any:
         """Return what a call returns, with a warning where an iteration broke down.
 
@@ -293,9 +292,3 @@ def _check_squares(B: Block, lengths: RealArray, limits: RealArray) -> None:
             f"B: right-hand side {lost[0]} is so short that squares of residuals underflow in "
             f"{numbers.dtype}; scale B, or give it in a wider type."
         )
-
-
-def _array(value: Any) -> Any:
-    if isinstance(value, BlockVector):
-        return value.array
-    return np.asarray(value) if isinstance(value, list) else value

@@ -144,19 +144,18 @@ def _shifted(systems: Systems, shifts: Any, steps: int) -> Linear:
     largest, X, limits = float(values[seed]), systems.X, systems.limits
     others = {i: Shifted(values[i] - largest, X.copy(), limits) for i in range(len(values)) if i != seed}
     run = BlockCG(systems, largest, list(others.values())).run
-    runs = {seed: corrected(systems, run, steps, largest)}
+    runs = {seed: (last := corrected(systems, run, steps, largest))}
     for i, other in others.items():  # the space is common, true residuals are not
         each, sigma = replace(systems, X=other.X, is_zero=False), float(values[i])
-        runs[i] = corrected(each, BlockCG(each, sigma).run, steps, sigma, other.iterations)
+        runs[i] = last = corrected(each, BlockCG(each, sigma).run, steps, sigma, other.iterations)
     solved = [runs[i] for i in range(len(values))]
-    solutions = [each.X for each in solved]
-    residuals, iterations = (
-        np.concatenate([getattr(each, name) for each in solved]) for name in ("residuals", "iterations")
-    )
-    result = systems.linear(residuals, iterations, [reason for each in solved for reason in each.reasons])
-    is_array = not hasattr(solutions[0], "n_global") and systems.kind is None
-    stacked = array_namespace(solutions[0]).stack(solutions) if is_array else solutions
-    return replace(result, X=stacked, initial=np.tile(result.initial, len(values)))
+    solutions: Any = [each.X for each in solved]
+    if isinstance(solutions[0], type(systems.B.array)):
+        solutions = array_namespace(solutions[0]).stack(solutions)
+    names = "residuals", "iterations", "initial"
+    rows: dict[str, Any] = {name: np.concatenate([getattr(each, name) for each in solved]) for name in names}
+    reasons = tuple(reason for each in solved for reason in each.reasons)
+    return replace(last, X=solutions, reasons=reasons, **rows)
 
 
 @together
