@@ -14,15 +14,19 @@ from blockvec.kernels.build import compile_source
 from blockvec.kernels.elementwise import FillKernel, WithinKernel
 from blockvec.kernels.rows import RowKernel, trace
 from blockvec.operations.elementwise import NORMAL
+from blockvec.operators.sparse import DIFFER, _are_equal
 from solvers.iterations.spectrum import SIGNS, _divided
 from solvers.linear import tridiagonal
 from solvers.transform.inner_product import LENGTHS
 from tests.emulator.host import HostKernel, needs_host_compiler
+from tests.pretended_cupy import Array
+from tests.pretended_gpu import pretended_gpu
 
 UNIT = 2.0**-53
 FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each takes
     "roots": (ROOTS, 1),
     "normal": (NORMAL, 2),
+    "differ": (DIFFER, 2),
     "inverses": (INVERSES, 1),
     "lengths": (LENGTHS, 1),
     "signs": (SIGNS, 1),
@@ -88,6 +92,20 @@ def test_functions_of_solvers_compute_the_same(name: str) -> None:
     found = run(kernel_of(name), rows)
     for one, other in zip(found, function._function(np, *rows), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "complex128"])
+def test_arrays_of_a_gpu_are_equal_if_all_their_numbers_are(dtype: str) -> None:
+    most = 2**31 - 2**24 if dtype[0] == "i" else 1e30
+    numbers = np.array([0, 1, 2, 5, 5, 1000, most], dtype)
+    with pretended_gpu(modules=()) as watched:
+        assert _are_equal(Array(numbers), Array(numbers.copy()))
+        assert not _are_equal(Array(numbers), Array(numbers[:-1].copy()))
+        for place in range(len(numbers)):
+            others = numbers.copy()
+            others[place] += 1 if dtype[0] == "i" else max(abs(others[place]) * 1e-6, 1e-37)
+            assert not _are_equal(Array(numbers), Array(others))
+        assert dict(watched.compiled) == {}
 
 
 @needs_host_compiler
