@@ -378,7 +378,7 @@ def _jd(s: Blocks) -> None:
     s.apply(b)
     s.normalize(1, 2, 4, 8, 16, 32)
     s.recur_by_columns(1, 2, 4)
-    for width in (s.width, s.half, 1):
+    for width in (s.width, 1):
         s.apply(width, shift="column", dots=("xy",))
         s.dot(p, width)
         s.subtract(p, width)

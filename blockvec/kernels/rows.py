@@ -69,6 +69,12 @@ class Tracer:
     def sqrt(self, a: Any) -> Symbol:
         return self.define("double", f"sqrt({text_of(a)})")
 
+    def log(self, a: Any) -> Symbol:
+        return self.define("double", f"log({text_of(a)})")
+
+    def cos(self, a: Any) -> Symbol:
+        return self.define("double", f"cos({text_of(a)})")
+
     def abs(self, a: Any) -> Symbol:
         return self.define("double", f"fabs({text_of(a)})")
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, array_namespace
+from ..backends import Array
 from ..errors import DTypeError, LayoutError, ShapeError
 from ..kernels.problem import StreamProblem
 from . import dispatch
 from .arrays import Kind, Memory, check_writable, overlaps
 from .products import PYTHON_NUMBERS, FactorKind, check_same_backend, factor_kind, promote_factors
+from .rows import RowFunction
 
 
 def is_scalar(factor: Any) -> bool:
@@ -109,10 +110,15 @@ def box_muller(radius: Array, angle: Array) -> None:
 
     Box and Muller 1958: sqrt(-2 ln u) cos(2 pi v). Real and imaginary parts are independent.
     """
-    xp = array_namespace(radius)
-    parts = [(radius, angle)]
-    if radius.dtype.kind == "c":
-        parts = [(radius.real, angle.real), (radius.imag, angle.imag)]
+    rows = radius.reshape(-1), angle.reshape(-1)
+    parts = [rows] if radius.dtype.kind == "f" else [[row.real for row in rows], [row.imag for row in rows]]
     for r, v in parts:
-        u = 0.5 - 0.5 * r  # (0, 1]: the logarithm stays finite
-        r[...] = xp.sqrt(-2 * xp.log(u)) * xp.cos(math.pi * v)
+        NORMAL(r, v, out=(r,))
+
+
+def _normal(xp: Any, r: Any, v: Any) -> tuple[Any]:
+    u = 0.5 - 0.5 * r  # (0, 1]: the logarithm stays finite
+    return (xp.sqrt(-2 * xp.log(u)) * xp.cos(math.pi * v),)
+
+
+NORMAL = RowFunction(_normal)

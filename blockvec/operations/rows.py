@@ -19,9 +19,9 @@ class RowFunction:
     ----------
     function : callable
         ``function(xp, *rows)`` returns a tuple of rows, element by element. It may use ``+ - * /``, squares,
-        ``<=`` and ``>``, ``& | ~`` of masks, and `sqrt`, `abs`, `maximum` and `where` of `xp`, with numbers
-        that are the same in all calls. On a GPU `xp` and `rows` stand for the generated code: the function is
-        called once per combination of types, and the kernel computes in double precision.
+        ``<=`` and ``>``, ``& | ~`` of masks, and `sqrt`, `log`, `cos`, `abs`, `maximum` and `where` of `xp`,
+        with numbers that are the same in all calls. On a GPU `xp` and `rows` stand for the generated code:
+        the function is called once per combination of types, and the kernel computes in double precision.
 
     Examples
     --------

@@ -19,6 +19,7 @@ from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem
 from ..operations import arrays, dispatch
 from ..operations.arrays import Memory, check_writable
 from ..operations.profile import active_profile
+from ..operations.rows import RowFunction
 from .base import PreparedProduct
 from .operator import Operator
 
@@ -190,11 +191,8 @@ class SparseOperator(Operator):
         if conjugates and columns.dtype.kind == "c":
             columns.data = columns.data.conj()
         if conjugates and self.shape[0] == self.shape[1]:
-            xp = array_namespace(columns.data)
-            pairs = (
-                (getattr(columns, name), getattr(matrix, name)) for name in ("indptr", "indices", "data")
-            )
-            if all(bool(xp.array_equal(*pair)) for pair in pairs):
+            names = "indptr", "indices", "data"
+            if all(_are_equal(getattr(columns, name), getattr(matrix, name)) for name in names):
                 self.is_hermitian = True
                 return self
         return SparseOperator(columns, self.backend)
@@ -238,3 +236,27 @@ class SparseOperator(Operator):
 
     def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
         return self._problem(X.memory, X.n_cols, MAX_ALIGNMENT, (1, 0, 0)), self.backend
+
+
+def _are_equal(one: Array, other: Array) -> bool:
+    """Check whether all numbers of two arrays are equal; on a GPU CuPy would compile kernels for a second."""
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.dtype.kind == "i":  # no index has the bits of an infinite number
+        one, other = (array.view(f"f{array.itemsize}") for array in (one, other))
+    flags = array_namespace(one).empty(one.shape, np.float32)
+    parts = ("real", "imag") if one.dtype.kind == "c" else ("real",)
+    for part in parts:
+        DIFFER(getattr(one, part), getattr(other, part), out=(flags,))
+        if float(BlockVector(flags).norms()[0]) > 0:
+            return False
+    return True
+
+
+def _differ(xp: Any, a: Any, b: Any) -> tuple[Any]:
+    return (xp.where((a <= b) & (b <= a), 0.0, 1.0),)
+
+
+DIFFER = RowFunction(_differ)

@@ -29,7 +29,7 @@ from ..blocks import Block, RealArray, SystemOperator, to_host
 from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
 from ..linear.steps import Recordings
-from ..linear.systems import CountedOperator, Linear, Preconditioner, Progress, Projection
+from ..linear.systems import CountedOperator, Preconditioner, Progress, Projection
 from ..problem import Counts, Problem
 
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
@@ -219,34 +219,22 @@ class Corrector:
             return self._solved(problem, stop)
         if self.method == "davidson" and self.preconditioner is None:
             return problem.R
-        projection = Projection(problem.X if self.method == "olsen" else None, self.preconditioner)
-        T = projection.precondition(problem.R)
-        self._count(*projection.spent())
+        X = problem.X if self.method == "olsen" else None
+        T = Projection(X, self.preconditioner, self.counts).precondition(problem.R)
         return _checked("preconditioner", T, problem.R)
-
-    def _count(self, preconditioner_columns: int, reductions: int) -> None:
-        self.counts.preconditioner_columns += preconditioner_columns
-        self.counts.reductions += reductions
-
-    def _count_solve(self, solved: Linear) -> None:
-        self.counts.operator_columns += solved.operator_columns
-        self.counts.block_applications += solved.block_applications
-        self._count(solved.preconditioner_columns, solved.reductions)
 
     def _solved(self, problem: CorrectionProblem, stop: AdaptiveStop) -> Block:
         """Solve the correction equations by MINRES, or by GMRES if the preconditioner is indefinite."""
-        projection = Projection(problem.Q, self.preconditioner)
+        projection = Projection(problem.Q, self.preconditioner, self.counts)
         B = problem.R.copy().scale(-1)
         options: dict[str, Any] = {"shift": problem.shift, "Q": projection}
         if self.method == "minres":
             how: dict[str, Any] = {"tol": 0.0, "maxiter": self.minres_steps, "stop": stop}
             solved = block_minres(self.operator, B, recordings=self._recordings, **options, **how)
-            self._count_solve(solved)
             if "indefinite preconditioner" not in solved.reasons:
                 return cast(Block, solved.X)
             self.method = "gmres"
         solved = block_gmres(self.operator, B, tol=problem.tol, maxiter=self.gmres_steps, **options)
-        self._count_solve(solved)
         return cast(Block, solved.X)
 
     def snapshot(self) -> dict[str, Any]:

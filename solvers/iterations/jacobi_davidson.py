@@ -111,8 +111,7 @@ class JacobiDavidson(Iteration):
             "basis": space.padded(space.capacity),
             "vectors": space.capacity,
             "after": min(self.kept + self.options.block_size, space.capacity),
-            "width": width,  # of a block of corrections, and of what is left of it as columns finish
-            "half": width // 2,
+            "width": width,  # of a block of corrections
         }
         return "jd", self.operator, space.buffer.dtype, sizes
 

@@ -38,7 +38,7 @@ from .sweeps import Row, turn, update
 from .systems import INDEFINITE, Reason, finite
 
 MOST_COLUMNS = 32  # of a block: small matrices would take longer than what wider blocks save
-DEFLATED = 0.5  # share of systems left, relative to directions or columns, from which on others are dropped
+DEFLATED = 0.5  # share of systems left, relative to directions, from which on the others' are dropped
 KEPT = 10.0  # growth per column of a Cholesky factor up to which its block needs no division by it
 
 
@@ -65,52 +65,52 @@ class BlockCG:
         self, R: Block, goals: RealArray, maxiter: int, final: float
     ) -> tuple[NDArray[np.intp], list[Reason]]:
         """Add corrections for the residuals to X, by groups of columns."""
-        self.maxiter, self.iterations = maxiter, np.zeros(len(goals), np.intp)
-        reasons: list[Reason] = ["maxiter"] * len(goals)
-        most = len(reasons) if self.others else MOST_COLUMNS
-        for begin in range(0, len(reasons), most):
-            places = begin + np.flatnonzero(goals[begin : begin + most] < np.inf)
-            if len(places):
-                reason = self._cycle(pick(R, places), places, goals[places])
-                for j in places:
-                    reasons[j] = reason
+        self.iterations, self.maxiter, reasons = np.zeros(len(goals), np.intp), maxiter, list[Reason]()
+        width = len(goals) if self.others else MOST_COLUMNS
+        for begin in range(0, len(goals), width):
+            self.group = group = slice(begin, begin + width)
+            self.part = self.X if width >= len(goals) else self.X[:, group].copy()
+            reasons += [self._cycle(R[:, group], goals[group])] * self.part.shape[1]
+            self._finish()
         self.others, self.row = (), None
         return self.iterations, reasons
 
-    def _cycle(self, Q: Block, places: NDArray[np.intp], limits: RealArray) -> Reason:
-        """Iterate from the residuals Q of some systems; return why it cannot go on, or "maxiter"."""
-        self.steps, self.row = 0, None
-        found = orthogonalize(Q, max_rank=min(Q.shape[1], Q.n_global))
-        Q, F = self._without(found, Q)
-        X, active = pick(self.X, places), np.ones(len(places), bool)
+    def _cycle(self, R: Block, limits: RealArray) -> Reason:
+        """Iterate from the residuals R of a group of systems; return why it cannot go on, or "maxiter"."""
+        self.row, active = None, limits < np.inf
+        if not active.any():
+            return "maxiter"
+        Q = pick(R, np.flatnonzero(active))
+        Q, part = self._without(orthogonalize(Q, max_rank=min(Q.shape[1], Q.n_global)), Q)
+        F = np.zeros((len(part), len(active)), part.dtype)
+        F[:, active] = part
         P = Q.copy() if self.preconditioner is None else self.systems.precondition(Q)
         P, Q = self._beside(P, Q)
-        AP, size = P.like(), 1.0
+        AP, size, steps = P.like(), 1.0, 0
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
         for other in self.others:
-            other.begin(F, places)
-        while len(F) and self.steps < self.maxiter:
+            other.begin(F)
+        while len(F) and steps < self.maxiter:
             if not (active.any() or any(other.active.any() for other in self.others)):
                 break
             rank = len(F)
-            self.steps += 1
-            self.iterations[places[active]] += 1
+            steps += 1
+            self.iterations[self.group] += active
             products = start_copy(self.systems.apply(P, AP, shift=self.shift, gram="xy").gram["xy"])
             if self.row is not None:
                 self.row.finish()
             G = hermitian(products())[:rank, :rank]
             inverse = self._inverse(G, P, AP)
             if D is None or inverse is None:
-                self._scatter(X, places)
                 return "indefinite preconditioner" if D is None else "indefinite"
             for other in self.others:
                 other.step(Q, G)
             alpha = inverse @ D
-            C, width = alpha @ (F * active), P.shape[1]
+            C, X, width = alpha @ (F * active), self.part, P.shape[1]
             if self.row is None:
                 H = update(P, AP, X, Q, padded(C, P, X.shape[1]), padded(alpha, P, Q.shape[1]))
             else:
-                H = self.row.update(AP, X, within(alpha, width, width), within(C, width, X.shape[1]))
+                H = self.row.update(AP, within(alpha, width, width), within(C, width, X.shape[1]))
             Q, rho, H, root = self._conditioned(Q, hermitian(H)[:rank, :rank], size)
             F, size = rho @ F, float(np.sqrt(np.diagonal(H).real.max(initial=0)))
             norms = np.linalg.norm(root @ F, axis=0)
@@ -118,51 +118,42 @@ class BlockCG:
             for other in self.others:
                 other.advance(G, rho)
             if self.callback is not None:
-                self._scatter(X, places)
+                self._finish()
                 self.callback(self.X)
-            if not len(F):
-                break
-            count, U = int(np.count_nonzero(active)), np.eye(len(F))
-            if not self.others and 0 < count <= DEFLATED * len(F):
+            U = np.eye(len(F))
+            if not self.others and 0 < np.count_nonzero(active) <= DEFLATED * len(F):
                 U = np.linalg.qr(F[:, active] / norms[active])[0]
                 Q, F = times(Q, U), U.conj().T @ F
-            if 0 < padded_width(count, X) <= DEFLATED * len(places):
-                self._scatter(X, places)
-                kept = np.flatnonzero(active)
-                X, F, places, limits = pick(X, kept), F[:, kept], places[kept], limits[kept]
-                active = active[kept]
+            if not len(F):
+                break
             if self.preconditioner is None:
                 beta = np.linalg.solve(D, rho.conj().T @ H @ U)
                 D = U.conj().T @ H @ U
                 if self.row is not None and P.shape == Q.shape:
                     P = self.row.turn(within(beta, width, width))
                 else:
-                    self._scatter(X, places)
+                    self._finish()
                     P, Q = self._beside(turned(P, beta, Q), Q)
             else:
                 Z = self.systems.precondition(Q)
                 P = turned(P, -inverse @ to_host(AP.dot(Z))[:rank, : len(F)], Z)
                 D = self._weights(Q, Z, len(F))
             AP = AP if AP.shape == P.shape else P.like()
-        self._scatter(X, places)
         return "maxiter"
 
     def _beside(self, P: Block, Q: Block) -> tuple[Block, Block]:
         """Copy P and Q to a `Row` on a GPU."""
         if P.device == "cpu" or self.preconditioner is not None:
             return P, Q
-        self.row = Row(P, Q)
+        self.row = Row(P, Q, self.part)
         return self.row.P, self.row.Q
 
-    def _scatter(self, X: Block, places: NDArray[np.intp]) -> None:
-        """Copy the solutions of some systems to their places."""
+    def _finish(self) -> None:
+        """Complete the solutions of the group."""
         if self.row is not None:
             self.row.finish()
-        if len(places) == self.X.shape[1]:
-            self.X[:, :] = X
-            return
-        for j, place in enumerate(places.tolist()):
-            self.X[:, place : place + 1] = X[:, j : j + 1]
+        if self.part is not self.X:
+            self.X[:, self.group] = self.part
 
     def _weights(self, Q: Block, Z: Block, rank: int) -> Array | None:
         """Compute D = Q^H K^-1 Q; None if that is not positive semidefinite to rounding."""
@@ -240,10 +231,9 @@ class Shifted:
         self.active = np.ones(len(limits), bool)
         self.iterations = np.zeros(len(limits), np.intp)
 
-    def begin(self, F: Array, places: NDArray[np.intp]) -> None:
-        """Start from the residuals Q F of some columns, at X = 0."""
-        self.F = np.zeros((len(F), len(self.limits)), F.dtype)
-        self.F[:, places] = F
+    def begin(self, F: Array) -> None:
+        """Start from the residuals Q F, at X = 0."""
+        self.F = F
         self.S: Block | None = None
         self.C: Array = np.zeros((0, 0))
         self.added: Array = self.C

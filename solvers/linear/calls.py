@@ -19,12 +19,17 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, integer, natively, on_device_of, preconditioner_for, real
 from ..blocks import Array, Block, RealArray, column_factors, to_host
+from ..problem import Counts
 from ..runtime.processes import split
-from .systems import AGAIN, DOUBTFUL, PROGRESS, SINGULAR, TRIAL, Linear, Preconditioner, Reason, finite
+from .systems import SINGULAR, Linear, Preconditioner, Reason, finite, linear
 
 # Elements of a block of the host up to which its columns are solved for one by one: a step of a block takes
 # 0.4 to 0.6 ms beside the arithmetic, one of a vector 0.02 ms.
 SHORT_BLOCK = 1 << 16
+DOUBTFUL = 10.0  # sqrt(u) ||A||: residuals r with a shorter A r / ||r|| may be null vectors; x diverges later
+TRIAL = 50  # steps from such a residual, which one of a system with a solution does not survive
+PROGRESS = 0.5  # ratio of true residuals after and before a run, above which a system has stagnated
+AGAIN = 0.1  # of the limit: goal of runs after the first one, whose recurrence has missed it
 
 
 @frozen
@@ -39,10 +44,8 @@ class Systems:
     lengths: RealArray  # of the right-hand sides
     preconditioner: Preconditioner | None
     vectors: tuple[Any, Any]  # A and M as given, for `vectors`
-    shape: tuple[int, ...]  # of the caller's right-hand sides
-    kind: ArrayKind | None
-    is_block: bool  # whether the caller's right-hand sides are a BlockVector
-    counts: NDArray[np.intp]  # columns and blocks that A was applied to, and columns of M
+    returned: Callable[[Block], Any]  # gives solutions the kind and the shape of the caller's B
+    counts: Counts
 
     @classmethod
     def of(
@@ -64,7 +67,9 @@ class Systems:
         kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(B) if like is None else ArrayKind.of(like)
         M = getattr(A, "psolve", None) if M is None else M
         is_block = isinstance(B, BlockVector)
-        A, M, B, x0 = natively(kind, A, M, _array(B), _array(x0))
+        B, x0 = (each.array if isinstance(each, BlockVector) else each for each in (B, x0))
+        B, x0 = (np.asarray(each) if isinstance(each, list) else each for each in (B, x0))
+        A, M, B, x0 = natively(kind, A, M, B, x0)
         if not hasattr(B, "ndim") or hasattr(B, "tocsr"):
             raise DTypeError(f"B is a {type(B).__name__}; give an array, or a BlockVector.")
         if B.ndim not in (1, 2):
@@ -90,6 +95,12 @@ class Systems:
             block = BlockVector(array.reshape(shape), copy=True, dtype=dtype, layout=operator.layout)
             return on_device_of(operator, block)
 
+        def returned(X: Block) -> Any:
+            if is_block or operator.layout is not None:
+                return X
+            array = X.array.reshape(B.shape)
+            return array if kind is None else kind.share(array)
+
         block = copied(B)
         X = block.like()
         if isinstance(x0, str) and x0 == "Mb":
@@ -105,8 +116,8 @@ class Systems:
             X.scale(column_factors((lengths > 0).astype(float), X))
         limits = np.maximum(rtol * lengths, atol) if math.isfinite(rtol) else np.full(columns, math.inf)
         _check_squares(block, lengths, limits)
-        fields = operator, block, X, x0 is None, limits, lengths, preconditioner, (A, M), B.shape, kind
-        return cls(*fields, is_block, np.zeros(3, np.intp))
+        fields = operator, block, X, x0 is None, limits, lengths, preconditioner, (A, M), returned
+        return cls(*fields, Counts())
 
     @property
     def n(self) -> int:
@@ -131,13 +142,13 @@ class Systems:
 
     def apply(self, X: Block, out: Block | None = None, **options: Any) -> Any:
         """Apply A to a block, and count it."""
-        self.counts[:2] += X.shape[1], 1
+        self.counts.apply(X.shape[1])
         return self.operator.apply(X, out=out, **options)
 
     def precondition(self, R: Block) -> Block:
         """Apply the preconditioner to a block, and count it."""
         assert self.preconditioner is not None
-        self.counts[2] += R.shape[1]
+        self.counts.preconditioner_columns += R.shape[1]
         return self.preconditioner(R)
 
     def check_hermitian(self) -> None:
@@ -157,7 +168,7 @@ class Systems:
     def product(self, x: Array, shift: float = 0.0) -> Array:
         """Apply A - shift I to a vector of the host."""
         given, operator = self.vectors[0], self.operator
-        self.counts[:2] += 1
+        self.counts.apply(1)
         if operator.dtype == x.dtype and hasattr(operator, "nnz"):
             y = np.empty_like(x)
             operator.apply_columns(x[:, None], y[:, None])
@@ -173,7 +184,7 @@ class Systems:
         M = self.vectors[1]
         if not (hasattr(M, "matvec") or isinstance(M, np.ndarray) or hasattr(M, "tocsr")):
             return np.ascontiguousarray(self.precondition(BlockVector(r)).array[:, 0])
-        self.counts[2] += 1
+        self.counts.preconditioner_columns += 1
         return np.asarray(M.matvec(r) if hasattr(M, "matvec") else M @ r, r.dtype).reshape(-1)
 
     def by_columns(self, solve: Callable[..., tuple[int, Reason]], shift: Any = 0.0) -> Run:
@@ -194,9 +205,7 @@ class Systems:
 
     def linear(self, residuals: RealArray, iterations: NDArray[np.intp], reasons: Sequence[Reason]) -> Linear:
         """Assemble the result for the solutions in X."""
-        columns, blocks, preconditioned = self.counts.tolist()
-        fields = residuals, self.lengths, iterations, tuple(reasons), columns, blocks, preconditioned
-        return Linear(self.returned(self.X), *fields, reductions=0)
+        return linear(self.returned(self.X), residuals, self.lengths, iterations, reasons, self.counts)
 
     def judged(self, iterations: NDArray[np.intp], otherwise: Reason) -> Linear:
         """Assemble the result with a reason for residuals that are not small."""
@@ -204,13 +213,6 @@ class Systems:
         residuals = np.asarray(finite(to_host(R.norms())), np.float64)
         is_small = residuals <= self.limits
         return self.linear(residuals, iterations, ["converged" if each else otherwise for each in is_small])
-
-    def returned(self, X: Block) -> Any:
-        """Return solutions as the right-hand sides were given."""
-        if self.is_block or self.operator.layout is not None:
-            return X
-        array = X.array.reshape(self.shape)
-        return array if self.kind is None else self.kind.share(array)
 
     def finished(self, solved: Linear, limit: int, *, return_info: bool) -> Any:
         """Return what a call returns, with a warning where an iteration broke down.
@@ -236,42 +238,36 @@ Run = Callable[[Block, RealArray, int, float], tuple[NDArray[np.intp], Sequence[
 
 
 def corrected(
-    systems: Systems, run: Run, maxiter: int, shift: Any = 0.0, iterations: NDArray[np.intp] | None = None
+    systems: Systems, run: Run, maxiter: int, shift: Any = 0.0, iterations: NDArray[np.intp] | int = 0
 ) -> Linear:
     """Run until true residuals are small, or stagnate: those of recurrences drift from them by rounding."""
     operator, X, limits, b = systems.operator, systems.X, systems.limits, systems.b
     sigma = operator.backend.xp.asarray(shift) if np.ndim(shift) else float(shift)
     unit = float(np.finfo(X.dtype).eps) / 2
-    iterations = np.zeros(b, np.intp) if iterations is None else iterations
-    reasons: list[Reason] = ["maxiter"] * b
-    ended: Sequence[Reason] = reasons
-    before, goals, is_zero = np.full(b, np.inf), limits, systems.is_zero
+    taken = np.zeros(b, np.intp) + iterations
+    reasons = ended = np.full(b, "maxiter", object)
+    before, goals, is_zero, kept = np.full(b, np.inf), limits, systems.is_zero, X
     doubtful = tried = np.zeros(b, bool)
-    kept = X
     while True:
         R = systems.B.copy() if is_zero else systems.apply(X, shift=sigma).axpby(1, systems.B, -1)
         residuals = np.asarray(finite(to_host(R.norms())), np.float64)
-        for j in [j for j in range(b) if reasons[j] == "maxiter"]:
-            if residuals[j] <= limits[j]:
-                reasons[j] = "converged"
-            elif tried[j] and residuals[j] > PROGRESS * before[j]:
-                reasons[j] = "singular"  # null vectors that rounding has added may have any length
-                X[:, j : j + 1], residuals[j] = kept[:, j : j + 1], before[j]
-            elif ended[j] in FINAL:
-                reasons[j] = ended[j]
-            elif residuals[j] > PROGRESS * before[j] and iterations[j] < maxiter:
-                reasons[j] = "stagnated"
-        left = np.array([reason == "maxiter" for reason in reasons])
-        steps, final = maxiter - int(iterations[left].max(initial=0)), DOUBTFUL * math.sqrt(unit)
+        left, is_worse = reasons == "maxiter", residuals > PROGRESS * before
+        lost = left & tried & is_worse & (residuals > limits)
+        for j in np.flatnonzero(lost):  # null vectors that rounding has added may have any length
+            X[:, j : j + 1], residuals[j] = kept[:, j : j + 1], before[j]
+        cases = residuals <= limits, lost, np.isin(ended, FINAL), is_worse & (taken < maxiter)
+        found = np.select(cases, ("converged", "singular", ended, "stagnated"), "maxiter")
+        reasons = np.where(left, found, reasons)
+        left = reasons == "maxiter"
+        steps, final = maxiter - int(taken[left].max(initial=0)), DOUBTFUL * math.sqrt(unit)
         if not left.any() or steps <= 0:
-            return systems.linear(residuals, iterations, reasons)
+            return systems.linear(residuals, taken, reasons.tolist())
         if is_trial := bool(doubtful.any()):
             kept, steps, final = X.copy(), min(steps, TRIAL), SINGULAR * unit
         with blas_threads(operator):
-            taken, ended = run(R, np.where(left, goals, np.inf), steps, final)
-        iterations = iterations + np.where(left, taken, 0)
-        tried = doubtful
-        doubtful = left & np.array([reason == "singular" for reason in ended]) & (not is_trial)
+            more, why = run(R, np.where(left, goals, np.inf), steps, final)
+        taken, ended, tried = taken + np.where(left, more, 0), np.array(why, object), doubtful
+        doubtful = left & (ended == "singular") & (not is_trial)
         before = np.where(doubtful, np.inf, residuals)
         goals, is_zero = AGAIN * limits, False
 
@@ -296,9 +292,3 @@ def _check_squares(B: Block, lengths: RealArray, limits: RealArray) -> None:
             f"B: right-hand side {lost[0]} is so short that squares of residuals underflow in "
             f"{numbers.dtype}; scale B, or give it in a wider type."
         )
-
-
-def _array(value: Any) -> Any:
-    if isinstance(value, BlockVector):
-        return value.array
-    return np.asarray(value) if isinstance(value, list) else value

@@ -20,13 +20,14 @@ from blockvec.interchange import diagonal_of
 
 from ..arguments import blas_threads, check_choice, integer, is_explicit
 from ..blocks import Block, RealArray, to_host
+from ..problem import Counts
 from ..runtime.processes import together
 from . import vectors
 from .block_cg import BlockCG, Shifted
 from .calls import Run, Systems, corrected
 from .gmres import block_gmres
 from .minres import block_minres
-from .systems import Linear, Reason
+from .systems import Linear, Projection, Reason
 
 NOT_HERMITIAN = 1e4  # eps: relative difference of u^H A w and w^H A u, above which `solve` takes GMRES
 RESTART = 20  # steps of GMRES between restarts by default, as in SciPy
@@ -143,19 +144,18 @@ def _shifted(systems: Systems, shifts: Any, steps: int) -> Linear:
     largest, X, limits = float(values[seed]), systems.X, systems.limits
     others = {i: Shifted(values[i] - largest, X.copy(), limits) for i in range(len(values)) if i != seed}
     run = BlockCG(systems, largest, list(others.values())).run
-    runs = {seed: corrected(systems, run, steps, largest)}
+    runs = {seed: (last := corrected(systems, run, steps, largest))}
     for i, other in others.items():  # the space is common, true residuals are not
         each, sigma = replace(systems, X=other.X, is_zero=False), float(values[i])
-        runs[i] = corrected(each, BlockCG(each, sigma).run, steps, sigma, other.iterations)
+        runs[i] = last = corrected(each, BlockCG(each, sigma).run, steps, sigma, other.iterations)
     solved = [runs[i] for i in range(len(values))]
-    solutions = [each.X for each in solved]
-    residuals, iterations = (
-        np.concatenate([getattr(each, name) for each in solved]) for name in ("residuals", "iterations")
-    )
-    result = systems.linear(residuals, iterations, [reason for each in solved for reason in each.reasons])
-    is_array = not hasattr(solutions[0], "n_global") and systems.kind is None
-    stacked = array_namespace(solutions[0]).stack(solutions) if is_array else solutions
-    return replace(result, X=stacked, initial=np.tile(result.initial, len(values)))
+    solutions: Any = [each.X for each in solved]
+    if isinstance(solutions[0], type(systems.B.array)):
+        solutions = array_namespace(solutions[0]).stack(solutions)
+    names = "residuals", "iterations", "initial"
+    rows: dict[str, Any] = {name: np.concatenate([getattr(each, name) for each in solved]) for name in names}
+    reasons = tuple(reason for each in solved for reason in each.reasons)
+    return replace(last, X=solutions, reasons=reasons, **rows)
 
 
 @together
@@ -255,14 +255,9 @@ def _blocks(systems: Systems, solve: Callable[..., Linear], **options: Any) -> R
             options["final"] = final
         lengths = to_host(R.norms())
         tol = np.minimum(goals / np.where(lengths > 0, lengths, 1), 2.0)
-        options.update(tol=tol, maxiter=steps, preconditioner=systems.preconditioner)
-        solved = solve(systems.operator, R, **options)
+        options["Q"] = Projection(None, systems.preconditioner, systems.counts)
+        solved = solve(systems.operator, R, tol=tol, maxiter=steps, **options)
         systems.X.axpy(1, solved.X)
-        systems.counts[:] += (
-            solved.operator_columns,
-            solved.block_applications,
-            solved.preconditioner_columns,
-        )
         return solved.iterations, solved.reasons
 
     return run
@@ -439,7 +434,7 @@ def solve(
                 names.insert(0, "factors")
     solved: Any = None
     for name in names:
-        found = methods[name](replace(systems, X=systems.X.copy(), counts=np.zeros(3, np.intp)))
+        found = methods[name](replace(systems, X=systems.X.copy(), counts=Counts()))
         solved = replace(found, method=name) if found else solved
         if solved and solved.converged:
             break

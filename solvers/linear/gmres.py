@@ -97,7 +97,7 @@ class _Gmres(LinearSystems):
 
     def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
         super().__init__(A, B, shift, tol, projection)
-        self.B = projection.project(B.copy())
+        self.B, self.X = projection.project(B.copy()), B.copy().scale(0)
         self.begin(self.norms(self.B), self.B)
         self.shift = self.shifts()
         self.dtype = np.complex128 if B.dtype.kind == "c" else np.float64
@@ -120,7 +120,7 @@ class _Gmres(LinearSystems):
 
     def _apply(self, X: Block, out: Block) -> Block:
         """Set out = (A - sigma I) X without a projection, and return it."""
-        self.count(self.b)
+        self.counts.apply(self.b)
         self.operator.apply(X, out=out, shift=self.shift)
         return out
 
@@ -162,7 +162,7 @@ class _Gmres(LinearSystems):
         for _ in range(2):  # twice is enough
             self.projection.project(P)
             h = np.einsum("ijj->ij", to_host(known.dot(P)).reshape(count, b, b)).astype(self.dtype)
-            self.reductions += 1
+            self.counts.reductions += 1
             known.combine(small_matrix(_apart(h), P), out=P, alpha=-1, beta=1)
             total += h
         return total, self.norms(P)

@@ -2,14 +2,12 @@
 
 Every column has its own Krylov space and takes the same steps as if it were solved alone. The columns share
 one product of the operator with the whole block, with one shift per column, and one reduction. Finished
-columns become zero; when half of the columns have finished, the others continue in a block of at most half
-the width, so that shapes change rarely.
+columns become zero.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +16,8 @@ from numpy.typing import NDArray
 
 from blockvec.errors import OptionError
 
-from ..blocks import Array, Block
-from .steps import Recordings, State, Steps
+from ..blocks import Block
+from .steps import Recordings, Steps
 from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite, takes_arrays
 from .tridiagonal import Coordinates, Log, Scalars
 
@@ -129,57 +127,33 @@ class _Minres(LinearSystems):
         self.inside = None if stop is None else Coordinates(self.b)
 
     def run(
-        self, maxiter: int | None, with_first: bool, recordings: Recordings | None, final: float | None = None
+        self, maxiter: int | None, with_first: bool, known: Recordings | None, final: float | None = None
     ) -> Linear:
         """Take at most `maxiter` steps."""
-        self.recordings, self.final = None, final
+        recordings, context = None, contextlib.nullcontext()
         if final is None:
-            self.recordings = Recordings.for_solve(self.operator, self.U, self.projection, recordings)
-        context: Any = contextlib.nullcontext()
-        if self.recordings is not None:
-            context = self.recordings.opened(self.projection.Q)
-        blocks = self.U, *(self.X.copy() for _ in range(3)), self.X
-        state = State(blocks, self.Z, Scalars.of(self.initial, self.active))
-        with context:
-            self._place(np.arange(self.b), state)
+            recordings = Recordings.for_solve(self.operator, self.U, self.projection, known)
+        with context if recordings is None else recordings.recorder:
+            if recordings is None:
+                steps = Steps(self.operator, self.U, self.projection, final=final)
+            else:
+                steps = recordings.steps(self.operator, self.U, self.projection.Q)
+            scalars = Scalars.of(self.initial, self.active)
+            steps.begin(self.U, self.Z, self._shift, self.tol * self.initial, scalars)
             for _ in range(self.n if maxiter is None else maxiter):
                 if self.ended(with_first):
                     break
-                self._narrow()
-                self._step()
-            self._scatter()
+                self._step(steps)
+        self.X = steps.X if recordings is None else steps.X.copy()
         return self.result()
 
-    def _place(self, places: NDArray[np.intp], state: State) -> None:
-        """Go on from the state of the systems with these indices."""
-        self.places, limits = places, (self.tol * self.initial)[places]
-        steps: Callable[..., Steps] = functools.partial(Steps, final=self.final)
-        if self.recordings is not None:
-            steps = self.recordings.steps
-        self.steps = steps(self.operator, state, self.shifts(places), limits, self.projection)
-
-    def _narrow(self) -> None:
-        """Drop finished columns if at least half of the columns have finished."""
-        width, active = len(self.places), np.flatnonzero(self.active[self.places])
-        if width > 1 and 2 * len(active) <= width:
-            self._scatter()
-            self._place(self.places[active], self.steps.state.picked(active))
-
-    def _scatter(self) -> None:
-        """Copy the current columns to their places in X."""
-        X = self.steps.X
-        if X is not self.X:
-            for j, place in enumerate(self.places.tolist()):
-                self.X[:, place : place + 1] = X[:, j : j + 1]
-
-    def _step(self) -> None:
-        steps, started, width = self.steps, self.steps.started, len(self.places)
+    def _step(self, steps: Steps) -> None:
+        started = steps.started
         rows = steps.take()
-        for _ in range(steps.started - started):
-            self.count(width)
-        self.reductions += 2 + (self.projection.Q is not None)
+        self.counts.apply(self.b, steps.started - started)
+        self.counts.reductions += 2 + (self.projection.Q is not None)
+        log = Log(*rows)
         finite(rows[:2])
-        log = Log(*self._whole(rows))
         self.finish(log.squares < 0, "indefinite preconditioner")
         self.finish(log.singular > 0, "singular")
         self.iterations += self.active
@@ -188,20 +162,14 @@ class _Minres(LinearSystems):
         if self.inside is not None and self.stop is not None:
             self.inside.update(log)
             before = self.active.copy()
-            self.finish(self.stop(self._progress(self.inside)), "stopped")
+            self.finish(self.stop(self._progress(self.inside, steps.X)), "stopped")
             if (before != self.active).any():
-                steps.keep(self.active[self.places])
+                steps.keep(self.active)
 
-    def _whole(self, rows: Array) -> Array:
-        """Return one number per system, zero for those without a column, of one per column."""
-        whole = np.zeros((*rows.shape[:-1], self.b))
-        whole[..., self.places] = rows
-        return whole
-
-    def _progress(self, inside: Coordinates) -> Progress:
+    def _progress(self, inside: Coordinates, X: Block) -> Progress:
         """Return the argument of the caller's test."""
         xx = np.sum(inside.x**2, axis=0)
         if self.projection.preconditioner is not None:  # the basis of the coordinates is not orthonormal
-            xx = self._whole(self.dots(self.steps.X, self.steps.X).real)
+            xx = self.dots(X, X).real
         share = self.residuals / np.where(self.initial > 0, self.initial, 1)
         return Progress(share, self.initial * inside.x[0], inside.quadratic(), xx)

@@ -65,7 +65,7 @@ class Row:
     after the next product, for which the old P is kept.
     """
 
-    def __init__(self, P: Block, Q: Block) -> None:
+    def __init__(self, P: Block, Q: Block, X: Block) -> None:
         whole, width = side_by_side(P, Q, P), P.shape[1]
         self.P, self.Q, last = (whole[:, i * width : (i + 1) * width] for i in range(3))
         # By turns: P and Q side by side, the next P, halves of the old one, and the rows that multiply it.
@@ -74,15 +74,13 @@ class Row:
             (whole[:, width:], self.P, _halves(last), width),
         ]
         self.coefficients = np.vstack([np.eye(width)] * 2).astype(P.dtype)
-        self.X: Any = None
+        self.halves = _halves(X)
         self.rest: Callable[[], object] | None = None
 
-    def update(self, AP: Block, X: Block, alpha: Array, C: Array) -> Array:
+    def update(self, AP: Block, alpha: Array, C: Array) -> Array:
         """Set X = X + P C, for half of the rows, and Q = Q - AP alpha; return Q^H Q."""
-        products = start_copy(self.Q.update_gram(AP, small_matrix(alpha, X)))
-        if X is not self.X:
-            self.X, self.halves = X, _halves(X)
-        small, (upper, lower), (first, second) = small_matrix(C, X), self.ways[0][2], self.halves
+        products = start_copy(self.Q.update_gram(AP, small_matrix(alpha, AP)))
+        small, (upper, lower), (first, second) = small_matrix(C, AP), self.ways[0][2], self.halves
         upper.combine(small, out=first, beta=1)
         self.rest = lambda: lower.combine(small, out=second, beta=1)
         return products()

@@ -12,7 +12,7 @@ K^-1 - K^-1 Q (Q^H K^-1 Q)^-1 Q^H K^-1, the inverse of K on the complement of Q.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -26,14 +26,11 @@ from blockvec.system.frozen import frozen
 
 from ..arguments import natively, preconditioner_for, whole
 from ..blocks import Array, Block, RealArray, SystemOperator, project_out, small_matrix, to_host
+from ..problem import Counts
 
 SINGULAR = 1000.0  # u ||A - sigma I||: pivots below it are zero; rounding left up to 100 in tests
 EXHAUSTED = 10.0  # u ||A - sigma I||: shorter directions are zero, and the space is invariant
 INDEFINITE = 100.0  # u ||r|| ||K^-1 r||: a product r^H K^-1 r below minus that exceeds rounding errors
-DOUBTFUL = 10.0  # sqrt(u) ||A||: residuals r with a shorter A r / ||r|| may be null vectors; x diverges later
-TRIAL = 50  # steps from such a residual, which one of a system with a solution does not survive
-PROGRESS = 0.5  # ratio of true residuals after and before a run, above which a system has stagnated
-AGAIN = 0.1  # of the limit: goal of runs after the first one, whose recurrence has missed it
 
 Preconditioner = Callable[[Block], Block]
 Solver = TypeVar("Solver", bound=Callable[..., "Linear"])
@@ -107,6 +104,20 @@ class Linear:
         return int(self.codes.min(initial=0) or self.codes.max(initial=0))
 
 
+def linear(
+    X: Any,
+    residuals: RealArray,
+    initial: RealArray,
+    iterations: NDArray[np.intp],
+    reasons: Sequence[Reason],
+    counts: Counts,
+) -> Linear:
+    """Form a result with the costs so far."""
+    names = "operator_columns", "block_applications", "preconditioner_columns", "reductions"
+    costs = {name: getattr(counts, name) for name in names}
+    return Linear(X, residuals, initial, iterations, tuple(reasons), **costs)
+
+
 @frozen
 class Progress:
     """State of every column for a caller's stopping test; A - sigma I is projected.
@@ -128,26 +139,22 @@ class Progress:
 class Projection:
     """The projector I - Q Q^H for an orthonormal Q, and a preconditioner K^-1 on its range."""
 
-    def __init__(self, Q: Block | None, preconditioner: Preconditioner | None = None) -> None:
+    def __init__(
+        self, Q: Block | None, preconditioner: Preconditioner | None = None, counts: Counts | None = None
+    ) -> None:
         self.Q = Q if Q is not None and Q.shape[1] else None
         self.preconditioner = preconditioner
-        self.columns = self.reductions = 0  # that K^-1 was applied to, and reductions
+        self.counts = Counts() if counts is None else counts  # also of solves with this projection
         if preconditioner is not None and self.Q is not None:
             self.KQ = self._apply(self.Q.copy())
             self.inverse = np.linalg.pinv(finite(to_host(self.Q.dot(self.KQ))))
-            self.reductions += 1
-
-    def spent(self) -> tuple[int, int]:
-        """Return the columns that K^-1 was applied to and the reductions since the last call."""
-        spent = self.columns, self.reductions
-        self.columns = self.reductions = 0
-        return spent
+            self.counts.reductions += 1
 
     def project(self, X: Block) -> Block:
         """Set X = X - Q Q^H X and return it."""
         if self.Q is not None:
             project_out(self.Q, X)
-            self.reductions += 1
+            self.counts.reductions += 1
         return X
 
     def precondition(self, R: Block) -> Block:
@@ -158,7 +165,7 @@ class Projection:
         if self.Q is not None:
             C = self.inverse @ to_host(self.Q.dot(Z))
             self.KQ.combine(small_matrix(C, R), out=Z, alpha=-1, beta=1)
-            self.reductions += 1
+            self.counts.reductions += 1
             self.project(Z)  # rounding errors along Q would grow from step to step
         return Z
 
@@ -174,7 +181,7 @@ class Projection:
     def _apply(self, R: Block) -> Block:
         assert self.preconditioner is not None
         Z = self.preconditioner(R)
-        self.columns += R.shape[1]
+        self.counts.preconditioner_columns += R.shape[1]
         if getattr(Z, "shape", None) != R.shape:
             raise ShapeError(
                 f"preconditioner: returned shape {getattr(Z, 'shape', None)} for a block of shape {R.shape}; "
@@ -217,8 +224,8 @@ class LinearSystems:
             raise OptionError(f"shift: got complex numbers and B of type {B.dtype}; give a complex B.")
         self._shift = shift.real.astype(B.array.real.dtype) if self.is_real else shift.astype(B.dtype)
         self._namespace = array_namespace(B.array)
-        self.columns = self.applications = self.reductions = 0
-        self.X = B.copy().scale(0)
+        self.counts = projection.counts
+        self.X: Any = None
         self.active = np.ones(self.b, bool)
         self.iterations = np.zeros(self.b, np.intp)
         self.reasons: list[Reason] = ["maxiter"] * self.b  # the default
@@ -237,14 +244,9 @@ class LinearSystems:
         shift = self._shift[places]
         return self._namespace.asarray(shift) if shift.any() else 0
 
-    def count(self, width: int) -> None:
-        """Count a product of A with a block of so many columns."""
-        self.columns += width
-        self.applications += 1
-
     def dots(self, X: Block, Y: Block) -> Array:
         """Return x_j^H y_j per column on the host, in double precision."""
-        self.reductions += 1
+        self.counts.reductions += 1
         values = finite(to_host(X.column_dot(Y)))
         return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
@@ -279,10 +281,7 @@ class LinearSystems:
 
     def result(self) -> Linear:
         """Return the solutions."""
-        preconditioned, reductions = self.projection.spent()
-        state = self.X, self.residuals, self.initial, self.iterations, tuple(self.reasons)
-        counts = self.columns, self.applications, preconditioned, reductions + self.reductions
-        return Linear(*state, *counts)
+        return linear(self.X, self.residuals, self.initial, self.iterations, self.reasons, self.counts)
 
 
 def inverse_where(xp: Any, values: Array, active: Array) -> Array:

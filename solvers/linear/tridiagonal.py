@@ -19,10 +19,7 @@ from .systems import EXHAUSTED, SINGULAR, inverse_where
 
 
 class Scalars(NamedTuple):
-    """The scalars passed from one step to the next.
-
-    `begun` is 0 before the first step and 1 later; `active` is the mask of active systems.
-    """
+    """The scalars passed from one step to the next; `active` is the mask of active systems."""
 
     beta: Array
     beta_old: Array
@@ -33,13 +30,12 @@ class Scalars(NamedTuple):
     epsln: Array
     residuals: Array
     active: Array
-    begun: Array
 
     @classmethod
     def of(cls, initial: RealArray, active: NDArray[np.bool_]) -> Scalars:
         """Return the scalars before the first step, from the norms of the right-hand sides."""
         zeros = np.zeros(len(initial))
-        return cls(initial, zeros + 1, zeros, zeros - 1, zeros, zeros, zeros, initial, active, zeros)
+        return cls(initial, zeros + 1, zeros, zeros - 1, zeros, zeros, zeros, initial, active)
 
 
 class Log(NamedTuple):
@@ -93,8 +89,10 @@ def closing(unit: float, final: float) -> RowFunction:
         xp: Any, alpha: Any, scale: Any, squares: Any, limits: Any, dots: Any, *scalars: Any
     ) -> tuple[Any, ...]:
         s, length = Scalars(*scalars), xp.sqrt(xp.maximum(squares, 0.0))
-        # A lower bound of the norm of the tridiagonal matrix is the scale of its rounding errors.
-        norm = xp.maximum(s.norm, xp.sqrt(alpha**2 + length**2 + (s.begun * s.beta) ** 2))
+        # A lower bound of the norm of the tridiagonal matrix, zero before the first step, is the scale of its
+        # rounding errors. The first beta is no element of the matrix.
+        known = xp.where(s.norm > 0, s.beta, 0.0)
+        norm = xp.maximum(s.norm, xp.sqrt(alpha**2 + length**2 + known**2))
         delta = s.cs * s.dbar + s.sn * alpha
         gbar = s.sn * s.dbar - s.cs * alpha
         epsln, dbar = s.sn * length, -s.cs * length
@@ -111,9 +109,7 @@ def closing(unit: float, final: float) -> RowFunction:
         beta = xp.where(active, length, 0.0)
         ended = (beta <= EXHAUSTED * unit * norm) | (residuals <= limits)
         masks = xp.where(singular, 1.0, 0.0), xp.where(ended, 1.0, 0.0)
-        later = Scalars(
-            beta, beta_old, norm, cs, sn, dbar, epsln, residuals, active & ~ended, s.begun * 0.0 + 1.0
-        )
+        later = Scalars(beta, beta_old, norm, cs, sn, dbar, epsln, residuals, active & ~ended)
         factors = scale * inverse, -s.epsln * inverse, -delta * inverse, phi
         log = Log(dots, squares, residuals, *masks, alpha, length, inverse, s.epsln, delta, phi)
         return *log, *factors, *later

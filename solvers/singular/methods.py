@@ -447,8 +447,8 @@ def _error(task: Task, found: Triplets) -> dict[str, float]:
     where: Any = {"device": V.device, "layout": V.layout}
     probes = BlockVector.random(n, PROBES, V.dtype, rng=task.rng, distribution="normal", **where)
     rest = task.pair.forward.apply(probes)
-    projected = V.dot(probes)
-    U.combine(column_factors(found.s, U)[:, None] * projected, out=rest, alpha=-1, beta=1)
+    projected = found.s[:, None] * to_host(V.dot(probes))
+    U.combine(small_matrix(projected, U), out=rest, alpha=-1, beta=1)
     error = 10 * math.sqrt(2 / math.pi) * float(to_host(rest.norms()).max())
     return {"error": error, "error_probability": 10.0**-PROBES}
 

@@ -251,15 +251,18 @@ def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
     ones = BlockVector.full(forward.shape[0], 1, 1.0, **where)
     conjugate = adjoint.apply(ones).scale(1 / forward.shape[0])  # conjugate means of columns
 
-    def product(X: BlockVector, out: BlockVector) -> None:
-        forward.apply(X, out=out)
+    def subtract(column: BlockVector, row: Array, out: BlockVector) -> None:
+        if out.device != "cpu":  # CuPy would compile kernels
+            column.combine(row, out=out, alpha=-1, beta=1)
+            return
         array = out.array
-        array -= conjugate.dot(X)
+        array -= row if column is ones else column.array * row
+
+    def product(X: BlockVector, out: BlockVector) -> None:
+        subtract(ones, conjugate.dot(X), forward.apply(X, out=out))
 
     def adjoint_product(Y: BlockVector, out: BlockVector) -> None:
-        adjoint.apply(Y, out=out)
-        array = out.array
-        array -= conjugate.array * ones.dot(Y)  # NumPy would add the rows one by one
+        subtract(conjugate, ones.dot(Y), adjoint.apply(Y, out=out))  # NumPy would add the rows one by one
 
     return (
         Product(product, forward.shape, forward, forward.layout),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, Operator, RowLayout, array_namespace, as_operator
+from blockvec import BlockVector, Operator, RowFunction, RowLayout, array_namespace, as_operator
 from blockvec.errors import OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function, native
 from blockvec.models import RowGenerator
@@ -30,13 +30,13 @@ from ..arguments import (
     real,
     tall_block,
 )
-from ..blocks import columns_of, to_host
+from ..blocks import Array, columns_of, to_host
 from ..problem import IterationState, Verification, excess
 from ..result import counted, history_axes
 from ..runtime.processes import delivered, largest, processes_of, same_generator, shares, split, together
 from ..runtime.progress import logger
 from ..settle import settle
-from .methods import Task, Triplets, choose, plan
+from .methods import BASIS, WIDE, Task, Triplets, choose, plan
 from .operators import Pair
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ CHOICES = {
 }
 OPTIONS = ("passes", "oversampling")  # of solver="randomized"
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
+FEW_ENDS = 1024  # rows of a GPU that are copied to the host to find the largest entries of columns
 FEW_ENTRIES = 100_000_000  # of a matrix of the host in single precision that is copied in double precision
 
 
@@ -299,7 +300,10 @@ def svds(
         op = as_operator(A)
     k = integer("k", plain(k), 1, min(m, n))
     rng = random_state if rng is None else rng
-    precompile("svds", (op, op.H) if hasattr(op, "nnz") else op, k=k)
+    both = (op, op.H) if hasattr(op, "nnz") else (op,)
+    precompile("svds", both, k=k)
+    if min(m, n) > BASIS and len(both) > 1:  # the first steps, whose kernel takes longest
+        precompile("begin", both if m < n else both[::-1], b=WIDE, capacity=BASIS + WIDE)
     with blas_threads(op):
         pair = Pair.of(op, bool(center), rows)
         task = Task(
@@ -446,13 +450,45 @@ def _result(found: Triplets, task: Task, given: Operator, told: dict[str, Any]) 
 
 def _with_signs(U: BlockVector, V: BlockVector) -> tuple[BlockVector, BlockVector]:
     """Make the entry of largest magnitude in each column of U positive."""
-    xp, k = array_namespace(U.array), U.n_cols
-    largest = xp.zeros(k, U.dtype)
-    if len(U.array):  # of columns CuPy takes far longer
-        largest = U.array[xp.ascontiguousarray(abs(U.array).T).argmax(axis=1), xp.arange(k)]
+    largest = _largest_entries(U)
     if U.layout is not None:
-        each = np.array(share(cast(Communicator, U.layout.comm), to_host(largest)))
-        largest = xp.asarray(each[abs(each).argmax(axis=0), np.arange(k)])
-    factors = largest.conj() / xp.maximum(abs(largest), np.finfo(U.dtype).tiny)
-    factors = xp.where(factors == 0, 1, factors).astype(U.dtype)
+        each = np.array(share(cast(Communicator, U.layout.comm), largest))
+        largest = each[abs(each).argmax(axis=0), np.arange(U.n_cols)]
+    factors = largest.conj() / np.maximum(abs(largest), np.finfo(U.dtype).tiny)
+    factors = array_namespace(U.array).asarray(np.where(factors == 0, 1, factors).astype(U.dtype))
     return U.scale(factors), V.scale(factors)
+
+
+def _largest_entries(U: BlockVector) -> Array:
+    """Find the entry of largest magnitude of each column, on the host.
+
+    On a GPU the second half of the rows is merged into the first one until few are left: an array library
+    would compile a dozen kernels for seconds.
+    """
+    array, k = U.array, U.n_cols
+    if U.device != "cpu" and len(array) > FEW_ENDS:
+        rows, flat = len(array), U.copy().array.reshape(-1)
+        while rows > FEW_ENDS:
+            half = rows // 2
+            first, second = (_parts(flat[row * k : (row + half) * k]) for row in (0, rows - half))
+            LARGER(*first, *second, out=first)
+            rows -= half
+        array = flat[: rows * k].reshape(rows, k)
+    if not len(array):
+        return np.zeros(k, U.dtype)
+    ends = to_host(array)
+    return np.asarray(ends[abs(ends).argmax(axis=0), np.arange(k)])
+
+
+def _parts(array: Array) -> tuple[Array, ...]:
+    return (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+
+
+def _larger(xp: Any, *parts: Any) -> tuple[Any, ...]:
+    """Choose from two numbers, given by their parts, that of larger magnitude; of equal ones the first."""
+    first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+    is_second = sum(part**2 for part in second) > sum(part**2 for part in first)
+    return tuple(xp.where(is_second, b, a) for a, b in zip(first, second, strict=True))
+
+
+LARGER = RowFunction(_larger)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -319,6 +320,24 @@ def test_a_solve_on_a_device_uses_operations_of_the_device_alone(dtype: str, arg
     assert result.info["device"] == "cuda:0"
     expected = svds(A, 5, rng=0, **arguments)[1]
     np.testing.assert_allclose(result.s.get(), expected, atol=200 * unit(dtype) * expected.max() * 10)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize("arguments", [{}, {"center": True}, {"solver": "randomized"}])
+def test_on_a_gpu_no_kernel_of_cupy_is_compiled(dtype: str, arguments: Any, tmp_path: Path) -> None:
+    A = random_sparse(5001, 700, 30, dtype)
+    options: dict[str, Any] = {"tol": 1e-5, "rng": 0, "solver": "lanczos", "return_info": True, **arguments}
+    expected = svds(A, 5, **options)
+    with blockvec.option_context(cache_dir=tmp_path), pretended_gpu(modules=()) as watched:
+        stored = A.data, A.indices.astype(np.int32), A.indptr.astype(np.int32)
+        op = blockvec.as_operator(sp.csr_array(stored, shape=A.shape), device="gpu")
+        found = svds(op, 5, **options)
+        noted = {name: place for name, place in watched.compiled.items() if not name.startswith("conj ")}
+        assert noted == {}
+        u = found.u.get()
+    assert np.allclose(found.s.get(), expected.s, rtol=1e-4)
+    largest = u[np.abs(u).argmax(axis=0), np.arange(5)]
+    assert np.allclose(largest, np.abs(largest), rtol=1e-5)
 
 
 @pytest.mark.gpu

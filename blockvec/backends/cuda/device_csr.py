@@ -74,11 +74,14 @@ class DeviceCsr:
         return scipy.sparse.csr_array(arrays, shape=self.shape)
 
     def transposed(self) -> Any:
-        """Make the transpose in CuPy's CSR form, for indices of 32 bits."""
+        """Make the transpose in CuPy's CSR form, for indices of 32 bits.
+
+        CuPy's `T` would compile two kernels for a check of the indices.
+        """
         from cupyx.scipy import sparse
 
         arrays = self.data, self.indices, self.indptr
-        return sparse.csr_matrix(arrays, shape=self.shape).T.tocsr()
+        return sparse.csc_matrix(arrays, shape=self.shape[::-1]).tocsr()
 
     def scaled(self, gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""

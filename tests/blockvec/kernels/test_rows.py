@@ -12,21 +12,27 @@ from blockvec.backends.host.backend import HOST
 from blockvec.blocks.blockvector import INVERSES, ROOTS
 from blockvec.kernels.elementwise import FillKernel, WithinKernel
 from blockvec.kernels.rows import RowKernel, trace
+from blockvec.operations.elementwise import NORMAL
+from blockvec.operators.sparse import DIFFER, _are_equal
 from solvers.iterations.spectrum import SIGNS, _divided
 from solvers.linear import tridiagonal
 from solvers.transform.inner_product import LENGTHS
 from tests.emulator.host import HostKernel, needs_host_compiler
+from tests.pretended_cupy import Array
+from tests.pretended_gpu import pretended_gpu
 
 UNIT = 2.0**-53
 FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each takes
     "roots": (ROOTS, 1),
+    "normal": (NORMAL, 2),
+    "differ": (DIFFER, 2),
     "inverses": (INVERSES, 1),
     "lengths": (LENGTHS, 1),
     "signs": (SIGNS, 1),
     "divided": (_divided(2.0**-1022), 1),
     "kept": (tridiagonal.KEPT, 3),
-    "opening": (tridiagonal.OPENING, 11),
-    "closing": (tridiagonal.closing(UNIT, 10 * UNIT), 15),
+    "opening": (tridiagonal.OPENING, 10),
+    "closing": (tridiagonal.closing(UNIT, 10 * UNIT), 14),
 }
 MASKS = {"kept": (0, 1), "opening": (9,), "closing": (13,)}  # rows that are masks, by function
 
@@ -41,7 +47,7 @@ def every(xp: Any, a: Any, b: Any, mask: Any) -> tuple[Any, ...]:
 def kernel_of(name: str) -> RowKernel:
     function, count = FUNCTIONS[name]
     kinds = ["bool" if i in MASKS.get(name, ()) else "float64" for i in range(count)]
-    rows = [np.ones(2, kind) for kind in kinds]
+    rows = [np.full(2, 0.5).astype(kind) for kind in kinds]
     results = function._function(np, *rows)
     return trace(function._function, kinds, [np.asarray(result).dtype.name for result in results])
 
@@ -80,13 +86,24 @@ def test_every_operation_is_translated(step: int, count: int) -> None:
 def test_functions_of_solvers_compute_the_same(name: str) -> None:
     rng = np.random.default_rng(1)
     function, count = FUNCTIONS[name]
-    rows = [
-        rng.random(40) < 0.7 if i in MASKS.get(name, ()) else np.abs(rng.standard_normal(40))
-        for i in range(count)
-    ]
+    rows = [rng.random(40) < 0.7 if i in MASKS.get(name, ()) else rng.random(40) for i in range(count)]
     found = run(kernel_of(name), rows)
     for one, other in zip(found, function._function(np, *rows), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "complex128"])
+def test_arrays_of_a_gpu_are_equal_if_all_their_numbers_are(dtype: str) -> None:
+    most = 2**31 - 2**24 if dtype[0] == "i" else 1e30
+    numbers = np.array([0, 1, 2, 5, 5, 1000, most], dtype)
+    with pretended_gpu(modules=()) as watched:
+        assert _are_equal(Array(numbers), Array(numbers.copy()))
+        assert not _are_equal(Array(numbers), Array(numbers[:-1].copy()))
+        for place in range(len(numbers)):
+            others = numbers.copy()
+            others[place] += 1 if dtype[0] == "i" else max(abs(others[place]) * 1e-6, 1e-37)
+            assert not _are_equal(Array(numbers), Array(others))
+        assert dict(watched.compiled) == {}
 
 
 @needs_host_compiler
