@@ -32,8 +32,10 @@ from ..blocks import (
     Block,
     Operator,
     RealArray,
+    column_factors,
     padded_width,
     project_out,
+    side_by_side,
     small_matrix,
     to_host,
 )
@@ -48,6 +50,7 @@ LEAST_STEPS = 12  # that show a value, as far as the following ratio is concerne
 FURTHER = 1.25  # ratio of the steps that form the vector of a missed value to those that showed it
 BETWEEN_LOOKS = 1.1  # ratio of the steps at successive looks at the polynomials
 MOST_BUDGETS = 4  # budgets of a search, after which it is undecided
+MOST_DEFLATIONS = 4  # times that copies of the last value are projected out, before a search is undecided
 FILLED_BYTES = 1 << 28  # of a copy of found vectors that fills their number up for the kernels of a GPU
 
 
@@ -139,7 +142,8 @@ class Search:
         self.value = value
         n = operator.shape[0] - found.X.shape[1] - (0 if found.locked is None else found.locked.shape[1])
         self.least, self.budget, self.most = n / UNLUCKY**2, budget, MOST_BUDGETS * budget
-        self.known = _filled_up(found.X)
+        self.deflations = 0  # times that copies of the last value have been projected out
+        self.deflated = _filled_up(found.X)
         self.start = found.X.random_like(max(1, min(width, n)), rng)
 
     @Profile.timed("verification")
@@ -161,14 +165,16 @@ class Search:
                     return self._passed(self.value, run)
             if is_resolved or run.steps >= self.most:
                 return self._undecided(run)
-            # A value between the last one and `value` keeps polynomials small.
-            if run.steps >= self.budget and self._keys(run).max() > self.found.last:
-                return self._missed(run)
+            if run.steps >= self.budget:  # a value between the last one and `value` keeps polynomials small
+                if self._keys(run).max() > self.found.last:
+                    return self._missed(run)
+                if self.deflations < MOST_DEFLATIONS and self._deflates_copies(run):
+                    return self.run()
             look = min(max(math.ceil(BETWEEN_LOOKS * run.steps), run.steps + 1), self.most)
 
     def _begun(self) -> Recurrences:
         recorder = recorder_for(self.operator, self.start)
-        return recurrences(self.operator, self.start.copy(), (self.found.locked, self.known), recorder)
+        return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated), recorder)
 
     def _ends(self, value: float) -> list[_End]:
         """Return the polynomials at the points that a value has in the spectrum, of every vector."""
@@ -217,30 +223,53 @@ class Search:
         return self._verdict(None, Verification.UNDECIDED, text, run)
 
     def _missed(self, run: Recurrences) -> Verdict:
-        """Take some more steps, and form the vectors of missed values by the same steps again."""
+        """Take some more steps, and form the vectors of missed values."""
         run.extend(math.ceil(FURTHER * max(run.steps, LEAST_STEPS)))
-        which, last, parts = self.found.which, self.found.last, []
+        missed = self._vectors_beyond(run, self.found.last)
+        if missed is not None:
+            return self._verdict(missed, Verification.UNDECIDED, f"found {missed.shape[1]} more", run)
+        return self._verdict(None, Verification.UNDECIDED, "undecided: a value vanished", run)
+
+    def _deflates_copies(self, run: Recurrences) -> bool:
+        """Project out further copies of the last wanted value, near which polynomials hardly grow."""
+        width = SAME_VALUE * float(self.found.limits[-1])
+        near = self.found.last - width
+        copies = self._vectors_beyond(run, near) if self._keys(run).max() > near else None
+        if copies is None:
+            return False
+        R = project_out(self.found.locked, self.operator.apply(copies.copy()))
+        theta = to_host(copies.column_dot(R)).real.astype(np.float64)
+        R.axpy(column_factors(-theta, R), copies)
+        self.counts.apply(copies.shape[1])
+        if not (to_host(R.norms()) <= width).all():
+            return False
+        self._count(run)
+        self.deflations += 1
+        self.deflated = side_by_side(self.deflated, copies)
+        return True
+
+    def _vectors_beyond(self, run: Recurrences, key: float) -> Block | None:
+        """Form the Ritz vectors with keys beyond one, by the same steps again; None if there are none."""
+        parts = []
         for T in run.projected():
             theta, S = scipy.linalg.eigh_tridiagonal(*T)
-            part = np.pad(S, ((0, run.steps - len(S)), (0, 0)))
-            parts.append(part[:, ranking_key(theta, which) > last])
+            parts.append(np.pad(S, ((0, run.steps - len(S)), (0, 0))))
+            parts[-1] = parts[-1][:, ranking_key(theta, self.found.which) > key]
         coefficients = [scipy.linalg.block_diag(*(part[[j]] for part in parts)) for j in range(run.steps)]
         again = self._begun()
         Z = again.combined(np.array(coefficients))
         self._count(again)
         # Some of them may be the same.
-        result = orthogonalize(Z, self.known, first=[(0, self.known.shape[1])])
+        result = orthogonalize(Z, self.deflated, first=[(0, self.deflated.shape[1])])
         Z = Z[:, : Z.shape[1] - int(result.lost.sum())]
         AZ = project_out(self.found.locked, self.operator.apply(Z.copy()))
         self.counts.apply(Z.shape[1])
         self.counts.reductions += result.reductions + 1
-        is_squared = which == "LM"  # two signs mix
+        is_squared = self.found.which == "LM"  # two signs mix
         values, Y = ritz_pairs(to_host(AZ.gram() if is_squared else Z.dot(AZ)))
-        Y = Y[:, (np.sqrt(np.abs(values)) if is_squared else ranking_key(values, which)) > last]
-        if not Y.shape[1]:
-            return self._verdict(None, Verification.UNDECIDED, "undecided: a value vanished", run)
-        missed = Z.combine(small_matrix(Y, Z))
-        return self._verdict(missed, Verification.UNDECIDED, f"found {missed.shape[1]} more", run)
+        keys = np.sqrt(np.abs(values)) if is_squared else ranking_key(values, self.found.which)
+        Y = Y[:, keys > key]
+        return Z.combine(small_matrix(Y, Z)) if Y.shape[1] else None
 
     def _count(self, run: Recurrences) -> None:
         self.counts.apply(self.start.shape[1], run.steps)
