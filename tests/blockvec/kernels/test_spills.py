@@ -27,7 +27,7 @@ def sources() -> Iterator[Any]:
         *(*test_elementwise.KERNELS[::16], read_probe(8), cache_probe(8), FMA, TENSOR, HOLD),
         # Cosines have a stack frame, for arguments of any size.
         *(test_rows.kernel_of(name) for name in test_rows.FUNCTIONS if name != "normal"),
-        *(*map(FillKernel, ("float64", "float32"))),
+        *map(FillKernel, ("float64", "float32")),
         *(WithinKernel("int32"), *map(InverseFactorKernel, DTYPES)),
     ):
         for architecture, marks in (("sm_90", ()), ("sm_80", pytest.mark.slow)):
