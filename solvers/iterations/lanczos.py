@@ -381,8 +381,10 @@ class ThickRestart(Iteration):
 
     def _converges_in_order(self) -> bool:
         # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
-        # block that is narrower than these has mixtures of them beside fewer copies of each.
-        return self.which != "LM" or self.degree == 1
+        # block that is narrower than these has mixtures of them beside fewer copies of each. Where a basis
+        # has no room for two steps beside the wanted pairs, one copy may be lost in hundreds of restarts.
+        has_room = self.options.ncv >= self.problem.k + 2 * self.options.block_size
+        return has_room and (self.which != "LM" or self.degree == 1)
 
     def _search_budget(self) -> int:
         least = MIN_SEARCH // 2 if self.random_start else MIN_SEARCH

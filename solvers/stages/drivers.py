@@ -113,21 +113,25 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
 
 
 def _beside_outliers(problem: Problem, options: IterationOptions, first: EigenResult) -> EigenResult:
-    """Go on in the complement of values far out; without a filter, if not all of them are known."""
+    """Go on in the complement of values far out; without a filter, if that is no answer to its limits."""
     which, k = cast(Which, problem.which), problem.k
     theta, limits = to_host(first.eigenvalues).astype(np.float64), np.full(k, first.limits.min())
     far, _ = split_outliers(theta, first.residuals, limits, which)
-    left = replace(options, maxiter=options.maxiter - first.info["restarts"])
     if len(far):
         done = first.part(far)
         locked = side_by_side(problem.blocks(done.eigenvectors), problem.locked)
         rest, _ = prepare(replace(problem, k=k - len(far), locked=locked, precision="double"), options)
-        others = solve_iteratively(rest, left)
+        left = options.maxiter - first.info["restarts"]
+        others = solve_iteratively(rest, replace(options, maxiter=left))
         first = with_outliers(problem, done, others)
         last, least = (ranking_key(to_host(part.eigenvalues), which).min() for part in (done, others))
         if first.info["stopped"] != "converged" or (last >= least and first.converged.all()):
             return first
-    plain = replace(left, method="lanczos", degree=1, why="copies of values far out were missing")
+    left = options.maxiter - first.info["restarts"]
+    if left < 1:
+        return first.with_info(stopped="maxiter")
+    why = "values far out and the others were no answer together"
+    plain = replace(options, maxiter=left, method="lanczos", degree=1, why=why)
     start = tall_block("v0", first.eigenvectors, problem.operator)
     return one_after_other(first, solve_iteratively(replace(problem, start=start), plain), which)
 

@@ -222,3 +222,16 @@ def test_a_number_of_restarts_is_that_of_both_parts() -> None:
     assert "further out" in info["why"]
     assert (info["stopped"], info["restarts"], info["k"]) == ("maxiter", 11, 21)
     assert np.allclose(error.value.result.eigenvalues[-9:], values[-9:], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("which", ["LA", "BE"])
+def test_sums_over_long_vectors_leave_joined_pairs_within_their_limits(which: Any) -> None:
+    """The eigenvector of the degree is constant, and its Rayleigh quotient a sum of equal numbers."""
+    rng, n = np.random.default_rng(1), 2100
+    steps = [sp.eye_array(n, format="csr")[rng.permutation(n)] for _ in range(30)]
+    A = sp.csr_array(sum(steps) + sum(steps).T)
+    options: dict[str, Any] = {"method": "filter", "block_size": 4, "ncv": 12, "rng": 0}
+    result = eigsh(A, 4, which=which, return_info=True, **options)
+    assert result.converged.all()
+    assert result.info["method"] == "filter"
+    assert (np.diff(result.eigenvalues) >= 0).all()

@@ -244,3 +244,13 @@ def test_a_search_beside_vectors_that_have_not_converged_ends(seed: int) -> None
     assert result.info["verification_columns"] < 1000
     second = 2 - 2 * np.cos(2 * np.pi / 17)
     assert np.allclose(result.eigenvalues.get(), [0, *[second] * 5], atol=1e-6)
+
+
+@pytest.mark.parametrize("b", [4, 8])
+def test_copies_are_searched_for_where_a_basis_has_no_room_for_two_steps(b: int) -> None:
+    values = np.r_[np.linspace(-0.8, 0.7, 80), [0.85] * 3, [61.5] * 2, [61.6] * 3]
+    A, k = sp.diags_array(values, format="csr"), 7
+    for ncv, verification in ((k + b + 1, Verification.SEARCHED), (k + 2 * b, Verification.NOT_NEEDED)):
+        result = eigsh(A, k, which="LM", method="lanczos", block_size=b, ncv=ncv, rng=3, return_info=True)
+        assert result.verification is verification
+        assert np.allclose(result.eigenvalues[:2], 0.85)

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from blockvec.backends.cuda.dense import Loaded, runner
+from blockvec.backends.cuda.dense import runner
 from blockvec.backends.cuda.device import Gpu
-from blockvec.kernels.launch import Kernel, pack_product
+from blockvec.kernels.launch import Kernel, Launch, pack_product
 from blockvec.kernels.problem import SweepProblem, TsmmProblem
 from tests.devices import H200
 
@@ -142,7 +142,7 @@ def test_a_product_is_launched_on_its_device_and_not_without_rows(driver: Driver
     arrays = [_Array(place << 20) for place in (1, 2, 3)]
     for rows in (1000, 0):
         problem = TsmmProblem(rows, 8, 8, "float64", "float64", 8, 8)
-        loaded = Loaded(Kernel(_Function()), (7,), (64,), 1024, pack_product(problem), lambda: 1 << 30)
+        loaded = Kernel(_Function()), Launch((7,), (64,), 1024, pack_product(problem)), lambda: 1 << 30
         runner(Gpu(1, H200), problem, lambda loaded=loaded: loaded)(problem, *arrays, 1, 0)
     assert driver.launches == [(1, 77, 7, 1, 1, 64, 1, 1, 1024, 5, [])]
     assert driver.device == 0
@@ -151,9 +151,8 @@ def test_a_product_is_launched_on_its_device_and_not_without_rows(driver: Driver
 def test_a_sweep_takes_the_addresses_of_four_arrays(driver: Driver) -> None:
     sweep = SweepProblem("update_gram", 1000, 8, 4, "float64", "float64", "float64", 8, 4)
     packed: list[tuple[int, ...]] = []
-    loaded = Loaded(
-        Kernel(_Function()), (7,), (64,), 0, lambda *all_: packed.append(all_) or all_, lambda: 99
-    )
+    launch = Launch((7,), (64,), 0, lambda *all_: packed.append(all_) or all_)
+    loaded = Kernel(_Function()), launch, lambda: 99
     runner(Gpu(0, H200), sweep, lambda: loaded)(sweep, *map(_Array, (1, 2, 3, 4)))
     assert packed == [(1, 2, 3, 4, 99)]
     assert len(driver.launches) == 1
