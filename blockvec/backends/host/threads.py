@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import ctypes
 import functools
 import itertools
 import os
@@ -98,7 +99,9 @@ class _Worker:
         self.done.acquire()
         self.job: Callable[[], None] | None = None
         self.error: BaseException | None = None
-        threading.Thread(target=self._serve, name="blockvec", daemon=True).start()
+        thread = threading.Thread(target=self._serve, name="blockvec", daemon=True)
+        thread.start()
+        self.native_id = thread.native_id or 0
 
     def _serve(self) -> None:
         while True:
@@ -113,13 +116,21 @@ class _Worker:
 
 
 class _Workers:
-    """Threads that wait for jobs; one is started where all others are busy."""
+    """Threads that do not run on the core of their caller.
+
+    Linux wakes a thread on its waker's core if the other cores run something else, even of low priority, and
+    does not look for an idle core if few cores are in use. Caller and worker then share one core for a few
+    milliseconds, the time of a block operation.
+    """
 
     def __init__(self) -> None:
         self._idle: list[_Worker] = []
+        self._threads: list[int] = []
+        self._allowed: tuple[set[int], int] | None = None
 
     def start(self, job: Callable[[], None], n_running: int) -> list[_Worker]:
         """Start a job on up to ``n_running - 1`` threads in the caller's context, options included."""
+        self.keep_off_this_core(n_running)
         crew: list[_Worker] = []
         try:
             while len(crew) < n_running - 1:
@@ -135,7 +146,9 @@ class _Workers:
         try:
             return self._idle.pop()
         except IndexError:
-            return _Worker()
+            worker = _Worker()
+            self._threads.append(worker.native_id)
+            return worker
 
     def finish(self, worker: _Worker) -> BaseException | None:
         """Wait until a worker is done; return the exception that it raised."""
@@ -143,6 +156,32 @@ class _Workers:
         error, worker.error = worker.error, None
         self._idle.append(worker)
         return error
+
+    def keep_off_this_core(self, n_running: int) -> None:
+        """Restrict the workers to the other cores of the process, if these are enough."""
+        core = _current_core()
+        if core < 0 or n_running < 2:
+            return
+        cores = os.sched_getaffinity(0)
+        if n_running <= len(cores):
+            cores.discard(core)
+        if self._allowed == (cores, len(self._threads)):
+            return
+        self._allowed = cores, len(self._threads)
+        for thread in self._threads:
+            with contextlib.suppress(OSError):  # a sandbox may forbid it: they then run on any core
+                os.sched_setaffinity(thread, cores)
+
+
+def _unknown_core() -> int:
+    """Stand for the number of the core that this thread runs on, where the system does not tell."""
+    return -1
+
+
+_current_core: Callable[[], int] = _unknown_core
+if hasattr(os, "sched_setaffinity"):
+    with contextlib.suppress(OSError, AttributeError):
+        _current_core = ctypes.PyDLL(None).sched_getcpu
 
 
 @functools.cache

@@ -114,6 +114,44 @@ assert limits() == before
     subprocess.run([sys.executable, "-c", check], check=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "2"})
 
 
+def place(monkeypatch: pytest.MonkeyPatch, cores: set[int], core: int) -> dict[int, set[int]]:
+    """Pretend to run on a core of some, and note where threads are sent."""
+    sent: dict[int, set[int]] = {}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cores), raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", sent.__setitem__, raising=False)
+    monkeypatch.setattr(threads, "_current_core", lambda: core)
+    return sent
+
+
+def workers(*ids: int) -> threads._Workers:
+    made = threads._Workers()
+    made._threads.extend(ids)
+    return made
+
+
+def test_workers_keep_off_the_core_of_their_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = workers(11, 12)
+    sent = place(monkeypatch, {0, 1, 2}, core=1)
+    made.keep_off_this_core(2)
+    assert sent == {11: {0, 2}, 12: {0, 2}}
+    sent.clear()
+    made.keep_off_this_core(2)
+    assert not sent  # nothing has changed
+    sent = place(monkeypatch, {0, 1, 2}, core=2)
+    made.keep_off_this_core(2)
+    assert sent == {11: {0, 1}, 12: {0, 1}}
+
+
+def test_a_system_that_forbids_to_place_threads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(thread: int, cores: set[int]) -> None:
+        raise PermissionError
+
+    made = workers(11)
+    place(monkeypatch, {0, 1}, core=0)
+    monkeypatch.setattr(os, "sched_setaffinity", forbid, raising=False)
+    made.keep_off_this_core(2)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_has_threads_of_its_own() -> None:
