@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import blockvec
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends.cuda import sparse
 from blockvec.kernels.families import SPARSE_FAMILIES
@@ -148,10 +147,3 @@ def test_more_rows_than_32_bits_can_number(cp: Any) -> None:
     X = BlockVector.full(S.shape[0], 1, 1.0, device="gpu")
     Y = S @ X  # every row sums up to the energy of the ferromagnet
     assert float(Y.array.min()) == float(Y.array.max()) == 34 / 4
-
-
-def test_explain_names_the_kernel_and_its_blocks() -> None:
-    S = models.operator(CHAINS[0], device="gpu")
-    text = str(blockvec.explain("apply", S, BlockVector.random(S.shape[0], 8, device="gpu", rng=1)))
-    assert "spmmv_chain" in text.splitlines()[0]
-    assert "no matrix is stored" in text
