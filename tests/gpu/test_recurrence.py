@@ -1,4 +1,4 @@
-"""Recurrences of small matrices on a GPU: groups of steps that are recorded, and the coefficients of Lanczos."""
+"""Recurrences of small matrices on a GPU: recorded groups of steps, and the coefficients of Lanczos."""
 
 from __future__ import annotations
 
