@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
-import re
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec import BlockVector, as_operator, read_matrix
+from blockvec import BlockVector, as_operator
 from blockvec.errors import BreakdownError, DTypeError, LayoutError, OptionError, ShapeError
 from blockvec.operations.arrays import overlaps
 from blockvec.operators import adapters
@@ -274,17 +272,9 @@ def test_sparse_matrices_of_cupy_share_their_arrays(dtype: str) -> None:
     there.data *= 2
     assert Reference.of(2 * A.toarray(), X, dtype).accepts(op @ V)
     assert Reference.of(2 * A.toarray(), X, dtype).accepts(as_operator(there.tocsc()) @ V)
-
-
-@pytest.mark.gpu
-def test_a_cupy_matrix_can_be_put_on_the_host() -> None:
-    import cupyx.scipy.sparse as csp
-
-    A = random_matrix(np.random.default_rng(10), (20, 20), "float64", 0.3)
-    op = as_operator(csp.csr_matrix(sp.csr_matrix(A)), device="cpu")
-    assert op.device == "cpu"
-    X = np.ones((20, 2))
-    assert np.allclose(host(op @ BlockVector(X)), A @ X)
+    on_host = as_operator(there, device="cpu") @ BlockVector(X)
+    assert on_host.device == "cpu"
+    assert Reference.of(2 * A.toarray(), X, dtype).accepts(on_host)
 
 
 def test_a_linear_operator_is_called_once_a_block(device: str) -> None:
@@ -355,17 +345,13 @@ def test_hermitian_matrices_pass_the_check_and_others_do_not(device: str, dtype:
     H = B + B.conj().T
     as_operator(sp.csr_array(H), device=device).check_hermitian()
     as_operator(on(device, H)).check_hermitian()
+    symmetric = H + 1j * np.abs(H).max() * (np.eye(80, k=1) + np.eye(80, k=-1))  # not Hermitian
     H[3, 5] *= 1 + 100 * np.sqrt(np.finfo(dtype).eps)
     H[3, 5] += np.abs(H).max()
-    for A in (as_operator(sp.csr_array(H), device=device), as_operator(on(device, H))):
-        with pytest.raises(OptionError, match=re.escape("A is not Hermitian")):
-            A.check_hermitian()
-
-
-def test_a_complex_symmetric_matrix_is_not_hermitian(device: str, matrices: Path) -> None:
-    A = read_matrix(matrices / "qc324.mtx")
-    with pytest.raises(OptionError, match="A is not Hermitian"):
-        as_operator(A, device=device).check_hermitian()
+    for A in (H, symmetric.astype(np.result_type(dtype, np.complex64))):
+        for op in (as_operator(sp.csr_array(A), device=device), as_operator(on(device, A))):
+            with pytest.raises(OptionError, match="A is not Hermitian"):
+                op.check_hermitian()
 
 
 def test_nan_fails_the_check_with_its_own_error_and_what_is_empty_passes(device: str) -> None:
