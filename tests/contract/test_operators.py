@@ -48,28 +48,6 @@ def linalg(device: str) -> Any:
 matrices_sizes = st.tuples(st.integers(0, 70), st.integers(0, 70))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["short rows", "long rows", "function"])
-def test_an_affine_operator_is_a_factor_and_a_shift(device: str, dtype: str, kind: str) -> None:
-    rng = np.random.default_rng(3)
-    A, X, Y = (exact_values(rng, shape, dtype) for shape in ((90, 90), (90, 3), (90, 3)))
-    if kind == "short rows":
-        A *= rng.random(A.shape) < 0.1
-    matrix = on(device, A)
-    op = as_operator(sp.csr_array(A), device=device) if kind != "function" else as_operator(matrix)
-    affine = op.affine(2, -3)
-    assert (affine.shape, affine.dtype, affine.device) == (op.shape, op.dtype, op.device)
-    S, shifts = 2 * (A + 3 * np.eye(90)), np.array([0, 2, -4], X.real.dtype)
-    out = on(device, Y)
-    _, dots, _ = affine.apply(on(device, X), out, alpha=2, beta=-1, shift=on(device, shifts), dots="yy")
-    expected = 2 * (S @ X - X * shifts) - Y
-    assert np.array_equal(host(out), expected)
-    assert np.allclose(host(dots["yy"]), np.linalg.norm(expected, axis=0) ** 2)
-    again = affine.affine(2, 1)
-    assert np.array_equal(host(again @ on(device, X)), 2 * (S @ X - X))
-    assert np.array_equal(host(op @ on(device, X)), A @ X)
-
-
 @pytest.mark.parametrize(
     ("dtype", "kind", "shift", "turns", "width"),
     pairwise(

@@ -126,20 +126,6 @@ def test_a_graph_captured_before_the_conversion_stays_right(cp: Any) -> None:
     assert Y.array.get().tobytes() == again.array.get().tobytes()
 
 
-def test_a_matrix_that_would_grow_too_much_stays_as_it_is(cp: Any) -> None:
-    rng = np.random.default_rng(2)
-    lengths = np.where(np.arange(4096) % 32 == 0, 12, 3)
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    columns = rng.integers(0, 4096, indptr[-1]).astype(np.int32)
-    S = sp.csr_array((np.ones(indptr[-1]), columns, indptr), shape=(4096, 4096))
-    operator = as_operator(S, device="gpu")
-    host = draw(rng, (4096, 1), "float64", exact=True)
-    for _ in range(4):
-        np.testing.assert_array_equal((operator @ cp.asarray(host)).array.get(), S @ host)
-    assert operator.prepared.forms
-    assert not forms(operator)
-
-
 def test_more_rows_than_32_bits_can_number(cp: Any) -> None:
     if cp.cuda.runtime.memGetInfo()[0] < HUGE_BYTES:
         pytest.skip(f"needs {HUGE_BYTES >> 30} GB of free device memory")

@@ -71,15 +71,11 @@ def check(spec: str) -> None:
 
 
 @pytest.mark.parametrize("sites", range(2, 8))
-def test_all_divisions_of_all_chains_of_spins_are_the_matrix(sites: int) -> None:
+def test_all_divisions_of_all_chains_are_the_matrix(sites: int) -> None:
     for up, periodic in itertools.product(range(sites + 1), ("true", "false")):
         check(f"xxz:sites={sites},up={up},delta=0.5,j=3,periodic={periodic}")
-
-
-@pytest.mark.parametrize("sites", range(2, 5))
-def test_all_divisions_of_all_chains_of_electrons_are_the_matrix(sites: int) -> None:
-    for up, down, periodic in itertools.product(range(sites + 1), range(sites + 1), ("true", "false")):
-        check(f"hubbard:sites={sites},up={up},down={down},u=5,t=0.5,periodic={periodic}")
+        for down in range(sites + 1) if sites < 5 else ():
+            check(f"hubbard:sites={sites},up={up},down={down},u=5,t=0.5,periodic={periodic}")
 
 
 def test_a_chain_may_have_more_rows_than_32_bits_can_number() -> None:
