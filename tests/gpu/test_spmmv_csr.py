@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -191,21 +190,6 @@ def test_every_width_is_exact_also_beside_nan_and_infinity(width: int, cp: Any, 
     is_finite = np.isfinite(expected)
     np.testing.assert_array_equal(Y.get()[is_finite], expected[is_finite])
     assert not np.isfinite(Y.get()[~is_finite]).any()
-
-
-def test_threads_that_share_a_stream_do_not_meet_in_its_workspace(cp: Any) -> None:
-    matrix = sp.diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(5000, 5000), format="csr")
-    op = as_operator(matrix, device="gpu")
-    rng = np.random.default_rng(10)
-    blocks = [rng.integers(-2, 3, (5000, 4)).astype(float) for _ in range(8)]
-
-    def sums(block: np.ndarray) -> list[np.ndarray]:
-        X = BlockVector(cp.asarray(block))
-        return [op.apply(X, dots="xy").dots["xy"].get() for _ in range(40)]
-
-    with ThreadPoolExecutor(len(blocks)) as pool:
-        for block, found in zip(blocks, pool.map(sums, blocks), strict=True):
-            assert all(np.array_equal(one, (block * (matrix @ block)).sum(axis=0)) for one in found)
 
 
 def test_blocks_beyond_32_bit_offsets_are_addressed_right(cp: Any, device: DeviceInfo) -> None:
