@@ -199,8 +199,7 @@ class Event:
     def record(self, stream: Any = None) -> None:
         """Do nothing."""
 
-    def synchronize(self) -> None:
-        """Do nothing."""
+    synchronize = record
 
 
 class Stream(contextlib.nullcontext[None]):
@@ -215,15 +214,14 @@ class Stream(contextlib.nullcontext[None]):
         """Return False."""
         return False
 
-    def synchronize(self) -> None:
+    def synchronize(self, event: Event | None = None) -> None:
         """Do nothing."""
+
+    wait_event = synchronize
 
     def record(self) -> Event:
         """Return the current moment."""
         return Event()
-
-    def wait_event(self, event: Event) -> None:
-        """Do nothing."""
 
 
 class Pinned(np.ndarray):  # type: ignore[type-arg]
