@@ -126,7 +126,6 @@ class Tensor:
     def __init__(self, array: Any) -> None:
         self.host = np.asarray(array)
         self.shape, self.ndim = self.host.shape, self.host.ndim
-        self.dtype = types.SimpleNamespace()
         self.dtype = type("dtype", (), {"__str__": lambda _: f"torch.{self.host.dtype.name}"})()
         self.__dlpack_device__ = self.host.__dlpack_device__
 

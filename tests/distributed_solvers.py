@@ -69,6 +69,7 @@ SOLVES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
             *({"method": "lanczos", "which": "BE"}, {"method": "lanczos", "which": "LM", "block_size": 3}),
         )
     ),
+    ("laplace3d:n=9", "float64", 10, {"method": "lanczos", "which": "SA", "block_size": 2}),
     *(
         ("laplace2d:n=9", "float64", 3, options)
         for options in ({"sigma": 3.1, "method": "jd"}, {"sigma": 3.1, "method": "filter"}, {"which": "SM"})
@@ -200,18 +201,6 @@ def orthogonalisation_gives_the_identities(comm: Any, folder: Path) -> None:
         orthogonalize(
             BlockVector(np.array(W[RowLayout.equal(50, comm).rows]), layout=RowLayout.equal(50, comm))
         )
-
-
-@work
-def all_copies_of_multiple_values_are_found(comm: Any, folder: Path) -> None:
-    generator = models.generator("laplace3d:n=9")
-    A = generator.matrix()
-    result = eigsh(
-        generator, 10, which="SA", method="lanczos", block_size=2, rng=0, comm=comm, return_info=True
-    )
-    check(A, result, comm, dense_values(A)[:10], 1e-10)
-    assert result.info["verification"].startswith("passed")
-    assert result.info["n"] == 729
 
 
 @work
@@ -381,35 +370,6 @@ def what_needs_a_whole_matrix_is_refused_before_the_solve(comm: Any, folder: Pat
 
 @work
 def a_failure_anywhere_ends_the_solve_everywhere(comm: Any, folder: Path) -> None:
-    A, rank = models.model("laplace2d:n=20"), communicator(comm).rank
-    layout, calls = RowLayout.equal(400, comm), []
-
-    def product(X: Any) -> Any:
-        calls.append(X.shape)
-        if rank == 1 and len(calls) == 12:
-            raise FormatError("the disk is gone")
-        return A[layout.rows] @ layout.gather(X)
-
-    def complain(state: Any) -> None:
-        if rank == 0:
-            raise ZeroDivisionError("in the callback")
-
-    options: dict[str, Any] = {"which": "SA", "method": "lanczos", "rng": 0, "comm": comm}
-    with pytest.raises(FormatError, match="rank 1: the disk is gone"):
-        eigsh(product, 4, shape=A.shape, **options)
-    with pytest.raises(ZeroDivisionError, match="rank 0: in the callback"):
-        eigsh(A, 4, callback=complain, **options)
-    with pytest.raises(ShapeError, match="rank 1: v0"):
-        eigsh(A, 4, v0=np.ones((3 if rank == 1 else layout.n_local, 1)), **options)
-    bad = A.copy()
-    bad.data[-1] = np.nan
-    with pytest.raises(BreakdownError, match=f"NaN or Inf .* in rows of process {layout.size - 1}"):
-        eigsh(bad, 4, **options)
-    check(A, eigsh(A, 4, return_info=True, **options), comm, dense_values(A)[:4], 1e-10)
-
-
-@work
-def a_failure_at_each_stage_ends_the_solve_everywhere(comm: Any, folder: Path) -> None:
     A, rank = models.model("laplace2d:n=10"), communicator(comm).rank
     layout = RowLayout.equal(100, comm)
     values = np.linalg.eigvalsh(A.toarray())
@@ -423,7 +383,7 @@ def a_failure_at_each_stage_ends_the_solve_everywhere(comm: Any, folder: Path) -
             nonlocal calls
             calls += name == stage
             if name == stage and rank == failing and calls == at:
-                raise FormatError(f"{stage} {at}")
+                raise (ZeroDivisionError if stage == "callback" else FormatError)(f"{stage} {at}")
 
         def product(X: Any) -> Any:
             passes("product")
@@ -443,11 +403,16 @@ def a_failure_at_each_stage_ends_the_solve_everywhere(comm: Any, folder: Path) -
         total = run(method, stage, -1, 0, None)[1]
         at, failing = (total // 2, total, 1)[number % 3], (0, comm.size - 1)[number % 2]
         state = folder / f"{comm.size}-{method}-{stage}"
-        with pytest.raises(FormatError, match=f"^rank {failing}: {stage} {at}$"):
+        with pytest.raises((FormatError, ZeroDivisionError), match=f"^rank {failing}: {stage} {at}$"):
             run(method, stage, failing, at, state)
         resumed = run(method, stage, -1, 0, state)[0]  # from what the failure left
         assert np.abs(resumed - values[:3]).max() <= 1e-9
         assert not any(share(communicator(comm), state.exists()))
+    with pytest.raises(ShapeError, match="rank 1: v0"):
+        eigsh(A, 4, v0=np.ones((3 if rank == 1 else layout.n_local, 1)), comm=comm)
+    A.data[-1] = np.nan
+    with pytest.raises(BreakdownError, match=f"NaN or Inf .* in rows of process {layout.size - 1}"):
+        eigsh(A, 4, which="SA", method="lanczos", rng=0, comm=comm)
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,13 @@ def sums_have_the_bits_of_messages(shared: MpiCommunicator, messages: MpiCommuni
                 assert parts.dtype == total.dtype == part.dtype
 
 
-def plan(comm: MpiCommunicator) -> tuple[Halo, Any, RowLayout]:
+def plan(comm: MpiCommunicator, backend: Any = None) -> tuple[Halo, Any, RowLayout]:
     """Plan the exchange of a range and of some scattered rows with all others."""
     layout = RowLayout.equal(60 * comm.size, comm)
     others = [rank for rank in range(comm.size) if rank != comm.rank]
     chosen = {True: [0, 1, 2], False: [3, 17, 40]}
     rows = np.concatenate([layout.cuts[rank] + np.array(chosen[rank > comm.rank]) for rank in others])
-    return Halo(layout, rows, backend_for("cpu")), rows, layout
+    return Halo(layout, rows, backend or backend_for("cpu")), rows, layout
 
 
 def halos_follow_blocks_that_change(comm: MpiCommunicator) -> None:
@@ -69,24 +70,29 @@ def kinds(halo: Halo) -> set[type]:
     return {type(buffers) for buffers in halo._buffers.values()}
 
 
-def fail(comm: MpiCommunicator, halo: Halo, X: Any, error: Exception | None) -> None:
-    """Raise an exception in the middle of an exchange, or between sums; the others go on."""
-    for turn in range(20):
-        comm.sum(np.ones(3))
-        finish = halo.start(X)
-        if error is not None and turn == 10:
-            raise error
-        finish()
+def ends_everywhere(comm: MpiCommunicator, failing: int, work: Callable[[Exception | None], None]) -> None:
+    """Check that the failure of a process, which `work` is to raise there, soon ends the work of all."""
+    begin_s = time.monotonic()
+    with pytest.raises(OSError, match=f"^rank {failing}: no more data"), agreed(comm):
+        work(OSError("no more data") if comm.rank == failing else None)
+    assert time.monotonic() - begin_s < DEADLINE_S
 
 
 def a_failure_ends_waits(comm: MpiCommunicator) -> None:
     halo, _, _ = plan(comm)
     X = np.ones((60, 2))
+
+    def exchanges(error: Exception | None) -> None:
+        """Raise an exception in the middle of an exchange, or between sums; the others go on."""
+        for turn in range(20):
+            comm.sum(np.ones(3))
+            finish = halo.start(X)
+            if error is not None and turn == 10:
+                raise error
+            finish()
+
     for failing in range(comm.size):
-        begin_s = time.monotonic()
-        with pytest.raises(OSError, match=f"^rank {failing}: no more data"), agreed(comm):
-            fail(comm, halo, X, OSError("no more data") if comm.rank == failing else None)
-        assert time.monotonic() - begin_s < DEADLINE_S
+        ends_everywhere(comm, failing, exchanges)
         assert comm.sum(np.ones(2)).tolist() == [comm.size] * 2
         assert np.array_equal(halo.start(X)(), np.ones((halo.wanted_rows, 2)))
         halos_follow_blocks_that_change(comm)

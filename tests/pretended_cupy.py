@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import operator
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +22,6 @@ __all__ = ["LIBRARIES", "Array", "CuPy", "bare", "compiled"]
 
 FREE_BYTES = 100 << 30
 PACKAGES = ("/blockvec/", "/solvers/")
-COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-OPERATORS += ("and_", "or_", "xor", "lshift", "rshift")
 
 
 class Compiled(dict[str, str]):
@@ -72,10 +68,9 @@ def bare(value: Any) -> Any:
     return value
 
 
-class Array:
+class Array(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of CuPy."""
 
-    __array_priority__ = 100
     __cuda_array_interface__: Any = None
 
     def __init__(self, memory: Any) -> None:
@@ -92,6 +87,8 @@ class Array:
             return Array(getattr(self.memory, name))
         if name == "conj" and self.memory.dtype.kind != "c":
             return lambda: self
+        if name in ("item", "tolist"):
+            return getattr(self.memory, name)
         if name in ("reshape", "view", "ravel", "transpose", "diagonal"):
             return functools.partial(self._view, name)
         if name.startswith("__"):
@@ -132,12 +129,6 @@ class Array:
 
     def __float__(self) -> float:
         return float(self.memory)
-
-    def item(self) -> Any:
-        return self.memory.item()
-
-    def tolist(self) -> Any:
-        return self.memory.tolist()
 
     def copy(self, order: str = "C") -> Array:
         return self.astype(self.dtype, order)
@@ -199,37 +190,6 @@ def kernel(name: str, compute: Callable[[], Any]) -> Any:
     return Array(np.asarray(result)) if isinstance(result, np.ndarray | np.generic) else result
 
 
-def _operators() -> None:
-    """Give arrays their operators, each of which is a kernel."""
-
-    def of(name: str, function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-        def forth(self: Array, other: Any) -> Any:
-            return kernel(name, lambda: function(self.memory, bare(other)))
-
-        def back(self: Array, other: Any) -> Any:
-            return kernel(name, lambda: function(bare(other), self.memory))
-
-        def into(self: Array, other: Any) -> Array:
-            self.memory[...] = bare(forth(self, other))
-            return self
-
-        def alone(self: Array) -> Any:
-            return kernel(name, lambda: function(self.memory))
-
-        return forth, back, into, alone
-
-    for name in ("neg", "abs", "invert", *OPERATORS, *COMPARISONS):
-        plain = name.rstrip("_")
-        forth, back, into, alone = of(plain, getattr(operator, name))
-        if name in OPERATORS:
-            setattr(Array, f"__r{plain}__", back)
-            setattr(Array, f"__i{plain}__", into)
-        setattr(Array, f"__{plain}__", forth if name in (*OPERATORS, *COMPARISONS) else alone)
-
-
-_operators()
-
-
 class Event:
     """A moment that has passed."""
 
@@ -239,8 +199,7 @@ class Event:
     def record(self, stream: Any = None) -> None:
         """Do nothing."""
 
-    def synchronize(self) -> None:
-        """Do nothing."""
+    synchronize = record
 
 
 class Stream(contextlib.nullcontext[None]):
@@ -255,15 +214,14 @@ class Stream(contextlib.nullcontext[None]):
         """Return False."""
         return False
 
-    def synchronize(self) -> None:
+    def synchronize(self, event: Event | None = None) -> None:
         """Do nothing."""
+
+    wait_event = synchronize
 
     def record(self) -> Event:
         """Return the current moment."""
         return Event()
-
-    def wait_event(self, event: Event) -> None:
-        """Do nothing."""
 
 
 class Pinned(np.ndarray):  # type: ignore[type-arg]

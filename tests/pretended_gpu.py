@@ -247,8 +247,7 @@ class _Graphs:
     def enter(self) -> None:
         """Do nothing."""
 
-    def leave(self) -> None:
-        """Do nothing."""
+    leave = enter
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
         """Return the operations."""

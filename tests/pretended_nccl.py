@@ -23,11 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from blockvec.parallel import RowLayout, agreed, communicator
+from blockvec.parallel import communicator
 from blockvec.parallel.communicator import MpiCommunicator, in_rank_order
-from blockvec.parallel.halo import Halo
-
-DEADLINE_S = 30.0
+from tests.host_memory import ends_everywhere, plan
 
 
 class DeviceArray(np.ndarray):  # type: ignore[type-arg]
@@ -263,6 +261,10 @@ def device_array(values: Any) -> Any:
     return np.array(values).view(DeviceArray)
 
 
+def empty(shape: Any, dtype: Any) -> Any:
+    return device_array(np.full(shape, 7, dtype))
+
+
 def array_at(shape: tuple[int, int], dtype: str, address: int) -> Any:
     count = math.prod(shape) * np.dtype(dtype).itemsize
     return (
@@ -288,7 +290,7 @@ def cupy(place: str) -> Any:
     )
     return SimpleNamespace(
         ascontiguousarray=lambda array: device_array(np.ascontiguousarray(array)),
-        empty=lambda shape, dtype: device_array(np.full(shape, 7, dtype)),
+        empty=empty,
         dtype=np.dtype,
         ndarray=array_at,
         take=lambda a, rows, axis, out: Stream.current[-1].put(lambda: np.take(a, rows, axis, out)),
@@ -315,7 +317,7 @@ BACKEND: Any = SimpleNamespace(
     ),
     to_host=np.asarray,
     from_host=device_array,
-    empty=lambda shape, dtype: device_array(np.full(shape, 7, dtype)),
+    empty=empty,
 )
 
 
@@ -357,46 +359,29 @@ def sums_are_in_rank_order(comm: MpiCommunicator) -> None:
         assert np.array_equal(total, in_rank_order(np.asarray(parts)))
 
 
-def fail_between(comm: MpiCommunicator, error: Exception | None) -> None:
-    """Raise an exception between two operations, or wait for the GPU after the second one."""
-    one = device_array(np.ones(2))
-    comm.allgather(one)
-    if error is not None:
-        raise error
-    garbage = comm.allgather(one)
-    STREAM.synchronize()
-    if comm.rank == comm.size - 1 and (garbage != 1).any():
-        raise FloatingPointError("this follows from the failure of another")
-    comm.allgather(one)
-
-
 def a_failure_ends_waits_for_a_gpu(comm: MpiCommunicator) -> None:
     """A process that fails between two operations leaves no other waiting, and the next ones work."""
+    one = device_array(np.ones(2))
+
+    def gathers(error: Exception | None) -> None:
+        comm.allgather(one)
+        if error is not None:
+            raise error
+        garbage = comm.allgather(one)
+        STREAM.synchronize()
+        if comm.rank == comm.size - 1 and (garbage != 1).any():
+            raise FloatingPointError("this follows from the failure of another")
+        comm.allgather(one)
+
     for failing in range(comm.size):
-        begin = time.monotonic()
-        with pytest.raises(OSError, match=f"^rank {failing}: no more data"), agreed(comm):
-            fail_between(comm, OSError("no more data") if comm.rank == failing else None)
-        assert time.monotonic() - begin < DEADLINE_S
+        ends_everywhere(comm, failing, gathers)
         assert comm.gpu_route == ""
         arrays_arrive(comm)
 
 
-def plan(comm: MpiCommunicator) -> tuple[Halo, Any]:
-    """Plan the exchange of a range and of some scattered rows with each neighbour; return what is wanted."""
-    layout = RowLayout.equal(60 * comm.size, comm)
-    wanted = [
-        layout.cuts[rank] + np.array([0, 1, 2] if rank == comm.rank + 1 else [3, 17, 40])
-        for rank in (comm.rank - 1, comm.rank + 1)
-        if 0 <= rank < comm.size
-    ]
-    rows = np.concatenate(wanted)
-    return Halo(layout, rows, BACKEND), rows
-
-
 def halos_follow_blocks_that_change(comm: MpiCommunicator) -> None:
     """Exchanges follow one another without a wait on the host, and blocks are modified between them."""
-    halo, wanted = plan(comm)
-    layout = RowLayout.equal(60 * comm.size, comm)
+    halo, wanted, layout = plan(comm, BACKEND)
     first = 100.0 * np.arange(60 * comm.size)[:, None]
     seen: list[Any] = []
     for width in (3, 1, 3):
@@ -412,22 +397,20 @@ def halos_follow_blocks_that_change(comm: MpiCommunicator) -> None:
         seen.clear()
 
 
-def fail_between_halos(halo: Halo, X: Any, error: Exception | None) -> None:
-    """Raise an exception between two exchanges, or wait for more of them."""
-    for turn in range(20):
-        if error is not None and turn == 10:
-            raise error
-        halo.start(X)()
-    STREAM.synchronize()
-    halo.start(X)
-
-
 def a_failure_ends_waits_for_halos(comm: MpiCommunicator) -> None:
     """Streams that wait for the halo of a process that failed go on."""
-    halo, _ = plan(comm)
+    halo, _, _ = plan(comm, BACKEND)
     X = device_array(np.ones((60, 2)))
-    with pytest.raises(OSError, match=r"^rank 0: no more data"), agreed(comm):
-        fail_between_halos(halo, X, OSError("no more data") if comm.rank == 0 else None)
+
+    def exchanges(error: Exception | None) -> None:
+        for turn in range(20):
+            if error is not None and turn == 10:
+                raise error
+            halo.start(X)()
+        STREAM.synchronize()
+        halo.start(X)
+
+    ends_everywhere(comm, 0, exchanges)
     halos_follow_blocks_that_change(comm)
     for _ in range(3):
         halo.start(X)()
@@ -436,8 +419,7 @@ def a_failure_ends_waits_for_halos(comm: MpiCommunicator) -> None:
 
 def recorded_operations_are_repeated(comm: MpiCommunicator) -> None:
     """Recordings hold halos and sums, in all processes or in none, and failures between them are noticed."""
-    halo, wanted = plan(comm)
-    layout = RowLayout.equal(60 * comm.size, comm)
+    halo, wanted, layout = plan(comm, BACKEND)
     whole = 100.0 * np.arange(60 * comm.size)[:, None] + np.arange(3)
     X = device_array(whole[layout.rows])
     seen: list[Any] = []
@@ -465,18 +447,15 @@ def recorded_operations_are_repeated(comm: MpiCommunicator) -> None:
     cannot = comm.rank == 0
     assert comm.record((lambda operations: operations) if cannot else STREAM.record, step) is step
 
-    def fails() -> None:
+    def repeats(error: Exception | None) -> None:
         for turn in range(20):
-            if cannot and turn == 10:
-                raise OSError("no more data")
+            if error is not None and turn == 10:
+                raise error
             again()
         STREAM.synchronize()
         again()
 
-    begin_s = time.monotonic()
-    with pytest.raises(OSError, match=r"^rank 0: no more data"), agreed(comm):
-        fails()
-    assert time.monotonic() - begin_s < DEADLINE_S
+    ends_everywhere(comm, 0, repeats)
 
 
 def main(*_: Any) -> None:

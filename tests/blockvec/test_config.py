@@ -32,10 +32,6 @@ def test_a_context_changes_options_inside_it_only() -> None:
             assert (blockvec.options().threads, blockvec.options().three_m) == (3, False)
         assert blockvec.options().three_m == outside.three_m
     assert blockvec.options() == outside
-
-
-def test_a_context_ends_with_an_error_too() -> None:
-    outside = blockvec.options()
     with pytest.raises(RuntimeError), blockvec.option_context(threads=7):
         raise RuntimeError
     assert blockvec.options() == outside

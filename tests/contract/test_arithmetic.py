@@ -69,6 +69,8 @@ def test_shifts_updates_and_sums_pass_through(device: str, dtype: str) -> None:
         (a - 2 * b, A - 2 * B),
         (0 * a, 0 * A),
         ((a + b).affine(2, 1), 2 * (A + B - np.eye(40))),
+        (a.affine(2, -3), 2 * (A + 3 * np.eye(40))),
+        (b.affine(2, -3).affine(2, 1), 4 * B + 10 * np.eye(40)),
     ):
         Y, z = (S - np.eye(40)).astype(dtype) @ X, on(device, Z)
         _, dots, gram = op.apply(on(device, X), shift=1, z=z, delta=2, eta=-1, dots=("xy", "yy"), gram="xy")

@@ -27,21 +27,15 @@ def test_an_array_is_wrapped_without_a_copy(device: str, K: int, M: int, dtype: 
     assert (host(parent)[:, layout.left : layout.left + M] == 7).all()
 
 
-def test_one_dimension_becomes_one_column_of_the_same_memory(device: str) -> None:
-    x = on(device, np.arange(5.0))
-    V = BlockVector(x)
-    assert V.shape == (5, 1)
-    V.scale(2)
-    assert np.array_equal(host(x), 2 * np.arange(5.0))
-
-
-def test_every_other_element_of_a_vector_is_a_column_with_a_leading_dimension(device: str) -> None:
-    x = on(device, np.arange(10.0))
-    V = BlockVector(x[::2])
-    assert (V.shape, V.ld) == ((5, 1), 2)
-    assert np.array_equal(host(V.gram()), [[0 + 4 + 16 + 36 + 64]])
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_vector_or_every_other_element_of_it_is_a_column_of_the_same_memory(device: str, step: int) -> None:
+    x, expected = on(device, np.arange(10.0)), np.arange(10.0)
+    V = BlockVector(x[::step])
+    assert (V.shape, V.ld) == ((10 // step, 1), step)
+    assert host(V.gram())[0, 0] == (expected[::step] ** 2).sum()
     V *= 2
-    assert np.array_equal(host(x), [0, 1, 4, 3, 8, 5, 12, 7, 16, 9])
+    expected[::step] *= 2
+    assert np.array_equal(host(x), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -96,13 +90,6 @@ def test_single_columns_and_rows_are_views_and_fancy_indices_copies(device: str)
     assert np.array_equal(host(V), A)
     V[:, 1].scale(0)
     assert np.array_equal(host(V), A * [1, 0, 1])
-
-
-def test_ranges_can_be_assigned(device: str) -> None:
-    V = BlockVector.zeros(4, 3, device=device)
-    V[:, 1:] = BlockVector.full(4, 2, 5.0, device=device)
-    V[0] = 1
-    assert np.array_equal(host(V), [[1, 1, 1], [0, 5, 5], [0, 5, 5], [0, 5, 5]])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -216,6 +203,7 @@ def test_comparison_is_elementwise_and_hashes_are_identities(device: str) -> Non
     V = BlockVector(on(device, np.array([[1.0, 2.0], [3.0, 4.0]])))
     W = V.copy()
     W[1, 0] = 5.0
+    W[0] = V[0]
     assert host(V == W).tolist() == [[True, True], [False, True]]
     assert host(V != W).tolist() == [[False, False], [True, False]]
     assert host(V == 3.0).tolist() == [[False, False], [True, False]]

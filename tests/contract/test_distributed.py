@@ -34,17 +34,6 @@ def test_split_solves(name: str, tmp_path: Path) -> None:
     in_parallel(2, lambda comm: distributed_solvers.WORKS[name](comm, tmp_path))
 
 
-@pytest.mark.parametrize("name", ["lanczos", "jd"])
-def test_each_number_of_processes_resumes_the_checkpoint_of_another(name: str, tmp_path: Path) -> None:
-    A, path, options = models.model("laplace3d:n=7"), tmp_path / "state", distributed_solvers.SAVED[name]
-    for size in (3, 2, 4):
-        in_parallel(size, lambda comm: distributed_solvers.left(A, path, comm, **options))
-    result = eigsh(A, 6, rng=0, checkpoint=path, return_info=True, **options)
-    wanted = eigsh(A, 6, rng=0, **options)[0]
-    assert np.abs(result.eigenvalues - wanted).max() <= 1e-8
-    assert [state.restart for state in result.history] == list(range(result.info["restarts"]))
-
-
 def test_a_disk_that_fills_up_while_rows_arrive_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

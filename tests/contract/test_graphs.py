@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector, as_operator, models
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
-def test_a_recorder_repeats_what_it_was_given(device: str, is_stored: bool) -> None:
+@pytest.mark.parametrize("form", ["matrix", "long row", "none"])
+def test_a_recorder_repeats_what_it_was_given(device: str, form: str) -> None:
     chain = "xxz:sites=11,up=5"
-    A = (
-        as_operator(models.model(chain), device=device)
-        if is_stored
-        else models.operator(chain, device=device)
-    )
+    matrix = models.model(chain)
+    if form == "long row":  # a GPU sums up its parts in scratch memory
+        matrix = sp.kron(sp.eye_array(10), matrix, format="lil")
+        matrix[7] = 0.1
+    A = models.operator(chain, device=device) if form == "none" else as_operator(matrix, device=device)
     V = BlockVector.random(A.shape[0], 4, device=device, rng=0)
     W, U, start = V.copy(), V.copy(), V.copy()
     A.apply(W, out=U)  # kernels and scratch memory are made

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
-import re
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec import BlockVector, as_operator, read_matrix
+from blockvec import BlockVector, as_operator
 from blockvec.errors import BreakdownError, DTypeError, LayoutError, OptionError, ShapeError
 from blockvec.operations.arrays import overlaps
 from blockvec.operators import adapters
@@ -48,28 +46,6 @@ def linalg(device: str) -> Any:
 
 
 matrices_sizes = st.tuples(st.integers(0, 70), st.integers(0, 70))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["short rows", "long rows", "function"])
-def test_an_affine_operator_is_a_factor_and_a_shift(device: str, dtype: str, kind: str) -> None:
-    rng = np.random.default_rng(3)
-    A, X, Y = (exact_values(rng, shape, dtype) for shape in ((90, 90), (90, 3), (90, 3)))
-    if kind == "short rows":
-        A *= rng.random(A.shape) < 0.1
-    matrix = on(device, A)
-    op = as_operator(sp.csr_array(A), device=device) if kind != "function" else as_operator(matrix)
-    affine = op.affine(2, -3)
-    assert (affine.shape, affine.dtype, affine.device) == (op.shape, op.dtype, op.device)
-    S, shifts = 2 * (A + 3 * np.eye(90)), np.array([0, 2, -4], X.real.dtype)
-    out = on(device, Y)
-    _, dots, _ = affine.apply(on(device, X), out, alpha=2, beta=-1, shift=on(device, shifts), dots="yy")
-    expected = 2 * (S @ X - X * shifts) - Y
-    assert np.array_equal(host(out), expected)
-    assert np.allclose(host(dots["yy"]), np.linalg.norm(expected, axis=0) ** 2)
-    again = affine.affine(2, 1)
-    assert np.array_equal(host(again @ on(device, X)), 2 * (S @ X - X))
-    assert np.array_equal(host(op @ on(device, X)), A @ X)
 
 
 @pytest.mark.parametrize(
@@ -274,17 +250,9 @@ def test_sparse_matrices_of_cupy_share_their_arrays(dtype: str) -> None:
     there.data *= 2
     assert Reference.of(2 * A.toarray(), X, dtype).accepts(op @ V)
     assert Reference.of(2 * A.toarray(), X, dtype).accepts(as_operator(there.tocsc()) @ V)
-
-
-@pytest.mark.gpu
-def test_a_cupy_matrix_can_be_put_on_the_host() -> None:
-    import cupyx.scipy.sparse as csp
-
-    A = random_matrix(np.random.default_rng(10), (20, 20), "float64", 0.3)
-    op = as_operator(csp.csr_matrix(sp.csr_matrix(A)), device="cpu")
-    assert op.device == "cpu"
-    X = np.ones((20, 2))
-    assert np.allclose(host(op @ BlockVector(X)), A @ X)
+    on_host = as_operator(there, device="cpu") @ BlockVector(X)
+    assert on_host.device == "cpu"
+    assert Reference.of(2 * A.toarray(), X, dtype).accepts(on_host)
 
 
 def test_a_linear_operator_is_called_once_a_block(device: str) -> None:
@@ -355,17 +323,13 @@ def test_hermitian_matrices_pass_the_check_and_others_do_not(device: str, dtype:
     H = B + B.conj().T
     as_operator(sp.csr_array(H), device=device).check_hermitian()
     as_operator(on(device, H)).check_hermitian()
+    symmetric = H + 1j * np.abs(H).max() * (np.eye(80, k=1) + np.eye(80, k=-1))  # not Hermitian
     H[3, 5] *= 1 + 100 * np.sqrt(np.finfo(dtype).eps)
     H[3, 5] += np.abs(H).max()
-    for A in (as_operator(sp.csr_array(H), device=device), as_operator(on(device, H))):
-        with pytest.raises(OptionError, match=re.escape("A is not Hermitian")):
-            A.check_hermitian()
-
-
-def test_a_complex_symmetric_matrix_is_not_hermitian(device: str, matrices: Path) -> None:
-    A = read_matrix(matrices / "qc324.mtx")
-    with pytest.raises(OptionError, match="A is not Hermitian"):
-        as_operator(A, device=device).check_hermitian()
+    for A in (H, symmetric.astype(np.result_type(dtype, np.complex64))):
+        for op in (as_operator(sp.csr_array(A), device=device), as_operator(on(device, A))):
+            with pytest.raises(OptionError, match="A is not Hermitian"):
+                op.check_hermitian()
 
 
 def test_nan_fails_the_check_with_its_own_error_and_what_is_empty_passes(device: str) -> None:

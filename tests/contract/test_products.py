@@ -144,6 +144,9 @@ def test_a_nan_or_inf_reaches_its_row_and_column_of_the_product_alone(
         C = host(BlockVector(on(device, A)).dot(BlockVector(on(device, B))))
     assert np.array_equal(np.isfinite(C), np.arange(5)[:, None] != np.full(4, 3))
     assert np.isinf(C[3]).all() if np.isinf(bad) else np.isnan(C[3]).all()
+    with np.errstate(invalid="ignore"):
+        rows = host(BlockVector(on(device, A)) @ on(device, np.ones((5, 4))))
+    assert np.array_equal(np.isfinite(rows), np.arange(K)[:, None] != np.full(4, K // 2))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
@@ -152,6 +155,8 @@ def test_denormal_numbers_are_kept(device: str, dtype: str) -> None:
     A, ones = np.full((40, 2), tiny, dtype), np.ones((40, 2), dtype)
     V, W = BlockVector(on(device, A)), BlockVector(on(device, ones))
     assert (host(V.column_dot(W)) == np.full(2, 40 * tiny, dtype)).all()
+    assert (host(V.dot(W)) == np.full((2, 2), 40 * tiny, dtype)).all()
+    assert (host(V @ on(device, ones[:2])) == 2 * A).all()
     assert (host(V + V) == 2 * A).all()
     assert (host(V.copy()) == A).all()
 

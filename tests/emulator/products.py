@@ -12,12 +12,38 @@ import scipy.sparse as sp
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
 from blockvec.kernels.sparse.arrays import address
+from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.operations.arrays import memory_of
 from tests.blocks import aligned
 from tests.contract.blocks import exact_values
 from tests.emulator.host import HostKernel
+from tests.host_rows import HostPlan
+from tests.kernel_problems import coded
 
 SCALAR_SHIFT = 3
+SIMPLE: dict[str, Any] = {
+    **{"alpha": 1, "beta": 0, "shift": None, "delta": None, "eta": 1, "dots": (), "gram": ()},
+    **{"index": np.int32, "pitches": (0, 0), "align": 16, "line": 0, "plane": 0, "coded": False},
+}
+
+
+def case(
+    width: int, types: str | tuple[str, str] = "float64", config: Any = None, **changes: Any
+) -> dict[str, Any]:
+    """Describe a product by types of matrix and block, a configuration, and what differs from `SIMPLE`."""
+    pair = (types, types) if isinstance(types, str) else types
+    return SIMPLE | {"width": width, "types": pair, "config": config} | changes
+
+
+def planned(S: sp.csr_array, case: Mapping[str, Any]) -> HostPlan:
+    """Plan the products with a matrix."""
+    plan = HostPlan(S.indptr, S.indices, S.data)
+    plan.line, plan.plane, plan.codes = case["line"], case["plane"], coded(plan) if case["coded"] else None
+    return plan
+
+
+def entries_of(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    return (plan.codes.entries, plan.codes.table) if plan.codes else (plan.indices, plan.data)
 
 
 class SparseProduct:
@@ -26,34 +52,23 @@ class SparseProduct:
     Parameters
     ----------
     S : csr_array
-    dtype_x : str
     case : mapping
-        width; alpha, beta, shift (None, "scalar" or "column"); delta (None: no Z) and eta; pitches, the
-        columns beside X and beside Y.
-    align_x, align_y : int
-        Bytes.
+        width; types, of which the second one is that of X; alpha, beta, shift (None, "scalar" or "column");
+        delta (None: no Z) and eta; pitches, the columns beside X and beside Y; align, of bytes.
     of_problem
         Further fields of the problem.
     """
 
-    def __init__(
-        self,
-        S: sp.csr_array,
-        dtype_x: str,
-        case: Mapping[str, Any],
-        *,
-        align_x: int,
-        align_y: int,
-        **of_problem: Any,
-    ) -> None:
-        width, dtype = case["width"], promote(S.dtype.name, dtype_x)
+    def __init__(self, S: sp.csr_array, case: Mapping[str, Any], **of_problem: Any) -> None:
+        width, dtype_x, align = case["width"], case["types"][1], case["align"]
+        dtype = promote(S.dtype.name, dtype_x)
         self.alpha, self.beta, self.delta, self.eta = (case[key] for key in ("alpha", "beta", "delta", "eta"))
         self.shift = case["shift"]
         rng, (n_rows, n_cols) = np.random.default_rng(width), S.shape
-        self.X, _ = aligned(exact_values(rng, (n_cols, width), dtype_x), width + case["pitches"][0], align_x)
+        self.X, _ = aligned(exact_values(rng, (n_cols, width), dtype_x), width + case["pitches"][0], align)
         self.given_y, self.given_z = (exact_values(rng, (n_rows, width), dtype) for _ in range(2))
-        self.Y, memory_y = aligned(self.given_y, width + case["pitches"][1], align_y)
-        self.Z, memory_z = aligned(self.given_z, width, align_y)
+        self.Y, memory_y = aligned(self.given_y, width + case["pitches"][1], align)
+        self.Z, memory_z = aligned(self.given_z, width, align)
         self.frames = ((self.Y, memory_y), (self.Z, memory_z))
         self.shifts = exact_values(rng, (width,), dtype) if self.shift == "column" else np.zeros(0, dtype)
         expected = S @ self.X.astype(dtype)
@@ -68,6 +83,7 @@ class SparseProduct:
             chain="none" if self.delta is None else beta_class(self.delta),
             ldz=width,
             align_z=memory_of(self.Z).align,
+            **{name: case[name] for name in ("dots", "gram", "coded")},
             **of_problem,
         )
 

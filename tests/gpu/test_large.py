@@ -45,17 +45,6 @@ def test_elementwise_passes_reach_the_last_row_of_a_huge_block() -> None:
     assert (W.array[0].get() == 2 + np.arange(8)).all()
 
 
-def test_combinations_reach_the_last_row_of_a_huge_block() -> None:
-    V = BlockVector.full(K, M, 1.0, "float32", device="gpu")
-    V.array[-1] = 3
-    C = V.backend.xp.ones((M, 4), "float32")
-    W = V @ C
-    assert (W.array[-2:].get() == [[8] * 4, [24] * 4]).all()
-    V @= C
-    assert (V.array[-2:].get() == [[8] * 4, [24] * 4]).all()
-    assert (V.array[0].get() == 8).all()
-
-
 def test_random_numbers_of_a_huge_block_are_the_host_s() -> None:
     V = BlockVector.random(K, M, "float32", rng=5, device="gpu")
     tail = BlockVector.random(1000, M, "float32", rng=5, first_row=K - 1000)

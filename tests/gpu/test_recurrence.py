@@ -1,4 +1,4 @@
-"""Recurrences of small matrices on a GPU: all steps are one launch, with the results of single products."""
+"""Recurrences of small matrices on a GPU: recorded groups of steps, and the coefficients of Lanczos."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
-from blockvec.backends.cuda import steps
 from solvers.iterations.spectrum import recurrences
-from tests.contract.blocks import DTYPES, exact_values, host, on
+from tests.contract.blocks import DTYPES, exact_values, host
 
 pytestmark = pytest.mark.gpu
 
@@ -23,30 +22,6 @@ def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
     A = A.tolil()
     A[n // 2, : min(n, 60)] = 1
     return sp.csr_array(A + A.conj().T)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 2, 4, 8])
-@pytest.mark.parametrize(("n", "turns"), [(5, 4), (3001, 3), (40_000, 4)])
-def test_turns_of_one_launch_are_those_of_single_products(
-    dtype: str, width: int, n: int, turns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(width)
-    A = as_operator(hermitian(n, dtype, rng), device="gpu")
-    X, Y = (exact_values(rng, (n, width), dtype) for _ in range(2))
-    doubled = A.affine(1, 1)
-    monkeypatch.setitem(steps.CACHE_SHARES, False, 1.0)
-    V, W = (BlockVector(on("gpu", block)) for block in (X, Y))
-    again = doubled.prepare(V, W, beta=-1, repeat=turns)
-    assert again.is_one_launch
-    again()
-    monkeypatch.setitem(steps.CACHE_SHARES, False, 0.0)
-    one_by_one = [BlockVector(on("gpu", block)) for block in (X, Y)]
-    again = doubled.prepare(*one_by_one, beta=-1, repeat=turns)
-    assert not again.is_one_launch
-    again()
-    for block, expected in zip((V, W), one_by_one, strict=True):
-        assert np.array_equal(host(block), host(expected))
 
 
 @pytest.mark.parametrize("locked", [False, True])

@@ -48,7 +48,7 @@ def check(call: Callable[[], Any], expected: Any) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("M", "N"), SHAPES)
-@pytest.mark.parametrize("beside", [0, 3])
+@pytest.mark.parametrize("beside", [0, 3, 16])
 def test_products_are_exact_every_time(M: int, N: int, dtype: str, beside: int) -> None:
     array, other = integers(M, M + beside, dtype), integers(N, N + beside, dtype)
     A, B = array[:, beside:], other[:, :N]

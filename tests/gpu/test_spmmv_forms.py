@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import blockvec
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends.cuda import sparse
 from blockvec.kernels.families import SPARSE_FAMILIES
@@ -127,20 +126,6 @@ def test_a_graph_captured_before_the_conversion_stays_right(cp: Any) -> None:
     assert Y.array.get().tobytes() == again.array.get().tobytes()
 
 
-def test_a_matrix_that_would_grow_too_much_stays_as_it_is(cp: Any) -> None:
-    rng = np.random.default_rng(2)
-    lengths = np.where(np.arange(4096) % 32 == 0, 12, 3)
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    columns = rng.integers(0, 4096, indptr[-1]).astype(np.int32)
-    S = sp.csr_array((np.ones(indptr[-1]), columns, indptr), shape=(4096, 4096))
-    operator = as_operator(S, device="gpu")
-    host = draw(rng, (4096, 1), "float64", exact=True)
-    for _ in range(4):
-        np.testing.assert_array_equal((operator @ cp.asarray(host)).array.get(), S @ host)
-    assert operator.prepared.forms
-    assert not forms(operator)
-
-
 def test_more_rows_than_32_bits_can_number(cp: Any) -> None:
     if cp.cuda.runtime.memGetInfo()[0] < HUGE_BYTES:
         pytest.skip(f"needs {HUGE_BYTES >> 30} GB of free device memory")
@@ -148,10 +133,3 @@ def test_more_rows_than_32_bits_can_number(cp: Any) -> None:
     X = BlockVector.full(S.shape[0], 1, 1.0, device="gpu")
     Y = S @ X  # every row sums up to the energy of the ferromagnet
     assert float(Y.array.min()) == float(Y.array.max()) == 34 / 4
-
-
-def test_explain_names_the_kernel_and_its_blocks() -> None:
-    S = models.operator(CHAINS[0], device="gpu")
-    text = str(blockvec.explain("apply", S, BlockVector.random(S.shape[0], 8, device="gpu", rng=1)))
-    assert "spmmv_chain" in text.splitlines()[0]
-    assert "no matrix is stored" in text

@@ -128,37 +128,34 @@ def test_concurrent_processes_share_one_folder_without_harm(tmp_path: Path) -> N
     assert entries(tmp_path) == written, "an entry was damaged, and is built again"
 
 
-def error_in_a_new_process(preparation: str, call: str) -> str:
-    """Prepare a process that has not looked for the compiler yet, and return the error of a call in it."""
-    script = f"""
+SCRIPT = """
 import sys, types
-{preparation}
+def version():
+    raise RuntimeError("libnvrtc.so not found")
+nvrtc = types.SimpleNamespace(nvrtcVersion=version)
+sys.modules["cuda.bindings.nvrtc"] = nvrtc
+sys.modules["cuda.bindings"] = %s
 from blockvec.errors import CompileError
 from blockvec.kernels import build as compiler
 try:
-    {call}
+    compiler.compile_source("", "sm_90")
 except CompileError as error:
     print(error)
 """
-    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
 
 
-def test_without_bindings_the_error_names_what_to_install() -> None:
-    message = error_in_a_new_process('sys.modules["cuda.bindings"] = None', "compiler.compiler_version()")
-    assert re.search(r'cuda\.bindings is missing .* pip install .*".*\[cuda13\].*" \(cuda12', message)
-
-
-def test_without_nvrtcs_library_the_error_names_what_to_install() -> None:
-    without_library = """
-def version():
-    raise RuntimeError("libnvrtc.so not found")
-
-nvrtc = types.SimpleNamespace(nvrtcVersion=version)
-sys.modules["cuda.bindings"] = types.SimpleNamespace(nvrtc=nvrtc)
-sys.modules["cuda.bindings.nvrtc"] = nvrtc
-"""
-    message = error_in_a_new_process(without_library, f"compiler.compile_source({SOURCE!r}, 'sm_90')")
-    assert re.search(r"NVRTC cannot be loaded .*pip install .*\[cuda13\]", message)
+@pytest.mark.parametrize(
+    ("bindings", "message"),
+    [
+        ("None", r'cuda\.bindings is missing .* pip install .*".*\[cuda13\].*" \(cuda12'),
+        ("types.SimpleNamespace(nvrtc=nvrtc)", r"NVRTC cannot be loaded .*pip install .*\[cuda13\]"),
+    ],
+    ids=["no bindings", "no library"],
+)
+def test_without_a_compiler_the_error_names_what_to_install(bindings: str, message: str) -> None:
+    # In a process that has not looked for the compiler yet.
+    command = [sys.executable, "-c", SCRIPT % bindings]
+    assert re.search(message, subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def write_package(folder: Path, sources: list[str], **changes: Any) -> None:

@@ -14,18 +14,14 @@ class FakeStopwatch:
 
     def __init__(self, times: Iterable[float]) -> None:
         self.times = iter(times)
-        self.unread = 0
-        self.most_unread = 0
 
     def __call__(self) -> FakeStopwatch:
         return self
 
     def stop(self) -> None:
-        self.unread += 1
-        self.most_unread = max(self.most_unread, self.unread)
+        """Do nothing."""
 
     def seconds(self) -> float:
-        self.unread -= 1
         return next(self.times)
 
 

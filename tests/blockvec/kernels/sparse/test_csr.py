@@ -20,9 +20,9 @@ from blockvec.kernels.sparse.pieces import TASK_ENTRIES
 from tests.contract.blocks import exact_values
 from tests.devices import H200
 from tests.emulator.host import needs_host_compiler, sampled
-from tests.emulator.products import SparseProduct
+from tests.emulator.products import SparseProduct, case, entries_of, planned
 from tests.host_rows import HostPlan
-from tests.kernel_problems import coded, pointers
+from tests.kernel_problems import pointers
 
 family = CSR
 ROWS = 1_000_000
@@ -137,16 +137,6 @@ def test_a_plan_shares_aligned_arrays_and_copies_others() -> None:
 
 LONG = {3: 200, 40: TASK_ENTRIES + 300, 41: 0, 99: 350}
 MIXED = ("float64", "complex128")
-SIMPLE = {
-    **{"alpha": 1, "beta": 0, "shift": None, "long": {}, "index": np.int32, "pitches": (0, 0), "align": 16},
-    **{"delta": None, "eta": 1, "dots": (), "gram": (), "line": 0, "plane": 0, "coded": False},
-}
-
-
-def case(width: int, types: str | tuple[str, str], config: Config | None = None, **changes: Any) -> Any:
-    """Describe a product, in what it differs from `SIMPLE`; without a configuration the family chooses."""
-    return SIMPLE | {"width": width, "types": types, "config": config} | changes
-
 
 HOST_CASES = [
     case(1, "float64"),
@@ -189,22 +179,14 @@ HOST_CASES = [
 @needs_host_compiler
 @pytest.mark.parametrize("case", sampled(HOST_CASES), ids=lambda c: f"{c['width']}-{c['types']}")
 def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(case: dict[str, Any]) -> None:
-    rng = np.random.default_rng(case["width"])
-    n, types = 130, case["types"]
-    dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
-    lengths = rng.integers(0, 13, n)
-    lengths[list(case["long"])] = list(case["long"].values())
-    S = matrix(np.concatenate([[0], np.cumsum(lengths)]), n, dtype_s, case["index"])
-    dots, gram, align = case["dots"], case["gram"], case["align"]
-    product = SparseProduct(
-        S, dtype_x, case, align_x=align, align_y=align, dots=dots, gram=gram, coded=case["coded"]
-    )
-    p, device = product.problem, replace(H200, multiprocessors=3)
-    config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
-    plan = HostPlan(S.indptr, S.indices, S.data)
-    plan.line, plan.plane, plan.codes = case["line"], case["plane"], coded(plan) if p.coded else None
+    rng, n = np.random.default_rng(case["width"]), 130
+    lengths, long = rng.integers(0, 13, n), case.get("long", {})
+    lengths[list(long)] = list(long.values())
+    S = matrix(np.concatenate([[0], np.cumsum(lengths)]), n, case["types"][0], case["index"])
+    product, device = SparseProduct(S, case), replace(H200, multiprocessors=3)
+    config = case["config"] or replace(family.choose(product.problem, device), warps=2, blocks=2)
+    plan = planned(S, case)
     units = plan.units(config.rows, config.entries, config.long_row)
     lists = [array for array in (units.cuts, units.tasks, units.sums) if array is not None]
-    entries = (plan.codes.entries, plan.codes.table) if plan.codes else (plan.indices, plan.data)
-    kernels = product.run(family, config, device, plan, [plan.indptr, *entries, *lists])
-    assert bool(case["long"]) == ("tasks" in kernels)
+    kernels = product.run(family, config, device, plan, [plan.indptr, *entries_of(plan), *lists])
+    assert bool(long) == ("tasks" in kernels)

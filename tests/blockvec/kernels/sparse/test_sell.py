@@ -20,8 +20,8 @@ from blockvec.kernels.sparse.sell import SellConfig as Config
 from tests.contract.blocks import exact_values
 from tests.devices import H200
 from tests.emulator.host import HostKernel, needs_host_compiler
-from tests.emulator.products import SparseProduct
-from tests.kernel_problems import assert_summed_up_in_order, coded
+from tests.emulator.products import SparseProduct, case, entries_of, planned
+from tests.kernel_problems import assert_summed_up_in_order
 
 family = SPARSE_FAMILIES["spmmv_sell"]
 ROWS = 1_000_000
@@ -59,43 +59,15 @@ def converted(plan: Plan) -> SellMatrix:
     return SellMatrix(starts, columns, data if plan.codes else values)
 
 
-def entries_of(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    return (plan.codes.entries, plan.codes.table) if plan.codes else (plan.indices, plan.data)
-
-
-SIMPLE: dict[str, Any] = {
-    **{"alpha": 1, "beta": 0, "shift": None, "index": np.int32, "pitches": (0, 0), "align": 16, "cols": 130},
-    **{"delta": None, "eta": 1, "line": 0, "plane": 0, "coded": False},
-}
-HOST_CASES: list[dict[str, Any]] = [
-    {"width": 1, "types": "float64", "config": Config(1, 1, 7, 2, 2)},
-    {
-        "width": 3,
-        "types": "complex128",
-        "config": Config(3, 1, 4, 2, 2, False),
-        "shift": "column",
-        "beta": 2j,
-        "line": 32,
-    },
-    {
-        "width": 4,
-        "types": ("float64", "complex64"),
-        "config": Config(4, 1, 4, 3, 1, aligned_x=False, aligned_y=False),
-        "index": np.int64,
-        "cols": 77,
-        "pitches": (1, 2),
-        "align": 8,
-    },
-    {
-        "width": 4,
-        "types": "float32",
-        "config": Config(1, 4, 5, 4, 1),
-        "delta": 2,
-        "alpha": 3,
-        "shift": "scalar",
-        "beta": 1,
-    },
-    {"width": 2, "types": "float64", "config": Config(1, 2, 5, 2, 2), "coded": True},
+HOST_CASES = [
+    case(1, config=Config(1, 1, 7, 2, 2)),
+    case(3, "complex128", Config(3, 1, 4, 2, 2, False), shift="column", beta=2j, line=32),
+    case(
+        *(4, ("float64", "complex64"), Config(4, 1, 4, 3, 1, aligned_x=False, aligned_y=False)),
+        **{"index": np.int64, "cols": 77, "pitches": (1, 2), "align": 8},
+    ),
+    case(4, "float32", Config(1, 4, 5, 4, 1), delta=2, alpha=3, shift="scalar", beta=1),
+    case(2, config=Config(1, 2, 5, 2, 2), coded=True),
 ]
 
 
@@ -108,8 +80,7 @@ def test_the_kernel_that_converts_puts_every_entry_into_its_place(
     dtype: str, index: type, is_coded: bool
 ) -> None:
     S = matrix(299, 50, dtype, index, 3)
-    plan = Plan(S.indptr, S.indices, S.data)
-    plan.codes = coded(plan) if is_coded else None
+    plan = planned(S, case(1, coded=is_coded))
     expected = converted(plan)
     columns = np.zeros_like(expected.columns)
     values = expected.values if is_coded else np.full_like(expected.values, np.nan)
@@ -124,15 +95,8 @@ def test_the_kernel_that_converts_puts_every_entry_into_its_place(
 @needs_host_compiler
 @pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
 def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any]) -> None:
-    case = SIMPLE | case
-    types = case["types"]
-    dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
-    S = matrix(130, case["cols"], dtype_s, case["index"], case["width"])
-    align = case["align"]
-    product = SparseProduct(S, dtype_x, case, align_x=align, align_y=align, coded=case["coded"])
-    plan = Plan(S.indptr, S.indices, S.data)
-    plan.line, plan.plane = case["line"], case["plane"]
-    plan.codes = coded(plan) if case["coded"] else None
+    S = matrix(130, case.get("cols", 130), case["types"][0], case["index"], case["width"])
+    product, plan = SparseProduct(S, case), planned(S, case)
     form = converted(plan)
     device, matrix_of = replace(H200, multiprocessors=3), (form.starts, form.columns, form.values)
     product.run(family, case["config"], device, plan, matrix_of, form)
