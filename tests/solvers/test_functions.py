@@ -193,6 +193,11 @@ def test_trivial_problems_are_answered(A: Any, B: Any, expected: Any) -> None:
         (OptionError, "not Hermitian", lambda: funm_multiply(np.exp, UPPER, ONES)),
         (OptionError, "imaginary", lambda: funm_multiply(np.exp, -1j * D, ONES)),
         (OptionError, "give domain=", lambda: funm_multiply(np.log, D - 2 * np.eye(3), ONES)),
+        (
+            OptionError,
+            "an eigenvalue of A is about -1",
+            lambda: funm_multiply(np.sqrt, D - 2 * np.eye(3), ONES, domain=(0, None)),
+        ),
         (OptionError, "not Hermitian", lambda: spectral_bounds(UPPER)),
         (
             OptionError,
