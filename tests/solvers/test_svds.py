@@ -14,7 +14,7 @@ import scipy.sparse.linalg as spla
 
 import blockvec
 from blockvec.errors import BreakdownError, OptionError, ShapeError
-from solvers import ConvergenceWarning, NoConvergence, SvdResult, replace, svds
+from solvers import ConvergenceWarning, NoConvergence, SvdResult, svds
 from solvers.problem import Verification
 from tests.matrices import orthonormal, random_sparse
 from tests.pairwise import pairwise
@@ -248,19 +248,6 @@ def test_a_result_describes_itself() -> None:
     assert "of A^H A" in str(result.info["plan"])
     assert len(result.history) == result.info["restarts"]
     assert result.plot().get_ylabel()
-
-
-def test_scipys_names_are_replaced_together_and_restored() -> None:
-    A, theirs = random_sparse(2, 100, 60, 8), (spla.eigsh, spla.svds)
-    with replace("scipy.sparse.linalg"):
-        assert spla.svds is not theirs[1] is not spla._eigen.svds
-        _, s, _ = spla.svds(A, 3)
-        with pytest.raises(ValueError, match="`k` must be an integer"):
-            spla.svds(A, 61)
-    assert (spla.eigsh, spla.svds) == theirs
-    np.testing.assert_allclose(s, np.sort(scipy.linalg.svdvals(A.toarray()))[-3:])
-    with pytest.raises(OptionError, match=r"'scipy\.sparse\.linalg'"), replace("numpy.linalg"):
-        pass
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
