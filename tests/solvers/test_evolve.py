@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 
 from blockvec import evolve, models
 from blockvec.errors import OptionError
-from tests.array_libraries import LIBRARIES, library
 from tests.contract.blocks import host, on
 from tests.matrices import normal, orthonormal
 
@@ -64,15 +63,6 @@ def test_a_run_that_was_left_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert np.array_equal(psi, phi)
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_states_are_arrays_of_the_caller(name: str) -> None:
-    H, psi0 = models.laplace1d(n=20), np.eye(20)[:, :2]
-    with library(name) as lib:
-        for _, psi in evolve(H, lib.array(psi0), [1.0, 2.0]):
-            assert lib.is_mine(psi)
-            assert_allclose(np.linalg.norm(np.asarray(psi), axis=0), 1)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -86,8 +76,3 @@ def test_states_are_arrays_of_the_caller(name: str) -> None:
 def test_what_is_no_evolution_is_refused_at_once(change: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         evolve(**{"H": models.laplace1d(n=9), "psi0": np.ones(9), "times": [1.0], **change})
-
-
-def test_blocks_without_rows_or_columns_stay() -> None:
-    assert list(evolve(np.empty((0, 0)), np.empty((0, 2)), [])) == []
-    assert next(evolve(np.eye(9), np.empty((9, 0)), [1.0]))[1].shape == (9, 0)
