@@ -61,18 +61,3 @@ def test_a_run_that_was_left_goes_on_bit_for_bit(tmp_path: Path) -> None:
     for (t, psi), (s, phi) in zip(whole, parts, strict=True):
         assert t == s
         assert np.array_equal(psi, phi)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"H": np.triu(np.ones((9, 9)))}, "not Hermitian"),
-        ({"H": -1j * np.eye(9)}, "give H without the factor i"),
-        ({"times": [np.nan]}, "times:"),
-        ({"times": "now"}, "times:"),
-        ({"times": [[1.0, 2.0]]}, "times:"),
-    ],
-)
-def test_what_is_no_evolution_is_refused_at_once(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        evolve(**{"H": models.laplace1d(n=9), "psi0": np.ones(9), "times": [1.0], **change})
