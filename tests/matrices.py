@@ -17,6 +17,11 @@ def normal(rng: Any, *shape: int, dtype: Any = "float64") -> np.ndarray:
     return values.astype(dtype)
 
 
+def unit(dtype: Any) -> float:
+    """Return the unit roundoff of a type."""
+    return float(np.finfo(dtype).eps) / 2
+
+
 def orthonormal(rng: Any, rows: int, columns: int | None = None, dtype: Any = "float64") -> np.ndarray:
     """Draw orthonormal columns, as many as rows if no number is given."""
     wide = "complex128" if np.dtype(dtype).kind == "c" else "float64"

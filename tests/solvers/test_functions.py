@@ -30,16 +30,12 @@ from solvers.functions.expm import Exponential
 from solvers.functions.operands import operands
 from tests.array_libraries import LIBRARIES, library
 from tests.contract.blocks import DTYPES, host, on
-from tests.matrices import normal, random_sparse
+from tests.matrices import normal, random_sparse, unit
 from tests.pretended_gpu import pretended_gpu
 
 D, ONES, UPPER = np.diag([1.0, 2.0, 3.0]), np.ones(3), np.triu(np.ones((3, 3)))
 LARGE = 20 * np.eye(3), np.full(3, 1e307)
 BLOCK = np.arange(6.0).reshape(3, 2)
-
-
-def unit(dtype: Any) -> float:
-    return float(np.finfo(dtype).eps) / 2
 
 
 def assert_near(found: Any, expected: Any, tol: float) -> None:

@@ -16,16 +16,12 @@ import blockvec
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import ConvergenceWarning, NoConvergence, SvdResult, svds
 from solvers.problem import Verification
-from tests.matrices import orthonormal, random_sparse
+from tests.matrices import orthonormal, random_sparse, unit
 from tests.pairwise import pairwise
 from tests.pretended_gpu import pretended_gpu
 
 TYPES = ("float32", "float64", "complex64", "complex128")
 rng = np.random.default_rng(0)
-
-
-def unit(dtype: Any) -> float:
-    return float(np.finfo(dtype).eps) / 2
 
 
 def check(A: Any, result: SvdResult, which: str = "LM", errors: float = 100.0) -> None:
