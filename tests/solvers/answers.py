@@ -51,6 +51,7 @@ def answered(
     *,
     exact: np.ndarray | None = None,
     apply_to: Any = None,
+    mass: Any = None,
     rtol: float = 0.0,
     atol: float = 1e-12,
     loss: float = 1e-12,
@@ -60,16 +61,17 @@ def answered(
 
     Checked are the values with their copies, that residuals are the true ones and within their limits, the
     orthonormality of the vectors, and that `info` holds the arguments. `exact` are all eigenvalues, by
-    default those of dense LAPACK; `apply_to` is another form of A, which is solved for. Values may be off
-    by ``rtol |w| + atol ||A||``, without M also by their limits; `atol` and `loss` are those of double
-    precision, others are scaled. A sigma of "20.5" lies between values 20 and 21, "20+1e-9" beside one.
+    default those of dense LAPACK; `apply_to` and `mass` are other forms of A and M, which are solved for.
+    Values may be off by ``rtol |w| + atol ||A||``, without M also by their limits; `atol` and `loss` are
+    those of double precision, others are scaled. A sigma of "20.5" lies between values 20 and 21, "20+1e-9"
+    beside one.
     """
     exact = eigenvalues(A, M) if exact is None else exact
     if isinstance(options.get("sigma"), str):
         place, _, distance = options["sigma"].partition("+")
         sides = exact[int(float(place))], exact[math.ceil(float(place))]
         options["sigma"] = float(sum(sides) / 2 + float(distance or 0))
-    result = solve(A if apply_to is None else apply_to, k, M, **options)
+    result = solve(A if apply_to is None else apply_to, k, M if mass is None else mass, **options)
     w, X, info = result.eigenvalues, result.eigenvectors, result.info
     w, X = (part.get() if hasattr(part, "get") else part for part in (w, X))
     given = {"which": "LM", "sigma": None, "mode": "normal"} | options

@@ -1,4 +1,4 @@
-"""blockvec-eigs end to end: exit codes, one JSON document and nothing else, silence in a pipe."""
+"""The commands end to end: exit codes, one JSON document and nothing else, silence in a pipe."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ import blockvec
 import solvers
 from blockvec.operators import row_generator
 from solvers.__main__ import main
+from solvers.functions.__main__ import main as dos
 from tests.matrices import element_mass, nearest
 from tests.pretended_gpu import pretended_gpu
 
@@ -34,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 COMMAND = [sys.executable, "-W", "error", "-m", "solvers"]  # as a user would, warnings being errors
+DENSITY = ["graphene:nx=12,ny=12", "--moments", "64", "--vectors", "4", "--device", "cpu"]
 
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[Any]:
@@ -100,58 +103,79 @@ def test_pairs_that_did_not_converge_are_shown_and_flagged(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "arguments", "message"),
     [
-        (["nosuch.mtx"], "nosuch.mtx"),
-        (["laplace3d:m=3"], "laplace3d"),
-        (["laplace1d:n=9", "--matrix-free"], "laplace1d:n=9 is stored as a matrix"),
-        (["laplace3d:n=6", "-k", "0"], "k: got 0"),
-        (["laplace3d:n=6", "-k", "3", "--interval", "1", "2"], "k: got 3, but the interval holds"),
-        (["laplace3d:n=4", "--mass", "mass.mtx", "--comm", "mpi"], "blockvec-eigs: --mass: "),
-        (["laplace3d:n=4", "--interval", "0", "1", "--comm", "mpi"], "blockvec-eigs: --interval: "),
-        (["-", "--comm", "mpi"], "blockvec-eigs: -: "),
-        (["laplace3d:n=6", "-k", "many"], "argument -k: invalid int value"),
-        (["laplace3d:n=6", "--which", "SM"], "argument --which: invalid choice"),
-        (["laplace3d:n=6", "-k", "9" * 4000], "k: got an integer of more than 64 bits; give an integer from"),
-        (["laplace3d:n=6", "-k", "9" * 5000], "argument -k: invalid int value"),
-        (["laplace3d:n=6", "--rng", "-1"], "rng: got -1; give"),
-        (["laplace3d:n=" + "9" * 4000], "n has more than 18 digits"),
-        (["laplace3d:n=" + "9" * 5000], "99' is not an integer"),
-        (["banded:n=10,bandwidth=20,elements=2000000000"], "a row of the band has room for 10"),
-        (["laplace3d:n=6", "--tol", "-1"], "tol: got -1"),
-        (["laplace3d:n=6", "--plot", "no/such/folder/x.png"], "--plot: cannot write 'no/such/folder/x.png'"),
-        (["laplace3d:n=6", "--plot", "x.bogus"], "--plot: a picture cannot be of type '.bogus'"),
-        (["laplace3d:n=6", "--plot", "x"], "--plot: a picture cannot be of type ''"),
-        (["laplace3d:n=6", "--save", "."], "--save: cannot write '.'"),
-        (["laplace3d:n=6", "--save", os.devnull], "it is a device"),
-        (["laplace3d:n=6", "--checkpoint", "no/such/x"], "--checkpoint: cannot write"),
-        (["laplace3d:n=6", "--save", "x.svg", "--plot", "./x.svg"], "'./x.svg' is the file of --save"),
-        (["laplace3d:n=6", "--checkpoint", "laplace3d:n=6"], "is the file of the matrix"),
-        (["laplace3d:n=6", "--method", "dense", "--plot", "x.png"], "--plot: --method dense"),
-        (["laplace3d:n=6", "--sigma", "nan"], "sigma: got nan"),
-        (["laplace3d:n=6", "--sigma", "x"], "argument --sigma: invalid float value"),
-        (["laplace3d:n=6", "--mass", "nosuch.mtx"], "nosuch.mtx: there is no such file"),
-        (["stiffness.mtx", "mass.mtx"], "unrecognized arguments: mass.mtx; a mass matrix is given by --mass"),
-        (["laplace3d:n=6", "--nosuch"], "unrecognized arguments: --nosuch (see"),
-        (["laplace3d:n=6", "--mass", "laplace3d:n=5"], "M is 125 x 125 but A is 216 x 216"),
-        (["laplace3d:n=6", "--mass", "laplace3d:n=6"], "--mass: 'laplace3d:n=6' is the file of the matrix"),
-        (["-", "--mass", "-"], "--mass: '-' is the file of the matrix"),
-        ([], "the following arguments are required: MATRIX"),
+        (main, ["nosuch.mtx"], "nosuch.mtx"),
+        (main, ["laplace3d:m=3"], "laplace3d"),
+        (main, ["laplace1d:n=9", "--matrix-free"], "laplace1d:n=9 is stored as a matrix"),
+        (main, ["laplace3d:n=6", "-k", "0"], "k: got 0"),
+        (main, ["laplace3d:n=6", "-k", "3", "--interval", "1", "2"], "k: got 3, but the interval holds"),
+        (main, ["laplace3d:n=4", "--mass", "mass.mtx", "--comm", "mpi"], "blockvec-eigs: --mass: "),
+        (main, ["laplace3d:n=4", "--interval", "0", "1", "--comm", "mpi"], "blockvec-eigs: --interval: "),
+        (main, ["-", "--comm", "mpi"], "blockvec-eigs: -: "),
+        (main, ["laplace3d:n=6", "-k", "many"], "argument -k: invalid int value"),
+        (main, ["laplace3d:n=6", "--which", "SM"], "argument --which: invalid choice"),
+        (
+            main,
+            ["laplace3d:n=6", "-k", "9" * 4000],
+            "k: got an integer of more than 64 bits; give an integer from",
+        ),
+        (main, ["laplace3d:n=6", "-k", "9" * 5000], "argument -k: invalid int value"),
+        (main, ["laplace3d:n=6", "--rng", "-1"], "rng: got -1; give"),
+        (main, ["laplace3d:n=" + "9" * 4000], "n has more than 18 digits"),
+        (main, ["laplace3d:n=" + "9" * 5000], "99' is not an integer"),
+        (main, ["banded:n=10,bandwidth=20,elements=2000000000"], "a row of the band has room for 10"),
+        (main, ["laplace3d:n=6", "--tol", "-1"], "tol: got -1"),
+        (
+            main,
+            ["laplace3d:n=6", "--plot", "no/such/folder/x.png"],
+            "--plot: cannot write 'no/such/folder/x.png'",
+        ),
+        (main, ["laplace3d:n=6", "--plot", "x.bogus"], "--plot: a picture cannot be of type '.bogus'"),
+        (main, ["laplace3d:n=6", "--plot", "x"], "--plot: a picture cannot be of type ''"),
+        (main, ["laplace3d:n=6", "--save", "."], "--save: cannot write '.'"),
+        (main, ["laplace3d:n=6", "--save", os.devnull], "it is a device"),
+        (main, ["laplace3d:n=6", "--checkpoint", "no/such/x"], "--checkpoint: cannot write"),
+        (main, ["laplace3d:n=6", "--save", "x.svg", "--plot", "./x.svg"], "'./x.svg' is the file of --save"),
+        (main, ["laplace3d:n=6", "--checkpoint", "laplace3d:n=6"], "is the file of the matrix"),
+        (main, ["laplace3d:n=6", "--method", "dense", "--plot", "x.png"], "--plot: --method dense"),
+        (main, ["laplace3d:n=6", "--sigma", "nan"], "sigma: got nan"),
+        (main, ["laplace3d:n=6", "--sigma", "x"], "argument --sigma: invalid float value"),
+        (main, ["laplace3d:n=6", "--mass", "nosuch.mtx"], "nosuch.mtx: there is no such file"),
+        (
+            main,
+            ["stiffness.mtx", "mass.mtx"],
+            "unrecognized arguments: mass.mtx; a mass matrix is given by --mass",
+        ),
+        (main, ["laplace3d:n=6", "--nosuch"], "unrecognized arguments: --nosuch (see"),
+        (main, ["laplace3d:n=6", "--mass", "laplace3d:n=5"], "M is 125 x 125 but A is 216 x 216"),
+        (
+            main,
+            ["laplace3d:n=6", "--mass", "laplace3d:n=6"],
+            "--mass: 'laplace3d:n=6' is the file of the matrix",
+        ),
+        (main, ["-", "--mass", "-"], "--mass: '-' is the file of the matrix"),
+        (main, [], "the following arguments are required: MATRIX"),
+        (dos, [*DENSITY, "--sites", "0;1"], "--sites: got '0;1'"),
+        (dos, [*DENSITY, "--sites", "200"], "sites: got 200"),
+        (dos, [*DENSITY, "--moments", "0"], "moments: got 0"),
+        (dos, [*DENSITY, "--plot", "no/folder/dos.png"], "no/folder"),
+        (dos, [*DENSITY, "second"], "unrecognized arguments: second; one matrix is enough"),
     ],
     ids=lambda value: value[:25] if isinstance(value, str) else "",
 )
 def test_bad_arguments_and_files_are_one_line_and_exit_code_two(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    command: Any, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        code: Any = main(arguments)
+        code: Any = command(arguments)
     except SystemExit as stop:
         code = stop.code
     captured = capsys.readouterr()
     assert code == 2
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert captured.err.startswith("blockvec-eigs: ")
+    assert captured.err.startswith("blockvec-eigs: " if command is main else "blockvec-dos: ")
     assert message in captured.err
 
 
@@ -207,15 +231,10 @@ def test_standard_input_that_is_no_matrix_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_terminal_is_not_read(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for stdin in None, Terminal():
+    for stdin in None, SimpleNamespace(isatty=lambda: True):
         monkeypatch.setattr("sys.stdin", stdin)
         assert main(["-"]) == 2
         assert "redirect a file to it" in capsys.readouterr().err
-
-
-class Terminal:
-    def isatty(self) -> bool:
-        return True
 
 
 def full_disk(stream: Any, **arrays: Any) -> None:
@@ -324,16 +343,14 @@ def test_several_processes_need_the_flag_and_one_of_them_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PMI_SIZE", "3")
-    for rank, message in (
-        ("0", "blockvec-eigs: 3 processes were started; add --comm mpi to split"),
-        ("2", ""),
-    ):
-        monkeypatch.setenv("PMI_RANK", rank)
-        assert main(["laplace3d:n=4"]) == 2
-        output, errors = capsys.readouterr()
-        assert output == ""
-        assert errors.startswith(message)
-        assert bool(errors) == bool(message)
+    monkeypatch.setenv("PMI_RANK", "2")
+    assert main(["laplace3d:n=4"]) == 2
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert main(["laplace3d:n=4"]) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith("blockvec-eigs: 3 processes were started; add --comm mpi to split")
 
 
 def test_frequencies_in_hz_are_given_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,3 +361,28 @@ def test_frequencies_in_hz_are_given_and_printed(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["frequencies_hz"] == pytest.approx([10.0, 20.0])
     assert main([str(file), "--hz", "-k", "1", "--sigma", "29"]) == 0
     assert "frequency / Hz\n   1             30\n" in capsys.readouterr().out
+
+
+def test_a_density_of_states_is_printed_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    saved, picture = tmp_path / "dos.npz", tmp_path / "dos.png"
+    assert dos([*DENSITY, "--points", "11", "--json", "--save", str(saved), "--plot", str(picture)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rho = solvers.density_of_states(blockvec.models.model(DENSITY[0]), 64, 4, rng=0)
+    assert found["density"] == rho(np.array(found["energies"])).tolist()
+    assert (found["n"], found["products"], found["bounds"]) == (144, 128, list(rho.bounds))
+    assert np.array_equal(np.load(saved)["moments"], rho.moments)
+    assert picture.stat().st_size > 1000
+
+
+def test_tables_of_densities_and_of_kernels_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dos([*DENSITY, "--profile"]) == 0
+    out = capsys.readouterr().out
+    assert "graphene:nx=12,ny=12: 144 x 144" in out
+    assert "64 moments of 4 vectors, 128 products" in out
+    assert "density" in out
+    assert "spmmv" in out
+    assert dos([*DENSITY, "--sites", "0,17", "--kernel", "lorentz"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("site 17") == 1
+    assert dos(["xxz:sites=6,up=3", "--matrix-free", "--moments", "8", "--device", "cpu"]) == 0

@@ -1,7 +1,8 @@
-"""Block MINRES and GMRES: every column as if it were alone, residuals that are what they say."""
+"""Block MINRES and GMRES: columns as if each were alone, true residuals, and the arrays of a caller."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,14 @@ import scipy.sparse.linalg as sla
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
-from solvers import Linear, block_gmres, block_minres
-from tests.matrices import with_values
+from solvers import JacobiPreconditioner, Linear, block_gmres, block_minres
+from tests.matrices import normal, orthonormal, with_values
 
 METHODS = (block_minres, block_gmres)
+PAIR = BlockVector.random(9, 2, rng=0)
+GRADED = models.model("laplace1d:n=60") + sp.diags_array(np.linspace(0.1, 1.0, 60))
+FORMS = (sp.csr_array, sp.coo_matrix, sp.csr_array.toarray, sla.aslinearoperator, as_operator)
+SHAPES, DTYPES = ((60,), (60, 1), (60, 3)), ("float32", "float64", "complex128", ">f8", "int64")
 Method = Callable[..., Linear]
 
 
@@ -54,7 +59,7 @@ def test_preconditioned_minres_takes_the_steps_of_scipys() -> None:
     A, d = models.model("laplace2d:n=12"), 1 + np.random.default_rng(0).random((144, 1))
     B = BlockVector.random(144, 1, rng=0)
     solved = block_minres(
-        A, B, shift=0.2, tol=0, maxiter=9, preconditioner=lambda R: BlockVector(R.array / d)
+        A, B, shift=0.2 + 0j, tol=0, maxiter=9, preconditioner=lambda R: BlockVector(R.array / d)
     )
     K = sp.diags_array(1 / d[:, 0])
     expected, _ = sla.minres(A, B.array[:, 0], shift=0.2, rtol=0, maxiter=9, M=K)
@@ -73,15 +78,6 @@ def test_gmres_minimises_over_the_krylov_space(kind: str) -> None:
         least = np.linalg.lstsq(A @ K, B.array[:, j])[0]
         best = np.linalg.norm(B.array[:, j] - A @ K @ least)
         assert np.isclose(solved.residuals[j], best, rtol=1e-6)
-
-
-def test_restarted_gmres_goes_on_where_it_was() -> None:
-    A = models.model("laplace2d:n=12") + 0.5 * sp.eye_array(144)
-    B = BlockVector.random(144, 2, rng=0)
-    solved = block_gmres(A, B, tol=1e-9, restart=5)
-    assert solved.converged
-    assert np.all(np.linalg.norm(residual(A, B, solved), axis=0) <= 2e-9 * solved.initial)
-    assert solved.iterations.max() > 15
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -149,29 +145,58 @@ def test_all_columns_may_stop_with_the_first(method: Method) -> None:
     assert np.allclose(np.linalg.norm(R, axis=0), together.residuals, rtol=1e-8)
 
 
-def test_what_does_not_fit_is_refused_by_name() -> None:
-    A, B = models.model("laplace1d:n=9"), BlockVector.random(9, 2, rng=0)
-    with pytest.raises(ShapeError, match=r"A has shape \(9, 9\) but B has 8 rows"):
-        block_minres(A, BlockVector.random(8, 2, rng=0))
-    with pytest.raises(ShapeError, match=r"shift has shape \(3,\); B has 2 columns"):
-        block_minres(A, B, shift=[1.0, 2.0, 3.0])
-    with pytest.raises(OptionError, match=r"shift: got complex numbers; .* block_gmres"):
-        block_minres(A, BlockVector.random(9, 2, np.complex128, rng=0), shift=1j)
-    with pytest.raises(OptionError, match=r"shift: got complex numbers and B of type float64"):
-        block_gmres(A, B, shift=1j)
-    assert block_minres(A, B, shift=0.5 + 0j).converged
-    with pytest.raises(ShapeError, match=r"Q has 8 rows but B has 9"):
-        block_gmres(A, B, Q=BlockVector.random(8, 1, rng=0))
-    with pytest.raises(OptionError, match="restart: got 0"):
-        block_gmres(A, B, restart=0)
-    with pytest.raises(
-        ShapeError, match=r"preconditioner: returned shape \(9, 1\) for a block of shape \(9, 2"
-    ):
-        block_minres(A, B, preconditioner=lambda R: R[:, :1])
-    with pytest.raises(OptionError, match="preconditioner: returned its argument"):
-        block_minres(A, B, preconditioner=lambda R: R)
-    for method in METHODS:
-        with pytest.raises(BreakdownError, match="NaN or Inf"):
-            method(A, B, preconditioner=lambda R: BlockVector(R.array * np.nan))
-        with pytest.raises(BreakdownError, match="NaN or Inf"):
-            method(A * np.nan, B)
+@pytest.mark.parametrize(
+    ("error", "message", "methods", "arguments"),
+    [
+        (ShapeError, "A has shape (9, 9) but B has 8 rows", METHODS, {"B": np.ones((8, 2))}),
+        (ShapeError, "shift has shape (3,); B has 2 columns", METHODS, {"shift": [1.0, 2.0, 3.0]}),
+        (OptionError, "shift: got complex numbers", METHODS, {"shift": 1j}),
+        (OptionError, "block_gmres", METHODS[:1], {"shift": 1j, "B": PAIR.array + 0j}),
+        (ShapeError, "Q has 8 rows but B has 9", METHODS, {"Q": BlockVector.random(8, 1, rng=0)}),
+        (OptionError, "restart: got 0", METHODS[1:], {"restart": 0}),
+        (
+            ShapeError,
+            "preconditioner: returned shape (9, 1)",
+            METHODS,
+            {"preconditioner": lambda R: R[:, :1]},
+        ),
+        (OptionError, "preconditioner: returned its argument", METHODS, {"preconditioner": lambda R: R}),
+        (BreakdownError, "NaN or Inf", METHODS, {"preconditioner": lambda R: R.copy().scale(np.nan)}),
+        (BreakdownError, "NaN or Inf", METHODS, {"A": np.full((9, 9), np.nan)}),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(
+    error: Any, message: str, methods: Any, arguments: dict[str, Any]
+) -> None:
+    for method in methods:
+        with pytest.raises(error, match=re.escape(message)):
+            method(**{"A": models.model("laplace1d:n=9"), "B": PAIR, **arguments})
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("form", "shape", "dtype"),
+    [(form, SHAPES[(i + j) % 3], dtype) for i, form in enumerate(FORMS) for j, dtype in enumerate(DTYPES)],
+)
+def test_arrays_are_solved_for_and_returned(
+    method: Method, form: Any, shape: tuple[int, ...], dtype: str
+) -> None:
+    B = 4 * normal(3, *shape, dtype=dtype)
+    solved = method(form(sp.csr_array(GRADED)), B, shift=-0.5, tol=1e-9)
+    assert type(solved.X) is np.ndarray
+    assert solved.X.shape == B.shape
+    assert solved.X.dtype == np.result_type(B.dtype.newbyteorder("="), np.float64)
+    assert np.allclose(GRADED @ solved.X + 0.5 * solved.X, B, atol=1e-7)
+    assert solved.converged
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("how", ["matrix", "function", "object"])
+def test_preconditioners_and_columns_are_those_of_arrays(method: Method, how: str) -> None:
+    B, A = normal(3, 60, 2), GRADED + sp.diags_array(np.logspace(0, 4, 60))
+    inverse, Q = sp.diags_array(1 / A.diagonal()), orthonormal(3, 60, 2)
+    K = {"matrix": inverse, "function": lambda X: inverse @ X, "object": JacobiPreconditioner(A)}[how]
+    plain, solved = method(A, B, tol=1e-8), method(A, B, tol=1e-8, preconditioner=K)
+    assert solved.iterations.max() < plain.iterations.max()
+    assert np.allclose(A @ solved.X, B, atol=1e-4)
+    assert np.abs(Q.T @ method(A, normal(4, 60), tol=1e-10, Q=Q).X).max() < 1e-10

@@ -12,25 +12,19 @@ from numpy.testing import assert_allclose
 
 from blockvec import evolve, models
 from blockvec.errors import OptionError
-from tests.array_libraries import LIBRARIES, library
 from tests.contract.blocks import host, on
+from tests.matrices import normal, orthonormal
 
 
-def spread(n: int, rng: np.random.Generator, b: int | None = None) -> Any:
-    shape = n if b is None else (n, b)
-    psi = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
-    return psi / np.linalg.norm(psi, axis=0)
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("model", ["laplace1d:n=60", "hofstadter:nx=8,ny=8,p=1,q=4"])
 @pytest.mark.parametrize(
     "times", [np.linspace(0, 3, 31), [5.0, 4.0, -3.0, 0.0, 100.0], np.arange(1, 12) * 7.3, [], [0.0]]
 )
 def test_states_are_those_of_the_eigenvectors(device: str, model: str, times: Any) -> None:
-    H, rng = models.model(model), np.random.default_rng(0)
+    H = models.model(model)
     w, V = np.linalg.eigh(H.toarray())
-    for psi0 in (spread(len(w), rng), spread(len(w), rng, 3), rng.standard_normal(len(w))):
+    n = len(w)
+    for psi0 in (normal(0, n, dtype=complex), normal(1, n, 3, dtype=complex), normal(2, n)):
         found = list(evolve(H, on(device, psi0) if psi0.ndim == 2 else psi0, times, device=device))
         assert [t for t, _ in found] == list(times)
         for t, psi in found:
@@ -42,7 +36,7 @@ def test_states_are_those_of_the_eigenvectors(device: str, model: str, times: An
 @pytest.mark.parametrize("steps", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_norms_stay_without_normalisation(steps: int) -> None:
     H = models.model("graphene:nx=8,ny=8,disorder=1") + 0.7 * sp.eye_array(64)
-    psi0 = spread(64, np.random.default_rng(1))
+    psi0 = orthonormal(1, 64, 1, dtype=complex)
     for t, psi in evolve(H, psi0, np.arange(1, steps + 1) * 0.3):
         last = t, psi
     assert abs(np.linalg.norm(last[1]) - 1) <= 2e-12 * max(steps / 10_000, 0.1)
@@ -52,7 +46,7 @@ def test_norms_stay_without_normalisation(steps: int) -> None:
 
 def test_a_run_that_was_left_goes_on_bit_for_bit(tmp_path: Path) -> None:
     H, path = models.model("xxz:sites=8,up=4"), tmp_path / "state"
-    psi0, times = spread(70, np.random.default_rng(2), 2), np.r_[np.arange(1, 30) * 0.1, 40.0, 41.0]
+    psi0, times = normal(2, 70, 2, dtype=complex), np.r_[np.arange(1, 30) * 0.1, 40.0, 41.0]
     whole = list(evolve(H, psi0, times))
     run = evolve(H, psi0, times, checkpoint=path)
     parts = [next(run) for _ in range(13)]
@@ -67,25 +61,3 @@ def test_a_run_that_was_left_goes_on_bit_for_bit(tmp_path: Path) -> None:
     for (t, psi), (s, phi) in zip(whole, parts, strict=True):
         assert t == s
         assert np.array_equal(psi, phi)
-
-
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_states_are_arrays_of_the_caller(name: str) -> None:
-    H, psi0 = models.laplace1d(n=20), np.eye(20)[:, :2]
-    with library(name) as lib:
-        for _, psi in evolve(H, lib.array(psi0), [1.0, 2.0]):
-            assert lib.is_mine(psi)
-            assert_allclose(np.linalg.norm(np.asarray(psi), axis=0), 1)
-
-
-def test_what_is_no_evolution_is_refused_at_once() -> None:
-    H, psi0 = models.laplace1d(n=9), np.ones(9)
-    with pytest.raises(OptionError, match="not Hermitian"):
-        evolve(np.triu(np.ones((9, 9))), psi0, [1.0])
-    with pytest.raises(OptionError, match="give H without the factor i"):
-        evolve(-1j * H, psi0, [1.0])
-    for times in ([np.nan], "now", [[1.0, 2.0]]):
-        with pytest.raises(OptionError, match="times:"):
-            evolve(H, psi0, times)  # type: ignore[arg-type]
-    assert list(evolve(np.empty((0, 0)), np.empty((0, 2)), [])) == []
-    assert next(evolve(H, np.empty((9, 0)), [1.0]))[1].shape == (9, 0)

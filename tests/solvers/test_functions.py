@@ -29,24 +29,13 @@ from solvers.functions.bounds import SpectralBounds
 from solvers.functions.expm import Exponential
 from solvers.functions.operands import operands
 from tests.array_libraries import LIBRARIES, library
-from tests.contract.blocks import host, on
+from tests.contract.blocks import DTYPES, host, on
+from tests.matrices import normal, random_sparse, unit
 from tests.pretended_gpu import pretended_gpu
 
-DTYPES = ("float32", "float64", "complex64", "complex128")
-UNIT = {"f": 6e-8, "d": 1.1e-16, "F": 6e-8, "D": 1.1e-16}
-
-
-def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
-    """Form a random sparse Hermitian matrix with a norm of a few."""
-    A = sp.random_array((n, n), density=4 / n, rng=rng).tocsr()
-    if dtype.startswith("c"):
-        A = A + 1j * sp.random_array((n, n), density=4 / n, rng=rng).tocsr()
-    return sp.csr_array(A + A.conj().T).astype(dtype)
-
-
-def random(rng: np.random.Generator, shape: Any, dtype: str) -> Any:
-    values = rng.standard_normal(shape)
-    return (values + 1j * rng.standard_normal(shape) if dtype.startswith("c") else values).astype(dtype)
+D, ONES, UPPER = np.diag([1.0, 2.0, 3.0]), np.ones(3), np.triu(np.ones((3, 3)))
+LARGE = 20 * np.eye(3), np.full(3, 1e307)
+BLOCK = np.arange(6.0).reshape(3, 2)
 
 
 def assert_near(found: Any, expected: Any, tol: float) -> None:
@@ -55,28 +44,21 @@ def assert_near(found: Any, expected: Any, tol: float) -> None:
     assert np.linalg.norm(found - expected) <= tol * np.linalg.norm(expected)
 
 
-# --- coefficients -------------------------------------------------------------------------------------
-
-
-# --- exponentials -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("factor", [1, -2, -3j, 0.5 - 1j])
 def test_multiples_of_hermitian_matrices_are_recognised(device: str, dtype: str, factor: complex) -> None:
     rng, n = np.random.default_rng(1), 40
-    H = hermitian(n, dtype, rng)
+    H = random_sparse(rng, n, dtype=dtype)
     A = factor * H
     A = A.astype(np.result_type(dtype, np.complex64) if isinstance(factor, complex) else dtype)
     for kind in ("float32", dtype, "complex128") if factor != 0.5 - 1j else ("float32", dtype):
-        B = random(rng, (n, 3), kind)
+        B = normal(rng, n, 3, dtype=kind)
         found, info = expm_multiply(A, B, device=device, return_info=True)
         expected = scipy.linalg.expm(A.toarray().astype(complex)) @ B
         assert info["method"] == "chebyshev"
         assert found.dtype == np.result_type(A.dtype, kind)
-        assert_near(found, expected, 60 * UNIT[found.dtype.char])
-        assert info["error_bound"] < 1e6 * UNIT[found.dtype.char]
+        assert_near(found, expected, 60 * unit(found.dtype))
+        assert info["error_bound"] < 1e6 * unit(found.dtype)
         assert info["products"] == info["degree"] > 5
         assert str(info["bounds"]) in info["plan"]
 
@@ -91,36 +73,19 @@ def test_small_terms_that_larger_ones_follow_do_not_end_a_sum(first: int) -> Non
     assert np.linalg.norm(got - expected) <= 1e-7 * np.linalg.norm(expected)
 
 
+@pytest.mark.filterwarnings("ignore:Trace of LinearOperator")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("form", ["sparse", "dense", "linear", "function", "operator"])
-def test_other_matrices_take_taylor_polynomials(form: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    "form", [sp.csr_array, sp.csr_array.toarray, aslinearoperator, as_operator, lambda A: lambda X: A @ X]
+)
+def test_other_matrices_take_taylor_polynomials(form: Any, dtype: str) -> None:
     rng, n = np.random.default_rng(2), 30
-    A = sp.csr_array(random(rng, (n, n), dtype) / 3 + np.diag(np.arange(n) / 5).astype(dtype)).astype(dtype)
-    dense = A.toarray()
-    options: dict[str, Any] = {"dtype": dtype} if form == "function" else {}
-    given = {
-        "sparse": A,
-        "dense": dense,
-        "linear": aslinearoperator(A),
-        "function": lambda X: A @ X,
-        "operator": as_operator(A),
-    }[form]
-    for B in (random(rng, n, dtype), random(rng, (n, 4), "complex128")):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore" if form == "linear" else "error")
-            found, info = expm_multiply(given, B, return_info=True, **options)
+    A = sp.csr_array(normal(rng, n, n, dtype=dtype) / 3 + np.diag(np.arange(n) / 5).astype(dtype))
+    expected = scipy.linalg.expm(A.toarray().astype(complex))
+    for B in (normal(rng, n, dtype=dtype), normal(rng, n, 4, dtype="complex128")):
+        found, info = expm_multiply(form(A), B, return_info=True, dtype=dtype)
         assert info["method"] == "taylor"
-        expected = scipy.linalg.expm(dense.astype(complex)) @ B
-        assert_near(found, expected, 100 * UNIT[dtype[0] if dtype[0] == "x" else np.dtype(dtype).char])
-
-
-def test_doubled_matrices_have_doubled_results() -> None:
-    rng = np.random.default_rng(3)
-    A = models.model("xxz:sites=8,up=4")
-    B = random(rng, (A.shape[0], 2), "complex128")
-    doubled = sp.csr_array(sp.kron(A, sp.eye_array(2)))
-    found = expm_multiply(-2j * doubled, np.repeat(B, 2, axis=0))
-    assert_near(found, np.repeat(expm_multiply(-2j * A, B), 2, axis=0), 1e-14)
+        assert_near(found, expected @ B, 100 * unit(dtype))
 
 
 @pytest.mark.parametrize("t", [0.3, 12.0, -150.0])
@@ -145,10 +110,10 @@ def test_heat_is_exact_relative_to_what_is_left() -> None:
     assert info["error_bound"] < 1e-9
 
 
-@pytest.mark.parametrize("factor", [-0.4j, -0.4, "general"])
+@pytest.mark.parametrize("factor", [-0.4j, -0.3, "general"])
 def test_times_are_those_of_linspace(factor: Any) -> None:
     rng, n = np.random.default_rng(5), 25
-    A = random(rng, (n, n), "float64") / 4 if factor == "general" else factor * hermitian(n, "float64", rng)
+    A = normal(rng, n, n, dtype="float64") / 4 if factor == "general" else factor * random_sparse(rng, n)
     dense = A if factor == "general" else A.toarray()
     for B in (rng.standard_normal(n), rng.standard_normal((n, 2))):
         for ends in (
@@ -160,39 +125,79 @@ def test_times_are_those_of_linspace(factor: Any) -> None:
                 assert_near(psi, scipy.linalg.expm(t * dense) @ B, 1e-12)
 
 
-def test_trivial_problems_are_answered() -> None:
-    B = np.arange(6.0).reshape(3, 2)
-    assert_allclose(expm_multiply(sp.csr_array((3, 3)), B), B)
-    assert_allclose(expm_multiply(np.eye(3) * 1j, B, start=0, stop=0, num=2), [B, B])
-    assert expm_multiply(np.eye(3), np.empty((3, 0))).shape == (3, 0)
-    assert expm_multiply(np.empty((0, 0)), np.empty((0, 2))).shape == (0, 2)
-    assert_allclose(expm_multiply(np.eye(3), np.zeros(3)), 0)
-    assert_allclose(expm_multiply(np.full((1, 1), 2.0), np.ones(1)), np.exp(2))
-    assert_allclose(expm_multiply(np.eye(3, dtype=int), B.astype(int)), np.e * B)
-    assert_allclose(expm_multiply(np.eye(3) - 5j * np.eye(3), sp.csr_array(B)), np.exp(1 - 5j) * B)
-    assert_allclose(expm_multiply(np.diag([1.0, 2.0, 3.0]), B * 1e200), np.exp([[1], [2], [3]]) * B * 1e200)
+@pytest.mark.parametrize(
+    ("A", "B", "expected"),
+    [
+        (sp.csr_array((3, 3)), BLOCK, BLOCK),
+        (np.eye(3), np.empty((3, 0)), np.empty((3, 0))),
+        (np.empty((0, 0)), np.empty((0, 2)), np.empty((0, 2))),
+        (np.eye(3), np.zeros(3), np.zeros(3)),
+        (np.full((1, 1), 2.0), np.ones(1), np.exp([2.0])),
+        (np.eye(3, dtype=int), BLOCK.astype(int), np.e * BLOCK),
+        ((1 - 5j) * np.eye(3), sp.csr_array(BLOCK), np.exp(1 - 5j) * BLOCK),
+        (D, BLOCK * 1e150, np.exp([[1], [2], [3]]) * BLOCK * 1e150),
+        (np.eye(3) + 0j, ONES, np.e * ONES + 0j),
+        (1j * np.eye(3), ONES, np.exp(1j) * ONES),
+        (UPPER + 0j, ONES, scipy.linalg.expm(UPPER) @ ONES + 0j),
+    ],
+)
+def test_trivial_problems_are_answered(A: Any, B: Any, expected: Any) -> None:
+    found = expm_multiply(A, B)
+    assert_near(found, expected, 1e-15)
+    assert found.dtype == expected.dtype
+    zero, B = 0 * as_operator(A), B.toarray() if sp.issparse(B) else B
+    assert_allclose(expm_multiply(A, B, start=0, stop=0, num=2), [B, B])
+    assert_allclose(next(evolve(zero, B, [1.0]))[1], B)
+    assert_near(expm_multiply(zero, B, traceA=0.0), B, 0)
+    assert_near(funm_multiply(np.cos, zero, B), B, 1e-14)
 
 
-def test_what_cannot_be_computed_is_refused() -> None:
-    A, B = np.diag([1.0, 2.0, 3.0]), np.ones(3)
-    with pytest.raises(ShapeError, match="square"):
-        expm_multiply(np.ones((3, 2)), B)
-    with pytest.raises(ShapeError, match="A is 3 x 3, but B has 4 rows"):
-        expm_multiply(A, np.ones(4))
-    with pytest.raises(ShapeError, match="B has shape"):
-        expm_multiply(A, np.ones((3, 1, 1)))
-    with pytest.raises(DTypeError, match="B is a str"):
-        expm_multiply(A, "B")
-    for wrong in (np.nan, np.inf):
-        with pytest.raises(OptionError, match="B holds NaN or Inf"):
-            expm_multiply(A, np.array([1.0, wrong, 0.0]))
-        with pytest.raises(BreakdownError, match="NaN or Inf"):
-            expm_multiply(np.diag([1.0, wrong, 0.0]), B)
-    with pytest.raises(OptionError, match="overflows"):
-        expm_multiply(1000 * A, B)
-    for ends in ({"start": 0}, {"start": 0, "stop": np.inf}, {"start": 0, "stop": 1, "num": 1}):
-        with pytest.raises(OptionError):
-            expm_multiply(A, B, **ends)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (ShapeError, "square", lambda: expm_multiply(np.ones((3, 2)), ONES)),
+        (ShapeError, "A is 3 x 3, but B has 4 rows", lambda: expm_multiply(D, np.ones(4))),
+        (ShapeError, "B has shape", lambda: expm_multiply(D, np.ones((3, 1, 1)))),
+        (DTypeError, "B is a str", lambda: expm_multiply(D, "B")),
+        (OptionError, "B holds NaN or Inf", lambda: expm_multiply(D, ONES * np.nan)),
+        (OptionError, "B holds NaN or Inf", lambda: expm_multiply(D, ONES * np.inf)),
+        (BreakdownError, "NaN or Inf", lambda: expm_multiply(np.diag([1.0, np.nan, 0.0]), ONES)),
+        (BreakdownError, "NaN or Inf", lambda: expm_multiply(np.diag([1.0, np.inf, 0.0]), ONES)),
+        (OptionError, "finite factor", lambda: expm_multiply(np.nan * aslinearoperator(D), ONES)),
+        (OptionError, "stop: got None", lambda: expm_multiply(D, ONES, start=0)),
+        (OptionError, "stop", lambda: expm_multiply(D, ONES, start=0, stop=np.inf)),
+        (OptionError, "num", lambda: expm_multiply(D, ONES, start=0, stop=1, num=1)),
+        (OptionError, "overflows", lambda: expm_multiply(1000 * D, ONES)),
+        (OptionError, "overflows", lambda: expm_multiply(*LARGE)),
+        (OptionError, "overflows", lambda: expm_multiply(35 * LARGE[0], 1e-250 * LARGE[1])),
+        (OptionError, "overflows", lambda: funm_multiply(np.exp, *LARGE)),
+        (OptionError, "overflows", lambda: funm_multiply_krylov(scipy.linalg.expm, *LARGE)),
+        (BreakdownError, "NaN or Inf", lambda: funm_multiply_krylov(scipy.linalg.expm, D * np.nan, ONES)),
+        (OptionError, "f: has NaN", lambda: funm_multiply_krylov(lambda T: T * np.nan, D, ONES)),
+        (OptionError, "not Hermitian", lambda: funm_multiply(np.exp, UPPER, ONES)),
+        (OptionError, "imaginary", lambda: funm_multiply(np.exp, -1j * D, ONES)),
+        (OptionError, "give domain=", lambda: funm_multiply(np.log, D - 2 * np.eye(3), ONES)),
+        (
+            OptionError,
+            "an eigenvalue of A is about -1",
+            lambda: funm_multiply(np.sqrt, D - 2 * np.eye(3), ONES, domain=(0, None)),
+        ),
+        (OptionError, "not Hermitian", lambda: spectral_bounds(UPPER)),
+        (OptionError, "not Hermitian", lambda: evolve(UPPER, ONES, [1.0])),
+        (OptionError, "give H without the factor i", lambda: evolve(-1j * D, ONES, [1.0])),
+        (OptionError, "times:", lambda: evolve(D, ONES, [np.nan])),
+        (OptionError, "times:", lambda: evolve(D, ONES, "now")),
+        (OptionError, "times:", lambda: evolve(D, ONES, [[1.0, 2.0]])),
+        (
+            OptionError,
+            "'gershgorin' needs a matrix on the host",
+            lambda: spectral_bounds(lambda X: D @ X, shape=(3, 3), method="gershgorin"),
+        ),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(error: Any, message: str, call: Any) -> None:
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_bounds_that_are_too_narrow_become_wider() -> None:
@@ -242,20 +247,23 @@ def test_arrays_are_those_of_the_caller(name: str) -> None:
         several = expm_multiply(-0.1 * A, lib.array(B), start=0, stop=1, num=3)
         assert lib.is_mine(several)
         assert_allclose(np.asarray(several)[-1], expected, atol=1e-13)
+        for t, psi in evolve(A, lib.array(B), [1.0, 2.0]):
+            assert lib.is_mine(psi)
+            assert_allclose(np.asarray(psi), expm_multiply(-1j * t * A, B), atol=1e-13)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_blocks_of_a_gpu_stay_there(dtype: str) -> None:
     rng, n = np.random.default_rng(9), 200
-    H, C = hermitian(n, dtype, rng), sp.csr_array(random(rng, (n, n), dtype) / 20)
-    B = random(rng, (n, 8), "complex128")
+    H, C = random_sparse(rng, n, dtype=dtype), sp.csr_array(normal(rng, n, n, dtype=dtype) / 20)
+    B = normal(rng, n, 8, dtype="complex128")
     for A in (H, C):
         found = expm_multiply(as_operator(A, device="gpu"), on("gpu", B))
         assert type(found).__module__.startswith("cupy")
-        assert_near(found, scipy.linalg.expm(A.toarray().astype(complex)) @ B, 1e3 * UNIT[A.dtype.char])
+        assert_near(found, scipy.linalg.expm(A.toarray().astype(complex)) @ B, 1e3 * unit(A.dtype))
     chain = models.operator("xxz:sites=12,up=6", device="gpu")
-    psi = random(rng, (chain.shape[0], 4), "complex128")
+    psi = normal(rng, chain.shape[0], 4, dtype="complex128")
     found = expm_multiply(
         lambda X: -2j * chain.apply(X).array, on("gpu", psi), device="gpu", dtype="complex128"
     )
@@ -281,10 +289,6 @@ def test_a_gpu_computes_the_same_and_compiles_nothing_beside_blockvecs_kernels()
             assert_near(one, expected, 1e-12)
 
 
-# --- other functions ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("f", "domain", "method"),
@@ -302,16 +306,10 @@ def test_functions_are_those_of_eigenvalues(
     rng = np.random.default_rng(10)
     L = models.laplace2d(nx=9, ny=7).astype(dtype)
     w, V = np.linalg.eigh(L.toarray())
-    for B in (random(rng, 63, dtype), np.c_[random(rng, (63, 2), dtype), np.zeros(63, dtype)]):
+    for B in (normal(rng, 63, dtype=dtype), np.c_[normal(rng, 63, 2, dtype=dtype), np.zeros(63, dtype)]):
         found, info = funm_multiply(f, L, B, domain=domain, device=device, return_info=True)
         assert info["method"] == method
-        assert_near(found, V * f(w) @ V.conj().T @ B, max(1e-9, 200 * UNIT[np.dtype(dtype).char]))
-
-
-def test_a_square_root_twice_is_the_matrix() -> None:
-    A, b = models.laplace1d(n=300), np.ones((300, 2))
-    half = funm_multiply(np.sqrt, A, b, tol=1e-13, domain=(0, None))
-    assert_allclose(funm_multiply(np.sqrt, A, half, tol=1e-13, domain=(0, None)), A @ b, atol=1e-11)
+        assert_near(found, V * f(w) @ V.conj().T @ B, max(1e-9, 200 * unit(dtype)))
 
 
 def test_logarithms_and_inverses_need_no_domain_where_the_bounds_reach_zero() -> None:
@@ -328,16 +326,6 @@ def test_a_tolerance_that_is_not_reached_is_a_warning(monkeypatch: pytest.Monkey
         funm_multiply(np.sqrt, models.laplace1d(n=500), np.ones(500), domain=(0, None))
 
 
-def test_functions_refuse_what_is_not_hermitian_and_where_they_are_not_defined() -> None:
-    with pytest.raises(OptionError, match="not Hermitian"):
-        funm_multiply(np.exp, np.triu(np.ones((9, 9))), np.ones(9))
-    with pytest.raises(OptionError, match="imaginary"):
-        funm_multiply(np.exp, -1j * np.eye(9), np.ones(9))
-    with pytest.raises(OptionError, match="give domain="):
-        funm_multiply(np.log, np.diag(np.linspace(-1, 1, 9)), np.ones(9))
-    assert funm_multiply(np.exp, np.eye(4), np.ones((4, 0))).shape == (4, 0)
-
-
 def test_krylov_spaces_are_restarted_until_they_converge() -> None:
     rng, n = np.random.default_rng(11), 120
     A = rng.standard_normal((n, n)) / 4
@@ -349,16 +337,13 @@ def test_krylov_spaces_are_restarted_until_they_converge() -> None:
         funm_multiply_krylov(scipy.linalg.expm, 10 * A, b, restart_every_m=5, max_restarts=1)
 
 
-# --- bounds -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["auto", "gershgorin", "lanczos"])
 def test_bounds_hold_all_eigenvalues(method: Any) -> None:
     rng = np.random.default_rng(12)
     for A in (
         models.model("laplace2d:n=12"),
         models.model("hofstadter:nx=12,ny=12,p=1,q=4"),
-        hermitian(150, "complex128", rng),
+        random_sparse(rng, 150, dtype="complex128"),
         np.diag(np.r_[np.zeros(99), 7.0]),
         np.zeros((5, 5)),
         np.full((1, 1), -3.0),
@@ -371,15 +356,7 @@ def test_bounds_hold_all_eigenvalues(method: Any) -> None:
         assert (high - low) <= (5 if method == "gershgorin" else 1.2) * scale
         assert ("proven" if bounds.is_proven else "estimated") in repr(bounds)
         assert bounds.is_proven or method != "gershgorin"
-
-
-def test_bounds_of_operators_are_estimates() -> None:
-    A = models.laplace1d(n=50)
-    assert not spectral_bounds(lambda X: A @ X, shape=(50, 50)).is_proven
-    with pytest.raises(OptionError, match="'gershgorin' needs a matrix on the host"):
-        spectral_bounds(lambda X: A @ X, shape=(50, 50), method="gershgorin")
-    with pytest.raises(OptionError, match="not Hermitian"):
-        spectral_bounds(np.triu(np.ones((9, 9))))
+    assert not spectral_bounds(lambda X: A @ X, shape=(1, 1)).is_proven
 
 
 @pytest.mark.parametrize("width", [1e-2, 1e-4])
@@ -402,14 +379,12 @@ def test_imaginary_matrices_may_be_hermitian(form: Any) -> None:
     assert_near(psi, scipy.linalg.expm(-0.3j * H) @ psi0, 1e-14)
     assert_near(funm_multiply(np.exp, form(H), psi0), scipy.linalg.expm(H) @ psi0, 1e-9)
     assert np.allclose(spectral_bounds(form(H)), [-1, 1], atol=0.1)
-    with pytest.raises(OptionError, match="its eigenvalues are imaginary"):
-        evolve(1j * np.eye(2), psi0, [0.3])
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
 def test_entries_of_any_size_have_the_results_of_ordinary_ones(scale: float) -> None:
     rng = np.random.default_rng(5)
-    A = hermitian(40, "float64", rng).toarray() / 4 + 2 * np.eye(40)
+    A = random_sparse(rng, 40).toarray() / 4 + 2 * np.eye(40)
     b = rng.standard_normal(40)
     expected = scipy.linalg.expm(A) @ b
     assert_near(expm_multiply(scale * A, b, 0, 1 / scale, 2)[1], expected, 1e-12)
@@ -420,37 +395,3 @@ def test_entries_of_any_size_have_the_results_of_ordinary_ones(scale: float) -> 
     values = np.linalg.eigvalsh(A)
     assert low <= values[0]
     assert high >= values[-1]
-
-
-def test_a_factor_of_zero_makes_a_matrix_of_zeros() -> None:
-    b = np.arange(9.0)
-    zero = 0 * as_operator(np.triu(np.ones((9, 9))))
-    assert_near(expm_multiply(zero, b, traceA=0.0), b, 0)
-    assert_near(funm_multiply(np.cos, zero, b), b, 1e-14)
-
-
-def test_results_that_overflow_are_refused() -> None:
-    A, b = 20 * np.eye(9), np.full(9, 1e307)
-    for call in (
-        lambda: expm_multiply(A, b),
-        lambda: expm_multiply(35 * A, b * 1e-250),
-        lambda: funm_multiply(np.exp, A, b),
-        lambda: funm_multiply_krylov(scipy.linalg.expm, A, b),
-    ):
-        with pytest.raises(OptionError, match="overflows"):
-            call()
-
-
-def test_krylov_spaces_of_nan_are_refused() -> None:
-    A = np.diag(np.r_[np.nan, np.ones(8)])
-    with pytest.raises(BreakdownError, match="NaN or Inf"):
-        funm_multiply_krylov(scipy.linalg.expm, A, np.ones(9))
-    with pytest.raises(OptionError, match="f: has NaN"):
-        funm_multiply_krylov(lambda T: T * np.nan, np.eye(9), np.ones(9))
-    with pytest.raises(OptionError, match="finite factor"):
-        expm_multiply(np.nan * aslinearoperator(np.eye(9)), np.ones(9))
-
-
-@pytest.mark.parametrize("A", [np.eye(3) + 0j, 1j * np.eye(3), np.triu(np.ones((3, 3))) + 0j])
-def test_results_of_complex_matrices_are_complex(A: Any) -> None:
-    assert expm_multiply(A, np.ones(3)).dtype == np.complex128

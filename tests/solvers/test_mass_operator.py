@@ -13,8 +13,8 @@ from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from solvers import costs, eigsh
 from solvers.factorization.gram import root_factor
-from tests.matrices import check_pairs, element_mass, gauged
-from tests.solvers.answers import eigenvalues, solve
+from tests.matrices import element_mass, gauged
+from tests.solvers.answers import answered, eigenvalues, solve
 
 
 def operator(matrix: Any) -> LinearOperator:
@@ -59,8 +59,7 @@ def test_the_root_of_an_operator_multiplies_back_and_solves(kind: str, with_inve
 def test_pairs_with_an_operator_as_m_need_no_factorisation(kind: str, form: Any) -> None:
     M = mass(14, 11, kind)
     A = models.model("laplace2d:nx=14,ny=11").astype(M.dtype)
-    result = solve(A, 4, form(M), which="LA")
-    check_pairs(result, A, M, eigenvalues(A, M)[-4:])
+    result = answered(A, 4, M, mass=form(M), which="LA")
     assert "M^(-1/2) is a polynomial of degree" in result.info["why"]
 
 
@@ -79,16 +78,17 @@ def test_operators_around_a_shift_are_solved_by_corrections(which: str) -> None:
 def test_a_given_inverse_with_a_shift_goes_with_operators(mode: str) -> None:
     A, M, values = PAIR
     inverse = operator(np.linalg.inv((A - 3.0 * M).toarray()))
-    options: Any = {"M": operator(M), "sigma": 3.0, "which": "LA", "mode": mode}
-    check_pairs(solve(operator(A), 3, OPinv=inverse, **options), A, M, values[values > 3.0][:3])
+    forms: Any = {"apply_to": operator(A), "mass": operator(M)}
+    options: Any = {"sigma": 3.0, "which": "LA", "mode": mode}
+    answered(A, 3, M, exact=values, OPinv=inverse, **forms, **options)
     with pytest.raises(OptionError, match=r"M is a .*Operator; a factorisation needs .* or OPinv"):
-        eigsh(operator(A), 3, **options)
+        eigsh(operator(A), 3, operator(M), **options)
 
 
 def test_an_inverse_of_m_replaces_its_factorisation() -> None:
     A, M, values = PAIR
     inverse = operator(np.linalg.inv(M.toarray()))
-    check_pairs(solve(A, 4, M, Minv=inverse, which="SA"), A, M, values[:4])
+    answered(A, 4, M, exact=values, Minv=inverse, which="SA")
     with pytest.raises(OptionError, match="Minv: is not the inverse of M"):
         eigsh(A, 4, M=M, Minv=M)
     with pytest.raises(OptionError, match="Minv: is the inverse of M in A x = lambda M x without a shift"):
