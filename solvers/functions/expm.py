@@ -7,6 +7,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..runtime.progress import counted_bar
 from .bounds import FEW_STEPS, SpectralBounds, bounds_of
 from .operands import Operands, check_finite, operands
 from .series import Sums, exponential
-from .taylor import Taylor
+from .taylor import Taylor, goes_back
 
 # Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
 # are relative to the largest.
@@ -146,7 +147,7 @@ class Exponential:
     """exp(c t H) X at several times t by series, from a `state` that `begin` steps have led to."""
 
     def __init__(self, given: Operands, times: RealArray, unit: complex = 1) -> None:
-        self._c, self.state, self.begin = complex(unit * given.factor), given.B, 0
+        self._c, self._B, self.state, self.begin = complex(unit * given.factor), given.B, given.B, 0
         self._error, self._degree = 0.0, 0
         size = abs(self._c) * float(np.abs(np.diff(times, prepend=0.0)).sum())
         # Discs alone bound the spectrum where few products follow.
@@ -165,10 +166,13 @@ class Exponential:
         that no rounding error of a factor is repeated.
         """
         c, steps = self._c, steps_to(ends)
+        again = [bool(c.real) and goes_back(*pair) for pair in pairwise((0.0, *ends.tolist()))]
+        steps[again] = ends[again]  # from B: errors would grow on the way back
         fitting = MOST_BYTES // max(1, self.state.n_global * self.state.n_cols * self.state.dtype.itemsize)
         most = 1 if c.real else min(MOST_TOGETHER, max(1, fitting))
         while self.begin < len(steps):
             begin, ahead = self.begin, steps[self.begin : self.begin + most]
+            self.state = self._B if again[begin] else self.state
             sizes = np.cumsum(np.abs(c * ahead)) * self.sums.bounds.half_width
             times = np.cumsum(ahead)[: max(1, int(np.count_nonzero(sizes <= TOGETHER)))].tolist()
             blocks = self._after(times, self.state)

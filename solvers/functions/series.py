@@ -121,12 +121,13 @@ def interpolation(
 
 def hidden(f: Callable[[RealArray], Any], nodes: RealArray) -> float:
     """Return how much a function varies between nodes, if it has the same value at all of them; else 0."""
-    seen = f(nodes)  # a sum over nodes, as of Lanczos, settles on a function that it has not seen
-    noise = ALIKE * np.abs(seen).max(initial=0.0)
-    if not len(nodes) or (np.abs(seen - seen[0]) > noise).any():
+    if not len(nodes):
         return 0.0
-    most = float(np.abs(f(np.linspace(nodes.min(), nodes.max(), LOOKS)) - seen[0]).max())
-    return most if most > noise else 0.0
+    # A sum over nodes, as of Lanczos, settles on a function that it has not seen.
+    seen, between = f(nodes), f(np.linspace(nodes.min(), nodes.max(), LOOKS))
+    most = float(np.abs(between - seen[0]).max())
+    noise = ALIKE * max(np.abs(seen).max(), most)
+    return most if most > noise and (np.abs(seen - seen[0]) <= noise).all() else 0.0
 
 
 def checked(

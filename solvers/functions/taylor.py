@@ -2,9 +2,10 @@
 
 exp(t A) B is computed in s steps of exp(t A / s), each by a Taylor polynomial of A - mu I with the mean mu of
 the eigenvalues. The steps follow from a bound of the norm of A - mu I, or if that gives many from the growth
-of random vectors under powers of it, which is less for matrices that are not normal. The same number bounds
+of random vectors under powers of it, which is less for matrices that are not normal. The same growth bounds
 all further terms: they end where together they no longer change the sum, and not where a single one is small,
-which larger ones may follow. A step in which terms do not end, or cancel, is divided.
+which larger ones may follow. A step in which terms do not end, or cancel, is divided. Where times come closer
+to zero the state is computed from B again: errors would grow on the way back.
 
 References
 ----------
@@ -65,7 +66,8 @@ class Taylor:
             trace = complex(to_host(X.column_dot(op.apply(X))).mean())
         self._shift = _real(trace / given.B.n_global)
         self._shifted = op.affine(1, self._shift)
-        self._norm, self._growth = _bound(given.entries, self._shift), math.inf
+        # Of m products for each of them, m = 1, 2, ..., at most: a bound, or what was measured.
+        self._norm, self._growth = _bound(given.entries, self._shift), np.full(1, np.inf)
 
     def described(self) -> dict[str, Any]:
         """Describe what has been computed."""
@@ -74,9 +76,11 @@ class Taylor:
 
     def states(self, times: RealArray) -> Iterator[tuple[BlockVector, complex]]:
         """Yield exp(t A) B for times, each with the phase 0."""
-        X = self._given.B
-        for step in np.diff(times, prepend=0.0).tolist():
-            X = self._after(_real(step * self._given.factor), X)
+        X, last = self._given.B, 0.0
+        for t in times.tolist():
+            if goes_back(last, t):
+                X, last = self._given.B, 0.0
+            X, last = self._after(_real((t - last) * self._given.factor), X), t
             yield X, 0j
 
     def _after(self, z: Any, X: BlockVector) -> BlockVector:
@@ -88,13 +92,13 @@ class Taylor:
         is_real = op.dtype.kind == "f" and not np.iscomplexobj(z * self._shift)
         F: Any = by_columns(op, as_real(whole) if is_real else whole)
         rest, divisions, exponents = z, 0, np.zeros(F.n_cols, int)
-        rate = self._rate(abs(z), whole)
-        self._longest = min(self._longest, LIMIT / max(rate, 1e-300))
+        rates = self._rates(abs(z), whole)
+        self._longest = min(self._longest, LIMIT / max(float(rates[-1]), 1e-300))
         with np.errstate(all="ignore"), blas_threads(op):
             while rest and divisions <= MOST_DIVISIONS:
                 steps = max(1, math.ceil(abs(rest) / self._longest))
                 exponents += brought_in_range("exp(t A) B", F)
-                found = self._step(rest / steps, F, rate)
+                found = self._step(rest / steps, F, rates)
                 if found is None:
                     divisions, self._longest = divisions + 1, abs(rest) / steps / 2
                     continue
@@ -109,9 +113,9 @@ class Taylor:
         check_finite(result)
         return result
 
-    def _rate(self, size: float, X: BlockVector) -> float:
-        """Bound the factor by which one product after the other lengthens blocks like X, or estimate it."""
-        if size * self._norm > FEW_STEPS * LIMIT and not math.isfinite(self._growth):
+    def _rates(self, size: float, X: BlockVector) -> RealArray:
+        """Bound the factor of each of m products by which they lengthen blocks like X, or estimate it."""
+        if size * self._norm > FEW_STEPS * LIMIT and not np.isfinite(self._growth).all():
             X, sizes = X.like(0).random_like(RANDOM_VECTORS, 0), list[float]()
             X.normalize()
             for _ in range(POWERS):
@@ -124,10 +128,11 @@ class Taylor:
                 X.scale(1 / sizes[-1])
             with np.errstate(divide="ignore"):
                 roots = np.exp(np.cumsum(np.log(sizes)) / np.arange(1, len(sizes) + 1))
-            self._growth = UNSURE * float(roots[-2:].max())
-        return min(self._norm, self._growth)
+            self._growth = UNSURE * np.append(roots[:-1], roots[-2:].max())
+        rates: RealArray = np.minimum(self._norm, self._growth)
+        return rates
 
-    def _step(self, z: complex, B: Any, rate: float) -> Any:
+    def _step(self, z: complex, B: Any, rates: RealArray) -> Any:
         """Compute exp(z (A - mu I)) B by one polynomial; None if its terms do not end, or cancel."""
         A, F, term, following, coefficient = self._shifted, B.copy(), B.copy(), B.like(), _real(1.0 + 0 * z)
         numbers = np.finfo(B.dtype)
@@ -145,10 +150,9 @@ class Taylor:
             largest, self.degree = np.maximum(largest, last), max(self.degree, j)
             if not np.isfinite(last).all():
                 break
-            ratio = abs(z) * rate / (j + 1)  # of the next term
-            if ratio < 1 and (last <= NEARLY * unit * largest).all():
+            if (last <= NEARLY * unit * largest).all():
                 total = to_host(F.norms())
-                if (last * ratio / (1 - ratio) <= unit * total).all():
+                if not norms.any() or (last * _further(abs(z) * rates, j) <= unit * total).all():
                     is_cancelled = (largest > MOST_GROWTH * np.maximum(total, start)).any()
                     return None if is_cancelled else F
             if norms.max() > most:
@@ -156,6 +160,19 @@ class Taylor:
                 term.scale(1 / size)
                 coefficient = coefficient * size
         return None
+
+
+def goes_back(last: float, t: float) -> bool:
+    """Check whether a time is closer to zero than the one before, or beyond zero."""
+    return abs(t) < abs(last) or t * last < 0
+
+
+def _further(sizes: RealArray, j: int) -> float:
+    """Bound the sum of all terms beyond degree j by that of this degree; infinite where they may grow."""
+    m = np.arange(1, len(sizes) + 1)
+    terms = np.exp(m * np.log(sizes) - np.cumsum(np.log(j + m)))
+    ratio = float(sizes[-1] / (j + m[-1] + 1))  # of those beyond these
+    return float(terms.sum() + terms[-1] * ratio / (1 - ratio)) if ratio < 1 else math.inf
 
 
 def _bound(entries: Any, shift: complex) -> float:

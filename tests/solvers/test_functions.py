@@ -63,6 +63,28 @@ def test_multiples_of_hermitian_matrices_are_recognised(device: str, dtype: str,
         assert str(info["bounds"]) in info["plan"]
 
 
+@pytest.mark.parametrize("ends", [(2.0, 0.0, 5), (1.0, -1.0, 7)])
+@pytest.mark.parametrize("kind", ["Hermitian", "general"])
+def test_times_that_run_back_have_the_errors_of_each_alone(kind: str, ends: tuple[Any, ...]) -> None:
+    A = normal(0, 60, 60)
+    A = A + A.T if kind == "Hermitian" else A
+    b = normal(1, 60, 1)[:, 0]
+    found = expm_multiply(sp.csr_array(A), b, *ends)
+    for t, psi in zip(np.linspace(*ends), found, strict=True):
+        assert_near(psi, scipy.linalg.expm(t * A) @ b, 1e-12)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_peak_at_an_eigenvalue_is_seen_though_all_other_values_underflow(columns: int) -> None:
+    L = models.model("laplace1d:n=300")
+    values, U = np.linalg.eigh(L.toarray())
+    b = normal(0, 300, columns)
+    for place in (150, 260):
+        found = funm_multiply(lambda x, c=values[place]: np.exp(-1e7 * (x - c) ** 2), L, b)
+        expected = U @ (np.exp(-1e7 * (values - values[place]) ** 2)[:, None] * (U.T @ b))
+        assert np.linalg.norm(found - expected) <= 1e-9 * np.linalg.norm(b)
+
+
 @pytest.mark.parametrize("first", [8, 12, 16, 25])
 def test_small_terms_that_larger_ones_follow_do_not_end_a_sum(first: int) -> None:
     """Along a chain that begins with weak hops, terms fall below rounding before they grow."""
