@@ -24,7 +24,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -45,8 +45,8 @@ BLOCKS = {"basis", "next", "images", "preconditioned_from", "preconditioned_to"}
 WRITING_SHARE = 0.05  # upper bound of the share of the time for writing
 REMEDY = "give another file, or delete this one to start anew"
 
-Part = tuple[dict[str, Any], Iterator[Array]]
-"""An array that is written: its header, and its rows in panels, on the first process those of all."""
+# An array that is written: its header, and its rows in panels, on the first process those of all.
+Part: TypeAlias = tuple[dict[str, Any], Iterator[Array]]
 
 
 def write(file: IO[bytes], parts: Mapping[str, Part]) -> None:
