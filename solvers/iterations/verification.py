@@ -255,6 +255,8 @@ class Search:
             theta, S = scipy.linalg.eigh_tridiagonal(*T)
             parts.append(np.pad(S, ((0, run.steps - len(S)), (0, 0))))
             parts[-1] = parts[-1][:, ranking_key(theta, self.found.which) > key]
+        if not any(part.size for part in parts):
+            return None
         coefficients = [scipy.linalg.block_diag(*(part[[j]] for part in parts)) for j in range(run.steps)]
         again = self._begun()
         Z = again.combined(np.array(coefficients))

@@ -40,7 +40,7 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
     are_nearest, at_shift, done = inside.which == "LM", list[EigenResult](), None
     near: Block | None = None
     rest, room, asked, has_others, turn = inside, inside.n - inside.n_locked, FEW, False, 0
-    looks: dict[str, Any] = {"which": "LM", "start": None, "callback": None, "verify": "never"}
+    looks: dict[str, Any] = {"which": "LM", "start": None, "callback": None, "verify": "never", "ncv": None}
     while True:
         is_last = has_others or asked >= (rest.k if are_nearest else room)
         turn += 1

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import models
+from solvers import eigsh
 from solvers.transform import solution
 from solvers.transform.scaling import product_rounding
 from tests.matrices import with_values
@@ -98,3 +99,9 @@ def test_values_at_a_shift_spoil_no_others_however_many_copies_they_have(
     assert np.count_nonzero(np.abs(values - sigma) < 1e-9) == 6
     monkeypatch.setattr(solution, "_polished", None)  # others are as accurate without it
     answered(A, 40, exact=values, sigma=sigma, method="lanczos", atol=1e-13)
+
+
+def test_a_look_for_many_values_at_a_shift_may_outgrow_the_basis_of_the_caller() -> None:
+    A = sp.diags_array(np.r_[np.zeros(80), np.arange(1, 500)]).tocsr()
+    values = eigsh(A, 20, sigma=0, which="LA", ncv=40, block_size=2, method="lanczos", rng=0)[0]
+    assert np.abs(values).max() < 1e-10

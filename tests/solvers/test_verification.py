@@ -254,3 +254,12 @@ def test_copies_are_searched_for_where_a_basis_has_no_room_for_two_steps(b: int)
         result = eigsh(A, k, which="LM", method="lanczos", block_size=b, ncv=ncv, rng=3, return_info=True)
         assert result.verification is verification
         assert np.allclose(result.eigenvalues[:2], 0.85)
+
+
+def test_a_value_that_vanishes_leaves_a_search_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, known = case("LA", [0], 5)
+    beyond = Search._vectors_beyond
+    monkeypatch.setattr(Search, "_vectors_beyond", lambda self, run, key: beyond(self, run, 10.0))
+    verdict = look(operator, known)
+    assert (verdict.verification, verdict.missed) == (Verification.UNDECIDED, None)
+    assert "vanished" in verdict.text
