@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace, comm: Communicator | None) -> int:
         if arguments.json:
             found = {name: array.tolist() for name, array in curve(max(arguments.points, 2)).items()}
             if info["vectors"] < 2 and rho.sites is None:
-                found["errors"] = None  # of one vector they are not known
+                found["errors"] = None  # errors of one vector are not known
             print(json.dumps({**info, **found, **command.kernels(profile)}, allow_nan=False), flush=True)
             return
         print(f"{arguments.matrix}: {H.shape[0]} x {H.shape[1]}, {rho.bounds!r}")

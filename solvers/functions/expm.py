@@ -119,7 +119,8 @@ def expm_multiply(
     found = given.recognised()
     run = Taylor(given, traceA) if found is None else Exponential(found, times)
     kinds = given.operator.dtype.kind, given.B.dtype.kind
-    is_real = kinds == ("f", "f") and not np.iscomplexobj(given.factor)  # of the type of A, as in SciPy
+    # Results have the type of A, as in SciPy.
+    is_real = kinds == ("f", "f") and not np.iscomplexobj(given.factor)
     rows = [given.rows(turned(*pair, is_real=is_real)) for pair in list(run.states(times))]
     results: Any = rows
     if times is ONCE:

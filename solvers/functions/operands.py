@@ -37,10 +37,10 @@ class Operands(NamedTuple):
     factor: Any  # a real number of a Hermitian matrix
     operator: Operator
     entries: Any  # a matrix of SciPy, NumPy or CuPy; None for anything else
-    is_linear_operator: bool  # of SciPy or CuPy, whose trace is not known
+    is_linear_operator: bool  # whether it is one of SciPy or CuPy, whose trace is not known
     caller: ArrayKind | None
-    B: Any = None  # a BlockVector of the type of a product; columns are divided by powers of two
-    exponents: Any = None  # of these powers
+    B: Any = None  # a BlockVector of the type of a product
+    exponents: Any = None  # of the powers of two that columns of B were divided by
     is_vector: bool = False
 
     @property

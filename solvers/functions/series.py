@@ -47,7 +47,7 @@ ALIKE = 1e-12  # relative difference of values that rounding errors explain
 OUTSIDE = 1e-4  # share of the largest eigenvalue by which one may lie outside of a domain, by rounding
 GROUP = 32  # steps between two looks at the norms: outside by the half width, components grow 1e18 times
 GROWTH = 1.5  # ratio of norms from which a component is outside of the bounds; others have at most 1
-MOST_COLUMNS = 4  # of a block on the host up to which products by columns take less time
+MOST_COLUMNS = 4  # columns of a block on the host up to which products column by column take less time
 MOST_GROUPS = 64  # groups of steps whose calls are counted; those that are repeated keep their launches
 
 
@@ -120,7 +120,7 @@ def interpolation(
 
 
 def hidden(f: Callable[[RealArray], Any], nodes: RealArray) -> float:
-    """Return how much a function varies between nodes, if it has the same value at all of them; else 0."""
+    """Return the variation of a function between nodes where it has one value at all nodes; otherwise 0."""
     if not len(nodes):
         return 0.0
     # A sum over nodes, as of Lanczos, settles on a function that it has not seen.

@@ -444,7 +444,7 @@ def logdet(
 
 
 def _reason(op: Operator, entries: Any) -> str | None:
-    """Say why A is factorised; None where an estimate takes less time, or nothing can be factorised."""
+    """Return the reason to factorise A; None if an estimate takes less time, or A cannot be factorised."""
     n = op.shape[0]
     if op.layout is not None or not is_explicit(entries):
         return f"n = {n} is at most {DENSE_ROWS}" if op.layout is None and n <= DENSE_ROWS else None

@@ -274,7 +274,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     def is_faster(self, problem: TsmmProblem) -> bool:
         widths = problem.M, problem.N
         if (problem.lda, problem.ldb) != widths:
-            return False  # of views memory is the limit, which tensor cores use as well or better
+            return False  # views are limited by memory, which tensor cores use as well or better
         if widths == (1, 1):
             return True  # 0.98 of the roofline on an H200, 0.84 with tensor cores, 0.79 for complex numbers
         moved = problem.M + (1 if problem.beta == "zero" else 2) * problem.N

@@ -365,7 +365,7 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     def is_faster(self, problem: TsmttsmProblem) -> bool:
         widths = problem.M, problem.N
         if not is_single(problem) or (problem.lda, problem.ldb) != widths:
-            return False  # of views tensor cores take half of the time of multiply-adds (one H200)
+            return False  # views take half of the time with tensor cores (one H200)
         is_complex_sum, groups = is_complex(problem.dtype), [ceil_div(width, 8) for width in widths]
         products, padded, moved = math.prod(widths), 64 * math.prod(groups), sum(widths)
         if problem.same:
