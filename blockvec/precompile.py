@@ -34,7 +34,7 @@ from .operations.dispatch import preferred
 from .system.config import options
 
 if TYPE_CHECKING:
-    from .kernels.elementwise import Kernel
+    from .kernels.source import Kernel
 
 MAX_KINDS = 1000  # solves that one process remembers
 
@@ -263,17 +263,15 @@ class Blocks:
 
         T, R, one, each = self.dtype, self.real, k.Factor(), k.Factor(columns=self.real)
         sums = promote(T, "float64")  # sums of blocks of threads
-        lanes = [k.FoldKernel.lanes_for(width) for width in widths]
-        kernels: list[Kernel] = [k.PhiloxKernel(R), k.FillKernel(R), trace(_roots, (R,), (R,))]
-        kernels += [k.ColumnDotKernel(T, T), k.ColumnDotKernel(T, T, same=True)]
-        kernels += [k.FoldKernel("float64", R, count) for count in lanes]
-        kernels += [k.FoldKernel(sums, T, count) for count in lanes[:2]]
-        kernels += [k.AxpbyKernel(T, None, T, factor) for factor in (one, each)]
-        kernels += [k.AxpbyKernel(T, None, T, one, flat=False)]
-        kernels += [k.AxpbyKernel(T, T, T, alpha, beta) for alpha, beta in ((one, one), (each, one))]
-        if T != "complex128":  # columns at odd places
-            kernels += [k.ColumnDotKernel(T, T, same=same, aligned=False) for same in (False, True)]
-            kernels += [k.AxpbyKernel(T, None, T, one, flat=False, aligned=False)]
+        lanes = list(map(k.fold_lanes, widths))
+        kernels: list[Kernel] = [k.philox_kernel(R), k.fill_kernel(R), trace(_roots, (R,), (R,))]
+        kernels += [k.fold_kernel("float64", R, count) for count in lanes]
+        kernels += [k.fold_kernel(sums, T, count) for count in lanes[:2]]
+        kernels += [k.axpby_kernel(T, None, T, factor) for factor in (one, each)]
+        kernels += [k.axpby_kernel(T, T, T, factor) for factor in (one, each)]
+        for aligned in (True, False)[: 1 + (T != "complex128")]:  # columns at odd places
+            kernels += [k.ColumnDots(T, T, same, aligned=aligned).kernel() for same in (False, True)]
+            kernels += [k.axpby_kernel(T, None, T, flat=False, aligned=aligned)]
         self.found |= dict.fromkeys(kernels)
 
     def orthonormalize(self, width: int) -> None:
@@ -282,18 +280,18 @@ class Blocks:
 
         self.gram(width)
         self.rotate(width, width)
-        self.found[k.InverseFactorKernel(self.dtype)] = None
+        if width:
+            self.found[k.inverse_factor_kernel(self.dtype, width)] = None
 
     def recur_by_columns(self, *widths: int) -> None:
         """Add the scalars and updates of recurrences with factors per column."""
         from .kernels import elementwise as k
 
         T, R, each = self.dtype, self.real, k.Factor(columns=self.real)
-        self.found[k.AxpbyKernel(T, T, T, each, each)] = None
+        self.found[k.axpby_kernel(T, T, T, each, each)] = None
         if is_complex(T):
-            self.found[k.AxpbyKernel(R, None, T)] = None
-            lanes = map(k.FoldKernel.lanes_for, widths)
-            self.found |= {k.FoldKernel("float64", T, count): None for count in lanes}
+            self.found[k.axpby_kernel(R, None, T)] = None
+            self.found |= {k.fold_kernel("float64", T, k.fold_lanes(width)): None for width in widths}
 
 
 def _roots(xp: Any, squares: Any) -> tuple[Any]:
@@ -310,10 +308,10 @@ def _check(s: Blocks) -> None:
     """List the check of symmetry: two random vectors beside their products."""
     from .kernels import elementwise as k
 
-    s.found[k.PhiloxKernel(s.real)] = None
+    s.found[k.philox_kernel(s.real)] = None
     s.apply(2, ldy=4, at_y=2)
     s.gram(4)
-    s.found[k.AxpbyKernel(s.dtype, None, s.dtype, flat=False)] = None
+    s.found[k.axpby_kernel(s.dtype, None, s.dtype, flat=False)] = None
 
 
 def _any(s: Blocks) -> None:

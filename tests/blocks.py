@@ -139,11 +139,6 @@ def bind(
     family: DenseFamily[Any, Any], kernel: Any, problem: Any, config: Any, device: DeviceInfo
 ) -> Callable[..., None]:
     """Bind a loaded kernel to its launch; the result takes device addresses and factors."""
-    launch = family.launch(problem, config, device)
-
-    def run(*operands: Any) -> None:
-        arguments = launch.pack(*operands)
-        if arguments is not None:
-            kernel(launch.grid, launch.block, arguments, launch.shared_bytes)
-
-    return run
+    pack, described = family.pack(problem, config, device), family.kernel(problem, config, device)
+    grid, block = (family.grid(problem, config, device),), (described.threads,)
+    return lambda *operands: kernel(grid, block, pack(*operands), described.shared_bytes)

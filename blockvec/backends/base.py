@@ -12,9 +12,9 @@ from ..system.frozen import frozen
 
 if TYPE_CHECKING:
     from ..kernels.device import DeviceInfo
-    from ..kernels.elementwise import Kernel
     from ..kernels.measure import CeilingProbe, Stopwatch
     from ..kernels.problem import Pattern, Problem
+    from ..kernels.source import Kernel
 
 # With one element in so many, factors in any order are nearly full, and sparse libraries take several times
 # as long for them.

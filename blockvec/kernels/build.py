@@ -29,9 +29,10 @@ from ..errors import CompileError
 from ..system.config import options as current_options
 from ..system.frozen import frozen
 from ..system.installation import install_command
-from .launch import Kernel
+from .launch import LoadedKernel
 from .records import load as load_record
 from .records import store, unpacked
+from .source import Kernel
 
 # Functions without an execution space are device functions; denormals are kept. ptxas reports registers and
 # spills into the program log.
@@ -282,47 +283,45 @@ def driver_major() -> int:
         return 0
 
 
-def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int | None = None) -> Kernel:
-    """Load the kernel `name` onto CuPy's current device, which has the architecture of the machine code.
+def load(cubin: Cubin, kernel: Kernel) -> LoadedKernel:
+    """Load a kernel onto CuPy's current device, which has the architecture of the machine code.
 
-    `carveout` is the percentage of the largest shared memory to configure; by default all of it, or the
-    driver's choice without dynamic shared memory.
+    Without a carveout all of shared memory is configured, or the driver's choice where it is not dynamic.
     """
     from cupy.cuda import driver, function
 
     module = function.Module()
     module.load(cubin.image)
-    loaded = module.get_function(name)
-    if dynamic_shared_bytes:
+    loaded, carveout = module.get_function(kernel.name), kernel.carveout
+    if kernel.shared_bytes:
         # Also below 48 KB, the limit for static and dynamic shared memory together without this attribute.
-        driver.funcSetAttribute(loaded.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes)
+        driver.funcSetAttribute(loaded.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared_bytes)
         # The driver's own choice can leave room for fewer blocks than planned.
         carveout = 100 if carveout is None else carveout
     if carveout is not None:
         driver.funcSetAttribute(loaded.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, carveout)
-    return Kernel(loaded)
+    return LoadedKernel(loaded)
 
 
-_loaded: dict[tuple[int, str, int, int | None], Kernel] = {}
+_loaded: dict[tuple[int, Kernel], LoadedKernel] = {}
 _building: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
-def build(
-    source: str, name: str, architecture: str, dynamic_shared_bytes: int = 0, carveout: int | None = None
-) -> Kernel:
-    """Build a source's kernel and `load` it on CuPy's current device, once per process.
+def build(kernel: Kernel, architecture: str) -> LoadedKernel:
+    """Build a kernel and `load` it on CuPy's current device, once per process.
 
-    Threads that need the same kernel wait for the one that compiles it.
+    Threads that need the same source wait for the one that compiles it.
     """
     from cupy.cuda import runtime
 
+    entry = runtime.getDevice(), kernel
+    if (loaded := _loaded.get(entry)) is not None:
+        return loaded
+    source = kernel.source()
     key = key_of(source, architecture, "")
-    entry = (runtime.getDevice(), key, dynamic_shared_bytes, carveout)
     if _building[key].locked():  # time for others
         _begin_compiling()
     with _building[key]:
-        kernel = _loaded.get(entry)
-        if kernel is None:
-            cubin = machine_code(source, architecture)
-            kernel = _loaded[entry] = load(cubin, name, dynamic_shared_bytes, carveout)
-    return kernel
+        if entry not in _loaded:
+            _loaded[entry] = load(machine_code(source, architecture), kernel)
+    return _loaded[entry]

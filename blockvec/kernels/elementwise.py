@@ -1,41 +1,34 @@
 """Small kernels on a GPU: axpby, column dots, random numbers, sums of partial products, small inverses.
 
-A kernel is a frozen record with its source and its launch geometry; the backend compiles and launches it.
+Descriptions and launch geometry; the backend compiles and launches them. See ``cuda/elementwise``.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+import functools
+from typing import NamedTuple
 
 from ..system.frozen import frozen
-from .device import DeviceInfo
 from .limits import ceil_div, round_up
-from .problem import TYPES, is_complex, itemsize, promote
-from .source import Constant, c_type, constants_of, render, short_names
+from .problem import is_complex, itemsize, promote
+from .source import Constant, Kernel, c_type, kernel
 
 VECTOR_BYTES = 16  # the widest load of a thread
+THREADS = 256  # of a block
+INVERSE_THREADS = 512
 # Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
 AXPBY_BLOCKS = 12
 COLUMN_DOT_BLOCKS = 8
 
 
-class Kernel(Protocol):
-    """One kernel, ready to be compiled; equal records mean equal machine code."""
-
-    def __hash__(self) -> int:
-        """Hash the record, the key of its loaded kernel."""
-
-    @property
-    def name(self) -> str:
-        """Name of the function in the source."""
-
-    def source(self) -> str:
-        """Generate the CUDA source."""
-
-
 def vector_length(*dtypes: str) -> int:
     """Count the elements of a unit: those of the widest type that fill the widest load."""
     return max(1, VECTOR_BYTES // max(itemsize(dtype) for dtype in dtypes))
+
+
+def blocks_of(units: int, multiprocessors: int) -> int:
+    """Choose the blocks of a kernel whose threads take units in turn."""
+    return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(units, THREADS)))
 
 
 @frozen
@@ -45,103 +38,55 @@ class Factor:
     is_complex: bool = False
     columns: str | None = None
 
-    @property
-    def code(self) -> str:
-        """Part of a kernel's name."""
-        return ("z" if self.is_complex else "d") + (f"c{TYPES[self.columns].letter}" if self.columns else "")
+
+DOUBLE = Factor()
 
 
-@frozen
-class AxpbyKernel:
-    """out = alpha X + beta Y; see cuda/elementwise/axpby.cu."""
+def axpby_kernel(
+    dtype_x: str,
+    dtype_y: str | None,
+    dtype_out: str,
+    alpha: Factor = DOUBLE,
+    beta: Factor = DOUBLE,
+    *,
+    flat: bool = True,
+    aligned: bool = True,
+) -> Kernel:
+    """Describe out = alpha X + beta Y; `dtype_y` is None where there is no Y.
 
-    # Element types; `dtype_y` is None where there is no Y.
-    dtype_x: str
-    dtype_y: str | None
-    dtype_out: str
-    # Kinds of the factors.
-    alpha: Factor = Factor()
-    beta: Factor = Factor()
-    flat: bool = True  # whether all blocks are contiguous and count as one long row
-    # Whether units of `vector` elements start at multiples of their size; without it a unit is one element.
-    aligned: bool = True
-
-    threads = 256
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Element types of all blocks."""
-        blocks = (self.dtype_x, self.dtype_y, self.dtype_out)
-        return tuple(dtype for dtype in blocks if dtype is not None)
-
-    @property
-    def vector(self) -> int:
-        """Elements of a unit."""
-        return vector_length(*self.dtypes) if self.aligned else 1
-
-    @property
-    def unroll(self) -> int:
-        """Units in flight per thread: 64 KB per multiprocessor and operand with 16-byte loads."""
-        return 4 if self.vector * itemsize(self.dtype_x) >= 8 else 8
-
-    def blocks(self, units: int, multiprocessors: int) -> int:
-        return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(units, self.threads)))
-
-    @property
-    def name(self) -> str:
-        y = f"{TYPES[self.dtype_y].letter}_{self.beta.code}" if self.dtype_y else "none"
-        layout = ("flat" if self.flat else "rows") + ("" if self.aligned else "_unaligned")
-        blocks = f"{TYPES[self.dtype_x].letter}_{self.alpha.code}_{y}_{TYPES[self.dtype_out].letter}"
-        return f"axpby_{blocks}_{layout}"
-
-    def source(self) -> str:
-        dtype_y, factors = self.dtype_y or self.dtype_x, {"ALPHA": self.alpha, "BETA": self.beta}
-        blocks = {"X": self.dtype_x, "Y": dtype_y, "OUT": self.dtype_out}
-        columns = [factor.columns for factor in factors.values() if factor.columns]
-        types = {"Real": c_type(promote(*self.dtypes, *columns))}
-        types |= {f"{name.title()}Real": c_type(dtype) for name, dtype in blocks.items()}
-        constants: dict[str, Constant] = {
-            f"{name}_COMPLEX": is_complex(dtype) for name, dtype in blocks.items()
-        }
-        constants |= {"HAS_Y": self.dtype_y is not None, **constants_of(self, "flat", "aligned")}
-        for name, factor in factors.items():
-            values = factor.columns or "float64"
-            types[f"{name.title()}Real"] = c_type(values)
-            constants[f"{name}_COMPLEX"] = factor.is_complex
-            constants[f"{name}_COLUMNS"] = factor.columns is not None
-            constants[f"{name}_COLUMNS_COMPLEX"] = is_complex(values)
-        constants |= constants_of(self, "vector", "threads", "unroll")
-        return render(self.name, "elementwise/axpby.cu", constants, types)
+    With `flat` all blocks are contiguous and count as one long row. Without `aligned` units do not start at
+    multiples of their size, and are single elements.
+    """
+    dtypes = [dtype for dtype in (dtype_x, dtype_y, dtype_out) if dtype is not None]
+    factors = {"ALPHA": alpha, "BETA": beta}
+    blocks = {"X": dtype_x, "Y": dtype_y or dtype_x, "OUT": dtype_out}
+    columns = [factor.columns for factor in factors.values() if factor.columns]
+    types = {"Real": c_type(promote(*dtypes, *columns))}
+    types |= {f"{name.title()}Real": c_type(dtype) for name, dtype in blocks.items()}
+    constants: dict[str, Constant] = {f"{name}_COMPLEX": is_complex(dtype) for name, dtype in blocks.items()}
+    constants |= {"HAS_Y": dtype_y is not None, "FLAT": flat, "ALIGNED": aligned}
+    for name, factor in factors.items():
+        values = factor.columns or "float64"
+        types[f"{name.title()}Real"] = c_type(values)
+        constants[f"{name}_COMPLEX"] = factor.is_complex
+        constants[f"{name}_COLUMNS"] = factor.columns is not None
+        constants[f"{name}_COLUMNS_COMPLEX"] = is_complex(values)
+    vector = vector_length(*dtypes) if aligned else 1
+    # Units in flight per thread: 64 KB per multiprocessor and operand with 16-byte loads.
+    unroll = 4 if vector * itemsize(dtype_x) >= 8 else 8
+    constants |= {"VECTOR": vector, "THREADS": THREADS, "UNROLL": unroll}
+    return kernel("elementwise/axpby", constants, types, threads=THREADS)
 
 
-@frozen
-class Tiling:
-    """Threads of column dots: `groups` rows per block with `lanes` threads each, `tiles` of columns."""
+class ColumnDots(NamedTuple):
+    """Column dots of X and Y, one partial sum per block, with types of elements."""
 
-    lanes: int
-    groups: int
-    tiles: int
-    blocks: int
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block, whole warps."""
-        return round_up(self.lanes * self.groups, 32)
-
-
-@frozen
-class ColumnDotKernel:
-    """Column dots of X and Y, one partial sum per block; see cuda/elementwise/column_dot.cu."""
-
-    # Element types.
     dtype_x: str
     dtype_y: str
     same: bool = False  # whether Y is X; the sums are then real
     conj: bool = True  # whether X is conjugated
     # Whether rows split into units of `vector` elements that start at multiples of their size.
     aligned: bool = True
-
-    threads = 256
 
     @property
     def vector(self) -> int:
@@ -163,129 +108,79 @@ class ColumnDotKernel:
     def tiling(self, rows: int, width: int, multiprocessors: int) -> Tiling:
         """Assign rows and columns to threads, from extents alone, so that results repeat."""
         units = ceil_div(width, self.vector)
-        tiles = ceil_div(units, self.threads)
-        lanes = min(units, self.threads)
-        groups = self.threads // lanes
+        tiles, lanes = ceil_div(units, THREADS), min(units, THREADS)
+        groups = THREADS // lanes
         most = max(1, multiprocessors * COLUMN_DOT_BLOCKS // tiles)
-        return Tiling(lanes, groups, tiles, max(1, min(most, ceil_div(rows, groups * self.unroll))))
+        blocks = max(1, min(most, ceil_div(rows, groups * self.unroll)))
+        return Tiling(lanes, groups, tiles, blocks, round_up(lanes * groups, 32))
 
-    @property
-    def name(self) -> str:
-        other = "same" if self.same else TYPES[self.dtype_y].letter
-        suffix = ("" if self.conj else "_plain") + ("" if self.aligned else "_unaligned")
-        return f"column_dot_{TYPES[self.dtype_x].letter}_{other}{suffix}"
-
-    def source(self) -> str:
-        types = {"XReal": c_type(self.dtype_x), "YReal": c_type(self.dtype_y)}
+    def kernel(self) -> Kernel:
         constants = {
             "X_COMPLEX": is_complex(self.dtype_x),
             "Y_COMPLEX": is_complex(self.dtype_y),
-            **constants_of(self, "same", "conj", "aligned", "vector", "threads", "unroll"),
+            **{"SAME": self.same, "CONJ": self.conj, "ALIGNED": self.aligned},
+            **{"VECTOR": self.vector, "THREADS": THREADS, "UNROLL": self.unroll},
         }
-        return render(self.name, "elementwise/column_dot.cu", constants, types)
+        types = {"XReal": c_type(self.dtype_x), "YReal": c_type(self.dtype_y)}
+        return kernel("elementwise/column_dot", constants, types)
 
 
-@frozen
-class FoldKernel:
-    """C = alpha (sum of partial products) + beta C; see cuda/elementwise/fold.cu."""
+class Tiling(NamedTuple):
+    """Threads of column dots: `groups` rows per block with `lanes` threads each, `tiles` of columns."""
 
-    # Element types.
-    dtype_partial: str
-    dtype_out: str
-    lanes: int  # neighbouring elements that a block sums; a power of two
-    hermitian: bool = False  # whether C is made exactly Hermitian (symmetric) before the factors
-    beta_zero: bool = True  # whether C is not read
-
-    threads = 256
-
-    @staticmethod
-    def lanes_for(n_elements: int) -> int:
-        """Choose the lanes for a result of `n_elements`: no thread idle, long sums shared."""
-        return min(32, 1 << max(0, n_elements - 1).bit_length())
-
-    @property
-    def name(self) -> str:
-        words = ["hermitian"] * self.hermitian + ["beta"] * (not self.beta_zero)
-        types = TYPES[self.dtype_partial].letter + "_" + TYPES[self.dtype_out].letter
-        return "_".join(["fold", types, str(self.lanes), *words])
-
-    def source(self) -> str:
-        types = {"PartialReal": c_type(self.dtype_partial), "OutReal": c_type(self.dtype_out)}
-        constants = {
-            "PARTIAL_COMPLEX": is_complex(self.dtype_partial),
-            "OUT_COMPLEX": is_complex(self.dtype_out),
-            **constants_of(self, "hermitian", "beta_zero", "threads", "lanes"),
-        }
-        return render(self.name, "elementwise/fold.cu", constants, types)
+    lanes: int
+    groups: int
+    tiles: int
+    blocks: int
+    threads: int  # of a block, whole warps
 
 
-@frozen
-class _OfType:
-    """A kernel of one type of numbers, which threads take in turn; see cuda/elementwise for the `body`."""
-
-    dtype: str
-
-    body: ClassVar[str]
-    threads = 256
-
-    def blocks(self, count: int, multiprocessors: int) -> int:
-        return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
-
-    @property
-    def name(self) -> str:
-        return f"{self.body}_{TYPES[self.dtype].letter if self.dtype in TYPES else self.dtype}"
-
-    def source(self) -> str:
-        index = {"int32": "int", "int64": "long long"}.get(self.dtype)
-        types = {"Index": index} if index else {"Real": c_type(self.dtype)}
-        return render(self.name, f"elementwise/{self.body}.cu", {"THREADS": self.threads}, types)
+def fold_lanes(n_elements: int) -> int:
+    """Choose the neighbouring elements that a block sums: no thread idle, long sums shared."""
+    return min(32, 1 << max(0, n_elements - 1).bit_length())
 
 
-class PhiloxKernel(_OfType):
-    """Uniform numbers of a real type."""
+def fold_kernel(
+    dtype_partial: str, dtype_out: str, lanes: int, hermitian: bool = False, beta_zero: bool = True
+) -> Kernel:
+    """Describe C = alpha (sum of partial products) + beta C, with `lanes` elements per block.
 
-    body = "philox"
+    With `hermitian`, C is made exactly Hermitian (symmetric) before the factors; with `beta_zero` C is not
+    read.
+    """
+    constants: dict[str, Constant] = {
+        "PARTIAL_COMPLEX": is_complex(dtype_partial),
+        "OUT_COMPLEX": is_complex(dtype_out),
+        **{"HERMITIAN": hermitian, "BETA_ZERO": beta_zero, "THREADS": THREADS, "LANES": lanes},
+    }
+    types = {"PartialReal": c_type(dtype_partial), "OutReal": c_type(dtype_out)}
+    return kernel("elementwise/fold", constants, types, threads=THREADS)
 
 
-class FillKernel(_OfType):
-    """A block of one value, with parts of a real type."""
-
-    body = "fill"
-
-
-class WithinKernel(_OfType):
-    """A check of the indices of a matrix, int32 or int64."""
-
-    body = "within"
+@functools.cache
+def philox_kernel(dtype: str) -> Kernel:
+    """Describe uniform numbers of a real type."""
+    return kernel("elementwise/philox", {"THREADS": THREADS}, {"Real": c_type(dtype)}, threads=THREADS)
 
 
-@frozen
-class InverseFactorKernel:
-    """T = R^-1 with G = R^H R, in the shared memory of one block; see cuda/elementwise/inverse_factor.cu."""
+@functools.cache
+def fill_kernel(dtype: str) -> Kernel:
+    """Describe a block of one value, with parts of a real type."""
+    return kernel("elementwise/fill", {"THREADS": THREADS}, {"Real": c_type(dtype)}, threads=THREADS)
 
-    dtype: str
 
-    threads = 512
+@functools.cache
+def within_kernel(dtype: str) -> Kernel:
+    """Describe a check of the indices of a matrix, int32 or int64."""
+    types = {"Index": {"int32": "int", "int64": "long long"}[dtype]}
+    return kernel("elementwise/within", {"THREADS": THREADS}, types, threads=THREADS)
 
-    @property
-    def dtype_report(self) -> str:
-        """Element type of the report to the host, in double precision."""
-        return promote(self.dtype, "float64")
 
-    def shared_bytes(self, width: int) -> int:
-        """Compute the shared memory for a matrix of `width` columns."""
-        return (16 if is_complex(self.dtype) else 8) * width**2 + 16 * width
-
-    def refusal(self, width: int, device: DeviceInfo) -> str:
-        """Explain why a matrix of `width` columns is too large; empty if it fits."""
-        fits = self.shared_bytes(width) <= device.shared_bytes_per_block
-        return "" if fits else f"{width} columns do not fit in shared memory"
-
-    @property
-    def name(self) -> str:
-        return f"inverse_factor_{short_names(self.dtype)}"
-
-    def source(self) -> str:
-        constants = {"COMPLEX": is_complex(self.dtype), "THREADS": self.threads}
-        types = {"Real": c_type(self.dtype)}
-        return render(self.name, "elementwise/inverse_factor.cu", constants, types)
+@functools.cache
+def inverse_factor_kernel(dtype: str, width: int) -> Kernel:
+    """Describe T = R^-1 with G = R^H R of `width` columns, in the shared memory of one block."""
+    constants = {"COMPLEX": is_complex(dtype), "THREADS": INVERSE_THREADS}
+    shared = (16 if is_complex(dtype) else 8) * width**2 + 16 * width
+    types = {"Real": c_type(dtype)}
+    body = "elementwise/inverse_factor"
+    return kernel(body, constants, types, threads=INVERSE_THREADS, shared_bytes=shared)

@@ -28,7 +28,6 @@ class Family(ABC, Generic[P, C]):
     """
 
     name: str  # key of the family in records and profiles
-    Config: type[C]  # its configurations: a frozen dataclass of integers and strings
     problem_type: type[P]  # its problems
     # What configurations have in common with those of other widths and types: the curated list. Beside each
     # list stands what it costs against the hundreds of recipes that it was chosen from, by predicted times.
@@ -88,29 +87,12 @@ class Family(ABC, Generic[P, C]):
     def choose(self, problem: P, device: DeviceInfo) -> C:
         """Choose the configuration of the list with the shortest predicted time, or the first one.
 
-        If none is valid, as where the family does not support the problem, an `OptionError` is raised.
+        If the family does not support the problem, an `OptionError` is raised.
         """
-        valid = self.configurations(problem, device)
-        if not valid:
-            reason = self.supports(problem, device) or "no configuration fits its shared memory and registers"
+        if reason := self.supports(problem, device):
             raise OptionError(f"{self.name} cannot run on {device.name}: {reason}; use another kernel.")
+        valid = self.configurations(problem, device)
         return min(valid, key=lambda config: self.predict(problem, config, device))
-
-    @abstractmethod
-    def kernel_name(self, problem: P) -> str:
-        """Name the kernel, as ``tsmttsm_fma_f64_m8_n8``."""
-
-    @abstractmethod
-    def source(self, problem: P, config: C, device: DeviceInfo) -> str:
-        """Generate the CUDA source; it depends neither on the number of rows nor on the length of a pitch."""
-
-    @abstractmethod
-    def shared_bytes(self, problem: P, config: C, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block."""
-
-    def carveout(self, problem: P, config: C, device: DeviceInfo) -> int | None:
-        """Compute the percentage of shared memory to ask for, the rest being L1; None leaves it to CUDA."""
-        return None
 
 
 AnyFamily = Family[Any, Any]

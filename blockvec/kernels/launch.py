@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import LayoutError
-from ..system.frozen import frozen
 from .problem import TsmmProblem, TsmttsmProblem, itemsize
 from .tensor_map import MAP_BYTES, TensorMaps
 
@@ -48,7 +46,7 @@ _FIELDS: dict[type, str] = {  # of a kernel's arguments by Python's and NumPy's 
 }
 
 
-class Kernel:
+class LoadedKernel:
     """A loaded kernel: ``kernel(grid, block, arguments, shared_mem)`` queues it on CuPy's current stream.
 
     CuPy takes a quarter of a microsecond per argument. Numbers, arrays and None are therefore packed here
@@ -138,56 +136,18 @@ def _argument_memory(sizes: tuple[int, ...]) -> tuple[Any, Any, int]:
     return values, pointers, ctypes.addressof(pointers)
 
 
-@frozen
-class Launch:
-    """The launch of a product's kernel, but for its operands."""
-
-    # Blocks of the grid, threads of a block.
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    shared_bytes: int  # dynamic shared memory of a block
-    # Takes device addresses and factors, in the order of a `Candidate`'s operands, and the address of the
-    # workspace where the family takes one; returns the kernel's arguments, None if nothing is to be done.
-    # Raises `LayoutError` for an address that is less aligned than the problem says.
-    pack: Callable[..., tuple[Any, ...] | None]
-
-
-def pack_product(
-    problem: TsmttsmProblem | TsmmProblem, unit: int = 1
-) -> Callable[..., tuple[Any, ...] | None]:
-    """Create the `Launch.pack` of a product, whose K and pitches may differ from those of the compiled one.
-
-    That is ``pack(A, B, C, alpha, beta, *workspace)`` for TSMTTSM and ``pack(A, C, B, alpha, beta,
-    *workspace)`` for TSMM, with the factors in the problem's classes and C contiguous. Pitches are passed on
-    in elements, times a unit.
-    """
+def pack_product(problem: TsmttsmProblem | TsmmProblem, unit: int) -> Callable[..., tuple[Any, ...]]:
+    """Create the `DenseFamily.pack` of a product, with C contiguous and pitches in elements, times a unit."""
     extents = problem.K, problem.lda * unit, problem.ldb * unit
-    combines = isinstance(problem, TsmmProblem)
-    is_empty = problem.K == 0 and combines
-    align_a, align_b = (problem.align_a, problem.align_b) if problem.K > 0 else (1, 1)
-    plain = problem.alpha == "one" and problem.beta == "zero"
+    is_plain = problem.alpha == "one" and problem.beta == "zero"
     scalars = (*extents, 1.0, 0.0, 0.0, 0.0)
 
     def pack(
         A: int, second: int, third: int, alpha: complex, beta: complex, *workspace: int
-    ) -> tuple[Any, ...] | None:
-        if is_empty:
-            return None
-        B = third if combines else second
-        if A % align_a or B % align_b:
-            _refuse(problem, A, B)
-        if plain:
+    ) -> tuple[Any, ...]:
+        if is_plain:
             return A, second, third, *scalars, *workspace
         a, b = complex(alpha), complex(beta)
         return A, second, third, *extents, a.real, a.imag, b.real, b.imag, *workspace
 
     return pack
-
-
-def _refuse(problem: TsmttsmProblem | TsmmProblem, A: int, B: int) -> None:
-    for name, address, align in (("A", A, problem.align_a), ("B", B, problem.align_b)):
-        if address % align:
-            raise LayoutError(
-                f"{problem.operation}: {name} lies at address {address:#x} but was described as aligned to "
-                f"{align} bytes; describe the array that is passed."
-            )

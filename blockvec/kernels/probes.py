@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-from ..system.frozen import frozen
-from .source import render
+from .source import Kernel, kernel
 
 
-@frozen
-class Probe:
-    """A kernel without choices."""
-
-    name: str  # name of the function
-    file: str  # file with its body, in ``cuda/probes``
-    threads: int  # per block
-    constants: tuple[tuple[str, int], ...] = ()
-    flops: float = 0.0  # operations per block and repeat, of a probe of arithmetic
-
-    def source(self) -> str:
-        return render(self.name, f"probes/{self.file}.cu", dict(self.constants))
+def _probe(name: str, threads: int, **constants: int) -> Kernel:
+    return kernel(f"probes/{name}", constants, threads=threads)
 
 
-def read_probe(unroll: int, threads: int = 512) -> Probe:
+def read_probe(unroll: int, threads: int = 512) -> Kernel:
     """Read memory by 16-byte accesses, `unroll` in flight per thread."""
-    return Probe(f"read_probe_{unroll}", "read_probe", threads, (("THREADS", threads), ("UNROLL", unroll)))
+    return _probe("read_probe", threads, THREADS=threads, UNROLL=unroll)
 
 
-def mix_probe(reads: int, writes: int, threads: int = 256) -> Probe:
+def mix_probe(reads: int, writes: int) -> Kernel:
     """Read and write so many vectors of 16 bytes per thread, block after block."""
-    constants = (("READS", reads), ("WRITES", writes), ("THREADS", threads))
-    return Probe(f"mix_probe_{reads}_{writes}", "mix_probe", threads, constants)
+    return _probe("mix_probe", 256, READS=reads, WRITES=writes, THREADS=256)
 
 
-def cache_probe(unroll: int, threads: int = 512) -> Probe:
+def bulk_probe(shared_bytes: int) -> Kernel:
+    """Read and write as many bytes per block as it is told, by bulk copies through shared memory."""
+    return kernel("probes/bulk_probe", {}, threads=32, shared_bytes=shared_bytes)
+
+
+def cache_probe(unroll: int) -> Kernel:
     """Read data from the second-level cache, bypassing the first-level caches."""
-    return Probe(f"cache_probe_{unroll}", "cache_probe", threads, (("THREADS", threads), ("UNROLL", unroll)))
+    return _probe("cache_probe", 512, THREADS=512, UNROLL=unroll)
 
 
-def _arithmetic(name: str, accumulators: int, flops: float, threads: int = 512) -> Probe:
-    constants = (("THREADS", threads), ("ACCUMULATORS", accumulators))
-    return Probe(name, name, threads, constants, accumulators * flops)
-
-
-FMA = _arithmetic("fma_probe", 16, 2.0 * 512)
-"""Multiplies and adds registers in single precision."""
-TENSOR = _arithmetic("tensor_probe", 8, 2.0 * 16 * 8 * 4 * (512 // 32))
-"""Multiplies registers on the FP64 tensor cores (sm_80 and later): 16 x 8 x 4 multiply-adds per warp."""
-BULK = Probe("bulk_probe", "bulk_probe", 32)
-"""Reads and writes as many bytes per block as it is told, by bulk copies."""
-HOLD = Probe("hold", "block_stream", 1)
+FMA, FMA_FLOPS = _probe("fma_probe", 512, THREADS=512, ACCUMULATORS=16), 16 * 2.0 * 512
+"""Multiplies and adds registers in single precision, and its operations per block and repeat."""
+TENSOR, TENSOR_FLOPS = _probe("tensor_probe", 512, THREADS=512, ACCUMULATORS=8), 8 * 2.0 * 16 * 8 * 4 * 16
+"""The same on the FP64 tensor cores (sm_80 and later): 16 x 8 x 4 multiply-adds per warp."""
+HOLD = kernel("probes/block_stream", {}, name="hold", threads=1)
 """Keeps a stream busy for a time."""

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..system.frozen import frozen
-from .source import render
+from .source import Kernel, kernel
 
+THREADS = 128  # of a block
 C_NAMES = {"float32": "float", "float64": "double", "bool": "bool"}
 """C types of the numbers of a row, by element type."""
 
@@ -91,40 +91,17 @@ def text_of(value: Any) -> str:
     return value.text if isinstance(value, Symbol) else repr(float(value))
 
 
-@frozen
-class RowKernel:
-    """A function of rows; see cuda/elementwise/rows.cu."""
-
-    function: str
-    # Element types of the rows.
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    # The statements of the function, and the texts of its results.
-    statements: tuple[str, ...]
-    results: tuple[str, ...]
-
-    threads = 128
-
-    @property
-    def name(self) -> str:
-        return f"rows_{self.function}"
-
-    def source(self) -> str:
-        pointers = [f"const {C_NAMES[dtype]}* x{i}, i64 step_x{i}" for i, dtype in enumerate(self.inputs)]
-        pointers += [f"{C_NAMES[dtype]}* y{i}, i64 step_y{i}" for i, dtype in enumerate(self.outputs)]
-        kinds = ["bool" if dtype == "bool" else "double" for dtype in self.inputs]
-        lines = [f"const {kind} a{i} = x{i}[j * step_x{i}];" for i, kind in enumerate(kinds)]
-        lines += self.statements
-        for i, (dtype, result) in enumerate(zip(self.outputs, self.results, strict=True)):
-            lines.append(f"y{i}[j * step_y{i}] = static_cast<{C_NAMES[dtype]}>({result});")
-        texts = {"PARAMETERS": ", ".join(pointers), "COMPUTE": " ".join(lines)}
-        return render(self.name, "elementwise/rows.cu", {"THREADS": self.threads}, texts=texts)
-
-
-def trace(function: Callable[..., Any], inputs: Sequence[str], outputs: Sequence[str]) -> RowKernel:
+def trace(function: Callable[..., Any], inputs: Sequence[str], outputs: Sequence[str]) -> Kernel:
     """Translate ``function(xp, *rows)``, with results in a tuple, for rows of some element types."""
     tracer = Tracer()
     results = function(tracer, *(Symbol(tracer, f"a{i}") for i in range(len(inputs))))
-    texts = tuple(map(text_of, results))
-    name = re.sub(r"\W", "", function.__name__).strip("_")
-    return RowKernel(name, tuple(inputs), tuple(outputs), tuple(tracer.statements), texts)
+    pointers = [f"const {C_NAMES[dtype]}* x{i}, i64 step_x{i}" for i, dtype in enumerate(inputs)]
+    pointers += [f"{C_NAMES[dtype]}* y{i}, i64 step_y{i}" for i, dtype in enumerate(outputs)]
+    kinds = ["bool" if dtype == "bool" else "double" for dtype in inputs]
+    lines = [f"const {kind} a{i} = x{i}[j * step_x{i}];" for i, kind in enumerate(kinds)]
+    lines += tracer.statements
+    for i, (dtype, result) in enumerate(zip(outputs, results, strict=True)):
+        lines.append(f"y{i}[j * step_y{i}] = static_cast<{C_NAMES[dtype]}>({text_of(result)});")
+    texts = ("PARAMETERS", ", ".join(pointers)), ("COMPUTE", " ".join(lines))
+    name = "rows_" + re.sub(r"\W", "", function.__name__).strip("_")
+    return kernel("elementwise/rows", {"THREADS": THREADS}, name=name, threads=THREADS, texts=texts)

@@ -12,13 +12,17 @@ import re
 import typing
 from collections.abc import Mapping
 from importlib import resources
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from ..system.frozen import frozen
 from .problem import TYPES, real_bytes
 
 C_TYPES = {4: "float", 8: "double"}  # by bytes per real number
 
 Constant: TypeAlias = bool | int | float
+Body: TypeAlias = tuple[str, dict[str, Constant], dict[str, str]]
+"""A file with a kernel, and values of its constants and types: see `kernel`."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
 _INT32_MAX = 2**31 - 1
@@ -58,30 +62,41 @@ def _literals(record_type: type) -> dict[str, tuple[str, ...]]:
     }
 
 
-def render(
-    name: str,
+@frozen
+class Kernel:
+    """A kernel as it is compiled and loaded; equal records mean equal machine code."""
+
+    name: str  # of the function, the value of the body's ``KERNEL``
+    # File in ``blockvec/kernels/cuda`` with the function. Its ``#include "x.cuh"`` lines are replaced by
+    # these files of ``blockvec/kernels/cuda``, each once; there are no other headers.
+    body: str
+    # Values of the ``constexpr`` lines, in this order; of the ``using`` lines ahead of them; of the
+    # ``#define`` lines ahead of these, each one line.
+    constants: tuple[tuple[str, Constant], ...]
+    types: tuple[tuple[str, str], ...]
+    texts: tuple[tuple[str, str], ...] = ()
+    threads: int = 0  # of a block
+    shared_bytes: int = 0  # dynamic shared memory of a block
+    carveout: int | None = None  # percentage of shared memory to ask for, the rest being L1
+
+    def source(self) -> str:
+        """Generate the CUDA source."""
+        lines = [f"#define {key} {value}" for key, value in (("KERNEL", self.name), *self.texts)]
+        lines += [f"using {key} = {value};" for key, value in self.types]
+        lines += [_constant(key, value) for key, value in self.constants]
+        return "\n".join(lines) + "\n" + _expanded(self.body)
+
+
+def kernel(
     body: str,
     constants: Mapping[str, Constant],
-    types: Mapping[str, str] | None = None,
-    texts: Mapping[str, str] | None = None,
-) -> str:
-    """Generate the source of one kernel.
-
-    Parameters
-    ----------
-    name : str
-        Name of the kernel, the value of the body's ``KERNEL``.
-    body : str
-        File in ``blockvec/kernels/cuda`` with the kernel's body. Its ``#include "x.cuh"`` lines are
-        replaced by these files of ``blockvec/kernels/cuda``, each once; there are no other headers.
-    constants, types, texts : mapping of str
-        Values of the ``constexpr`` lines, in this order (see `constants_of`); of the ``using`` lines ahead of
-        them; of the ``#define`` lines ahead of these, each one line.
-    """
-    lines = [f"#define {key} {value}" for key, value in {"KERNEL": name, **(texts or {})}.items()]
-    lines += [f"using {key} = {value};" for key, value in (types or {}).items()]
-    lines += [_constant(key, value) for key, value in constants.items()]
-    return "\n".join(lines) + "\n" + _expanded(body)
+    types: Mapping[str, str] = MappingProxyType({}),
+    name: str = "",
+    **more: Any,
+) -> Kernel:
+    """Describe the kernel of a body, by default with its name."""
+    name = name or body.rpartition("/")[2]
+    return Kernel(name, f"{body}.cu", tuple(constants.items()), tuple(types.items()), **more)
 
 
 def _constant(key: str, value: Constant) -> str:

@@ -7,7 +7,7 @@ from .device import DeviceInfo
 from .launch import GRID_HEADER_BYTES
 from .limits import architecture_of
 from .problem import is_complex
-from .source import c_type, render, short_names
+from .source import Kernel, c_type, kernel
 
 NARROW = 8  # real columns of a block: those of a tile of a tensor product
 WIDE = 256  # real columns of a basis: those whose sums fit in registers
@@ -59,28 +59,18 @@ class KrylovStepsKernel:
         """Compute the bytes of the workspace."""
         return GRID_HEADER_BYTES + 8 * self.parts * self.b * (self.b + self.columns * blocks)
 
-    def refusal(self, device: DeviceInfo) -> str:
-        """Explain why there is no such kernel; empty if there is."""
-        if architecture_of(device) < FP64_TENSOR_CORES:
-            return "there are no tensor cores for double precision"
-        if self.parts * self.b > NARROW or self.parts * self.columns > WIDE:
-            return "the sums of a step do not fit in registers"
-        return "" if self.warps(device) >= LEAST_WARPS else "tiles do not fit in shared memory"
+    def fits(self, device: DeviceInfo) -> bool:
+        """Check whether there is such a kernel: sums fit in registers, tiles in shared memory."""
+        has_cores = architecture_of(device) >= FP64_TENSOR_CORES
+        has_registers = self.parts * self.b <= NARROW and self.parts * self.columns <= WIDE
+        return has_cores and has_registers and self.warps(device) >= LEAST_WARPS
 
-    @property
-    def name(self) -> str:
-        odd = "_odd" if self.piece < 16 else ""
-        return f"krylov_steps_{short_names(self.dtype)}_w{self.b}_t{self.tiles}{odd}"
-
-    def source(self, device: DeviceInfo) -> str:
-        constants = {
-            "COMPLEX": is_complex(self.dtype),
-            "B": self.b,
-            "TILES": self.tiles,
-            "PIECE": self.piece,
-            "THREADS": 32 * self.warps(device),
-        }
-        return render(self.name, "sparse/krylov_steps.cu", constants)
+    def kernel(self, device: DeviceInfo) -> Kernel:
+        threads = 32 * self.warps(device)
+        constants = {"COMPLEX": is_complex(self.dtype), "B": self.b, "TILES": self.tiles, "PIECE": self.piece}
+        constants |= {"THREADS": threads}
+        shared = self.shared_bytes(device)
+        return kernel("sparse/krylov_steps", constants, threads=threads, shared_bytes=shared)
 
 
 @frozen
@@ -95,27 +85,17 @@ class RecurrenceKernel:
     lanczos: bool
 
     @property
-    def refusal(self) -> str:
-        """Explain why there is no such kernel; empty if there is."""
-        if not 0 < self.b <= WIDEST or self.b & (self.b - 1):
-            return f"blocks have 1, 2, 4 or {WIDEST} columns, not {self.b}"
+    def fits(self) -> bool:
+        """Whether there is such a kernel: for a power of two of columns, whose sums fit in registers."""
         reals = self.b * (1 + is_complex(self.dtype))
-        return f"sums of {reals} numbers do not fit in registers" if self.lanczos and reals > WIDEST else ""
+        is_usual = 0 < self.b <= WIDEST and not self.b & (self.b - 1)
+        return is_usual and (not self.lanczos or reals <= WIDEST)
 
     def work_bytes(self, blocks: int) -> int:
         """Compute the bytes of the workspace of a grid."""
         return GRID_HEADER_BYTES + (2 * 8 * self.b * blocks if self.lanczos else 0)
 
-    @property
-    def name(self) -> str:
-        kind = "lanczos_recurrence" if self.lanczos else "recurrence"
-        return f"{kind}_{short_names(self.dtype)}_w{self.b}"
-
-    def source(self) -> str:
-        constants = {
-            "COMPLEX": is_complex(self.dtype),
-            "B": self.b,
-            "LANCZOS": self.lanczos,
-            "THREADS": THREADS,
-        }
-        return render(self.name, "sparse/recurrence.cu", constants, {"Real": c_type(self.dtype)})
+    def kernel(self) -> Kernel:
+        constants = {"COMPLEX": is_complex(self.dtype), "B": self.b, "LANCZOS": self.lanczos}
+        types = {"Real": c_type(self.dtype)}
+        return kernel("sparse/recurrence", constants | {"THREADS": THREADS}, types, threads=THREADS)

@@ -107,7 +107,7 @@ def compile_fault(source: str, architecture: str, cache_dir: Path) -> str:
 
 def source_of(problem: Problem, variant: Variant, device: DeviceInfo) -> str:
     """Generate the source of a configuration of a family of dense products."""
-    return FAMILIES[variant.kernel].source(problem, variant.config, device)
+    return FAMILIES[variant.kernel].kernel(problem, variant.config, device).source()
 
 
 def select_fastest(

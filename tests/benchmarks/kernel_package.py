@@ -33,7 +33,7 @@ from blockvec import models
 from blockvec.backends import Backend
 from blockvec.kernels.build import PACKAGE, PACKAGE_FORMAT, compiler_version, key_of, machine_code
 from blockvec.kernels.device import DeviceInfo
-from blockvec.kernels.elementwise import InverseFactorKernel, WithinKernel
+from blockvec.kernels.elementwise import inverse_factor_kernel, within_kernel
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.family import choose
 from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
@@ -101,7 +101,7 @@ def sources(request: Any, backend: Backend, rows: int) -> Iterator[str]:
             if chosen is not None:
                 family = SPARSE_FAMILIES[chosen.name]
                 config = choose(family, product, backend.device)
-                yield from family.sources(product, config, backend.device)
+                yield from (kernel.source() for kernel in family.kernels(product, config, backend.device))
     else:
         yield request.source()
 
@@ -112,11 +112,11 @@ def wanted(device: DeviceInfo, asked: Iterable[Any]) -> list[str]:
     with pretended_backend(device) as backend:
         for request, rows in itertools.product(asked, ROWS):
             found |= dict.fromkeys(sources(request, backend, rows))
-    found |= {InverseFactorKernel(dtype).source(): None for dtype in ENTRY_TYPES}
-    found |= {WithinKernel(dtype).source(): None for dtype in ("int32", "int64")}
-    found |= {codes.source(dtype): None for dtype in ENTRY_TYPES}
+    found |= {inverse_factor_kernel(dtype, 1).source(): None for dtype in ENTRY_TYPES}
+    found |= {within_kernel(dtype).source(): None for dtype in ("int32", "int64")}
+    found |= {codes.kernel_of(dtype).source(): None for dtype in ENTRY_TYPES}
     of_rows = itertools.product(pieces.KERNELS, ("int32", "int64"))
-    found |= {pieces.source(kernel, index): None for kernel, index in of_rows}
+    found |= {pieces.kernel_of(kernel, index).source(): None for kernel, index in of_rows}
     return list(found)
 
 

@@ -31,6 +31,7 @@ from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.family import choose as choose_config
 from blockvec.kernels.limits import ceil_div
 from blockvec.kernels.problem import GRAMS, SpmmvProblem, itemsize
+from blockvec.kernels.source import Kernel
 from blockvec.kernels.sparse.codes import sampled_values
 from blockvec.models.catalogue import open_matrix
 from blockvec.operations.dispatch import choose
@@ -144,18 +145,18 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
             fused = ({"beta": "general"}, FUSED, {"gram": GRAMS})
             problems += [dataclasses.replace(plain, **parts) for parts in fused]
         for problem in problems:
-            for source in _sources(problem, device):
-                machine_code(source, device.architecture, cache_dir=cache_dir)
+            for kernel in _kernels(problem, device):
+                machine_code(kernel.source(), device.architecture, cache_dir=cache_dir)
     return A
 
 
-def _sources(problem: SpmmvProblem, device: DeviceInfo) -> list[str]:
-    """Generate the sources of products of a matrix as it is, and converted where that is faster."""
+def _kernels(problem: SpmmvProblem, device: DeviceInfo) -> list[Kernel]:
+    """Describe the kernels of products of a matrix as it is, and converted where that is faster."""
     found = []
     for family in SPARSE_FAMILIES.values():
         is_likely = not family.converts or family.is_faster(problem)
         if is_likely and family.supports(problem, device) is None:
-            found += family.sources(problem, choose_config(family, problem, device), device)
+            found += family.kernels(problem, choose_config(family, problem, device), device)
     return found
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from blockvec.kernels import build
-from blockvec.kernels.elementwise import PhiloxKernel
+from blockvec.kernels.elementwise import philox_kernel
 from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmttsmProblem
 from tests.benchmarks.kernel_package import archive, pretended_backend, requests, sources, wheel
 from tests.devices import H200, needs_compiler
 
-PHILOX = PhiloxKernel("float64").source()
+PHILOX = philox_kernel("float64").source()
 
 
 def test_the_requests_of_a_solve_have_kernels_for_every_class_of_rows() -> None:

@@ -14,7 +14,7 @@ import blockvec
 from blockvec import as_operator, models, precompile
 from blockvec.backends import Candidate
 from blockvec.kernels.device import DeviceInfo
-from blockvec.kernels.elementwise import PhiloxKernel
+from blockvec.kernels.elementwise import philox_kernel
 from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
 from blockvec.precompile import Blocks, requests, sparse_products, start
 from tests.devices import H200
@@ -105,7 +105,7 @@ def test_options_in_force_reach_the_threads(tmp_path: Path) -> None:
     with blockvec.option_context(cache_dir=tmp_path):
         wait(
             start(
-                [(PhiloxKernel("float64"), None)], Device(lambda: found.append(blockvec.options().cache_dir))
+                [(philox_kernel("float64"), None)], Device(lambda: found.append(blockvec.options().cache_dir))
             )
         )  # type: ignore[arg-type]
     assert found == [tmp_path]

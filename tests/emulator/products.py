@@ -143,7 +143,9 @@ class SparseProduct:
         read = [*readable, *self.readable, workspace]
         written = [*self.writable, workspace, *found[0].values(), *found[1].values()]
         parts = family.parts(p, config, plan)
-        kernels = {part: HostKernel(family.source(p, config, device, part), read, written) for part in parts}
+        kernels = {
+            part: HostKernel(family.kernel(p, config, device, part).source(), read, written) for part in parts
+        }
         more: dict[str, Any] = {}
         if needed or dots or grams:
             places = ({kind: address(sums) for kind, sums in each.items()} for each in found)
@@ -151,7 +153,7 @@ class SparseProduct:
         for seed in (1, 2) if dots or grams else (1,):
             for part in kernels.keys() - {"totals"}:
                 kernels[part].seed = seed
-            self.check(family.bind(kernels, p, config, device, plan, form), **more)
+            self.check(family.bind(kernels, p, config, device, form or plan), **more)
             for each, expected in zip(found, (dots, grams), strict=True):
                 for kind, sums in each.items():
                     np.testing.assert_array_equal(sums, expected[kind])

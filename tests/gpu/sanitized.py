@@ -60,13 +60,11 @@ def run_dealt(M: int, N: int, dtype: str) -> None:
             teams = config.teams * config.blocks if family.name == "tsmm_fma" else config.groups
             first_rows = config.stages * teams * config.rows
         if len(a) <= few.multiprocessors * first_rows:
-            raise SystemExit(f"{family.kernel_name(problem)}: too few rows to ask for more")
-        source = family.source(problem, config, few)
-        shared = family.shared_bytes(problem, config, few)
-        kernel = build(source, family.kernel_name(problem), few.architecture, shared)
+            raise SystemExit(f"{family.name}: too few rows to ask for more")
+        kernel = build(family.kernel(problem, config, few), few.architecture)
         addresses = (operand.data.ptr for operand in (A, C, B))
         bind(family, kernel, problem, config, few)(*addresses, 1, 0, queue.data.ptr)
-        check(family.kernel_name(problem), B, a @ c)
+        check(family.name, B, a @ c)
         check("queue", queue, np.zeros(2, np.uint32))
 
 

@@ -70,8 +70,7 @@ def run(cp: Any, device: DeviceInfo, workspace: Any) -> Run:
         needed = family.workspace_bytes(problem, config, on)
         space = workspace if is_dot else cp.zeros(needed, cp.uint8)
         assert needed <= space.nbytes
-        source, shared = family.source(problem, config, on), family.shared_bytes(problem, config, on)
-        kernel = compiler.build(source, family.kernel_name(problem), on.architecture, shared)
+        kernel = compiler.build(family.kernel(problem, config, on), on.architecture)
         addresses = [operand.data.ptr for operand in operands]
         bind(family, kernel, problem, config, on)(*addresses, *factors, space.data.ptr)
         assert counters_are_ready(space.get()) if is_dot else not space.any()

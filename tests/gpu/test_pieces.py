@@ -31,7 +31,7 @@ SPECS = (
 
 @pytest.fixture(scope="module")
 def load(device: DeviceInfo) -> Load:
-    return lambda source, name: compiler.build(source, name, device.architecture)
+    return lambda kernel: compiler.build(kernel, device.architecture)
 
 
 def assert_finds_the_same(cp: Any, load: Load, S: Any, index: str) -> None:

@@ -58,9 +58,7 @@ def run(
 ) -> None:
     """Start a product, with a workspace that holds anything."""
     kernels = {
-        part: compiler.build(
-            CSR.source(p, config, device, part), CSR.kernel_name(p, part), device.architecture
-        )
+        part: compiler.build(CSR.kernel(p, config, device, part), device.architecture)
         for part in CSR.parts(p, config, plan)
     }
     workspace = cp.full(CSR.workspace_bytes(p, config, device, plan) + 16, 0xFF, cp.uint8)

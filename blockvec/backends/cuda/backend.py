@@ -12,7 +12,6 @@ import numpy as np
 
 from ...errors import DeviceError
 from ...kernels.device import DeviceInfo, cuda_device
-from ...kernels.elementwise import Kernel
 from ...kernels.families import families_of, sparse_families_of
 from ...kernels.problem import (
     Problem,
@@ -23,8 +22,8 @@ from ...kernels.problem import (
     TsmttsmProblem,
     itemsize,
 )
+from ...kernels.source import Kernel
 from ...kernels.sparse.chain_plan import Chain
-from ...kernels.steps import KrylovStepsKernel
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
@@ -146,7 +145,7 @@ class CudaBackend:
     def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
         if isinstance(matrix, Chain):
             return self._gpu.on_device(DeviceChain)(matrix)  # type: ignore[no-any-return]
-        return self._gpu.on_device(DeviceCsr)(matrix, self.device)  # type: ignore[no-any-return]
+        return self._gpu.on_device(DeviceCsr)(matrix, self._gpu)  # type: ignore[no-any-return]
 
     def scaled_csr(self, matrix: DeviceCsr, factor: float, dtype: np.dtype[Any]) -> Any:
         return self._gpu.on_device(matrix.scaled)(self._gpu, factor, dtype)
@@ -181,8 +180,9 @@ class CudaBackend:
     def krylov_steps(self, matrix: Any, V: Array, b: int) -> steps.KrylovSteps | None:
         return steps.krylov_steps(self._gpu, matrix, V, b)
 
-    def krylov_kernel(self, dtype: str, rows: int, columns: int, b: int) -> KrylovStepsKernel | None:
-        return steps.kernel_for(self._gpu, dtype, rows, columns, b, columns * itemsize(dtype))
+    def krylov_kernel(self, dtype: str, rows: int, columns: int, b: int) -> Kernel | None:
+        found = steps.kernel_for(self._gpu, dtype, rows, columns, b, columns * itemsize(dtype))
+        return None if found is None else found.kernel(self.device)
 
     lanczos_recurrence = _on_device(steps, "lanczos_recurrence")
     recurrence = _on_device(steps, "recurrence")
@@ -197,11 +197,8 @@ class CudaBackend:
     block_stream = _on_device(probes, "block_stream")
     ceiling_probes = _on_device(probes, "ceiling_probes")
 
-    def load_kernel(self, kernel: Kernel | KrylovStepsKernel) -> None:
-        if isinstance(kernel, KrylovStepsKernel):
-            self._gpu.on_device(steps.load)(self._gpu, kernel)
-        else:
-            self._gpu.on_device(self._gpu.load)(kernel)
+    def load_kernel(self, kernel: Kernel) -> None:
+        self._gpu.on_device(self._gpu.load)(kernel)
 
     def stopwatch(self) -> CudaStopwatch:
         return CudaStopwatch(self._gpu)

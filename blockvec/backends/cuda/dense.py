@@ -6,10 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from ...kernels.build import build, compiler_of
+from ...kernels.build import compiler_of
 from ...kernels.dense.family import DenseFamily
 from ...kernels.family import choose
-from ...kernels.launch import Launch
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
 from ..base import Candidate
 from .device import Gpu, workspace
@@ -17,8 +16,8 @@ from .device import Gpu, workspace
 Product = TsmttsmProblem | TsmmProblem | SweepProblem
 
 
-Loaded: TypeAlias = tuple[Callable[..., None], Launch, Callable[[], int] | None]
-"""A kernel loaded on a device, its launch, and the address of its workspace; None where it takes none."""
+Loaded: TypeAlias = tuple[Any, tuple[int], tuple[int], int, Callable[..., tuple[Any, ...]], int]
+"""A loaded kernel, its grid and block, shared memory, what packs its arguments, and bytes of workspace."""
 
 
 def candidate(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product) -> Candidate:
@@ -46,7 +45,7 @@ def candidate(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product) -> Cand
         return f"{chosen()}; {compiler_of(source(), gpu.info.architecture)}"
 
     def source() -> str:
-        return family.source(problem, chosen(), gpu.info)
+        return family.kernel(problem, chosen(), gpu.info).source()
 
     def prepare(_problem: Any, *_operands: Any) -> None:
         loaded()
@@ -77,14 +76,11 @@ def runner(gpu: Gpu, problem: Product, loaded: Callable[[], Loaded]) -> Callable
             with cupy.cuda.Device(device_id):
                 run(problem, first, second, third, *rest)
             return
-        kernel, launch, address = loaded()
+        kernel, grid, block, shared, pack, needed = loaded()
         if is_sweep:  # four arrays; products have three and their factors
             rest = (rest[0].data.ptr,)
-        if address is not None:
-            rest = (*rest, address())
-        arguments = launch.pack(first.data.ptr, second.data.ptr, third.data.ptr, *rest)
-        if arguments is not None:
-            kernel(launch.grid, launch.block, arguments, launch.shared_bytes)
+        space = workspace(gpu, needed).data.ptr
+        kernel(grid, block, pack(first.data.ptr, second.data.ptr, third.data.ptr, *rest, space), shared)
 
     return run
 
@@ -92,11 +88,7 @@ def runner(gpu: Gpu, problem: Product, loaded: Callable[[], Loaded]) -> Callable
 @functools.lru_cache(maxsize=4096)
 def load(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any) -> Loaded:
     """Compile and load a configuration on the current device."""
-    source = family.source(problem, config, gpu.info)
-    launch = family.launch(problem, config, gpu.info)
-    carveout = family.carveout(problem, config, gpu.info)
-    name = family.kernel_name(problem)
-    kernel = build(source, name, gpu.info.architecture, launch.shared_bytes, carveout)
-    bytes_needed = family.workspace_bytes(problem, config, gpu.info)
-    address = (lambda: int(workspace(gpu, bytes_needed).data.ptr)) if bytes_needed else None
-    return kernel, launch, address
+    how = problem, config, gpu.info
+    kernel, grid = family.kernel(*how), (family.grid(*how),)
+    launch = gpu.load(kernel), grid, (kernel.threads,), kernel.shared_bytes
+    return *launch, family.pack(*how), family.workspace_bytes(*how)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ import numpy as np
 
 from ...kernels.build import build
 from ...kernels.device import DeviceInfo
-from ...kernels.elementwise import Kernel
 from ...kernels.problem import TYPES, is_complex, itemsize
+from ...kernels.source import Kernel
 from ..base import DeviceArray as Array
 
 MAX_INT = 2**31 - 1  # sizes and leading dimensions of cuBLAS calls are 32-bit integers
@@ -27,22 +26,24 @@ class Gpu:
     id: int  # CUDA's number of the device
     info: DeviceInfo  # its fixed properties
 
-    def launch(self, kernel: Kernel, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
+    def launch(self, kernel: Kernel, grid: tuple[int, ...], *arguments: Any) -> None:
         """Queue a kernel on CuPy's current stream; the device must be the current one."""
-        self.launcher(kernel, grid, block)(*arguments)
+        self.load(kernel)(grid, (kernel.threads,), arguments, kernel.shared_bytes)
 
-    def launcher(self, kernel: Kernel, grid: tuple[int, ...], block: int) -> Callable[..., None]:
+    def launcher(
+        self, kernel: Kernel, grid: tuple[int, ...], threads: int = 0, **how: bool
+    ) -> Callable[..., None]:
         """Load a kernel on this device, the current one, and return a function that queues it."""
-        loaded = self.load(kernel)
+        loaded, block, shared = self.load(kernel), (threads or kernel.threads,), kernel.shared_bytes
 
         def launch(*arguments: Any) -> None:
-            loaded(grid, (block,), arguments)
+            loaded(grid, block, arguments, shared, **how)
 
         return launch
 
     def load(self, kernel: Kernel) -> Any:
         """Compile a kernel and load it on this device, the current one, or find it loaded."""
-        return _load(kernel, self.id, self.info.architecture)
+        return build(kernel, self.info.architecture)
 
     def on_device(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function to run with this device as CuPy's current one."""
@@ -57,12 +58,6 @@ class Gpu:
                 return run(*arguments)
 
         return switched
-
-
-@functools.cache
-def _load(kernel: Kernel, _device_id: int, architecture: str) -> Any:
-    # Cached by its description: hashing a source at every launch would take longer than the launch.
-    return build(kernel.source(), kernel.name, architecture)
 
 
 def type_name(array: Array) -> str:

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from ...kernels.build import build
-from ...kernels.device import DeviceInfo
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse import pieces
 from ...kernels.sparse.chain import ChainPlan
@@ -38,7 +36,7 @@ class DeviceCsr:
     kernels take it.
     """
 
-    def __init__(self, matrix: Any, device: DeviceInfo) -> None:
+    def __init__(self, matrix: Any, gpu: Gpu) -> None:
         import cupy
 
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
@@ -47,16 +45,12 @@ class DeviceCsr:
         if not is_cupy(matrix.data):
             structure = structure_of(indptr, indices)
         self.indptr, self.indices, self.data = map(cupy.asarray, (indptr, indices, matrix.data))
-
-        def load(source: str, name: str) -> Any:
-            return build(source, name, device.architecture)
-
-        self.plan = Plan(self.indptr, self.indices, self.data, structure, load)
+        self.plan = Plan(self.indptr, self.indices, self.data, structure, gpu.load)
         self.indptr, self.indices = self.plan.indptr, self.plan.indices  # of one type
         self.pattern = self.plan.pattern
-        blocks = device.multiprocessors * CODE_BLOCKS
+        blocks = gpu.info.multiprocessors * CODE_BLOCKS
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
-            self.plan.codes = encode(self.plan, self.shape[1], blocks, load)
+            self.plan.codes = encode(self.plan, self.shape[1], blocks, gpu.load)
         self.coded = self.plan.codes is not None
         self.longest, self.index_bytes = self.plan.longest, self.plan.index_bytes
         # Launches of blockvec's kernels and their bytes of workspace, by family and problem.
@@ -126,8 +120,7 @@ def diagonal(gpu: Gpu, matrix: Any) -> Array:
 
     A matrix in CSC form has the same one.
     """
-    arrays = matrix.indptr, matrix.indices, matrix.data
-    return pieces.diagonal(*arrays, lambda source, name: build(source, name, gpu.info.architecture))
+    return pieces.diagonal(matrix.indptr, matrix.indices, matrix.data, gpu.load)
 
 
 def _in_32_bits(indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Array, Array]:

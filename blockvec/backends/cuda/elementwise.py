@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...kernels.elementwise import (
-    AxpbyKernel,
-    ColumnDotKernel,
+    THREADS,
+    ColumnDots,
     Factor,
-    FillKernel,
-    FoldKernel,
-    PhiloxKernel,
-    Tiling,
-    WithinKernel,
+    axpby_kernel,
+    blocks_of,
+    fill_kernel,
+    fold_kernel,
+    fold_lanes,
+    philox_kernel,
+    vector_length,
+    within_kernel,
 )
 from ...kernels.limits import ceil_div
 from ...kernels.problem import StreamProblem, TsmttsmProblem, is_complex, itemsize, real_type
@@ -74,10 +76,9 @@ def fill(gpu: Gpu, out: Array, value: complex) -> None:
     if parts == 1 and np.iscomplexobj(value):
         raise TypeError(f"a complex number does not fit into a {dtype} block")
     number = complex(value)
-    kernel = FillKernel(real_type(dtype))
-    grid = (kernel.blocks(count, gpu.info.multiprocessors),)
+    grid = (blocks_of(count, gpu.info.multiprocessors),)
     ends = (number.real, number.imag if parts == 2 else number.real)
-    gpu.launch(kernel, grid, kernel.threads, out, leading_dimension(out) * parts, width, count, *ends)
+    gpu.launch(fill_kernel(real_type(dtype)), grid, out, leading_dimension(out) * parts, width, count, *ends)
 
 
 def are_within(gpu: Gpu, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
@@ -87,9 +88,11 @@ def are_within(gpu: Gpu, ranges: Sequence[tuple[Array, int, bool]]) -> bool:
     outside = cupy.zeros(1, np.int32)
     for given, bound, ascends in ranges:
         values = cupy.ascontiguousarray(given, None if given.dtype.char in "ilq" else np.int64)
-        kernel = WithinKernel(f"int{8 * values.itemsize}")
-        grid = (kernel.blocks(values.size, gpu.info.multiprocessors),)
-        gpu.launch(kernel, grid, kernel.threads, values, values.size, bound, np.int32(ascends), outside)
+        kernel, grid = (
+            within_kernel(f"int{8 * values.itemsize}"),
+            blocks_of(values.size, gpu.info.multiprocessors),
+        )
+        gpu.launch(kernel, (grid,), values, values.size, bound, np.int32(ascends), outside)
     return not int(outside.get()[0])
 
 
@@ -108,7 +111,7 @@ def _row_plan(
     gpu: Gpu, function: Callable[..., Any], inputs: str, outputs: str, count: int
 ) -> Callable[..., None]:
     kernel = trace(function, *([np.dtype(char).name for char in part] for part in (inputs, outputs)))
-    return gpu.launcher(kernel, (ceil_div(count, kernel.threads),), kernel.threads)
+    return gpu.launcher(kernel, (ceil_div(count, kernel.threads),))
 
 
 def weighted_sum(
@@ -144,20 +147,19 @@ def _axpby_plan(
         pitch if K > 1 else M * itemsize(name) for name, (_, pitch, _) in zip(names, layout, strict=True)
     ]
     flat = all(pitch == M * itemsize(name) for name, pitch in zip(names, pitches, strict=True))
-    dtype_y = names[1] if len(names) == 3 else None
-    kernel = AxpbyKernel(names[0], dtype_y, names[-1], first, second, flat=flat)
-    sizes = [min(16, kernel.vector * itemsize(name)) for name in names]
-    starts = all(address % size == 0 for size, (_, _, address) in zip(sizes, layout, strict=True))
-    rows = flat or (M % kernel.vector == 0 and all(p % s == 0 for p, s in zip(pitches, sizes, strict=True)))
-    if not (starts and rows):
-        kernel = replace(kernel, aligned=False)
-    units, tail = divmod(K * M, kernel.vector)
-    n_blocks = kernel.blocks(units, gpu.info.multiprocessors)
-    row_step, col_step = divmod(n_blocks * kernel.threads * kernel.vector, M)
+    dtype_y, vector = names[1] if len(names) == 3 else None, vector_length(*names)
+    sizes = [min(16, vector * itemsize(name)) for name in names]
+    aligned = all(address % size == 0 for size, (_, _, address) in zip(sizes, layout, strict=True))
+    if not flat:
+        aligned = aligned and M % vector == 0 and all(p % s == 0 for p, s in zip(pitches, sizes, strict=True))
+    kernel = axpby_kernel(names[0], dtype_y, names[-1], first, second, flat=flat, aligned=aligned)
+    units, tail = divmod(K * M, vector if aligned else 1)
+    n_blocks = blocks_of(units, gpu.info.multiprocessors)
+    row_step, col_step = divmod(n_blocks * THREADS * (vector if aligned else 1), M)
     lds = [pitch // itemsize(name) for name, pitch in zip(names, pitches, strict=True)]
     extents = (np.int32(M), units, np.int32(tail), row_step, np.int32(col_step))
     ldy = lds[1] if dtype_y else 0
-    return gpu.launcher(kernel, (n_blocks,), kernel.threads), (lds[0], ldy, lds[-1], *extents)
+    return gpu.launcher(kernel, (n_blocks,)), (lds[0], ldy, lds[-1], *extents)
 
 
 def _factor(scalar: Any, values: Any) -> tuple[Factor, tuple[Any, ...]]:
@@ -205,22 +207,25 @@ def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
 
     K, M = X.shape
     same = X is Y and (conj or X.dtype.kind == "f")
-    kernel = ColumnDotKernel(type_name(X), type_name(Y), same, conj)
-    if not _aligned(kernel.vector, X, Y):
-        kernel = replace(kernel, aligned=False)
+    dots = ColumnDots(type_name(X), type_name(Y), same, conj)
+    if not _aligned(dots.vector, X, Y):
+        dots = dots._replace(aligned=False)
     if K == 0 or M == 0:
-        return cupy.empty((0, 1, M), kernel.dtype_sum)
-    tiling, launch = _column_plan(gpu, kernel, K, M)
-    partials = cupy.empty((tiling.blocks, 1, M), kernel.dtype_sum)
-    lanes, groups = np.int32(tiling.lanes), np.int32(tiling.groups)
+        return cupy.empty((0, 1, M), dots.dtype_sum)
+    launch, blocks, lanes, groups = _column_plan(gpu, dots, K, M)
+    partials = cupy.empty((blocks, 1, M), dots.dtype_sum)
     launch(X, leading_dimension(X), Y, leading_dimension(Y), K, M, lanes, groups, partials)
     return partials
 
 
 @functools.lru_cache(maxsize=4096)
-def _column_plan(gpu: Gpu, kernel: ColumnDotKernel, K: int, M: int) -> tuple[Tiling, Callable[..., None]]:
-    tiling = kernel.tiling(K, M, gpu.info.multiprocessors)
-    return tiling, gpu.launcher(kernel, (tiling.blocks, tiling.tiles), tiling.threads)
+def _column_plan(
+    gpu: Gpu, dots: ColumnDots, K: int, M: int
+) -> tuple[Callable[..., None], int, np.int32, np.int32]:
+    """Return the launch of column dots, its blocks, and lanes and groups as the kernel takes them."""
+    lanes, groups, tiles, blocks, threads = dots.tiling(K, M, gpu.info.multiprocessors)
+    launch = gpu.launcher(dots.kernel(), (blocks, tiles), threads)
+    return launch, blocks, np.int32(lanes), np.int32(groups)
 
 
 def _aligned(vector: int, *blocks: Array) -> bool:
@@ -251,9 +256,9 @@ def fold(
 def _fold_plan(
     gpu: Gpu, partial: str, out: str, n_elements: int, hermitian: bool, beta_zero: bool
 ) -> Callable[..., None]:
-    lanes = FoldKernel.lanes_for(n_elements)
-    kernel = FoldKernel(TYPE_NAMES[partial], TYPE_NAMES[out], lanes, hermitian=hermitian, beta_zero=beta_zero)
-    return gpu.launcher(kernel, (ceil_div(n_elements, lanes),), kernel.threads)
+    lanes = fold_lanes(n_elements)
+    kernel = fold_kernel(TYPE_NAMES[partial], TYPE_NAMES[out], lanes, hermitian, beta_zero)
+    return gpu.launcher(kernel, (ceil_div(n_elements, lanes),))
 
 
 def fill_random(gpu: Gpu, out: Array, key: int, offset: int) -> None:
@@ -263,12 +268,10 @@ def fill_random(gpu: Gpu, out: Array, key: int, offset: int) -> None:
     count = out.shape[0] * width
     if count == 0:
         return
-    kernel = PhiloxKernel(real_type(type_name(out)))
     counters = (offset + count - 1) // 4 - offset // 4 + 1
     gpu.launch(
-        kernel,
-        (ceil_div(counters, kernel.threads),),
-        kernel.threads,
+        philox_kernel(real_type(type_name(out))),
+        (ceil_div(counters, THREADS),),
         *(out, leading_dimension(out) * parts, width, count),
         *(np.uint64(number) for number in (offset, key & _WORD, key >> 64 & _WORD)),
     )

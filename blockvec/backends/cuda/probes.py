@@ -10,10 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from ...kernels.build import build
 from ...kernels.limits import architecture_of
 from ...kernels.measure import CeilingProbe
-from ...kernels.probes import BULK, FMA, HOLD, TENSOR, Probe, cache_probe, mix_probe, read_probe
+from ...kernels.probes import (
+    FMA,
+    FMA_FLOPS,
+    HOLD,
+    TENSOR,
+    TENSOR_FLOPS,
+    bulk_probe,
+    cache_probe,
+    mix_probe,
+    read_probe,
+)
+from ...kernels.source import Kernel
 from ..base import DeviceArray as Array
 from .cublas import square_product
 from .device import Gpu
@@ -40,7 +50,7 @@ _MIXES = (
 
 def block_stream(gpu: Gpu) -> None:
     """Keep CuPy's current stream busy while a burst of calls is queued, so that these follow without gaps."""
-    gpu.launch(HOLD, (1,), HOLD.threads, HOLD_NS)
+    gpu.launch(HOLD, (1,), HOLD_NS)
 
 
 def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
@@ -59,18 +69,18 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
             for key, factor in enumerate(factors):
                 fill_random(gpu, factor, key, 0)
             probes.append(CeilingProbe(dtype, functools.partial(square_product, *factors), 2.0 * size**3))
-    arithmetic = [("float32", FMA, 4, FMA_REPEATS)]
+    arithmetic = [("float32", FMA, FMA_FLOPS, 4, FMA_REPEATS)]
     if architecture_of(gpu.info) >= FIRST_TENSOR_ARCHITECTURE:
-        arithmetic.append(("float64", TENSOR, 2, TENSOR_REPEATS))
-    for dtype, kernel, resident, repeats in arithmetic:
+        arithmetic.append(("float64", TENSOR, TENSOR_FLOPS, 2, TENSOR_REPEATS))
+    for dtype, kernel, flops, resident, repeats in arithmetic:
         blocks, never = resident * gpu.info.multiprocessors, _uncached((1,), dtype)
         launch = _launch(gpu, kernel, blocks, never, np.int32(repeats))
-        probes.append(CeilingProbe(dtype, launch, kernel.flops * blocks * repeats))
+        probes.append(CeilingProbe(dtype, launch, flops * blocks * repeats))
     return [dataclasses.replace(probe, call=gpu.on_device(probe.call)) for probe in probes]
 
 
-def _launch(gpu: Gpu, kernel: Probe, blocks: int, *arguments: Any) -> Callable[[], None]:
-    return functools.partial(gpu.launch, kernel, (blocks,), kernel.threads, *arguments)
+def _launch(gpu: Gpu, kernel: Kernel, blocks: int, *arguments: Any) -> Callable[[], None]:
+    return functools.partial(gpu.launch, kernel, (blocks,), *arguments)
 
 
 def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:
@@ -104,10 +114,8 @@ def _mixes(
     for n_bytes in BULK_BYTES:
         read_bytes, write_bytes = n_bytes // wider * reads, n_bytes // wider * writes
         blocks, shared = source.nbytes // n_bytes, max(read_bytes, write_bytes)
-        kernel = build(BULK.source(), BULK.name, gpu.info.architecture, shared)
-        arguments = (source, target, np.uint32(read_bytes), np.uint32(write_bytes))
-        launch = functools.partial(kernel, (blocks,), (BULK.threads,), arguments, shared_mem=shared)
-        yield launch, blocks * (read_bytes + write_bytes)
+        arguments = source, target, np.uint32(read_bytes), np.uint32(write_bytes)
+        yield _launch(gpu, bulk_probe(shared), blocks, *arguments), blocks * (read_bytes + write_bytes)
 
 
 def _cache_probes(gpu: Gpu) -> list[CeilingProbe]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
-from ...kernels.build import build
-from ...kernels.elementwise import InverseFactorKernel
+from ...kernels.elementwise import inverse_factor_kernel
 from ...kernels.limits import round_up
+from ...kernels.problem import promote
 from ..base import Array, DeviceArray
 from ..host import small_matrices as host
 from .device import Gpu, type_name
@@ -23,25 +19,14 @@ def inverse_factor(gpu: Gpu, G: DeviceArray, limit: float) -> tuple[DeviceArray,
     """Compute T = R^-1 and the report of `Backend.inverse_factor`; waits if G is too wide for the kernel."""
     import cupy
 
-    width = G.shape[0]
-    kernel = InverseFactorKernel(type_name(G))
-    if width == 0 or kernel.refusal(width, gpu.info):
+    width, dtype = G.shape[0], type_name(G)
+    kernel = inverse_factor_kernel(dtype, width)
+    if width == 0 or kernel.shared_bytes > gpu.info.shared_bytes_per_block:
         T, report = host.inverse_factor(G.get(), limit)
         return cupy.asarray(T), cupy.asarray(report)
-    T, report = cupy.empty_like(G, order="C"), cupy.empty((3 * width + 1, width), kernel.dtype_report)
-    _launcher(gpu, kernel, width)(contiguous(gpu, G), T, report, np.int32(width), float(limit))
+    T, report = cupy.empty_like(G, order="C"), cupy.empty((3 * width + 1, width), promote(dtype, "float64"))
+    gpu.launch(kernel, (1,), contiguous(gpu, G), T, report, np.int32(width), float(limit))
     return T, report
-
-
-@functools.lru_cache(maxsize=256)
-def _launcher(gpu: Gpu, kernel: InverseFactorKernel, width: int) -> Callable[..., None]:
-    shared = kernel.shared_bytes(width)
-    loaded = build(kernel.source(), kernel.name, gpu.info.architecture, shared)
-
-    def launch(*arguments: Any) -> None:
-        loaded((1,), (kernel.threads,), arguments, shared_mem=shared)
-
-    return launch
 
 
 class DeviceCopies:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import LayoutError
-from ...kernels.build import build, machine_code
+from ...kernels.build import machine_code
 from ...kernels.family import choose
 from ...kernels.launch import GRID_HEADER_BYTES
 from ...kernels.problem import SpmmvProblem
@@ -136,10 +136,10 @@ def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *
             bind(gpu, family, problem, S)
         return
     config = choose(family, problem, gpu.info)
-    for source in family.sources(problem, config, gpu.info):
-        machine_code(source, gpu.info.architecture)
+    for kernel in family.kernels(problem, config, gpu.info):
+        machine_code(kernel.source(), gpu.info.architecture)
     _bind_before_conversion(gpu, family, problem, S)
-    _kernels(gpu, family, problem, config, family.parts(problem, config, S.plan))
+    _kernels(gpu, family, problem, config, S)
 
 
 def launcher(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> Bound:
@@ -152,10 +152,10 @@ def launcher(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S:
     LayoutError
         If the matrix has no such form, or it would take too much memory.
     """
-    form = _form(gpu, family, problem, S) if family.converts else None
-    kernels = _kernels(gpu, family, problem, config, family.parts(problem, config, S.plan))
+    matrix = _form(gpu, family, problem, S) if family.converts else S.plan
     needed = family.workspace_bytes(problem, config, gpu.info, S.plan)
-    launch = family.bind(kernels, problem, config, gpu.info, S.plan, form)
+    kernels = _kernels(gpu, family, problem, config, S)
+    launch = family.bind(kernels, problem, config, gpu.info, matrix)
     return launch, GRID_HEADER_BYTES + needed if needed else 0
 
 
@@ -173,30 +173,14 @@ def _convert(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -
     """Convert a matrix; None if it has no such form, or memory is short."""
     import cupy
 
-    def load(source: str, name: str) -> Any:
-        return build(source, name, gpu.info.architecture)
-
     try:
-        form = family.convert(problem, S.plan, load)
+        form = family.convert(problem, S.plan, gpu.load)
     except cupy.cuda.memory.OutOfMemoryError:
         return None
     cupy.cuda.get_current_stream().synchronize()  # other streams will read it too
     return form
 
 
-@functools.lru_cache(maxsize=4096)
-def _kernels(
-    gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, parts: tuple[str, ...]
-) -> dict[str, Any]:
-    shared = {"rows": family.shared_bytes(problem, config, gpu.info)}
-    carveout = {"rows": family.carveout(problem, config, gpu.info)}
-    return {
-        part: build(
-            family.source(problem, config, gpu.info, part),
-            family.kernel_name(problem, part),
-            gpu.info.architecture,
-            shared.get(part, 0),
-            carveout.get(part),
-        )
-        for part in parts
-    }
+def _kernels(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> dict[str, Any]:
+    parts = family.parts(problem, config, S.plan)
+    return {part: gpu.load(family.kernel(problem, config, gpu.info, part)) for part in parts}

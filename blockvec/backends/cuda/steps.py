@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ...kernels.build import build
 from ...kernels.limits import ceil_div
 from ...kernels.problem import itemsize
 from ...kernels.steps import THREADS, KrylovStepsKernel, RecurrenceKernel
@@ -35,14 +34,7 @@ def kernel_for(
     kernel = KrylovStepsKernel(dtype, b, ceil_div(columns, 32), 8 if addresses % 16 else 16)
     is_double = dtype in ("float64", "complex128")
     fits = rows * columns * itemsize(dtype) <= MOST_BYTES
-    return kernel if is_double and fits and not kernel.refusal(gpu.info) else None
-
-
-@functools.lru_cache(maxsize=256)
-def load(gpu: Gpu, kernel: KrylovStepsKernel) -> Any:
-    """Compile and load a kernel, once."""
-    shared = kernel.shared_bytes(gpu.info)
-    return build(kernel.source(gpu.info), kernel.name, gpu.info.architecture, shared)
+    return kernel if is_double and fits and kernel.fits(gpu.info) else None
 
 
 class KrylovSteps:
@@ -57,8 +49,7 @@ class KrylovSteps:
     def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: Any, V: DeviceArray) -> None:
         self.columns, self._kernel, self._gpu, self._V = kernel.columns, kernel, gpu, V
         blocks = max(1, min(gpu.info.multiprocessors, ceil_div(V.shape[0], ROWS_PER_BLOCK)))
-        self._grid, self._threads = (blocks,), (32 * kernel.warps(gpu.info),)
-        self._shared, self._work_bytes = kernel.shared_bytes(gpu.info), kernel.work_bytes(blocks)
+        self._blocks, self._work_bytes = (blocks,), kernel.work_bytes(blocks)
         self._arrays, self._group, self.multiplies = (V, V, V), 2, False
         lanes = lanes_per_row(matrix, V.dtype)
         if lanes:
@@ -87,7 +78,8 @@ class KrylovSteps:
         import cupy
 
         kernel, V = self._kernel, self._V
-        loaded, work = load(self._gpu, kernel), workspace(self._gpu, self._work_bytes)
+        launch = self._gpu.launcher(kernel.kernel(self._gpu.info), self._blocks, is_cooperative=True)
+        work = workspace(self._gpu, self._work_bytes)
         report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
         rows, ld, report_ptr = V.shape[0], V.strides[0] // V.itemsize, report.data.ptr
         at_once = steps if product is None else 1
@@ -98,8 +90,7 @@ class KrylovSteps:
                 product(X, W)
             ends = np.int32(m + step * kernel.b), np.int32(end + step * kernel.b)
             at = report_ptr + step * kernel.report_rows * kernel.b * V.itemsize
-            arguments = *self._arrays, V, X, W, at, work, rows, ld, *ends, *constant
-            loaded(self._grid, self._threads, arguments, self._shared, is_cooperative=True)
+            launch(*self._arrays, V, X, W, at, work, rows, ld, *ends, *constant)
             X, W = W, X
         return report
 
@@ -159,20 +150,19 @@ def _launcher(
     """Load the kernel for a matrix and blocks like these two; None where there is none, or no gain."""
     n, b = X.shape
     kernel = RecurrenceKernel(type_name(X), b, lanczos)
-    lanes, blocks = lanes_per_row(matrix, X.dtype), (X, Y)
-    is_usual = lanes and all(block.flags.c_contiguous and not block.data.ptr % 16 for block in blocks)
-    if not is_usual or kernel.refusal:
+    lanes = lanes_per_row(matrix, X.dtype)
+    is_usual = lanes and all(block.flags.c_contiguous and not block.data.ptr % 16 for block in (X, Y))
+    if not is_usual or not kernel.fits:
         return None
     used = matrix.data.nbytes + matrix.indices.nbytes + X.nbytes + Y.nbytes
     if not n or used > CACHE_SHARES[lanczos] * gpu.info.l2_bytes:
         return None
-    loaded = gpu.load(kernel)
-    grid = min(gpu.info.multiprocessors, ceil_div(n * lanes, THREADS))
-    arrays, needed = (matrix.indptr, matrix.indices, matrix.data), kernel.work_bytes(grid)
+    blocks = min(gpu.info.multiprocessors, ceil_div(n * lanes, THREADS))
+    launch = gpu.launcher(kernel.kernel(), (blocks,), is_cooperative=True)
+    arrays, needed = (matrix.indptr, matrix.indices, matrix.data), kernel.work_bytes(blocks)
 
-    def launch(X: DeviceArray, Y: DeviceArray, scales: Any, log: Any, steps: int, *factors: float) -> None:
-        work = workspace(gpu, needed)
+    def take(X: DeviceArray, Y: DeviceArray, scales: Any, log: Any, steps: int, *factors: float) -> None:
         numbers = n, np.int32(steps), np.int32(lanes), *factors
-        loaded((grid,), (THREADS,), (*arrays, X, Y, scales, log, work, *numbers), is_cooperative=True)
+        launch(*arrays, X, Y, scales, log, workspace(gpu, needed), *numbers)
 
-    return launch
+    return take

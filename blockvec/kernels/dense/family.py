@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from ..device import DeviceInfo
 from ..family import Family
-from ..launch import Launch, pack_product
-from ..limits import excess, round_up
-from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem, itemsize
-from ..source import short_names
+from ..launch import QUEUE_BYTES, pack_product, partials_bytes
+from ..limits import ceil_div, excess, round_up
+from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem, itemsize, parts_of
+from ..source import Body, Kernel, kernel, short_names
 
 _PITCH = 16  # elements: a multiple has rows of every alignment
 
@@ -54,35 +54,49 @@ class DenseFamily(Family[P, C]):
         one_pitch: P = replace(cast("Any", problem), **lds)
         return super().alike(one_pitch)
 
-    def kernel_name(self, problem: P) -> str:
-        """Name the kernel, as ``tsmttsm_fma_f64_m8_n8``."""
-        types = short_names(*problem.dtypes)
-        return f"{problem.operation}_{self.unit}_{types}_m{problem.M}_n{problem.N}"
-
     def refuse(self, problem: P, config: C, device: DeviceInfo) -> str | None:
         if reason := self.refuse_problem(problem, device):
             return reason
-        shared = self.shared_bytes(problem, config, device) + self.static_bytes
-        registers = self.registers(problem, config, device)
-        return excess(config.threads, config.blocks, registers, shared, device)
+        registers, shared = self.resources(problem, config, device)
+        return excess(config.threads, config.blocks, registers, shared + self.static_bytes, device)
 
     @abstractmethod
-    def registers(self, problem: P, config: C, device: DeviceInfo) -> int:
-        """Estimate the registers per thread with which the compiler spills none."""
+    def resources(self, problem: P, config: C, device: DeviceInfo) -> tuple[int, int]:
+        """Estimate registers with which the compiler spills none, and bytes of dynamic shared memory."""
 
-    @abstractmethod
-    def workspace_bytes(self, problem: P, config: C, device: DeviceInfo) -> int:
-        """Compute the workspace of a launch in bytes, 0 if it takes none."""
+    def rows(self, problem: P, config: C) -> int:
+        """Compute the rows that a block takes at a time."""
+        return int(cast("Any", config).rows)
 
-    @abstractmethod
     def grid(self, problem: P, config: C, device: DeviceInfo) -> int:
         """Compute the number of blocks of a launch."""
+        return min(device.multiprocessors * config.blocks, ceil_div(problem.K, self.rows(problem, config)))
 
-    def pack(self, problem: P) -> Callable[..., tuple[Any, ...] | None]:
-        """Create the function that packs the kernel's arguments; see `Launch.pack`."""
+    def workspace_bytes(self, problem: P, config: C, device: DeviceInfo) -> int:
+        """Compute the workspace of a launch in bytes: of a tile queue, or of sums of blocks."""
+        if isinstance(problem, TsmmProblem):
+            return QUEUE_BYTES
+        elements = problem.N * (problem.N if isinstance(problem, SweepProblem) else problem.M)
+        return partials_bytes(self.grid(problem, config, device), elements * parts_of(problem.dtype))
+
+    @abstractmethod
+    def body(self, problem: P, config: C, device: DeviceInfo) -> Body:
+        """Find the body of the kernel, its constants and its types."""
+
+    def kernel(self, problem: P, config: C, device: DeviceInfo) -> Kernel:
+        """Describe the kernel, named as ``tsmttsm_fma_f64_m8_n8``.
+
+        Its source depends neither on the number of rows nor on the length of a pitch.
+        """
+        name = f"{problem.operation}_{self.unit}_{short_names(*problem.dtypes)}_m{problem.M}_n{problem.N}"
+        _, shared = self.resources(problem, config, device)
+        body, constants, types = self.body(problem, config, device)
+        return kernel(body, constants, types, name, threads=config.threads, shared_bytes=shared)
+
+    def pack(self, problem: P, config: C, device: DeviceInfo) -> Callable[..., tuple[Any, ...]]:
+        """Create the function that packs the arguments of the kernel, whose K and pitches may be others.
+
+        It takes device addresses and factors, in the order of a `Candidate`'s operands and in the problem's
+        classes, and the address of the workspace where there is one.
+        """
         return pack_product(cast("Any", problem), itemsize(problem.dtype) if self.pitch_bytes else 1)
-
-    def launch(self, problem: P, config: C, device: DeviceInfo) -> Launch:
-        """Prepare the launch of the kernel of `source` on a problem, whose K and pitches may differ."""
-        grid, shared = (self.grid(problem, config, device),), self.shared_bytes(problem, config, device)
-        return Launch(grid, (config.threads,), shared, self.pack(problem))

@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import partials_bytes
 from ..limits import RESERVED_SHARED_BYTES, architecture_of, ceil_div, round_up
 from ..problem import FEW_ROWS, BetaClass, ScalarClass, SweepProblem, TsmmProblem, is_complex
-from ..source import Constant, constants_of, render
+from ..source import Body, Constant, constants_of
 from .family import DenseFamily
 
 SweepLike = TsmmProblem | SweepProblem
@@ -166,9 +165,7 @@ _MAX_STAGES = 12
 class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
     """The sweeps' family, for one of its two kinds of problems: TsmmProblem or SweepProblem."""
 
-    Config = SweepMmaConfig
     unit = "sweep"
-
     static_bytes = 1024  # barriers and counters, beside the ring
     recipes = RECIPES
 
@@ -199,41 +196,32 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
             return f"at most {MAX_BASIS} and {MAX_BLOCK} columns, not {shape.M} and {shape.N}"
         return None
 
-    def shared_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+    def resources(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> tuple[int, int]:
+        shape, parts = shape_of(problem), layout(problem, config)
         # The ring and buffers of warps, later their sums.
-        parts = layout(problem, config)
-        shape = shape_of(problem)
         ring = config.stages * parts.stage_bytes + parts.after_bytes
-        return max(ring, shape.sum_bytes, 32 * config.warps * 8)
-
-    def registers(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        shape = shape_of(problem)
+        shared = max(ring, shape.sum_bytes, 32 * config.warps * 8)
         rows = config.rows * config.wc // (shape.block * config.warps)
         doubles = 4 * tiles_of(shape, config) * shape.groups + 4 * rows * shape.outputs
         if shape.gram:
             doubles += 4 * ceil_div(ceil_div(shape.N, shape.block) * shape.groups, config.warps)
-        return 2 * doubles + 72
+        return 2 * doubles + 72, shared
 
-    def grid(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        return min(device.multiprocessors, ceil_div(problem.K, config.rows))
-
-    def source(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str:
+    def body(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem)
         constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA_ONE": shape.alpha == "one"}
         constants |= constants_of(shape, omit=("K", "parts", "ldw", "ldv", "alpha"))
         constants |= constants_of(config) | constants_of(layout(problem, config), "w_pitch", "v_pitch")
-        return render(self.kernel_name(problem), "dense/sweep_mma.cu", constants)
+        return "dense/sweep_mma", constants, {}
 
-    def workspace_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        doubles = shape_of(problem).sum_bytes // 8
-        return partials_bytes(self.grid(problem, config, device), doubles) if doubles else 0
-
-    def pack(self, problem: SweepLike) -> Callable[..., tuple[Any, ...] | None]:
+    def pack(
+        self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo
+    ) -> Callable[..., tuple[Any, ...]]:
         shape = shape_of(problem)
         size = 8 * shape.parts
         extents = shape.K, shape.ldw * size, shape.ldv * size
 
-        def combine(W: int, C: int, V: int, alpha: complex, beta: complex) -> tuple[Any, ...]:
+        def combine(W: int, C: int, V: int, alpha: complex, beta: complex, _queue: int) -> tuple[Any, ...]:
             a, b = complex(alpha), complex(beta)
             return W, V, C, 0, *extents, a.real, a.imag, b.real, b.imag, 0
 

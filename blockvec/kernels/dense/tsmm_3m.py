@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, run_rows
+from ..launch import run_rows
 from ..limits import ceil_div
-from ..problem import FEW_ROWS, TsmmProblem, is_complex, itemsize, real_bytes
-from ..source import C_TYPES, Constant, constants_of, render
+from ..problem import FEW_ROWS, TsmmProblem, is_complex, itemsize
+from ..source import Body, Constant, c_type, constants_of
 from . import tsmm_mma
 from .family import DenseFamily
 from .tsmm_mma import shape_of, tile_bytes
@@ -29,6 +29,7 @@ class Tsmm3mConfig:
 
     warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
 
+    rows: ClassVar[int] = ROWS
     blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
@@ -40,7 +41,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     """The family of TSMM with three real products for a complex one; for its errors see `Tsmttsm3m`."""
 
     name = "tsmm_3m"
-    Config = Tsmm3mConfig
     problem_type = TsmmProblem
     three_m = True
     unit = "3m"
@@ -61,19 +61,17 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
             return f"elements of {size} bytes, but B is aligned to {problem.align_b}"
         return None
 
-    def registers(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        return 8 * shape_of(problem, device).kt + 124
-
-    def shared_bytes(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        # Fragments of C, and a stage and a barrier per warp.
+    def resources(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> tuple[int, int]:
         shape = shape_of(problem, device)
         stage = tile_bytes(problem.M, ROWS, shape)
-        return 3 * 512 * shape.kt * ceil_div(problem.N, 16) + config.warps * (stage + 8)
+        # Fragments of C, and a stage and a barrier per warp.
+        shared = 3 * 512 * shape.kt * ceil_div(problem.N, 16) + config.warps * (stage + 8)
+        return 8 * shape.kt + 124, shared
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_COLUMNS
 
-    def source(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str:
+    def body(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {
             "M": problem.M,
@@ -87,14 +85,7 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
             "RUN": ceil_div(run_rows(problem), ROWS),
             "PAIRED": shape.size == 8 and problem.N % 2 == 0 and shape.piece_b in (0, 16),
         }
-        types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
-        return render(self.kernel_name(problem), "dense/tsmm_3m.cu", constants, types)
-
-    def workspace_bytes(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        return QUEUE_BYTES
-
-    def grid(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
-        return min(device.multiprocessors, ceil_div(problem.K, ROWS))
+        return "dense/tsmm_3m", constants, {"Real": c_type(problem.dtype)}
 
     def preferred(self, problem: TsmmProblem, device: DeviceInfo) -> Iterable[int]:
         return (4,) if problem.K <= FEW_ROWS else ()

@@ -15,10 +15,10 @@ from typing import Literal
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, run_rows
+from ..launch import run_rows
 from ..limits import MAX_REGISTERS, WARP, ceil_div, round_up
 from ..problem import FEW_ROWS, TsmmProblem, is_complex, itemsize, parts_of
-from ..source import C_TYPES, Constant, constants_of, render
+from ..source import C_TYPES, Body, Constant, constants_of
 from .family import DenseFamily
 from .layout import Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 
@@ -220,7 +220,6 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     """The multiply-add family of TSMM."""
 
     name = "tsmm_fma"
-    Config = TsmmFmaConfig
     problem_type = TsmmProblem
     unit = "fma"
 
@@ -228,12 +227,8 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     recipes, spare = RECIPES, SPARE
 
     refuse_problem = staticmethod(refuse_widths)
-    registers = staticmethod(registers)
 
-    def grid(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        return max(1, min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows)))
-
-    def source(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str:
+    def body(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> Body:
         plan = plan_of(shape_of(problem), config)
         parts_c = parts_of(problem.dtype_c)
         types = {
@@ -255,13 +250,10 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         }
         constants |= operand_constants((plan.a, plan.b), plan.slabs, plan.vectors, config.stages > 0)
         constants |= constants_of(plan, "c_vector", "b_offset", "stage_bytes", "c_offset")
-        return render(self.kernel_name(problem), "dense/tsmm_fma.cu", constants, types)
+        return "dense/tsmm_fma", constants, types
 
-    def shared_bytes(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        return plan_of(shape_of(problem), config).shared_bytes
-
-    def workspace_bytes(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        return QUEUE_BYTES  # also without a queue, so that all kernels have the same arguments
+    def resources(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> tuple[int, int]:
+        return registers(problem, config), plan_of(shape_of(problem), config).shared_bytes
 
     def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmFmaConfig | None:
         config = _tiled(shape_of(problem), recipe.spread, recipe.unroll, recipe.coefficients)

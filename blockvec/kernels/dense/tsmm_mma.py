@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, run_rows
+from ..launch import run_rows
 from ..limits import (
     MMA_CYCLES,
     QUADRANTS,
@@ -29,7 +29,7 @@ from ..limits import (
     round_up,
 )
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
-from ..source import C_TYPES, Constant, constants_of, render
+from ..source import Body, Constant, c_type, constants_of
 from .family import DenseFamily
 from .layout import MAX_WIDTH, prefetches_ends
 
@@ -153,6 +153,37 @@ def rest(shape: Shape, config: TsmmMmaConfig) -> int:
     return 0 if config.shared_coefficients or passes % config.split else shape.nt % config.split
 
 
+def registers(problem: TsmmProblem, config: TsmmMmaConfig, shape: Shape) -> int:
+    """Estimate the registers per thread."""
+    # The reserve beside the live values was found by compiling some 5,000 configurations: ptxas renames
+    # accumulators and loads fragments far ahead, and spills where that nearly fits.
+    tiles = ceil_div(shape.nt, config.split)
+    if is_complex_kernel(problem, config, shape):
+        groups = ceil_div(tiles, 2)
+        return 12 * groups + 54
+    more = rest(shape, config)
+    own = (shape.nt - more) // config.split if more else tiles
+    fragments = own * (1 if config.shared_coefficients else shape.kt)
+    live = 2 * (fragments + 4 * (own + more) + 4)
+    reserve = 48 if config.shared_coefficients else 64 if config.warps >= 16 else 80
+    extras = (problem.beta != "zero") + (shape.piece_a > 0) + (shape.piece_b > 0)
+    extras += problem.alpha == "general" and problem.M % 4 > 0
+    if config.shared_coefficients and config.split > 1 and own >= 8 and problem.N * shape.parts % 8:
+        reserve += 120  # all fragments of the last column tile, which is partial, are fetched ahead
+    return live + reserve + 8 * extras
+
+
+def shared_bytes(problem: TsmmProblem, config: TsmmMmaConfig, shape: Shape) -> int:
+    """Compute the dynamic shared memory of a block."""
+    tile_a, tile_b = (tile_bytes(width, config.rows, shape) for width in (problem.M, problem.N))
+    stage = tile_a + (tile_b if problem.beta != "zero" else 0)
+    state_bytes = 20 if is_complex_kernel(problem, config, shape) else 12
+    state = round_up(state_bytes * config.stages, 8)
+    group = config.stages * stage + config.slabs * tile_b + state
+    stored = shape.nt if config.shared_coefficients else rest(shape, config)
+    return config.groups * group + shape.kt * stored * 256
+
+
 @frozen
 class Recipe:
     """A configuration but for the widths; equal names mean the same."""
@@ -190,7 +221,6 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     """The tensor-core family of TSMM."""
 
     name = "tsmm_mma"
-    Config = TsmmMmaConfig
     problem_type = TsmmProblem
     unit = "mma"
     pitch_bytes = True
@@ -198,36 +228,11 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
 
     refuse_problem = staticmethod(refuse_problem)
 
-    def registers(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        # The reserve beside the live values was found by compiling some 5,000 configurations: ptxas renames
-        # accumulators and loads fragments far ahead, and spills where that nearly fits.
+    def resources(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> tuple[int, int]:
         shape = shape_of(problem, device)
-        tiles = ceil_div(shape.nt, config.split)
-        if is_complex_kernel(problem, config, shape):
-            groups = ceil_div(tiles, 2)
-            return 12 * groups + 54
-        more = rest(shape, config)
-        own = (shape.nt - more) // config.split if more else tiles
-        fragments = own * (1 if config.shared_coefficients else shape.kt)
-        live = 2 * (fragments + 4 * (own + more) + 4)
-        reserve = 48 if config.shared_coefficients else 64 if config.warps >= 16 else 80
-        extras = (problem.beta != "zero") + (shape.piece_a > 0) + (shape.piece_b > 0)
-        extras += problem.alpha == "general" and problem.M % 4 > 0
-        if config.shared_coefficients and config.split > 1 and own >= 8 and problem.N * shape.parts % 8:
-            reserve += 120  # all fragments of the last column tile, which is partial, are fetched ahead
-        return live + reserve + 8 * extras
+        return registers(problem, config, shape), shared_bytes(problem, config, shape)
 
-    def shared_bytes(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        shape = shape_of(problem, device)
-        tile_a, tile_b = (tile_bytes(width, config.rows, shape) for width in (problem.M, problem.N))
-        stage = tile_a + (tile_b if problem.beta != "zero" else 0)
-        state_bytes = 20 if is_complex_kernel(problem, config, shape) else 12
-        state = round_up(state_bytes * config.stages, 8)
-        group = config.stages * stage + config.slabs * tile_b + state
-        stored = shape.nt if config.shared_coefficients else rest(shape, config)
-        return config.groups * group + shape.kt * stored * 256
-
-    def source(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> str:
+    def body(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {
             "M": problem.M,
@@ -236,9 +241,9 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
             "ALPHA": problem.alpha == "general",
         }
         constants |= constants_of(config, omit=("shared_coefficients",))
-        name, types = self.kernel_name(problem), {"Real": C_TYPES[real_bytes(problem.dtype)]}
+        types = {"Real": c_type(problem.dtype)}
         if is_complex_kernel(problem, config, shape):
-            return render(name, "dense/tsmm_complex.cu", constants, types)
+            return "dense/tsmm_complex", constants, types
         constants |= constants_of(problem, "beta")
         constants |= {
             "PIECE_A": shape.piece_a,
@@ -248,13 +253,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
             "IN_ORDER": is_in_order(problem, shape),
             "RUN": ceil_div(run_rows(problem), config.rows),  # tiles are small: one less loads the queue
         }
-        return render(name, "dense/tsmm_mma.cu", constants, types)
-
-    def workspace_bytes(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        return QUEUE_BYTES
-
-    def grid(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        return min(device.multiprocessors, ceil_div(problem.K, config.rows))
+        return "dense/tsmm_mma", constants, types
 
     def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmMmaConfig | None:
         shape = shape_of(problem, device)

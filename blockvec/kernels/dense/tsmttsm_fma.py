@@ -16,10 +16,9 @@ from typing import Literal
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import partials_bytes
 from ..limits import MAX_REGISTERS, WARP, architecture_of, ceil_div, round_up
 from ..problem import SOME_ROWS, TsmttsmProblem, is_complex, parts_of
-from ..source import C_TYPES, Constant, constants_of, render
+from ..source import C_TYPES, Body, Constant, constants_of
 from .family import DenseFamily
 from .layout import (
     Operand,
@@ -291,7 +290,6 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     """The multiply-add family of TSMTTSM."""
 
     name = "tsmttsm_fma"
-    Config = TsmttsmFmaConfig
     problem_type = TsmttsmProblem
     unit = "fma"
 
@@ -299,13 +297,11 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     recipes, spare = RECIPES, SPARE
 
     refuse_problem = staticmethod(refuse_widths)
-    registers = staticmethod(registers)
 
-    def grid(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
-        chunks = ceil_div(problem.K, plan_of(shape_of(problem), config).rows)
-        return max(1, min(device.multiprocessors * config.blocks, chunks))
+    def rows(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
+        return plan_of(shape_of(problem), config).rows
 
-    def source(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> str:
+    def body(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> Body:
         plan = plan_of(shape_of(problem), config)
         a, b = plan.operands
         real = "float" if is_single(problem) else "double"
@@ -330,15 +326,12 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         constants |= operand_constants(plan.operands, plan.slabs, plan.vectors, config.stages > 0)
         constants |= constants_of(plan, "b_offset", "stage_bytes", "product_offset", "scratch_offset")
         constants["PASS"] = plan.passed
-        return render(self.kernel_name(problem), "dense/tsmttsm_fma.cu", constants, types)
+        return "dense/tsmttsm_fma", constants, types
 
-    def shared_bytes(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
-        return plan_of(shape_of(problem), config).shared_bytes
-
-    def workspace_bytes(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
-        return partials_bytes(
-            self.grid(problem, config, device), problem.M * problem.N * parts_of(problem.dtype)
-        )
+    def resources(
+        self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo
+    ) -> tuple[int, int]:
+        return registers(problem, config, device), plan_of(shape_of(problem), config).shared_bytes
 
     def configure(
         self, problem: TsmttsmProblem, recipe: Recipe, device: DeviceInfo

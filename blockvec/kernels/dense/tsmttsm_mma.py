@@ -12,13 +12,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..launch import Launch, partials_bytes
 from ..limits import (
     MAX_REGISTERS,
     RESERVED_SHARED_BYTES,
@@ -28,7 +27,7 @@ from ..limits import (
     register_limit,
 )
 from ..problem import FEW_ROWS, SOME_ROWS, TsmttsmProblem, is_complex, itemsize, real_bytes
-from ..source import Constant, c_type, constants_of, render
+from ..source import Body, Constant, Kernel, c_type, constants_of
 from .family import DenseFamily
 from .tsmttsm_mma_ring import (
     BULK_UNIT,
@@ -182,6 +181,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return None
 
     def registers(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
+        """Estimate the registers per thread."""
         parts = 2 if is_complex(problem.dtype) else 1
         shares = tiles(problem, config)
         loaded = max(im if triangle else im + in_ for im, in_, triangle in shares)
@@ -199,26 +199,30 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         spared = 8 if config.ahead and limit < MAX_REGISTERS else 0
         return max(_TENSOR_REGISTERS, needed + spared)
 
-    def shared_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
+    def resources(
+        self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo
+    ) -> tuple[int, int]:
         # The ring, then the sums over its warps.
         parts = 2 if is_complex(problem.dtype) else 1
         im, in_ = tile(problem, config)
         ring = config.stages * layout(problem, config, device).stage_bytes
         slabs = config.wk // 2 * config.wm * config.wn * im * in_ * parts * 512
         product = config.fold**2 * problem.M * problem.N * parts * 8
-        return max(ring, slabs, product, 32 * config.warps * 8)
+        shared = max(ring, slabs, product, 32 * config.warps * 8)
+        return self.registers(problem, config, device), shared
 
-    def carveout(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int | None:
-        # Where copies go through L1, its lines limit how many are in flight: it gets what the ring leaves.
+    def rows(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
+        return config.rows * config.fold
+
+    def kernel(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Kernel:
+        kernel = super().kernel(problem, config, device)
         if not goes_through_l1(problem, device):
-            return None
-        shared = self.shared_bytes(problem, config, device) + self.static_bytes + RESERVED_SHARED_BYTES
-        return ceil_div(100 * config.blocks * shared, device.shared_bytes_per_multiprocessor)
+            return kernel
+        # Where copies go through L1, its lines limit how many are in flight: it gets what the ring leaves.
+        taken = config.blocks * (kernel.shared_bytes + self.static_bytes + RESERVED_SHARED_BYTES)
+        return replace(kernel, carveout=ceil_div(100 * taken, device.shared_bytes_per_multiprocessor))
 
-    def grid(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        return min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows * config.fold))
-
-    def source(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str:
+    def body(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Body:
         constants: dict[str, Constant] = {
             "M": problem.M,
             "N": problem.N,
@@ -230,26 +234,17 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             "BETA_ZERO": problem.beta == "zero",
         }
         constants |= constants_of(config) | constants_of(layout(problem, config, device))
-        types = {"Real": c_type(problem.dtype)}
-        body = "tsmttsm_boxes" if has_boxes(problem, device) else "tsmttsm_mma"
-        return render(self.kernel_name(problem), f"dense/{body}.cu", constants, types)
+        body = "dense/tsmttsm_boxes" if has_boxes(problem, device) else "dense/tsmttsm_mma"
+        return body, constants, {"Real": c_type(problem.dtype)}
 
-    def launch(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Launch:
-        plain = super().launch(problem, config, device)
+    def pack(
+        self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo
+    ) -> Callable[..., tuple[Any, ...]]:
+        pack = super().pack(problem, config, device)
         if not has_boxes(problem, device):
-            return plain
+            return pack
         maps = functools.lru_cache(maxsize=64)(functools.partial(tensor_maps, problem, config))
-        pack = plain.pack
-
-        def with_maps(A: int, B: int, *rest: Any) -> tuple[Any, ...] | None:
-            packed = pack(A, B, *rest)
-            return packed and (*packed, maps(A, B))
-
-        return replace(plain, pack=with_maps)
-
-    def workspace_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
-        return partials_bytes(self.grid(problem, config, device), doubles)
+        return lambda A, B, *rest: (*pack(A, B, *rest), maps(A, B))
 
     def configure(
         self, problem: TsmttsmProblem, recipe: Recipe, device: DeviceInfo

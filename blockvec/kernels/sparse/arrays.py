@@ -7,13 +7,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..source import Kernel
+
 _ALIGNMENT = 16  # bytes: of the copies of entries to shared memory
 
 Array: TypeAlias = Any
 """A NumPy array or a CuPy array, in code that also uses attributes of only one of them."""
 
-Load = Callable[[str, str], Any]
-"""Compiles a source and loads the kernel of a name from it."""
+Load = Callable[[Kernel], Any]
+"""Compiles and loads a kernel."""
 
 
 def address(array: Array) -> int:

@@ -22,12 +22,12 @@ from ..limits import (
     round_up,
 )
 from ..problem import SpmmvProblem, is_complex, itemsize, promote
-from ..source import constants_of, render
+from ..source import Kernel, constants_of, kernel
 from .arrays import address
 from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of, dealt
 from .family import SparseFamily
 from .interface import alignment, constants, types_of, widest_pack
-from .totals import bind_with_sums, codes, partial_bytes, totals_source
+from .totals import bind_with_sums, codes, partial_bytes, totals_kernel
 
 _STATIC_SHARED_BYTES = 66 * 16 + 8  # where the other blocks are
 _ROWS = np.dtype(
@@ -159,7 +159,6 @@ class SpmmvChain(SparseFamily[ChainConfig]):
     """The family ``spmmv_chain``: products with chains, whose elements the kernel computes."""
 
     name = "spmmv_chain"
-    Config = ChainConfig
     stored = False
     recipes, spare = RECIPES, SPARE
 
@@ -171,7 +170,7 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         return "Gram matrices are made on their own" if problem.gram else None
 
     def refuse(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> str | None:
-        shared = self.shared_bytes(problem, config, device) + _STATIC_SHARED_BYTES
+        shared = shared_bytes(problem, config) + _STATIC_SHARED_BYTES
         return excess(WARP * config.warps, config.blocks, registers(problem, config), shared, device)
 
     def configure(self, problem: SpmmvProblem, recipe: Recipe, device: DeviceInfo) -> ChainConfig | None:
@@ -183,29 +182,24 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         shape = lanes, recipe.vectors, vector, recipe.low, recipe.unroll
         return ChainConfig(*shape, blocks=recipe.blocks, **alignment(problem, vector))
 
-    def shared_bytes(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
-        # Rows of X and of zeros, or the dots of its groups.
-        groups = config.warps * (WARP // config.lanes)
-        dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
-        return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)
-
     def parts(self, problem: SpmmvProblem, config: ChainConfig, plan: Any) -> tuple[str, ...]:
         return ("rows", "totals") if problem.dots else ("rows",)
 
-    def sources(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> list[str]:
-        return [self.source(problem, config, device, part) for part in self.parts(problem, config, None)]
+    def kernels(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> list[Kernel]:
+        return [self.kernel(problem, config, device, part) for part in self.parts(problem, config, None)]
 
-    def source(
+    def kernel(
         self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, part: str = "rows"
-    ) -> str:
+    ) -> Kernel:
         name = self.kernel_name(problem, part)
         if part == "totals":
-            return totals_source(problem, name)
+            return totals_kernel(problem, name)
         values = constants(problem, config, *codes(problem))
         values |= {"SHIFTED": values["SHIFT"], "SHIFT": 0, "ELECTRONS": problem.pattern == "electrons"}
         values |= constants_of(config, "unroll", "warps", "blocks")
         values |= {"RECORD": config.record, "MOST_ROWS": config.most_rows}
-        return render(name, "sparse/spmmv_chain.cu", values, types_of(problem))
+        shared = shared_bytes(problem, config)
+        return kernel("sparse/spmmv_chain", values, types_of(problem), name, shared_bytes=shared)
 
     def workspace_bytes(
         self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, plan: Any
@@ -220,14 +214,10 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         config: ChainConfig,
         device: DeviceInfo,
         plan: Any,
-        form: Any = None,
     ) -> Callable[..., None]:
         tables, chain = plan.tables(config, device), plan.chain
-        grid = tables.grid
-        needed, shared = (
-            self.workspace_bytes(problem, config, device, plan),
-            self.shared_bytes(problem, config, device),
-        )
+        grid, shared = tables.grid, shared_bytes(problem, config)
+        needed = self.workspace_bytes(problem, config, device, plan)
         real = np.dtype(problem.dtype_matrix).type
         arrays = map(address, (tables.blocks, tables.outer, tables.records))
         elements = float(real(chain.hop)), float(real(chain.diagonal))
@@ -241,6 +231,13 @@ class SpmmvChain(SparseFamily[ChainConfig]):
                 rows((grid, 1), threads, (*fixed, tile, workspace_ptr, *given), shared)
 
         return bind_with_sums("spmmv_chain", problem, needed, grid, kernels.get("totals"), queue)
+
+
+def shared_bytes(problem: SpmmvProblem, config: ChainConfig) -> int:
+    """Compute the dynamic shared memory of a block: rows of X and of zeros, or the dots of its groups."""
+    groups = config.warps * (WARP // config.lanes)
+    dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
+    return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)
 
 
 def registers(problem: SpmmvProblem, config: ChainConfig) -> int:

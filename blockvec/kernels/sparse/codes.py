@@ -6,14 +6,13 @@ entries then take 4 bytes instead of 8 to 20. Everything here accepts NumPy and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..limits import WARP, ceil_div
 from ..problem import is_complex
-from ..source import c_type, render, short_names
+from ..source import Kernel, c_type, kernel
 from .arrays import Array, Load, address, namespace, to_host
 from .csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
 
@@ -68,26 +67,20 @@ def _pieces(array: Array, ranges: list[tuple[int, int]]) -> list[Any]:
     return np.split(np.frombuffer(memory, array.dtype, ends[-1]), ends[:-1])
 
 
-def source(dtype: str) -> str:
-    """Generate the CUDA source of the kernel that encodes."""
+def kernel_of(dtype: str) -> Kernel:
+    """Describe the kernel that encodes."""
     values = {"S_COMPLEX": is_complex(dtype), "CODE_BIT": CODE_BIT, "WARPS": _WARPS}
-    return render(_name(dtype), "sparse/spmmv_codes.cu", values, {"SReal": c_type(dtype)})
-
-
-def _name(dtype: str) -> str:
-    return f"spmmv_codes_{short_names(dtype)}"
+    return kernel("sparse/spmmv_codes", values, {"SReal": c_type(dtype)})
 
 
 def _launch(
     plan: Plan, codes: Codes, count: int, missing: Array, lacks: Array, blocks: int, load: Load
 ) -> None:
-    dtype = plan.data.dtype.name
-    kernel: Callable[..., None] = load(source(dtype), _name(dtype))
     arrays = [address(a) for a in (plan.indices, plan.data)]
     outputs = [address(a) for a in (codes.entries, missing, lacks)]
-    table = address(codes.table), np.int32(count)
+    arguments = *arrays, np.int64(plan.nnz), address(codes.table), np.int32(count), *outputs
     blocks = min(blocks, ceil_div(plan.nnz, WARP * _WARPS))
-    kernel((blocks, 1), (WARP * _WARPS,), (*arrays, np.int64(plan.nnz), *table, *outputs))
+    load(kernel_of(plan.data.dtype.name))((blocks, 1), (WARP * _WARPS,), arguments)
 
 
 def _distinct(values: list[Any]) -> Any:

@@ -30,7 +30,7 @@ from ..limits import (
 )
 from ..problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, parts_of
 from ..roofline import H200_CEILINGS, memory_time
-from ..source import Constant, constants_of, render
+from ..source import Constant, Kernel, constants_of, kernel
 from .arrays import address
 from .csr_config import GRAM_LANES, CsrConfig, block_bytes, gram_side, long_warps, registers, slot_bytes
 from .csr_plan import MAX_VALUES, MOST_SHORT_ROWS, Plan, Walk
@@ -47,7 +47,7 @@ from .interface import (
     widest_pack,
 )
 from .pieces import Units
-from .totals import bind_with_sums, codes, n_sums, partial_bytes, totals_source
+from .totals import bind_with_sums, codes, n_sums, partial_bytes, totals_kernel
 
 MAX_ROWS = 32  # per unit: one per lane
 LEAST_LONG_ROW = 32  # entries: of no choice, shorter rows are made apart from others
@@ -144,7 +144,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     """The family ``spmmv_csr``: sparse products of matrices as they are, in compressed rows."""
 
     name = "spmmv_csr"
-    Config = CsrConfig
     recipes, spare = (*RECIPES, *GRAM_RECIPES), SPARE
 
     def alike(self, problem: SpmmvProblem) -> SpmmvProblem:
@@ -245,33 +244,33 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             max(1.0, units / resident) * (batches * _GATHER_S + row_steps * _STEP_S),
         )
 
-    def carveout(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
-        needed = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
-        return min(100, ceil_div(100 * needed, device.shared_bytes_per_multiprocessor))
-
     def parts(self, problem: SpmmvProblem, config: CsrConfig, plan: Plan) -> tuple[str, ...]:
         units = _units(config, plan)
         return _parts(problem, units.tasks is not None, units.sums is not None)
 
-    def sources(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> list[str]:
+    def kernels(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> list[Kernel]:
         if self.refuse_sums(problem, config) is not None:
             problem = replace(problem, dots=(), gram=())
         has_long = problem.longest > config.long_row
         parts = _parts(problem, has_long, has_long)
-        return [self.source(problem, config, device, part) for part in parts]
+        return [self.kernel(problem, config, device, part) for part in parts]
 
-    def source(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, part: str = "rows") -> str:
+    def kernel(
+        self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, part: str = "rows"
+    ) -> Kernel:
         name = self.kernel_name(problem, part)
         if part == "totals":
-            return totals_source(problem, name)
+            return totals_kernel(problem, name)
         own: dict[str, Constant]
         if part == "rows":
             own = constants(problem, config, *codes(problem)) | constants_of(config, *_CONSTANTS)
-            return render(name, "sparse/spmmv_csr.cu", own, types_of(problem))
+            taken = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
+            carveout = min(100, ceil_div(100 * taken, device.shared_bytes_per_multiprocessor))
+            return kernel("sparse/spmmv_csr", own, types_of(problem), name, carveout=carveout)
         warps = long_warps(problem, config)
         unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
         own = constants(problem, config) | {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
-        return render(name, "sparse/spmmv_csr_long.cu", own, types_of(problem))
+        return kernel("sparse/spmmv_csr_long", own, types_of(problem), name)
 
     def workspace_bytes(
         self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan
@@ -286,7 +285,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         config: CsrConfig,
         device: DeviceInfo,
         plan: Plan,
-        form: Any = None,
     ) -> Callable[..., None]:
         # The arguments of sums are those of `bind_with_sums`.
         units, tiles = _units(config, plan), ceil_div(problem.width, config.tile)
@@ -309,8 +307,8 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
 
         def queue(workspace_ptr: int, given: tuple[Any, ...]) -> None:
             rows(blocks, threads, (*matrix, workspace_ptr, *given))
-            for kernel, long_blocks, tasks_ptr in long_rows:
-                kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
+            for summed, long_blocks, tasks_ptr in long_rows:
+                summed(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
 
         return bind_with_sums("spmmv_csr", problem, needed, walk.blocks, kernels.get("totals"), queue)
 

@@ -10,7 +10,7 @@ from ..device import DeviceInfo
 from ..family import C, Family
 from ..limits import architecture_of
 from ..problem import SpmmvProblem, itemsize
-from ..source import short_names
+from ..source import Kernel, short_names
 from .arrays import Load
 from .csr_plan import Plan
 
@@ -42,8 +42,8 @@ class SparseFamily(Family[SpmmvProblem, C]):
         return f"{self.name}_{short_names(problem.dtype_matrix, problem.dtype_x)}_w{problem.width}{suffix}"
 
     @abstractmethod
-    def source(self, problem: SpmmvProblem, config: C, device: DeviceInfo, part: str = "rows") -> str:
-        """Generate the CUDA source of one of the `parts`.
+    def kernel(self, problem: SpmmvProblem, config: C, device: DeviceInfo, part: str = "rows") -> Kernel:
+        """Describe the kernel of one of the `parts`.
 
         It depends only on the width, the types, the classes of the factors, and what is fused.
         """
@@ -52,9 +52,9 @@ class SparseFamily(Family[SpmmvProblem, C]):
         """List the kernels that a product with a matrix launches, ``"rows"`` first."""
         return ("rows",)
 
-    def sources(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> list[str]:
-        """Generate all sources that products may need, to compile them before the first product."""
-        return [self.source(problem, config, device)]
+    def kernels(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> list[Kernel]:
+        """Describe all kernels that products may need, to compile them before the first product."""
+        return [self.kernel(problem, config, device)]
 
     def refuse_sums(self, problem: SpmmvProblem, config: C) -> str | None:
         """Explain why a configuration cannot make a problem's sums in the same pass; None if it can."""
@@ -75,14 +75,9 @@ class SparseFamily(Family[SpmmvProblem, C]):
     def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> Any:
         """Convert a matrix on CuPy's current stream; None if the format is not suitable for it.
 
-        The form is allocated where the arrays of `plan` are, and may still be being written on return. `load`
-        loads a kernel from its source and name.
+        The form is allocated where the arrays of `plan` are, and may still be being written on return.
         """
         return plan
-
-    def shared_bytes(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block of the kernel ``"rows"``."""
-        return 0
 
     def workspace_bytes(self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan) -> int:
         """Compute the workspace of a product in bytes, aligned to 16 bytes; 0 if it takes none."""
@@ -95,13 +90,11 @@ class SparseFamily(Family[SpmmvProblem, C]):
         problem: SpmmvProblem,
         config: C,
         device: DeviceInfo,
-        plan: Plan,
-        form: Any,
+        matrix: Any,
     ) -> Callable[..., None]:
-        """Bind loaded kernels, the `parts` for a matrix, to it.
+        """Bind loaded kernels, the `parts` for a matrix, to it, which is the result of `convert`.
 
         n_rows, nnz and leading dimensions of the problem may differ from those that the kernels were made
-        for. `form` is the result of `convert`. Returns ``launch(X_ptr, Y_ptr, alpha, beta, shift=0,
-        shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``, which queues the product on CuPy's current stream: see
-        `interface.operands`.
+        for. Returns ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``,
+        which queues the product on CuPy's current stream: see `interface.operands`.
         """

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..limits import WARP, ceil_div
 from ..problem import is_complex
-from ..source import c_type, render
+from ..source import Kernel, c_type, kernel
 from .arrays import Array, Load, address, namespace, to_host
 
 KERNELS = ("structure", "units", "layout", "diagonal")
@@ -31,28 +31,22 @@ def count_pieces(n_rows: int, rows: int) -> int:
     return ceil_div(n_rows, rows * WARP * _ROUNDS)
 
 
-def source(kernel: str, index: str, dtype: str = "float64") -> str:
-    """Generate the CUDA source of one of the `KERNELS` for indices of a type, and entries of another."""
+def kernel_of(name: str, index: str, dtype: str = "float64") -> Kernel:
+    """Describe one of the `KERNELS` for indices of a type, and entries of another."""
     types = {"Index": {"int32": "int", "int64": "long long"}[index], "Real": c_type(dtype)}
-    constants = {"ROUNDS": _ROUNDS, "WARPS": _WARPS}
-    return render(_name(kernel, index), f"sparse/spmmv_{kernel}.cu", constants, types)
-
-
-def _name(kernel: str, index: str) -> str:
-    return f"spmmv_{kernel}_i{8 * np.dtype(index).itemsize}"
+    return kernel(f"sparse/spmmv_{name}", {"ROUNDS": _ROUNDS, "WARPS": _WARPS}, types)
 
 
 def launch(
-    load: Load, kernel: str, indptr: Array, n_warps: int, *arguments: Any, dtype: str = "float64"
+    load: Load, name: str, indptr: Array, n_warps: int, *arguments: Any, dtype: str = "float64"
 ) -> None:
     """Queue one of the `KERNELS`, which takes the row pointers, the number of rows, and then `arguments`.
 
     These are numbers of NumPy, arrays, and None in the place of an array.
     """
-    index = indptr.dtype.name
     given = (a if isinstance(a, np.generic) else address(a) for a in arguments)
     rows = address(indptr), np.int64(len(indptr) - 1)
-    function = load(source(kernel, index, dtype), _name(kernel, index))
+    function = load(kernel_of(name, indptr.dtype.name, dtype))
     function((ceil_div(n_warps, _WARPS), 1), (WARP * _WARPS,), (*rows, *given))
 
 

@@ -23,7 +23,7 @@ from ..device import DeviceInfo
 from ..limits import WARP, ceil_div, excess
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
-from ..source import c_type, constants_of, render, short_names
+from ..source import Kernel, c_type, constants_of, kernel
 from . import pieces
 from .arrays import Array, Load, address, namespace, to_host
 from .csr import LEAST_LONG_ROW, SpmmvCsr
@@ -75,6 +75,7 @@ class SellConfig:
 class SellMatrix:
     """A matrix in SELL-C form: rows in chunks of C = 32, the entries of a chunk interleaved."""
 
+    plan: Plan  # the matrix as it was
     # array of the index type, shape (n_chunks + 1,): first place of each chunk, and the number of places.
     starts: Array
     # Columns of the entries, -1 for padding, and their values.
@@ -110,7 +111,6 @@ class SpmmvSell(SparseFamily[SellConfig]):
     """
 
     name = "spmmv_sell"
-    Config = SellConfig
     converts = True
     recipes, spare = RECIPES, SPARE
 
@@ -166,16 +166,16 @@ class SpmmvSell(SparseFamily[SellConfig]):
             "until then spmmv_csr gives the same bits"
         )
 
-    def source(
+    def kernel(
         self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, part: str = "rows"
-    ) -> str:
+    ) -> Kernel:
         values = constants(problem, config) | constants_of(config, "unroll", "warps", "blocks")
-        return render(self.kernel_name(problem), "sparse/spmmv_sell.cu", values, types_of(problem))
+        return kernel("sparse/spmmv_sell", values, types_of(problem), self.kernel_name(problem))
 
-    def sources(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> list[str]:
+    def kernels(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> list[Kernel]:
         csr, in_order = self.before_conversion(problem, device)
-        own = [self.source(problem, config, device), fill_source(problem)]
-        return own + csr.sources(problem, in_order, device)
+        own = [self.kernel(problem, config, device), fill_kernel(problem)]
+        return own + csr.kernels(problem, in_order, device)
 
     def convert(self, problem: SpmmvProblem, plan: Plan, load: Load) -> SellMatrix | None:
         try:
@@ -187,8 +187,8 @@ class SpmmvSell(SparseFamily[SellConfig]):
         empty = namespace(plan.indices).empty
         columns = empty(entries, plan.indices.dtype)
         values = plan.codes.table if plan.codes else empty(entries, plan.data.dtype)
-        form = SellMatrix(starts, columns, values)
-        fill(load(fill_source(problem), _fill_name(problem)), plan, form, problem.coded)
+        form = SellMatrix(plan, starts, columns, values)
+        fill(load(fill_kernel(problem)), form, problem.coded)
         return form
 
     def bind(
@@ -197,14 +197,13 @@ class SpmmvSell(SparseFamily[SellConfig]):
         problem: SpmmvProblem,
         config: SellConfig,
         device: DeviceInfo,
-        plan: Plan,
         form: SellMatrix,
     ) -> Callable[..., None]:
         index = np.int32 if problem.index_bytes == 4 else np.int64
         most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
-        walk = Walk.of(plan, form.n_chunks, CHUNK, most, warps=config.warps)
+        walk = Walk.of(form.plan, form.n_chunks, CHUNK, most, warps=config.warps)
         arrays = map(address, (form.starts, form.columns, form.values))
-        matrix = *arrays, index(plan.n_rows), index(form.n_chunks), *walk.arguments()
+        matrix = *arrays, index(form.plan.n_rows), index(form.n_chunks), *walk.arguments()
         rows, grid, block = kernels["rows"], (walk.blocks, 1), (WARP * config.warps,)
 
         def queue(_workspace_ptr: int, given: tuple[Any, ...]) -> None:
@@ -227,12 +226,8 @@ def registers(problem: SpmmvProblem, config: SellConfig) -> int:
     return gathers + pack_y + fused + converted + products + around
 
 
-def _fill_name(problem: SpmmvProblem) -> str:
-    return f"spmmv_sell_fill_{short_names(problem.dtype_matrix)}"
-
-
-def fill_source(problem: SpmmvProblem) -> str:
-    """Generate the CUDA source of the kernel that fills a matrix in SELL-C form."""
+def fill_kernel(problem: SpmmvProblem) -> Kernel:
+    """Describe the kernel that fills a matrix in SELL-C form."""
     values = {
         "S_COMPLEX": is_complex(problem.dtype_matrix),
         "CODED": problem.coded,
@@ -240,16 +235,17 @@ def fill_source(problem: SpmmvProblem) -> str:
         "WARPS": _FILL_WARPS,
     }
     types = {"SReal": c_type(problem.dtype_matrix), "Index": types_of(problem)["Index"]}
-    return render(_fill_name(problem), "sparse/spmmv_sell_fill.cu", values, types)
+    return kernel("sparse/spmmv_sell_fill", values, types)
 
 
-def fill(kernel: Any, plan: Plan, into: SellMatrix, coded: bool = False) -> None:
-    """Queue the kernel of `fill_source`, which fills the columns and values of a laid-out matrix."""
+def fill(loaded: Any, into: SellMatrix, coded: bool = False) -> None:
+    """Queue the kernel of `fill_kernel`, which fills the columns and values of a laid-out matrix."""
+    plan = into.plan
     index = np.int32 if plan.index_bytes == 4 else np.int64
     rows = address(plan.indptr), *plan.entries(coded), address(into.starts)
     entries = address(into.columns), address(into.values)
     blocks = ceil_div(into.n_chunks, _FILL_WARPS)
-    kernel((blocks, 1), (WARP * _FILL_WARPS,), (*rows, index(plan.n_rows), index(into.n_chunks), *entries))
+    loaded((blocks, 1), (WARP * _FILL_WARPS,), (*rows, index(plan.n_rows), index(into.n_chunks), *entries))
 
 
 def layout(plan: Plan) -> tuple[Array, int]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..limits import ceil_div
 from ..problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
-from ..source import c_type, render
+from ..source import Kernel, c_type, kernel
 from .interface import operands
 
 _THREADS, _LANES = 256, 4  # of the kernel: 32 bytes of neighbouring partial sums
@@ -43,8 +43,8 @@ def partial_bytes(problem: SpmmvProblem) -> int:
     return n_sums(problem) * itemsize(promote(problem.dtype, "float64"))
 
 
-def totals_source(problem: SpmmvProblem, name: str) -> str:
-    """Generate the CUDA source of the kernel that adds up the blocks."""
+def totals_kernel(problem: SpmmvProblem, name: str) -> Kernel:
+    """Describe the kernel that adds up the blocks."""
     dots, gram = codes(problem)
     values = {
         "WIDTH": problem.width,
@@ -55,7 +55,7 @@ def totals_source(problem: SpmmvProblem, name: str) -> str:
         "LANES": _LANES,
     }
     types = {"XReal": c_type(problem.dtype_x), "YReal": c_type(problem.dtype)}
-    return render(name, "sparse/spmmv_totals.cu", values, types)
+    return kernel("sparse/spmmv_totals", values, types, name)
 
 
 def bind_with_sums(

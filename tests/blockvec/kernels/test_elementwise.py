@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec.kernels.elementwise import (
-    AxpbyKernel,
-    ColumnDotKernel,
+    THREADS,
+    ColumnDots,
     Factor,
-    FoldKernel,
-    Kernel,
-    PhiloxKernel,
+    axpby_kernel,
+    fold_kernel,
+    philox_kernel,
 )
 from blockvec.kernels.problem import is_complex, promote
+from blockvec.kernels.source import Kernel
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -30,26 +30,26 @@ def all_kernels() -> Iterator[Kernel]:
     factors = [Factor(), Factor(is_complex=True), Factor(columns="float64"), Factor(columns="complex64")]
     layouts = list(itertools.product((True, False), repeat=2))
     for dtype, dtype_y in itertools.product(DTYPES, (None, *DTYPES)):
-        plain = AxpbyKernel(dtype, dtype_y, promote(dtype, *([dtype_y] if dtype_y else [])))
-        yield plain
-        yield replace(plain, flat=False, aligned=False)
+        dtypes = dtype, dtype_y, promote(dtype, *([dtype_y] if dtype_y else []))
+        yield axpby_kernel(*dtypes)
+        yield axpby_kernel(*dtypes, flat=False, aligned=False)
     for dtype, alpha, beta, (flat, aligned) in itertools.product(DTYPES, factors, factors, layouts):
         kinds = (alpha.is_complex, beta.is_complex, alpha.columns == "complex64", beta.columns == "complex64")
         if is_complex(dtype) or not any(kinds):
-            yield AxpbyKernel(dtype, dtype, dtype, alpha, beta, flat, aligned)
+            yield axpby_kernel(dtype, dtype, dtype, alpha, beta, flat=flat, aligned=aligned)
     for dtype, dtype_y, conj, aligned in itertools.product(DTYPES, DTYPES, (True, False), (True, False)):
-        yield ColumnDotKernel(dtype, dtype_y, False, conj, aligned)
+        yield ColumnDots(dtype, dtype_y, False, conj, aligned).kernel()
         if dtype == dtype_y and conj:
-            yield ColumnDotKernel(dtype, dtype, True, conj, aligned)
+            yield ColumnDots(dtype, dtype, True, conj, aligned).kernel()
     for dtype, lanes, hermitian, beta_zero in itertools.product(
         DTYPES, (1, 32), (True, False), (True, False)
     ):
         wide = promote(dtype, "float64")
-        yield FoldKernel(dtype, dtype, lanes, hermitian, beta_zero)
-        yield FoldKernel(wide, dtype, lanes, hermitian, beta_zero)
-        yield FoldKernel(dtype, wide, lanes, hermitian, beta_zero)
+        yield fold_kernel(dtype, dtype, lanes, hermitian, beta_zero)
+        yield fold_kernel(wide, dtype, lanes, hermitian, beta_zero)
+        yield fold_kernel(dtype, wide, lanes, hermitian, beta_zero)
     for dtype in DTYPES:
-        yield PhiloxKernel(dtype)
+        yield philox_kernel(dtype)
 
 
 KERNELS = list(dict.fromkeys(all_kernels()))
@@ -59,14 +59,14 @@ KERNELS = list(dict.fromkeys(all_kernels()))
 def test_column_dots_deal_out_every_row_and_column_once(
     rows: int, width: int, dtype: str, same: bool, aligned: bool
 ) -> None:
-    kernel = ColumnDotKernel(dtype, dtype, same, aligned=aligned)
-    if width % kernel.vector:
-        kernel = ColumnDotKernel(dtype, dtype, same, aligned=False)
-    tiling = kernel.tiling(rows, width, 132)
-    assert tiling.tiles * tiling.lanes * kernel.vector >= width
-    assert (tiling.tiles - 1) * tiling.lanes * kernel.vector < width
-    assert 1 <= tiling.groups * tiling.lanes <= tiling.threads <= kernel.threads
+    dots = ColumnDots(dtype, dtype, same, aligned=aligned)
+    if width % dots.vector:
+        dots = ColumnDots(dtype, dtype, same, aligned=False)
+    tiling = dots.tiling(rows, width, 132)
+    assert tiling.tiles * tiling.lanes * dots.vector >= width
+    assert (tiling.tiles - 1) * tiling.lanes * dots.vector < width
+    assert 1 <= tiling.groups * tiling.lanes <= tiling.threads <= THREADS
     assert tiling.threads % 32 == 0
     assert 1 <= tiling.blocks <= 132 * 8
     assert tiling.blocks == 1 or (tiling.blocks - 1) * tiling.groups < rows
-    assert tiling == kernel.tiling(rows, width, 132)
+    assert tiling == dots.tiling(rows, width, 132)

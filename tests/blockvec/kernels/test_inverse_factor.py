@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blockvec.backends.host.small_matrices import inverse_factor
-from blockvec.kernels.elementwise import InverseFactorKernel
+from blockvec.kernels.elementwise import inverse_factor_kernel
 from tests.blocks import address
 from tests.emulator.host import HostKernel, needs_host_compiler
 
@@ -22,10 +22,10 @@ def test_the_kernel_and_numpy_agree(dtype: str) -> None:
         G = np.ascontiguousarray((X.conj().T @ X).astype(dtype))
         T, expected = inverse_factor(G, limit)
         found, report = np.full_like(T, np.nan), np.full_like(expected, np.nan)
-        kernel = HostKernel(InverseFactorKernel(dtype).source(), readable=[G])
+        described = inverse_factor_kernel(dtype, width)
+        kernel = HostKernel(described.source(), readable=[G])
         arguments = *map(address, (G, found, report)), np.int32(width), float(limit)
-        shared_bytes = InverseFactorKernel(dtype).shared_bytes(width)
-        kernel((1,), (InverseFactorKernel.threads,), arguments, shared_bytes)
+        kernel((1,), (described.threads,), arguments, described.shared_bytes)
         assert report[-1, 0].real == pytest.approx(expected[-1, 0].real, rel=1e-10)
         scale = np.abs(expected[:-1]).max(axis=1, keepdims=True)
         assert np.all(np.abs(report[:-1] - expected[:-1]) <= 1e-10 * scale)

@@ -30,12 +30,12 @@ KERNELS = [
 
 def test_gpus_without_tensor_cores_for_double_precision_are_refused() -> None:
     older = replace(H200, architecture="sm_75", shared_bytes_per_block=65536)
-    assert "tensor cores" in KrylovStepsKernel("float64", 2, 1, piece=16).refusal(older)
+    assert not KrylovStepsKernel("float64", 2, 1, piece=16).fits(older)
 
 
 def test_blocks_wider_than_a_tile_and_wide_bases_are_refused() -> None:
-    assert KrylovStepsKernel("complex128", 8, 3, piece=16).refusal(H200)
-    assert KrylovStepsKernel("float64", 8, 9, piece=16).refusal(H200)
+    assert not KrylovStepsKernel("complex128", 8, 3, piece=16).fits(H200)
+    assert not KrylovStepsKernel("float64", 8, 9, piece=16).fits(H200)
 
 
 def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
@@ -61,9 +61,10 @@ def launch(
     V = operands[0]
     indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
     arrays = indptr, indices, A.data.astype(V.dtype), *operands
-    run = HostKernel(kernel.source(H200), readable=list(arrays[:6]))
+    made = kernel.kernel(H200)
+    run = HostKernel(made.source(), readable=list(arrays[:6]))
     arguments = *map(address, arrays), *V.shape, *map(np.int32, numbers), *bounds
-    run((blocks,), (32 * kernel.warps(H200),), arguments, kernel.shared_bytes(H200))
+    run((blocks,), (made.threads,), arguments, made.shared_bytes)
     assert not operands[-1][: GRID_HEADER_BYTES // 8].any()  # the next launch begins with zeros
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blockvec.kernels.probes import BULK, mix_probe, read_probe
+from blockvec.kernels.probes import bulk_probe, mix_probe, read_probe
 from tests.blocks import address
 from tests.emulator.host import HostKernel, needs_host_compiler
 
@@ -45,8 +45,9 @@ def test_bulk_copies_of_a_mix_read_and_write_what_they_say() -> None:
         blocks = 5
         source = np.random.default_rng(read).integers(0, 256, (blocks, read), np.uint8)
         target = np.zeros((blocks, write + 1), np.uint8)
-        kernel = HostKernel(BULK.source(), [source], [target.ravel()[: blocks * write]])
+        probe = bulk_probe(max(read, write))
+        kernel = HostKernel(probe.source(), [source], [target.ravel()[: blocks * write]])
         arguments = address(source), address(target), np.uint32(read), np.uint32(write)
-        kernel((blocks,), (BULK.threads,), arguments, max(read, write))
+        kernel((blocks,), (probe.threads,), arguments, probe.shared_bytes)
         written, copied = target.ravel()[: blocks * write].reshape(blocks, write), min(read, write)
         assert np.array_equal(written[:, :copied], source[:, :copied])

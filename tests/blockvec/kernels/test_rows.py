@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import pytest
 
 from blockvec.backends.host.backend import HOST
 from blockvec.blocks.blockvector import INVERSES, ROOTS
-from blockvec.kernels.elementwise import FillKernel, WithinKernel
-from blockvec.kernels.rows import RowKernel, trace
+from blockvec.kernels.elementwise import fill_kernel, within_kernel
+from blockvec.kernels.rows import trace
+from blockvec.kernels.source import Kernel
 from blockvec.operations.elementwise import NORMAL
 from blockvec.operators.sparse import DIFFER, _are_equal
 from solvers.iterations.spectrum import SIGNS, _divided
@@ -44,19 +45,25 @@ def every(xp: Any, a: Any, b: Any, mask: Any) -> tuple[Any, ...]:
     return chosen, 2 * a + b * 3, 1.0 - b, mask
 
 
-def kernel_of(name: str) -> RowKernel:
+def kernel_of(name: str) -> Kernel:
+    return _described(name)[0]
+
+
+def _described(name: str) -> tuple[Kernel, list[str]]:
+    """Translate a function; return the kernel and the types of its results."""
     function, count = FUNCTIONS[name]
     kinds = ["bool" if i in MASKS.get(name, ()) else "float64" for i in range(count)]
     rows = [np.full(2, 0.5).astype(kind) for kind in kinds]
     results = function._function(np, *rows)
-    return trace(function._function, kinds, [np.asarray(result).dtype.name for result in results])
+    types = [np.asarray(result).dtype.name for result in results]
+    return trace(function._function, kinds, types), types
 
 
-def run(kernel: RowKernel, rows: list[Any], step: int = 1) -> list[Any]:
+def run(kernel: Kernel, types: Sequence[str], rows: list[Any], step: int = 1) -> list[Any]:
     """Run a kernel on the host, with gaps between numbers; what it does not write stays as it is."""
     count = len(rows[0])
     spread = [np.repeat(row, step) for row in rows]
-    outputs = [np.full(count * step, 7).astype(dtype) for dtype in kernel.outputs]
+    outputs = [np.full(count * step, 7).astype(dtype) for dtype in types]
     arguments = [number for row in (*spread, *outputs) for number in (row.ctypes.data, np.int64(step))]
     HostKernel(kernel.source(), spread, outputs)(
         (-(-count // kernel.threads),), (kernel.threads,), (np.int64(count), *arguments)
@@ -73,10 +80,11 @@ def test_every_operation_is_translated(step: int, count: int) -> None:
     rows: list[Any] = [np.round(4 * rng.standard_normal(count)), 3 * rng.standard_normal(count)]
     rows.append(rng.random(count) < 0.5)
     rows[0][::7], rows[1][::5] = np.nan, np.inf
-    kernel = trace(every, ("float64", "float64", "bool"), ("float64", "float32", "float64", "bool"))
+    types = ("float64", "float32", "float64", "bool")
+    kernel = trace(every, ("float64", "float64", "bool"), types)
     with np.errstate(invalid="ignore"):
         expected = every(np, *rows)
-        found = run(kernel, rows, step)
+        found = run(kernel, types, rows, step)
         for one, other in zip(found, expected, strict=True):
             assert np.array_equal(one, np.asarray(other).astype(one.dtype), equal_nan=one.dtype != bool)
 
@@ -87,7 +95,7 @@ def test_functions_of_solvers_compute_the_same(name: str) -> None:
     rng = np.random.default_rng(1)
     function, count = FUNCTIONS[name]
     rows = [rng.random(40) < 0.7 if i in MASKS.get(name, ()) else rng.random(40) for i in range(count)]
-    found = run(kernel_of(name), rows)
+    found = run(*_described(name), rows)
     for one, other in zip(found, function._function(np, *rows), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14, atol=1e-15)
 
@@ -111,7 +119,7 @@ def test_arrays_of_a_gpu_are_equal_if_all_their_numbers_are(dtype: str) -> None:
 def test_a_fill_leaves_the_gaps_between_rows(dtype: str, parts: int) -> None:
     rows, width, ld = 37, 3 * parts, 5 * parts
     out = np.full((rows, ld), np.nan, dtype)
-    kernel = FillKernel(dtype)
+    kernel = fill_kernel(dtype)
     numbers = (1.5, -2.0 if parts == 2 else 1.5)
     sizes = (np.int64(ld), np.int64(width), np.int64(rows * width))
     HostKernel(kernel.source(), [], [out])((2,), (kernel.threads,), (out.ctypes.data, *sizes, *numbers))
@@ -122,7 +130,7 @@ def test_a_fill_leaves_the_gaps_between_rows(dtype: str, parts: int) -> None:
 @needs_host_compiler
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_integers_outside_of_a_range_are_found(dtype: str) -> None:
-    kernel, outside = WithinKernel(dtype), np.zeros(1, np.int32)
+    kernel, outside = within_kernel(dtype), np.zeros(1, np.int32)
     values = np.minimum(np.arange(1000) // 2, 480).astype(dtype)
     run = HostKernel(kernel.source(), [values], [outside])
 

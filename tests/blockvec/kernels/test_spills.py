@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blockvec.kernels.build import compile_source
-from blockvec.kernels.elementwise import FillKernel, InverseFactorKernel, WithinKernel
+from blockvec.kernels.elementwise import fill_kernel, inverse_factor_kernel, within_kernel
 from blockvec.kernels.probes import FMA, HOLD, TENSOR, cache_probe, read_probe
 from blockvec.kernels.sparse import codes, pieces
 from blockvec.kernels.steps import STATIC_BYTES, KrylovStepsKernel, RecurrenceKernel
@@ -27,24 +27,25 @@ def sources() -> Iterator[Any]:
         *(*test_elementwise.KERNELS[::16], read_probe(8), cache_probe(8), FMA, TENSOR, HOLD),
         # Cosines have a stack frame, for arguments of any size.
         *(test_rows.kernel_of(name) for name in test_rows.FUNCTIONS if name != "normal"),
-        *map(FillKernel, ("float64", "float32")),
-        *(WithinKernel("int32"), *map(InverseFactorKernel, DTYPES)),
+        *map(fill_kernel, ("float64", "float32")),
+        *(within_kernel("int32"), *(inverse_factor_kernel(dtype, 8) for dtype in DTYPES)),
     ):
         for architecture, marks in (("sm_90", ()), ("sm_80", pytest.mark.slow)):
             yield pytest.param(kernel.source(), architecture, THREE_BLOCKS, marks=marks)
-    of_rows = {f"codes {dtype}": codes.source(dtype) for dtype in DTYPES}
-    for kernel in pieces.KERNELS:
-        of_rows |= {f"{kernel} {index}": pieces.source(kernel, index) for index in ("int32", "int64")}
-    for name, source in of_rows.items():
+    of_rows = {f"codes {dtype}": codes.kernel_of(dtype) for dtype in DTYPES}
+    for name in pieces.KERNELS:
+        of_rows |= {f"{name} {index}": pieces.kernel_of(name, index) for index in ("int32", "int64")}
+    for name, kernel in of_rows.items():
         for architecture in ("sm_80", "sm_90"):
-            yield pytest.param(source, architecture, ANY, id=f"{name} {architecture}")
+            yield pytest.param(kernel.source(), architecture, ANY, id=f"{name} {architecture}")
     for case in sampled(test_krylov_steps.KERNELS):
-        source = KrylovStepsKernel(*case.values, piece=16).source(H200)
+        source = KrylovStepsKernel(*case.values, piece=16).kernel(H200).source()
         yield pytest.param(source, "sm_90", (255, STATIC_BYTES), id=f"steps {case.values}", marks=case.marks)
     for case in sampled(test_recurrence.KERNELS):
         for lanczos in (False, True):
-            if (kernel := RecurrenceKernel(*case.values, lanczos)).refusal == "":
-                yield pytest.param(kernel.source(), "sm_90", ANY, id=f"recurrence {case}", marks=case.marks)
+            if (steps := RecurrenceKernel(*case.values, lanczos)).fits:
+                source = steps.kernel().source()
+                yield pytest.param(source, "sm_90", ANY, id=f"recurrence {case}", marks=case.marks)
 
 
 @needs_compiler

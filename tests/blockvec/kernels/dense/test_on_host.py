@@ -50,7 +50,7 @@ def second(problem: Any, dtype: str) -> Any:
 
 CASES: list[tuple[Any, ...]] = [
     # every thread all of C; pairs of odd rows as vectors
-    (dot(1, K=0, beta="general"), DotFma(1, 1, count=2, stages=2, steps=2, teams=2), 1),
+    (dot(1, K=1, beta="general"), DotFma(1, 1, count=2, stages=2, steps=2, teams=2), 1),
     (dot(7, 5, K=533, alpha="general", beta="general"), DotFma(7, 5, count=2, teams=2)),
     (dot(5, dtype="complex128", K=333, same=True), DotFma(5, 5, stages=2, steps=2, teams=2)),
     # tiles with guards: blocked, interleaved, unrolled, more than a warp
@@ -299,13 +299,11 @@ def run(
     n_bytes = family.workspace_bytes(p, config, device)
     workspace = np.full(n_bytes // 8, np.nan)
     workspace[:16] = 0
-    launch = family.launch(p, config, device)
-    space = (address(workspace),) if n_bytes else ()
-    arguments = launch.pack(*map(address, operands), *factors, *space)
-    assert arguments is not None
+    arguments = family.pack(p, config, device)(*map(address, operands), *factors, address(workspace))
     given = tuple(np.void(bytes(a)) if isinstance(a, bytes) else a for a in arguments)
-    kernel = HostKernel(family.source(p, config, H200), operands, operands, seed)
-    kernel(launch.grid, launch.block, given, launch.shared_bytes)
+    described = family.kernel(p, config, H200)
+    kernel = HostKernel(described.source(), operands, operands, seed)
+    kernel((family.grid(p, config, device),), (described.threads,), given, described.shared_bytes)
     assert counters_are_ready(workspace) if n_bytes > 8 else not workspace.any()
     return kernel
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from blockvec.errors import LayoutError
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import SweepProblem
-from tests.blocks import bind
 from tests.blocks import tsmm_problem as combine
 from tests.blocks import tsmttsm_problem as dot
 from tests.devices import A100, H200, RTX_5090
@@ -64,17 +62,6 @@ def test_devices_without_the_instructions_are_refused_with_a_reason() -> None:
         assert re.search(reason, str(FAMILIES[name].supports(problem, device)))
     odd = dot(8, dtype="complex64", lda=9, align_a=4)
     assert FAMILIES["tsmttsm_mma"].supports(odd, H200) is None
-
-
-# ---- layouts and launches
-
-
-@pytest.mark.parametrize("name", ["tsmttsm_fma", "tsmttsm_mma", "tsmm_fma", "tsmm_mma"])
-def test_a_launch_refuses_an_address_that_is_less_aligned_than_described(name: str) -> None:
-    family, p = FAMILIES[name], dot(8) if "tsmttsm" in name else combine(8)
-    launch = bind(family, None, p, family.choose(p, H200), H200)
-    with pytest.raises(LayoutError, match=r"A lies at address 0x8 .*described as aligned to 16 bytes"):
-        launch(8, 1 << 20, 1 << 21, 1, 0, 1 << 22)
 
 
 # ---- bounds of errors, and workspaces

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockvec.kernels.source import Kernel
 from blockvec.kernels.sparse import codes as codes_of_values
 from blockvec.kernels.sparse.codes import _LEAST_ENTRIES as LEAST
 from blockvec.kernels.sparse.codes import encode
@@ -22,8 +23,8 @@ def plan_of(values: np.ndarray, index: str = "int32") -> Plan:
     return Plan(np.arange(n + 1, dtype=index), columns, values)
 
 
-def no_kernel(_source: str, name: str) -> Any:
-    raise AssertionError(f"{name} is not needed")
+def no_kernel(kernel: Kernel) -> Any:
+    raise AssertionError(f"{kernel.name} is not needed")
 
 
 @needs_host_compiler
@@ -38,11 +39,11 @@ def test_coded_entries_keep_every_bit_also_of_values_that_the_sample_lacks(
     values[few // 3 : few // 3 + len(rare)] = rare  # between two samples
     plan = plan_of(values)
 
-    def load(text: str, _name: str) -> Any:
+    def load(kernel: Kernel) -> Any:
         def launch(grid: tuple[int, ...], block: tuple[int], arguments: tuple[Any, ...]) -> None:
             memory = (ctypes.c_char * (MAX_VALUES * values.itemsize)).from_address(arguments[3])
             readable = [plan.indices, plan.data, np.frombuffer(memory, np.uint8)]
-            HostKernel(text, readable)(grid, block, arguments)
+            HostKernel(kernel.source(), readable)(grid, block, arguments)
 
         return launch
 

@@ -56,7 +56,7 @@ def test_sums_are_made_apart_where_long_rows_are() -> None:
         config = family.choose(p, H200)
         assert "apart" in str(family.refuse_sums(p, config))
         assert family.refuse_sums(replace(p, longest=config.long_row), config) is None
-        assert len(family.sources(p, config, H200)) == 3, "the plain product's, with its long rows"
+        assert len(family.kernels(p, config, H200)) == 3, "the plain product's, with its long rows"
     assert family.refuse_sums(problem(4, longest=10**6), config) is None
 
 

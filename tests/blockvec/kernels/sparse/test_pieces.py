@@ -34,7 +34,7 @@ def rounds(request: Any) -> Any:
 
 def emulated(*readable: np.ndarray) -> Load:
     """Load kernels that run on the host and may read given arrays."""
-    return lambda source, _name: HostKernel(source, readable)
+    return lambda kernel: HostKernel(kernel.source(), readable)
 
 
 @needs_host_compiler

@@ -15,7 +15,7 @@ from blockvec.kernels.device import host_device
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.sell import CHUNK, SellMatrix, fill, fill_source, layout
+from blockvec.kernels.sparse.sell import CHUNK, SellMatrix, fill, fill_kernel, layout
 from blockvec.kernels.sparse.sell import SellConfig as Config
 from tests.contract.blocks import exact_values
 from tests.devices import H200
@@ -56,7 +56,7 @@ def converted(plan: Plan) -> SellMatrix:
         columns[to] = indices[entries]
         if plan.codes is None:
             values[to] = data[entries]
-    return SellMatrix(starts, columns, data if plan.codes else values)
+    return SellMatrix(plan, starts, columns, data if plan.codes else values)
 
 
 HOST_CASES = [
@@ -86,8 +86,8 @@ def test_the_kernel_that_converts_puts_every_entry_into_its_place(
     values = expected.values if is_coded else np.full_like(expected.values, np.nan)
     p = SpmmvProblem(*S.shape, S.nnz, 1, dtype, dtype, 1, 1, S.indices.itemsize, coded=is_coded)
     readable = [plan.indptr, *entries_of(plan), expected.starts]
-    kernel = HostKernel(fill_source(p), readable, [columns, values])
-    fill(kernel, plan, SellMatrix(expected.starts, columns, values), is_coded)
+    kernel = HostKernel(fill_kernel(p).source(), readable, [columns, values])
+    fill(kernel, SellMatrix(plan, expected.starts, columns, values), is_coded)
     np.testing.assert_array_equal(columns, expected.columns)
     np.testing.assert_array_equal(values, expected.values)
 
