@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .backends import Backend, backend_for
+from .backends import Backend, backend_for, backend_of, is_cupy
 from .kernels.problem import (
     MAX_ALIGNMENT,
     SpmmvProblem,
@@ -29,6 +29,7 @@ from .kernels.problem import (
     is_complex,
     itemsize,
     promote,
+    real_type,
 )
 from .operations.dispatch import preferred
 from .system.config import options
@@ -62,6 +63,26 @@ def precompile(method: str, operator: Any, dtype: Any = None, **sizes: int) -> N
     """Compile as `precompiled` does what follows in the block of `kernels_of_call`, if there is one."""
     if (call := _calls.get()) is not None:
         call.enter_context(precompiled(method, operator, dtype, **sizes))
+
+
+def precompile_matrix(matrix: Any) -> None:
+    """Compile in the same way what a matrix of CuPy in CSR form is looked at with before all products."""
+    if (call := _calls.get()) is None or not is_cupy(getattr(matrix, "indptr", None)):
+        return
+    from .kernels import elementwise as k
+    from .kernels.build import on_first_miss
+    from .kernels.sparse import pieces
+
+    given, dtype = matrix.indices.dtype.name, matrix.dtype.name
+    short = "int32" if max(*matrix.shape, matrix.nnz) <= np.iinfo(np.int32).max else given
+    wanted = {
+        pieces.kernel_of("diagonal", given, dtype): None,
+        k.within_kernel(given): None,
+        pieces.kernel_of("structure", short): None,
+        k.philox_kernel(real_type(dtype)): None,
+    }
+    backend = backend_of(matrix.data)
+    call.enter_context(on_first_miss(lambda: start(wanted.items(), backend)))
 
 
 @contextlib.contextmanager
@@ -226,6 +247,12 @@ class Blocks:
             self.found[kernel] = None
         return kernel is not None
 
+    def recurrences(self, b: int, *, lanczos: bool = False) -> None:
+        """Add recurrences that one launch takes, where there is a kernel for a matrix."""
+        for _, matrix in self.matrices if self.backend else ():
+            if (kernel := self.backend.recurrence_kernel(matrix, self.dtype, b, lanczos)) is not None:
+                self.found[kernel] = None
+
     def rotate(self, M: int, N: int, ld: int = 0) -> None:
         """Add A[:, :N] = A C."""
         self.combine(M, N, ld, ldb=max(ld, M), inplace=True)
@@ -293,6 +320,13 @@ class Blocks:
             self.found[k.axpby_kernel(R, None, T)] = None
             self.found |= {k.fold_kernel("float64", T, k.fold_lanes(width)): None for width in widths}
 
+    def subtract_values(self) -> None:
+        """Add A X less X times a factor per column, of columns of a basis."""
+        from .kernels import elementwise as k
+
+        T, each = self.dtype, k.Factor(columns=self.real)
+        self.found[k.axpby_kernel(T, T, T, each, flat=False)] = None
+
 
 def _roots(xp: Any, squares: Any) -> tuple[Any]:
     return (xp.sqrt(squares),)
@@ -337,12 +371,17 @@ def _krylov(s: Blocks, filtered: bool) -> None:
     """
     b, keep, capacity, last = s.b, s.keep, s.capacity, s.last
     takes_steps = _begin(s)
+    if filtered:
+        s.recurrences(2, lanczos=True)
+        s.recurrences(b)
+        s.subtract_values()
     for N in (keep, last):
         s.rotate(capacity, N, capacity)
     s.gram(last, capacity)
     s.rotate(last, last, capacity)
     if filtered:
         s.recur(b)
+        s.combine(keep, b, capacity)
     s.normalize(1, 2, 4, 8)
     s.recur_by_columns(1, 2, 4)
     if not takes_steps:

@@ -17,6 +17,7 @@ from blockvec import BlockVector, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, in_element_type, is_function, native
 from blockvec.parallel import Communicator
+from blockvec.precompile import precompile_matrix
 from blockvec.system.scalars import plain
 
 from .blocks import Operator, column_factors, is_ordinary, needs_threads, to_host
@@ -245,17 +246,19 @@ def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
     """Convert matrices and functions of torch and JAX to ones of NumPy, SciPy and CuPy; keep all others.
 
     Matrices and arrays of other element types are converted to one of blocks. Functions take arrays of the
-    caller's kind, or else of their own library.
+    caller's kind, or else of their own library. Kernels for the first operand are compiled in parallel.
     """
     if all(operand is None for operand in operands):
         return list(operands)
     kinds = [caller or ArrayKind.of_caller(operand) for operand in operands]
-    return [
+    converted = [
         kind.function(operand)
         if kind is not None and is_function(operand)
         else in_element_type(native(operand))
         for kind, operand in zip(kinds, operands, strict=True)
     ]
+    precompile_matrix(converted[0])
+    return converted
 
 
 def spacing(*matrices: Any) -> float:

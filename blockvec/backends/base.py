@@ -214,6 +214,10 @@ class Backend(Protocol):
         """Describe the kernel of these steps on a basis, as `load_kernel` takes it; None without one."""
         return None
 
+    def recurrence_kernel(self, matrix: Any, dtype: str, b: int, lanczos: bool) -> Any:
+        """Describe the kernel of `recurrence`, or of `lanczos_recurrence`, for contiguous blocks likewise."""
+        return None
+
     def recurrence(
         self, matrix: Any, X: Array, Y: Array, alpha: complex, beta: complex, shift: complex, turns: int
     ) -> Callable[[], None] | None:

@@ -64,6 +64,9 @@ class Device:
     def krylov_kernel(self, dtype: str, *sizes: int) -> Any:
         return None if dtype == "float32" else ("steps", dtype, *sizes)
 
+    def recurrence_kernel(self, matrix: Any, *kind: Any) -> Any:
+        return ("recurrence", *kind)
+
     def prepare(self, *request: Any) -> None:
         self.threads.add(threading.current_thread().name)
         self.prepared.append(request)

@@ -184,6 +184,10 @@ class CudaBackend:
         found = steps.kernel_for(self._gpu, dtype, rows, columns, b, columns * itemsize(dtype))
         return None if found is None else found.kernel(self.device)
 
+    def recurrence_kernel(self, matrix: Any, dtype: str, b: int, lanczos: bool) -> Kernel | None:
+        found = steps.recurrence_kernel(self._gpu, matrix, dtype, b, lanczos)
+        return None if found is None else found.kernel()
+
     lanczos_recurrence = _on_device(steps, "lanczos_recurrence")
     recurrence = _on_device(steps, "recurrence")
     inverse_factor = _on_device(small_matrices, "inverse_factor")

@@ -144,18 +144,22 @@ def lanczos_recurrence(
     return gpu.on_device(take)
 
 
+def recurrence_kernel(gpu: Gpu, matrix: Any, dtype: str, b: int, lanczos: bool) -> RecurrenceKernel | None:
+    """Choose the kernel for a matrix and blocks of b columns; None where there is none, or no gain."""
+    kernel, n = RecurrenceKernel(dtype, b, lanczos), matrix.shape[0]
+    if not n or not lanes_per_row(matrix, np.dtype(dtype)) or not kernel.fits:
+        return None
+    used = matrix.data.nbytes + matrix.indices.nbytes + 2 * n * b * itemsize(dtype)
+    return kernel if used <= CACHE_SHARES[lanczos] * gpu.info.l2_bytes else None
+
+
 def _launcher(
     gpu: Gpu, matrix: Any, X: DeviceArray, Y: DeviceArray, *, lanczos: bool
 ) -> Callable[..., None] | None:
     """Load the kernel for a matrix and blocks like these two; None where there is none, or no gain."""
     n, b = X.shape
-    kernel = RecurrenceKernel(type_name(X), b, lanczos)
-    lanes = lanes_per_row(matrix, X.dtype)
-    is_usual = lanes and all(block.flags.c_contiguous and not block.data.ptr % 16 for block in (X, Y))
-    if not is_usual or not kernel.fits:
-        return None
-    used = matrix.data.nbytes + matrix.indices.nbytes + X.nbytes + Y.nbytes
-    if not n or used > CACHE_SHARES[lanczos] * gpu.info.l2_bytes:
+    kernel, lanes = recurrence_kernel(gpu, matrix, type_name(X), b, lanczos), lanes_per_row(matrix, X.dtype)
+    if kernel is None or any(not block.flags.c_contiguous or block.data.ptr % 16 for block in (X, Y)):
         return None
     blocks = min(gpu.info.multiprocessors, ceil_div(n * lanes, THREADS))
     launch = gpu.launcher(kernel.kernel(), (blocks,), is_cooperative=True)
