@@ -249,8 +249,9 @@ class Blocks:
 
     def recurrences(self, b: int, *, lanczos: bool = False) -> None:
         """Add recurrences that one launch takes, where there is a kernel for a matrix."""
-        for _, matrix in self.matrices if self.backend else ():
-            if (kernel := self.backend.recurrence_kernel(matrix, self.dtype, b, lanczos)) is not None:
+        for _, matrix in self.matrices:
+            kernel = self.backend.recurrence_kernel(matrix, self.dtype, b, lanczos) if self.backend else None
+            if kernel is not None:
                 self.found[kernel] = None
 
     def rotate(self, M: int, N: int, ld: int = 0) -> None:
