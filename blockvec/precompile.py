@@ -70,7 +70,6 @@ def precompile_matrix(matrix: Any) -> None:
     if (call := _calls.get()) is None or not is_cupy(getattr(matrix, "indptr", None)):
         return
     from .kernels import elementwise as k
-    from .kernels.build import on_first_miss
     from .kernels.sparse import pieces
 
     given, dtype = matrix.indices.dtype.name, matrix.dtype.name
@@ -82,7 +81,7 @@ def precompile_matrix(matrix: Any) -> None:
         k.philox_kernel(real_type(dtype)): None,
     }
     backend = backend_of(matrix.data)
-    call.enter_context(on_first_miss(lambda: start(wanted.items(), backend)))
+    call.enter_context(_in_threads(lambda: wanted, backend))
 
 
 @contextlib.contextmanager
@@ -127,8 +126,6 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     if operator.device == "cpu":
         yield
         return
-    from .kernels.build import on_first_miss
-
     backend = backend_for(operator.device)
     matrices = [each for part in operators for each in sparse_products(part)]
     name = np.dtype(operator.dtype if dtype is None else dtype).name
@@ -140,9 +137,18 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
         yield
         return
     _begun.add(kind)
+    with _in_threads(lambda: requests(method, blocks), backend):
+        yield
+
+
+@contextlib.contextmanager
+def _in_threads(wanted: Callable[[], dict[Any, Any]], backend: Backend) -> Iterator[None]:
+    """Start what is wanted before the first kernel that is compiled; cancel at the end what has not begun."""
+    from .kernels.build import on_first_miss
+
     jobs: list[Future[None]] = []
     try:
-        with on_first_miss(lambda: jobs.extend(start(requests(method, blocks).items(), backend))):
+        with on_first_miss(lambda: jobs.extend(start(wanted().items(), backend))):
             yield
     finally:
         for job in jobs:

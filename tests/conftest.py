@@ -51,7 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Set before blockvec is imported and inherited by commands under test, so the user's cache is unchanged.
     # Processes that share the tests inherit it too.
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        config.stash[_cache] = tempfile.TemporaryDirectory(prefix="blockvec-tests-")
+        config.stash[_cache] = tempfile.TemporaryDirectory(
+            prefix="blockvec-tests-", ignore_cleanup_errors=True
+        )  # threads may still store kernels
         os.environ["BLOCKVEC_CACHE_DIR"] = config.stash[_cache].name
         if config.getoption("numprocesses", None):  # the processes share the cores
             os.environ.setdefault("OMP_NUM_THREADS", "1")
