@@ -12,7 +12,7 @@ from ...kernels.family import choose
 from ...kernels.launch import Launch
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
 from ..base import Candidate
-from .device import Gpu, workspace
+from .device import Gpu, workspace_address
 
 Product = TsmttsmProblem | TsmmProblem | SweepProblem
 
@@ -98,5 +98,5 @@ def load(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any)
     name = family.kernel_name(problem)
     kernel = build(source, name, gpu.info.architecture, launch.shared_bytes, carveout)
     bytes_needed = family.workspace_bytes(problem, config, gpu.info)
-    address = (lambda: int(workspace(gpu, bytes_needed).data.ptr)) if bytes_needed else None
+    address = workspace_address(gpu, bytes_needed) if bytes_needed else None
     return kernel, launch, address
