@@ -38,17 +38,17 @@ LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative 
 
 
 class Looks:
-    """When to look for convergence: by the pace of the residuals."""
+    """When to look for convergence: by the pace of the residuals of one operator, over restarts."""
 
-    def __init__(self, first: int) -> None:
-        self.next = first  # columns of V from which on the next look is worth while
+    def __init__(self, degree: int) -> None:
+        self.degree = degree  # of the operator, which is applied to `columns` of a block so far
+        self.next = 0  # columns from which on the next look is worth while
         self._columns, self._digits = 0, math.inf
 
-    def plan(self, m: int, pause: int, columns: int, largest: float) -> None:
-        """Plan the look after one at m columns of V, `pause` columns later or more.
+    def plan(self, columns: int, pause: int, largest: float) -> None:
+        """Plan the look after one at which the largest residual is `largest` times its limit.
 
-        The operator has been applied to `columns` columns, and the largest residual is `largest` times its
-        limit.
+        It comes `pause` columns later or more.
         """
         digits = math.log10(max(largest, 1.0))
         passed, gained = columns - self._columns, self._digits - digits
@@ -57,7 +57,7 @@ class Looks:
             # Without the pace 25 easy problems take 1.22 times as long.
             predicted = digits * passed / gained if gained > 0 else columns
             pause = max(pause, int(min(predicted, columns)))
-        self.next = m + pause
+        self.next = columns + pause
 
 
 class ThickRestart(Iteration):
@@ -89,7 +89,7 @@ class ThickRestart(Iteration):
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
         self.excess = np.inf  # least ratio of true residuals and limits so far
         self.repairs = 0  # since that was last halved
-        self.looks = Looks(0)
+        self.looks = Looks(1)
         self.seen: Ritz | None = None  # Ritz pairs of V as it was at the last look
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
         self.filtering = Filtering(self) if options.method == "filter" else None
@@ -150,10 +150,11 @@ class ThickRestart(Iteration):
 
     def snapshot(self) -> dict[str, Any]:
         filtering = {} if self.filtering is None else self.filtering.snapshot()
-        return super().snapshot() | self.krylov.snapshot() | filtering
+        return super().snapshot() | self.krylov.snapshot() | filtering | {"looks": vars(self.looks)}
 
     def resume(self, saved: dict[str, Any]) -> None:
         super().resume(saved)
+        vars(self.looks).update(saved["looks"])
         if self.filtering is not None:
             self.filtering.resume(saved)
         self.krylov.resume(saved)
@@ -192,14 +193,13 @@ class ThickRestart(Iteration):
         while krylov.steps.takes_single_columns and krylov.m < LOOK_AT_NORM and krylov.can_expand():
             krylov.expand(LOOK_AT_NORM)
         krylov.loss = self._loss()
-        pause = krylov.steps.pause * self.block_size
-        self.looks = Looks(max(krylov.m, k) + pause)
-        for one in self.history[-2:] if krylov.degree == 1 else ():
-            largest = float(excess(one.residuals, one.limits).max())
-            self.looks.plan(krylov.m, pause, one.operator_columns, largest)
+        if self.looks.degree != krylov.degree:
+            self.looks = Looks(krylov.degree)
+        first = max(krylov.m, k) + krylov.steps.pause * self.block_size
+        self.looks.next = max(self.looks.next, self._columns() + first - krylov.m)
         while krylov.can_go_on():
-            if krylov.m < (until := max(self.looks.next, queued)):  # otherwise steps were taken ahead
-                krylov.expand(until, self._stopped)
+            if (left := max(self.looks.next - self._columns(), queued - krylov.m)) > 0:
+                krylov.expand(krylov.m + left, self._stopped)  # otherwise steps were taken ahead
             reason = self._stopped()
             if reason:
                 krylov.settle()
@@ -223,17 +223,27 @@ class ThickRestart(Iteration):
     def _seems_done(self) -> bool:
         """Look for convergence, if that is due: a cycle may end early."""
         krylov = self.krylov
-        if krylov.m < self.looks.next:
+        if self._columns() < self.looks.next:
             return False
-        m, pause = krylov.m, krylov.steps.pause
-        krylov.steps.begin_ahead(krylov, pause)  # which a GPU takes meanwhile
+        m = krylov.m
+        krylov.steps.begin_ahead(krylov, krylov.steps.pause)  # which a GPU takes meanwhile
         self.seen = krylov.ritz(m)
-        m, largest = len(self.seen.theta), self._excess(self.seen)
-        columns = self.counts.operator_columns // krylov.degree - (krylov.m - m)  # without those ahead
-        self.looks.plan(m, pause * self.block_size, columns, largest)
-        if largest <= 1:
+        m = len(self.seen.theta)
+        is_done = self._plan_look(self.seen) <= 1
+        if is_done:
             krylov.withdraw(m)
-        return largest <= 1
+        return is_done
+
+    def _columns(self) -> int:
+        """Count the columns that the operator of this cycle would have been applied to so far."""
+        return self.counts.operator_columns // self.krylov.degree
+
+    def _plan_look(self, ritz: Ritz) -> float:
+        """Plan the next look by these Ritz pairs, and return their largest excess."""
+        krylov, largest = self.krylov, self._excess(ritz)
+        ahead = krylov.m - len(ritz.theta)
+        self.looks.plan(self._columns() - ahead, krylov.steps.pause * self.block_size, largest)
+        return largest
 
     def _excess(self, ritz: Ritz) -> float:
         """Return the largest residual of the wanted Ritz pairs, relative to its limit."""
@@ -256,7 +266,10 @@ class ThickRestart(Iteration):
     def _ritz(self) -> Ritz:
         """Return the Ritz pairs of V at the end of a cycle, which the last look may have computed."""
         seen, self.seen = self.seen, None
-        return seen if seen is not None and len(seen.theta) == self.krylov.m else self.krylov.ritz()
+        if seen is None or len(seen.theta) != self.krylov.m:
+            seen = self.krylov.ritz()
+            self._plan_look(seen)
+        return seen
 
     def _restart(self) -> IterationState:
         """Replace the basis by wanted Ritz vectors; return the state, with values and residuals of A."""
@@ -265,7 +278,6 @@ class ThickRestart(Iteration):
         else:
             if not self.filtering.is_refined:
                 ritz = self._ritz()
-                self._excess(ritz)
                 kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), self.krylov.w)]
                 self.krylov.restart(ritz, kept)
             self.filtering.is_refined = False

@@ -16,7 +16,6 @@ from blockvec.backends.cuda.probes import block_stream
 from blockvec.errors import BlockvecError
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import SPARSE_FAMILIES, sparse_families_of
-from blockvec.kernels.launch import GRID_HEADER_BYTES
 from blockvec.kernels.measure import Stopwatch, Timing
 from blockvec.kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
 from blockvec.kernels.sparse.family import SparseFamily
@@ -91,7 +90,7 @@ class SparseOperands:
         launch, needed = sparse.launcher(self._gpu, family, self.problem, variant.config, matrix)
         optional: dict[str, Any] = {}
         if needed:
-            optional["workspace_ptr"] = workspace(self._gpu, needed).data.ptr + GRID_HEADER_BYTES
+            optional["workspace_ptr"] = workspace(self._gpu, needed, is_passed_on=True).data.ptr
         for key, sums in zip(("dots", "gram"), self._sums, strict=True):
             if sums:
                 optional[key] = {name: array.data.ptr for name, array in sums.items()}

@@ -13,6 +13,8 @@ import scipy.sparse as sp
 import blockvec
 from blockvec import BlockVector, as_operator
 from blockvec.backends import backend_for
+from blockvec.kernels.limits import ceil_div
+from blockvec.kernels.sparse import totals
 
 pytestmark = pytest.mark.gpu
 
@@ -76,6 +78,19 @@ def test_work_goes_to_the_current_stream(dtype: str) -> None:
 def _host(result: Any) -> Any:
     array = result.array if isinstance(result, BlockVector) else result
     return array.get()
+
+
+def test_sums_of_a_sparse_product_outlive_what_another_thread_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    V = BlockVector.random(30000, 5, rng=1, device="gpu")
+    S = as_operator(sp.eye_array(V.n_rows, format="csr"), device="gpu")
+    expected = _host(S.apply(V, dots="xy").dots["xy"])
+
+    def between(a: int, b: int) -> int:  # the grid of the kernel that adds up what the first one left
+        V.gram()
+        return ceil_div(a, b)
+
+    monkeypatch.setattr(totals, "ceil_div", between)
+    assert np.array_equal(_host(S.apply(V, dots="xy").dots["xy"]), expected)
 
 
 def test_a_stopwatch_measures_the_stream() -> None:

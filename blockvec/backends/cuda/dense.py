@@ -11,13 +11,13 @@ from ...kernels.dense.family import DenseFamily
 from ...kernels.family import choose
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
 from ..base import Candidate
-from .device import Gpu, workspace
+from .device import Gpu, workspace_address
 
 Product = TsmttsmProblem | TsmmProblem | SweepProblem
 
 
-Loaded: TypeAlias = tuple[Any, tuple[int], tuple[int], int, Callable[..., tuple[Any, ...]], int]
-"""A loaded kernel, its grid and block, shared memory, what packs its arguments, and bytes of workspace."""
+Loaded: TypeAlias = tuple[Any, tuple[int], tuple[int], int, Callable[..., tuple[Any, ...]], Callable[[], int]]
+"""A loaded kernel, grid, block, shared memory, what packs its arguments, and the address of its workspace."""
 
 
 def candidate(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product) -> Candidate:
@@ -76,11 +76,11 @@ def runner(gpu: Gpu, problem: Product, loaded: Callable[[], Loaded]) -> Callable
             with cupy.cuda.Device(device_id):
                 run(problem, first, second, third, *rest)
             return
-        kernel, grid, block, shared, pack, needed = loaded()
+        kernel, grid, block, shared, pack, address = loaded()
         if is_sweep:  # four arrays; products have three and their factors
             rest = (rest[0].data.ptr,)
-        space = workspace(gpu, needed).data.ptr
-        kernel(grid, block, pack(first.data.ptr, second.data.ptr, third.data.ptr, *rest, space), shared)
+        arguments = pack(first.data.ptr, second.data.ptr, third.data.ptr, *rest, address())
+        kernel(grid, block, arguments, shared)
 
     return run
 
@@ -91,4 +91,4 @@ def load(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any)
     how = problem, config, gpu.info
     kernel, grid = family.kernel(*how), (family.grid(*how),)
     launch = gpu.load(kernel), grid, (kernel.threads,), kernel.shared_bytes
-    return *launch, family.pack(*how), family.workspace_bytes(*how)
+    return *launch, family.pack(*how), workspace_address(gpu, family.workspace_bytes(*how))

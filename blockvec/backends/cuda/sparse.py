@@ -16,7 +16,6 @@ from typing import Any
 from ...errors import LayoutError
 from ...kernels.build import machine_code
 from ...kernels.family import choose
-from ...kernels.launch import GRID_HEADER_BYTES
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.family import SparseFamily
 from ..base import Candidate, Fused
@@ -27,7 +26,7 @@ from .elementwise import copy
 
 AnyFamily = SparseFamily[Any]
 Bound = tuple[Callable[..., None], int]
-"""A launch as of `SparseFamily.bind`, and its bytes of workspace, the counters at its head included."""
+"""A launch as of `SparseFamily.bind`, and its bytes of workspace."""
 
 _NOTHING = Fused(None, 0, 0, {}, {})
 _conversion_lock = threading.Lock()
@@ -71,7 +70,7 @@ def _spmmv(
         shifts_ptr = shift.data.ptr
     optional: dict[str, Any] = {}
     if bytes_needed:
-        optional["workspace_ptr"] = workspace(gpu, bytes_needed).data.ptr + GRID_HEADER_BYTES
+        optional["workspace_ptr"] = workspace(gpu, bytes_needed, is_passed_on=True).data.ptr
     if fused.dots or fused.gram:
         optional["dots"] = {kind: out.data.ptr for kind, out in fused.dots.items()}
         optional["gram"] = {kind: out.data.ptr for kind, out in fused.gram.items()}
@@ -156,7 +155,7 @@ def launcher(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S:
     needed = family.workspace_bytes(problem, config, gpu.info, S.plan)
     kernels = _kernels(gpu, family, problem, config, S)
     launch = family.bind(kernels, problem, config, gpu.info, matrix)
-    return launch, GRID_HEADER_BYTES + needed if needed else 0
+    return launch, needed
 
 
 def _form(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Any:

@@ -79,7 +79,7 @@ def test_every_choice_is_one_of_the_list_and_valid(device: DeviceInfo) -> None:
             listed = family.configurations(problem, device)
             config = family.choose(problem, device)
             assert config in listed
-            assert len(listed) == len(set(listed)) <= 200
+            assert len(listed) == len(set(listed)) <= 320  # chosen of within a quarter of a millisecond
             assert family.refuse(problem, config, device) is None
             assert family.predict(problem, config, device) == min(
                 family.predict(problem, other, device) for other in listed
