@@ -10,6 +10,7 @@ import math
 import platform
 import textwrap
 import time
+import warnings
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,11 +19,10 @@ import numpy as np
 from blockvec.errors import ShapeError
 from blockvec.parallel import share
 from blockvec.system.frozen import frozen
-from blockvec.system.scalars import plain
 
-from .arguments import Options, integer, is_explicit
+from .arguments import integer, is_explicit
 from .costs import call_s, dense_is_faster, dense_s, fits_dense, is_full, product_s, rates
-from .placement import Placement, can_factorise, is_factorable
+from .placement import can_factorise, is_factorable
 from .problem import IterationOptions, Problem
 from .runtime.processes import largest
 from .sizes import DescribedOperator, basis_bytes, choose_options
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
 STEP_SUMS = 4  # sums over processes per step: two projections, and Cholesky QR twice
+SLOWER = 1.2  # times: predicted times are that much apart before a call warns of processes
+UNSPLIT_ROWS = 100_000  # rows: fewer are split to try a program, and solved in a second
 FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
 
 
@@ -168,13 +170,27 @@ def plan(
 
     given = inspect.signature(eigsh).bind(A, k, M, sigma, which, **options)
     given.apply_defaults()
-    named = {name: plain(given.arguments[name]) for name in Options.__annotations__}
-    return called(A, plain(k), M, plain(sigma), plain(which), named, time.perf_counter()).planned()
+    return called(given.arguments, time.perf_counter()).planned()
 
 
-def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
-    """Plan the solve of a problem whose operator may be described only, at its place."""
-    n, op, sigma = problem.n, problem.operator, call.sigma
+def warn_of_processes(plan: Plan, op: Any) -> None:
+    """Warn once if one process alone is predicted to take less time than several."""
+    seconds, alone_s = plan.stages[0].seconds, plan.alone_s
+    is_slower = seconds is not None and alone_s is not None and seconds > SLOWER * alone_s
+    if not is_slower or plan.n <= UNSPLIT_ROWS or op.layout.rank > 0:
+        return
+    warnings.warn(
+        f"eigsh: {plan.processes} processes are predicted to take {seconds:.1g} s per restart, one alone "
+        f"{alone_s:.1g} s: each product needs {op.halo_rows} rows of other processes beside "
+        f"{op.layout.n_local} own ones. Leave out comm if one has the memory, or number rows by Partition.",
+        stacklevel=5,
+    )
+
+
+def plan_of(call: Call) -> Plan:
+    """Plan the solve of the problem of a call, at its place."""
+    problem, placement, sigma = call.problem, call.placement, call.sigma
+    n, op = problem.n, problem.operator
     A, M, is_given = call.A, call.M, call.OPinv is not None
     if problem.n_locked >= n:
         raise ShapeError(f"orthogonal_to has {problem.n_locked} columns for {n} rows; give fewer.")

@@ -34,7 +34,7 @@ def has_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 def placed(A: Any, M: Any = None, sigma: float | None = 0.5, **others: Any) -> Placement:
     call: Any = {"pairs": 6, "mode": "normal", "OPinv": None, "interval": None}
-    call |= {"A": A, "M": M, "sigma": sigma, "options": {"Minv": None}, **others}
+    call |= {"A": A, "M": M, "sigma": sigma, "options": {"Minv": None}, "is_plain": M is None, **others}
     return Placement.of(SimpleNamespace(**call), "gpu", "auto")  # type: ignore[arg-type]
 
 
