@@ -143,6 +143,10 @@ class Call:
         """Whether A alone is given, and the values as they are or around sigma."""
         return self.M is None and self.OPinv is None and self.mode == "normal"
 
+    def has_none(self, *names: str) -> bool:
+        """Check that none of some arguments is given."""
+        return all(self.options[name] is None for name in names)
+
     @property
     def pairs(self) -> int:
         """Number of wanted pairs, where there is one."""
@@ -158,10 +162,10 @@ class Call:
         """Whether the values are those nearest to sigma, by whichever method."""
         if self.penalties is not None or self.sigma is None or self.M is not None:
             return False
-        options = self.options
-        is_free = options["method"] == "auto" and all(options[name] is None for name in HOW)
-        promises = options["verify"] == "always" or options["precision"] == "mixed"  # which hold for a method
-        return (self.which, self.mode) == ("LM", "normal") and is_free and not promises
+        how = self.options["method"], self.options["verify"], self.options["precision"]
+        promises = how[1] == "always" or how[2] == "mixed"  # which hold for a method
+        is_free = how[0] == "auto" and not promises and self.has_none(*HOW)
+        return (self.which, self.mode) == ("LM", "normal") and is_free
 
     def planned(self) -> Plan:
         """Plan the solve: nothing is applied."""
@@ -172,8 +176,9 @@ class Call:
                 method = "dense"
             else:
                 self.predicted_s = may_be_quick(self.A, self.op, self.pairs)
-        self.placement = placement = Placement.of(self, device_of(self.A, self.device), method)
-        if placement.is_on_host:
+        device = device_of(self.A, self.device)
+        self.placement = placement = Placement.of(self, device, method)
+        if device == "cpu" or placement.home is not None:
             self.A, self.M = on_host(self.A), on_host(self.M)
         if placement.home is not None:  # its entries are read there
             self.device, self.home, self.op = "cpu", placement.home, None
@@ -184,8 +189,8 @@ class Call:
         if placement.transforms and self.sigma is not None and is_usual and not is_formed:
             self.placement = placement = replace(placement, unfactored=True)
         if options["precision"] == "mixed":
-            others = self.M, self.sigma, self.interval, self.OPinv, self.preconditioner, options["jd_options"]
-            check_precision(op, options["method"], is_plain=all(other is None for other in others))
+            is_end = self.sigma is None and self.has_none("M", "interval", "preconditioner", "jd_options")
+            check_precision(op, options["method"], is_plain=is_end)
         if self._takes_double(placement, op):
             self.single, self.A = op.dtype, self.A.astype(DOUBLE[op.dtype.char])
             op = self.op = as_operator(self.A, device=self.device)
@@ -210,11 +215,11 @@ class Call:
         Dense matrices of 200 to 330 rows took 2.3 to 2.8 times as long by these.
         The options that only iterations have are honoured.
         """
-        op, options = cast(Operator, self.op), self.options
+        op = cast(Operator, self.op)
         is_here = op.device == "cpu" and op.layout is None and op.dtype.char not in DOUBLE
         if not (is_here and is_explicit(self.A) and fits_dense(op)):
             return False
-        if any(options[name] is not None for name in ("v0", "block_size", "checkpoint")):
+        if not self.has_none("v0", "block_size", "checkpoint"):
             return False
         is_short = dense_is_faster(op.shape[0], self.pairs, op.device, "factors") is not None
         return is_short or (isinstance(self.A, np.ndarray) and is_full(op))
@@ -261,10 +266,10 @@ class Call:
         is_end = not placement.transforms and (not is_shifted or self.predicted_s is not None)
         is_short = op.device == "cpu" and op.shape[0] <= SHORT_ROWS
         mass = self.M if self.penalties is None else None
-        others = mass, self.OPinv, self.preconditioner, options["jd_options"]
-        is_plain = options["method"] in ("auto", "lanczos") and all(other is None for other in others)
+        is_free = mass is None and self.has_none("OPinv", "preconditioner", "jd_options")
+        is_free &= options["method"] in ("auto", "lanczos")
         is_single = op.dtype.char in DOUBLE and op.layout is None
-        return (always or (is_end and is_short)) and is_plain and is_single and is_explicit(self.A)
+        return (always or (is_end and is_short)) and is_free and is_single and is_explicit(self.A)
 
     def scale(self) -> Scaling:
         """Check the matrices, and scale them with the numbers that belong to them."""
@@ -448,11 +453,10 @@ def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Req
     options, penalties = call.options, Penalties.of(call.A, call.M)
     if penalties is not None and penalties.are_far(request):
         return None, [request]
-    others = call.OPinv, call.preconditioner, call.locked
-    is_usual = all(other is None for other in others)
-    is_usual &= all(options[name] is None for name in ("Minv", "jd_options", "norm", "comm"))
-    is_usual &= options["method"] in ("auto", "lanczos") and options["precision"] != "mixed"
-    is_usual &= call.mode == "normal" and (request.sigma is None or request.which == "LM")
+    others = "OPinv", "preconditioner", "orthogonal_to", "Minv", "jd_options", "norm", "comm"
+    is_usual = call.has_none(*others) and options["precision"] != "mixed" and call.mode == "normal"
+    is_usual &= options["method"] in ("auto", "lanczos")
+    is_usual &= request.sigma is None or request.which == "LM"
     if penalties is not None and is_usual and (requests := penalties.requests(request)) is not None:
         return penalties, requests
     are_largest = request == Request(request.k, "LM")

@@ -44,7 +44,6 @@ class Placement:
     """The device and the form of a problem."""
 
     home: str | None  # device that the result is copied to from the host, which solves in its place
-    is_on_host: bool  # whether the matrices must be those of the host
     transforms: bool  # to another form, by a factorisation or operators in its place
     unfactored: bool  # whether a shift is a target of iterations without a factorisation
 
@@ -65,7 +64,7 @@ class Placement:
         is_shifted = call.sigma is not None and not unfactored
         transforms = call.interval is None and (call.M is not None or is_shifted)
         moves = device != "cpu" and _moves(call, device, method, factors, transforms)
-        return cls(device if moves else None, moves or device == "cpu", transforms, unfactored)
+        return cls(device if moves else None, transforms, unfactored)
 
 
 def _place_of_factors(call: Call, device: str, method: str) -> str | None:

@@ -21,7 +21,7 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
+from ..iterations.rayleigh_ritz import Selection, ranking_key, ritz_pairs
 from ..orthogonalization import orthogonalize
 from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationState, Problem
@@ -148,12 +148,10 @@ def lacks(later: EigenResult, first: EigenResult, which: Selection, map: Spectra
         return False
     if map is not None:
         lost, others = map.transformed(lost), map.transformed(others)
-    sides: dict[Which, RealArray] = {}
+    sides: dict[Any, RealArray] = {which: others}
     if which == "BE":
         others, low = others[:, np.argsort(others.mean(axis=0), kind="stable")], others.shape[1] // 2
         sides = {"SA": others[:, :low], "LA": others[:, low:]}
-    else:
-        sides = {which: others}
     return any(
         (ranking_key(lost, side).min(axis=0) > ranking_key(ends, side).max(axis=0).min(initial=np.inf)).any()
         for side, ends in sides.items()

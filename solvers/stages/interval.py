@@ -24,7 +24,7 @@ from ..counting import estimate
 from ..factorization.inertia import Pencil, eigenvalue_rounding
 from ..placement import require_factors
 from ..planning import Stage
-from ..problem import Problem, Verification
+from ..problem import Verification
 from ..result import EigenResult, described, refuse_more
 from ..runtime.memory import require_memory
 from ..runtime.progress import deferred_interrupt
@@ -157,7 +157,10 @@ def _by_iteration(task: Call, low: float, high: float) -> EigenResult:
         if result is not None:
             latest = one_after_other(result, latest, part.which, SpectralMap(target))
         result = latest
-        is_complete = k == n or _reaches_beyond(result, low, high, part)
+        theta = to_host(result.eigenvalues).astype(np.float64)
+        if target is None:  # whose other values are all inside
+            theta = theta[-1:] if part.which == "SA" else theta[:1]
+        is_complete = k == n or bool(((theta < low) | (theta > high)).any())
         if is_complete or result.info["stopped"] != "converged":
             break
         wanted = math.ceil(GROWTH * k)
@@ -173,11 +176,3 @@ def _by_iteration(task: Call, low: float, high: float) -> EigenResult:
         counted=float(count.value),
         count_error=count.error,
     )
-
-
-def _reaches_beyond(result: EigenResult, low: float, high: float, part: Problem) -> bool:
-    """Check whether one of the values, the most wanted ones of a part, lies outside of the interval."""
-    theta = to_host(result.eigenvalues).astype(np.float64)
-    if part.target is None:
-        return bool(theta[-1] > high if part.which == "SA" else theta[0] < low)
-    return bool((theta < low).any() or (theta > high).any())

@@ -46,8 +46,7 @@ def test_the_host_factorises_what_takes_seconds_there(spec: str, has_library: bo
     assert place_of(A, "gpu") == expected
     assert place_of(A, "cpu") == "cpu"
     assert place_of(lambda X: X, "gpu") is None
-    on_host, by_iterations = placed(A).is_on_host, placed(A).unfactored
-    assert (on_host, by_iterations) == (expected == "cpu", expected is None)
+    assert (placed(A).home == "gpu", placed(A).unfactored) == (expected == "cpu", expected is None)
 
 
 def test_a_pair_without_iterations_may_take_longer_on_the_host(has_library: bool) -> None:
