@@ -115,21 +115,17 @@ def check(options: Mapping[str, Any]) -> None:
 
         if not isinstance(how, JacobiDavidsonOptions):
             raise OptionError(f"jd_options: got {how!r}; give a JacobiDavidsonOptions.")
-    if asks_for_corrections(method, options["preconditioner"], how):
-        _check_with_corrections(sigma, which, mode, has_inverse=has_inverse)
-    if method == "filter" and sigma is not None and M is None and not has_inverse and which != "LM":
-        raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
+    corrects = asks_for_corrections(method, options["preconditioner"], how)
+    if corrects and has_inverse:
+        raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
+    if corrects and mode != "normal":
+        raise OptionError(f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.")
+    filters = method == "filter" and M is None and not has_inverse
+    if (corrects or filters) and sigma is not None and which != "LM":
+        by = "Jacobi-Davidson" if corrects else "method 'filter'"
+        raise OptionError(f"which: got {which!r} with sigma; {by} has 'LM' only, nearest to it.")
     if which == "SM" and sigma is not None and has_inverse:
         raise OptionError("OPinv: 'SM' with sigma needs another inverse, or none; leave it out.")
-
-
-def _check_with_corrections(sigma: Any, which: str, mode: str, *, has_inverse: bool) -> None:
-    if has_inverse:
-        raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
-    if mode != "normal":
-        raise OptionError(f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.")
-    if sigma is not None and which != "LM":
-        raise OptionError(f"which: got {which!r} with sigma; Jacobi-Davidson has 'LM' only, nearest to it.")
 
 
 def _check_with_interval(options: Mapping[str, Any]) -> None:

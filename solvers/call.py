@@ -42,7 +42,7 @@ from .arguments import (
 from .blocks import column_factors, to_host
 from .costs import dense_is_faster, fits_dense, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
-from .placement import Placement
+from .placement import placed
 from .planning import Plan, plan_of, warn_of_processes
 from .problem import IterationOptions, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, SingularError
@@ -109,7 +109,8 @@ class Call:
     op: Operator | None = None
     predicted_s: tuple[float, float] | None = None  # of an iteration at an end, and of factors
     single: Any = None  # the type of a matrix in single precision that is solved for in double precision
-    placement: Placement = field(init=False)
+    transforms: bool = False  # to another form, by a factorisation or operators in its place
+    unfactored: bool = False  # whether sigma is a target of iterations without a factorisation
     problem: Problem = field(init=False)
     plan: Plan = field(init=False)
     shift: float | None = None  # sigma and the interval of the scaled problem
@@ -126,7 +127,7 @@ class Call:
     def form(self) -> StandardForm | None:
         """The standard form of the problem, made when first asked for; None where it is solved as it is."""
         is_pair_inside = self.M is not None and self.interval is not None
-        if self.made is None and (self.placement.transforms or is_pair_inside):
+        if self.made is None and (self.transforms or is_pair_inside):
             self.made = self._formed()
         return self.made
 
@@ -177,24 +178,23 @@ class Call:
             else:
                 self.predicted_s = may_be_quick(self.A, self.op, self.pairs)
         device = device_of(self.A, self.device)
-        self.placement = placement = Placement.of(self, device, method)
-        if device == "cpu" or placement.home is not None:
+        moves, self.transforms, self.unfactored = placed(self, device, method)
+        if device == "cpu" or moves:
             self.A, self.M = on_host(self.A), on_host(self.M)
-        if placement.home is not None:  # its entries are read there
-            self.device, self.home, self.op = "cpu", placement.home, None
+        if moves:  # its entries are read there
+            self.device, self.home, self.op = "cpu", device, None
         op = self.op = self._operator() if self.op is None else self.op
         are_explicit = is_explicit(self.A) and (self.M is None or is_explicit(self.M))
         is_formed = are_explicit or (op.device == "cpu" and fits_dense(op))
         is_usual = self.OPinv is None and (method, self.mode, self.which) == ("auto", "normal", "LM")
-        if placement.transforms and self.sigma is not None and is_usual and not is_formed:
-            self.placement = placement = replace(placement, unfactored=True)
+        self.unfactored |= self.transforms and self.sigma is not None and is_usual and not is_formed
         if options["precision"] == "mixed":
             is_end = self.sigma is None and self.has_none("M", "interval", "preconditioner", "jd_options")
             check_precision(op, options["method"], is_plain=is_end)
-        if self._takes_double(placement, op):
+        if self._takes_double(op):
             self.single, self.A = op.dtype, self.A.astype(DOUBLE[op.dtype.char])
             op = self.op = as_operator(self.A, device=self.device)
-        self.problem = self._problem(op, self.sigma if placement.unfactored else None)
+        self.problem = self._problem(op, self.sigma if self.unfactored else None)
         self.plan = plan_of(self)
         return self.plan
 
@@ -253,7 +253,7 @@ class Call:
             **{name: options[name] for name in PASSED_ON},
         )
 
-    def _takes_double(self, placement: Placement, op: Operator) -> bool:
+    def _takes_double(self, op: Operator) -> bool:
         """Check whether a matrix in single precision is solved for in double precision.
 
         Steps of short columns take fewer calls there, and then a third of the time. In the other cases
@@ -262,8 +262,8 @@ class Call:
         """
         options, is_shifted = self.options, self.sigma is not None
         always = self.interval is not None or self.penalties is not None
-        always |= placement.transforms and is_shifted and self.mode == "normal"
-        is_end = not placement.transforms and (not is_shifted or self.predicted_s is not None)
+        always |= self.transforms and is_shifted and self.mode == "normal"
+        is_end = not self.transforms and (not is_shifted or self.predicted_s is not None)
         is_short = op.device == "cpu" and op.shape[0] <= SHORT_ROWS
         mass = self.M if self.penalties is None else None
         is_free = mass is None and self.has_none("OPinv", "preconditioner", "jd_options")
@@ -287,13 +287,13 @@ class Call:
         self.ends = None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1]))
         rounding = 0.0 if op.layout is not None else product_rounding(self.A, op.dtype)
         tolerance = replace(self.problem.tolerance, rounding=rounding)
-        target = self.shift if self.placement.unfactored else None
+        target = self.shift if self.unfactored else None
         self.problem = replace(self.problem, operator=op, target=target, tolerance=tolerance)
         return scaling
 
     def _form_matrices(self, op: Operator) -> None:
         """Form matrices that a factorisation needs, of functions of few rows."""
-        options, mode, transforms = self.options, self.mode, self.placement.transforms
+        options, mode, transforms = self.options, self.mode, self.transforms
         if transforms and self.processes is not None:
             raise OptionError(
                 f"sigma: method {options['method']!r} factorises A - sigma I, which is not available for "
@@ -314,7 +314,7 @@ class Call:
 
         op, options = cast(Operator, self.problem.operator), self.options
         if self.interval is None:
-            at, how = (None, "jd") if self.placement.unfactored else (self.shift, options["method"])
+            at, how = (None, "jd") if self.unfactored else (self.shift, options["method"])
             given = at, self.OPinv, self.mode
             return standard_form(op, self.A, self.M, *given, Minv=options["Minv"], k=self.pairs, method=how)
         try:
@@ -332,8 +332,7 @@ def called(given: Mapping[str, Any], begin_s: float) -> Call:
 
     A function A has their device and type. Rows of A are split over processes, if there are several.
     """
-    A, M = given["A"], given["M"]
-    options = {name: value if value is A or value is M else plain(value) for name, value in given.items()}
+    A, M, options = given["A"], given["M"], {name: plain(value) for name, value in given.items()}
     check(options)
     options |= {name: whole(name, options[name]) for name in SIZES if options[name] is not None}
     k, sigma, which, mode, interval = (options[name] for name in ("k", "sigma", "which", "mode", "interval"))

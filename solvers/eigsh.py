@@ -44,6 +44,20 @@ def eigsh(
     sigma: float | None = None,
     which: Which = "LM",
     *,
+    return_eigenvectors: Literal[True] = True,
+    return_info: Literal[False] = False,
+    **options: Unpack[Options],
+) -> tuple[Any, Any]: ...
+
+
+@overload
+def eigsh(
+    A: Any,
+    k: int | None = None,
+    M: Any = None,
+    sigma: float | None = None,
+    which: Which = "LM",
+    *,
     return_eigenvectors: bool = True,
     return_info: bool = False,
     **options: Unpack[Options],

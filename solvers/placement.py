@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import blockvec
 from blockvec.errors import DeviceError
-from blockvec.system.frozen import frozen
 from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
@@ -39,32 +38,24 @@ HOST_PAIRS = 20  # pairs: the same up to here
 LAPACK_ROWS = 256  # rows: up to here LAPACK takes as long as a GPU's, which compiles kernels at first
 
 
-@frozen
-class Placement:
-    """The device and the form of a problem."""
+def placed(call: Call, device: str, method: str) -> tuple[bool, bool, bool]:
+    """Place the problem of a call on its device, or on the host.
 
-    home: str | None  # device that the result is copied to from the host, which solves in its place
-    transforms: bool  # to another form, by a factorisation or operators in its place
-    unfactored: bool  # whether a shift is a target of iterations without a factorisation
+    Returns whether a problem of a GPU moves to the host, whether it is transformed, by a factorisation or
+    operators in its place, and whether a shift is a target of iterations without a factorisation. Steps with
+    a small matrix of a GPU take less time on the host than their launches would.
 
-    @classmethod
-    def of(cls, call: Call, device: str, method: str) -> Self:
-        """Place the problem of a call on its device, or on the host.
-
-        Steps with a small matrix of a GPU take less time on the host than their launches would.
-
-        Raises
-        ------
-        DeviceError
-            For a problem that needs factors that nothing on this machine can compute.
-        """
-        factors = _place_of_factors(call, device, method)
-        by_products = method in ("filter", "dense") or (method == "auto" and factors is None)
-        unfactored = method == "jd" or (call.is_plain and by_products)
-        is_shifted = call.sigma is not None and not unfactored
-        transforms = call.interval is None and (call.M is not None or is_shifted)
-        moves = device != "cpu" and _moves(call, device, method, factors, transforms)
-        return cls(device if moves else None, transforms, unfactored)
+    Raises
+    ------
+    DeviceError
+        For a problem that needs factors that nothing on this machine can compute.
+    """
+    factors = _place_of_factors(call, device, method)
+    by_products = method in ("filter", "dense") or (method == "auto" and factors is None)
+    unfactored = method == "jd" or (call.is_plain and by_products)
+    is_shifted = call.sigma is not None and not unfactored
+    transforms = call.interval is None and (call.M is not None or is_shifted)
+    return device != "cpu" and _moves(call, device, method, factors, transforms), transforms, unfactored
 
 
 def _place_of_factors(call: Call, device: str, method: str) -> str | None:

@@ -189,7 +189,7 @@ def warn_of_processes(plan: Plan, op: Any) -> None:
 
 def plan_of(call: Call) -> Plan:
     """Plan the solve of the problem of a call, at its place."""
-    problem, placement, sigma = call.problem, call.placement, call.sigma
+    problem, sigma = call.problem, call.sigma
     n, op = problem.n, problem.operator
     A, M = call.A, call.M
     if problem.n_locked >= n:
@@ -200,9 +200,9 @@ def plan_of(call: Call) -> Plan:
         form = "by counts of eigenvalues" if stages[0].name == "slices" else form
     else:
         integer("k", problem.k, 1, n - problem.n_locked)
-        is_shifted = sigma is not None and not placement.unfactored and call.mode != "distance"
+        is_shifted = sigma is not None and not call.unfactored and call.mode != "distance"
         inside = problem
-        if placement.transforms:
+        if call.transforms:
             form, inside = _transformation(sigma, call.mode, M is not None), _described(call, is_shifted)
         elif sigma is not None:
             form = f"around {sigma:g} without factors"
@@ -210,7 +210,7 @@ def plan_of(call: Call) -> Plan:
         stages = iteration_stages(inside, options)
         if not is_shifted and _factors_may_help(call, stages[0].method):
             stages = _with_factors(problem.which, stages, is_pair=M is not None)
-        options = None if placement.transforms else options
+        options = None if call.transforms else options
     if call.predicted_s is not None:
         seen = "16 steps see values on one side of sigma only"
         first = Stage("end", "lanczos", "the nearest values are those of an end", seen)
@@ -223,7 +223,7 @@ def plan_of(call: Call) -> Plan:
     is_known = processes > 1 and hasattr(op, "halo_rows")
     if is_known and options is not None and stages[0].seconds is not None:
         alone_s, stages[0] = stages[0].seconds, replace(stages[0], seconds=_split_s(problem, options))
-    return Plan(n, k, op.device, placement.home, form, tuple(stages), options, processes, alone_s)
+    return Plan(n, k, op.device, call.home, form, tuple(stages), options, processes, alone_s)
 
 
 def _described(call: Call, is_shifted: bool) -> Problem:
