@@ -358,18 +358,11 @@ def called(given: Mapping[str, Any], begin_s: float) -> Call:
     processes = processes_of(A, comm)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     own = {"sigma": sigma, "mode": mode} | ({"which": which} if interval is None else {})
-    mode, sigma, which = _by_largest(mode, sigma, which)
+    if which == "SM":  # the largest values of another mode
+        at = 0.0 if sigma is None else -sigma if mode == "cayley" else sigma
+        mode, sigma, which = mode if sigma is None else SMALLEST[mode], at, "LM"
     matrices = caller, applied, A, M, OPinv, preconditioner, start, locked, device, dtype, spacings, processes
     return Call(*matrices, options, begin_s, k, interval, mode, sigma, which, own)
-
-
-def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float | None, str]:
-    """Ask for the largest values of another mode where the smallest ones are wanted ("SM")."""
-    if which != "SM":
-        return mode, sigma, which
-    if sigma is None:
-        return mode, 0.0, "LM"
-    return SMALLEST[mode], -sigma if mode == "cayley" else sigma, "LM"
 
 
 def solved(call: Call) -> EigenResult:

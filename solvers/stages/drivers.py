@@ -60,10 +60,7 @@ def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[
     if problem.locked is not None:
         block = tall_block("orthogonal_to", problem.locked, problem.operator)
         if block.n_cols >= problem.n:
-            raise ShapeError(
-                f"orthogonal_to has {block.n_cols} columns for {problem.n} rows; nothing is orthogonal to "
-                "all of them."
-            )
+            raise ShapeError(f"orthogonal_to has {block.n_cols} columns for {problem.n} rows; give fewer.")
         if problem.blocks is not BlockVector:
             block = problem.blocks(block.array)
         rank = block.n_cols - int(orthogonalize(block).lost.sum())

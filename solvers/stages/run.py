@@ -54,7 +54,7 @@ def run_stages(task: Call) -> EigenResult:
 
 def _run_or_densify(task: Call) -> EigenResult:
     """Run all other stages, and dense LAPACK where they fail and the problem may be dense."""
-    problem = task.problem
+    problem, few = task.problem, f"n = {task.problem.n} is at most {FEW_ROWS}"
     if not problem.may_be_dense:
         return _run_all(task)
     try:
@@ -62,7 +62,7 @@ def _run_or_densify(task: Call) -> EigenResult:
     except (BreakdownError, InfiniteError, np.linalg.LinAlgError) as error:
         cause = "rounding hid values" if isinstance(error, InfiniteError) else f"broke down ({error})"
         try:
-            return _explained(_densely(task), problem, f"the iteration {cause}")
+            return _densely(task).with_info(why=f"the iteration {cause}, and {few}")
         except (BreakdownError, InfiniteError):
             raise error from None  # of A itself
     stopped = first.info["stopped"]
@@ -70,12 +70,8 @@ def _run_or_densify(task: Call) -> EigenResult:
     if is_complete(first, problem.verify) or is_asked_for or stopped not in FAILURES:
         return first
     failure = UNDECIDED if is_complete(first, "never") else FAILURES[stopped]
-    result = one_after_other(first, _densely(task))
-    return _explained(result, problem, f"{first.info['method']} {failure}")
-
-
-def _explained(result: EigenResult, problem: Problem, why: str) -> EigenResult:
-    return result.with_info(why=f"{why}, and n = {problem.n} is at most {FEW_ROWS}")
+    why = f"{first.info['method']} {failure}, and {few}"
+    return one_after_other(first, _densely(task), why=why)
 
 
 def _run_all(task: Call) -> EigenResult:
