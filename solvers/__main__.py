@@ -120,7 +120,9 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         arguments.interval = arguments.interval and [_squared(end) for end in arguments.interval]
     is_first = comm is None or comm.rank == 0
     if is_first:
-        _check_outputs(arguments)
+        check_outputs(arguments, {"--mass": arguments.mass}, "checkpoint", "save")
+        if arguments.plot and arguments.method == "dense":
+            raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
     device = device_of(arguments)
     A = input_of(NAME, arguments, device, comm)
     M = None if arguments.mass is None else opened(NAME, arguments.mass)
@@ -151,12 +153,6 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         print(f"{NAME}: {message}", file=sys.stderr)
         return UNVERIFIED
     return DONE if is_complete(result, arguments.verify) else UNCONVERGED
-
-
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    check_outputs(arguments, {"--mass": arguments.mass}, "checkpoint", "save")
-    if arguments.plot and arguments.method == "dense":
-        raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
 
 
 def _call(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -77,7 +77,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-NOT_OF_INTERVALS = ["Minv", "OPinv", "preconditioner", "jd_options", "v0", "ncv", "maxiter", "orthogonal_to"]
+NOT_OF_INTERVALS = (
+    *("sigma", "Minv", "OPinv", "preconditioner", "jd_options", "v0", "ncv", "maxiter"),
+    "orthogonal_to",
+)
 OF_INTERVALS = ("auto", "filter", "dense")  # methods
 SHORT_TYPES = ("float16", "float32", "complex64", ">f2", ">f4", ">c8", "<f2", "<f4", "<c8")
 
@@ -88,15 +91,16 @@ def check_choice(name: str, value: Any, known: Sequence[str]) -> None:
         raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
 
 
-def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
+def check(options: Mapping[str, Any]) -> None:
     """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
     for name, known in CHOICES.items():
-        check_choice(name, which if name == "which" else options[name], known)
-    method, mode, callback, how = (options[name] for name in ("method", "mode", "callback", "jd_options"))
+        check_choice(name, options[name], known)
+    M, sigma, which, method, mode = (options[name] for name in ("M", "sigma", "which", "method", "mode"))
+    callback, how = options["callback"], options["jd_options"]
     if callback is not None and not callable(callback):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
     if options["interval"] is not None:
-        _check_with_interval(sigma, which, options)
+        _check_with_interval(options)
     if options["Minv"] is not None and (M is None or sigma is not None):
         raise OptionError("Minv: is the inverse of M in A x = lambda M x without a shift; leave it out.")
     has_inverse = options["OPinv"] is not None
@@ -112,28 +116,24 @@ def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
 
         if not isinstance(how, JacobiDavidsonOptions):
             raise OptionError(f"jd_options: got {how!r}; give a JacobiDavidsonOptions.")
-    if asks_for_corrections(method, options["preconditioner"], how):
-        _check_with_corrections(sigma, which, mode, has_inverse=has_inverse)
-    if method == "filter" and sigma is not None and M is None and not has_inverse and which != "LM":
-        raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
+    corrects = asks_for_corrections(method, options["preconditioner"], how)
+    if corrects and has_inverse:
+        raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
+    if corrects and mode != "normal":
+        raise OptionError(f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.")
+    filters = method == "filter" and M is None and not has_inverse
+    if (corrects or filters) and sigma is not None and which != "LM":
+        by = "Jacobi-Davidson" if corrects else "method 'filter'"
+        raise OptionError(f"which: got {which!r} with sigma; {by} has 'LM' only, nearest to it.")
     if which == "SM" and sigma is not None and has_inverse:
         raise OptionError("OPinv: 'SM' with sigma needs another inverse, or none; leave it out.")
 
 
-def _check_with_corrections(sigma: Any, which: str, mode: str, *, has_inverse: bool) -> None:
-    if has_inverse:
-        raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
-    if mode != "normal":
-        raise OptionError(f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.")
-    if sigma is not None and which != "LM":
-        raise OptionError(f"which: got {which!r} with sigma; Jacobi-Davidson has 'LM' only, nearest to it.")
-
-
-def _check_with_interval(sigma: Any, which: str, options: Mapping[str, Any]) -> None:
-    unused = {name: options[name] is not None for name in NOT_OF_INTERVALS}
-    unused |= {"which": which != "LM", "mode": options["mode"] != "normal"}
-    for name, is_given in ({"sigma": sigma is not None} | unused).items():
-        if is_given:
+def _check_with_interval(options: Mapping[str, Any]) -> None:
+    defaults = dict.fromkeys(NOT_OF_INTERVALS) | {"which": "LM", "mode": "normal"}
+    for name, default in defaults.items():
+        value = options[name]
+        if value is not None if default is None else value != default:
             raise OptionError(f"{name}: all eigenvalues in the interval are computed; leave it out.")
     if options["method"] not in OF_INTERVALS:
         known = ", ".join(map(repr, OF_INTERVALS))
@@ -163,7 +163,7 @@ def farthest(low: float, high: float) -> float:
     return max((abs(end) for end in (low, high) if math.isfinite(end)), default=0.0)
 
 
-def check_precision(op: Operator, *, method: str, is_plain: bool) -> None:
+def check_precision(op: Operator, method: str, *, is_plain: bool) -> None:
     """Refuse ``precision="mixed"`` where no filter of a copy of A in single precision can be used.
 
     `is_plain` says that an end of the spectrum of A alone is asked for.

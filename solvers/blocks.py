@@ -60,19 +60,19 @@ class Block(Protocol):
 
 
 class LinearMap(Protocol):
-    """A product with a block: returns the block that holds it, `out`, X overwritten or a new one."""
+    """A product with a block, which returns the block that holds it: `out`, X overwritten or a new one.
 
-    def apply(self, X: Block, out: Block | None = None) -> Block: ...
+    Options are those of `blockvec.Operator.apply`, as far as a map has them.
+    """
 
-
-class AffineOperator(Protocol):
-    """The product with a fixed affine function of an operator: returns alpha Op X + beta out."""
-
-    def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block: ...
+    def apply(self, X: Block, *args: Any, **options: Any) -> Block: ...
 
 
-class CostedOperator(Protocol):
-    """Properties that predict the cost of a product; ``nnz`` (stored elements, or None) is optional."""
+class Operator(LinearMap, Protocol):
+    """A Hermitian operator A: the part of `blockvec.Operator` that solvers use, documented there.
+
+    ``nnz``, its number of stored elements, is optional.
+    """
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -80,38 +80,9 @@ class CostedOperator(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
     @property
     def device(self) -> str: ...
-
-
-class Operator(CostedOperator, Protocol):
-    """A Hermitian operator A: the part of `blockvec.Operator` that eigensolvers use, documented there."""
-
     @property
     def layout(self) -> RowLayout | None: ...
-
-    def apply(
-        self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0
-    ) -> Block: ...
-    def affine(self, alpha: float, shift: float) -> AffineOperator: ...
-
-
-class SystemOperator(Protocol):
-    """An operator that computes column dots in the same pass, in a `blockvec.Applied`: for linear solvers."""
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-    @property
-    def device(self) -> str: ...
-
-    def apply(
-        self,
-        X: Block,
-        out: Block | None = None,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: Any = 0,
-        *,
-        dots: Any = (),
-    ) -> Any: ...
+    def affine(self, alpha: float, shift: float) -> LinearMap: ...
 
 
 PADDING = 16  # columns: widths of blocks on a GPU are multiples, since every width needs a compiled kernel
@@ -136,7 +107,7 @@ def width_padding(block: Block) -> int:
     return 1 if block.device == "cpu" else PADDING
 
 
-def needs_threads(operator: CostedOperator) -> bool:
+def needs_threads(operator: Operator) -> bool:
     """Check whether products on the host take longer with one thread of BLAS: not with a sparse matrix."""
     return bool(getattr(operator, "needs_threads", getattr(operator, "nnz", None) is None))
 

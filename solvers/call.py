@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 import math
 import warnings
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from blockvec import BlockVector, Operator, array_namespace, as_operator, precom
 from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind, is_function
 from blockvec.parallel import Communicator
+from blockvec.system.scalars import plain
 
 from .arguments import (
     check,
@@ -41,16 +42,17 @@ from .arguments import (
 from .blocks import column_factors, to_host
 from .costs import dense_is_faster, fits_dense, is_full
 from .iterations.rayleigh_ritz import Selection, Tolerance
-from .placement import Placement
-from .planning import Plan, plan_of
+from .placement import placed
+from .planning import Plan, plan_of, warn_of_processes
 from .problem import IterationOptions, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, SingularError
 from .runtime.processes import processes_of, same_generator, shares, split
 from .runtime.progress import progress_bar
 from .sizes import SHORT_ROWS
 from .stages.dense import matrix_of
+from .stages.drivers import solve
 from .stages.end import may_be_quick
-from .stages.run import Task, run_stages
+from .stages.run import run_stages
 from .transform.penalties import (
     LOST,
     Penalties,
@@ -68,19 +70,18 @@ if TYPE_CHECKING:
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 SIZES = ("block_size", "ncv", "maxiter")
-SLOWER = 1.2  # times: predicted times are that much apart before a call warns of processes
-UNSPLIT_ROWS = 100_000  # rows: fewer are split to try a program, and solved in a second
 # Options that a problem has as they are given.
 PASSED_ON = ("verify", "callback", "method", "precision", *SIZES, "jd_options")
 # Options that say how values around a number are computed.
 HOW = ("OPinv", "preconditioner", "jd_options", "orthogonal_to", "maxiter")
 
 
-@dataclass(slots=True)
+@dataclass
 class Call:
-    """The checked arguments of a call of `eigsh` as blockvec takes them, and the problem that they describe.
+    """A call of `eigsh`: its arguments as blockvec takes them, then its plan and the problem to solve.
 
     A sparse operator of the host is the matrix `A`, which may be factorised, and the operator `applied`.
+    Matrices and numbers of the problem are scaled by `scale`.
     """
 
     caller: ArrayKind | None  # kind of arrays
@@ -95,9 +96,9 @@ class Call:
     dtype: Any
     spacings: tuple[float, float]  # eps of the types that A and M are given in
     processes: Communicator | None
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # all arguments as they are given
     begin_s: float
-    k: int | None
+    k: int | None  # pairs, or the most that are accepted of an interval
     interval: tuple[float, float] | None
     mode: str
     sigma: float | None
@@ -106,10 +107,46 @@ class Call:
     home: str | None = None  # device of a result that the host computes
     penalties: Penalties | None = None
     op: Operator | None = None
-    placement: Placement = field(init=False)
-    problem: Problem = field(init=False)
     predicted_s: tuple[float, float] | None = None  # of an iteration at an end, and of factors
     single: Any = None  # the type of a matrix in single precision that is solved for in double precision
+    transforms: bool = False  # to another form, by a factorisation or operators in its place
+    unfactored: bool = False  # whether sigma is a target of iterations without a factorisation
+    problem: Problem = field(init=False)
+    plan: Plan = field(init=False)
+    shift: float | None = None  # sigma and the interval of the scaled problem
+    ends: tuple[float, float] | None = None
+    made: StandardForm | None = None
+
+    def of(self, problem: Problem) -> Call:
+        """Return the call for a part of its problem."""
+        part = copy.copy(self)
+        part.problem = problem
+        return part
+
+    @property
+    def form(self) -> StandardForm | None:
+        """The standard form of the problem, made when first asked for; None where it is solved as it is."""
+        is_pair_inside = self.M is not None and self.interval is not None
+        if self.made is None and (self.transforms or is_pair_inside):
+            self.made = self._formed()
+        return self.made
+
+    def solve(self, problem: Problem) -> EigenResult:
+        """Solve a part of the problem, in its standard form if it has one."""
+        if self.form is None:
+            return solve(problem)
+        from .transform.solution import solve_transformed
+
+        return solve_transformed(self.form, problem)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether A alone is given, and the values as they are or around sigma."""
+        return self.M is None and self.OPinv is None and self.mode == "normal"
+
+    def has_none(self, *names: str) -> bool:
+        """Check that none of some arguments is given."""
+        return all(self.options[name] is None for name in names)
 
     @property
     def pairs(self) -> int:
@@ -126,40 +163,40 @@ class Call:
         """Whether the values are those nearest to sigma, by whichever method."""
         if self.penalties is not None or self.sigma is None or self.M is not None:
             return False
-        options = self.options
-        is_free = options["method"] == "auto" and all(options[name] is None for name in HOW)
-        promises = options["verify"] == "always" or options["precision"] == "mixed"  # which hold for a method
-        return (self.which, self.mode) == ("LM", "normal") and is_free and not promises
+        how = self.options["method"], self.options["verify"], self.options["precision"]
+        promises = how[1] == "always" or how[2] == "mixed"  # which hold for a method
+        is_free = how[0] == "auto" and not promises and self.has_none(*HOW)
+        return (self.which, self.mode) == ("LM", "normal") and is_free
 
     def planned(self) -> Plan:
         """Plan the solve: nothing is applied."""
-        method = "jd" if self.corrects else self.options["method"]
+        options, method = self.options, "jd" if self.corrects else self.options["method"]
         if self.asks_for_nearest:
             self.op = self._operator()
             if self._is_small_matrix():
                 method = "dense"
             else:
                 self.predicted_s = may_be_quick(self.A, self.op, self.pairs)
-        self.placement = placement = Placement.of(self, device_of(self.A, self.device), method)
-        if placement.is_on_host:
+        device = device_of(self.A, self.device)
+        moves, self.transforms, self.unfactored = placed(self, device, method)
+        if device == "cpu" or moves:
             self.A, self.M = on_host(self.A), on_host(self.M)
-        if placement.home is not None:  # its entries are read there
-            self.device, self.home, self.op = "cpu", placement.home, None
+        if moves:  # its entries are read there
+            self.device, self.home, self.op = "cpu", device, None
         op = self.op = self._operator() if self.op is None else self.op
         are_explicit = is_explicit(self.A) and (self.M is None or is_explicit(self.M))
         is_formed = are_explicit or (op.device == "cpu" and fits_dense(op))
         is_usual = self.OPinv is None and (method, self.mode, self.which) == ("auto", "normal", "LM")
-        if placement.transforms and self.sigma is not None and is_usual and not is_formed:
-            self.placement = placement = replace(placement, unfactored=True)
-        if self.options["precision"] == "mixed":
-            others = self.M, self.sigma, self.interval, self.OPinv, self.preconditioner
-            is_plain = all(other is None for other in (*others, self.options["jd_options"]))
-            check_precision(op, method=self.options["method"], is_plain=is_plain)
-        if self._takes_double(placement, op):
+        self.unfactored |= self.transforms and self.sigma is not None and is_usual and not is_formed
+        if options["precision"] == "mixed":
+            is_end = self.sigma is None and self.has_none("M", "interval", "preconditioner", "jd_options")
+            check_precision(op, options["method"], is_plain=is_end)
+        if self._takes_double(op):
             self.single, self.A = op.dtype, self.A.astype(DOUBLE[op.dtype.char])
             op = self.op = as_operator(self.A, device=self.device)
-        self.problem = self._problem(op, self.sigma if placement.unfactored else None)
-        return plan_of(self, self.problem, placement)
+        self.problem = self._problem(op, self.sigma if self.unfactored else None)
+        self.plan = plan_of(self)
+        return self.plan
 
     def _operator(self) -> Operator:
         """Make A an operator; a function has the shape and the type of M, if none are given."""
@@ -178,11 +215,11 @@ class Call:
         Dense matrices of 200 to 330 rows took 2.3 to 2.8 times as long by these.
         The options that only iterations have are honoured.
         """
-        op, options = cast(Operator, self.op), self.options
+        op = cast(Operator, self.op)
         is_here = op.device == "cpu" and op.layout is None and op.dtype.char not in DOUBLE
         if not (is_here and is_explicit(self.A) and fits_dense(op)):
             return False
-        if any(options[name] is not None for name in ("v0", "block_size", "checkpoint")):
+        if not self.has_none("v0", "block_size", "checkpoint"):
             return False
         is_short = dense_is_faster(op.shape[0], self.pairs, op.device, "factors") is not None
         return is_short or (isinstance(self.A, np.ndarray) and is_full(op))
@@ -216,7 +253,7 @@ class Call:
             **{name: options[name] for name in PASSED_ON},
         )
 
-    def _takes_double(self, placement: Placement, op: Operator) -> bool:
+    def _takes_double(self, op: Operator) -> bool:
         """Check whether a matrix in single precision is solved for in double precision.
 
         Steps of short columns take fewer calls there, and then a third of the time. In the other cases
@@ -225,28 +262,84 @@ class Call:
         """
         options, is_shifted = self.options, self.sigma is not None
         always = self.interval is not None or self.penalties is not None
-        always |= placement.transforms and is_shifted and self.mode == "normal"
-        is_end = not placement.transforms and (not is_shifted or self.predicted_s is not None)
+        always |= self.transforms and is_shifted and self.mode == "normal"
+        is_end = not self.transforms and (not is_shifted or self.predicted_s is not None)
         is_short = op.device == "cpu" and op.shape[0] <= SHORT_ROWS
         mass = self.M if self.penalties is None else None
-        others = mass, self.OPinv, self.preconditioner, options["jd_options"]
-        is_plain = options["method"] in ("auto", "lanczos") and all(other is None for other in others)
+        is_free = mass is None and self.has_none("OPinv", "preconditioner", "jd_options")
+        is_free &= options["method"] in ("auto", "lanczos")
         is_single = op.dtype.char in DOUBLE and op.layout is None
-        return (always or (is_end and is_short)) and is_plain and is_single and is_explicit(self.A)
+        return (always or (is_end and is_short)) and is_free and is_single and is_explicit(self.A)
+
+    def scale(self) -> Scaling:
+        """Check the matrices, and scale them with the numbers that belong to them."""
+        options, sigma, mode, interval, op = self.options, self.sigma, self.mode, self.interval, self.op
+        assert op is not None
+        self._form_matrices(op)
+        far, is_checked = sigma if interval is None else farthest(*interval), options["check_hermitian"]
+        accuracy = self.problem.tolerance.tol, options["convergence"] == "absolute"
+        norm, operands = self.problem.norm, (self.A, self.M)
+        scaling = measured(op, *operands, far, mode, norm, is_checked, self.spacings, accuracy)
+        with scaling.noted():
+            scaled = scaling.operands(op, *operands, self.OPinv, self.device, is_checked)
+        op, self.A, self.M, self.OPinv = scaled
+        self.shift = None if sigma is None else scaling.value(sigma)
+        self.ends = None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1]))
+        rounding = 0.0 if op.layout is not None else product_rounding(self.A, op.dtype)
+        tolerance = replace(self.problem.tolerance, rounding=rounding)
+        target = self.shift if self.unfactored else None
+        self.problem = replace(self.problem, operator=op, target=target, tolerance=tolerance)
+        return scaling
+
+    def _form_matrices(self, op: Operator) -> None:
+        """Form matrices that a factorisation needs, of functions of few rows."""
+        options, mode, transforms = self.options, self.mode, self.transforms
+        if transforms and self.processes is not None:
+            raise OptionError(
+                f"sigma: method {options['method']!r} factorises A - sigma I, which is not available for "
+                "rows in several processes; use method='auto', 'jd' or 'filter'."
+            )
+        if not transforms and self.interval is None:
+            return
+        if options["Minv"] is not None:
+            self.M = as_operator(self.M)  # which is not factorised
+        elif self.M is not None:
+            self.M = matrix_of("M", self.M, op)
+        is_factorised = transforms and self.sigma is not None and self.OPinv is None and mode != "distance"
+        if mode in ("buckling", "reciprocal") or (is_factorised and not self.corrects):
+            self.A = matrix_of("A", self.A, op)
+
+    def _formed(self) -> StandardForm:
+        from .transform.standard_form import condensed_form, standard_form
+
+        op, options = cast(Operator, self.problem.operator), self.options
+        if self.interval is None:
+            at, how = (None, "jd") if self.unfactored else (self.shift, options["method"])
+            given = at, self.OPinv, self.mode
+            return standard_form(op, self.A, self.M, *given, Minv=options["Minv"], k=self.pairs, method=how)
+        try:
+            return standard_form(op, self.A, self.M, None, method="interval")
+        except SingularError:
+            may_condense = self.problem.may_be_dense and op.device == "cpu"
+            condensed = condensed_form(op, self.A, self.M) if may_condense else None
+            if condensed is None:
+                raise
+            return condensed
 
 
-def called(
-    A: Any, k: Any, M: Any, sigma: Any, which: str, options: Mapping[str, Any], begin_s: float
-) -> Call:
-    """Check the arguments of `eigsh`, and convert arrays and functions of torch and JAX.
+def called(given: Mapping[str, Any], begin_s: float) -> Call:
+    """Check the arguments of `eigsh` by name, and convert arrays and functions of torch and JAX.
 
     A function A has their device and type. Rows of A are split over processes, if there are several.
     """
-    check(M, sigma, which, options)
-    k = None if k is None else whole("k", k)
-    options = {**options, **{name: whole(name, options[name]) for name in SIZES if options[name] is not None}}
-    interval = None if options["interval"] is None else ends(options["interval"])
+    A, M, options = given["A"], given["M"], {name: plain(value) for name, value in given.items()}
+    check(options)
+    options |= {name: whole(name, options[name]) for name in SIZES if options[name] is not None}
+    k, sigma, which, mode, interval = (options[name] for name in ("k", "sigma", "which", "mode", "interval"))
     device, dtype, like, comm = (options[name] for name in ("device", "dtype", "like", "comm"))
+    interval = None if interval is None else ends(interval)
+    if k is not None:
+        k = whole("k", k) if interval is None else integer("k", k, 0)
     caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
     if caller is not None and is_function(A):
         device = caller.device if device is None else device
@@ -258,73 +351,47 @@ def called(
     matrix = matrix_on_host(A) if stays and comm is None else None
     applied, A = (None, A) if matrix is None else (A, matrix)
     needed = {"M": M, "OPinv": OPinv, "like": like, "interval": interval}
-    kind = {"shape": options["shape"], "dtype": dtype, "device": device, "mode": options["mode"]}
     by_products = sigma is None and which != "SM" and options["method"] in ("auto", "lanczos", "filter")
-    by_products &= options["mode"] == "normal" and preconditioner is None
-    by_products &= all(value is None for value in needed.values())
+    by_products &= mode == "normal" and all(value is None for value in (*needed.values(), preconditioner))
+    kind = {"shape": options["shape"], "dtype": dtype, "device": device, "mode": mode}
     A = split(A, comm, **kind, by_products=by_products, **needed)
     processes = processes_of(A, comm)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
-    own = {"sigma": sigma, "mode": options["mode"]} | ({"which": which} if interval is None else {})
-    mode, sigma, which = _by_largest(options["mode"], sigma, which)
+    own = {"sigma": sigma, "mode": mode} | ({"which": which} if interval is None else {})
+    if which == "SM":  # the largest values of another mode
+        at = 0.0 if sigma is None else -sigma if mode == "cayley" else sigma
+        mode, sigma, which = mode if sigma is None else SMALLEST[mode], at, "LM"
     matrices = caller, applied, A, M, OPinv, preconditioner, start, locked, device, dtype, spacings, processes
     return Call(*matrices, options, begin_s, k, interval, mode, sigma, which, own)
 
 
-def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float | None, str]:
-    """Ask for the largest values of another mode where the smallest ones are wanted ("SM")."""
-    if which != "SM":
-        return mode, sigma, which
-    if sigma is None:
-        return mode, 0.0, "LM"
-    return SMALLEST[mode], -sigma if mode == "cayley" else sigma, "LM"
-
-
-def solved(call: Call, A: Any, M: Any) -> EigenResult:
-    """Plan a call for A and M, scale its problem, solve it, and return the result for these matrices.
+def solved(call: Call) -> EigenResult:
+    """Plan a call, scale its problem, solve it, and return the result for the matrices that it is given.
 
     The rows of penalties are scaled; where they divide the spectrum, the problem becomes several.
     """
     pairs = call.pairs if call.interval is None else call.k
     request = Request(pairs, cast(Selection, call.which), call.sigma, call.interval)
     penalties, requests = _penalties(call, request)
-    if penalties is None:
-        return _solved_as_one(call, call.planned())
-    if requests != [request]:
+    if penalties is not None and requests != [request]:
+        path = call.options["checkpoint"]
 
         def part(request: Request, name: str) -> EigenResult:
-            path = call.options["checkpoint"]
-            path = None if path is None else f"{path}.{name}"
-            options = {**call.options, "interval": request.interval, "checkpoint": path}
-            of_part = called(A, request.k, M, request.sigma, request.which, options, call.begin_s)
-            return solved(of_part, A, M)
+            names = ("k", "which", "sigma", "interval")
+            others = {name: getattr(request, name) for name in names}
+            others["checkpoint"] = None if path is None else f"{path}.{name}"
+            return solved(called({**call.options, **others}, call.begin_s))
 
         return solve_in_parts(request, requests, penalties.given, part).with_info(**call.own)
-    device = device_of(call.A, call.device)
-    call.home = None if device == "cpu" else device
-    call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
-    call.penalties = penalties
-    return _solved_as_one(call, call.planned())
-
-
-def _warn_of_processes(call: Call, plan: Plan) -> None:
-    """Warn once if one process alone is predicted to take less time than several."""
-    op, seconds, alone_s = cast(Any, call.op), plan.stages[0].seconds, plan.alone_s
-    is_slower = seconds is not None and alone_s is not None and seconds > SLOWER * alone_s
-    if not is_slower or plan.n <= UNSPLIT_ROWS or op.layout.rank > 0:
-        return
-    warnings.warn(
-        f"eigsh: {plan.processes} processes are predicted to take {seconds:.1g} s per restart, one alone "
-        f"{alone_s:.1g} s: each product needs {op.halo_rows} rows of other processes beside "
-        f"{op.layout.n_local} own ones. Leave out comm if one has the memory, or number rows by Partition.",
-        stacklevel=6,
-    )
-
-
-def _solved_as_one(call: Call, plan: Plan) -> EigenResult:
-    _warn_of_processes(call, plan)
+    if penalties is not None:
+        device = device_of(call.A, call.device)
+        call.home = None if device == "cpu" else device
+        call.A, call.M, call.applied, call.device = penalties.A, penalties.M, None, None
+        call.penalties = penalties
+    plan = call.planned()
+    warn_of_processes(plan, call.op)
     with _first_kernels(call.problem, plan.options):
-        return _solved_by(call, plan)
+        return _solved_by(call)
 
 
 def _first_kernels(problem: Problem, options: IterationOptions | None) -> AbstractContextManager[None]:
@@ -337,32 +404,33 @@ def _first_kernels(problem: Problem, options: IterationOptions | None) -> Abstra
     )
 
 
-def _solved_by(call: Call, plan: Plan) -> EigenResult:
-    task, scaling = _scaled(call, plan)
-    problem, processes, interval = task.problem, call.processes, call.interval
+def _solved_by(call: Call) -> EigenResult:
+    given, processes, interval = call.A, call.processes, call.interval
+    scaling = call.scale()
     is_shown = call.options["progress"] and (processes is None or processes.rank == 0)
-    shown = progress_bar(problem.callback) if is_shown else nullcontext(problem.callback)
+    shown = progress_bar(call.problem.callback) if is_shown else nullcontext(call.problem.callback)
     with scaling.noted(), shown as callback:
-        task = replace(task, problem=scaling.problem(replace(problem, callback=callback)))
-        result = run_stages(task)
+        tol = call.problem.tolerance.tol
+        call.problem = scaling.problem(replace(call.problem, callback=callback))
+        result = run_stages(call)
         if interval is not None:
             result = result.with_info(interval=[end if math.isfinite(end) else None for end in interval])
         if call.single is not None:
-            result = _rounded(result, task.problem, task.M, call.single)
-        examined = scaling.examined(result, cast(Operator, problem.operator), task.A)
-        result = examined.result(result, problem.tolerance.tol)
+            result = _rounded(result, call.problem, call.M, call.single)
+        examined = scaling.examined(result, cast(Operator, call.problem.operator), call.A)
+        result = examined.result(result, tol)
         if call.penalties is not None:
             result = call.penalties.result(result)
-    result = result.with_info(**call.own, plan=plan)
+    result = result.with_info(**call.own, plan=call.plan)
     if processes is not None:
-        result = result.with_info(processes=shares(call.A))
+        result = result.with_info(processes=shares(given))
     if call.home is not None:
         X = BlockVector(result.eigenvectors).to_device(call.home)
         why = f"{result.info['why']}; on the host, which takes less time than {X.device}"
         values = array_namespace(X.array).asarray(result.eigenvalues)
         result = replace(result.with_info(why=why), eigenvalues=values, eigenvectors=X.array)
-    if problem.checkpoint is not None and result.info["stopped"] == "converged":
-        problem.checkpoint.remove()
+    if call.problem.checkpoint is not None and result.info["stopped"] == "converged":
+        call.problem.checkpoint.remove()
     return result
 
 
@@ -377,11 +445,10 @@ def _penalties(call: Call, request: Request) -> tuple[Penalties | None, list[Req
     options, penalties = call.options, Penalties.of(call.A, call.M)
     if penalties is not None and penalties.are_far(request):
         return None, [request]
-    others = call.OPinv, call.preconditioner, call.locked
-    is_usual = all(other is None for other in others)
-    is_usual &= all(options[name] is None for name in ("Minv", "jd_options", "norm", "comm"))
-    is_usual &= options["method"] in ("auto", "lanczos") and options["precision"] != "mixed"
-    is_usual &= call.mode == "normal" and (request.sigma is None or request.which == "LM")
+    others = "OPinv", "preconditioner", "orthogonal_to", "Minv", "jd_options", "norm", "comm"
+    is_usual = call.has_none(*others) and options["precision"] != "mixed" and call.mode == "normal"
+    is_usual &= options["method"] in ("auto", "lanczos")
+    is_usual &= request.sigma is None or request.which == "LM"
     if penalties is not None and is_usual and (requests := penalties.requests(request)) is not None:
         return penalties, requests
     are_largest = request == Request(request.k, "LM")
@@ -403,64 +470,6 @@ def _wanted(request: Request, mode: str) -> tuple[float, ...]:
         return (request.sigma,)
     is_one = request.sigma is None and request.which in ("SA", "LA")
     return (-math.inf if request.which == "SA" else math.inf,) if is_one else (-math.inf, math.inf)
-
-
-def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
-    options, sigma, mode, interval = call.options, call.sigma, call.mode, call.interval
-    placement, op, problem = call.placement, call.op, call.problem
-    assert op is not None
-    _form_matrices(call, placement, op)
-    far, is_checked = sigma if interval is None else farthest(*interval), options["check_hermitian"]
-    accuracy = problem.tolerance.tol, options["convergence"] == "absolute"
-    scaling = measured(op, call.A, call.M, far, mode, problem.norm, is_checked, call.spacings, accuracy)
-    with scaling.noted():
-        op, A, M, OPinv = scaling.operands(op, call.A, call.M, call.OPinv, call.device, is_checked)
-    unfactored, shift = placement.unfactored, None if sigma is None else scaling.value(sigma)
-    rounding = 0.0 if op.layout is not None else product_rounding(A, op.dtype)
-    tolerance = replace(problem.tolerance, rounding=rounding)
-    problem = replace(problem, operator=op, target=shift if unfactored else None, tolerance=tolerance)
-
-    @functools.cache
-    def form() -> StandardForm:
-        from .transform.standard_form import condensed_form, standard_form
-
-        if interval is not None:
-            try:
-                return standard_form(op, A, M, None, method="interval")
-            except SingularError:
-                may_condense = problem.may_be_dense and op.device == "cpu"
-                if may_condense and (condensed := condensed_form(op, A, M)) is not None:
-                    return condensed
-                raise
-        at, how = (None, "jd") if unfactored else (shift, options["method"])
-        return standard_form(op, A, M, at, OPinv, mode, Minv=options["Minv"], k=call.pairs, method=how)
-
-    task = Task(
-        *(problem, plan, A, M, mode, shift),
-        form if placement.transforms or (M is not None and interval is not None) else None,
-        call.predicted_s,
-        interval=None if interval is None else (scaling.value(interval[0]), scaling.value(interval[1])),
-        most=None if call.k is None or interval is None else integer("k", call.k, 0),
-    )
-    return task, scaling
-
-
-def _form_matrices(call: Call, placement: Placement, op: Operator) -> None:
-    options, mode, transforms = call.options, call.mode, placement.transforms
-    if transforms and call.processes is not None:
-        raise OptionError(
-            f"sigma: method {options['method']!r} factorises A - sigma I, which is not available for rows in "
-            "several processes; use method='auto', 'jd' or 'filter'."
-        )
-    if not transforms and call.interval is None:
-        return
-    if options["Minv"] is not None:
-        call.M = as_operator(call.M)  # which is not factorised
-    elif call.M is not None:
-        call.M = matrix_of("M", call.M, op)
-    is_factorised = transforms and call.sigma is not None and call.OPinv is None and mode != "distance"
-    if mode in ("buckling", "reciprocal") or (is_factorised and not call.corrects):
-        call.A = matrix_of("A", call.A, op)
 
 
 def _rounded(result: EigenResult, problem: Problem, M: Any, dtype: Any) -> EigenResult:

@@ -179,11 +179,18 @@ def write_results(
         with replaced(arguments.save) as stream:
             np.savez(stream, **arrays())
 
+    def draw() -> None:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 4.5), layout="constrained")
+        result.plot(figure.subplots())
+        write_picture(figure, arguments.plot)
+
     outputs: dict[str, Callable[[], None]] = {"standard output": show}
     if arguments.save:
         outputs["--save"] = save
     if arguments.plot:
-        outputs["--plot"] = lambda: write_plot(result, arguments.plot)
+        outputs["--plot"] = draw
     write_all(outputs)
 
 
@@ -225,12 +232,3 @@ def opened_together(name: str, device: str, comm: Communicator) -> blockvec.Oper
         rows = blockvec.open_matrix(name)  # refuses the name
     layout = blockvec.RowLayout.equal(rows.shape[1], comm)
     return blockvec.as_operator(rows, device=device, layout=layout)
-
-
-def write_plot(result: Any, path: str) -> None:
-    """Draw a result by its method `plot` into a file."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    result.plot(figure.subplots())
-    write_picture(figure, path)

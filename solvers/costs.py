@@ -13,7 +13,7 @@ import numpy as np
 
 from blockvec.system.frozen import frozen
 
-from .blocks import CostedOperator
+from .blocks import Operator
 
 if TYPE_CHECKING:
     from .problem import IterationOptions, Problem
@@ -153,17 +153,17 @@ def dense_is_faster(n: int, k: int, device: str, rival: Rival) -> str | None:
     return None
 
 
-def fits_dense(operator: CostedOperator) -> bool:
+def fits_dense(operator: Operator) -> bool:
     """Check whether dense LAPACK takes seconds."""
     return operator.shape[0] <= FEW_ROWS
 
 
-def is_dense(operator: CostedOperator) -> bool:
+def is_dense(operator: Operator) -> bool:
     """Check whether an operator multiplies by a dense matrix."""
     return getattr(operator, "matrix", None) is not None
 
 
-def is_full(operator: CostedOperator) -> bool:
+def is_full(operator: Operator) -> bool:
     """Check whether an operator of the host multiplies by a dense matrix whose factors have few zeros."""
     matrix = getattr(operator, "matrix", None)
     if matrix is None or operator.device != "cpu":
@@ -171,7 +171,7 @@ def is_full(operator: CostedOperator) -> bool:
     return bool(np.count_nonzero(matrix) * NEARLY_FULL >= matrix.size)
 
 
-def product_bytes(operator: CostedOperator, columns: int) -> float:
+def product_bytes(operator: Operator, columns: int) -> float:
     """Count the bytes that a product with a block moves; a function moves the block only."""
     n, size = int(operator.shape[0]), int(operator.dtype.itemsize)
     nnz = getattr(operator, "nnz", None)
@@ -182,12 +182,12 @@ def product_bytes(operator: CostedOperator, columns: int) -> float:
     return entries + rates(operator.device).vector_passes * n * columns * size
 
 
-def product_s(operator: CostedOperator, columns: int) -> float:
+def product_s(operator: Operator, columns: int) -> float:
     """Predict the seconds of a product with a block, without its call."""
     return rates(operator.device).byte_s * product_bytes(operator, columns)
 
 
-def recurrence_s(operator: CostedOperator, columns: int) -> float:
+def recurrence_s(operator: Operator, columns: int) -> float:
     """Predict the seconds of a product with a block within a polynomial."""
     return max(rates(operator.device).recurrence_s, product_s(operator, columns))
 

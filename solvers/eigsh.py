@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from blockvec.system.scalars import plain
-
 from .arguments import Options
 from .problem import IterationState, Method
 from .result import EigenResult
@@ -215,9 +213,8 @@ def eigsh(
     begin_s = time.perf_counter()
     from .call import called, solved  # most of the package, which `import solvers` need not wait for
 
-    options = {name: plain(given[name]) for name in Options.__annotations__}
-    call = called(A, plain(k), M, plain(sigma), plain(which), options, begin_s)
-    result = solved(call, A, M)
+    call = called(given, begin_s)
+    result = solved(call)
     w, V = result.eigenvalues, result.eigenvectors if return_eigenvectors else None
     if call.caller is not None:
         w, V = call.caller.share(w), None if V is None else call.caller.share(V)

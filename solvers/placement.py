@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import blockvec
 from blockvec.errors import DeviceError
-from blockvec.system.frozen import frozen
 from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
@@ -39,63 +38,57 @@ HOST_PAIRS = 20  # pairs: the same up to here
 LAPACK_ROWS = 256  # rows: up to here LAPACK takes as long as a GPU's, which compiles kernels at first
 
 
-@frozen
-class Placement:
-    """The device and the form of a problem."""
+def placed(call: Call, device: str, method: str) -> tuple[bool, bool, bool]:
+    """Place the problem of a call on its device, or on the host.
 
-    home: str | None  # device that the result is copied to from the host, which solves in its place
-    is_on_host: bool  # whether the matrices must be those of the host
-    transforms: bool  # to another form, by a factorisation or operators in its place
-    unfactored: bool  # whether a shift is a target of iterations without a factorisation
+    Returns whether a problem of a GPU moves to the host, whether it is transformed, by a factorisation or
+    operators in its place, and whether a shift is a target of iterations without a factorisation. Steps with
+    a small matrix of a GPU take less time on the host than their launches would.
 
-    @classmethod
-    def of(cls, call: Call, device: str, method: str) -> Self:
-        """Place the problem of a call on its device, or on the host.
-
-        Steps with a small matrix of a GPU take less time on the host than their launches would.
-
-        Raises
-        ------
-        DeviceError
-            For a problem that needs factors that nothing on this machine can compute.
-        """
-        A, M, sigma, mode = call.A, call.M, call.sigma, call.mode
-        is_given, has_interval = call.OPinv is not None, call.interval is not None
-        is_plain = M is None and not is_given and mode == "normal"
-        place = None
-        if M is not None or sigma is not None or has_interval:  # otherwise nothing is factorised
-            place = place_of(A, device, QUICK_S if is_plain else LONGEST_S, M)
-        # A place on the host for a matrix of a GPU has been predicted to be quick.
-        may_take_long = is_plain and sigma is not None and method == "auto" and place == device
-        if may_take_long and not blockvec.Factorization.is_small(*_size(A)):
-            place = device if factor_s(A, device, LONGEST_S) <= LONGEST_S else None
-        by_products = method in ("filter", "dense") or (method == "auto" and place is None)
-        unfactored = method == "jd" or (is_plain and by_products)
-        transforms = not has_interval and (M is not None or not (sigma is None or unfactored))
-        needs_host = method in ("jd", "dense") or mode in ("distance", "reciprocal")
-        needs_host |= call.options["Minv"] is not None
-        is_factorised = transforms and (needs_host or not is_given) and (M is not None or mode != "distance")
-        if is_factorised and device != "cpu":
-            moves = _is_on_host(M, device, place, sigma, needs_host)
-        elif has_interval:
-            moves = method == "auto" and place == "cpu"
-        else:
-            moves = is_plain and sigma is None and method == "auto" and not needs_host
-            moves = moves and is_short(A, call.pairs)
-        home = device if moves and device != "cpu" else None
-        return cls(home, device == "cpu" or home is not None, transforms, unfactored)
+    Raises
+    ------
+    DeviceError
+        For a problem that needs factors that nothing on this machine can compute.
+    """
+    factors = _place_of_factors(call, device, method)
+    by_products = method in ("filter", "dense") or (method == "auto" and factors is None)
+    unfactored = method == "jd" or (call.is_plain and by_products)
+    is_shifted = call.sigma is not None and not unfactored
+    transforms = call.interval is None and (call.M is not None or is_shifted)
+    return device != "cpu" and _moves(call, device, method, factors, transforms), transforms, unfactored
 
 
-def _is_on_host(M: Any, device: str, place: str | None, sigma: float | None, needs_host: bool) -> bool:
-    """Check whether a problem of a GPU moves to the host for its factors, of which A has them at `place`."""
-    if place is None and sigma is None and not needs_host and place_of(M, device, 0.0) is not None:
+def _place_of_factors(call: Call, device: str, method: str) -> str | None:
+    """Choose where A - sigma M is factorised; None if that is not needed, or takes longer than iterations."""
+    if call.M is None and call.sigma is None and call.interval is None:
+        return None
+    place = place_of(call.A, device, QUICK_S if call.is_plain else LONGEST_S, call.M)
+    # A place on the host for a matrix of a GPU has been predicted to be quick.
+    may_take_long = call.is_plain and call.sigma is not None and method == "auto" and place == device
+    if may_take_long and not blockvec.Factorization.is_small(*_size(call.A)):
+        return place if factor_s(call.A, device, LONGEST_S) <= LONGEST_S else None
+    return place
+
+
+def _moves(call: Call, device: str, method: str, factors: str | None, transforms: bool) -> bool:
+    """Check whether the host solves a problem of a GPU, of which A has factors at a place."""
+    M, mode, sigma = call.M, call.mode, call.sigma
+    if call.interval is not None:
+        return method == "auto" and factors == "cpu"
+    needs_host = {method, mode} & {"jd", "dense", "distance", "reciprocal"} or call.options[
+        "Minv"
+    ] is not None
+    is_given = call.OPinv is not None and not needs_host
+    if not transforms or is_given or (M is None and mode == "distance"):
+        return call.is_plain and sigma is None and method == "auto" and is_short(call.A, call.pairs)
+    if factors is None and sigma is None and not needs_host and place_of(M, device, 0.0) is not None:
         return False  # blocks are copied to small factors of M on the host and back
-    if place is None or (place != "cpu" and needs_host):
+    if factors is None or (factors != "cpu" and needs_host):
         raise DeviceError(
             f"A: is on {device}, where a factorisation of this size needs cuDSS: "
             f"{install_command('cuda13')} (cuda12 for CUDA 12). Or give A as a matrix of the host, or OPinv."
         )
-    return place == "cpu"
+    return factors == "cpu"
 
 
 def is_short(A: Any, k: int) -> bool:

@@ -10,6 +10,7 @@ import math
 import platform
 import textwrap
 import time
+import warnings
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,11 +19,10 @@ import numpy as np
 from blockvec.errors import ShapeError
 from blockvec.parallel import share
 from blockvec.system.frozen import frozen
-from blockvec.system.scalars import plain
 
-from .arguments import Options, integer, is_explicit
+from .arguments import integer, is_explicit
 from .costs import call_s, dense_is_faster, dense_s, fits_dense, is_full, product_s, rates
-from .placement import Placement, can_factorise, is_factorable
+from .placement import can_factorise, is_factorable
 from .problem import IterationOptions, Problem
 from .runtime.processes import largest
 from .sizes import DescribedOperator, basis_bytes, choose_options
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 StageName = Literal["end", "above zero", "iterate", "shift-invert", "window", "slices", "dense"]
 STEP_SUMS = 4  # sums over processes per step: two projections, and Cholesky QR twice
+SLOWER = 1.2  # times: predicted times are that much apart before a call warns of processes
+UNSPLIT_ROWS = 100_000  # rows: fewer are split to try a program, and solved in a second
 FACTOR_WIDTH = 2  # columns that SuperLU solves for at full speed (blockvec/backends/host/superlu.py)
 
 
@@ -168,14 +170,28 @@ def plan(
 
     given = inspect.signature(eigsh).bind(A, k, M, sigma, which, **options)
     given.apply_defaults()
-    named = {name: plain(given.arguments[name]) for name in Options.__annotations__}
-    return called(A, plain(k), M, plain(sigma), plain(which), named, time.perf_counter()).planned()
+    return called(given.arguments, time.perf_counter()).planned()
 
 
-def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
-    """Plan the solve of a problem whose operator may be described only, at its place."""
-    n, op, sigma = problem.n, problem.operator, call.sigma
-    A, M, is_given = call.A, call.M, call.OPinv is not None
+def warn_of_processes(plan: Plan, op: Any) -> None:
+    """Warn once if one process alone is predicted to take less time than several."""
+    seconds, alone_s = plan.stages[0].seconds, plan.alone_s
+    is_slower = seconds is not None and alone_s is not None and seconds > SLOWER * alone_s
+    if not is_slower or plan.n <= UNSPLIT_ROWS or op.layout.rank > 0:
+        return
+    warnings.warn(
+        f"eigsh: {plan.processes} processes are predicted to take {seconds:.1g} s per restart, one alone "
+        f"{alone_s:.1g} s: each product needs {op.halo_rows} rows of other processes beside "
+        f"{op.layout.n_local} own ones. Leave out comm if one has the memory, or number rows by Partition.",
+        stacklevel=5,
+    )
+
+
+def plan_of(call: Call) -> Plan:
+    """Plan the solve of the problem of a call, at its place."""
+    problem, sigma = call.problem, call.sigma
+    n, op = problem.n, problem.operator
+    A, M = call.A, call.M
     if problem.n_locked >= n:
         raise ShapeError(f"orthogonal_to has {problem.n_locked} columns for {n} rows; give fewer.")
     form, options = "without a transformation", None
@@ -184,14 +200,17 @@ def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
         form = "by counts of eigenvalues" if stages[0].name == "slices" else form
     else:
         integer("k", problem.k, 1, n - problem.n_locked)
-        if placement.transforms:
-            form = _transformation(sigma, call.mode, M is not None)
-            is_shifted = sigma is not None and not placement.unfactored and call.mode != "distance"
-            stages = _transformed_stages(problem, A, M, is_shifted=is_shifted, is_given=is_given)
-        else:
-            form = form if sigma is None else f"around {sigma:g} without factors"
-            options = choose_options(problem)
-            stages = _plain_stages(problem, A, options)
+        is_shifted = sigma is not None and not call.unfactored and call.mode != "distance"
+        inside = problem
+        if call.transforms:
+            form, inside = _transformation(sigma, call.mode, M is not None), _described(call, is_shifted)
+        elif sigma is not None:
+            form = f"around {sigma:g} without factors"
+        options = choose_options(inside)
+        stages = iteration_stages(inside, options)
+        if not is_shifted and _factors_may_help(call, stages[0].method):
+            stages = _with_factors(problem.which, stages, is_pair=M is not None)
+        options = None if call.transforms else options
     if call.predicted_s is not None:
         seen = "16 steps see values on one side of sigma only"
         first = Stage("end", "lanczos", "the nearest values are those of an end", seen)
@@ -200,53 +219,47 @@ def plan_of(call: Call, problem: Problem, placement: Placement) -> Plan:
     if problem.may_be_dense and stages[0].method != "dense":
         stages.append(_dense_stage(problem, f"n = {n} is few", "that fails, or takes longer"))
     k = problem.k if call.interval is None else None
-    device = "cpu" if placement.is_on_host else op.device
     processes, alone_s = 1 if op.layout is None else op.layout.size, None
     is_known = processes > 1 and hasattr(op, "halo_rows")
     if is_known and options is not None and stages[0].seconds is not None:
         alone_s, stages[0] = stages[0].seconds, replace(stages[0], seconds=_split_s(problem, options))
-    return Plan(n, k, device, placement.home, form, tuple(stages), options, processes, alone_s)
+    return Plan(n, k, op.device, call.home, form, tuple(stages), options, processes, alone_s)
 
 
-def _may_factorise(problem: Problem, A: Any, M: Any) -> bool:
-    """Check whether factors that nobody asked for may take over; locked columns need not be invariant."""
-    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
-    is_free = problem.method == "auto" and problem.locked is None and not problem.asks_for_corrections
-    return is_free and are_explicit
-
-
-def _plain_stages(problem: Problem, A: Any, options: IterationOptions) -> list[Stage]:
-    stages, op = iteration_stages(problem, options), problem.operator
-    ends = ("SA", "LA") if problem.which == "BE" else (problem.which,)
-    iterates = stages[0].method in ("lanczos", "filter") and problem.target is None
-    by_lapack = problem.may_be_dense and is_full(op)  # eigenvalues take as long as some shifts
-    may_help = iterates and not by_lapack and any(is_factorable(op, end) for end in ends)
-    if may_help and _may_factorise(problem, A, None):
-        when = "it is predicted to take longer than factors of a matrix that is shifted beyond the end"
-        stages.append(Stage("shift-invert", "shift-invert", CLOSE, when))
-    return stages
-
-
-def _transformed_stages(problem: Problem, A: Any, M: Any, *, is_shifted: bool, is_given: bool) -> list[Stage]:
-    """List the stages of a problem in its standard form, whose sizes are those of a form without zeros."""
-    op = problem.operator
-    dtype = np.dtype(np.promote_types(op.dtype, getattr(M, "dtype", None) or op.dtype))
+def _described(call: Call, is_shifted: bool) -> Problem:
+    """Describe the standard form of a problem, without zeros that it may have."""
+    problem, op = call.problem, call.problem.operator
+    dtype = np.dtype(np.promote_types(op.dtype, getattr(call.M, "dtype", None) or op.dtype))
     described: Any = DescribedOperator(problem.n, None, dtype, op.device)
-    width = FACTOR_WIDTH if is_shifted and not is_given else 0
-    inside = replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width)
-    stages = iteration_stages(inside, choose_options(inside))
-    if is_shifted:
-        return stages[:1]
-    may_help = M is not None and stages[0].method != "dense" and _may_factorise(problem, A, M)
-    may_help = may_help and is_factorable(op, "SA" if problem.which == "BE" else problem.which)
-    if not (may_help and can_factorise(op, A, M, elsewhere=True)):  # iterations tell little about their time
-        return stages
-    stages.append(Stage("shift-invert", "shift-invert", CLOSE, "it converges slowly"))
-    if problem.which not in ("SA", "BE"):
-        return stages
+    width = FACTOR_WIDTH if is_shifted and call.OPinv is None else 0
+    return replace(problem, operator=described, has_costly_steps=is_shifted, solve_width=width)
+
+
+def _factors_may_help(call: Call, first: str) -> bool:
+    """Check whether factors that nobody asked for may take over from the first method, at an end.
+
+    Locked columns need not be invariant.
+    """
+    problem, op, A, M = call.problem, call.problem.operator, call.A, call.M
+    iterates = first in ("lanczos", "filter") and problem.method == "auto" and problem.target is None
+    is_free = iterates and problem.locked is None and not problem.asks_for_corrections
+    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
+    end = "SA" if problem.which == "BE" else problem.which
+    if not (is_free and are_explicit and is_factorable(op, end)):
+        return False
+    if M is None:
+        return not (problem.may_be_dense and is_full(op))  # whose values take as long as some shifts
+    return can_factorise(op, A, M, elsewhere=True)  # iterations tell little about their time
+
+
+def _with_factors(which: str, stages: list[Stage], *, is_pair: bool) -> list[Stage]:
+    when = "it is predicted to take longer than factors of a matrix that is shifted beyond the end"
+    after = Stage("shift-invert", "shift-invert", CLOSE, "it converges slowly" if is_pair else when)
+    if not is_pair or which == "LA":
+        return [*stages, after]
     when = "factors of A prove that no value is below zero"
     above = Stage("above zero", "shift-invert", "these are those nearest to zero", when)
-    return [above, replace(stages[0], when="they do not"), *stages[1:]]
+    return [above, replace(stages[0], when="they do not"), after]
 
 
 def _transformation(sigma: float | None, mode: str, is_pair: bool) -> str:

@@ -208,6 +208,11 @@ class Problem:
         """Number of locked columns."""
         return 0 if self.locked is None else self.locked.shape[1]
 
+    @property
+    def start_width(self) -> int:
+        """Number of start vectors."""
+        return 0 if self.start is None else self.start.shape[1]
+
     def ends_early(self, stopped: Stop) -> bool:
         """Check that an iteration has given up for a reason of its own, not by a limit of the caller."""
         return stopped in ("costly", "stagnated") or (stopped == "maxiter" and self.maxiter is None)

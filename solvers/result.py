@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 HEADER = "eigenvalue", "residual", "/ limit", "copies"
 DECIDED = {Verification.PROVED: " (proved)", Verification.SEARCHED: " (checked)", Verification.NOT_NEEDED: ""}
 
-INTERNAL = {"from_pairs", "part", "with_info", "with_more_columns"}  # not completed
-
 
 def counted(number: int, noun: str) -> str:
     """Write a number with a noun in singular or plural."""
@@ -220,10 +218,6 @@ class EigenResult:
     def __iter__(self) -> Iterator[Any]:
         """Yield the values and the vectors: ``w, X = result``."""
         return iter((self.eigenvalues, self.eigenvectors))
-
-    def __dir__(self) -> list[str]:
-        """List the names for users, without those by which solves form results."""
-        return sorted({*super().__dir__()} - INTERNAL)
 
     def __repr__(self) -> str:
         info, count = self.info, int(self.converged.sum())

@@ -65,23 +65,23 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
 
     The `start`, `locked`, `block_size` and `checkpoint` of a problem are honoured by iterations only.
     """
-    method = problem.method
-    cost = problem.operator, block_size, (problem.k + ncv) // 2
+    method, why = problem.method, problem.method_why
     if method == "dense" and problem.checkpoint is not None:
         raise OptionError("checkpoint: not available with method='dense'; use method='lanczos'.")
     if method == "auto" and problem.precision == "mixed":
-        return "filter", max(choose_degree(*cost), PAYING_DEGREE), "precision='mixed' asks for it"
-    if method != "auto":
-        degree = max(choose_degree(*cost), PAYING_DEGREE) if method == "filter" else 1
-        return method, degree, problem.method_why
+        method, why = "filter", "precision='mixed' asks for it"
+    if method != "auto" and method != "filter":
+        return method, 1, why
+    degree = choose_degree(problem.operator, block_size, (problem.k + ncv) // 2)
+    if method == "filter":
+        return method, max(degree, PAYING_DEGREE), why
     for name in ("preconditioner", "jd_options"):
         if getattr(problem, name) is not None:
             return "jd", 1, f"{name} is given"
-    if (why := why_dense(problem)) is not None:
-        return "dense", 1, why
+    if (dense := why_dense(problem)) is not None:
+        return "dense", 1, dense
     if problem.target is not None:
         return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
-    degree = choose_degree(*cost)
     if degree < PAYING_DEGREE and problem.has_costly_steps:
         return "lanczos", 1, "each step is a solve"
     if degree < PAYING_DEGREE:
@@ -156,7 +156,7 @@ def _width_of_steps(problem: Problem) -> int:
     """
     op, k = problem.operator, problem.k
     filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
-    is_plain = _start_width(problem) <= PAIR and not filters
+    is_plain = problem.start_width <= PAIR and not filters
     is_costly_here = problem.has_costly_steps and op.device == "cpu" and is_plain
     if is_costly_here and (problem.solve_width or k <= FEW_INVERSE_PAIRS):
         return min(k, problem.solve_width or PAIR)  # only copies of wanted values change the result
@@ -187,33 +187,27 @@ def _width_of_corrections(problem: Problem) -> int:
     return 4
 
 
-def _start_width(problem: Problem) -> int:
-    return 0 if problem.start is None else problem.start.shape[1]
-
-
 def _basis_size(problem: Problem, b: int) -> int:
     """Choose the basis size for blocks of b columns, or check the one given.
 
     A preconditioner makes do with a smaller basis: 8 steps instead of 14 took a twentieth more of its
     applications and a fifth less of all other work.
     """
-    k, room = problem.k, problem.n - problem.n_locked
-    wide = _start_width(problem)
+    k, room, op, wide = problem.k, problem.n - problem.n_locked, problem.operator, problem.start_width
     if wide > room:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
     if problem.ncv is None:
         steps = 8 if b > 4 or problem.preconditioner is not None else 14 if b > 1 else SINGLE_STEPS
         if problem.has_costly_steps:  # ends when pairs have converged: rather a large basis than restarts
             steps = 20
-        elif _is_function_of_gpu(problem):
-            n_bytes = problem.n * (k + 2 * steps * b) * problem.operator.dtype.itemsize
-            steps = 2 * steps if n_bytes <= FUNCTION_BYTES else steps
+        elif op.device != "cpu" and getattr(op, "nnz", None) is None and op.layout is None:
+            is_large = problem.n * (k + 2 * steps * b) * op.dtype.itemsize > FUNCTION_BYTES
+            steps *= 1 if is_large or problem.target is not None or problem.asks_for_corrections else 2
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
         ncv = min(room, round_up(k + max(k, steps * b) + wide, b))
         if problem.target is None or problem.method != "filter":
             return ncv
-        row_bytes = problem.operator.dtype.itemsize
-        return max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (problem.n * row_bytes), problem.n // 8))
+        return max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (problem.n * op.dtype.itemsize), problem.n // 8))
     least = min(room, max(k, wide) + b)
     if integer("ncv", problem.ncv, 1) < least:
         columns = f", {wide} columns of v0" if wide else ""
@@ -221,12 +215,6 @@ def _basis_size(problem: Problem, b: int) -> int:
             f"ncv: got {problem.ncv}; k = {k}{columns} and block_size = {b} need at least {least}."
         )
     return min(room, int(problem.ncv))
-
-
-def _is_function_of_gpu(problem: Problem) -> bool:
-    op = problem.operator
-    is_function = op.device != "cpu" and getattr(op, "nnz", None) is None and op.layout is None
-    return is_function and problem.target is None and not problem.asks_for_corrections
 
 
 def has_short_columns(problem: Problem) -> bool:

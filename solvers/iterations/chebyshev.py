@@ -28,10 +28,8 @@ from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
 from ..blocks import (
-    AffineOperator,
     Block,
     ColumnBlock,
-    CostedOperator,
     LinearMap,
     Operator,
     in_precision,
@@ -86,7 +84,7 @@ def filter_width(k: int) -> int:
     return min(k, PAIR) if k <= FEW_PAIRS else 2 * PAIR
 
 
-def choose_degree(operator: CostedOperator, block_size: int, basis: int, itemsize: int | None = None) -> int:
+def choose_degree(operator: Any, block_size: int, basis: int, itemsize: int | None = None) -> int:
     """Return the degree at which applying A costs as much as orthogonalising, or 1 if the cost is unknown.
 
     `basis` is the mean number of vectors that a step orthogonalises against, and `itemsize` the size of their
@@ -190,9 +188,9 @@ class SingleCopy:
         self._operator = operator.converted(self.dtype, self._factor)  # type: ignore[attr-defined]
         self.shape, self.device, self.nnz = operator.shape, operator.device, self._operator.nnz
 
-    def affine(self, alpha: float, shift: float) -> AffineOperator:
+    def affine(self, alpha: float, shift: float) -> LinearMap:
         """Prepare ``alpha (A - shift I)`` for repeated application."""
-        product: AffineOperator = self._operator.affine(alpha / self._factor, shift * self._factor)
+        product: LinearMap = self._operator.affine(alpha / self._factor, shift * self._factor)
         return product
 
 
@@ -356,7 +354,7 @@ class FoldedOperator:
 class _Product:
     """The product of two operators, each restricted to the complement of the locked columns."""
 
-    def __init__(self, left: AffineOperator, right: AffineOperator, locked: Block | None) -> None:
+    def __init__(self, left: LinearMap, right: LinearMap, locked: Block | None) -> None:
         self.left, self.right, self.locked = left, right, locked
 
     def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:

@@ -25,7 +25,7 @@ from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
-from ..blocks import Block, RealArray, SystemOperator, to_host
+from ..blocks import Block, Operator, RealArray, to_host
 from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
 from ..linear.steps import Recordings
@@ -72,7 +72,7 @@ class CorrectionProblem:
         Returns the orthonormal `Q`: converged vectors, then X, and on a GPU zero columns for padding.
     """
 
-    operator: SystemOperator
+    operator: Operator
     X: Block
     R: Block
     shift: RealArray
@@ -195,9 +195,9 @@ class Corrector:
     """Compute corrections by one method and add their cost to `counts`."""
 
     def __init__(self, problem: Problem, how: JacobiDavidsonOptions, counts: Counts) -> None:
-        operator = cast(SystemOperator, problem.operator)  # MINRES takes dots from its products
+        operator = problem.operator
         self.operator, self.counts, self.preconditioner = operator, counts, problem.preconditioner
-        self.counted = CountedOperator(operator, counts.apply)  # for functions of a user
+        self.counted: Any = CountedOperator(operator, counts.apply)  # for functions of a user
         self.minres_steps = how.inner_steps or (END_STEPS if problem.target is None else INSIDE_STEPS)
         self.gmres_steps = how.inner_steps or GMRES_STEPS
         self.undecided = how.correction == "auto" and self.preconditioner is not None

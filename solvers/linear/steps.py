@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from blockvec import Recorder, array_namespace, start_copy
 
-from ..blocks import Array, Block, RealArray, SystemOperator, project_out
+from ..blocks import Array, Block, Operator, RealArray, project_out
 from .systems import SINGULAR, Projection
 from .tridiagonal import KEPT, OPENING, Log, Scalars, closing
 
@@ -35,7 +35,7 @@ class Steps:
 
     def __init__(
         self,
-        operator: SystemOperator,
+        operator: Operator,
         like: Block,
         projection: Projection,
         recorder: Recorder | None = None,
@@ -129,7 +129,8 @@ class Steps:
         old, U, P = (self._three[(t + i) % 3] for i in range(3))
         now, later, log = self._scalars[t % 2], self._scalars[(t + 1) % 2], self._logs[t % 2]
         Z = self._preconditioned(t)
-        dots = self._operator.apply(Z, out=P, shift=self._shift, dots="xy").dots["xy"].real
+        product: Any = self._operator.apply(Z, out=P, shift=self._shift, dots="xy")
+        dots = product.dots["xy"].real
         OPENING(dots, *now, out=(*self._opened, *self._lanczos))
         a, u, u_old = self._lanczos
         P.axpby(u, U, a).axpy(u_old, old)
@@ -156,7 +157,7 @@ class Recordings:
 
     @classmethod
     def for_solve(
-        cls, operator: SystemOperator, B: Block, projection: Projection, known: Recordings | None = None
+        cls, operator: Operator, B: Block, projection: Projection, known: Recordings | None = None
     ) -> Recordings | None:
         """Return the recordings for a solve, new ones on a GPU, or None if the steps cannot be recorded."""
         is_possible = getattr(operator, "is_recordable", False) and projection.preconditioner is None
@@ -164,7 +165,7 @@ class Recordings:
             return None
         return cls(B.device) if known is None and B.device != "cpu" else known
 
-    def steps(self, operator: SystemOperator, U: Block, Q: Block | None) -> Steps:
+    def steps(self, operator: Operator, U: Block, Q: Block | None) -> Steps:
         """Return the steps for blocks like U in the complement of Q, inside the context of the recorder."""
         kind = () if Q is None else (Q.shape, Q.dtype)
         if kind != self._kind:

@@ -25,7 +25,7 @@ from blockvec.interchange import ArrayKind
 from blockvec.system.frozen import frozen
 
 from ..arguments import natively, preconditioner_for, whole
-from ..blocks import Array, Block, RealArray, SystemOperator, project_out, small_matrix, to_host
+from ..blocks import Array, Block, Operator, RealArray, project_out, small_matrix, to_host
 from ..problem import Counts
 
 SINGULAR = 1000.0  # u ||A - sigma I||: pivots below it are zero; rounding left up to 100 in tests
@@ -195,7 +195,7 @@ class Projection:
 class CountedOperator:
     """An operator that reports the columns of each block it is applied to."""
 
-    def __init__(self, operator: SystemOperator, count: Callable[[int], object]) -> None:
+    def __init__(self, operator: Operator, count: Callable[[int], object]) -> None:
         self._operator, self.count = operator, count
         self.shape, self.device = operator.shape, operator.device
 
@@ -209,7 +209,7 @@ class LinearSystems:
     """The systems of a block, one per column, and their state; derived classes iterate on it."""
 
     def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
-        self.operator: SystemOperator = A if hasattr(A, "apply") else as_operator(A)
+        self.operator: Operator = A if hasattr(A, "apply") else as_operator(A)
         self.projection, Q = projection, projection.Q
         self.n, self.b = B.n_global, B.shape[1]
         if self.operator.shape != (self.n, self.n):

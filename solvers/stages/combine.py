@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from blockvec import BlockVector, array_namespace
 
+from ..arguments import tall_block
 from ..blocks import (
     Block,
     RealArray,
@@ -21,11 +21,11 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..iterations.rayleigh_ritz import Selection, Which, ranking_key, ritz_pairs
+from ..iterations.rayleigh_ritz import Selection, ranking_key, ritz_pairs
 from ..orthogonalization import orthogonalize
 from ..orthogonalization.factors import cholesky_factor
 from ..problem import IterationState, Problem
-from ..result import EigenResult, SolveInfo
+from ..result import EigenResult
 from ..runtime.processes import delivered
 
 if TYPE_CHECKING:
@@ -42,12 +42,6 @@ def staged(problem: Problem, name: str) -> Problem:
     """Give a part of a solve a checkpoint of its own."""
     checkpoint = problem.checkpoint
     return problem if checkpoint is None else replace(problem, checkpoint=checkpoint.stage(name))
-
-
-def totals(first: EigenResult, second: EigenResult) -> dict[str, Any]:
-    """Add the costs of two parts, as entries of `info`."""
-    costs: list[dict[str, Any]] = [dict(part.info) for part in (first, second)]
-    return {name: costs[0][name] + costs[1][name] for name in COUNTED}
 
 
 def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationState]:
@@ -82,29 +76,64 @@ def one_after_other(
     first had settled, among the wanted ones by `which` of the values of a `map`, they remain those of the
     first. Without `which` the first had only prepared the second.
     """
-    costs: dict[str, Any] = {**totals(first, second), **entries}
-    result, history = second, continued(first, second)
+    result, told = second, _totals(first, second)
     if which is not None and lacks(second, first, which, map):
-        stopped = second.info["stopped"]
-        costs["stopped"] = "stagnated" if stopped == "converged" else stopped
-        costs["why"] = f"{first.info['why']}; a later stage had lost pairs"
-        result = first
-    return result.with_info(**costs, history=history)
+        result, stopped = first, second.info["stopped"]
+        entries["stopped"] = "stagnated" if stopped == "converged" else stopped
+        entries["why"] = f"{first.info['why']}; a later stage had lost pairs"
+    return result.with_info(**told | entries, history=continued(first, second))
+
+
+def go_on(
+    first: EigenResult,
+    problem: Problem,
+    name: str,
+    solve: Callable[[Problem], EigenResult],
+    map: SpectralMap | None = None,
+    **changes: Any,
+) -> EigenResult:
+    """Solve a changed problem from the vectors of a first result, in a stage of its own, and join both."""
+    start = tall_block("v0", first.eigenvectors, problem.operator)
+    later = solve(replace(staged(problem, name), start=start, **changes))
+    return one_after_other(first, later, problem.which, map)
+
+
+def beside(low: EigenResult, high: EigenResult, joint: int = 0, **entries: Any) -> EigenResult:
+    """Join two parts of a spectrum, those of the low one first, with the doubts and the costs of both.
+
+    `joint` columns are the operator's in a step that follows for all pairs. `entries` replace others of the
+    `info`.
+    """
+    info: Any = low.info | _totals(high, low)
+    others: Any = high.info
+    for name, more in {"operator_columns": joint, "block_applications": 1, "reductions": 4}.items():
+        info[name] += more if joint else 0
+    info["norm"] = max(others["norm"], info["norm"])
+    info["missing"] += others["missing"]
+    if others["stopped"] != "converged":
+        info["stopped"] = others["stopped"]
+    for name in ("method", "why", "verification"):
+        if info[name] != others[name]:
+            info[name] = f"high end: {others[name]}; low end: {info[name]}"
+    verification, history = high.verification.joined(low.verification), continued(high, low)
+    told = replace(low, verification=verification, info=info | entries, history=history)
+    return concatenated((low, high), told)
 
 
 def concatenated(parts: Sequence[EigenResult], told: EigenResult) -> EigenResult:
     """Concatenate the pairs of several parts; `told` describes the result."""
-    xp = array_namespace(parts[0].eigenvectors)
+    values = array_namespace(told.eigenvalues).concatenate([part.eigenvalues for part in parts])
+    X = side_by_side(*(BlockVector(part.eigenvectors) for part in parts))
     numbers: Any = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("residuals", "limits", "converged")
     }
-    return replace(
-        told,
-        eigenvalues=xp.concatenate([part.eigenvalues for part in parts]),
-        eigenvectors=xp.ascontiguousarray(xp.concatenate([part.eigenvectors for part in parts], axis=1)),
-        **numbers,
-    )
+    return replace(told, eigenvalues=values, eigenvectors=delivered(X.array, X.layout), **numbers)
+
+
+def _totals(first: EigenResult, second: EigenResult) -> dict[str, Any]:
+    parts: Any = first.info, second.info
+    return {name: parts[0][name] + parts[1][name] for name in COUNTED}
 
 
 def lacks(later: EigenResult, first: EigenResult, which: Selection, map: SpectralMap | None = None) -> bool:
@@ -119,12 +148,10 @@ def lacks(later: EigenResult, first: EigenResult, which: Selection, map: Spectra
         return False
     if map is not None:
         lost, others = map.transformed(lost), map.transformed(others)
-    sides: dict[Which, RealArray] = {}
+    sides: dict[Any, RealArray] = {which: others}
     if which == "BE":
         others, low = others[:, np.argsort(others.mean(axis=0), kind="stable")], others.shape[1] // 2
         sides = {"SA": others[:, :low], "LA": others[:, low:]}
-    else:
-        sides = {which: others}
     return any(
         (ranking_key(lost, side).min(axis=0) > ranking_key(ends, side).max(axis=0).min(initial=np.inf)).any()
         for side, ends in sides.items()
@@ -167,9 +194,9 @@ def _unmatched(settled: RealArray, others: RealArray) -> list[int]:
 def both_ends(
     problem: Problem,
     solve: Callable[[Problem], EigenResult],
-    join: Callable[[Problem, EigenResult, EigenResult], EigenResult] | None = None,
+    join: Callable[[Problem, EigenResult], EigenResult] | None = None,
 ) -> EigenResult:
-    """Solve for the high end, then for the low end.
+    """Solve for the high end, then for the low end; `join` makes their vectors orthogonal.
 
     Where their values are not apart, the low end is solved for in the complement of the vectors found, which
     makes the halves orthogonal also where both have copies of a multiple eigenvalue. After Ctrl-C at the high
@@ -187,7 +214,7 @@ def both_ends(
         return first.with_info(which="BE", k=problem.k)
     alone = solve(low) if stopped == "converged" else None
     if alone is not None and (are_apart(alone, first) or alone.info["stopped"] == "interrupted"):
-        return join(problem, first, alone)
+        return join(problem, beside(alone, first, problem.k, k=problem.k, which="BE"))
     X, low = problem.blocks(first.eigenvectors), replace(low, checkpoint=None)
     orthogonalize(X, rng=problem.rng)  # those of an inverse are so to the digits that they have
     if stopped == "callback":
@@ -195,7 +222,8 @@ def both_ends(
     if problem.locked is None:  # the columns of a caller need not be invariant under A
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))
     second = solve(replace(low, locked=side_by_side(X, problem.locked)))
-    return join(problem, first, second if alone is None else one_after_other(alone, second))
+    second = second if alone is None else one_after_other(alone, second)
+    return join(problem, beside(second, first, problem.k, k=problem.k, which="BE"))
 
 
 def are_apart(low: EigenResult, high: EigenResult) -> bool:
@@ -224,53 +252,26 @@ def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
     return (theta + errors)[order], to_host(R.norms()).astype(np.float64), R
 
 
-def join_ends(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
-    """Join both ends into one result, after a Rayleigh-Ritz step that separates them to rounding.
+def join_ends(problem: Problem, both: EigenResult) -> EigenResult:
+    """Separate the pairs of two parts to rounding, by a Rayleigh-Ritz step.
 
     Solves of a shifted problem lose some orthogonality to locked columns.
     """
-    X = side_by_side(*(problem.blocks(part.eigenvectors) for part in (low, high)))
+    X: Block = problem.blocks(both.eigenvectors)
     G = to_host(X.gram())
     _, inverse, *_, size = cholesky_factor(np.asfortranarray(G, np.result_type(G, np.float64)))
     if np.isfinite(size):
         X.combine(small_matrix(inverse, X), out=X)
     theta, residuals, _ = ritz_step(problem, X)
-    info = described_ends(problem, high, low)
-    limits = problem.tolerance.limits(theta, info["norm"])
+    limits = problem.tolerance.limits(theta, both.info["norm"])
     vectors = delivered(X.array, problem.operator.layout)
-    verification, history = high.verification.joined(low.verification), continued(high, low)
-    return EigenResult.from_pairs(theta, vectors, residuals, limits, verification, info, history)
+    told = both.verification, both.info, both.history
+    return EigenResult.from_pairs(theta, vectors, residuals, limits, *told)
 
 
 def with_outliers(problem: Problem, done: EigenResult, others: EigenResult) -> EigenResult:
     """Join computed values far out, and the others, which a solve without them has found."""
-    joined, info = join_ends(problem, done, others), others.info
-    told: Any = {name: info[name] for name in ("method", "stopped", "verification")}
-    why = f"{info['why']}, once {len(done.residuals)} values further out were computed"
-    joined = replace(joined, verification=others.verification)
-    return joined.with_info(which=problem.which, why=why, **told)
-
-
-def described_ends(problem: Problem, high: EigenResult, low: EigenResult) -> SolveInfo:
-    """Describe a result that both ends have been joined to."""
-    info = both_described(high, low)
-    info["k"], info["which"] = problem.k, "BE"
-    info["operator_columns"] += problem.k
-    info["block_applications"] += 1
-    info["reductions"] += 4
-    info["time_s"] = time.perf_counter() - problem.begin_s
-    return info
-
-
-def both_described(high: EigenResult, low: EigenResult) -> SolveInfo:
-    """Describe the results of two solves as one, but for what was asked for."""
-    info = low.info.copy()
-    info.update(totals(high, low))  # type: ignore[typeddict-item]
-    info["norm"] = max(high.info["norm"], low.info["norm"])
-    info["missing"] += high.info["missing"]
-    if high.info["stopped"] != "converged":
-        info["stopped"] = high.info["stopped"]
-    for name in ("method", "why", "verification"):
-        if info[name] != high.info[name]:
-            info[name] = f"high end: {high.info[name]}; low end: {info[name]}"
-    return info
+    told: Any = {name: others.info[name] for name in ("method", "stopped", "verification")}
+    told["why"] = f"{others.info['why']}, once {len(done.residuals)} values further out were computed"
+    both = beside(others, done, problem.k, k=problem.k, which=problem.which, **told)
+    return join_ends(problem, replace(both, verification=others.verification))

@@ -22,13 +22,14 @@ from ..blocks import (
     project_out,
     side_by_side,
     to_host,
+    whole_ranges,
 )
 from ..costs import FEW_ROWS, is_dense
 from ..iterations.base import Iteration, fingerprint
 from ..iterations.lanczos import ThickRestart
 from ..iterations.rayleigh_ritz import Which, ranking_key, split_outliers
 from ..orthogonalization import orthogonalize
-from ..problem import Chosen, Counts, IterationOptions, Problem, Verification
+from ..problem import Counts, IterationOptions, Problem, Verification
 from ..result import EigenResult, result_of
 from ..runtime.checkpoint import probe
 from ..runtime.memory import require_memory
@@ -59,10 +60,7 @@ def prepare(problem: Problem, options: IterationOptions | None = None) -> tuple[
     if problem.locked is not None:
         block = tall_block("orthogonal_to", problem.locked, problem.operator)
         if block.n_cols >= problem.n:
-            raise ShapeError(
-                f"orthogonal_to has {block.n_cols} columns for {problem.n} rows; nothing is orthogonal to "
-                "all of them."
-            )
+            raise ShapeError(f"orthogonal_to has {block.n_cols} columns for {problem.n} rows; give fewer.")
         if problem.blocks is not BlockVector:
             block = problem.blocks(block.array)
         rank = block.n_cols - int(orthogonalize(block).lost.sum())
@@ -97,7 +95,11 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         problem.checkpoint.problem = _fingerprint(problem, options)
         problem.checkpoint.image = probe(op, start, problem.locked)
         problem.checkpoint.layout = op.layout
-    iteration = _iteration(options.method)
+    iteration: type[Iteration] = ThickRestart
+    if options.method == "jd":
+        from ..iterations.jacobi_davidson import JacobiDavidson
+
+        iteration = JacobiDavidson
     with threads, deferred_interrupt() as interrupted:
         try:
             result = iteration(problem, options, start, interrupted).run()
@@ -136,14 +138,6 @@ def _beside_outliers(problem: Problem, options: IterationOptions, first: EigenRe
     return one_after_other(first, solve_iteratively(replace(problem, start=start), plain), which)
 
 
-def _iteration(method: Chosen) -> type[Iteration]:
-    if method == "jd":
-        from ..iterations.jacobi_davidson import JacobiDavidson
-
-        return JacobiDavidson
-    return ThickRestart
-
-
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     from ..iterations.correction import JacobiDavidsonOptions
 
@@ -154,7 +148,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     own |= {"precision": problem.precision} if options.mixes else {}
     own |= {
         "sigma": problem.target,
-        "columns of v0": 0 if problem.start is None else problem.start.shape[1],
+        "columns of v0": problem.start_width,
         "columns of orthogonal_to": problem.n_locked,
         "preconditioner": problem.preconditioner is not None,
     }
@@ -184,24 +178,17 @@ def _solve_densely(problem: Problem, options: IterationOptions) -> EigenResult:
         block_applications=ceil_div(formed, IDENTITY_COLUMNS) + ceil_div(len(theta), IDENTITY_COLUMNS),
     )
     limits = np.broadcast_to(problem.tolerance.limits(theta, norm), theta.shape)
+    vectors = BlockVector(X, layout=op.layout)
+    R = vectors.like()
+    for begin, end in whole_ranges(len(theta), IDENTITY_COLUMNS, vectors):
+        op.apply(vectors[:, begin:end], out=R[:, begin:end])
+    R.axpy(column_factors(-theta, vectors), vectors)
+    residuals = to_host(project_out(problem.locked, R).norms()).astype(np.float64)
     return result_of(
-        *(problem, options, theta, BlockVector(X, layout=op.layout), _residuals(problem, theta, X), limits),
-        *(Verification.NOT_NEEDED, counts),
+        *(problem, options, theta, vectors, residuals, limits, Verification.NOT_NEEDED, counts),
         stopped="converged",
         verification="not needed: dense LAPACK finds everything",
         missing=0,
         norm=norm,
         degree=1,
     )
-
-
-def _residuals(problem: Problem, theta: Any, X: Any) -> Any:
-    """Compute true residual norms, a few columns at a time."""
-    op = problem.operator
-    norms = []
-    for begin in range(0, len(theta), IDENTITY_COLUMNS):
-        part = slice(begin, begin + IDENTITY_COLUMNS)
-        block = BlockVector(X[:, part], copy=True, layout=op.layout)
-        R = op.apply(block).axpy(column_factors(-theta[part], block), block)
-        norms.append(to_host(project_out(problem.locked, R).norms()))
-    return np.concatenate(norms).astype(np.float64)

@@ -18,6 +18,7 @@ Kuijlaars, SIAM Review 48 (2006) 3.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,7 @@ from ..placement import place_of
 from ..problem import STOPPED, IterationState, Problem, Successor, stops
 from ..result import EigenResult
 from ..settle import is_complete
-from .combine import staged
+from .combine import one_after_other, staged
 from .drivers import solve
 
 LOOK_STEPS = 16  # columns
@@ -76,30 +77,30 @@ def may_be_quick(A: Any, op: Operator, k: int) -> tuple[float, float] | None:
 
 
 def from_end(
-    problem: Problem, sigma: float, predicted_s: tuple[float, float]
-) -> tuple[EigenResult | None, bool, int]:
+    problem: Problem, sigma: float, predicted_s: tuple[float, float], otherwise: Callable[[], EigenResult]
+) -> EigenResult:
     """Iterate at the end of the spectrum nearest to sigma, for about as long as predicted.
 
-    `predicted_s` are those of `may_be_quick`. Returns the result, None where a look sees values on both
-    sides, or factors take less time; whether the nearest values are settled; and the columns of the look.
-    The iteration ends once it finds values beyond sigma.
+    `predicted_s` are those of `may_be_quick`. The problem is solved `otherwise` where a look sees values on
+    both sides, or factors take less time, and after an iteration that has not settled the nearest values,
+    which ends once it finds values beyond sigma.
     """
     (iteration_s, factors_s), op = predicted_s, problem.operator
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             seen = sketch_of(op, LOOK_STEPS)
     except BreakdownError:  # what follows scales the matrix, or reports it
-        return None, False, LOOK_STEPS
+        return otherwise().with_more_columns(LOOK_STEPS, LOOK_STEPS)
     distances = seen.theta - sigma
     noise = NOISE * float(np.finfo(op.dtype).eps) * max(seen.norm, abs(sigma))
     if (distances < -noise).any() and (distances > noise).any():
-        return None, False, seen.columns
+        return otherwise().with_more_columns(seen.columns, seen.columns)
     away = np.abs(distances)
     shares = np.maximum(away / (away.max() or 1.0), TINY)
     mean = float(np.exp(np.average(np.log(shares), weights=seen.counts)))
     iteration_s *= max(1.0, math.sqrt(DISTANCE / mean))
     if iteration_s > factors_s:
-        return None, False, seen.columns
+        return otherwise().with_more_columns(seen.columns, seen.columns)
     end: Which = "SA" if distances.max() > noise else "LA"
     callback, exponent, crossed = problem.callback, problem.exponent, False
 
@@ -127,10 +128,15 @@ def from_end(
     if not (is_settled or (is_ended and tells and not is_wrong)):
         if attempt.checkpoint is not None:
             attempt.checkpoint.remove()
-        return result, False, seen.columns
+        from ..transform.spectral_map import SpectralMap
+
+        then = otherwise()
+        why = f"{then.info['why']}, after an attempt at the end of the spectrum beside sigma"
+        result = one_after_other(result, then.with_info(why=why), "LM", SpectralMap(sigma))
+        return result.with_more_columns(seen.columns, seen.columns)
     side, nearest = ("below", "lowest") if end == "SA" else ("above", "highest")
     why = f"with no value {side} {sigma:g}, the nearest are the {nearest}: {result.info['why']}"
     if is_wrong:  # no value is right then
         why = f"stopped when values {side} {sigma:g}, too, had been found"
         result = replace(result, converged=np.zeros_like(result.converged))
-    return result.with_info(why=why), True, seen.columns
+    return result.with_info(why=why).with_more_columns(seen.columns, seen.columns)

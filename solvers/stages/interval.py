@@ -8,7 +8,6 @@ to ask for, and is corrected if none of them lies outside.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from ..counting import estimate
 from ..factorization.inertia import Pencil, eigenvalue_rounding
 from ..placement import require_factors
 from ..planning import Stage
-from ..problem import Problem, Verification
+from ..problem import Verification
 from ..result import EigenResult, described, refuse_more
 from ..runtime.memory import require_memory
 from ..runtime.progress import deferred_interrupt
@@ -35,7 +34,7 @@ from .combine import one_after_other, staged
 from .slicing import PER_SHIFT, Slicing, basis_columns
 
 if TYPE_CHECKING:
-    from .run import Task
+    from ..call import Call
 
 SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 4  # pairs asked for beyond the estimate and its error
@@ -44,14 +43,14 @@ ROUNDS = 8  # of an iteration with more pairs, at most
 AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
 
-def solve_interval(task: Task, ends: tuple[float, float], stage: Stage) -> EigenResult:
+def solve_interval(task: Call, ends: tuple[float, float], stage: Stage) -> EigenResult:
     """Compute all eigenpairs of a task between two ends, by a stage of its plan."""
     if stage.name == "dense":
         return _densely(task, *ends, stage.why)
     return _by_slices(task, *ends) if stage.name == "slices" else _by_iteration(task, *ends)
 
 
-def _by_slices(task: Task, low: float, high: float) -> EigenResult:
+def _by_slices(task: Call, low: float, high: float) -> EigenResult:
     problem, A, M = task.problem, task.A, task.M
     require_factors(A, M, task.problem.operator, "use method='filter'")
     pencil = Pencil.of(problem.operator, A, M, problem.norm)
@@ -61,8 +60,8 @@ def _by_slices(task: Task, low: float, high: float) -> EigenResult:
     problem = replace(problem, operator=pencil.A)
     why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
     if why is not None and problem.checkpoint is None:
-        return _densely(replace(task, problem=problem), low, high, why)
-    refuse_more(count, task.most)
+        return _densely(task.of(problem), low, high, why)
+    refuse_more(count, task.k)
     size = n * (2 * count + basis_columns(min(count, PER_SHIFT))) * problem.operator.dtype.itemsize
     purpose = f"{count} eigenvectors of {n} rows"
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
@@ -120,10 +119,10 @@ def _inside(theta: RealArray, low: float, high: float, rounding: Any) -> tuple[N
     return inside, int(((theta[inside] <= low + first) | (theta[inside] >= high - last)).sum())
 
 
-def _densely(task: Task, low: float, high: float, why: str) -> EigenResult:
+def _densely(task: Call, low: float, high: float, why: str) -> EigenResult:
     n = task.problem.n if task.form is None else task.form.operator.shape[0]
     whole = replace(task.problem, method="dense", method_why=why, k=n, which="SA", block_size=None)
-    result = _selected(task.solve(whole), low, high, task.most)
+    result = _selected(task.solve(whole), low, high, task.k)
     return result.with_info(counted=float(result.info["k"]), count_error=0.0)
 
 
@@ -135,9 +134,9 @@ def _selected(result: EigenResult, low: float, high: float, most: int | None) ->
     return result.part(inside).with_info(k=len(inside), which="interval", sigma=None)
 
 
-def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
+def _by_iteration(task: Call, low: float, high: float) -> EigenResult:
     """Compute pairs around the middle of the interval, or from an end of the spectrum, until one is out."""
-    problem, form, most = task.problem, task.form, task.most
+    problem, form, most = task.problem, task.form, task.k
     operator, blocks = (task.problem.operator, BlockVector) if form is None else (form.operator, form.blocks)
     count, sketch = estimate(operator, low, high, problem.rng, blocks=blocks)
     refuse_more(count.value - SURE * count.error, most, "about ")
@@ -158,7 +157,10 @@ def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
         if result is not None:
             latest = one_after_other(result, latest, part.which, SpectralMap(target))
         result = latest
-        is_complete = k == n or _reaches_beyond(result, low, high, part)
+        theta = to_host(result.eigenvalues).astype(np.float64)
+        if target is None:  # whose other values are all inside
+            theta = theta[-1:] if part.which == "SA" else theta[:1]
+        is_complete = k == n or bool(((theta < low) | (theta > high)).any())
         if is_complete or result.info["stopped"] != "converged":
             break
         wanted = math.ceil(GROWTH * k)
@@ -173,13 +175,4 @@ def _by_iteration(task: Task, low: float, high: float) -> EigenResult:
         missing=info["missing"] + (not is_complete),
         counted=float(count.value),
         count_error=count.error,
-        time_s=time.perf_counter() - problem.begin_s,
     )
-
-
-def _reaches_beyond(result: EigenResult, low: float, high: float, part: Problem) -> bool:
-    """Check whether one of the values, the most wanted ones of a part, lies outside of the interval."""
-    theta = to_host(result.eigenvalues).astype(np.float64)
-    if part.target is None:
-        return bool(theta[-1] > high if part.which == "SA" else theta[0] < low)
-    return bool((theta < low).any() or (theta > high).any())

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from blockvec.errors import BreakdownError
 
-from ..arguments import tall_block
 from ..blocks import to_host
 from ..costs import FEW_ROWS
 from ..placement import shift_invert_s
-from ..planning import Plan, StageName
 from ..problem import IterationOptions, Problem, Successor, Verification
 from ..result import EigenResult, InfiniteError
 from ..settle import is_complete
-from .combine import both_ends, errors_allowed, join_ends, one_after_other, staged
-from .drivers import prepare, solve, solve_iteratively
+from .combine import both_ends, errors_allowed, go_on, join_ends, one_after_other, staged
+from .drivers import solve, solve_iteratively
 from .end import from_end
 from .shift_invert import above_zero, by_shift_invert
 
 if TYPE_CHECKING:
+    from ..call import Call
     from ..transform.standard_form import StandardForm
 
 LEAST_S = 0.05  # s: an iteration at an end may take so long in any case
@@ -45,55 +43,18 @@ OF_ITERATIONS = "start", "checkpoint", "block_size", "ncv", "maxiter", "precondi
 UNDECIDED = "did not find out whether copies are missing"  # with all pairs
 
 
-@dataclass(frozen=True)
-class Task:
-    """A scaled problem with its matrices, and the plan for it."""
-
-    problem: Problem
-    plan: Plan
-    A: Any
-    M: Any
-    mode: str
-    shift: float | None  # scaled, as the interval is
-    make_form: Callable[[], StandardForm] | None  # of a problem that is transformed, once
-    predicted_s: tuple[float, float] | None  # of an iteration at an end, and of factors
-    interval: tuple[float, float] | None
-    most: int | None  # pairs of an interval
-
-    @property
-    def form(self) -> StandardForm | None:
-        return None if self.make_form is None else self.make_form()
-
-    def solve(self, problem: Problem) -> EigenResult:
-        """Solve a part of the problem, in its standard form if it has one."""
-        if self.form is None:
-            return solve(problem)
-        from ..transform.solution import solve_transformed
-
-        return solve_transformed(self.form, problem)
-
-
-def run_stages(task: Task) -> EigenResult:
+def run_stages(task: Call) -> EigenResult:
     """Run the stages of a plan in turn."""
     if not task.plan.has("end"):
         return _run_or_densify(task)
-    from ..transform.spectral_map import SpectralMap
-
     assert task.shift is not None
     assert task.predicted_s is not None
-    result, is_settled, columns = from_end(task.problem, task.shift, task.predicted_s)
-    if result is None:
-        result = _run_or_densify(task)
-    elif not is_settled:
-        then = _run_or_densify(task)
-        why = f"{then.info['why']}, after an attempt at the end of the spectrum beside sigma"
-        result = one_after_other(result, then.with_info(why=why), "LM", SpectralMap(task.shift))
-    return result.with_more_columns(columns, columns)
+    return from_end(task.problem, task.shift, task.predicted_s, lambda: _run_or_densify(task))
 
 
-def _run_or_densify(task: Task) -> EigenResult:
+def _run_or_densify(task: Call) -> EigenResult:
     """Run all other stages, and dense LAPACK where they fail and the problem may be dense."""
-    problem = task.problem
+    problem, few = task.problem, f"n = {task.problem.n} is at most {FEW_ROWS}"
     if not problem.may_be_dense:
         return _run_all(task)
     try:
@@ -101,7 +62,7 @@ def _run_or_densify(task: Task) -> EigenResult:
     except (BreakdownError, InfiniteError, np.linalg.LinAlgError) as error:
         cause = "rounding hid values" if isinstance(error, InfiniteError) else f"broke down ({error})"
         try:
-            return _explained(_densely(task), problem, f"the iteration {cause}")
+            return _densely(task).with_info(why=f"the iteration {cause}, and {few}")
         except (BreakdownError, InfiniteError):
             raise error from None  # of A itself
     stopped = first.info["stopped"]
@@ -109,79 +70,54 @@ def _run_or_densify(task: Task) -> EigenResult:
     if is_complete(first, problem.verify) or is_asked_for or stopped not in FAILURES:
         return first
     failure = UNDECIDED if is_complete(first, "never") else FAILURES[stopped]
-    result = one_after_other(first, _densely(task))
-    return _explained(result, problem, f"{first.info['method']} {failure}")
+    why = f"{first.info['method']} {failure}, and {few}"
+    return one_after_other(first, _densely(task), why=why)
 
 
-def _explained(result: EigenResult, problem: Problem, why: str) -> EigenResult:
-    why = f"{why}, and n = {problem.n} is at most {FEW_ROWS}"
-    return result.with_info(why=why, time_s=time.perf_counter() - problem.begin_s)
-
-
-def _run_all(task: Task) -> EigenResult:
+def _run_all(task: Call) -> EigenResult:
     """Run the stages but dense LAPACK, at one end of the spectrum after the other where factors may help."""
-    problem, form = task.problem, task.form
+    problem, form, op = task.problem, task.form, task.problem.operator
     if not task.plan.has("shift-invert"):
         return _run_in_turn(task)
-    if form is None:
-        problem, _ = prepare(_succeeded(task), task.plan.options)
-        task = replace(task, problem=problem)
+    if form is None and problem.maxiter is None:  # stops where factors take less time
+        seconds = functools.cache(lambda: shift_invert_s(task.A, op))
+        least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
+        problem = replace(problem, successor=Successor(seconds, least_s=least_s))
     if problem.which != "BE":
-        return _run_in_turn(task)
+        return _run_in_turn(task.of(problem))
     join = join_ends
     if form is not None:
         from ..transform.solution import joined_ends
 
         join = functools.partial(joined_ends, form)
-    return both_ends(problem, lambda end: _run_in_turn(replace(task, problem=end)), join)
+    return both_ends(problem, lambda end: _run_in_turn(task.of(end)), join)
 
 
-def _succeeded(task: Task) -> Problem:
-    """Let an iteration on a matrix stop where shift-invert is predicted to take less time."""
-    problem, op = task.problem, task.problem.operator
-    if problem.maxiter is not None:
-        return problem
-    least_s = LEAST_S + ELEMENT_S * getattr(op, "nnz", problem.n**2)
-    seconds = functools.cache(lambda: shift_invert_s(task.A, op))
-    return replace(problem, successor=Successor(seconds, least_s=least_s))
+def _run_in_turn(task: Call) -> EigenResult:
+    """Run a first stage, and the one that takes over if that has not settled the problem."""
+    problem, plan, result = task.problem, task.plan, None
+    if plan.has("above zero"):
+        result = above_zero(cast("StandardForm", task.form), task.A, task.M, problem)
+    result = _iterated(task) if result is None else result
+    stopped, later = result.info["stopped"], None
+    if plan.has("window") and stopped == "stagnated":
+        later = _windowed
+    elif plan.has("shift-invert") and (task.M is None or problem.locked is None):
+        may_lack_copies = task.M is not None and stopped == "converged"
+        if (stopped in ENDED or may_lack_copies) and not is_complete(result, problem.verify):
+            later = _inverted
+    if later is None or problem.maxiter is not None:
+        return result
+    return result.with_info(stopped="time_limit") if problem.is_late() else later(task, result)
 
 
-def _run_in_turn(task: Task) -> EigenResult:
-    result: EigenResult | None = None
-    for stage in task.plan.stages:
-        if result is None and stage.name == "above zero":
-            result = above_zero(cast("StandardForm", task.form), task.A, task.M, task.problem)
-        elif result is None and stage.name != "end":
-            result = _iterated(task)
-        elif result is not None and _takes_over(stage.name, task, result):
-            if task.problem.is_late():
-                return result.with_info(stopped="time_limit")
-            result = _windowed(task, result) if stage.name == "window" else _inverted(task, result)
-    assert result is not None
-    return result
-
-
-def _takes_over(name: StageName, task: Task, result: EigenResult) -> bool:
-    """Check whether a stage goes on, because those before it have not settled the problem."""
-    stopped, problem = result.info["stopped"], task.problem
-    if problem.maxiter is not None:
-        return False
-    if name == "window":
-        return stopped == "stagnated"
-    if name != "shift-invert":
-        return False
-    is_free = task.M is None or problem.locked is None
-    may_lack_copies = task.M is not None and stopped == "converged"
-    return is_free and (stopped in ENDED or may_lack_copies) and not is_complete(result, problem.verify)
-
-
-def _iterated(task: Task) -> EigenResult:
+def _iterated(task: Call) -> EigenResult:
     """Run an iteration, or dense LAPACK, for the problem as it is or in its standard form."""
     problem, form, options = task.problem, task.form, task.plan.options
-    if task.interval is not None:
+    if task.ends is not None:
         from .interval import solve_interval
 
-        return solve_interval(task, task.interval, task.plan.stages[0])
+        return solve_interval(task, task.ends, task.plan.stages[0])
     if not task.plan.has("shift-invert") or (task.M is not None and problem.locked is not None):
         return solve(problem, options) if form is None else _around_a_shift(task, form)
     begun = staged(problem, "begun")
@@ -191,37 +127,28 @@ def _iterated(task: Task) -> EigenResult:
     return task.solve(replace(begun, maxiter=soon if problem.maxiter is None else problem.maxiter))
 
 
-def _windowed(task: Task, begun: EigenResult) -> EigenResult:
+def _windowed(task: Call, begun: EigenResult) -> EigenResult:
     """Go on by a filter around a target, after corrections."""
     from ..transform.spectral_map import SpectralMap
 
-    problem = task.problem
-    part = replace(
-        staged(problem, "window"),
-        start=tall_block("v0", begun.eigenvectors, problem.operator),
-        method="filter",
-        method_why=f"{begun.info['why']}; corrections stagnated, since eigenvalues are dense there",
-        block_size=None,
-        ncv=None,
-        maxiter=None,
-    )
-    return one_after_other(begun, task.solve(part), problem.which, SpectralMap(problem.target))
+    sizes: dict[str, Any] = dict.fromkeys(("block_size", "ncv", "maxiter"))
+    why = f"{begun.info['why']}; corrections stagnated, since eigenvalues are dense there"
+    how = {"method": "filter", "method_why": why, **sizes}
+    return go_on(begun, task.problem, "window", task.solve, SpectralMap(task.problem.target), **how)
 
 
-def _inverted(task: Task, begun: EigenResult) -> EigenResult:
+def _inverted(task: Call, begun: EigenResult) -> EigenResult:
     """Go on by shift-invert from outside the spectrum; where no shift is found, iterate on."""
     problem, options = task.problem, task.plan.options
     result = by_shift_invert(begun, task.A, task.M, staged(problem, "factorised"))
     if result is not None:
         return result
-    start = tall_block("v0", begun.eigenvectors, problem.operator)
-    rest = replace(staged(problem, "continued"), start=start, successor=None)
     # Sizes of a standard form are chosen within it.
-    again = task.solve(rest) if options is None else solve_iteratively(rest, options)
-    return one_after_other(begun, again, problem.which)
+    again = task.solve if options is None else functools.partial(solve_iteratively, options=options)
+    return go_on(begun, problem, "continued", again, successor=None)
 
 
-def _around_a_shift(task: Task, form: StandardForm) -> EigenResult:
+def _around_a_shift(task: Call, form: StandardForm) -> EigenResult:
     """Solve a problem in its standard form, for values around a shift at those nearest to the one given."""
     from ..transform.solution import solve_proven, solve_transformed
 
@@ -264,13 +191,13 @@ def _nearest(
         extra *= 2
 
 
-def _densely(task: Task) -> EigenResult:
+def _densely(task: Call) -> EigenResult:
     """Solve by dense LAPACK, for values around a shift without its factors where there is no M."""
     none: dict[str, Any] = dict.fromkeys(OF_ITERATIONS)
     dense = replace(task.problem, method="dense", **none)
-    if task.interval is not None:
+    if task.ends is not None:
         from .interval import solve_interval
 
-        return solve_interval(replace(task, problem=dense), task.interval, task.plan.stages[-1])
+        return solve_interval(task.of(dense), task.ends, task.plan.stages[-1])
     is_plain = task.M is None and task.mode == "normal"
     return solve(replace(dense, target=task.shift)) if is_plain else task.solve(dense)

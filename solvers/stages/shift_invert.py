@@ -58,18 +58,17 @@ def above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
     above = standard_form(form.A, A, M, 0.0, k=problem.k)
     if above.factors is None or above.factors.inertia != 0:
         return None
-    inverted = replace(
-        staged(problem, "above"),
-        operator=above.A,
-        which="LM",
-        method="lanczos",
-        maxiter=SOON if problem.maxiter is None else problem.maxiter,
-        verify="always" if problem.verify == "always" else "never",
-    )
-    result = solve_transformed(above, inverted)
+    inverted = replace(problem, operator=above.A, which="LM", method="lanczos")
+    soon = replace(_begun(inverted, "above"), maxiter=SOON if problem.maxiter is None else problem.maxiter)
+    result = solve_transformed(above, soon)
     if not result.converged.all():
         return result.with_info(which="SA")
-    return _proven(result, above, replace(inverted, maxiter=None), problem, "no value is below zero")
+    return _proven(result, above, inverted, problem, "no value is below zero")
+
+
+def _begun(inverted: Problem, name: str) -> Problem:
+    """Leave the search for copies to a proof."""
+    return replace(staged(inverted, name), verify="always" if inverted.verify == "always" else "never")
 
 
 def by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
@@ -158,18 +157,12 @@ def _from_shifts(
         # widths that no other solve has.
         X = tall_block("v0", result.eigenvectors, form.A)
         k = X.shape[1]
-        inverted = replace(
-            staged(problem, f"shift{1 + is_last}"),
-            operator=form.A,
-            which=towards or "LM",
-            method="lanczos",
-            start=X.combine(small_matrix(problem.rng.standard_normal((k, min(b, k))), X)),
-            ncv=min(round_up(problem.k, b) + STEPS * b, problem.n),
-            block_size=b,
-            verify="always" if problem.verify == "always" else "never",
-            maxiter=None if is_last else LOCATING,
-        )
-        latest = solve_transformed(form, inverted)
+        start = X.combine(small_matrix(problem.rng.standard_normal((k, min(b, k))), X))
+        ncv = min(round_up(problem.k, b) + STEPS * b, problem.n)
+        how: dict[str, Any] = {"which": towards or "LM", "method": "lanczos", "ncv": ncv, "block_size": b}
+        inverted = replace(problem, operator=form.A, **how)
+        begun = replace(_begun(inverted, f"shift{1 + is_last}"), start=start)
+        latest = solve_transformed(form, replace(begun, maxiter=None if is_last else LOCATING))
         result = one_after_other(result, latest)
         if latest.info["stopped"] != "maxiter":
             break
@@ -202,14 +195,6 @@ def _proven(
         rounding = FLOOR * factors.shift_rounding(float(theta[-1] if end == "SA" else theta[0]))
         return proof(factors, theta, errors_allowed(result, rounding), end, problem.deflated)
 
-    searched = replace(
-        problem,
-        operator=form.A,
-        which=inverted.which,
-        method="lanczos",
-        ncv=inverted.ncv,
-        block_size=inverted.block_size,
-    )
     is_doubtful = first is not None and lacks(result, first, end)
-    result = proven(form, result, searched, count, end, is_doubtful=is_doubtful)
+    result = proven(form, result, inverted, count, end, is_doubtful=is_doubtful)
     return result.with_info(method="shift-invert", why=f"{reason}; {form.why}", which=end)

@@ -20,7 +20,6 @@ Wang, Zunger, J. Chem. Phys. 100 (1994) 2394 (folding); Pieper et al., J. Comput
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -145,7 +144,6 @@ def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
         "operator_columns": 2 * costs["operator_columns"] + columns,
         "block_applications": 2 * costs["block_applications"] + blocks,
         "degree": 2 * costs["degree"],
-        "time_s": time.perf_counter() - problem.begin_s,
     }
     vectors = delivered(columns_of(X.array, nearest), problem.operator.layout)
     pairs = theta, vectors, residuals, tolerance.limits(theta, norm)

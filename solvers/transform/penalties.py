@@ -247,13 +247,11 @@ def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
 
 def _above(low: EigenResult, high: EigenResult) -> EigenResult:
     """Join the results for two groups; values of the lower one that reach the other may be the same ones."""
-    from ..stages.combine import are_apart, both_described, concatenated, continued
+    from ..stages.combine import are_apart, beside
 
-    info, verification = both_described(high, low), low.verification.joined(high.verification)
-    info["k"] = low.info["k"] + high.info["k"]
-    info["missing"] += len(low.eigenvalues) > 0 and not are_apart(low, high)
-    told = replace(low, verification=verification, info=info, history=continued(low, high))
-    return concatenated((low, high), told)
+    both = beside(low, high, k=low.info["k"] + high.info["k"])
+    may_be_same = len(low.eigenvalues) > 0 and not are_apart(low, high)
+    return both.with_info(missing=both.info["missing"] + may_be_same)
 
 
 def lost_digits(A: Any, wanted: tuple[float, ...], share: float) -> str | None:

@@ -25,9 +25,6 @@ from ..problem import STOPPED, Problem, Verification
 from ..result import EigenResult, InfiniteError
 from ..stages.combine import (
     COUNTED,
-    concatenated,
-    continued,
-    described_ends,
     errors_allowed,
     lacks,
     one_after_other,
@@ -123,18 +120,15 @@ def proven(
     return result.with_info(time_s=time.perf_counter() - problem.begin_s)
 
 
-def joined_ends(form: StandardForm, problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
+def joined_ends(form: StandardForm, problem: Problem, both: EigenResult) -> EigenResult:
     """Join both ends of a pair: the vectors of the high one are made orthogonal to those of the low one.
 
     That is accurate, as values far out are many times as large, and so the errors of their vectors.
     """
-    told = replace(low, verification=high.verification.joined(low.verification))
-    told = told.with_info(**described_ends(problem, high, low), history=continued(high, low))
-    both = concatenated((low, high), told)
     values = to_host(both.eigenvalues).astype(np.float64)
     with blas_threads(form.A):
         norms = _norms(form, problem.norm)
-        result = _measured(form, values, both.eigenvectors, problem, norms, told)
+        result = _measured(form, values, both.eigenvectors, problem, norms, both)
     return as_rounding_allows(result.part(np.argsort(values, kind="stable")), problem, norms)
 
 

@@ -18,8 +18,8 @@ from blockvec.errors import OptionError
 from blockvec.models import model
 from solvers import EigenResult, plan
 from solvers.__main__ import main
-from solvers.call import _warn_of_processes
 from solvers.iterations.base import MOST_UNLOOKED, Run
+from solvers.planning import warn_of_processes
 from tests.solvers.answers import solve
 
 PLANE = model("laplace2d:n=40").tocsr()
@@ -58,12 +58,12 @@ def test_processes_that_take_longer_than_one_are_warned_of() -> None:
     made = plan(PLANE, 6, which="LA")
     seconds = made.stages[0].seconds
     layout = SimpleNamespace(rank=0, n_local=100_000)
-    call: Any = SimpleNamespace(op=SimpleNamespace(layout=layout, halo_rows=99_000))
+    op = SimpleNamespace(layout=layout, halo_rows=99_000)
     slow = replace(made, n=200_000, processes=2, alone_s=seconds / 2)
     with pytest.warns(UserWarning, match=r"2 processes .* alone .* 99000 rows .* beside 100000 own ones"):
-        _warn_of_processes(call, slow)
+        warn_of_processes(slow, op)
     for quick in (made, replace(slow, alone_s=seconds), replace(slow, n=50_000)):
-        _warn_of_processes(call, quick)
+        warn_of_processes(quick, op)
 
 
 def refuse(*_: Any, **__: Any) -> Any:
