@@ -39,6 +39,7 @@ from ..blocks import (
 )
 from ..costs import DENSE_SHARE, FEW_ROWS, dense_rows
 from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
+from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
 from ..placement import can_factorise, shift_invert_s
 from ..planning import Plan, Stage, iteration_stages
@@ -53,6 +54,8 @@ from .operators import Pair
 
 TIGHTER = 4.0  # limits of triplets per limit of a stage, which settles values above a quarter of the largest
 GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
+FEW_STEPS = 8  # of Lanczos, for a norm
+CENTRED_ROUNDING = 4.0  # the same of centred products, relative to what is subtracted
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
@@ -91,11 +94,12 @@ class Task:
     start: Any
     options: Mapping[str, int]
     limits: Mapping[str, Any]  # fields of `Problem`: sizes, verify, callback, time_limit, begin_s
+    rounding: float = 0.0  # of products with A^H A, if that is above the limits by its own norm
 
     def problem(self, operator: Operator, which: str, k: int, **changes: Any) -> Problem:
         """Make the eigenproblem of an operator of A."""
         fields: dict[str, Any] = {
-            "tolerance": Tolerance(self.tol, "value", self.unit / TIGHTER),
+            "tolerance": self.tolerance(self.tol),
             "rng": self.rng,
             "start": self.start,
             "method": "auto" if self.method == "auto" else "lanczos",
@@ -106,6 +110,18 @@ class Task:
             if operator.device != "cpu" and operator.shape[0] <= SHORT_ROWS:
                 fields |= {"method": "lanczos", "method_why": "products with A take longer than all else"}
         return Problem(**{**fields, "operator": operator, "k": k, "which": which, **changes})
+
+    def tolerance(self, tol: float) -> Tolerance:
+        """Form the limits of eigenpairs of A^H A."""
+        return Tolerance(tol, "value", self.unit / TIGHTER, self.rounding)
+
+    def with_rounding(self, gram: Operator) -> Task:
+        """Add the rounding errors of centred products, which are u times what has been subtracted."""
+        if not (offset := self.pair.offset):
+            return self
+        norm = math.sqrt(sketch_of(gram, FEW_STEPS).norm)
+        error = self.unit * offset
+        return replace(self, rounding=error * max(CENTRED_ROUNDING * norm, GRAM_ROUNDING * error))
 
     def _sizes(self, operator: Operator) -> tuple[int, int] | None:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
@@ -235,7 +251,7 @@ def triplets_of(
     X, s, Y = X[:, order], s[order].astype(np.float64), Yh.conj().T[:, order]
     U, V, W = (B.combine(small_matrix(C, B)) for B, C in ((Q, X), (V, Y), (W, Y)))
     info = DIRECT | {"method": method, "why": why, "operator_columns": len(s)}
-    return Triplets(U, s, V, _residuals(pair, U, s, V, W), float(s.max(initial=0.0)), info)
+    return Triplets(U, s, V, _residuals(pair, U, s, V, W), max(pair.offset, *s.tolist()), info)
 
 
 def _residuals(pair: Pair, U: BlockVector, s: RealArray, V: BlockVector, AV: BlockVector) -> RealArray:
@@ -256,7 +272,10 @@ def _settled(task: Task, found: Triplets) -> int:
 def largest(task: Task) -> Triplets:
     """Compute the largest values in stages, the first one with A^H A as a matrix if that is small."""
     operator = task.pair.gram()
+    task = task.with_rounding(operator)
     found = _in_stages(task, operator, "LA", "lanczos", math.inf, first=task.pair.explicit_gram())
+    if found.info["stopped"] == "stagnated" and _settled(task, found) == task.k:
+        found.info["stopped"] = "converged"
     is_open = task.limits["verify"] != "never" and not found.verification.is_decided
     last, limit = found.s[-1], task.accepted(found.s, found.norm)[-1]
     if is_open and found.info["stopped"] == "converged" and last <= SAME_VALUE * limit:
@@ -314,8 +333,9 @@ def smallest(task: Task) -> Triplets:
     Each of these is corrected around its value as an eigenpair of the augmented operator, in the complement
     of those before.
     """
-    norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
-    found = _in_stages(task, task.pair.gram(), "SA", "lanczos", norm)
+    task = task.with_rounding(gram := task.pair.gram())
+    norm = max(math.sqrt(_largest_eigenvalue(task, gram)), task.pair.offset)
+    found = _in_stages(task, gram, "SA", "lanczos", norm)
     within = found.residuals <= task.accepted(found.s, norm)
     if within.all() or found.info["stopped"] in (*STOPPED, "maxiter"):
         return found
@@ -350,8 +370,7 @@ def _largest_eigenvalue(
 ) -> float:
     """Estimate the largest eigenvalue of an operator of A, in the complement of locked columns."""
     names = ("start", "callback", "maxiter", "ncv", "block_size")
-    tolerance = Tolerance(tol, "value", task.unit / TIGHTER)
-    changes: dict[str, Any] = {**dict.fromkeys(names), "locked": locked, "tolerance": tolerance}
+    changes: dict[str, Any] = {**dict.fromkeys(names), "locked": locked, "tolerance": task.tolerance(tol)}
     found = solve(task.problem(operator, "LA", 1, verify="never", **changes))
     return max(float(to_host(found.eigenvalues)[0]), 0.0)
 
@@ -373,7 +392,7 @@ def _in_stages(
     parts: list[EigenResult] = []
     k, locked, start, done, rest = task.k, None, task.start, 0, None
     is_squared = left is None
-    tolerance = Tolerance(task.tol if is_squared else 0.0, "value", task.unit / TIGHTER)
+    tolerance = task.tolerance(task.tol if is_squared else 0.0)
     while True:
         changes = {"locked": locked, "start": start, "tolerance": tolerance, "norm": rest}
         if parts and _is_complete(parts[0]):
@@ -468,6 +487,6 @@ def dense(task: Task) -> Triplets:
     columns = xp.asarray(np.argsort(values if task.which == "SM" else -values, kind="stable")[:k])
     U, V = (BlockVector(xp.ascontiguousarray(X[:, columns])) for X in (left, right.conj().T))
     found = triplets_of(pair, V, "dense", "", lambda _: U)
-    found.norm = float(values.max(initial=0.0))
+    found.norm = max(float(values.max(initial=0.0)), pair.offset)
     found.info["operator_columns"] += 0 if hasattr(pair.forward, "matrix") else n
     return found

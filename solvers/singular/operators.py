@@ -25,7 +25,7 @@ from blockvec.parallel import current_traffic
 from blockvec.system.frozen import frozen
 
 from ..arguments import matrix_on_host, on_host
-from ..blocks import ORDINARY, Array, is_ordinary, needs_threads
+from ..blocks import ORDINARY, Array, is_ordinary, needs_threads, to_host
 from ..runtime.processes import largest
 from ..transform.scaling import even_exponent, magnitude
 
@@ -78,6 +78,7 @@ class Pair:
     entries: int  # elements that a product reads: the stored ones of a sparse matrix
     exponent: int = 0  # the matrix of the caller, or its adjoint, is 2^exponent A
     is_swapped: bool = False  # whether A is the adjoint of the caller's matrix
+    offset: float = 0.0  # norm of what centring subtracts: products have rounding errors of u times it
 
     @classmethod
     def of(cls, op: Operator, center: bool, rows: RowLayout | None = None) -> Self:
@@ -94,10 +95,10 @@ class Pair:
         entries = int(getattr(op, "nnz", math.prod(op.shape)))
         if rows is not None:
             both, entries = _split(*both, rows), int(rows.sum(np.array([entries]))[0])
-        forward, adjoint = _centred(*both) if center else both
+        forward, adjoint, offset = _centred(*both) if center else (*both, 0.0)
         if forward.shape[0] < forward.shape[1]:
-            return cls(adjoint, forward, entries, exponent, is_swapped=True)
-        return cls(forward, adjoint, entries, exponent)
+            return cls(adjoint, forward, entries, exponent, is_swapped=True, offset=offset)
+        return cls(forward, adjoint, entries, exponent, offset=offset)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -245,8 +246,8 @@ def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Produc
     return Product(product, (m, n), own, rows), Product(adjoint_product, (n, m), its_adjoint, columns)
 
 
-def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
-    """Make A - 1 mean^T and its adjoint, which read A as it is stored."""
+def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product, float]:
+    """Make A - 1 mean^T and its adjoint, which read A as it is stored, and the norm of 1 mean^T."""
     where: Any = {"dtype": forward.dtype, "device": forward.device, "layout": forward.layout}
     ones = BlockVector.full(forward.shape[0], 1, 1.0, **where)
     conjugate = adjoint.apply(ones).scale(1 / forward.shape[0])  # conjugate means of columns
@@ -267,4 +268,5 @@ def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
     return (
         Product(product, forward.shape, forward, forward.layout),
         Product(adjoint_product, adjoint.shape, adjoint, adjoint.layout),
+        math.sqrt(forward.shape[0]) * float(to_host(conjugate.norms())[0]),
     )

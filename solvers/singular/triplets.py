@@ -223,6 +223,7 @@ def svds(
         columns (default 10).
     center : bool
         Subtract the mean of each column, for principal components: A - 1 mean^T, which is never formed.
+        The accuracy remains that of A: limits and ``info["norm"]`` are those of its norm.
     block_size : int, optional
         Number of columns per product with A.
     verify : {"auto", "always", "never"}
