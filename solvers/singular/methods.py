@@ -83,7 +83,6 @@ class Task:
     """The singular triplets that are asked for, and how to compute them."""
 
     pair: Pair
-    is_centred: bool
     A: Any  # the matrix of the caller, or its operator
     k: int
     which: str
@@ -200,7 +199,7 @@ def choose(task: Task) -> Method:
 def _has_factors(task: Task) -> bool:
     """Check whether A is a square, sparse matrix whose factors take less time than dense LAPACK."""
     (m, n), op = task.pair.shape, task.pair.forward
-    is_sparse = is_explicit(task.A) and hasattr(task.A, "nnz") and not task.is_centred
+    is_sparse = is_explicit(task.A) and hasattr(task.A, "nnz") and not task.pair.is_centred
     if m != n or not is_sparse or n <= dense_rows("factors", op.device, task.k):
         return False
     K = task.pair.augmented(task.A, 1.0)

@@ -78,6 +78,7 @@ class Pair:
     entries: int  # elements that a product reads: the stored ones of a sparse matrix
     exponent: int = 0  # the matrix of the caller, or its adjoint, is 2^exponent A
     is_swapped: bool = False  # whether A is the adjoint of the caller's matrix
+    is_centred: bool = False
     offset: float = 0.0  # norm of what centring subtracts: products have rounding errors of u times it
 
     @classmethod
@@ -97,8 +98,8 @@ class Pair:
             both, entries = _split(*both, rows), int(rows.sum(np.array([entries]))[0])
         forward, adjoint, offset = _centred(*both) if center else (*both, 0.0)
         if forward.shape[0] < forward.shape[1]:
-            return cls(adjoint, forward, entries, exponent, is_swapped=True, offset=offset)
-        return cls(forward, adjoint, entries, exponent, offset=offset)
+            return cls(adjoint, forward, entries, exponent, True, center, offset)
+        return cls(forward, adjoint, entries, exponent, False, center, offset)
 
     @property
     def shape(self) -> tuple[int, int]:
