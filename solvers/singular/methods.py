@@ -249,14 +249,10 @@ def triplets_of(
     order = np.arange(len(s))[:: 1 if left is None else -1]
     X, s, Y = X[:, order], s[order].astype(np.float64), Yh.conj().T[:, order]
     U, V, W = (B.combine(small_matrix(C, B)) for B, C in ((Q, X), (V, Y), (W, Y)))
+    both = W.axpy(column_factors(-s, U), U), pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
+    residuals = np.maximum(*(to_host(R.norms()).astype(np.float64) for R in both))
     info = DIRECT | {"method": method, "why": why, "operator_columns": len(s)}
-    return Triplets(U, s, V, _residuals(pair, U, s, V, W), max(pair.offset, *s.tolist()), info)
-
-
-def _residuals(pair: Pair, U: BlockVector, s: RealArray, V: BlockVector, AV: BlockVector) -> RealArray:
-    """Compute the larger one of ||A v - s u|| and ||A^H u - s v|| of every triplet, in place of A V."""
-    both = AV.axpy(column_factors(-s, U), U), pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
-    return np.maximum(*(to_host(R.norms()).astype(np.float64) for R in both))
+    return Triplets(U, s, V, residuals, max(pair.offset, *s.tolist()), info)
 
 
 def _settled(task: Task, found: Triplets) -> int:
@@ -270,8 +266,7 @@ def _settled(task: Task, found: Triplets) -> int:
 
 def largest(task: Task) -> Triplets:
     """Compute the largest values in stages, the first one with A^H A as a matrix if that is small."""
-    operator = task.pair.gram()
-    task = task.with_rounding(operator)
+    task = task.with_rounding(operator := task.pair.gram())
     found = _in_stages(task, operator, "LA", "lanczos", math.inf, first=task.pair.explicit_gram())
     if found.info["stopped"] == "stagnated" and _settled(task, found) == task.k:
         found.info["stopped"] = "converged"
@@ -332,9 +327,9 @@ def smallest(task: Task) -> Triplets:
     Each of these is corrected around its value as an eigenpair of the augmented operator, in the complement
     of those before.
     """
-    task = task.with_rounding(gram := task.pair.gram())
-    norm = max(math.sqrt(_largest_eigenvalue(task, gram)), task.pair.offset)
-    found = _in_stages(task, gram, "SA", "lanczos", norm)
+    squared = task.with_rounding(gram := task.pair.gram())
+    norm = max(math.sqrt(_largest_eigenvalue(squared, gram)), task.pair.offset)
+    found = _in_stages(squared, gram, "SA", "lanczos", norm)
     within = found.residuals <= task.accepted(found.s, norm)
     if within.all() or found.info["stopped"] in (*STOPPED, "maxiter"):
         return found
@@ -444,7 +439,10 @@ def _joined(task: Task, found: Triplets, parts: list[EigenResult]) -> Triplets:
 
 
 def randomized(task: Task) -> Triplets:
-    """Approximate the largest triplets by a block Krylov space of a few passes, and bound the error."""
+    """Approximate the largest triplets by a block Krylov space of a few passes.
+
+    Products with random normal vectors bound the error ||A - U S V^H||_2.
+    """
     n, k = task.pair.shape[1], task.k
     width = min(k + task.options.get("oversampling", OVERSAMPLING), n)
     passes = task.options.get("passes", PASSES)
@@ -452,23 +450,16 @@ def randomized(task: Task) -> Triplets:
     gram = task.pair.gram()
     part = solve(task.problem(gram, "LA", k, **sizes, start=None, verify="never", method="lanczos"))
     found = _joined(task, triplets_of(task.pair, _vectors(part, "LA"), "randomized", ""), [part])
+    where: Any = {"device": gram.device, "layout": gram.layout, "rng": task.rng}
+    probes = BlockVector.random(n, PROBES, gram.dtype, distribution="normal", **where)
+    U, V, rest = found.U, found.V, task.pair.forward.apply(probes)
+    U.combine(small_matrix(found.s[:, None] * to_host(V.dot(probes)), U), out=rest, alpha=-1, beta=1)
     found.info["operator_columns"] += PROBES
     found.info |= {"why": f"{passes} passes with {width} columns", "stopped": "converged"}
-    found.info |= _error(task, found)
+    error = 10 * math.sqrt(2 / math.pi) * float(to_host(rest.norms()).max())
+    found.info |= {"error": error, "error_probability": 10.0**-PROBES}
     found.verified(Verification.SKIPPED, "skipped: an approximation")
     return found
-
-
-def _error(task: Task, found: Triplets) -> dict[str, float]:
-    """Bound ||A - U S V^H||_2 by products with random normal vectors."""
-    n, U, V = task.pair.shape[1], found.U, found.V
-    where: Any = {"device": V.device, "layout": V.layout}
-    probes = BlockVector.random(n, PROBES, V.dtype, rng=task.rng, distribution="normal", **where)
-    rest = task.pair.forward.apply(probes)
-    projected = found.s[:, None] * to_host(V.dot(probes))
-    U.combine(small_matrix(projected, U), out=rest, alpha=-1, beta=1)
-    error = 10 * math.sqrt(2 / math.pi) * float(to_host(rest.norms()).max())
-    return {"error": error, "error_probability": 10.0**-PROBES}
 
 
 def dense(task: Task) -> Triplets:
