@@ -80,11 +80,10 @@ class Taylor:
 
     def states(self, times: RealArray) -> Iterator[tuple[BlockVector, complex]]:
         """Yield exp(t A) B for times, each with the phase 0."""
-        X, last = self._given.B, 0.0
-        for t in times.tolist():
-            if goes_back(last, t):
-                X, last = self._given.B, 0.0
-            X, last = self._after(_real((t - last) * self._given.factor), X), t
+        X, steps = self._given.B, np.diff(times, prepend=0.0)
+        for t, step, is_back in zip(times.tolist(), steps.tolist(), going_back(times), strict=True):
+            z, start = (t, self._given.B) if is_back else (step, X)
+            X = self._after(_real(z * self._given.factor), start)
             yield X, 0j
 
     def _after(self, z: Any, X: BlockVector) -> BlockVector:
@@ -166,9 +165,10 @@ class Taylor:
         return None
 
 
-def goes_back(last: float, t: float) -> bool:
-    """Check whether a time is closer to zero than the one before, or beyond zero."""
-    return abs(t) < abs(last) or t * last < 0
+def going_back(times: RealArray) -> Any:
+    """Check which times are closer to zero than the ones before, or beyond zero."""
+    last = np.append(0.0, times[:-1])[: len(times)]
+    return (np.abs(times) < np.abs(last)) | (times * last < 0)
 
 
 def _further(sizes: RealArray, j: int) -> float:
