@@ -337,16 +337,16 @@ class Sampler:
                     before, value = value, weights @ f
                 rows.append(([value], [value - before], [square], theta, weights, f))
             found = Forms.joined(rows)
-            if self.steps < self.n and (unseen := self.hidden(found.theta, found.f)):
+            if self.n > STEPS and (unseen := self.hidden(found.theta, found.f)):
                 found = found._replace(doubts=squares * unseen / self.steps)  # a node has about this weight
             limit = self.limit_of(found.values.sum() / count)
             if self.vectors is not None:
                 limit = max(limit, float(np.std(found.values)) / math.sqrt(len(squares)))
             is_resolved = abs(found.doubts.sum() / count) <= RESOLVED * limit
-            if is_resolved or 2 * self.steps > min(MOST_STEPS, self.n):
+            if is_resolved or self.steps == (most := min(MOST_STEPS, self.n)):
                 self.products += run.steps * X.n_cols
                 return found
-            self.steps *= 2
+            self.steps = min(2 * self.steps, most)
 
 
 @frozen
