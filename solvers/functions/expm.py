@@ -133,7 +133,6 @@ def expm_multiply(
 
 
 def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> RealArray:
-    """Form the times of a call, or the time 1 alone."""
     if start is None and stop is None and num is None and endpoint is None:
         return ONCE
     first, last = (real(*end, "a finite number", math.isfinite) for end in (("start", start), ("stop", stop)))

@@ -175,7 +175,7 @@ def _by_lanczos(
         )
     products = run.steps + again.steps
     plan = f"{length} steps of Lanczos, twice, since no polynomial of degree {MOST_DEGREE} is near f"
-    info = described("lanczos", length, products, products * X.n_cols, error, plan) | {"bounds": None}
+    info = described("lanczos", length, products, products * X.n_cols, error, plan)
     if any(one.dtype.kind == "c" for one in values):
         totals = [in_precision(one, np.result_type(one.dtype, np.complex64)) for one in totals]
     return totals[0] if len(totals) == 1 else totals[0].axpy(1j, totals[1]), info

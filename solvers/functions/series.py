@@ -202,11 +202,9 @@ class Sums:
         """Describe sums of polynomials up to a degree."""
         plan = f"Chebyshev polynomials of degree {degree} at most, of a Hermitian matrix of "
         plan += f"{self.operator.dtype.name}, on {self.bounds!r}"
-        info = described("chebyshev", degree, self.products, self.columns, error, plan)
-        return info | {"bounds": self.bounds}
+        return described("chebyshev", degree, self.products, self.columns, error, plan, self.bounds)
 
     def _on(self, bounds: SpectralBounds, series: Sequence[Series], X: BlockVector) -> list[BlockVector]:
-        """Compute the sums on bounds."""
         length = max(len(one.coefficients) for one in series)
         C = np.array([np.pad(one.coefficients, (0, length - len(one.coefficients))) for one in series])
         splits = self.operator.dtype.kind == "f"  # into sums of real and imaginary coefficients
@@ -262,11 +260,11 @@ class Sums:
 
 
 def described(
-    method: str, degree: int, products: int, columns: int, error: float | None, plan: str
+    method: str, degree: int, products: int, columns: int, error: float | None, plan: str, bounds: Any = None
 ) -> dict[str, Any]:
     """Describe how a function of a matrix times a block was computed."""
     info = {"method": method, "degree": degree, "products": products, "columns": columns}
-    return info | {"error_bound": error, "plan": f"{plan}: {products} products"}
+    return info | {"error_bound": error, "bounds": bounds, "plan": f"{plan}: {products} products"}
 
 
 def by_columns(A: Operator, x: BlockVector) -> Any:

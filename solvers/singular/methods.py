@@ -435,14 +435,13 @@ def _vectors(part: EigenResult, which: str) -> BlockVector:
 def _joined(task: Task, found: Triplets, parts: list[EigenResult]) -> Triplets:
     """Add up what stages have cost, and what became of their verification."""
     first, last = parts[0], parts[-1]
-    joined = functools.reduce(one_after_other, parts)
+    joined: Any = functools.reduce(one_after_other, parts)
     checked = first if _is_complete(first) else last  # a search is one in the complement of all stages before
-    costs: dict[str, Any] = {**joined.info}
+    found.verified(checked.verification, checked.info["verification"], joined.info["missing"])
     found.info |= {name: first.info[name] for name in ("why", "block_size", "ncv")}
-    found.info |= {name: costs[name] for name in ("stopped", "missing", "restarts", "verification_columns")}
-    found.info["operator_columns"] = joined.info["operator_columns"] + task.k
-    found.info |= {"verification": checked.info["verification"], "stages": len(parts)}
-    found.verification, found.history = checked.verification, joined.history
+    found.info |= {name: joined.info[name] for name in ("stopped", "restarts", "verification_columns")}
+    found.info |= {"operator_columns": joined.info["operator_columns"] + task.k, "stages": len(parts)}
+    found.history = joined.history
     if _settled(task, found) < task.k and last.info["stopped"] == "converged":
         found.info["stopped"] = "stagnated"
     return found
