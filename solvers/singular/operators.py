@@ -25,7 +25,7 @@ from blockvec.parallel import current_traffic
 from blockvec.system.frozen import frozen
 
 from ..arguments import matrix_on_host, on_host
-from ..blocks import ORDINARY, Array, is_ordinary, needs_threads, to_host
+from ..blocks import ORDINARY, Array, is_ordinary, needs_threads, summed, to_host
 from ..runtime.processes import largest
 from ..transform.scaling import even_exponent, magnitude
 
@@ -35,6 +35,7 @@ DAMPING = 64.0  # u: delta / ||A||, which keeps K regular if A is singular; belo
 # Terms of a sum on the host. Errors of equal terms, as of graphs and weights of words, add up: 32,000 of them
 # left residuals of 630 u ||A||, sums of 4096 of up to 130.
 MOST_TERMS = 1024
+FEW_TERMS = 256  # the same of dense matrices that are centred: 1000 equal terms left 100 u ||A||
 
 
 class Product:
@@ -42,6 +43,8 @@ class Product:
 
     `layout` is the split of the rows of results over processes, which operands need not have.
     """
+
+    matrix: Array  # whose products these are, where it is that of a dense operator
 
     def __init__(
         self,
@@ -91,8 +94,10 @@ class Pair:
         size = largest(rows, magnitude(op.apply, op.H, "A"))
         is_far = not is_ordinary(size, op.dtype, share=ORDINARY / 2)
         exponent = even_exponent(size, op.dtype) if is_far else 0
-        scaled = 2.0**-exponent * op if exponent else op
-        both: tuple[Any, Any] = _in_short_sums(scaled), _in_short_sums(scaled.H)
+        scaled, A = op, _matrix_of(op)
+        if exponent:
+            scaled = 2.0**-exponent * op if A is None else as_operator(A * 2.0**-exponent)
+        both: tuple[Any, Any] = _in_short_sums(scaled, center), _in_short_sums(scaled.H, center)
         entries = int(getattr(op, "nnz", math.prod(op.shape)))
         if rows is not None:
             both, entries = _split(*both, rows), int(rows.sum(np.array([entries]))[0])
@@ -201,10 +206,29 @@ class Pair:
         return op  # type: ignore[no-any-return]
 
 
-def _in_short_sums(op: Operator) -> Any:
-    """Divide rows of very many entries on the host, whose products are added up afterwards."""
-    A = matrix_on_host(op)
-    lengths = np.zeros(0, np.int64) if A is None else np.diff(A.indptr).astype(np.int64)
+def _matrix_of(op: Any) -> Any:
+    """Return the matrix of an operator, if it is on the host."""
+    dense = getattr(op, "matrix", None)
+    return dense if isinstance(dense, np.ndarray) else matrix_on_host(op)
+
+
+def _in_short_sums(op: Operator, center: bool) -> Any:
+    """Divide rows of very many entries on the host, whose products are added up afterwards.
+
+    Those of a dense matrix are divided if it is to be centred, which leaves their rounding errors.
+    """
+    A = _matrix_of(op)
+    if isinstance(A, np.ndarray):
+        if not center or op.shape[1] <= FEW_TERMS:
+            return op
+
+        def pairwise(X: BlockVector, out: BlockVector) -> None:
+            out.array[...] = _pairwise(A, X.array)
+
+        dense = Product(pairwise, op.shape, op)
+        dense.matrix = A
+        return dense
+    lengths = np.diff(getattr(A, "indptr", [0])).astype(np.int64)
     is_long = lengths > MOST_TERMS
     if not is_long.any():
         return op
@@ -223,6 +247,14 @@ def _in_short_sums(op: Operator) -> Any:
         out.array[rows] = np.add.reduceat(pieces.apply(X).array, firsts, axis=0)
 
     return Product(product, op.shape, op)
+
+
+def _pairwise(A: Array, X: Array) -> Array:
+    """Compute A X in sums of few terms, which are added in pairs."""
+    if A.shape[1] <= FEW_TERMS:
+        return A @ X
+    half = A.shape[1] // 2
+    return _pairwise(A[:, :half], X[:half]) + _pairwise(A[:, half:], X[half:])
 
 
 def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Product]:
@@ -260,11 +292,16 @@ def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product, float]:
         array = out.array
         array -= row if column is ones else column.array * row
 
+    def dot(column: BlockVector, X: BlockVector) -> Array:
+        if X.device != "cpu":
+            return column.dot(X)
+        return summed(X.layout, _pairwise(column.array.conj().T, X.array))
+
     def product(X: BlockVector, out: BlockVector) -> None:
-        subtract(ones, conjugate.dot(X), forward.apply(X, out=out))
+        subtract(ones, dot(conjugate, X), forward.apply(X, out=out))
 
     def adjoint_product(Y: BlockVector, out: BlockVector) -> None:
-        subtract(conjugate, ones.dot(Y), adjoint.apply(Y, out=out))  # NumPy would add the rows one by one
+        subtract(conjugate, dot(ones, Y), adjoint.apply(Y, out=out))
 
     return (
         Product(product, forward.shape, forward, forward.layout),
