@@ -131,7 +131,9 @@ class SvdResult:
         OptionError
             If there is no history, as after dense LAPACK.
         """
-        return EigenResult.plot(cast(Any, self), ax)
+        ax = EigenResult.plot(cast(Any, self), ax)
+        ax.set_title(f"{self.info['k']} singular values {self.info['which']}")
+        return ax
 
 
 @together
