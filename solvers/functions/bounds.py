@@ -153,8 +153,12 @@ def bounds_of(
     found: Any = None
     if not op.shape[0]:
         return SpectralBounds(0.0, 0.0, True, "no rows")
-    if method != "lanczos" and (isinstance(A, np.ndarray) or sp.issparse(A)):
-        found = gershgorin(A)
+    has_rows = isinstance(A, np.ndarray) or sp.issparse(A)
+    if method != "lanczos" and has_rows:
+        diagonal = A.diagonal()
+        radii = np.maximum(abs(A) @ np.ones(len(diagonal)) - abs(diagonal), 0)
+        ends = (diagonal.real - radii).min(), (diagonal.real + radii).max()
+        found = SpectralBounds(*ends, True, "Gershgorin's discs")
     elif method == "gershgorin":
         raise OptionError(f"method: 'gershgorin' needs a matrix on the host, got {op!r}; use 'auto'.")
     if found is None or (method != "gershgorin" and found.half_width > max(narrow, 0)):
@@ -168,11 +172,3 @@ def bounds_of(
             found = SpectralBounds(low, high, False, f"{sketch.applications} steps of Lanczos")
     low, high = sorted(given.factor.real * end for end in found)
     return SpectralBounds(low, high, found.is_proven, found.why)
-
-
-def gershgorin(A: Any) -> SpectralBounds:
-    """Bound the spectrum by the discs of a matrix on the host that has rows."""
-    diagonal = A.diagonal()
-    radii = np.maximum(abs(A) @ np.ones(len(diagonal)) - abs(diagonal), 0)
-    ends = (diagonal.real - radii).min(), (diagonal.real + radii).max()
-    return SpectralBounds(*ends, True, "Gershgorin's discs")

@@ -277,7 +277,6 @@ def _bounded(H: Any, bounds: Any, **options: Any) -> tuple[Operator, SpectralBou
 
 
 def _unit_vectors(op: Operator, sites: Sequence[int]) -> BlockVector:
-    """Make the columns of the identity with some numbers."""
     block = empty_block(op).like(len(sites))
     block[:, :] = 0
     first = 0 if op.layout is None else op.layout.first_row
@@ -288,7 +287,7 @@ def _unit_vectors(op: Operator, sites: Sequence[int]) -> BlockVector:
 
 
 def _check_growth(ratios: Any, dtype: Any) -> None:
-    """Refuse bounds by norms of T_k(h) x relative to that of x, which only rounding lets exceed 1."""
+    """Refuse bounds beside which ``||T_k(h) x|| / ||x||`` exceeds 1 by more than rounding."""
     if not (np.abs(ratios) <= 1 + max(EXCESS, math.sqrt(np.finfo(dtype).eps))).all():
         raise OutsideError
 
@@ -417,7 +416,6 @@ def double_moments(
 
 
 def _double(doubled: Any, J: Operator, x: BlockVector, count: int) -> Any:
-    """Compute the double moments of one vector."""
     start, square = J @ x, float(to_host(x.norms())[0]) ** 2
     found = np.zeros((count, count), np.result_type(start.dtype, doubled.dtype))
     for k, left in _tiles(doubled, x, count):

@@ -7,7 +7,6 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +22,7 @@ from ..runtime.progress import counted_bar
 from .bounds import FEW_STEPS, SpectralBounds, bounds_of
 from .operands import Operands, check_finite, operands
 from .series import Sums, exponential
-from .taylor import Taylor, goes_back
+from .taylor import Taylor, going_back
 
 # Ratio of a result's norm to the largest that it can have, from which a time is halved: the errors of a sum
 # are relative to the largest.
@@ -134,7 +133,6 @@ def expm_multiply(
 
 
 def _times(start: Any, stop: Any, num: Any, endpoint: Any) -> RealArray:
-    """Form the times of a call, or the time 1 alone."""
     if start is None and stop is None and num is None and endpoint is None:
         return ONCE
     first, last = (real(*end, "a finite number", math.isfinite) for end in (("start", start), ("stop", stop)))
@@ -167,7 +165,7 @@ class Exponential:
         that no rounding error of a factor is repeated.
         """
         c, steps = self._c, steps_to(ends)
-        again = [bool(c.real) and goes_back(*pair) for pair in pairwise((0.0, *ends.tolist()))]
+        again = going_back(ends) & (c.real != 0)
         steps[again] = ends[again]  # from B: errors would grow on the way back
         fitting = MOST_BYTES // max(1, self.state.n_global * self.state.n_cols * self.state.dtype.itemsize)
         most = 1 if c.real else min(MOST_TOGETHER, max(1, fitting))

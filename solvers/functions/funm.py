@@ -34,7 +34,7 @@ from ..result import ConvergenceWarning
 from ..runtime.processes import together
 from .bounds import bounds_of
 from .operands import operands
-from .series import MOST_DEGREE, Sums, checked, described, hidden, interpolation
+from .series import MOST_DEGREE, Sums, checked, described, hidden_from, interpolation
 
 FIRST_STEPS = 24  # Lanczos steps before the first look
 BETWEEN_LOOKS = 1.3  # ratio of the steps at successive looks: the error of one is seen at the next
@@ -133,6 +133,7 @@ def _by_lanczos(
     """Run the recurrences of all columns until f(T) e_1 has settled, and again for the result."""
     start, norms = in_precision(X, np.result_type(op.dtype, X.dtype)), to_host(X.norms()).astype(float)
     run, steps, found = Recurrences(cast(Any, op), start.copy()), min(FIRST_STEPS, X.n_global), None
+    hidden = hidden_from(f)
     while True:
         run.extend(steps)
         nodes, values, before = list[Any](), [np.zeros(1)], found
@@ -152,7 +153,7 @@ def _by_lanczos(
         if length < steps:  # A maps the spaces into themselves
             error = min(error, tol)
         elif error <= tol and steps < 2 * X.n_global:
-            unseen = hidden(f, np.concatenate(nodes))
+            unseen = hidden(np.concatenate(nodes), np.concatenate(values[1:]))
             error = unseen / max(unseen, largest) if unseen else error
         if error <= tol or steps >= MOST_STEPS:
             break
@@ -174,7 +175,7 @@ def _by_lanczos(
         )
     products = run.steps + again.steps
     plan = f"{length} steps of Lanczos, twice, since no polynomial of degree {MOST_DEGREE} is near f"
-    info = described("lanczos", length, products, products * X.n_cols, error, plan) | {"bounds": None}
+    info = described("lanczos", length, products, products * X.n_cols, error, plan)
     if any(one.dtype.kind == "c" for one in values):
         totals = [in_precision(one, np.result_type(one.dtype, np.complex64)) for one in totals]
     return totals[0] if len(totals) == 1 else totals[0].axpy(1j, totals[1]), info

@@ -142,7 +142,6 @@ def operands(
 
 
 def _array(caller: ArrayKind | None, given: Any) -> Any:
-    """Convert a vector or a block to an array of NumPy or CuPy."""
     B = given.toarray() if hasattr(given, "toarray") else given
     B = B.array if isinstance(B, BlockVector) else np.asarray(B) if isinstance(B, list | tuple) else B
     (B,) = natively(caller, B)

@@ -119,15 +119,27 @@ def interpolation(
     return None
 
 
-def hidden(f: Callable[[RealArray], Any], nodes: RealArray) -> float:
-    """Return the variation of a function between nodes where it has one value at all nodes; otherwise 0."""
-    if not len(nodes):
-        return 0.0
-    # A sum over nodes, as of Lanczos, settles on a function that it has not seen.
-    seen, between = f(nodes), f(np.linspace(nodes.min(), nodes.max(), LOOKS))
-    most = float(np.abs(between - seen[0]).max())
-    noise = ALIKE * max(np.abs(seen).max(), most)
-    return most if most > noise and (np.abs(seen - seen[0]) <= noise).all() else 0.0
+def hidden_from(f: Callable[[RealArray], Any]) -> Callable[[RealArray, Any], float]:
+    """Make a function of nodes and the values of f there: the variation of f between nodes of one value.
+
+    It is 0 if f has several values at the nodes. A sum over nodes, as of Lanczos, settles on a function that
+    it has not seen. f is evaluated in an interval once, and again only in a wider one.
+    """
+    low, high, between = math.inf, -math.inf, np.zeros(0)
+
+    def hidden(nodes: RealArray, seen: Any) -> float:
+        nonlocal low, high, between
+        if not len(nodes):
+            return 0.0
+        first, last, slack = nodes.min(), nodes.max(), (high - low) / LOOKS
+        if first < low - slack or last > high + slack:
+            low, high = min(low, first), max(high, last)
+            between = f(np.linspace(low, high, LOOKS))
+        most = float(np.abs(between - seen[0]).max())
+        noise = ALIKE * max(np.abs(seen).max(), most)
+        return most if most > noise and (np.abs(seen - seen[0]) <= noise).all() else 0.0
+
+    return hidden
 
 
 def checked(
@@ -190,11 +202,9 @@ class Sums:
         """Describe sums of polynomials up to a degree."""
         plan = f"Chebyshev polynomials of degree {degree} at most, of a Hermitian matrix of "
         plan += f"{self.operator.dtype.name}, on {self.bounds!r}"
-        info = described("chebyshev", degree, self.products, self.columns, error, plan)
-        return info | {"bounds": self.bounds}
+        return described("chebyshev", degree, self.products, self.columns, error, plan, self.bounds)
 
     def _on(self, bounds: SpectralBounds, series: Sequence[Series], X: BlockVector) -> list[BlockVector]:
-        """Compute the sums on bounds."""
         length = max(len(one.coefficients) for one in series)
         C = np.array([np.pad(one.coefficients, (0, length - len(one.coefficients))) for one in series])
         splits = self.operator.dtype.kind == "f"  # into sums of real and imaginary coefficients
@@ -250,11 +260,11 @@ class Sums:
 
 
 def described(
-    method: str, degree: int, products: int, columns: int, error: float | None, plan: str
+    method: str, degree: int, products: int, columns: int, error: float | None, plan: str, bounds: Any = None
 ) -> dict[str, Any]:
     """Describe how a function of a matrix times a block was computed."""
     info = {"method": method, "degree": degree, "products": products, "columns": columns}
-    return info | {"error_bound": error, "plan": f"{plan}: {products} products"}
+    return info | {"error_bound": error, "bounds": bounds, "plan": f"{plan}: {products} products"}
 
 
 def by_columns(A: Operator, x: BlockVector) -> Any:

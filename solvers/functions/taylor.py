@@ -38,7 +38,9 @@ FEW_STEPS = 4  # by the norm, up to which the growth of powers is not measured
 POWERS = 8  # largest power whose growth is measured
 UNSURE = 2.0  # factor of that growth: random vectors grow less than others
 BETWEEN_LOOKS = 3  # terms
-RANDOM_VECTORS = 2  # for the growth of powers, and for a trace
+RANDOM_VECTORS = 2  # for the growth of powers
+TRACE_VECTORS = 8
+SURE = 1.5  # standard deviations of their numbers, above which the mean is taken for the trace
 MOST_DIVISIONS = 30
 MOST_GROWTH = math.exp(12)  # largest ratio of terms to the result
 NEARLY = 1e3  # units of roundoff of the largest term, above which the sum is not looked at
@@ -62,8 +64,10 @@ class Taylor:
                     "Provide `traceA` to ensure performance.",
                     stacklevel=4,
                 )
-            X = random_signs(op, RANDOM_VECTORS, 0)
-            trace = complex(to_host(X.column_dot(op.apply(X))).mean())
+            X = random_signs(op, TRACE_VECTORS, 0)
+            found = to_host(X.column_dot(op.apply(X))).astype(complex)
+            # Large elements off the diagonal leave their noise, by which a shift would lengthen all steps.
+            trace = complex(found.mean() if abs(found.mean()) > SURE * found.std() else 0)
         self._shift = _real(trace / given.B.n_global)
         self._shifted = op.affine(1, self._shift)
         # Of m products for each of them, m = 1, 2, ..., at most: a bound, or what was measured.
@@ -76,11 +80,10 @@ class Taylor:
 
     def states(self, times: RealArray) -> Iterator[tuple[BlockVector, complex]]:
         """Yield exp(t A) B for times, each with the phase 0."""
-        X, last = self._given.B, 0.0
-        for t in times.tolist():
-            if goes_back(last, t):
-                X, last = self._given.B, 0.0
-            X, last = self._after(_real((t - last) * self._given.factor), X), t
+        X, steps = self._given.B, np.diff(times, prepend=0.0)
+        for t, step, is_back in zip(times.tolist(), steps.tolist(), going_back(times), strict=True):
+            z, start = (t, self._given.B) if is_back else (step, X)
+            X = self._after(_real(z * self._given.factor), start)
             yield X, 0j
 
     def _after(self, z: Any, X: BlockVector) -> BlockVector:
@@ -162,9 +165,10 @@ class Taylor:
         return None
 
 
-def goes_back(last: float, t: float) -> bool:
-    """Check whether a time is closer to zero than the one before, or beyond zero."""
-    return abs(t) < abs(last) or t * last < 0
+def going_back(times: RealArray) -> Any:
+    """Check which times are closer to zero than the ones before, or beyond zero."""
+    last = np.append(0.0, times[:-1])[: len(times)]
+    return (np.abs(times) < np.abs(last)) | (times * last < 0)
 
 
 def _further(sizes: RealArray, j: int) -> float:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -29,7 +28,7 @@ from blockvec.errors import OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import blas_threads, check_choice, ends_of, integer, is_explicit, on_host, real
-from ..blocks import ceil_div, empty_block, project_out, to_host
+from ..blocks import empty_block, project_out, round_up, to_host
 from ..costs import fits_dense, recurrence_s
 from ..iterations.spectrum import started
 from ..orthogonalization import orthogonalize
@@ -39,7 +38,7 @@ from ..runtime.processes import together
 from ..stages.dense import dense_matrix
 from .bounds import SpectralBounds
 from .operands import generator_for, operands, random_signs
-from .series import Sums, checked, hidden, interpolation
+from .series import Sums, checked, hidden_from, interpolation
 
 METHODS = ("auto", "quadrature", "hutch++", "dense")
 WIDTH = 16  # vectors of a block, and of the first sample
@@ -157,13 +156,13 @@ def trace(
     check_choice("method", method, METHODS)
     if not callable(f):
         raise OptionError(f"f: got {f!r}; give a function of an array of eigenvalues, such as np.exp.")
-    limit_of, count = goal(tol, atol, vectors)
+    goal = _goal(tol, atol, vectors)
     given = operands(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
-    values_of, op = checked(f, ends_of(domain), given.factor), given.operator
-    return Sampler(op, values_of, limit_of, count, generator_for(op, rng)).estimate(method)
+    f = checked(f, ends_of(domain), given.factor)
+    return Sampler(given.operator, f, *goal, generator_for(given.operator, rng)).estimate(method)
 
 
-def goal(tol: Any, atol: Any, vectors: Any) -> tuple[Callable[[Any], float], int | None]:
+def _goal(tol: Any, atol: Any, vectors: Any) -> tuple[Callable[[Any], float], int | None]:
     """Check errors and a number of vectors; return the largest error as a function of the value."""
     accepted = "a number of at least 0", lambda x: 0 <= x < math.inf
     tol, atol = real("tol", tol, *accepted), real("atol", atol, *accepted)
@@ -178,7 +177,8 @@ class Forms(NamedTuple):
     doubts: Any  # changes of the values by the last half of the steps
     squares: Any  # ||x||^2
     theta: Any  # shape (q,)
-    weights: Any  # shape (q,)
+    weights: Any
+    f: Any  # at the nodes
 
     @classmethod
     def joined(cls, parts: Sequence[Sequence[Any]]) -> Forms:
@@ -196,29 +196,30 @@ class Forms(NamedTuple):
         return self.values - self.centre * self.squares
 
 
-@dataclass
 class Sampler:
     """Samples quadratic forms of f(A), by so many Lanczos steps as the wanted error needs."""
 
-    op: Operator
-    f: Callable[[Any], Any]
-    limit_of: Callable[[Any], float]
-    vectors: int | None  # None for as many as the error needs
-    rng: np.random.Generator
-    steps: int = STEPS
-    products: int = 0
+    def __init__(
+        self,
+        op: Operator,
+        f: Callable[[Any], Any],
+        limit_of: Callable[[Any], float],
+        vectors: int | None,  # None for as many as the error needs
+        rng: np.random.Generator,
+    ) -> None:
+        self.op, self.f, self.limit_of, self.vectors, self.rng = op, f, limit_of, vectors, rng
+        self.n, self.is_whole, self.unit = op.shape[0], op.layout is None, float(np.finfo(op.dtype).eps)
+        self.steps, self.products, self.hidden = min(STEPS, self.n), 0, hidden_from(f)
 
     def estimate(self, method: str) -> TraceEstimate:
         """Estimate the trace by a method; see `trace`."""
-        n, is_whole = self.op.shape[0], self.op.layout is None
-        if n == 0:
+        if self.n == 0:
             return TraceEstimate(0.0, 0.0, 0, 0, "dense", "there are no rows")
-        is_short = self.vectors is None and is_whole and self.op.device == "cpu" and n <= DENSE_ROWS
-        if method == "dense" or (method == "auto" and is_short):
-            if not is_whole:
+        is_short = self.is_whole and self.op.device == "cpu" and self.n <= DENSE_ROWS
+        if method == "dense" or (method == "auto" and is_short and self.vectors is None):
+            if not self.is_whole:
                 raise OptionError("method: 'dense' needs the whole matrix in one process; leave out comm.")
             return self._from_eigenvalues()
-        self.steps = min(self.steps, n)
         with blas_threads(self.op):
             found = self._from_samples(method)
         if self.vectors is None and found.error > (limit := self.limit_of(found.value)):
@@ -231,16 +232,18 @@ class Sampler:
         return found
 
     def _from_eigenvalues(self) -> TraceEstimate:
-        n, theta = self.op.shape[0], np.linalg.eigvalsh(to_host(dense_matrix(self.op, empty_block(self.op))))
-        values, unit = self.f(theta), float(np.finfo(self.op.dtype).eps)
-        moved = theta + unit * np.abs(theta).max() * np.sign(theta.mean() - theta)  # by their errors, inwards
-        error = unit * float(np.abs(values).sum()) + float(np.linalg.norm(self.f(moved) - values))
-        why = f"from all {n} eigenvalues"
-        return TraceEstimate(values.sum().item(), error, self.products + n, 0, "dense", why)
+        theta = np.linalg.eigvalsh(to_host(dense_matrix(self.op, empty_block(self.op))))
+        values = self.f(theta)
+        # Moved by their errors, inwards.
+        moved = theta + self.unit * np.abs(theta).max() * np.sign(theta.mean() - theta)
+        error = self.unit * float(np.abs(values).sum()) + float(np.linalg.norm(self.f(moved) - values))
+        why, products = f"from all {self.n} eigenvalues", self.products + self.n
+        return TraceEstimate(values.sum().item(), error, products, 0, "dense", why)
 
     def _from_samples(self, method: str) -> TraceEstimate:
-        n, inner, Q = self.op.shape[0], None, None
-        columns = 0 if self.vectors is None or method != "hutch++" else max(self.vectors // 3, 1)
+        inner, Q, columns = None, None, 0
+        if self.vectors is not None and method == "hutch++":
+            columns = max(self.vectors // 3, 1)
         used = size = WIDTH if self.vectors is None else max(self.vectors - 2 * columns, 4)
         sample = self._sampled(size, None)
         if self.vectors is None and method != "quadrature":
@@ -250,7 +253,7 @@ class Sampler:
             sample, used = self._sampled(size, Q), used + size
         while True:
             value, error, needed = self._combined(sample, inner)
-            if method == "auto" and needed > n <= MOST_DENSE_ROWS and self.op.layout is None:
+            if method == "auto" and needed > self.n <= MOST_DENSE_ROWS and self.is_whole:
                 return self._from_eigenvalues()
             taken = len(sample.values)
             more = min(needed, MOST_VECTORS) - taken
@@ -265,12 +268,11 @@ class Sampler:
     def _combined(self, sample: Forms, inner: Forms | None) -> tuple[Any, float, int]:
         """Compute the trace, its error, and the number of vectors for the wanted one."""
         centre, parts = sample.centre, sample.parts  # the trace of the centre is known
-        value, doubt = self.op.shape[0] * centre + parts.mean(), sample.doubts.mean()
+        value, doubt = self.n * centre + parts.mean(), sample.doubts.mean()
         if inner is not None:
             value, doubt = value + (inner.values - centre).sum(), doubt + inner.doubts.sum()
         count, variance = len(parts), np.var(parts, ddof=LOST).item()
-        size = float(sample.weights @ np.abs(self.f(sample.theta))) / count
-        rounding = ROUNDING * float(np.finfo(self.op.dtype).eps) * size
+        rounding = ROUNDING * self.unit * float(sample.weights @ np.abs(sample.f)) / count
         error, limit = math.hypot(math.sqrt(variance / count), abs(doubt), rounding), self.limit_of(value)
         if self.vectors is not None or variance == 0:
             needed = 0
@@ -278,22 +280,21 @@ class Sampler:
             needed = MOST_VECTORS
         else:
             needed = math.ceil(CERTAINTY * variance / ((1 - RESOLVED**2) * limit**2))
-        return value.item(), error, WIDTH * ceil_div(needed, WIDTH)
+        return value.item(), error, round_up(needed, WIDTH)
 
     def _columns(self, sample: Forms, *, is_forced: bool) -> int:
         """Choose the number of columns of Q by the predicted products; 0 for none.
 
         Without the eigenvalues where ``|f - centre|`` is largest, the variance falls as the sum of squares.
         """
-        n = self.op.shape[0]
-        count = min(max(self._combined(sample, None)[2], WIDTH), n)
+        count = min(max(self._combined(sample, None)[2], WIDTH), self.n)
         widths = WIDTH << np.arange((MOST_BASIS // WIDTH).bit_length())
-        widths = widths[widths <= n // 4]
+        widths = widths[widths <= self.n // 4]
         if not len(widths) or (count <= WIDTH and not is_forced):
             return 0
-        spreads = np.abs(self.f(sample.theta) - sample.centre) ** 2
+        spreads = np.abs(sample.f - sample.centre) ** 2
         order = np.argsort(-spreads, kind="stable")
-        counts = sample.weights[order] * n / max(sample.squares.sum(), 1e-300)
+        counts = sample.weights[order] * self.n / max(sample.squares.sum(), 1e-300)
         rest = np.cumsum((spreads[order] * counts)[::-1])[::-1]
         left = rest[np.minimum(np.searchsorted(np.cumsum(counts), widths), len(rest) - 1)]
         costs = WIDTH + 2 * widths + np.maximum(WIDTH, count * left / max(rest[0], 1e-300))
@@ -324,7 +325,7 @@ class Sampler:
     def _forms(self, X: BlockVector, *, are_all: bool = False) -> Forms:
         """Compute x^H f(A) x for the columns of a block, which is overwritten: samples, or all of a sum."""
         squares = to_host(X.norms()).astype(np.float64) ** 2
-        count, run, n = 1 if are_all else len(squares), started(self.op, X), self.op.shape[0]
+        count, run = 1 if are_all else len(squares), started(self.op, X)
         while True:
             run.extend(self.steps)
             rows = []
@@ -332,20 +333,20 @@ class Sampler:
                 value = 0.0
                 for length in ((len(alpha) + 1) // 2, len(alpha)):
                     theta, S = sl.eigh_tridiagonal(alpha[:length], beta[: length - 1])
-                    weights = square * S[0] ** 2
-                    before, value = value, weights @ self.f(theta)
-                rows.append(([value], [value - before], [square], theta, weights))
+                    weights, f = square * S[0] ** 2, self.f(theta)
+                    before, value = value, weights @ f
+                rows.append(([value], [value - before], [square], theta, weights, f))
             found = Forms.joined(rows)
-            if self.steps < n and (unseen := hidden(self.f, found.theta)):
+            if self.n > STEPS and (unseen := self.hidden(found.theta, found.f)):
                 found = found._replace(doubts=squares * unseen / self.steps)  # a node has about this weight
             limit = self.limit_of(found.values.sum() / count)
             if self.vectors is not None:
                 limit = max(limit, float(np.std(found.values)) / math.sqrt(len(squares)))
             is_resolved = abs(found.doubts.sum() / count) <= RESOLVED * limit
-            if is_resolved or 2 * self.steps > min(MOST_STEPS, n):
+            if is_resolved or self.steps == (most := min(MOST_STEPS, self.n)):
                 self.products += run.steps * X.n_cols
                 return found
-            self.steps *= 2
+            self.steps = min(2 * self.steps, most)
 
 
 @frozen
@@ -416,11 +417,11 @@ def logdet(
     True
     """
     check_choice("method", method, ("auto", "factors", "quadrature"))
-    limit_of, count = goal(tol, atol, vectors)
+    goal = _goal(tol, atol, vectors)
     given = operands(A, shape=shape, dtype=dtype, device=device, like=like, comm=comm).hermitian()
     op, factor, entries = given.operator, given.factor, given.entries
     why, n, products = None, op.shape[0], 0
-    if method == "auto" and count is None:
+    if method == "auto" and vectors is None:
         why = _reason(op, entries)
     elif method == "factors":
         why = "factors were asked for"
@@ -430,7 +431,7 @@ def logdet(
             )
     if why is None or n == 0:
         log = checked(_positive_log, factor=factor)
-        found = Sampler(op, log, limit_of, count, generator_for(op, rng)).estimate("auto")
+        found = Sampler(op, log, *goal, generator_for(op, rng)).estimate("auto")
         return LogDeterminant(*(getattr(found, name) for name in TraceEstimate.__annotations__))
     if not is_explicit(entries):
         entries, products = to_host(dense_matrix(op, empty_block(op))), n

@@ -39,6 +39,7 @@ from ..blocks import (
 )
 from ..costs import DENSE_SHARE, FEW_ROWS, dense_rows
 from ..iterations.rayleigh_ritz import FLOOR, SAME_VALUE, Tolerance
+from ..iterations.spectrum import sketch_of
 from ..orthogonalization import orthogonalize
 from ..placement import can_factorise, shift_invert_s
 from ..planning import Plan, Stage, iteration_stages
@@ -53,6 +54,8 @@ from .operators import Pair
 
 TIGHTER = 4.0  # limits of triplets per limit of a stage, which settles values above a quarter of the largest
 GRAM_ROUNDING = 40.0  # u ||A|| ||A x||: rounding errors of A^H A x
+FEW_STEPS = 8  # of Lanczos, for a norm
+CENTRED_ROUNDING = 4.0  # the same of centred products, relative to what is subtracted
 RESOLVED = 4.0  # limits of residuals of A^H A above which its values are no rounding errors
 SEARCH_TOLERANCE = 1e-4  # relative, of the next value
 INVERSE_RESTARTS = 20  # of a stage by factors, whose solves may not permit its own limits
@@ -80,7 +83,6 @@ class Task:
     """The singular triplets that are asked for, and how to compute them."""
 
     pair: Pair
-    is_centred: bool
     A: Any  # the matrix of the caller, or its operator
     k: int
     which: str
@@ -91,11 +93,12 @@ class Task:
     start: Any
     options: Mapping[str, int]
     limits: Mapping[str, Any]  # fields of `Problem`: sizes, verify, callback, time_limit, begin_s
+    rounding: float = 0.0  # of products with A^H A, if that is above the limits by its own norm
 
     def problem(self, operator: Operator, which: str, k: int, **changes: Any) -> Problem:
         """Make the eigenproblem of an operator of A."""
         fields: dict[str, Any] = {
-            "tolerance": Tolerance(self.tol, "value", self.unit / TIGHTER),
+            "tolerance": self.tolerance(self.tol),
             "rng": self.rng,
             "start": self.start,
             "method": "auto" if self.method == "auto" else "lanczos",
@@ -106,6 +109,21 @@ class Task:
             if operator.device != "cpu" and operator.shape[0] <= SHORT_ROWS:
                 fields |= {"method": "lanczos", "method_why": "products with A take longer than all else"}
         return Problem(**{**fields, "operator": operator, "k": k, "which": which, **changes})
+
+    def tolerance(self, tol: float) -> Tolerance:
+        """Form the limits of eigenpairs of A^H A."""
+        return Tolerance(tol, "value", self.unit / TIGHTER, self.rounding)
+
+    def with_rounding(self, gram: Operator) -> tuple[Task, bool]:
+        """Add the rounding errors of centred products, which are u times what has been subtracted.
+
+        Returns also whether nothing but these is left.
+        """
+        if not (error := self.unit * self.pair.offset):
+            return self, False
+        norm = math.sqrt(sketch_of(gram, FEW_STEPS).norm)
+        rounding = error * max(CENTRED_ROUNDING * norm, GRAM_ROUNDING * error)
+        return replace(self, rounding=rounding), norm <= FLOOR * error
 
     def _sizes(self, operator: Operator) -> tuple[int, int] | None:
         """Choose wide blocks and a large basis where products take longer than all else; else None."""
@@ -184,7 +202,7 @@ def choose(task: Task) -> Method:
 def _has_factors(task: Task) -> bool:
     """Check whether A is a square, sparse matrix whose factors take less time than dense LAPACK."""
     (m, n), op = task.pair.shape, task.pair.forward
-    is_sparse = is_explicit(task.A) and hasattr(task.A, "nnz") and not task.is_centred
+    is_sparse = is_explicit(task.A) and hasattr(task.A, "nnz") and not task.pair.is_centred
     if m != n or not is_sparse or n <= dense_rows("factors", op.device, task.k):
         return False
     K = task.pair.augmented(task.A, 1.0)
@@ -234,14 +252,10 @@ def triplets_of(
     order = np.arange(len(s))[:: 1 if left is None else -1]
     X, s, Y = X[:, order], s[order].astype(np.float64), Yh.conj().T[:, order]
     U, V, W = (B.combine(small_matrix(C, B)) for B, C in ((Q, X), (V, Y), (W, Y)))
+    both = W.axpy(column_factors(-s, U), U), pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
+    residuals = np.maximum(*(to_host(R.norms()).astype(np.float64) for R in both))
     info = DIRECT | {"method": method, "why": why, "operator_columns": len(s)}
-    return Triplets(U, s, V, _residuals(pair, U, s, V, W), float(s.max(initial=0.0)), info)
-
-
-def _residuals(pair: Pair, U: BlockVector, s: RealArray, V: BlockVector, AV: BlockVector) -> RealArray:
-    """Compute the larger one of ||A v - s u|| and ||A^H u - s v|| of every triplet, in place of A V."""
-    both = AV.axpy(column_factors(-s, U), U), pair.adjoint.apply(U).axpy(column_factors(-s, V), V)
-    return np.maximum(*(to_host(R.norms()).astype(np.float64) for R in both))
+    return Triplets(U, s, V, residuals, max(pair.offset, *s.tolist()), info)
 
 
 def _settled(task: Task, found: Triplets) -> int:
@@ -255,8 +269,17 @@ def _settled(task: Task, found: Triplets) -> int:
 
 def largest(task: Task) -> Triplets:
     """Compute the largest values in stages, the first one with A^H A as a matrix if that is small."""
-    operator = task.pair.gram()
+    task, is_zero = task.with_rounding(operator := task.pair.gram())
+    if is_zero:  # to rounding, which iterations would not converge with
+        V = operator.apply(empty_block(operator).random_like(task.k, task.rng))
+        orthogonalize(V, rng=0)
+        found = triplets_of(task.pair, V, "lanczos", "centred entries are rounding errors of A")
+        if _settled(task, found) == task.k:
+            found.verified(Verification.NOT_NEEDED, "not needed: all are zero to rounding")
+            return found
     found = _in_stages(task, operator, "LA", "lanczos", math.inf, first=task.pair.explicit_gram())
+    if found.info["stopped"] == "stagnated" and _settled(task, found) == task.k:
+        found.info["stopped"] = "converged"
     is_open = task.limits["verify"] != "never" and not found.verification.is_decided
     last, limit = found.s[-1], task.accepted(found.s, found.norm)[-1]
     if is_open and found.info["stopped"] == "converged" and last <= SAME_VALUE * limit:
@@ -314,8 +337,9 @@ def smallest(task: Task) -> Triplets:
     Each of these is corrected around its value as an eigenpair of the augmented operator, in the complement
     of those before.
     """
-    norm = math.sqrt(_largest_eigenvalue(task, task.pair.gram()))
-    found = _in_stages(task, task.pair.gram(), "SA", "lanczos", norm)
+    squared, _ = task.with_rounding(gram := task.pair.gram())
+    norm = max(math.sqrt(_largest_eigenvalue(squared, gram)), task.pair.offset)
+    found = _in_stages(squared, gram, "SA", "lanczos", norm)
     within = found.residuals <= task.accepted(found.s, norm)
     if within.all() or found.info["stopped"] in (*STOPPED, "maxiter"):
         return found
@@ -350,8 +374,7 @@ def _largest_eigenvalue(
 ) -> float:
     """Estimate the largest eigenvalue of an operator of A, in the complement of locked columns."""
     names = ("start", "callback", "maxiter", "ncv", "block_size")
-    tolerance = Tolerance(tol, "value", task.unit / TIGHTER)
-    changes: dict[str, Any] = {**dict.fromkeys(names), "locked": locked, "tolerance": tolerance}
+    changes: dict[str, Any] = {**dict.fromkeys(names), "locked": locked, "tolerance": task.tolerance(tol)}
     found = solve(task.problem(operator, "LA", 1, verify="never", **changes))
     return max(float(to_host(found.eigenvalues)[0]), 0.0)
 
@@ -373,7 +396,7 @@ def _in_stages(
     parts: list[EigenResult] = []
     k, locked, start, done, rest = task.k, None, task.start, 0, None
     is_squared = left is None
-    tolerance = Tolerance(task.tol if is_squared else 0.0, "value", task.unit / TIGHTER)
+    tolerance = task.tolerance(task.tol if is_squared else 0.0)
     while True:
         changes = {"locked": locked, "start": start, "tolerance": tolerance, "norm": rest}
         if parts and _is_complete(parts[0]):
@@ -412,21 +435,23 @@ def _vectors(part: EigenResult, which: str) -> BlockVector:
 def _joined(task: Task, found: Triplets, parts: list[EigenResult]) -> Triplets:
     """Add up what stages have cost, and what became of their verification."""
     first, last = parts[0], parts[-1]
-    joined = functools.reduce(one_after_other, parts)
+    joined: Any = functools.reduce(one_after_other, parts)
     checked = first if _is_complete(first) else last  # a search is one in the complement of all stages before
-    costs: dict[str, Any] = {**joined.info}
+    found.verified(checked.verification, checked.info["verification"], joined.info["missing"])
     found.info |= {name: first.info[name] for name in ("why", "block_size", "ncv")}
-    found.info |= {name: costs[name] for name in ("stopped", "missing", "restarts", "verification_columns")}
-    found.info["operator_columns"] = joined.info["operator_columns"] + task.k
-    found.info |= {"verification": checked.info["verification"], "stages": len(parts)}
-    found.verification, found.history = checked.verification, joined.history
+    found.info |= {name: joined.info[name] for name in ("stopped", "restarts", "verification_columns")}
+    found.info |= {"operator_columns": joined.info["operator_columns"] + task.k, "stages": len(parts)}
+    found.history = joined.history
     if _settled(task, found) < task.k and last.info["stopped"] == "converged":
         found.info["stopped"] = "stagnated"
     return found
 
 
 def randomized(task: Task) -> Triplets:
-    """Approximate the largest triplets by a block Krylov space of a few passes, and bound the error."""
+    """Approximate the largest triplets by a block Krylov space of a few passes.
+
+    Products with random normal vectors bound the error ||A - U S V^H||_2.
+    """
     n, k = task.pair.shape[1], task.k
     width = min(k + task.options.get("oversampling", OVERSAMPLING), n)
     passes = task.options.get("passes", PASSES)
@@ -434,23 +459,16 @@ def randomized(task: Task) -> Triplets:
     gram = task.pair.gram()
     part = solve(task.problem(gram, "LA", k, **sizes, start=None, verify="never", method="lanczos"))
     found = _joined(task, triplets_of(task.pair, _vectors(part, "LA"), "randomized", ""), [part])
+    where: Any = {"device": gram.device, "layout": gram.layout, "rng": task.rng}
+    probes = BlockVector.random(n, PROBES, gram.dtype, distribution="normal", **where)
+    U, V, rest = found.U, found.V, task.pair.forward.apply(probes)
+    U.combine(small_matrix(found.s[:, None] * to_host(V.dot(probes)), U), out=rest, alpha=-1, beta=1)
     found.info["operator_columns"] += PROBES
     found.info |= {"why": f"{passes} passes with {width} columns", "stopped": "converged"}
-    found.info |= _error(task, found)
+    error = 10 * math.sqrt(2 / math.pi) * float(to_host(rest.norms()).max())
+    found.info |= {"error": error, "error_probability": 10.0**-PROBES}
     found.verified(Verification.SKIPPED, "skipped: an approximation")
     return found
-
-
-def _error(task: Task, found: Triplets) -> dict[str, float]:
-    """Bound ||A - U S V^H||_2 by products with random normal vectors."""
-    n, U, V = task.pair.shape[1], found.U, found.V
-    where: Any = {"device": V.device, "layout": V.layout}
-    probes = BlockVector.random(n, PROBES, V.dtype, rng=task.rng, distribution="normal", **where)
-    rest = task.pair.forward.apply(probes)
-    projected = found.s[:, None] * to_host(V.dot(probes))
-    U.combine(small_matrix(projected, U), out=rest, alpha=-1, beta=1)
-    error = 10 * math.sqrt(2 / math.pi) * float(to_host(rest.norms()).max())
-    return {"error": error, "error_probability": 10.0**-PROBES}
 
 
 def dense(task: Task) -> Triplets:
@@ -468,6 +486,6 @@ def dense(task: Task) -> Triplets:
     columns = xp.asarray(np.argsort(values if task.which == "SM" else -values, kind="stable")[:k])
     U, V = (BlockVector(xp.ascontiguousarray(X[:, columns])) for X in (left, right.conj().T))
     found = triplets_of(pair, V, "dense", "", lambda _: U)
-    found.norm = float(values.max(initial=0.0))
+    found.norm = max(float(values.max(initial=0.0)), pair.offset)
     found.info["operator_columns"] += 0 if hasattr(pair.forward, "matrix") else n
     return found

@@ -25,7 +25,7 @@ from blockvec.parallel import current_traffic
 from blockvec.system.frozen import frozen
 
 from ..arguments import matrix_on_host, on_host
-from ..blocks import ORDINARY, Array, is_ordinary, needs_threads
+from ..blocks import ORDINARY, Array, is_ordinary, needs_threads, summed, to_host
 from ..runtime.processes import largest
 from ..transform.scaling import even_exponent, magnitude
 
@@ -35,6 +35,7 @@ DAMPING = 64.0  # u: delta / ||A||, which keeps K regular if A is singular; belo
 # Terms of a sum on the host. Errors of equal terms, as of graphs and weights of words, add up: 32,000 of them
 # left residuals of 630 u ||A||, sums of 4096 of up to 130.
 MOST_TERMS = 1024
+FEW_TERMS = 256  # the same of dense matrices that are centred: 1000 equal terms left 100 u ||A||
 
 
 class Product:
@@ -42,6 +43,8 @@ class Product:
 
     `layout` is the split of the rows of results over processes, which operands need not have.
     """
+
+    matrix: Array  # whose products these are, where it is that of a dense operator
 
     def __init__(
         self,
@@ -78,6 +81,8 @@ class Pair:
     entries: int  # elements that a product reads: the stored ones of a sparse matrix
     exponent: int = 0  # the matrix of the caller, or its adjoint, is 2^exponent A
     is_swapped: bool = False  # whether A is the adjoint of the caller's matrix
+    is_centred: bool = False
+    offset: float = 0.0  # norm of what centring subtracts: products have rounding errors of u times it
 
     @classmethod
     def of(cls, op: Operator, center: bool, rows: RowLayout | None = None) -> Self:
@@ -89,15 +94,17 @@ class Pair:
         size = largest(rows, magnitude(op.apply, op.H, "A"))
         is_far = not is_ordinary(size, op.dtype, share=ORDINARY / 2)
         exponent = even_exponent(size, op.dtype) if is_far else 0
-        scaled = 2.0**-exponent * op if exponent else op
-        both: tuple[Any, Any] = _in_short_sums(scaled), _in_short_sums(scaled.H)
+        scaled, A = op, _matrix_of(op)
+        if exponent:
+            scaled = 2.0**-exponent * op if A is None else as_operator(A * 2.0**-exponent)
+        both: tuple[Any, Any] = _in_short_sums(scaled, center), _in_short_sums(scaled.H, center)
         entries = int(getattr(op, "nnz", math.prod(op.shape)))
         if rows is not None:
             both, entries = _split(*both, rows), int(rows.sum(np.array([entries]))[0])
-        forward, adjoint = _centred(*both) if center else both
+        forward, adjoint, offset = _centred(*both) if center else (*both, 0.0)
         if forward.shape[0] < forward.shape[1]:
-            return cls(adjoint, forward, entries, exponent, is_swapped=True)
-        return cls(forward, adjoint, entries, exponent)
+            return cls(adjoint, forward, entries, exponent, True, center, offset)
+        return cls(forward, adjoint, entries, exponent, False, center, offset)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -199,10 +206,29 @@ class Pair:
         return op  # type: ignore[no-any-return]
 
 
-def _in_short_sums(op: Operator) -> Any:
-    """Divide rows of very many entries on the host, whose products are added up afterwards."""
-    A = matrix_on_host(op)
-    lengths = np.zeros(0, np.int64) if A is None else np.diff(A.indptr).astype(np.int64)
+def _matrix_of(op: Any) -> Any:
+    """Return the matrix of an operator, if it is on the host."""
+    dense = getattr(op, "matrix", None)
+    return dense if isinstance(dense, np.ndarray) else matrix_on_host(op)
+
+
+def _in_short_sums(op: Operator, center: bool) -> Any:
+    """Divide rows of very many entries on the host, whose products are added up afterwards.
+
+    Those of a dense matrix are divided if it is to be centred, which leaves their rounding errors.
+    """
+    A = _matrix_of(op)
+    if isinstance(A, np.ndarray):
+        if not center or op.shape[1] <= FEW_TERMS:
+            return op
+
+        def pairwise(X: BlockVector, out: BlockVector) -> None:
+            out.array[...] = _pairwise(A, X.array)
+
+        dense = Product(pairwise, op.shape, op)
+        dense.matrix = A
+        return dense
+    lengths = np.diff(getattr(A, "indptr", [0])).astype(np.int64)
     is_long = lengths > MOST_TERMS
     if not is_long.any():
         return op
@@ -221,6 +247,14 @@ def _in_short_sums(op: Operator) -> Any:
         out.array[rows] = np.add.reduceat(pieces.apply(X).array, firsts, axis=0)
 
     return Product(product, op.shape, op)
+
+
+def _pairwise(A: Array, X: Array) -> Array:
+    """Compute A X in sums of few terms, which are added in pairs."""
+    if A.shape[1] <= FEW_TERMS:
+        return A @ X
+    half = A.shape[1] // 2
+    return _pairwise(A[:, :half], X[:half]) + _pairwise(A[:, half:], X[half:])
 
 
 def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Product]:
@@ -245,8 +279,8 @@ def _split(own: Any, its_adjoint: Any, rows: RowLayout) -> tuple[Product, Produc
     return Product(product, (m, n), own, rows), Product(adjoint_product, (n, m), its_adjoint, columns)
 
 
-def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
-    """Make A - 1 mean^T and its adjoint, which read A as it is stored."""
+def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product, float]:
+    """Make A - 1 mean^T and its adjoint, which read A as it is stored, and the norm of 1 mean^T."""
     where: Any = {"dtype": forward.dtype, "device": forward.device, "layout": forward.layout}
     ones = BlockVector.full(forward.shape[0], 1, 1.0, **where)
     conjugate = adjoint.apply(ones).scale(1 / forward.shape[0])  # conjugate means of columns
@@ -258,13 +292,19 @@ def _centred(forward: Any, adjoint: Any) -> tuple[Product, Product]:
         array = out.array
         array -= row if column is ones else column.array * row
 
+    def dot(column: BlockVector, X: BlockVector) -> Array:
+        if X.device != "cpu":
+            return column.dot(X)
+        return summed(X.layout, _pairwise(column.array.conj().T, X.array))
+
     def product(X: BlockVector, out: BlockVector) -> None:
-        subtract(ones, conjugate.dot(X), forward.apply(X, out=out))
+        subtract(ones, dot(conjugate, X), forward.apply(X, out=out))
 
     def adjoint_product(Y: BlockVector, out: BlockVector) -> None:
-        subtract(conjugate, ones.dot(Y), adjoint.apply(Y, out=out))  # NumPy would add the rows one by one
+        subtract(conjugate, dot(ones, Y), adjoint.apply(Y, out=out))
 
     return (
         Product(product, forward.shape, forward, forward.layout),
         Product(adjoint_product, adjoint.shape, adjoint, adjoint.layout),
+        math.sqrt(forward.shape[0]) * float(to_host(conjugate.norms())[0]),
     )

@@ -11,32 +11,22 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, Operator, RowFunction, RowLayout, array_namespace, as_operator
-from blockvec.errors import OptionError, ShapeError
-from blockvec.interchange import ArrayKind, is_function, native
-from blockvec.models import RowGenerator
-from blockvec.parallel import Communicator, choose_gpu, require_same, share
-from blockvec.precompile import precompile
+from blockvec import BlockVector, RowFunction, array_namespace
+from blockvec.errors import OptionError
+from blockvec.interchange import native
+from blockvec.parallel import Communicator, share
 from blockvec.system.frozen import frozen
 from blockvec.system.scalars import plain
 
-from ..arguments import (
-    blas_threads,
-    check_choice,
-    generator,
-    integer,
-    natively,
-    positive,
-    real,
-    tall_block,
-)
+from ..arguments import blas_threads, check_choice, generator, integer, positive, real
 from ..blocks import Array, columns_of, to_host
-from ..problem import IterationState, Verification, excess
-from ..result import counted, history_axes
-from ..runtime.processes import delivered, largest, processes_of, same_generator, shares, split, together
+from ..problem import IterationState, Verification
+from ..result import EigenResult, counted
+from ..runtime.processes import delivered, same_generator, shares, together
 from ..runtime.progress import logger
 from ..settle import settle
-from .methods import BASIS, WIDE, Task, Triplets, choose, plan
+from .methods import Task, choose, plan
+from .operands import Operands, operands_of, precompile_for, start_of
 from .operators import Pair
 
 if TYPE_CHECKING:
@@ -50,9 +40,7 @@ CHOICES = {
     "on_unconverged": ("raise", "warn", "return"),
 }
 OPTIONS = ("passes", "oversampling")  # of solver="randomized"
-DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
 FEW_ENDS = 1024  # rows of a GPU that are copied to the host to find the largest entries of columns
-FEW_ENTRIES = 100_000_000  # of a matrix of the host in single precision that is copied in double precision
 
 
 @frozen
@@ -99,10 +87,6 @@ class SvdResult:
     def __iter__(self) -> Iterator[Any]:
         return iter((self.u, self.s, self.vh))
 
-    def __dir__(self) -> list[str]:
-        """List the names for users, without those of `NoConvergence`."""
-        return sorted({*super().__dir__()} - {"eigenvalues", "eigenvectors"})
-
     @property
     def eigenvalues(self) -> Any:
         """The singular values, under the name that `NoConvergence` has for values."""
@@ -135,7 +119,7 @@ class SvdResult:
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the largest residual of A^H A relative to its limit over the operator columns.
+        """Draw the residuals of A^H A relative to their limits over the operator columns.
 
         Parameters
         ----------
@@ -147,11 +131,8 @@ class SvdResult:
         OptionError
             If there is no history, as after dense LAPACK.
         """
-        ax = history_axes(self, ax)
-        columns = [state.operator_columns for state in self.history]
-        worst = [float(excess(state.residuals, state.limits).max()) for state in self.history]
-        ax.semilogy(columns, np.maximum(worst, 1e-4), ".-")
-        ax.set_ylabel("largest residual estimate / limit")
+        ax = EigenResult.plot(cast(Any, self), ax)
+        ax.set_title(f"{self.info['k']} singular values {self.info['which']}")
         return ax
 
 
@@ -223,6 +204,7 @@ def svds(
         columns (default 10).
     center : bool
         Subtract the mean of each column, for principal components: A - 1 mean^T, which is never formed.
+        The accuracy remains that of A: limits and ``info["norm"]`` are those of its norm.
     block_size : int, optional
         Number of columns per product with A.
     verify : {"auto", "always", "never"}
@@ -277,144 +259,62 @@ def svds(
     True
     """
     begin_s = time.perf_counter()
-    choices = {"which": plain(which), "verify": verify, "on_unconverged": on_unconverged}
-    _check(return_singular_vectors, callback, options := dict(options or {}), solver, **choices)
-    caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
-    if caller is not None and is_function(A):
-        device = caller.device if device is None else device
-        dtype = caller.dtype if dtype is None else dtype
-    processes, rows = processes_of(A, comm), None
-    if processes is not None:
-        _refuse_whole(processes, v0=v0, like=like, solver="dense" if solver == "dense" else None)
-        caller, device = None, choose_gpu(processes) if device == "gpu" else device
-    A, start = natively(caller, A, v0)
-    if processes is not None:
-        A, rows = _own_rows(A, processes, shape, device)
-    op = as_operator(A, shape=shape, dtype=dtype, device=device)
-    m, n = op.shape if rows is None else (rows.n_global, op.shape[1])
-    if not min(m, n):
-        raise ShapeError(f"A is {m} x {n}; there are no singular values to compute.")
-    given, wide = op, DOUBLE.get(op.dtype.char) if op.device == "cpu" and hasattr(A, "astype") else None
-    if wide is not None and largest(rows, getattr(A, "nnz", A.size)) <= FEW_ENTRIES:
-        A = A.astype(wide)
-        op = as_operator(A)
-    k = integer("k", plain(k), 1, min(m, n))
-    rng = random_state if rng is None else rng
-    both = (op, op.H) if hasattr(op, "nnz") else (op,)
-    precompile("svds", both, k=k)
-    if min(m, n) > BASIS and len(both) > 1:  # the first steps, whose kernel takes longest
-        precompile("begin", both if m < n else both[::-1], b=WIDE, capacity=BASIS + WIDE)
-    with blas_threads(op):
-        pair = Pair.of(op, bool(center), rows)
+    which, options = plain(which), dict(options or {})
+    choices = {"which": which, "solver": solver, "verify": verify, "on_unconverged": on_unconverged}
+    _check(return_singular_vectors, callback, options, choices)
+    given = operands_of(A, v0, like, comm, solver, shape=shape, dtype=dtype, device=device)
+    k = integer("k", plain(k), 1, min(given.shape))
+    seed = random_state if rng is None else rng
+    limits: dict[str, Any] = {"block_size": block_size, "ncv": ncv, "maxiter": maxiter}
+    limits |= {name: integer(name, plain(size), 1) for name, size in limits.items() if size is not None}
+    limits |= {"verify": verify, "callback": callback, "begin_s": begin_s}
+    limits |= {"time_limit": positive("time_limit", time_limit)}
+    precompile_for(given, k)
+    with blas_threads(given.op):
+        pair = Pair.of(given.op, bool(center), given.rows)
         task = Task(
             pair=pair,
-            is_centred=bool(center),
-            A=A if processes is None else None,
+            A=given.A,
             k=k,
-            which=plain(which),
+            which=which,
             method=SYNONYMS.get(solver, solver),
             tol=real("tol", tol, "a number of at least 0", lambda x: 0 <= x < np.inf),
             unit=float(np.finfo(given.dtype).eps) / 2,
-            rng=same_generator(generator(0 if rng is None and start is not None else rng), processes),
-            start=None if start is None else _start(start, pair),
+            rng=same_generator(generator(0 if seed is None and v0 is not None else seed), given.processes),
+            start=start_of(given.start, pair),
             options=options,
-            limits={
-                **{
-                    name: None if value is None else integer(name, plain(value), 1)
-                    for name, value in (("block_size", block_size), ("ncv", ncv), ("maxiter", maxiter))
-                },
-                "verify": verify,
-                "callback": callback,
-                "time_limit": positive("time_limit", time_limit),
-                "begin_s": begin_s,
-            },
+            limits=limits,
         )
-        method = choose(task)
-        made = plan(task, method)
-        found = method[2](task)
-    found.info["why"] = found.info["why"] or method[1]
-    told = {"solver": solver, "plan": made, "m": m, "n": n}
-    if processes is not None:
-        told["processes"] = shares(pair.adjoint if pair.is_swapped else pair.forward)
-    result = _result(found, task, given, told)
+        result = _solved(task, given, solver)
     if solver != "randomized":
         settle(result, verify, on_unconverged)  # type: ignore[arg-type]
-    shared = (lambda array: array) if caller is None else caller.share
-    u, vh = (
-        shared(vectors) if return_singular_vectors in (True, name) else None
-        for name, vectors in (("u", result.u), ("vh", result.vh))
-    )
-    result = replace(result, u=u, s=shared(result.s), vh=vh)
-    if (processes is None or processes.rank == 0) and logger.isEnabledFor(logging.INFO):
-        logger.info(result.summary())
-    if return_info:
-        return result
-    return tuple(result) if return_singular_vectors else result.s
+    result = _as_wanted(result, given, return_singular_vectors)
+    return result if return_info else tuple(result) if return_singular_vectors else result.s
 
 
-def _check(vectors: Any, callback: Any, options: Mapping[str, int], solver: str, **choices: Any) -> None:
+def _check(vectors: Any, callback: Any, options: Mapping[str, int], choices: Mapping[str, Any]) -> None:
     """Refuse options that are unknown."""
-    for name, value in {**choices, "solver": solver}.items():
+    for name, value in choices.items():
         check_choice(name, value, CHOICES[name])
     if vectors not in (True, False, "u", "vh") or (vectors in (0, 1) and not isinstance(vectors, bool)):
         raise OptionError(f"return_singular_vectors: got {vectors!r}; give True, False, 'u' or 'vh'.")
     if callback is not None and not callable(callback):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
     for name, value in options.items():
-        if name not in OPTIONS or solver != "randomized":
+        if name not in OPTIONS or choices["solver"] != "randomized":
             raise OptionError(
-                f"options: got {name!r} with solver {solver!r}; 'randomized' has {' and '.join(OPTIONS)}."
+                f"options: got {name!r} with solver {choices['solver']!r}; 'randomized' has "
+                f"{' and '.join(OPTIONS)}."
             )
         integer(name, value, 2 if name == "passes" else 0)
 
 
-def _refuse_whole(comm: Communicator, **given: Any) -> None:
-    """Refuse options that need whole vectors or matrices in one process."""
-    for name, value in given.items():
-        if value is not None:
-            raise OptionError(
-                f"{name}: needs whole vectors or matrices, and A has rows in {comm.size} processes; leave "
-                f"out {name}, or comm."
-            )
-
-
-def _own_rows(A: Any, comm: Communicator, shape: Any, device: str | None) -> tuple[Any, RowLayout | None]:
-    """Return the rows of this process with their layout, or an operator that has one.
-
-    All processes call it.
-    """
-    if isinstance(A, Operator | RowGenerator):
-        return split(A, comm, shape=shape, dtype=None, device=device, mode="normal"), None
-    own: tuple[int, ...] = getattr(A, "shape", ())
-    if shape is None or len(own) != 2 or own[1] != shape[1]:
-        raise ShapeError(
-            f"A: is a {type(A).__name__} of shape {own} in one of {comm.size} processes, with shape={shape}; "
-            "give a matrix of this process's rows, and as shape=(m, n) the extents of the whole one."
-        )
-    require_same(comm, A=f"elements of {A.dtype}")
-    rows = RowLayout.from_local(own[0], comm)
-    if rows.n_global != shape[0]:
-        raise ShapeError(
-            f"shape: got {tuple(shape)}, but the {comm.size} processes have {rows.n_global} rows; give each "
-            "its own rows of A."
-        )
-    return A, rows
-
-
-def _start(start: Any, pair: Pair) -> BlockVector:
-    """Form start vectors of the shorter side."""
-    rows = np.shape(start)[0] if np.ndim(start) else 0
-    m, n = pair.shape
-    is_long = rows == m != n
-    op: Any = pair.forward
-    side = as_operator(lambda X: X, shape=(m if is_long else n,) * 2, dtype=op.dtype, device=op.device)
-    block = tall_block("v0", start, side)
-    return pair.adjoint.apply(block) if is_long else block
-
-
-def _result(found: Triplets, task: Task, given: Operator, told: dict[str, Any]) -> SvdResult:
-    """Form the result for the caller's matrix: ascending values, signs, scale and orientation."""
-    pair, exponent = task.pair, task.pair.exponent
+def _solved(task: Task, given: Operands, solver: str) -> SvdResult:
+    """Solve, and form the result for the caller's matrix: ascending values, signs, scale, orientation."""
+    method = choose(task)
+    made = plan(task, method)
+    found = method[2](task)
+    pair, exponent, dtype = task.pair, task.pair.exponent, given.dtype
     order = np.argsort(found.s, kind="stable")
     U, V = (BlockVector(columns_of(block.array, order), layout=block.layout) for block in (found.U, found.V))
     U, V = _with_signs(V, U) if pair.is_swapped else _with_signs(U, V)
@@ -422,23 +322,28 @@ def _result(found: Triplets, task: Task, given: Operator, told: dict[str, Any]) 
     if "error" in found.info:
         found.info["error"] = float(np.ldexp(found.info["error"], exponent))
     info = {
-        **told,
+        "solver": solver,
+        "plan": made,
+        "m": given.shape[0],
+        "n": given.shape[1],
         "k": task.k,
         "which": task.which,
         "tol": task.tol,
         "norm": float(np.ldexp(found.norm, exponent)),
-        "dtype": given.dtype.name,
-        "device": given.device,
-        "center": task.is_centred,
+        "dtype": dtype.name,
+        "device": given.op.device,
+        "center": pair.is_centred,
         "time_s": time.perf_counter() - task.limits["begin_s"],
         **found.info,
+        "why": found.info["why"] or method[1],
     }
+    if given.processes is not None:
+        info["processes"] = shares(pair.adjoint if pair.is_swapped else pair.forward)
+    s = np.ldexp(found.s[order], exponent).astype(dtype.type(0).real.dtype)
     return SvdResult(
-        u=delivered(U.array.astype(given.dtype, copy=False), U.layout),
-        s=array_namespace(U.array).asarray(
-            np.ldexp(found.s[order], exponent).astype(given.dtype.type(0).real.dtype)
-        ),
-        vh=(V if V.layout is None else V.gather()).array.T.conj().astype(given.dtype, copy=False),
+        u=delivered(U.array.astype(dtype, copy=False), U.layout),
+        s=array_namespace(U.array).asarray(s),
+        vh=(V if V.layout is None else V.gather()).array.T.conj().astype(dtype, copy=False),
         residuals=np.ldexp(residuals, exponent),
         limits=np.ldexp(limits, exponent),
         converged=residuals <= limits,
@@ -446,6 +351,18 @@ def _result(found: Triplets, task: Task, given: Operator, told: dict[str, Any]) 
         info=info,
         history=[state.times(2 * exponent) for state in found.history],
     )
+
+
+def _as_wanted(result: SvdResult, given: Operands, wanted: Any) -> SvdResult:
+    """Log a result, and convert its arrays to the caller's kind, without vectors that are not wanted."""
+    if (given.processes is None or given.processes.rank == 0) and logger.isEnabledFor(logging.INFO):
+        logger.info(result.summary())
+    arrays = {"u": result.u, "s": result.s, "vh": result.vh}
+    for name, array in arrays.items():
+        is_wanted = name == "s" or wanted in (True, name)
+        shared = array if given.caller is None else given.caller.share(array)
+        arrays[name] = shared if is_wanted else None
+    return replace(result, **arrays)
 
 
 def _with_signs(U: BlockVector, V: BlockVector) -> tuple[BlockVector, BlockVector]:

@@ -95,6 +95,16 @@ def test_small_terms_that_larger_ones_follow_do_not_end_a_sum(first: int) -> Non
     assert np.linalg.norm(got - expected) <= 1e-7 * np.linalg.norm(expected)
 
 
+def test_large_elements_off_the_diagonal_are_no_trace() -> None:
+    A = sp.csr_array(np.diag(10.0 ** np.linspace(-6, 4, 19), -1))
+    b = np.eye(20)[0]
+    (_, info), (found, other) = (
+        expm_multiply(form, b, return_info=True, dtype=float) for form in (A, lambda X: A @ X)
+    )
+    assert_near(found, scipy.linalg.expm(A.toarray()) @ b, 1e-13)
+    assert other["products"] <= 2 * info["products"]
+
+
 @pytest.mark.filterwarnings("ignore:Trace of LinearOperator")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(

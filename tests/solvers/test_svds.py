@@ -139,13 +139,25 @@ def test_small_values_of_an_operator_are_corrected_without_squares(monkeypatch: 
     check(A, result, "SM")
 
 
-def test_centring_gives_principal_components() -> None:
+@pytest.mark.parametrize("solver", ["lanczos", "dense"])
+def test_centring_gives_principal_components(solver: str) -> None:
     A = abs(random_sparse(2, 400, 90, 10))
     for matrix in (A, A.T.tocsr(), A.toarray()):
         centred = matrix - matrix.mean(axis=0)
-        result = svds(matrix, 6, center=True, solver="lanczos", rng=0, return_info=True)
+        result = svds(matrix, 6, center=True, solver=solver, rng=0, return_info=True)
         check(centred, result)
         assert result.info["center"]
+    # Of centred entries that are far below their means, or rounding errors, u ||A|| is the accuracy.
+    far = np.sqrt(np.arange(90)) + np.zeros((400, 1))
+    equal = np.full((3000, 90), 0.1), np.ones((90, 3000)), far, sp.csr_array(far)
+    for matrix in (*equal, far + 1e-9 * A, 1e-3 * far + A.toarray()):
+        D = matrix.toarray() if sp.issparse(matrix) else matrix
+        result = svds(matrix, 3, center=True, solver=solver, rng=0, return_info=True)
+        centred = (D - D.mean(axis=0, dtype=np.longdouble)).astype(float)
+        expected, floor = scipy.linalg.svdvals(centred)[2::-1], unit("float64") * np.linalg.norm(D)
+        assert np.abs(result.s - expected).max() <= 100 * floor
+        assert result.residuals.max() <= 100 * floor
+        assert result.verification.is_decided
 
 
 @pytest.mark.parametrize("center", [False, True])
