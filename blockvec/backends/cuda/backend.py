@@ -143,19 +143,15 @@ class CudaBackend:
         return dataclasses.replace(vendor, run=call)
 
     def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
-        if isinstance(matrix, Chain):
-            return self._gpu.on_device(DeviceChain)(matrix)  # type: ignore[no-any-return]
-        return self._gpu.on_device(DeviceCsr)(matrix, self._gpu)  # type: ignore[no-any-return]
+        prepared = DeviceChain if isinstance(matrix, Chain) else DeviceCsr
+        return self._gpu.on_device(prepared)(matrix, self._gpu)  # type: ignore[no-any-return]
 
-    def scaled_csr(self, matrix: DeviceCsr, factor: float, dtype: np.dtype[Any]) -> Any:
-        return self._gpu.on_device(matrix.scaled)(self._gpu, factor, dtype)
+    def scaled_csr(self, matrix: Any, factor: float, dtype: np.dtype[Any]) -> Any:
+        return self._gpu.on_device(matrix.scaled)(factor, dtype)
 
     def transposed_csr(self, matrix: Any) -> Any:
         is_stored = isinstance(matrix, DeviceCsr) and matrix.index_bytes == 4  # CuPy transposes no others
         return self._gpu.on_device(matrix.transposed)() if is_stored else None
-
-    def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
-        return self._gpu.on_device(device_csr.csr)(matrix, dtype)
 
     def factors(self, matrix: Any) -> Factors:
         if is_small(matrix.shape[0], matrix.nnz):
@@ -174,16 +170,13 @@ class CudaBackend:
     def to_host(self, array: Array) -> Any:
         return self._gpu.on_device(lambda: elementwise.contiguous(self._gpu, array).get())()
 
-    def start_copies(self, *arrays: Array) -> Callable[[], list[Any]]:
-        return self._gpu.on_device(small_matrices.DeviceCopies)(self._gpu, *arrays)  # type: ignore[no-any-return]
-
-    def krylov_steps(self, matrix: Any, V: Array, b: int) -> steps.KrylovSteps | None:
-        return steps.krylov_steps(self._gpu, matrix, V, b)
-
     def krylov_kernel(self, dtype: str, rows: int, columns: int, b: int) -> Kernel | None:
         found = steps.kernel_for(self._gpu, dtype, rows, columns, b, columns * itemsize(dtype))
         return None if found is None else found.kernel(self.device)
 
+    csr = _on_device(device_csr, "csr")
+    start_copies = _on_device(small_matrices, "DeviceCopies")
+    krylov_steps = _on_device(steps, "krylov_steps")
     lanczos_recurrence = _on_device(steps, "lanczos_recurrence")
     recurrence = _on_device(steps, "recurrence")
     inverse_factor = _on_device(small_matrices, "inverse_factor")

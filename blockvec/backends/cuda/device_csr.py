@@ -39,7 +39,7 @@ class DeviceCsr:
     def __init__(self, matrix: Any, gpu: Gpu) -> None:
         import cupy
 
-        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+        self.shape, self._gpu = (int(matrix.shape[0]), int(matrix.shape[1])), gpu
         structure = getattr(matrix, "structure", None)
         indptr, indices = _in_32_bits(matrix.indptr, matrix.indices, self.shape)
         if not is_cupy(matrix.data):
@@ -77,12 +77,12 @@ class DeviceCsr:
         arrays = self.data, self.indices, self.indptr
         return sparse.csc_matrix(arrays, shape=self.shape[::-1]).tocsr()
 
-    def scaled(self, gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Any:
+    def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
         import cupy
 
         data = cupy.empty(self.data.shape, dtype)
-        weighted_sum(gpu, self.data[:, None], None, data[:, None], (float(factor), None), (0, None))
+        weighted_sum(self._gpu, self.data[:, None], None, data[:, None], (float(factor), None), (0, None))
         arrays = {"indptr": self.indptr, "indices": self.indices, "data": data}
         known = {"shape": self.shape, "dtype": data.dtype, "nnz": self.nnz}
         return SimpleNamespace(**known, **arrays, structure=self.plan.structure)
@@ -93,16 +93,12 @@ class DeviceChain:
 
     coded = False
 
-    def __init__(self, chain: Chain) -> None:
-        self.shape, self._chain = chain.shape, chain
+    def __init__(self, chain: Chain, _gpu: Gpu) -> None:
+        self.shape, self.scaled = chain.shape, chain.scaled
         self.pattern, self.longest = chain.pattern, chain.longest
         self.index_bytes = chain.indices.dtype.itemsize
         self.plan = ChainPlan(chain, _to_device)
         self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
-
-    def scaled(self, _gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Chain:
-        """Multiply the elements and convert them to a type, as `DeviceCsr.scaled`."""
-        return self._chain.scaled(factor, dtype)
 
 
 def lanes_per_row(matrix: Any, dtype: Any) -> int:
@@ -139,7 +135,7 @@ def _to_device(array: np.ndarray[Any, Any]) -> Array:
     return copy
 
 
-def csr(matrix: Any, dtype: np.dtype[Any]) -> Any:
+def csr(_gpu: Gpu, matrix: Any, dtype: np.dtype[Any]) -> Any:
     """Convert a sparse or dense matrix, of the host or a GPU, to CuPy's CSR form in canonical format."""
     from cupyx.scipy import sparse
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
@@ -45,7 +45,8 @@ class TsmmFmaConfig:
     coefficients: Coefficients = "shared"  # memory of C: ``"registers"`` or ``"shared"``
     unroll_k: int = 1  # unrolled sets of `kt` columns
     teams: int = 8  # teams of a block, of one warp each
-    blocks: int = 1  # blocks resident on a multiprocessor
+
+    blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def rows(self) -> int:
@@ -259,9 +260,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         config = _tiled(shape_of(problem), recipe.spread, recipe.unroll, recipe.coefficients)
         if config is None:
             return None
-        return replace(
-            config, stages=recipe.stages, teams=min(recipe.warps, 8), blocks=max(1, recipe.warps // 8)
-        )
+        return replace(config, stages=recipe.stages, teams=recipe.warps)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         widths = problem.M, problem.N

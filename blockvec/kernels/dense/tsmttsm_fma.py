@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
@@ -49,13 +49,14 @@ class TsmttsmFmaConfig:
     stages: int = 0  # stages of a team's ring; 0 loads directly from memory
     warps: int = 1  # warps of a team, whose threads share the tiles of a row
     teams: int = 8  # teams of a block
-    blocks: int = 1  # blocks resident on a multiprocessor
     # Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
     interleaved: bool = False
     unroll: int = 1  # unrolled steps of a stage
     # Accumulation: ``"plain"`` in the result's type (double precision problems), ``"registers"`` or
     # ``"shared"`` in short single precision chains that are added to double precision sums there.
     sums: Sums = "plain"
+
+    blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def lanes(self) -> int:
@@ -258,7 +259,7 @@ def _staged(
     steps = max(1, round(stage_bytes * config.warps / (step_rows * row_bytes)))
     while steps * step_rows * size_a % 16 or steps * step_rows * size_b % 16:
         steps += 1  # whole 16-byte pieces
-    room = device.shared_bytes_per_multiprocessor // config.blocks - kept - 4096
+    room = device.shared_bytes_per_multiprocessor - kept - 4096
     stages = min(8, room // (config.teams * (steps * step_rows * row_bytes * 9 // 8 + 256)))
     # Of small tiles, loads of one step overlap with products of another.
     work = config.tm * config.tn * config.count * parts_of(problem.dtype_a) * parts_of(problem.dtype_b)

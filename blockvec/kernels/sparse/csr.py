@@ -17,6 +17,7 @@ import numpy as np
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
+from ..family import valid
 from ..limits import (
     CLOCK_HZ,
     LAUNCH_S,
@@ -155,8 +156,11 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         None if there is none, as for some matrices of uneven rows.
         """
         problem = self.alike(problem)
-        valid = self.configurations(problem, device, lambda config: config.split == 1 and not config.flat)
-        return min(valid, key=lambda config: self.predict(problem, config, device), default=None)
+        for of_spare in (False, True):
+            found = [c for c in valid(self, problem, device, of_spare) if c.split == 1 and not c.flat]
+            if found:
+                break
+        return min(found, key=lambda config: self.predict(problem, config, device), default=None)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         if reason := super().refuse_problem(problem, device):
