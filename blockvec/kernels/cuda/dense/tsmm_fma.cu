@@ -13,8 +13,6 @@
 // results, in the place of the chunk's A (of its B if beta is not zero, since B is then staged too): they are stored as whole contiguous
 // ranges, so odd widths are as fast as even ones. In place, a chunk's rows have been read before any of them is written.
 //
-// Registers: UNROLL CT accumulators (two 32-bit ones in double, twice that if complex), UNROLL KT for A, CT for C (COEFFICIENTS = 0: M CT), ~40 more.
-//
 // Types:   RealA, RealC: parts of A's and C's elements; Real: of B's, and of products and sums.
 // Problem: M, N; PA, PC: parts of an element, 1 or 2; ALPHA_ONE; BETA: 0 zero, 1 one, 2 general; A_LINEAR, B_LINEAR: rows are contiguous.
 // Config:  SPREAD, CT, UNROLL, COUNT, KT, UNROLL_K (A's tiles of columns unrolled), COEFFICIENTS: 0 registers, 1 shared memory;
