@@ -36,9 +36,6 @@ from .system.config import options
 if TYPE_CHECKING:
     from .kernels.source import Kernel
 
-MAX_KINDS = 1000  # solves that one process remembers
-
-_begun: set[tuple[Any, ...]] = set()  # solves whose kernels were compiled ahead in this process
 _calls: contextvars.ContextVar[contextlib.ExitStack | None] = contextvars.ContextVar(
     "blockvec_calls", default=None
 )
@@ -114,11 +111,6 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     layout = getattr(operator, "layout", None)
     n = operator.shape[0] if layout is None else layout.n_local
     blocks = Blocks(n, name, matrices, sizes, backend)
-    kind = backend.name, method, n, name, *(product for product, _ in matrices), *sorted(sizes.items())
-    if kind in _begun or len(_begun) >= MAX_KINDS:
-        yield
-        return
-    _begun.add(kind)
     jobs: list[Future[None]] = []
     try:
         with on_first_miss(lambda: jobs.extend(start(requests(method, blocks).items(), backend))):

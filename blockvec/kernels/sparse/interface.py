@@ -7,18 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import Traffic, traffic
 from ..source import Constant, c_type, constants_of
-
-if TYPE_CHECKING:
-    from .chain import ChainConfig
-    from .csr_config import CsrConfig
-    from .sell import SellConfig
-
-    Config: TypeAlias = CsrConfig | SellConfig | ChainConfig
 
 _SHIFT = {"none": 0, "scalar": 1, "column": 2}
 _CHAIN = {"none": 0, "zero": 2, "one": 1, "general": 1}
@@ -34,7 +27,7 @@ def types_of(problem: SpmmvProblem) -> dict[str, str]:
     }
 
 
-def constants(problem: SpmmvProblem, config: Config, dots: int = 0, gram: int = 0) -> dict[str, Constant]:
+def constants(problem: SpmmvProblem, config: Any, dots: int = 0, gram: int = 0) -> dict[str, Constant]:
     """Compute the constants of ``spmmv.cuh``."""
     return {
         "WIDTH": problem.width,

@@ -20,7 +20,7 @@ from blockvec.kernels.problem import (
     TsmmProblem,
     TsmttsmProblem,
 )
-from tests.devices import DEVICES, H200, needs_compiler
+from tests.devices import DEVICES, H200, needs_compiler, resources_of
 from tests.kernel_problems import TYPES, dense, drawn, families_for, fused, sparse, supporting
 
 ALL: dict[str, Any] = {**FAMILIES, **SPARSE_FAMILIES}
@@ -114,7 +114,7 @@ def assert_compiles_without_spills(family: Any, problem: Any, config: Any, devic
     blocks = getattr(config, "blocks", 1)
     of_all = family.kernels if isinstance(problem, SpmmvProblem) else lambda *how: [family.kernel(*how)]
     for number, kernel in enumerate(of_all(problem, config, device)):
-        used = compile_source(kernel.source(), device.architecture).resources
+        used = resources_of(compile_source(kernel.source(), device.architecture).log)
         assert used.spill_bytes == 0, (problem, config, device.architecture, used)
         most = 8 if device.architecture == "sm_120" else 0  # of calls that emulate tensor products
         assert used.stack_bytes <= most, (problem, config, device.architecture, used)
