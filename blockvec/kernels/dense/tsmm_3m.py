@@ -74,8 +74,6 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     def body(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {
-            "M": problem.M,
-            "N": problem.N,
             "COMPLEX": True,
             "ROWS": ROWS,
             "ALPHA": problem.alpha == "general",

@@ -235,8 +235,6 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     def body(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem, device)
         constants: dict[str, Constant] = {
-            "M": problem.M,
-            "N": problem.N,
             "COMPLEX": shape.parts == 2,
             "ALPHA": problem.alpha == "general",
         }

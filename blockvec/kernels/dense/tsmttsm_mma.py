@@ -224,14 +224,8 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
 
     def body(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Body:
         constants: dict[str, Constant] = {
-            "M": problem.M,
-            "N": problem.N,
             "COMPLEX": is_complex(problem.dtype),
-            "CONJ": is_complex(problem.dtype) and problem.conj,
-            "SAME": problem.same,
             "THREE_M": config.three_m,
-            "ALPHA_ONE": problem.alpha == "one",
-            "BETA_ZERO": problem.beta == "zero",
         }
         constants |= constants_of(config) | constants_of(layout(problem, config, device))
         body = "dense/tsmttsm_boxes" if has_boxes(problem, device) else "dense/tsmttsm_mma"
