@@ -162,12 +162,7 @@ class Blocks:
     """
 
     def __init__(
-        self,
-        n: int,
-        dtype: str,
-        matrices: Matrices,
-        sizes: Mapping[str, int],
-        backend: Backend | None = None,
+        self, n: int, dtype: str, matrices: Matrices, sizes: Mapping[str, int], backend: Backend | None = None
     ) -> None:
         self.n, self.dtype, self.matrices, self.backend = n, dtype, matrices, backend
         self.sizes = {name: int(size) for name, size in sizes.items()}

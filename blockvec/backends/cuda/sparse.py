@@ -142,8 +142,8 @@ def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *
 
 def launcher(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> Bound:
     """Compile, load and bind a configuration for a matrix, or its form; waits where this is not made yet."""
-    matrix = _form(gpu, family, problem, S) if family.converts else S.plan
-    needed = family.workspace_bytes(problem, config, gpu.info, S.plan)
+    matrix = _form(gpu, family, problem, S) if family.converts else S
+    needed = family.workspace_bytes(problem, config, gpu.info, S)
     launch = family.bind(_kernels(gpu, family, problem, config, S), problem, config, gpu.info, matrix)
     return launch, GRID_HEADER_BYTES + needed if needed else 0
 
@@ -156,11 +156,11 @@ def _form(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> A
         if family.name not in S.forms:
             S.forms[family.name] = None
             with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
-                S.forms[family.name] = family.convert(problem, S.plan, gpu.load)
+                S.forms[family.name] = family.convert(problem, S, gpu.load)
                 cupy.cuda.get_current_stream().synchronize()  # other streams will read it too
         return S.forms[family.name]
 
 
 def _kernels(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> dict[str, Any]:
-    parts = family.parts(problem, config, S.plan)
+    parts = family.parts(problem, config, S)
     return {part: gpu.load(family.kernel(problem, config, gpu.info, part)) for part in parts}

@@ -73,11 +73,7 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
 
     def body(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem, device)
-        constants: dict[str, Constant] = {
-            "COMPLEX": True,
-            "ROWS": ROWS,
-            "ALPHA": problem.alpha == "general",
-        }
+        constants: dict[str, Constant] = {"COMPLEX": True, "ROWS": ROWS, "ALPHA": problem.alpha == "general"}
         constants |= constants_of(config)
         constants |= {
             "RUN": ceil_div(run_rows(problem), ROWS),

@@ -20,14 +20,7 @@ from typing import ClassVar, NamedTuple
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import run_rows
-from ..limits import (
-    MMA_CYCLES,
-    QUADRANTS,
-    architecture_of,
-    ceil_div,
-    is_slow_in_double,
-    round_up,
-)
+from ..limits import MMA_CYCLES, QUADRANTS, architecture_of, ceil_div, is_slow_in_double, round_up
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
 from ..source import Body, Constant, c_type, constants_of
 from .family import DenseFamily
@@ -234,10 +227,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
 
     def body(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem, device)
-        constants: dict[str, Constant] = {
-            "COMPLEX": shape.parts == 2,
-            "ALPHA": problem.alpha == "general",
-        }
+        constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA": problem.alpha == "general"}
         constants |= constants_of(config, omit=("shared_coefficients",))
         types = {"Real": c_type(problem.dtype)}
         if is_complex_kernel(problem, config, shape):

@@ -20,15 +20,7 @@ from ..limits import MAX_REGISTERS, WARP, architecture_of, ceil_div, round_up
 from ..problem import SOME_ROWS, TsmttsmProblem, is_complex, parts_of
 from ..source import Body, Constant, c_type, constants_of
 from .family import DenseFamily
-from .layout import (
-    Operand,
-    Slab,
-    make_slab,
-    operand_constants,
-    refuse_widths,
-    shape_of,
-    widest,
-)
+from .layout import Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 
 SCRATCH_BYTES = 24 << 10  # per block, for the sum of tiles over the block; with less it takes more passes
 

@@ -223,10 +223,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return replace(kernel, carveout=ceil_div(100 * taken, device.shared_bytes_per_multiprocessor))
 
     def body(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Body:
-        constants: dict[str, Constant] = {
-            "COMPLEX": is_complex(problem.dtype),
-            "THREE_M": config.three_m,
-        }
+        constants: dict[str, Constant] = {"COMPLEX": is_complex(problem.dtype), "THREE_M": config.three_m}
         constants |= constants_of(config) | constants_of(layout(problem, config, device))
         body = "dense/tsmttsm_boxes" if has_boxes(problem, device) else "dense/tsmttsm_mma"
         return body, constants, {"Real": c_type(problem.dtype)}
