@@ -95,35 +95,28 @@ class CudaBackend:
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         match problem:
             case TsmttsmProblem():
-                return self._tsmttsm(problem)
+                one_column = "" if problem.M == problem.N == 1 else "for one column each"
+                own = self._generated(problem)
+                dots = self._candidate("column_dot", elementwise.column_product, one_column)
+                return (dots, *own, self._cublas("cublas_splitk", cublas.tsmttsm, own))
             case TsmmProblem():
-                return self._tsmm(problem)
+                own = self._generated(problem)
+                vendor = self._cublas("cublas", cublas.tsmm, own)
+                return (vendor, *own) if cublas.is_faster(problem) else (*own, vendor)
             case SweepProblem():
                 return self._generated(problem)
+            case SpmmvProblem() if 0 in (problem.n_rows, problem.width):
+                return (
+                    Candidate("empty", lambda *_: None, "it computes no sums" if problem.fused else None),
+                )
             case SpmmvProblem():
-                return self._spmmv(problem)
+                return [sparse.candidate(self._gpu, each, problem) for each in sparse_families_of(problem)]
             case StreamProblem(operation="axpby"):
                 return (self._candidate("stream", elementwise.axpby),)
             case StreamProblem(operation="column_dot"):
                 return (self._candidate("stream", elementwise.column_dots),)
             case _:
                 return ()
-
-    def _tsmttsm(self, problem: TsmttsmProblem) -> Sequence[Candidate]:
-        one_column = "" if problem.M == problem.N == 1 else "for one column each"
-        own = self._generated(problem)
-        dots = self._candidate("column_dot", elementwise.column_product, one_column)
-        return (dots, *own, self._cublas("cublas_splitk", cublas.tsmttsm, own))
-
-    def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
-        own = self._generated(problem)
-        vendor = self._cublas("cublas", cublas.tsmm, own)
-        return (vendor, *own) if cublas.is_faster(problem) else (*own, vendor)
-
-    def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
-        if 0 in (problem.n_rows, problem.width):
-            return (Candidate("empty", lambda *_: None, "it computes no sums" if problem.fused else None),)
-        return [sparse.candidate(self._gpu, family, problem) for family in sparse_families_of(problem)]
 
     def _generated(self, problem: dense.Product) -> list[Candidate]:
         return [dense.candidate(self._gpu, family, problem) for family in families_of(problem)]

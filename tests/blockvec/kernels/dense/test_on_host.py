@@ -12,8 +12,8 @@ import pytest
 from blockvec.kernels.dense import tsmttsm_mma
 from blockvec.kernels.dense.layout import prefetches_ends
 from blockvec.kernels.dense.sweep_mma import SweepMmaConfig as Sweep
-from blockvec.kernels.dense.tsmm_3m import Tsmm3mConfig as Combine3m
 from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig as CombineFma
+from blockvec.kernels.dense.tsmm_mma import Tsmm3mConfig as Combine3m
 from blockvec.kernels.dense.tsmm_mma import TsmmMmaConfig as Mma
 from blockvec.kernels.dense.tsmm_mma import is_complex_kernel, shape_of
 from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig as DotFma
