@@ -39,22 +39,15 @@ def shape_of(problem: Product) -> Product:
     return replace(problem, K=1, lda=lda, ldb=ldb)
 
 
-def shares_sectors(problem: TsmmProblem) -> bool:
-    """Check whether rows of B may fill sectors in part that nothing has read before.
-
-    Rows that lie apart begin and end anywhere; with beta, and in place, their sectors were read.
-    """
-    return problem.ldb != problem.N and problem.beta == "zero" and not problem.inplace
-
-
 def prefetches_ends(problem: TsmmProblem) -> bool:
     """Check whether a kernel requests the sectors that rows of B fill in part before it stores the rows.
 
-    This pays where most of the traffic is B's, in rows of a line or more; shorter rows are slower by up to a
-    quarter [H100].
+    Rows that lie apart begin and end anywhere; with beta, and in place, their sectors were read. This pays
+    where most of the traffic is B's, in rows of a line or more; shorter rows are slower by up to a quarter
+    [H100].
     """
-    row_bytes = problem.N * itemsize(problem.dtype)
-    return shares_sectors(problem) and problem.N > problem.M and row_bytes >= LINE_BYTES
+    is_new = problem.ldb != problem.N and problem.beta == "zero" and not problem.inplace
+    return is_new and problem.N > problem.M and problem.N * itemsize(problem.dtype) >= LINE_BYTES
 
 
 def widest(*multiples: int) -> int:

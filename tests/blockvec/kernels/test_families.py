@@ -71,21 +71,6 @@ def test_what_a_family_supports_it_has_a_choice_for_whatever_is_fused(
                 assert not family.converts or (before.split, before.flat) == (1, False)
 
 
-@pytest.mark.slow
-@ON_DEVICES
-def test_every_choice_is_one_of_the_list_and_valid(device: DeviceInfo) -> None:
-    for problem in drawn(100, 1):
-        for family in supporting(problem, device):
-            listed = family.configurations(problem, device)
-            config = family.choose(problem, device)
-            assert config in listed
-            assert len(listed) == len(set(listed)) <= 200
-            assert family.refuse(problem, config, device) is None
-            assert family.predict(problem, config, device) == min(
-                family.predict(problem, other, device) for other in listed
-            )
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_runs_on_a_processor_and_a_choice_says_so(name: str) -> None:
     family, host = ALL[name], host_device(4)
