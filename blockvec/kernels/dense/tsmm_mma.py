@@ -128,15 +128,11 @@ def tile_bytes(width: int, rows: int, shape: Shape) -> int:
     return round_up(shape.subs * sub, 128)
 
 
-def pipe_share(shape: Shape, problem: TsmmProblem) -> float:
-    """Compute the ratio of the time of the tensor products to that of memory, each by itself."""
-    pipes = shape.kt * shape.nt * MMA_CYCLES / QUADRANTS / shape.block  # cycles per row and SM
-    return pipes / ((problem.M + problem.N) * shape.size / _COPY_BYTES_PER_CYCLE)
-
-
 def is_in_order(problem: TsmmProblem, shape: Shape) -> bool:
     """Check whether groups take tiles from a tile queue, in order, instead of cyclically."""
-    return pipe_share(shape, problem) < _IN_ORDER_SHARE
+    pipes = shape.kt * shape.nt * MMA_CYCLES / QUADRANTS / shape.block  # cycles per row and SM
+    memory = (problem.M + problem.N) * shape.size / _COPY_BYTES_PER_CYCLE  # likewise
+    return pipes / memory < _IN_ORDER_SHARE
 
 
 def rest(shape: Shape, config: TsmmMmaConfig) -> int:
