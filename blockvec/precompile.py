@@ -37,9 +37,6 @@ from .system.config import options
 if TYPE_CHECKING:
     from .kernels.source import Kernel
 
-MAX_KINDS = 1000  # solves that one process remembers
-
-_begun: set[tuple[Any, ...]] = set()  # solves whose kernels were compiled ahead in this process
 _calls: contextvars.ContextVar[contextlib.ExitStack | None] = contextvars.ContextVar(
     "blockvec_calls", default=None
 )
@@ -132,11 +129,6 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     layout = getattr(operator, "layout", None)
     n = operator.shape[0] if layout is None else layout.n_local
     blocks = Blocks(n, name, matrices, sizes, backend)
-    kind = backend.name, method, n, name, *(product for product, _ in matrices), *sorted(sizes.items())
-    if kind in _begun or len(_begun) >= MAX_KINDS:
-        yield
-        return
-    _begun.add(kind)
     with _in_threads(lambda: requests(method, blocks), backend):
         yield
 
@@ -197,12 +189,7 @@ class Blocks:
     """
 
     def __init__(
-        self,
-        n: int,
-        dtype: str,
-        matrices: Matrices,
-        sizes: Mapping[str, int],
-        backend: Backend | None = None,
+        self, n: int, dtype: str, matrices: Matrices, sizes: Mapping[str, int], backend: Backend | None = None
     ) -> None:
         self.n, self.dtype, self.matrices, self.backend = n, dtype, matrices, backend
         self.sizes = {name: int(size) for name, size in sizes.items()}
@@ -290,42 +277,35 @@ class Blocks:
         for beta in ("zero", "general"):
             self.apply(width, alpha="general", beta=beta, shift="scalar", **classes)
 
-    def normalize(self, *widths: int) -> None:
-        """Add random numbers, norms and scaled columns of blocks of some widths."""
-        from .kernels import elementwise as k
-        from .kernels.rows import trace
-
-        T, R, one, each = self.dtype, self.real, k.Factor(), k.Factor(columns=self.real)
-        sums = promote(T, "float64")  # sums of blocks of threads
-        lanes = list(map(k.fold_lanes, widths))
-        kernels: list[Kernel] = [k.philox_kernel(R), k.fill_kernel(R), trace(_roots, (R,), (R,))]
-        kernels += [k.fold_kernel("float64", R, count) for count in lanes]
-        kernels += [k.fold_kernel(sums, T, count) for count in lanes[:2]]
-        kernels += [k.axpby_kernel(T, None, T, factor) for factor in (one, each)]
-        kernels += [k.axpby_kernel(T, T, T, factor) for factor in (one, each)]
-        for aligned in (True, False)[: 1 + (T != "complex128")]:  # columns at odd places
-            kernels += [k.ColumnDots(T, T, same, aligned=aligned).kernel() for same in (False, True)]
-            kernels += [k.axpby_kernel(T, None, T, flat=False, aligned=aligned)]
-        self.found |= dict.fromkeys(kernels)
-
     def orthonormalize(self, width: int) -> None:
         """Add what makes the columns of a block orthonormal."""
-        from .kernels import elementwise as k
+        from .kernels.elementwise import inverse_factor_kernel
 
         self.gram(width)
         self.rotate(width, width)
         if width:
-            self.found[k.inverse_factor_kernel(self.dtype, width)] = None
+            self.found[inverse_factor_kernel(self.dtype, width)] = None
 
-    def recur_by_columns(self, *widths: int) -> None:
-        """Add the scalars and updates of recurrences with factors per column."""
+    def scale(self) -> None:
+        """Add what all methods do: random numbers, norms, and sums of blocks with factors per column."""
         from .kernels import elementwise as k
+        from .kernels.rows import trace
 
         T, R, each = self.dtype, self.real, k.Factor(columns=self.real)
-        self.found[k.axpby_kernel(T, T, T, each, each)] = None
-        if is_complex(T):
-            self.found[k.axpby_kernel(R, None, T)] = None
-            self.found |= {k.fold_kernel("float64", T, k.fold_lanes(width)): None for width in widths}
+        sums = promote(T, "float64")  # sums of blocks of threads
+        widths = 1, 2, 4, 8, self.b, self.k, self.p, self.vectors
+        lanes = dict.fromkeys(map(k.fold_lanes, widths))
+        kernels: list[Kernel] = [k.philox_kernel(R), k.fill_kernel(R), trace(_roots, (R,), (R,))]
+        kernels += [k.fold_kernel("float64", R, count) for count in lanes]
+        kernels += [k.fold_kernel(sums, T, count) for count in lanes]
+        kernels += [k.axpby_kernel(T, Y, T, factor) for Y in (None, T) for factor in (k.DOUBLE, each)]
+        kernels += [k.axpby_kernel(T, T, T, each, each)]
+        for aligned in (True, False)[: 1 + (T != "complex128")]:  # columns at odd places
+            kernels += [k.ColumnDots(T, T, same, aligned=aligned).kernel() for same in (False, True)]
+            kernels += [k.axpby_kernel(T, None, T, flat=False, aligned=aligned)]
+        if is_complex(T):  # real factors and dots of complex blocks
+            kernels += [k.axpby_kernel(R, None, T), *(k.fold_kernel("float64", T, count) for count in lanes)]
+        self.found |= dict.fromkeys(kernels)
 
     def subtract_values(self) -> None:
         """Add A X less X times a factor per column, of columns of a basis."""
@@ -342,6 +322,8 @@ def _roots(xp: Any, squares: Any) -> tuple[Any]:
 def requests(method: str, blocks: Blocks) -> dict[Any, Any]:
     """List what a method asks for: problems, with their matrices, and kernels without configurations."""
     METHODS.get(method, _any)(blocks)
+    if method not in ("begin", "check"):
+        blocks.scale()
     return blocks.found
 
 
@@ -358,7 +340,6 @@ def _check(s: Blocks) -> None:
 def _any(s: Blocks) -> None:
     s.apply(s.b)
     s.orthonormalize(s.b)
-    s.normalize(1, 2)
     for M in range(s.b, s.capacity, s.b or 1):
         s.project(M, s.b, s.capacity)
 
@@ -389,8 +370,6 @@ def _krylov(s: Blocks, filtered: bool) -> None:
     if filtered:
         s.recur(b)
         s.combine(keep, b, capacity)
-    s.normalize(1, 2, 4, 8)
-    s.recur_by_columns(1, 2, 4)
     if not takes_steps:
         for M in range(b, capacity, b or 1):
             s.project(M, b, capacity)
@@ -420,8 +399,6 @@ def _jd(s: Blocks) -> None:
     """List a Jacobi-Davidson search space, whose widths are multiples of p, and its corrections."""
     b, p, k, basis = s.b, s.p, s.k, s.basis
     s.apply(b)
-    s.normalize(1, 2, 4, 8, 16, 32)
-    s.recur_by_columns(1, 2, 4)
     for width in (s.width, 1):
         s.apply(width, shift="column", dots=("xy",))
         s.dot(p, width)
@@ -447,18 +424,11 @@ def _svds(s: Blocks) -> None:
     s.apply(s.k)
     s.orthonormalize(s.k)
     s.combine(s.k, s.k)
-    s.normalize(1, 2, s.k)
-
-
-def _systems(s: Blocks) -> None:
-    """List the true residuals of linear systems."""
-    s.apply(s.b)
-    s.normalize(s.b)
 
 
 def _cg(s: Blocks) -> None:
-    """List steps on three blocks of `width` columns side by side."""
-    _systems(s)
+    """List true residuals, and steps on three blocks of b columns side by side."""
+    s.apply(s.b)
     b = min(s.b, 32)
     row = 3 * b
     s.orthonormalize(b)
@@ -469,14 +439,13 @@ def _cg(s: Blocks) -> None:
 
 
 def _minres(s: Blocks) -> None:
-    _systems(s)
+    s.apply(s.b)
     s.apply(s.b, dots=("xy",))
-    s.recur_by_columns(s.b)
 
 
 def _gmres(s: Blocks) -> None:
-    """List Arnoldi steps."""
-    _systems(s)
+    """List true residuals, and Arnoldi steps."""
+    s.apply(s.b)
     capacity = s.b * (s.restart + 1)
     for M in range(s.b, capacity, s.b or 1):
         s.dot(M, s.b, capacity)
@@ -486,7 +455,6 @@ def _gmres(s: Blocks) -> None:
 def _lobpcg(s: Blocks) -> None:
     """List steps of all vectors, on three blocks side by side: X, P and W."""
     b, ld = s.b, 3 * s.b
-    s.normalize(b)
     s.apply(b, ldx=ld, ldy=ld)
     s.gram(b, ld)
     for M in (b, 2 * b, ld):
@@ -499,24 +467,21 @@ def _lobpcg(s: Blocks) -> None:
 
 def _solve(s: Blocks) -> None:
     _check(s)
-    _systems(s)
+    s.apply(s.b)
 
 
 def _function(s: Blocks) -> None:
     """List the check of a matrix and Lanczos steps for its bounds."""
     _check(s)
-    s.normalize(1)
     s.apply(1)
 
 
 def _polynomial(s: Blocks) -> None:
     """List sums of Chebyshev polynomials."""
-    s.normalize(s.b)
     s.recur(s.b, chain="one", ldz=s.b)
 
 
 def _moments(s: Blocks) -> None:
-    s.normalize(s.b)
     s.recur(s.b, dots=("xy", "yy"))
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import pytest
 
 from blockvec.kernels.device import DeviceInfo
 
-__all__ = ["A10", "A100", "B200", "DEVICES", "H200", "L40S", "RTX_5090", "SMALL_DEVICES", "needs_compiler"]
+__all__ = [
+    *("A10", "A100", "B200", "DEVICES", "H200", "L40S", "RTX_5090", "SMALL_DEVICES"),
+    *("needs_compiler", "resources_of"),
+]
 
 H200 = DeviceInfo(
     kind="cuda",
@@ -53,3 +58,19 @@ SMALL_DEVICES = (A10, L40S, RTX_5090)
 """Those with 99 KB of shared memory per block and slow double precision."""
 
 needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+
+
+class Resources(NamedTuple):
+    """Resources of a kernel: registers, spills and stack per thread, static shared memory per block."""
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+def resources_of(log: str) -> Resources:
+    """Read what the assembler reports of a kernel."""
+    patterns = r"bytes spill (?:stores|loads)", r"bytes stack frame", r"bytes smem"
+    found = (sum(map(int, re.findall(rf"(\d+) {pattern}", log))) for pattern in patterns)
+    return Resources(max(map(int, re.findall(r"Used (\d+) registers", log)), default=0), *found)

@@ -18,7 +18,7 @@ class HostPlan(Plan):
 
     def _divide(self, rows: int, entries: int, long_row: int) -> pieces.Units:
         if self.longest <= min(long_row, entries // rows):
-            return super()._divide(rows, entries, long_row)
+            return pieces.Units(None, -(-self.n_rows // rows))
         return divided(self.indptr, rows, entries, long_row)
 
 

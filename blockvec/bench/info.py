@@ -12,7 +12,6 @@ import threadpoolctl
 from .. import __version__
 from ..backends import Backend, backend_for
 from ..backends.host import llvm
-from ..errors import CompileError
 from ..kernels.build import compiler_version, kernel_package
 from ..operations.profile import ceilings
 from ..system.config import options
@@ -52,7 +51,7 @@ def describe(*, measure: bool = False, notice: Callable[[str], None] = lambda te
     yield f"cupy      {_cupy()[0]}"
     if found:
         yield f"cuda      {cuda_runtime(found[0])}, driver {found[0].device.driver}"
-    yield f"nvrtc     {nvrtc_version() or 'not installed'}"
+    yield f"nvrtc     {compiler_version() or 'not installed'}"
     yield f"kernels   {_kernels()}"
     yield f"llvm      {llvm.missing() or llvm.describe()}"
     current = options()
@@ -84,14 +83,6 @@ def cuda_runtime(backend: Backend) -> str:
     """Determine the version of the CUDA runtime."""
     version = int(backend.xp.cuda.runtime.runtimeGetVersion())
     return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def nvrtc_version() -> str:
-    """Determine the version of NVRTC; "" if it is not installed."""
-    try:
-        return str(compiler_version())
-    except CompileError:
-        return ""
 
 
 def _kernels() -> str:

@@ -21,7 +21,6 @@ import threading
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,33 +43,25 @@ _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 
 @frozen
-class Resources:
-    """Resources of a kernel, as reported by the assembler."""
-
-    registers: int  # 32-bit registers per thread; 0 if not reported
-    spill_bytes: int  # spills to and from local memory per thread
-    stack_bytes: int  # stack frame per thread
-    shared_bytes: int  # static shared memory per block
-
-
-@frozen
 class Cubin:
     """Machine code of a kernel for one architecture, by a version of NVRTC; `key` identifies it."""
 
     key: str
     image: bytes
-    resources: Resources
     compiler: str
+    log: str = ""  # of the compiler: registers, spills and shared memory of the kernel
 
     def record(self) -> tuple[dict[str, Any], bytes]:
         """Return its fields and its payload as a record."""
-        return {**asdict(self.resources), "compiler": self.compiler}, self.image
+        return {"compiler": self.compiler, "log": self.log}, self.image
 
 
 def compiler_version() -> str:
-    """Read NVRTC's version, as ``"13.0"``; a `CompileError` is raised if it or its bindings are missing."""
-    major, minor = _nvrtc()[1]
-    return f"{major}.{minor}"
+    """Read NVRTC's version, as ``"13.0"``; empty if it is not installed."""
+    try:
+        return _nvrtc()[1]
+    except CompileError:
+        return ""
 
 
 def _remedy() -> str:
@@ -78,7 +69,8 @@ def _remedy() -> str:
 
 
 @functools.cache
-def _nvrtc() -> tuple[Any, tuple[int, int]]:
+def _nvrtc() -> tuple[Any, str]:
+    """Load NVRTC, and read its version; a `CompileError` is raised if it or its bindings are missing."""
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
@@ -89,7 +81,7 @@ def _nvrtc() -> tuple[Any, tuple[int, int]]:
         raise CompileError(f"no CUDA compiler: NVRTC cannot be loaded ({error}); {_remedy()}.") from error
     if int(status) != 0:
         raise CompileError(f"no CUDA compiler: NVRTC fails with status {int(status)}; {_remedy()}.")
-    return nvrtc, (int(major), int(minor))
+    return nvrtc, f"{major}.{minor}"
 
 
 def compile_source(source: str, architecture: str) -> Cubin:
@@ -100,7 +92,7 @@ def compile_source(source: str, architecture: str) -> Cubin:
     CompileError
         With the compiler's log if it rejects the source, or with the remedy if there is no compiler.
     """
-    nvrtc, _ = _nvrtc()
+    nvrtc, version = _nvrtc()
 
     def call(function_name: str, *arguments: Any) -> Any:
         status, *results = getattr(nvrtc, function_name)(*arguments)
@@ -122,8 +114,8 @@ def compile_source(source: str, architecture: str) -> Cubin:
         call("nvrtcGetCUBIN", program, buffer)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    version = compiler_version()
-    return Cubin(key_of(source, architecture, version), buffer, _resources(log), version)
+    report = re.sub(r".*Compile time.*\n?", "", log)  # so that records repeat
+    return Cubin(key_of(source, architecture, version), buffer, version, report)
 
 
 def _text(get_size: Any, get_text: Any, program: Any) -> str:
@@ -131,18 +123,6 @@ def _text(get_size: Any, get_text: Any, program: Any) -> str:
     buffer = bytes(size)  # filled in place through its address, as cuda.bindings does for output buffers
     get_text(program, buffer)
     return buffer.rstrip(b"\0").decode(errors="replace")
-
-
-def _resources(log: str) -> Resources:
-    def total(pattern: str) -> int:
-        return sum(int(number) for number in re.findall(pattern, log))
-
-    return Resources(
-        registers=max((int(number) for number in re.findall(r"Used (\d+) registers", log)), default=0),
-        spill_bytes=total(r"(\d+) bytes spill (?:stores|loads)"),
-        stack_bytes=total(r"(\d+) bytes stack frame"),
-        shared_bytes=total(r"(\d+) bytes smem"),
-    )
 
 
 def key_of(source: str, architecture: str, compiler: str) -> str:
@@ -190,7 +170,7 @@ def machine_code(source: str, architecture: str, *, cache_dir: Path | None = Non
     `cache_dir` is the folder of the cache; by default that of the options in force.
     """
     folder = (current_options().cache_dir if cache_dir is None else cache_dir) / "kernels"
-    version = _version()
+    version = compiler_version()  # without one only kernels of the package can run
     key = key_of(source, architecture, version)
     path = folder / key
     cubin = _cubin(load_record(path, key), key) if version else None
@@ -203,20 +183,9 @@ def machine_code(source: str, architecture: str, *, cache_dir: Path | None = Non
     return cubin
 
 
-def _version() -> str:
-    """Read NVRTC's version; empty if it is not installed, and only kernels of the package can run."""
-    try:
-        return compiler_version()
-    except CompileError:
-        return ""
-
-
 def _cubin(record: tuple[dict[str, Any], bytes] | None, key: str) -> Cubin | None:
     fields, image = record or ({}, b"")
-    try:
-        return Cubin(key, image, compiler=fields.pop("compiler"), resources=Resources(**fields))
-    except (KeyError, TypeError):  # there is none, or one of another version
-        return None
+    return Cubin(key, image, fields["compiler"], fields.get("log", "")) if "compiler" in fields else None
 
 
 PACKAGE = "blockvec_kernels"
@@ -269,7 +238,7 @@ def compiler_of(source: str, architecture: str) -> str:
     """Say which compiler's machine code a source has or will have, for `explain`; nothing is compiled."""
     package = kernel_package()
     found = package and package.find(source, architecture)
-    return f"NVRTC {found.compiler}, of the package of kernels" if found else f"NVRTC {_version()}"
+    return f"NVRTC {found.compiler}, of the package of kernels" if found else f"NVRTC {compiler_version()}"
 
 
 @functools.cache

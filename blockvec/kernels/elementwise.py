@@ -105,14 +105,17 @@ class ColumnDots(NamedTuple):
         complex_sums = not self.same and is_complex(promote(self.dtype_x, self.dtype_y))
         return "complex128" if complex_sums else "float64"
 
-    def tiling(self, rows: int, width: int, multiprocessors: int) -> Tiling:
-        """Assign rows and columns to threads, from extents alone, so that results repeat."""
+    def tiling(self, rows: int, width: int, multiprocessors: int) -> tuple[int, int, int, int, int]:
+        """Assign rows and columns to threads, from extents alone, so that results repeat.
+
+        Returns threads per row, rows per block, tiles of columns, blocks, and threads of a block.
+        """
         units = ceil_div(width, self.vector)
         tiles, lanes = ceil_div(units, THREADS), min(units, THREADS)
         groups = THREADS // lanes
         most = max(1, multiprocessors * COLUMN_DOT_BLOCKS // tiles)
         blocks = max(1, min(most, ceil_div(rows, groups * self.unroll)))
-        return Tiling(lanes, groups, tiles, blocks, round_up(lanes * groups, 32))
+        return lanes, groups, tiles, blocks, round_up(lanes * groups, 32)
 
     def kernel(self) -> Kernel:
         constants = {
@@ -123,16 +126,6 @@ class ColumnDots(NamedTuple):
         }
         types = {"XReal": c_type(self.dtype_x), "YReal": c_type(self.dtype_y)}
         return kernel("elementwise/column_dot", constants, types)
-
-
-class Tiling(NamedTuple):
-    """Threads of column dots: `groups` rows per block with `lanes` threads each, `tiles` of columns."""
-
-    lanes: int
-    groups: int
-    tiles: int
-    blocks: int
-    threads: int  # of a block, whole warps
 
 
 def fold_lanes(n_elements: int) -> int:

@@ -6,9 +6,8 @@ from typing import Any
 
 from .dense.family import DenseFamily
 from .dense.sweep_mma import SweepMma
-from .dense.tsmm_3m import Tsmm3m
 from .dense.tsmm_fma import TsmmFma
-from .dense.tsmm_mma import TsmmMma
+from .dense.tsmm_mma import Tsmm3m, TsmmMma
 from .dense.tsmttsm_fma import TsmttsmFma
 from .dense.tsmttsm_mma import Tsmttsm3m, TsmttsmMma
 from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ..errors import OptionError
@@ -15,10 +15,6 @@ P = TypeVar("P", bound=Problem)
 """The problems of a family."""
 C = TypeVar("C")
 """The configurations of a family: a frozen dataclass."""
-
-
-def _accepts_all(config: Any) -> bool:
-    return True
 
 
 class Family(ABC, Generic[P, C]):
@@ -62,15 +58,9 @@ class Family(ABC, Generic[P, C]):
         """List the recipes to be tried first for a problem, the best one first; the others follow."""
         return ()
 
-    def configurations(
-        self, problem: P, device: DeviceInfo, accepts: Callable[[C], bool] = _accepts_all
-    ) -> list[C]:
-        """List the valid configurations of the curated list, limited by `accepts`.
-
-        Spare recipes count where none of the usual ones is valid and accepted.
-        """
-        usual = [config for config in _valid(self, problem, device, False) if accepts(config)]
-        return usual or [config for config in _valid(self, problem, device, True) if accepts(config)]
+    def configurations(self, problem: P, device: DeviceInfo) -> Sequence[C]:
+        """List the valid configurations of the curated list, or of spare recipes where there are none."""
+        return valid(self, problem, device, False) or valid(self, problem, device, True)
 
     @abstractmethod
     def configure(self, problem: P, recipe: Any, device: DeviceInfo) -> C | None:
@@ -91,8 +81,8 @@ class Family(ABC, Generic[P, C]):
         """
         if reason := self.supports(problem, device):
             raise OptionError(f"{self.name} cannot run on {device.name}: {reason}; use another kernel.")
-        valid = self.configurations(problem, device)
-        return min(valid, key=lambda config: self.predict(problem, config, device))
+        listed = self.configurations(problem, device)
+        return min(listed, key=lambda config: self.predict(problem, config, device))
 
 
 AnyFamily = Family[Any, Any]
@@ -109,7 +99,7 @@ def _choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _valid(family: AnyFamily, problem: Any, device: DeviceInfo, of_spare: bool) -> tuple[Any, ...]:
+def valid(family: AnyFamily, problem: Any, device: DeviceInfo, of_spare: bool) -> tuple[Any, ...]:
     """List the different valid configurations of the usual or the spare recipes of a family."""
     recipes = family.spare if of_spare else (*family.preferred(problem, device), *family.recipes)
     made = dict.fromkeys(family.configure(problem, recipe, device) for recipe in recipes)

@@ -54,6 +54,11 @@ class Symbol:
         return self.tracer.define("bool", f"!{self.text}")
 
 
+def _function(name: str) -> Any:
+    """Make a method of tracers that adds a call of a function of C to the code."""
+    return lambda self, a: self.define("double", f"{name}({text_of(a)})")
+
+
 class Tracer:
     """The stand-in for NumPy that a traced function is called with; it records operations as `statements`."""
 
@@ -66,17 +71,7 @@ class Tracer:
         self.statements.append(f"const {kind} {name} = {text};")
         return Symbol(self, name)
 
-    def sqrt(self, a: Any) -> Symbol:
-        return self.define("double", f"sqrt({text_of(a)})")
-
-    def log(self, a: Any) -> Symbol:
-        return self.define("double", f"log({text_of(a)})")
-
-    def cos(self, a: Any) -> Symbol:
-        return self.define("double", f"cos({text_of(a)})")
-
-    def abs(self, a: Any) -> Symbol:
-        return self.define("double", f"fabs({text_of(a)})")
+    sqrt, log, cos, abs = map(_function, ("sqrt", "log", "cos", "fabs"))
 
     def maximum(self, a: Any, b: Any) -> Symbol:
         """Take the larger number, or the NaN, as NumPy does."""

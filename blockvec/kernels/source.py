@@ -16,9 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ..system.frozen import frozen
-from .problem import TYPES, real_bytes
-
-C_TYPES = {4: "float", 8: "double"}  # by bytes per real number
+from .problem import TYPES, real_type
 
 Constant: TypeAlias = bool | int | float
 Body: TypeAlias = tuple[str, dict[str, Constant], dict[str, str]]
@@ -30,7 +28,7 @@ _INT32_MAX = 2**31 - 1
 
 def c_type(dtype: str) -> str:
     """Name the C type of an element's real and imaginary parts."""
-    return C_TYPES[real_bytes(dtype)]
+    return "float" if real_type(dtype) == "float32" else "double"
 
 
 def short_names(*dtypes: str) -> str:

@@ -50,11 +50,6 @@ class KrylovStepsKernel:
         coefficients, tile = self._bytes()
         return min(MOST_WARPS, (device.shared_bytes_per_block - STATIC_BYTES - coefficients) // tile)
 
-    def shared_bytes(self, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block."""
-        coefficients, tile = self._bytes()
-        return coefficients + self.warps(device) * tile
-
     def work_bytes(self, blocks: int) -> int:
         """Compute the bytes of the workspace."""
         return GRID_HEADER_BYTES + 8 * self.parts * self.b * (self.b + self.columns * blocks)
@@ -66,11 +61,11 @@ class KrylovStepsKernel:
         return has_cores and has_registers and self.warps(device) >= LEAST_WARPS
 
     def kernel(self, device: DeviceInfo) -> Kernel:
-        threads = 32 * self.warps(device)
+        warps, (coefficients, tile) = self.warps(device), self._bytes()
         constants = {"COMPLEX": is_complex(self.dtype), "B": self.b, "TILES": self.tiles, "PIECE": self.piece}
-        constants |= {"THREADS": threads}
-        shared = self.shared_bytes(device)
-        return kernel("sparse/krylov_steps", constants, threads=threads, shared_bytes=shared)
+        constants |= {"THREADS": 32 * warps}
+        shared = coefficients + warps * tile
+        return kernel("sparse/krylov_steps", constants, threads=32 * warps, shared_bytes=shared)
 
 
 @frozen

@@ -72,22 +72,18 @@ class TallOperand(NamedTuple):
 
     def maps(self, address: int, n_rows: int, classes: int, step: int, box_rows: int) -> list[Rows]:
         """Describe the rows i, i + classes, i + 2 classes ... for each i below `classes`."""
-        rows = []
-        for i in range(classes):
-            begin = address + i * self.pitch
-            shift = begin % BOX_UNIT
-            rows.append(
-                Rows(
-                    address=begin - shift,
-                    pitch=classes * self.pitch,
-                    row_bytes=shift + self.width * self.size,
-                    n_rows=max(1, (n_rows + classes - 1 - i) // classes),
-                    box_bytes=self.box_row(step),
-                    box_rows=box_rows,
-                    unit=self.unit,
-                )
+        return [
+            Rows(
+                address=begin // BOX_UNIT * BOX_UNIT,
+                pitch=classes * self.pitch,
+                row_bytes=begin % BOX_UNIT + self.width * self.size,
+                n_rows=max(1, ceil_div(n_rows - i, classes)),
+                box_bytes=self.box_row(step),
+                box_rows=box_rows,
+                unit=self.unit,
             )
-        return rows
+            for i, begin in enumerate(address + i * self.pitch for i in range(classes))
+        ]
 
 
 class TensorMaps(bytes):

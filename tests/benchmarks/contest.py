@@ -18,6 +18,7 @@ from blockvec.kernels.families import FAMILIES, families_of
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import Problem
 from blockvec.system.frozen import frozen
+from tests.devices import resources_of
 
 __all__ = ["Outcome", "Trial", "Variant", "compile_fault", "faults_ahead", "select_fastest", "variants"]
 
@@ -99,7 +100,7 @@ def faults_ahead(sources: Iterable[str], architecture: str, cache_dir: Path, thr
 def compile_fault(source: str, architecture: str, cache_dir: Path) -> str:
     """Compile a source into the cache; describe the error, "" if there is none."""
     try:
-        spilled = machine_code(source, architecture, cache_dir=cache_dir).resources.spill_bytes
+        spilled = resources_of(machine_code(source, architecture, cache_dir=cache_dir).log).spill_bytes
     except CompileError as error:
         return str(error)
     return f"spills {spilled} bytes" if spilled else ""

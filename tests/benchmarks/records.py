@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from blockvec.backends import Backend
-from blockvec.bench.info import cuda_runtime, nvrtc_version
+from blockvec.bench.info import cuda_runtime
 from blockvec.errors import FormatError
+from blockvec.kernels.build import compiler_version
 from blockvec.kernels.limits import round_up
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import (
@@ -103,7 +104,7 @@ def environment(backend: Backend) -> Record:
         "cores": 0 if on_gpu else device.multiprocessors,
         "driver": device.driver,
         "cuda": cuda_runtime(backend) if on_gpu else "",
-        "nvrtc": nvrtc_version() if on_gpu else "",
+        "nvrtc": compiler_version() if on_gpu else "",
         "cupy": backend.xp.__version__ if on_gpu else "",
         "numpy": importlib.metadata.version("numpy"),
         "scipy": importlib.metadata.version("scipy"),

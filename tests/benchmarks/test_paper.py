@@ -18,7 +18,7 @@ from tests.benchmarks.paper.kernels import Config, Tsmm, Tsmttsm, grid_of, name_
 from tests.benchmarks.paper.points import FIGURES, OPERAND_BYTES, Point, points
 from tests.benchmarks.pictures.draw import draw
 from tests.benchmarks.plot import of_tables
-from tests.devices import H200, needs_compiler
+from tests.devices import H200, needs_compiler, resources_of
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 GUARD = 64  # numbers around a result
@@ -89,7 +89,7 @@ def test_kernels_that_are_compared_compile_without_spills(seed: int) -> None:
     draws = random.Random(seed)
     for figure in FIGURES:
         point = draws.choice(some_points(figure))
-        resources = compile_source(source(point.config), "sm_90").resources
+        resources = resources_of(compile_source(source(point.config), "sm_90").log)
         assert resources.spill_bytes == resources.stack_bytes == 0, point
 
 

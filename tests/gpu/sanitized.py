@@ -10,7 +10,7 @@ import numpy as np
 from blockvec import BlockVector, as_operator, inverse_factor, models
 from blockvec.backends import backend_for
 from blockvec.kernels.build import build
-from blockvec.kernels.dense.tsmm_3m import ROWS as ROWS_3M
+from blockvec.kernels.dense.tsmm_mma import ROWS_3M
 from blockvec.kernels.families import FAMILIES
 from blockvec.operations import products
 from tests.blocks import bind

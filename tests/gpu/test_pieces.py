@@ -68,11 +68,11 @@ def test_an_operator_copies_no_row_pointers_to_the_host(spec: str, cp: Any) -> N
 
     S = models.model(spec)
     given = csr_matrix(S)
-    expected = as_operator(S, device="gpu").prepared.plan.structure  # found on the host
+    expected = as_operator(S, device="gpu").prepared.structure  # found on the host
     with pytest.MonkeyPatch.context() as patch:
         for module in ("structure", "pieces", "sell"):
             patch.setattr(f"blockvec.kernels.sparse.{module}.to_host", read_few)
-        plan = as_operator(given, device="gpu").prepared.plan
+        plan = as_operator(given, device="gpu").prepared
         assert plan.structure == expected
         plan.units(32, 256, 128)
         layout(plan)

@@ -95,35 +95,28 @@ class CudaBackend:
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         match problem:
             case TsmttsmProblem():
-                return self._tsmttsm(problem)
+                one_column = "" if problem.M == problem.N == 1 else "for one column each"
+                own = self._generated(problem)
+                dots = self._candidate("column_dot", elementwise.column_product, one_column)
+                return (dots, *own, self._cublas("cublas_splitk", cublas.tsmttsm, own))
             case TsmmProblem():
-                return self._tsmm(problem)
+                own = self._generated(problem)
+                vendor = self._cublas("cublas", cublas.tsmm, own)
+                return (vendor, *own) if cublas.is_faster(problem) else (*own, vendor)
             case SweepProblem():
                 return self._generated(problem)
+            case SpmmvProblem() if 0 in (problem.n_rows, problem.width):
+                return (
+                    Candidate("empty", lambda *_: None, "it computes no sums" if problem.fused else None),
+                )
             case SpmmvProblem():
-                return self._spmmv(problem)
+                return [sparse.candidate(self._gpu, each, problem) for each in sparse_families_of(problem)]
             case StreamProblem(operation="axpby"):
                 return (self._candidate("stream", elementwise.axpby),)
             case StreamProblem(operation="column_dot"):
                 return (self._candidate("stream", elementwise.column_dots),)
             case _:
                 return ()
-
-    def _tsmttsm(self, problem: TsmttsmProblem) -> Sequence[Candidate]:
-        one_column = "" if problem.M == problem.N == 1 else "for one column each"
-        own = self._generated(problem)
-        dots = self._candidate("column_dot", elementwise.column_product, one_column)
-        return (dots, *own, self._cublas("cublas_splitk", cublas.tsmttsm, own))
-
-    def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
-        own = self._generated(problem)
-        vendor = self._cublas("cublas", cublas.tsmm, own)
-        return (vendor, *own) if cublas.is_faster(problem) else (*own, vendor)
-
-    def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
-        if 0 in (problem.n_rows, problem.width):
-            return (Candidate("empty", lambda *_: None, "it computes no sums" if problem.fused else None),)
-        return [sparse.candidate(self._gpu, family, problem) for family in sparse_families_of(problem)]
 
     def _generated(self, problem: dense.Product) -> list[Candidate]:
         return [dense.candidate(self._gpu, family, problem) for family in families_of(problem)]
@@ -143,19 +136,15 @@ class CudaBackend:
         return dataclasses.replace(vendor, run=call)
 
     def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
-        if isinstance(matrix, Chain):
-            return self._gpu.on_device(DeviceChain)(matrix)  # type: ignore[no-any-return]
-        return self._gpu.on_device(DeviceCsr)(matrix, self._gpu)  # type: ignore[no-any-return]
+        prepared = DeviceChain if isinstance(matrix, Chain) else DeviceCsr
+        return self._gpu.on_device(prepared)(matrix, self._gpu)  # type: ignore[no-any-return]
 
-    def scaled_csr(self, matrix: DeviceCsr, factor: float, dtype: np.dtype[Any]) -> Any:
-        return self._gpu.on_device(matrix.scaled)(self._gpu, factor, dtype)
+    def scaled_csr(self, matrix: Any, factor: float, dtype: np.dtype[Any]) -> Any:
+        return self._gpu.on_device(matrix.scaled)(factor, dtype)
 
     def transposed_csr(self, matrix: Any) -> Any:
         is_stored = isinstance(matrix, DeviceCsr) and matrix.index_bytes == 4  # CuPy transposes no others
         return self._gpu.on_device(matrix.transposed)() if is_stored else None
-
-    def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
-        return self._gpu.on_device(device_csr.csr)(matrix, dtype)
 
     def factors(self, matrix: Any) -> Factors:
         if is_small(matrix.shape[0], matrix.nnz):
@@ -174,12 +163,6 @@ class CudaBackend:
     def to_host(self, array: Array) -> Any:
         return self._gpu.on_device(lambda: elementwise.contiguous(self._gpu, array).get())()
 
-    def start_copies(self, *arrays: Array) -> Callable[[], list[Any]]:
-        return self._gpu.on_device(small_matrices.DeviceCopies)(self._gpu, *arrays)  # type: ignore[no-any-return]
-
-    def krylov_steps(self, matrix: Any, V: Array, b: int) -> steps.KrylovSteps | None:
-        return steps.krylov_steps(self._gpu, matrix, V, b)
-
     def krylov_kernel(self, dtype: str, rows: int, columns: int, b: int) -> Kernel | None:
         found = steps.kernel_for(self._gpu, dtype, rows, columns, b, columns * itemsize(dtype))
         return None if found is None else found.kernel(self.device)
@@ -188,6 +171,9 @@ class CudaBackend:
         found = steps.recurrence_kernel(self._gpu, matrix, dtype, b, lanczos)
         return None if found is None else found.kernel()
 
+    csr = _on_device(device_csr, "csr")
+    start_copies = _on_device(small_matrices, "DeviceCopies")
+    krylov_steps = _on_device(steps, "krylov_steps")
     lanczos_recurrence = _on_device(steps, "lanczos_recurrence")
     recurrence = _on_device(steps, "recurrence")
     inverse_factor = _on_device(small_matrices, "inverse_factor")

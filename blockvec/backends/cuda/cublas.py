@@ -79,14 +79,6 @@ def _rows(
     return rows, (rows.data.ptr, leading_dimension(rows))
 
 
-def split_rows(problem: TsmttsmProblem, multiprocessors: int) -> int:
-    """Return the rows of a part: enough parts to fill the device, and short chains in single precision."""
-    rows = ceil_div(problem.K, PARTS_PER_MULTIPROCESSOR * multiprocessors)
-    if real_type(problem.dtype) == "float32":
-        rows = min(rows, MAX_SINGLE_PART_ROWS)
-    return max(MIN_PART_ROWS, round_up(rows, 64))
-
-
 def is_faster(problem: TsmmProblem) -> bool:
     """Check whether cuBLAS is faster than our kernels: real blocks times more than 32 complex columns.
 
@@ -103,15 +95,19 @@ def tsmttsm(
 ) -> None:
     """C = alpha A^H B + beta C (A^T B when the problem is not `conj`).
 
-    A batch of products of `split_rows` rows, as many at a time as the workspace holds, and a sum in a fixed
-    order. One call for all rows would take seconds for one complex column of many rows.
+    A batch of products of parts, enough to fill the device and with short chains in single precision, as many
+    at a time as the workspace holds, and a sum in a fixed order. One call for all rows would take seconds for
+    one complex column of many rows.
     """
     import cupy
 
     K, M, N, dtype = problem.K, problem.M, problem.N, problem.dtype
     if 0 in (M, N):
         return
-    part = min(split_rows(problem, gpu.info.multiprocessors), MAX_INT // max(problem.lda, problem.ldb))
+    part = ceil_div(K, PARTS_PER_MULTIPROCESSOR * gpu.info.multiprocessors)
+    if real_type(dtype) == "float32":
+        part = min(part, MAX_SINGLE_PART_ROWS)
+    part = min(max(MIN_PART_ROWS, round_up(part, 64)), MAX_INT // max(problem.lda, problem.ldb))
     batch = min(MAX_BATCH, WORKSPACE_BYTES // (M * N * itemsize(dtype)))
     if problem.dtype_a != problem.dtype_b:
         converted_rows = max(1, CHUNK_BYTES // (max(M, N) * itemsize(dtype)))

@@ -41,23 +41,17 @@ def candidate(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product) -> Cand
     def loaded() -> Loaded:
         return load(gpu, family, problem, chosen())
 
-    def text() -> str:
-        return f"{chosen()}; {compiler_of(source(), gpu.info.architecture)}"
-
     def source() -> str:
         return family.kernel(problem, chosen(), gpu.info).source()
-
-    def prepare(_problem: Any, *_operands: Any) -> None:
-        loaded()
 
     return Candidate(
         family.name,
         runner(gpu, problem, loaded),
         refusal,
         three_m=family.three_m,
-        configuration=text,
+        configuration=lambda: f"{chosen()}; {compiler_of(source(), gpu.info.architecture)}",
         source=source,
-        prepare=gpu.on_device(prepare),
+        prepare=gpu.on_device(lambda *_: loaded()),
     )
 
 
@@ -85,7 +79,6 @@ def runner(gpu: Gpu, problem: Product, loaded: Callable[[], Loaded]) -> Callable
     return run
 
 
-@functools.lru_cache(maxsize=4096)
 def load(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any) -> Loaded:
     """Compile and load a configuration on the current device."""
     how = problem, config, gpu.info

@@ -29,38 +29,27 @@ INDEX_BYTES, LONG = 4, 32
 CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
 
 
-class DeviceCsr:
-    """A sparse matrix in CSR form on a GPU, as blockvec's kernels take it.
-
-    The arrays of a CuPy matrix are shared, but for indices of 64 bits; `plan` is the matrix as blockvec's
-    kernels take it.
-    """
+class DeviceCsr(Plan):
+    """A sparse matrix in CSR form on a GPU; the arrays of a CuPy matrix are shared as far as possible."""
 
     def __init__(self, matrix: Any, gpu: Gpu) -> None:
         import cupy
 
-        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+        self.shape, self._gpu = (int(matrix.shape[0]), int(matrix.shape[1])), gpu
         structure = getattr(matrix, "structure", None)
         indptr, indices = _in_32_bits(matrix.indptr, matrix.indices, self.shape)
         if not is_cupy(matrix.data):
             structure = structure_of(indptr, indices)
-        self.indptr, self.indices, self.data = map(cupy.asarray, (indptr, indices, matrix.data))
-        self.plan = Plan(self.indptr, self.indices, self.data, structure, gpu.load)
-        self.indptr, self.indices = self.plan.indptr, self.plan.indices  # of one type
-        self.pattern = self.plan.pattern
+        indptr, indices, data = map(cupy.asarray, (indptr, indices, matrix.data))
+        super().__init__(indptr, indices, data, structure=structure, load=gpu.load)
         blocks = gpu.info.multiprocessors * CODE_BLOCKS
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
-            self.plan.codes = encode(self.plan, self.shape[1], blocks, gpu.load)
-        self.coded = self.plan.codes is not None
-        self.longest, self.index_bytes = self.plan.longest, self.plan.index_bytes
+            self.codes = encode(self, self.shape[1], blocks, gpu.load)
+        self.coded = self.codes is not None
         # Launches of blockvec's kernels and their bytes of workspace, by family and problem.
         self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
         self.forms: dict[str, Any] = {}  # by family; None if the matrix has no such form, see `sparse`
         self.waited: Counter[str] = Counter()  # products that a family's form would have made faster
-
-    @property
-    def nnz(self) -> int:
-        return int(self.data.size)
 
     def to_host(self) -> Any:
         """Copy the matrix to SciPy's CSR form."""
@@ -77,32 +66,25 @@ class DeviceCsr:
         arrays = self.data, self.indices, self.indptr
         return sparse.csc_matrix(arrays, shape=self.shape[::-1]).tocsr()
 
-    def scaled(self, gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Any:
+    def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
         import cupy
 
         data = cupy.empty(self.data.shape, dtype)
-        weighted_sum(gpu, self.data[:, None], None, data[:, None], (float(factor), None), (0, None))
+        weighted_sum(self._gpu, self.data[:, None], None, data[:, None], (float(factor), None), (0, None))
         arrays = {"indptr": self.indptr, "indices": self.indices, "data": data}
         known = {"shape": self.shape, "dtype": data.dtype, "nnz": self.nnz}
-        return SimpleNamespace(**known, **arrays, structure=self.plan.structure)
+        return SimpleNamespace(**known, **arrays, structure=self.structure)
 
 
-class DeviceChain:
+class DeviceChain(ChainPlan):
     """A chain on a GPU, in place of a `DeviceCsr`; the first product of a kind makes its tables."""
 
     coded = False
 
-    def __init__(self, chain: Chain) -> None:
-        self.shape, self._chain = chain.shape, chain
-        self.pattern, self.longest = chain.pattern, chain.longest
-        self.index_bytes = chain.indices.dtype.itemsize
-        self.plan = ChainPlan(chain, _to_device)
+    def __init__(self, chain: Chain, _gpu: Gpu) -> None:
+        super().__init__(chain, _to_device)
         self.bound: dict[tuple[str, SpmmvProblem], tuple[Callable[..., None], int]] = {}
-
-    def scaled(self, _gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Chain:
-        """Multiply the elements and convert them to a type, as `DeviceCsr.scaled`."""
-        return self._chain.scaled(factor, dtype)
 
 
 def lanes_per_row(matrix: Any, dtype: Any) -> int:
@@ -139,7 +121,7 @@ def _to_device(array: np.ndarray[Any, Any]) -> Array:
     return copy
 
 
-def csr(matrix: Any, dtype: np.dtype[Any]) -> Any:
+def csr(_gpu: Gpu, matrix: Any, dtype: np.dtype[Any]) -> Any:
     """Convert a sparse or dense matrix, of the host or a GPU, to CuPy's CSR form in canonical format."""
     from cupyx.scipy import sparse
 

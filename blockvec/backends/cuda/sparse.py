@@ -8,12 +8,12 @@ decision in hindsight. Until then, and where a form is impossible, the family an
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import LayoutError
 from ...kernels.build import machine_code
 from ...kernels.family import choose
 from ...kernels.problem import SpmmvProblem
@@ -99,12 +99,10 @@ def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bo
     """Bind the kernels of the next product with a matrix, which is converted if that pays off by now."""
     if family.converts and not _converts(gpu, family, problem, S):
         return _bind_before_conversion(gpu, family, problem, S)
-    try:
-        bound = launcher(gpu, family, problem, choose(family, problem, gpu.info), S)
-    except LayoutError:
-        if not family.converts:
-            raise
+    if family.converts and _form(gpu, family, problem, S) is None:
         bound = _bind_before_conversion(gpu, family, problem, S)
+    else:
+        bound = launcher(gpu, family, problem, choose(family, problem, gpu.info), S)
     S.bound[family.name, problem] = bound
     return bound
 
@@ -142,44 +140,26 @@ def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *
 
 
 def launcher(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> Bound:
-    """Compile, load and bind a configuration for a matrix, which is converted if it is not yet.
-
-    Waits for the device where it converts.
-
-    Raises
-    ------
-    LayoutError
-        If the matrix has no such form, or it would take too much memory.
-    """
-    matrix = _form(gpu, family, problem, S) if family.converts else S.plan
-    needed = family.workspace_bytes(problem, config, gpu.info, S.plan)
-    kernels = _kernels(gpu, family, problem, config, S)
-    launch = family.bind(kernels, problem, config, gpu.info, matrix)
+    """Compile, load and bind a configuration for a matrix, or its form; waits where this is not made yet."""
+    matrix = _form(gpu, family, problem, S) if family.converts else S
+    needed = family.workspace_bytes(problem, config, gpu.info, S)
+    launch = family.bind(_kernels(gpu, family, problem, config, S), problem, config, gpu.info, matrix)
     return launch, needed
 
 
 def _form(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Any:
-    """Get the form of a matrix that a family takes, made once."""
-    with _conversion_lock:
-        if family.name not in S.forms:
-            S.forms[family.name] = _convert(gpu, family, problem, S)
-    if S.forms[family.name] is None:
-        raise LayoutError(f"{family.name}: the matrix does not fit its form, or memory; use spmmv_csr.")
-    return S.forms[family.name]
-
-
-def _convert(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Any:
-    """Convert a matrix; None if it has no such form, or memory is short."""
+    """Make the form of a matrix that a family takes, once; None if it has none, or memory is short."""
     import cupy
 
-    try:
-        form = family.convert(problem, S.plan, gpu.load)
-    except cupy.cuda.memory.OutOfMemoryError:
-        return None
-    cupy.cuda.get_current_stream().synchronize()  # other streams will read it too
-    return form
+    with _conversion_lock:
+        if family.name not in S.forms:
+            S.forms[family.name] = None
+            with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
+                S.forms[family.name] = family.convert(problem, S, gpu.load)
+                cupy.cuda.get_current_stream().synchronize()  # other streams will read it too
+        return S.forms[family.name]
 
 
 def _kernels(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> dict[str, Any]:
-    parts = family.parts(problem, config, S.plan)
+    parts = family.parts(problem, config, S)
     return {part: gpu.load(family.kernel(problem, config, gpu.info, part)) for part in parts}

@@ -11,8 +11,8 @@ from ..device import DeviceInfo
 from ..family import Family
 from ..launch import QUEUE_BYTES, pack_product, partials_bytes
 from ..limits import ceil_div, excess, round_up
-from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem, itemsize, parts_of
-from ..source import Body, Kernel, kernel, short_names
+from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize, parts_of
+from ..source import Body, Constant, Kernel, kernel, short_names
 
 _PITCH = 16  # elements: a multiple has rows of every alignment
 
@@ -81,7 +81,7 @@ class DenseFamily(Family[P, C]):
 
     @abstractmethod
     def body(self, problem: P, config: C, device: DeviceInfo) -> Body:
-        """Find the body of the kernel, its constants and its types."""
+        """Find the body of the kernel, its constants beside those of the problem, and its types."""
 
     def kernel(self, problem: P, config: C, device: DeviceInfo) -> Kernel:
         """Describe the kernel, named as ``tsmttsm_fma_f64_m8_n8``.
@@ -90,7 +90,13 @@ class DenseFamily(Family[P, C]):
         """
         name = f"{problem.operation}_{self.unit}_{short_names(*problem.dtypes)}_m{problem.M}_n{problem.N}"
         _, shared = self.resources(problem, config, device)
-        body, constants, types = self.body(problem, config, device)
+        body, own, types = self.body(problem, config, device)
+        constants: dict[str, Constant] = {"M": problem.M, "N": problem.N}
+        if isinstance(problem, TsmttsmProblem):
+            constants["CONJ"] = problem.conj and is_complex(problem.dtype_a)
+            constants |= {"SAME": problem.same, "ALPHA_ONE": problem.alpha == "one"}
+            constants["BETA_ZERO"] = problem.beta == "zero"
+        constants |= own
         return kernel(body, constants, types, name, threads=config.threads, shared_bytes=shared)
 
     def pack(self, problem: P, config: C, device: DeviceInfo) -> Callable[..., tuple[Any, ...]]:

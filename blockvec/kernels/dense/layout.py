@@ -39,22 +39,15 @@ def shape_of(problem: Product) -> Product:
     return replace(problem, K=1, lda=lda, ldb=ldb)
 
 
-def shares_sectors(problem: TsmmProblem) -> bool:
-    """Check whether rows of B may fill sectors in part that nothing has read before.
-
-    Rows that lie apart begin and end anywhere; with beta, and in place, their sectors were read.
-    """
-    return problem.ldb != problem.N and problem.beta == "zero" and not problem.inplace
-
-
 def prefetches_ends(problem: TsmmProblem) -> bool:
     """Check whether a kernel requests the sectors that rows of B fill in part before it stores the rows.
 
-    This pays where most of the traffic is B's, in rows of a line or more; shorter rows are slower by up to a
-    quarter [H100].
+    Rows that lie apart begin and end anywhere; with beta, and in place, their sectors were read. This pays
+    where most of the traffic is B's, in rows of a line or more; shorter rows are slower by up to a quarter
+    [H100].
     """
-    row_bytes = problem.N * itemsize(problem.dtype)
-    return shares_sectors(problem) and problem.N > problem.M and row_bytes >= LINE_BYTES
+    is_new = problem.ldb != problem.N and problem.beta == "zero" and not problem.inplace
+    return is_new and problem.N > problem.M and problem.N * itemsize(problem.dtype) >= LINE_BYTES
 
 
 def widest(*multiples: int) -> int:
@@ -99,10 +92,10 @@ class Operand:
             return widest(self.align, count * self.row_bytes)
         return widest(self.align, self.row_bytes, self.tile * self.size)
 
-    def staged_vector(self, pitch: int, count: int, is_linear: bool) -> int:
+    def staged_vector(self, pitch: int, count: int) -> int:
         """Bytes of a thread's accesses to `count` rows in a slab; they may read past the width."""
         if self.tiles == 1:
-            return widest(count * self.row_bytes) if is_linear else 16
+            return widest(count * self.row_bytes) if self.is_linear else 16
         return widest(pitch, self.tile * self.size)
 
 
@@ -112,7 +105,6 @@ class Slab:
 
     rows: int  # rows of the slab
     row_bytes: int  # bytes of a row, without padding
-    is_linear: bool  # whether the rows are contiguous in memory and copied as one range
     piece: int  # bytes per copy
     pitch: int  # bytes between rows
     # `pad` bytes follow every `pad_rows` rows.
@@ -128,17 +120,11 @@ class Slab:
         return round_up(self.offset(self.rows), 16)
 
 
-def operand_constants(
-    operands: tuple[Operand, Operand], slabs: tuple[Slab, Slab], vectors: tuple[int, int], is_staged: bool
-) -> dict[str, Constant]:
-    """Collect the kernels' constants of both tall operands."""
-    constants: dict[str, Constant] = {}
-    for name, operand, slab, vector in zip("AB", operands, slabs, vectors, strict=True):
-        constants[f"{name}_LINEAR"] = slab.is_linear if is_staged else operand.is_linear
-        constants[f"{name}_VECTOR"] = vector
-        fields = constants_of(slab, "piece", "pitch", "pad_rows", "pad")
-        constants |= {f"{name}_{field}": value for field, value in fields.items()}
-    return constants
+def operand_constants(letter: str, operand: Operand, slab: Slab, vector: int) -> dict[str, Constant]:
+    """Collect the kernels' constants of a tall operand."""
+    constants: dict[str, Constant] = {"LINEAR": operand.is_linear, "VECTOR": vector}
+    constants |= constants_of(slab, "piece", "pitch", "pad_rows", "pad")
+    return {f"{letter}_{name}": value for name, value in constants.items()}
 
 
 def load_cycles(offsets: Iterable[int], vector: int) -> int:
@@ -177,16 +163,16 @@ def make_slab(
         piece = widest(operand.align, rows * row_bytes)
         period = BANK_ROW_BYTES // math.gcd(BANK_ROW_BYTES, row_bytes)  # rows after which the banks repeat
         pad_rows = math.lcm(period, count)
-        choices = [Slab(rows, row_bytes, True, piece, row_bytes, pad_rows, pad) for pad in _PADS]
+        choices = [Slab(rows, row_bytes, piece, row_bytes, pad_rows, pad) for pad in _PADS]
     else:
         whole = widest(row_bytes) if is_stored else 1 << (row_bytes.bit_length() - 1)
         pitch = round_up(row_bytes, 16)
         choices = [
-            Slab(rows, row_bytes, False, min(operand.align, whole, 16), pitch + pad, rows, 0) for pad in _PADS
+            Slab(rows, row_bytes, min(operand.align, whole, 16), pitch + pad, rows, 0) for pad in _PADS
         ]
     best, best_vector, least = choices[0], 0, 1 << 30
     for slab in choices:
-        vector = operand.staged_vector(slab.pitch, count, operand.is_linear)
+        vector = operand.staged_vector(slab.pitch, count)
         cycles = load_cycles(lanes(slab, vector), vector)
         if cycles < least:
             best, best_vector, least = slab, vector, cycles

@@ -11,14 +11,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import run_rows
 from ..limits import MAX_REGISTERS, WARP, ceil_div, round_up
 from ..problem import FEW_ROWS, TsmmProblem, is_complex, itemsize, parts_of
-from ..source import C_TYPES, Body, Constant, constants_of
+from ..source import Body, Constant, c_type, constants_of
 from .family import DenseFamily
 from .layout import Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 
@@ -45,7 +45,8 @@ class TsmmFmaConfig:
     coefficients: Coefficients = "shared"  # memory of C: ``"registers"`` or ``"shared"``
     unroll_k: int = 1  # unrolled sets of `kt` columns
     teams: int = 8  # teams of a block, of one warp each
-    blocks: int = 1  # blocks resident on a multiprocessor
+
+    blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def rows(self) -> int:
@@ -55,21 +56,6 @@ class TsmmFmaConfig:
     @property
     def threads(self) -> int:
         return WARP * self.teams
-
-
-@frozen
-class Plan:
-    """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes."""
-
-    a: Operand
-    b: Operand
-    slabs: tuple[Slab, Slab]
-    vectors: tuple[int, int]
-    c_vector: int
-    b_offset: int
-    stage_bytes: int
-    c_offset: int
-    shared_bytes: int
 
 
 def operands_of(problem: TsmmProblem, kt: int, ct: int, spread: int) -> tuple[Operand, Operand]:
@@ -92,8 +78,8 @@ def _slab(operand: Operand, rows: int, count: int, spread: int, is_a: bool) -> t
 
 
 @functools.lru_cache(maxsize=16384)
-def plan_of(problem: TsmmProblem, config: TsmmFmaConfig) -> Plan:
-    """Compute the plan of a configuration; the problem is a `shape_of`."""
+def layout(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[dict[str, Constant], int]:
+    """Lay out shared memory: the kernel's constants, and bytes; the problem is a `shape_of`."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     how = (config.rows, config.count, config.spread)
     slab_a, vector_a = _slab(a, *how, True)
@@ -108,17 +94,9 @@ def plan_of(problem: TsmmProblem, config: TsmmFmaConfig) -> Plan:
     ring = config.teams * config.stages * stage_bytes
     # The last row's loads of columns past the width stay within the block's memory.
     slack = a.tiles * a.tile * a.size + 16 if config.stages else 0
-    return Plan(
-        a=a,
-        b=b,
-        slabs=(slab_a, slab_b),
-        vectors=(vector_a, vector_b),
-        c_vector=c_vector,
-        b_offset=b_offset,
-        stage_bytes=stage_bytes,
-        c_offset=ring,
-        shared_bytes=ring + max(c_bytes, slack),
-    )
+    constants = operand_constants("A", a, slab_a, vector_a) | {"C_VECTOR": c_vector, "C_OFFSET": ring}
+    constants |= operand_constants("B", b, slab_b, vector_b)
+    return constants | {"B_OFFSET": b_offset, "STAGE_BYTES": stage_bytes}, ring + max(c_bytes, slack)
 
 
 def registers(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | None = None) -> int:
@@ -229,39 +207,26 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     refuse_problem = staticmethod(refuse_widths)
 
     def body(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> Body:
-        plan = plan_of(shape_of(problem), config)
-        parts_c = parts_of(problem.dtype_c)
-        types = {
-            "RealA": C_TYPES[plan.a.real_bytes],
-            "RealC": C_TYPES[itemsize(problem.dtype_c) // parts_c],
-            "Real": C_TYPES[plan.b.real_bytes],
-        }
+        types = {"RealA": c_type(problem.dtype_a), "RealC": c_type(problem.dtype_c)}
         constants: dict[str, Constant] = {
-            "M": problem.M,
-            "N": problem.N,
-            "PA": plan.a.parts,
-            "PC": parts_c,
+            "PA": parts_of(problem.dtype_a),
+            "PC": parts_of(problem.dtype_c),
             "ALPHA_ONE": problem.alpha == "one",
-        }
-        constants |= constants_of(problem, "beta") | constants_of(config)
-        constants |= {
             "DEALS": uses_queue(problem, config),
             "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
         }
-        constants |= operand_constants((plan.a, plan.b), plan.slabs, plan.vectors, config.stages > 0)
-        constants |= constants_of(plan, "c_vector", "b_offset", "stage_bytes", "c_offset")
-        return "dense/tsmm_fma", constants, types
+        constants |= constants_of(problem, "beta") | constants_of(config)
+        constants |= layout(shape_of(problem), config)[0]
+        return "dense/tsmm_fma", constants, types | {"Real": c_type(problem.dtype)}
 
     def resources(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> tuple[int, int]:
-        return registers(problem, config), plan_of(shape_of(problem), config).shared_bytes
+        return registers(problem, config), layout(shape_of(problem), config)[1]
 
     def configure(self, problem: TsmmProblem, recipe: Recipe, device: DeviceInfo) -> TsmmFmaConfig | None:
         config = _tiled(shape_of(problem), recipe.spread, recipe.unroll, recipe.coefficients)
         if config is None:
             return None
-        return replace(
-            config, stages=recipe.stages, teams=min(recipe.warps, 8), blocks=max(1, recipe.warps // 8)
-        )
+        return replace(config, stages=recipe.stages, teams=recipe.warps)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         widths = problem.M, problem.N

@@ -14,24 +14,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..launch import run_rows
-from ..limits import (
-    MMA_CYCLES,
-    QUADRANTS,
-    architecture_of,
-    ceil_div,
-    is_slow_in_double,
-    round_up,
-)
-from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
+from ..limits import MMA_CYCLES, QUADRANTS, architecture_of, ceil_div, is_slow_in_double, round_up
+from ..problem import FEW_ROWS, MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
 from ..source import Body, Constant, c_type, constants_of
 from .family import DenseFamily
-from .layout import MAX_WIDTH, prefetches_ends
+from .layout import prefetches_ends, refuse_widths
 
 _COPY_BYTES_PER_CYCLE = 16.7  # per SM, both directions together [H200]
 # Tiles in order gain 2 to 7 per cent where memory limits, and cost up to 4 where tensor pipes do.
@@ -106,19 +99,18 @@ def refuse_problem(problem: TsmmProblem, device: DeviceInfo) -> str | None:
     if device.kind != "cuda" or architecture_of(device) < 80:
         return f"{device.name} has no FP64 tensor cores"
     if problem.dtype_a != problem.dtype_c:
-        return f"tsmm_mma takes A and C of one type, not {problem.dtype_a} and {problem.dtype_c}"
-    if not (1 <= problem.M <= MAX_WIDTH and 1 <= problem.N <= MAX_WIDTH):
-        return f"tsmm_mma takes widths from 1 to {MAX_WIDTH}, not M={problem.M}, N={problem.N}"
+        return f"takes A and C of one type, not {problem.dtype_a} and {problem.dtype_c}"
+    if reason := refuse_widths(problem, device):
+        return reason
     real = real_bytes(problem.dtype)
     if real == 4 and is_slow_in_double(device):
-        return f"tsmm_mma computes in double precision, in which {device.name} is slow"
+        return f"computes in double precision, in which {device.name} is slow"
     if min(problem.align_a, problem.align_b) < real:
-        aligned = f"align_a={problem.align_a}, align_b={problem.align_b}"
-        return f"tsmm_mma needs {real}-byte alignment, not {aligned}"
+        return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
     if problem.inplace and (problem.N > problem.M or problem.lda != problem.ldb):
-        return f"tsmm_mma in place needs N <= M and one pitch, not M={problem.M}, N={problem.N}"
+        return f"in place needs N <= M and one pitch, not M={problem.M}, N={problem.N}"
     if problem.K > 8 * _MAX_TILES:
-        return f"tsmm_mma numbers tiles in 32 bits, too few for K={problem.K}"
+        return f"numbers tiles in 32 bits, too few for K={problem.K}"
     return None
 
 
@@ -136,15 +128,11 @@ def tile_bytes(width: int, rows: int, shape: Shape) -> int:
     return round_up(shape.subs * sub, 128)
 
 
-def pipe_share(shape: Shape, problem: TsmmProblem) -> float:
-    """Compute the ratio of the time of the tensor products to that of memory, each by itself."""
-    pipes = shape.kt * shape.nt * MMA_CYCLES / QUADRANTS / shape.block  # cycles per row and SM
-    return pipes / ((problem.M + problem.N) * shape.size / _COPY_BYTES_PER_CYCLE)
-
-
 def is_in_order(problem: TsmmProblem, shape: Shape) -> bool:
     """Check whether groups take tiles from a tile queue, in order, instead of cyclically."""
-    return pipe_share(shape, problem) < _IN_ORDER_SHARE
+    pipes = shape.kt * shape.nt * MMA_CYCLES / QUADRANTS / shape.block  # cycles per row and SM
+    memory = (problem.M + problem.N) * shape.size / _COPY_BYTES_PER_CYCLE  # likewise
+    return pipes / memory < _IN_ORDER_SHARE
 
 
 def rest(shape: Shape, config: TsmmMmaConfig) -> int:
@@ -234,12 +222,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
 
     def body(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> Body:
         shape = shape_of(problem, device)
-        constants: dict[str, Constant] = {
-            "M": problem.M,
-            "N": problem.N,
-            "COMPLEX": shape.parts == 2,
-            "ALPHA": problem.alpha == "general",
-        }
+        constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA": problem.alpha == "general"}
         constants |= constants_of(config, omit=("shared_coefficients",))
         types = {"Real": c_type(problem.dtype)}
         if is_complex_kernel(problem, config, shape):
@@ -268,3 +251,77 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
                 return None
         tiles = recipe.stages, recipe.slabs, recipe.shared_coefficients
         return TsmmMmaConfig(recipe.warps, recipe.split, rows, *tiles)
+
+
+ROWS_3M = 16  # of a tile
+FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
+
+
+@frozen
+class Tsmm3mConfig:
+    """One way to run the kernel, with one thread block per multiprocessor."""
+
+    warps: int  # warps of a thread block, a multiple of four: the same number in each quadrant
+
+    rows: ClassVar[int] = ROWS_3M
+    blocks: ClassVar[int] = 1  # per multiprocessor
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+
+class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
+    """The same with three real products for a complex one, where four take longer than memory.
+
+    A warp holds a tile of A in registers and multiplies it by 16 columns of C at a time; ``tsmm_3m.cu``
+    explains it. For its errors see `Tsmttsm3m`.
+    """
+
+    name = "tsmm_3m"
+    problem_type = TsmmProblem
+    three_m = True
+    unit = "3m"
+    pitch_bytes = True
+
+    recipes = (8, 4)  # warps
+
+    def refuse_problem(self, problem: TsmmProblem, device: DeviceInfo) -> str | None:
+        if reason := refuse_problem(problem, device):
+            return reason
+        if not is_complex(problem.dtype_a):
+            return "takes complex operands"
+        if problem.beta != "zero":
+            return "adds nothing to B: beta must be zero"
+        if shape_of(problem, device).piece_a:
+            return "takes contiguous A, aligned to 16 bytes, on sm_90"
+        if problem.align_b < (size := itemsize(problem.dtype)):
+            return f"elements of {size} bytes, but B is aligned to {problem.align_b}"
+        return None
+
+    def resources(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> tuple[int, int]:
+        shape = shape_of(problem, device)
+        stage = tile_bytes(problem.M, ROWS_3M, shape)
+        # Fragments of C, and a stage and a barrier per warp.
+        shared = 3 * 512 * shape.kt * ceil_div(problem.N, 16) + config.warps * (stage + 8)
+        return 8 * shape.kt + 124, shared
+
+    def is_faster(self, problem: TsmmProblem) -> bool:
+        return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_COLUMNS
+
+    def body(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> Body:
+        shape = shape_of(problem, device)
+        constants: dict[str, Constant] = {
+            "COMPLEX": True,
+            "ROWS": ROWS_3M,
+            "ALPHA": problem.alpha == "general",
+            "RUN": ceil_div(run_rows(problem), ROWS_3M),
+            "PAIRED": shape.size == 8 and problem.N % 2 == 0 and shape.piece_b in (0, 16),
+        }
+        return "dense/tsmm_3m", constants | constants_of(config), {"Real": c_type(problem.dtype)}
+
+    def preferred(self, problem: TsmmProblem, device: DeviceInfo) -> Iterable[int]:
+        return (4,) if problem.K <= FEW_ROWS else ()
+
+    def configure(self, problem: TsmmProblem, recipe: int, device: DeviceInfo) -> Tsmm3mConfig:
+        return Tsmm3mConfig(recipe)

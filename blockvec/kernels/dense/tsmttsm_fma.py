@@ -12,23 +12,15 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
 from ..limits import MAX_REGISTERS, WARP, architecture_of, ceil_div, round_up
 from ..problem import SOME_ROWS, TsmttsmProblem, is_complex, parts_of
-from ..source import C_TYPES, Body, Constant, constants_of
+from ..source import Body, Constant, c_type, constants_of
 from .family import DenseFamily
-from .layout import (
-    Operand,
-    Slab,
-    make_slab,
-    operand_constants,
-    refuse_widths,
-    shape_of,
-    widest,
-)
+from .layout import Operand, Slab, make_slab, operand_constants, refuse_widths, shape_of, widest
 
 SCRATCH_BYTES = 24 << 10  # per block, for the sum of tiles over the block; with less it takes more passes
 
@@ -49,13 +41,14 @@ class TsmttsmFmaConfig:
     stages: int = 0  # stages of a team's ring; 0 loads directly from memory
     warps: int = 1  # warps of a team, whose threads share the tiles of a row
     teams: int = 8  # teams of a block
-    blocks: int = 1  # blocks resident on a multiprocessor
     # Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
     interleaved: bool = False
     unroll: int = 1  # unrolled steps of a stage
     # Accumulation: ``"plain"`` in the result's type (double precision problems), ``"registers"`` or
     # ``"shared"`` in short single precision chains that are added to double precision sums there.
     sums: Sums = "plain"
+
+    blocks: ClassVar[int] = 1  # per multiprocessor
 
     @property
     def lanes(self) -> int:
@@ -67,22 +60,12 @@ class TsmttsmFmaConfig:
         return self.lanes * self.teams
 
 
-@frozen
-class Plan:
-    """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes."""
+class Layout(NamedTuple):
+    """The mapping and memory layout of a problem and a configuration."""
 
-    operands: tuple[Operand, Operand]
-    slabs: tuple[Slab, Slab]
-    vectors: tuple[int, int]
-    rows: int
-    triangle: bool
-    b_offset: int
-    stage_bytes: int
-    passed: int
-    product_offset: int
-    scratch_offset: int
+    rows: int  # of a chunk
+    constants: dict[str, Constant]  # of the kernel; sizes and offsets in bytes
     shared_bytes: int
-    chain: int
 
 
 def is_single(problem: TsmttsmProblem) -> bool:
@@ -125,8 +108,8 @@ def _slab(
 
 
 @functools.lru_cache(maxsize=16384)
-def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
-    """Compute the plan of a configuration; the problem is a `shape_of`."""
+def layout(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Layout:
+    """Lay out shared memory for a configuration; the problem is a `shape_of`."""
     a, b = operands_of(problem, config.tm, config.tn)
     parts = max(a.parts, b.parts)
     tiles = tiles_of(problem, config)
@@ -154,21 +137,20 @@ def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
     passed = ceil_div(values, ceil_div(values, passed))  # passes of equal length
     product_offset = round_up(ring + slack, 128) if is_kept else 0
     scratch_offset = round_up(product_offset + problem.M * problem.N * parts * 8, 128)
-    return Plan(
-        operands=(a, b),
-        slabs=(slab_a, slab_b),
-        vectors=(vector_a, vector_b),
-        rows=rows,
-        triangle=_is_triangle(problem, config),
-        b_offset=b_offset,
-        stage_bytes=stage_bytes,
-        passed=passed,
-        product_offset=product_offset,
-        scratch_offset=scratch_offset,
-        shared_bytes=max(ring + slack, scratch_offset + max(passed * pitch, config.threads * 8)),
-        chain=max(1, _CHAIN_ROWS.get(config.sums, 0) // (config.steps * config.count))
-        * (config.sums in _CHAIN_ROWS),
-    )
+    chain = _CHAIN_ROWS.get(config.sums, 0)
+    constants: dict[str, Constant] = {
+        "TRIANGLE": _is_triangle(problem, config),
+        "CHAIN": chain and max(1, chain // (config.steps * config.count)),
+        "B_OFFSET": b_offset,
+        "STAGE_BYTES": stage_bytes,
+        "PRODUCT_OFFSET": product_offset,
+        "SCRATCH_OFFSET": scratch_offset,
+        "PASS": passed,
+    }
+    constants |= operand_constants("A", a, slab_a, vector_a)
+    constants |= operand_constants("B", b, slab_b, vector_b)
+    scratch_end = scratch_offset + max(passed * pitch, config.threads * 8)
+    return Layout(rows, constants, max(ring + slack, scratch_end))
 
 
 def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo | None = None) -> int:
@@ -258,7 +240,7 @@ def _staged(
     steps = max(1, round(stage_bytes * config.warps / (step_rows * row_bytes)))
     while steps * step_rows * size_a % 16 or steps * step_rows * size_b % 16:
         steps += 1  # whole 16-byte pieces
-    room = device.shared_bytes_per_multiprocessor // config.blocks - kept - 4096
+    room = device.shared_bytes_per_multiprocessor - kept - 4096
     stages = min(8, room // (config.teams * (steps * step_rows * row_bytes * 9 // 8 + 256)))
     # Of small tiles, loads of one step overlap with products of another.
     work = config.tm * config.tn * config.count * parts_of(problem.dtype_a) * parts_of(problem.dtype_b)
@@ -299,39 +281,23 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     refuse_problem = staticmethod(refuse_widths)
 
     def rows(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
-        return plan_of(shape_of(problem), config).rows
+        return layout(shape_of(problem), config).rows
 
     def body(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> Body:
-        plan = plan_of(shape_of(problem), config)
-        a, b = plan.operands
-        real = "float" if is_single(problem) else "double"
-        types = {
-            "RealA": C_TYPES[a.real_bytes],
-            "RealB": C_TYPES[b.real_bytes],
-            "Real": real,
-            "Out": real,
-        }
+        types = {"RealA": c_type(problem.dtype_a), "RealB": c_type(problem.dtype_b)}
+        real = c_type(problem.dtype)
         constants: dict[str, Constant] = {
-            "M": problem.M,
-            "N": problem.N,
-            "PA": a.parts,
-            "PB": b.parts,
-            "CONJ": problem.conj and a.parts == 2,
-            "SAME": problem.same,
-            "ALPHA_ONE": problem.alpha == "one",
-            "BETA_ZERO": problem.beta == "zero",
+            "PA": parts_of(problem.dtype_a),
+            "PB": parts_of(problem.dtype_b),
+            "WIDE": config.sums == "registers",
         }
-        constants |= constants_of(config, omit=("sums",))
-        constants |= {"TRIANGLE": plan.triangle, "CHAIN": plan.chain, "WIDE": config.sums == "registers"}
-        constants |= operand_constants(plan.operands, plan.slabs, plan.vectors, config.stages > 0)
-        constants |= constants_of(plan, "b_offset", "stage_bytes", "product_offset", "scratch_offset")
-        constants["PASS"] = plan.passed
-        return "dense/tsmttsm_fma", constants, types
+        constants |= constants_of(config, omit=("sums",)) | layout(shape_of(problem), config).constants
+        return "dense/tsmttsm_fma", constants, types | {"Real": real, "Out": real}
 
     def resources(
         self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo
     ) -> tuple[int, int]:
-        return registers(problem, config, device), plan_of(shape_of(problem), config).shared_bytes
+        return registers(problem, config, device), layout(shape_of(problem), config).shared_bytes
 
     def configure(
         self, problem: TsmttsmProblem, recipe: Recipe, device: DeviceInfo

@@ -32,7 +32,6 @@ from .family import DenseFamily
 from .tsmttsm_mma_ring import (
     BULK_UNIT,
     FEW_PRODUCTS,
-    Tsmttsm3mConfig,
     TsmttsmMmaConfig,
     goes_through_l1,
     groups,
@@ -159,7 +158,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     """The tensor-core family of TSMTTSM."""
 
     name = "tsmttsm_mma"
-    Config = TsmttsmMmaConfig
     problem_type = TsmttsmProblem
     unit = "mma"
 
@@ -223,16 +221,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         return replace(kernel, carveout=ceil_div(100 * taken, device.shared_bytes_per_multiprocessor))
 
     def body(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Body:
-        constants: dict[str, Constant] = {
-            "M": problem.M,
-            "N": problem.N,
-            "COMPLEX": is_complex(problem.dtype),
-            "CONJ": is_complex(problem.dtype) and problem.conj,
-            "SAME": problem.same,
-            "THREE_M": config.three_m,
-            "ALPHA_ONE": problem.alpha == "one",
-            "BETA_ZERO": problem.beta == "zero",
-        }
+        constants: dict[str, Constant] = {"COMPLEX": is_complex(problem.dtype)}
         constants |= constants_of(config) | constants_of(layout(problem, config, device))
         body = "dense/tsmttsm_boxes" if has_boxes(problem, device) else "dense/tsmttsm_mma"
         return body, constants, {"Real": c_type(problem.dtype)}
@@ -258,7 +247,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         most = 8 // max(problem.M, problem.N)
         is_whole = most > 1 and not in_pieces and not has_boxes(problem, device)
         fold = 1 << (most.bit_length() - 1) if is_whole else 1
-        base = self.Config(4, 2, 1, 1, 1, fold=fold, blocks=recipe.blocks)
+        base = TsmttsmMmaConfig(4, 2, 1, 1, 1, fold=fold, blocks=recipe.blocks, three_m=self.three_m)
         groups_m, groups_n = groups(problem, base)
         if (split := _split(groups_m, groups_n, recipe.columns)) is None:
             return None
@@ -308,7 +297,6 @@ class Tsmttsm3m(TsmttsmMma):
     """
 
     name = "tsmttsm_3m"
-    Config = Tsmttsm3mConfig
     three_m = True
     unit = "3m"
 

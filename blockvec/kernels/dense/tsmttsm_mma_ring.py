@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from typing import ClassVar
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
@@ -44,8 +43,7 @@ class TsmttsmMmaConfig:
     # Whether a warp loads the columns of a step while it multiplies the step before, also across stages; else
     # the compiler moves loads ahead within `unroll` steps of a stage.
     ahead: bool = False
-
-    three_m: ClassVar[bool] = False  # three real products for a complex one instead of four
+    three_m: bool = False  # three real products for a complex one instead of four
 
     @property
     def warps(self) -> int:
@@ -59,13 +57,6 @@ class TsmttsmMmaConfig:
     @property
     def threads(self) -> int:
         return 32 * (self.warps + self.producers)
-
-
-@frozen
-class Tsmttsm3mConfig(TsmttsmMmaConfig):
-    """One way to run the kernel with three real products for a complex one."""
-
-    three_m: ClassVar[bool] = True
 
 
 @frozen

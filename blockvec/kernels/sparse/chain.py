@@ -15,12 +15,7 @@ import numpy as np
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
-from ..limits import (
-    WARP,
-    ceil_div,
-    excess,
-    round_up,
-)
+from ..limits import WARP, ceil_div, excess, round_up
 from ..problem import SpmmvProblem, is_complex, itemsize, promote
 from ..source import Kernel, constants_of, kernel
 from .arrays import address
@@ -86,7 +81,9 @@ class ChainPlan:
     """A chain and its tables, for each number of lower bits and of thread blocks, copied by `asarray`."""
 
     def __init__(self, chain: Chain, asarray: Callable[[Numbers], Any] = np.asarray) -> None:
-        self.chain, self._asarray = chain, asarray
+        self.chain, self._asarray, self.pattern = chain, asarray, chain.pattern
+        self.shape, self.longest, self.scaled = chain.shape, chain.longest, chain.scaled
+        self.index_bytes = chain.indices.dtype.itemsize
         self._tables: dict[tuple[int, int], ChainTables] = {}
         self._lock = threading.Lock()
 

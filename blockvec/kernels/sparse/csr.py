@@ -17,6 +17,7 @@ import numpy as np
 
 from ...system.frozen import frozen
 from ..device import DeviceInfo
+from ..family import valid
 from ..limits import (
     CLOCK_HZ,
     LAUNCH_S,
@@ -29,7 +30,7 @@ from ..limits import (
     smooth_max,
 )
 from ..problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, parts_of
-from ..roofline import H200_CEILINGS, memory_time
+from ..roofline import H200_CEILINGS, memory_time, traffic
 from ..source import Constant, Kernel, constants_of, kernel
 from .arrays import address
 from .csr_config import GRAM_LANES, CsrConfig, block_bytes, gram_side, long_warps, registers, slot_bytes
@@ -41,7 +42,6 @@ from .interface import (
     entry_bytes,
     pack_bytes,
     row_entries,
-    stored_traffic,
     types_of,
     unroll_of,
     widest_pack,
@@ -58,7 +58,6 @@ GRAM_WIDTH = 8 * _GRAM_SIDE
 # Gram matrix cost more than the saved passes gain; the 27-point stencil with 16 columns just gains.
 _GRAM_ENTRIES = 64
 _L1_LEAST_BYTES = 32 << 10  # left to gathers by shared memory
-_CONSTANTS = ("split", "unroll", "rows", "entries", "long_row", "warps", "blocks", "planes", "flat")
 
 
 @frozen
@@ -155,8 +154,11 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         None if there is none, as for some matrices of uneven rows.
         """
         problem = self.alike(problem)
-        valid = self.configurations(problem, device, lambda config: config.split == 1 and not config.flat)
-        return min(valid, key=lambda config: self.predict(problem, config, device), default=None)
+        for of_spare in (False, True):
+            found = [c for c in valid(self, problem, device, of_spare) if c.split == 1 and not c.flat]
+            if found:
+                break
+        return min(found, key=lambda config: self.predict(problem, config, device), default=None)
 
     def refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         if reason := super().refuse_problem(problem, device):
@@ -235,10 +237,12 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         overflow = resident * config.rows * row_bytes / tiles / _WINDOW_BYTES - 1
         evicted = _LOST * min(3.0, max(0.0, overflow)) * problem.n_rows * row_bytes
         again = evicted + (tiles - 1) * problem.nnz * entry_bytes(problem)  # bytes read once more
-        cycles = CLOCK_HZ * device.multiprocessors
+        cycles, moved = CLOCK_HZ * device.multiprocessors, traffic(problem)
+        if problem.coded:  # entries have no values
+            read_bytes = moved.read_bytes - problem.nnz * itemsize(problem.dtype_matrix)
+            moved = replace(moved, read_bytes=read_bytes)
         return LAUNCH_S + smooth_max(
-            memory_time(stored_traffic(problem), H200_CEILINGS) / _ATTAINED
-            + again / (H200_CEILINGS.read_gb_s * 1e9),
+            memory_time(moved, H200_CEILINGS) / _ATTAINED + again / (H200_CEILINGS.read_gb_s * 1e9),
             _ISSUE * instructions / 4 / cycles,
             _SHARED * shared / cycles,
             max(1.0, units / resident) * (batches * _GATHER_S + row_steps * _STEP_S),
@@ -263,7 +267,8 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             return totals_kernel(problem, name)
         own: dict[str, Constant]
         if part == "rows":
-            own = constants(problem, config, *codes(problem)) | constants_of(config, *_CONSTANTS)
+            own = constants(problem, config, *codes(problem))
+            own |= constants_of(config, omit=("aligned_x", "aligned_y"))
             taken = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
             carveout = min(100, ceil_div(100 * taken, device.shared_bytes_per_multiprocessor))
             return kernel("sparse/spmmv_csr", own, types_of(problem), name, carveout=carveout)

@@ -62,13 +62,13 @@ class Plan:
         self.load = load
         self.structure = structure or structure_of(indptr, self.indices, load)
         self.longest, self.line, self.plane = self.structure
+        uneven = self.longest * self.n_rows > _UNEVEN * max(self.nnz, self.n_rows)
+        on_grid: Pattern = "planes" if self.plane else "lines" if self.line else "scattered"
+        self.pattern: Pattern = "uneven" if uneven else on_grid
+        self.index_bytes = int(self.indices.dtype.itemsize)
         self.codes: Codes | None = None  # if the matrix has few different values
         self._units: dict[tuple[int, int, int], Units] = {}
         self._lock = threading.Lock()
-
-    @property
-    def index_bytes(self) -> int:
-        return int(self.indices.dtype.itemsize)
 
     def entries(self, coded: bool) -> tuple[int, int]:
         """Get the addresses of the columns and values that a kernel takes."""
@@ -76,12 +76,6 @@ class Plan:
             return address(self.indices), address(self.data)
         assert self.codes is not None
         return address(self.codes.entries), address(self.codes.table)
-
-    @property
-    def pattern(self) -> Pattern:
-        if self.longest * self.n_rows > _UNEVEN * max(self.nnz, self.n_rows):
-            return "uneven"
-        return "planes" if self.plane else "lines" if self.line else "scattered"
 
     def units(self, rows: int, entries: int, long_row: int) -> Units:
         """Divide rows into units of at most `rows` rows and `entries` entries, and longer rows into tasks.

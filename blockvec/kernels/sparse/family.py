@@ -85,12 +85,7 @@ class SparseFamily(Family[SpmmvProblem, C]):
 
     @abstractmethod
     def bind(
-        self,
-        kernels: Mapping[str, Any],
-        problem: SpmmvProblem,
-        config: C,
-        device: DeviceInfo,
-        matrix: Any,
+        self, kernels: Mapping[str, Any], problem: SpmmvProblem, config: C, device: DeviceInfo, matrix: Any
     ) -> Callable[..., None]:
         """Bind loaded kernels, the `parts` for a matrix, to it, which is the result of `convert`.
 

@@ -6,19 +6,10 @@ Constants and operands are those of ``cuda/sparse/spmmv.cuh``.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from ..problem import SpmmvProblem, is_complex, itemsize
-from ..roofline import Traffic, traffic
 from ..source import Constant, c_type, constants_of
-
-if TYPE_CHECKING:
-    from .chain import ChainConfig
-    from .csr_config import CsrConfig
-    from .sell import SellConfig
-
-    Config: TypeAlias = CsrConfig | SellConfig | ChainConfig
 
 _SHIFT = {"none": 0, "scalar": 1, "column": 2}
 _CHAIN = {"none": 0, "zero": 2, "one": 1, "general": 1}
@@ -34,7 +25,7 @@ def types_of(problem: SpmmvProblem) -> dict[str, str]:
     }
 
 
-def constants(problem: SpmmvProblem, config: Config, dots: int = 0, gram: int = 0) -> dict[str, Constant]:
+def constants(problem: SpmmvProblem, config: Any, dots: int = 0, gram: int = 0) -> dict[str, Constant]:
     """Compute the constants of ``spmmv.cuh``."""
     return {
         "WIDTH": problem.width,
@@ -80,13 +71,6 @@ def entry_bytes(problem: SpmmvProblem) -> int:
 def row_entries(problem: SpmmvProblem) -> float:
     """Compute the average number of entries per row."""
     return problem.nnz / max(1, problem.n_rows)
-
-
-def stored_traffic(problem: SpmmvProblem) -> Traffic:
-    """Compute the bytes of a product with a matrix as it is stored: coded entries have no values."""
-    moved = traffic(problem)
-    saved = problem.nnz * itemsize(problem.dtype_matrix) if problem.coded else 0
-    return replace(moved, read_bytes=moved.read_bytes - saved)
 
 
 def unroll_of(entries: float, most: int) -> int:

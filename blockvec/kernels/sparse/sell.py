@@ -29,15 +29,7 @@ from .arrays import Array, Load, address, namespace, to_host
 from .csr import LEAST_LONG_ROW, SpmmvCsr
 from .csr_plan import Plan, Walk
 from .family import SparseFamily
-from .interface import (
-    alignment,
-    constants,
-    entry_bytes,
-    row_entries,
-    types_of,
-    unroll_of,
-    widest_pack,
-)
+from .interface import alignment, constants, entry_bytes, row_entries, types_of, unroll_of, widest_pack
 from .totals import bind_with_sums
 
 CHUNK = 32  # rows, C of SELL-C: one per lane

@@ -13,7 +13,7 @@ from blockvec.kernels.probes import FMA, HOLD, TENSOR, cache_probe, read_probe
 from blockvec.kernels.sparse import codes, pieces
 from blockvec.kernels.steps import STATIC_BYTES, KrylovStepsKernel, RecurrenceKernel
 from tests.blockvec.kernels import test_elementwise, test_krylov_steps, test_recurrence, test_rows
-from tests.devices import H200, needs_compiler
+from tests.devices import H200, needs_compiler, resources_of
 from tests.emulator.host import sampled
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -51,7 +51,7 @@ def sources() -> Iterator[Any]:
 @needs_compiler
 @pytest.mark.parametrize(("source", "architecture", "limits"), list(sources()))
 def test_kernels_compile_without_spills(source: str, architecture: str, limits: tuple[int, int]) -> None:
-    used = compile_source(source, architecture).resources
+    used = resources_of(compile_source(source, architecture).log)
     assert (used.spill_bytes, used.stack_bytes) == (0, 0)
     assert 0 < used.registers <= limits[0]
     assert used.shared_bytes <= limits[1]

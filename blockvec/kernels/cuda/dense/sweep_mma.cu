@@ -20,8 +20,6 @@
 // Columns past M are zeros, since they are a k index, and those past N arbitrary, since they reach only columns of
 // results that are dropped.
 //
-// Registers of a lane in doubles: 4 TILES NT accumulators of S or as many coefficients, NT = N / 8 rounded up, and about 40 more.
-//
 // Problem: M, N, COMPLEX, GRAM; ALPHA_ONE, BETA: 0 zero, 1 one, 2 general; W_PIECE, V_PIECE.
 // Config:  ROWS, STAGES, WARPS, WC.
 // Layout:  W_PITCH, V_PITCH: bytes between rows in shared memory.

@@ -17,8 +17,6 @@
 // The columns of C are the 16 rows of a product and 8 rows of A its columns, so that a lane stores columns g and g + 8 of rows 2t and 2t + 1: lines of
 // 128 bytes of 4 rows at a time.
 //
-// Registers of a lane in doubles: A 4 KT, sums 16, fragments 4 or more.
-//
 // Constants, beside those of tsmm_tiles.cuh (ROWS = 16): ALPHA: C is multiplied by alpha; WARPS of a thread block, one per multiprocessor; RUN of the tile
 // queue; PAIRED: a lane stores two neighbouring elements of 8 bytes at once, those of columns 2g and 2g + 1.
 

@@ -15,8 +15,6 @@
 // No warp waits for another: it fills a stage again that it has read, and the first columns of its next tile are loaded before the last products
 // are done. C's fragments lie in shared memory, one for all. Results go to memory through a warp's own slabs, in whole lines.
 //
-// Registers of a lane in doubles: sums 4 GROUPS, A fragments 4 (double-buffered) and 2, C's 2 GROUPS.
-//
 // Constants, beside those of tsmm_tiles.cuh: ALPHA: C is multiplied by alpha; WARPS of a thread block, one per multiprocessor; ROWS of a tile,
 // whole blocks; STAGES and SLABS of a warp.
 

@@ -13,12 +13,10 @@
 // results, in the place of the chunk's A (of its B if beta is not zero, since B is then staged too): they are stored as whole contiguous
 // ranges, so odd widths are as fast as even ones. In place, a chunk's rows have been read before any of them is written.
 //
-// Registers: UNROLL CT accumulators (two 32-bit ones in double, twice that if complex), UNROLL KT for A, CT for C (COEFFICIENTS = 0: M CT), ~40 more.
-//
 // Types:   RealA, RealC: parts of A's and C's elements; Real: of B's, and of products and sums.
 // Problem: M, N; PA, PC: parts of an element, 1 or 2; ALPHA_ONE; BETA: 0 zero, 1 one, 2 general; A_LINEAR, B_LINEAR: rows are contiguous.
 // Config:  SPREAD, CT, UNROLL, COUNT, KT, UNROLL_K (A's tiles of columns unrolled), COEFFICIENTS: 0 registers, 1 shared memory;
-//          TEAMS of one warp, BLOCKS (per multiprocessor), STAGES; DEALS: warps take chunks from the tile queue, RUN at a time.
+//          TEAMS of one warp, STAGES; DEALS: warps take chunks from the tile queue, RUN at a time.
 // Layout:  A_VECTOR (bytes of a thread's access), A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD of the slabs, and B's; C_VECTOR; B_OFFSET in a stage, STAGE_BYTES;
 //          C_OFFSET: of the coefficients in shared memory.
 #include "dense/fma.cuh"
@@ -151,7 +149,7 @@ struct Tile {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 ldb, double alpha_re, double alpha_im, double beta_re,
        double beta_im, TileQueue* queue) {
     DYNAMIC_SHARED(shared, 128);

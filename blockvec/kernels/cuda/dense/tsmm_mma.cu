@@ -24,9 +24,6 @@
 // Tails. Lanes whose column of A is >= M hold zeros (0 * NaN would be NaN). Rows >= K are neither loaded nor stored; what
 // stale shared memory gives for them reaches no other row.
 //
-// Registers of a lane in doubles, TILES = NT / SPLIT rounded up: C fragments KT TILES (with SHARED_C loaded as needed),
-// accumulators 4 TILES, A fragments 4 (double-buffered).
-//
 // Real: parts of elements. Float ones become double on their way to a fragment and round once on their way back.
 // Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general; PIECE_A, PIECE_B: 0 where rows
 // are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 4, 8 or 16 bytes that a lane moves at a time,

@@ -18,14 +18,12 @@
 // value in a fixed order. Then partial sums are added over the blocks in a fixed order (reduce.cuh).
 // SAME (B is A): one operand is loaded. TRIANGLE: only tiles on and above the diagonal. Under CONJ the result is made Hermitian.
 //
-// Registers: TM TN accumulators (twice as many 32-bit ones in double, again twice if complex; WIDE: three times those of float), COUNT (TM + TN)
-// operands, times STEPS where they come from memory; ~30 more.
-//
 // Types:   RealA, RealB: parts of A's and B's elements; Real: of products and sums; Out: of C's.
 // Problem: M, N; PA, PB: parts of an element, 1 or 2; CONJ, SAME, ALPHA_ONE, BETA_ZERO; A_LINEAR, B_LINEAR: rows are contiguous.
-// Config:  TM, TN, INTERLEAVED, TRIANGLE, COUNT, STEPS, UNROLL, WARPS, TEAMS, BLOCKS (per multiprocessor), STAGES, CHAIN, WIDE.
+// Config:  TM, TN, INTERLEAVED, TRIANGLE, COUNT, STEPS, UNROLL, WARPS, TEAMS, STAGES, CHAIN, WIDE.
 // Layout:  A_VECTOR (bytes of a thread's load), A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD of the slabs, and B's; B_OFFSET, STAGE_BYTES;
 //          PASS; PRODUCT_OFFSET, SCRATCH_OFFSET: bytes in shared memory.
+constexpr int BLOCKS = 1;  // per multiprocessor
 #include "dense/fma.cuh"
 #include "common/reduce.cuh"
 #include "dense/staging.cuh"

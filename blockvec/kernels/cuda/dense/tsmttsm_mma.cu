@@ -30,9 +30,6 @@
 // SAME (B is A) with all of C in one warp, or complex with 2 x 2 warps: only blocks of one triangle are computed; see tsmttsm_shapes.cuh.
 // FOLD > 1, for narrow matrices: FOLD consecutive rows are taken as one FOLD times as wide; C is the sum of the FOLD diagonal blocks of the product.
 //
-// Registers of a consumer: 4 IM IN accumulators (8 if complex, 12 with three products), 2 (IM + IN) for fragments (4 if complex, 6 with
-// three products), ~30 more.
-//
 // Types:   Real: parts of elements. Float ones become double on their way from shared memory to a fragment: products are exact and sums in
 //          double precision, at the rate of single precision multiply-adds with a fraction of their instructions.
 // Problem: M, N; COMPLEX, CONJ, SAME; THREE_M; ALPHA_ONE, BETA_ZERO; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else

@@ -17,7 +17,6 @@
 //
 // Types and problem: see spmmv.cuh; SHIFTED is its SHIFT, which is 0 there: X is in shared memory when the shift is subtracted. ELECTRONS.
 // Config:  LANES, VECTORS, VECTOR; UNROLL: hops in flight; RECORD; MOST_ROWS a block; WARPS per block, BLOCKS per multiprocessor.
-// Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, RECORD / 2 of the record, as many of doubles a kind of dots, and ~40 more.
 // Shared:  MOST_ROWS rows of a tile of X, and one of zeros at END; at the end the dots of all groups.
 #include "sparse/spmmv.cuh"
 

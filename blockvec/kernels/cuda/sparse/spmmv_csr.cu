@@ -31,7 +31,6 @@
 // Types and problem: see spmmv.cuh.
 // Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; WARPS per block, BLOCKS a multiprocessor;
 //          PLANES divides WARPS; FLAT.
-// Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
 // Shared:  WARPS STAGES (ENTRIES + 6) entries; CODED: the table; FLAT: and as many times WARPS rows of a tile.
 #include "sparse/spmmv_gram.cuh"
 #include "sparse/spmmv_walk.cuh"

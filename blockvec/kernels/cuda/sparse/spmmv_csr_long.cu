@@ -10,7 +10,6 @@
 //
 // Types and problem: see spmmv.cuh.
 // Config:  LANES, VECTORS, VECTOR; UNROLL; WARPS per block.
-// Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, and ~35 more.
 #include "sparse/spmmv.cuh"
 
 static_assert(DOTS == 0, "column dots take rows of one kernel");

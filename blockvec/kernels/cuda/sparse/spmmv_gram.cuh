@@ -12,7 +12,6 @@
 // other blocks are dropped.
 //
 // Problem: GRAM: 1 X^H Y, 2 Y^H Y, 3 both. One tile of columns, SPLIT = 1.
-// Registers: 4 for each of the A_SIDE^2 tiles and parts (re, im) of X^H Y, and of those on and above the diagonal of Y^H Y.
 #pragma once
 #include "common/mma.cuh"
 #include "sparse/spmmv.cuh"

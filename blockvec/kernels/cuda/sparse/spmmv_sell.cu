@@ -14,7 +14,6 @@
 //
 // Types and problem: see spmmv.cuh.
 // Config:  VECTORS, VECTOR, LANES = 1: one tile of columns; UNROLL; WARPS per block, BLOCKS per multiprocessor.
-// Registers: UNROLL packs of X for each of VECTORS, UNROLL entries, VECTORS packs of sums, and ~35 more.
 #include "sparse/spmmv.cuh"
 constexpr int PLANES = 1;  // of the walk
 #include "sparse/spmmv_walk.cuh"
