@@ -18,8 +18,8 @@ from ..errors import DeviceError, DTypeError
 from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
 from ..operations import arrays, dispatch
 from ..operations.arrays import Memory, check_writable
+from ..operations.elementwise import RowFunction
 from ..operations.profile import active_profile
-from ..operations.rows import RowFunction
 from .base import PreparedProduct
 from .operator import Operator
 

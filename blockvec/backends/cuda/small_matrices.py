@@ -12,7 +12,7 @@ from ...kernels.build import build
 from ...kernels.elementwise import InverseFactorKernel
 from ...kernels.limits import round_up
 from ..base import Array, DeviceArray
-from ..host import small_matrices as host
+from ..host.backend import HOST
 from .device import Gpu, type_name
 from .elementwise import contiguous
 
@@ -26,7 +26,7 @@ def inverse_factor(gpu: Gpu, G: DeviceArray, limit: float) -> tuple[DeviceArray,
     width = G.shape[0]
     kernel = InverseFactorKernel(type_name(G))
     if width == 0 or kernel.refusal(width, gpu.info):
-        T, report = host.inverse_factor(G.get(), limit)
+        T, report = HOST.inverse_factor(G.get(), limit)
         return cupy.asarray(T), cupy.asarray(report)
     T, report = cupy.empty_like(G, order="C"), cupy.empty((3 * width + 1, width), kernel.dtype_report)
     _launcher(gpu, kernel, width)(contiguous(gpu, G), T, report, np.int32(width), float(limit))
