@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..backends import Array, Backend
+from ..backends.base import Fused
 from ..blocks.blockvector import BlockVector
 from ..blocks.columns import ColumnBlock
 from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
@@ -20,7 +21,7 @@ from ..operations import arrays, elementwise, products
 from ..operations.arrays import Memory, overlaps
 from ..operations.profile import Profile
 from ..parallel import RowLayout
-from .fused import Extras, Sums
+from . import fused
 
 PER_COLUMN = 3  # kind of shifts that are one per column
 
@@ -133,13 +134,9 @@ class BaseOperator(ABC):
         if z is None and not (dots or gram):
             self._run(memory, result.memory, alpha, beta, shift)
             return result
-        extras = Extras.of(block, result, z, delta, eta, dots, gram)
-        column_dots, grams = self._run_fused(memory, result.memory, alpha, beta, shift, extras)
-        if not (dots or gram):
-            return result
-        sums = iter(products.sum_each_over(block.layout, [*column_dots.values(), *grams.values()]))
-        summed = [{name: next(sums) for name in which} for which in (column_dots, grams)]
-        return extras.applied(result, *summed)
+        request = fused.requested(block, result, z, (delta, eta), dots, gram)
+        self._run_fused(memory, result.memory, alpha, beta, shift, request)
+        return fused.applied(result, request, dots) if dots or gram else result
 
     def prepare(
         self,
@@ -285,11 +282,11 @@ class BaseOperator(ABC):
         """Set Y = alpha (A - shift I) X + beta Y; the operands have been checked."""
 
     def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
-    ) -> tuple[Sums, Sums]:
-        """Do the work of `_run` and of `extras`; return column dots and Gram matrices."""
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused
+    ) -> None:
+        """Do the work of `_run` and compute what is requested beside Y."""
         self._run(X, Y, alpha, beta, shift)
-        return extras.separately(X, Y)
+        fused.compute(request, X, Y)
 
     def explain(self, X: BlockVector) -> tuple[Problem, Backend] | None:
         """Describe the problem that ``apply(X)`` dispatches; None for a user's function.

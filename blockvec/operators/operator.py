@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
+from ..backends.base import Fused
 from ..blocks.blockvector import BlockVector
 from ..errors import BreakdownError, DeviceError, OptionError, ShapeError
 from ..kernels.problem import SpmmvProblem, promote
 from ..operations import elementwise, products
 from ..operations.arrays import Memory, memory_of
 from .base import BaseOperator, PreparedProduct
-from .fused import Extras, Sums
 
 # Difference of the two products of a Hermitian operator in units of eps; rounding errors were below 1.3.
 MOST_DEFECT = 1e4
@@ -314,11 +314,12 @@ class AffineOperator(Operator):
             self.apply(X.array, Y.array, alpha, beta, shift)
 
     def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
-    ) -> tuple[Sums, Sums]:
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused
+    ) -> None:
         if self._alpha == 0 or promote(self._operator._dtype_name, X.dtype) != Y.dtype:
-            return super()._run_fused(X, Y, alpha, beta, shift, extras)
-        return self._operator._run_fused(X, Y, alpha * self._alpha, beta, self._inner(shift), extras)
+            super()._run_fused(X, Y, alpha, beta, shift, request)
+        else:
+            self._operator._run_fused(X, Y, alpha * self._alpha, beta, self._inner(shift), request)
 
 
 class ScaledOperator(AffineOperator):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
 from ..backends import Array, Backend, array_namespace
-from ..backends.base import CsrMatrix
+from ..backends.base import CsrMatrix, Fused
 from ..blocks.blockvector import BlockVector
 from ..errors import DeviceError, DTypeError
 from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
@@ -21,13 +21,14 @@ from ..operations.arrays import Memory, check_writable
 from ..operations.elementwise import RowFunction
 from ..operations.profile import active_profile
 from .base import PreparedProduct
+from .fused import classes
 from .operator import Operator
 
 if TYPE_CHECKING:
     from ..kernels.sparse.chain_plan import Chain
-    from .fused import Extras, Sums
     from .krylov_steps import KrylovSteps
 
+NOTHING: Mapping[str, Any] = {}  # requested beside Y
 MAX_PROBLEMS = 256  # problem descriptions cached per operator
 SHORT_ROWS = 16  # mean entries per row up to which a copy of the matrix takes no more memory than 24 columns
 
@@ -59,7 +60,7 @@ class SparseOperator(Operator):
         return active_profile.get() is None
 
     def _problem(
-        self, x: Memory, ldy: int, align_y: int, factors: tuple[Any, ...], extras: Extras | None = None
+        self, x: Memory, ldy: int, align_y: int, factors: tuple[Any, ...], fused: Mapping[str, Any] = NOTHING
     ) -> SpmmvProblem:
         """Describe a product; always by the same object, since dispatch caches by identity."""
         alpha, beta, shift = factors
@@ -68,16 +69,15 @@ class SparseOperator(Operator):
             shift_class = "column"
         elif shift != 0:
             shift_class = "scalar"
-        classes = scalar_class(alpha), beta_class(beta), shift_class
-        fused = extras.classes() if extras else {}
-        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *classes, *fused.values()
+        kinds = scalar_class(alpha), beta_class(beta), shift_class
+        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *kinds, *fused.values()
         if key not in self._problems:
             if len(self._problems) >= MAX_PROBLEMS:
                 self._problems.clear()
             self._problems[key] = SpmmvProblem(
                 *(*self.shape, self.nnz, x.n_cols, self.dtype.name, x.dtype, x.ld, ldy),
                 *(self.prepared.index_bytes, x.align, align_y),
-                *classes,
+                *kinds,
                 **fused,
                 pattern=self.prepared.pattern,
                 longest=self.prepared.longest,
@@ -163,14 +163,13 @@ class SparseOperator(Operator):
         return SpmmvProblem(*fields, pattern=S.pattern, longest=S.longest, coded=S.coded), S
 
     def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
-    ) -> tuple[Sums, Sums]:
-        problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift), extras)
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused
+    ) -> None:
+        problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift), classes(request))
         if not dispatch.accepts(problem, self.backend):
-            return super()._run_fused(X, Y, alpha, beta, shift, extras)
-        fused = extras.outputs(X, Y, self.backend)
-        dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift, fused)
-        return dict(fused.dots), dict(fused.gram)
+            super()._run_fused(X, Y, alpha, beta, shift, request)
+        else:
+            dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift, request)
 
     def _affine(self, alpha: complex, shift: complex) -> Operator:
         n = self.shape[0]
