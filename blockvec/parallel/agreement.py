@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ..backends import backend_for
 from ..errors import DeviceError, OptionError
@@ -77,7 +77,7 @@ def agreed(comm: Communicator | None) -> Iterator[None]:
         common = error
     else:
         rank, kind, text = failed[0]
-        common = _rebuilt(kind, f"rank {rank}: {text}")
+        common = kind(f"rank {rank}: {text}")
     common._is_agreed = True  # type: ignore[attr-defined]
     if common is error:
         raise error
@@ -85,25 +85,13 @@ def agreed(comm: Communicator | None) -> Iterator[None]:
 
 
 def _report(error: BaseException) -> tuple[type[BaseException], str]:
-    """Describe an exception by what can be sent: its class, or the nearest base that can be, and its text."""
+    """Describe an exception by its text and its class, or the nearest base that can be sent and made."""
     text = str(error) or type(error).__name__
     for kind in type(error).__mro__:
-        try:
+        with suppress(Exception):
+            kind(text)
             pickle.loads(pickle.dumps(kind))
-        except Exception:
-            continue
-        return kind, text
-    raise AssertionError("object can be pickled")
-
-
-def _rebuilt(kind: type[BaseException], text: str) -> BaseException:
-    """Make an exception of a class, or of the nearest base that takes a text only."""
-    for base in kind.__mro__:
-        try:
-            error: BaseException = base(text)
-        except Exception:
-            continue
-        return error
+            return kind, text
     raise AssertionError("BaseException takes a text")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -158,35 +159,37 @@ class RowLayout:
     def panels(self, rows: Array, height: int) -> Iterator[NDArray[Any]]:
         """Yield the rows of all processes on process 0, up to `height` at a time; others yield nothing."""
         to_host = backend_of(rows).to_host
-        for owner in range(self.size):
-            for begin in range(self.cuts[owner], self.cuts[owner + 1], height):
-                end = min(begin + height, self.cuts[owner + 1])
-                if owner == self.rank:
-                    part = rows[begin - self.first_row : end - self.first_row]
-                    panel = np.ascontiguousarray(to_host(part))
-                elif self.rank == 0:
-                    panel = np.empty((end - begin, *rows.shape[1:]), rows.dtype)
-                if self.comm is not None and owner != 0:
-                    sends = [(0, panel)] if self.rank == owner else []
-                    self.comm.exchange(sends, [(owner, panel)] if self.rank == 0 else [])()
-                if self.rank == 0:
-                    yield panel
+        for owner, count, own in self._ranges(rows, height):
+            if own is not None:
+                panel = np.ascontiguousarray(to_host(own))
+            elif self.rank == 0:
+                panel = np.empty((count, *rows.shape[1:]), rows.dtype)
+            if self.comm is not None and owner != 0:
+                sends = [] if own is None else [(0, panel)]
+                self.comm.exchange(sends, [(owner, panel)] if self.rank == 0 else [])()
+            if self.rank == 0:
+                yield panel
 
     def fill(self, rows: Array, read: Callable[[int], NDArray[Any]], height: int) -> None:
         """Set the rows of all processes to those that process 0 reads, up to `height` at a time.
 
         There, ``read(count)`` is called for all rows in order; elsewhere it is not called.
         """
-        for owner in range(self.size):
-            for begin in range(self.cuts[owner], self.cuts[owner + 1], height):
-                end = min(begin + height, self.cuts[owner + 1])
-                panel = read(end - begin) if self.rank == 0 else None
-                own = rows[begin - self.first_row : end - self.first_row] if owner == self.rank else None
-                if self.comm is not None and owner != 0:
-                    sends = [] if panel is None else [(owner, panel)]
-                    self.comm.exchange(sends, [] if own is None else [(0, own)])()
-                elif own is not None:
-                    own[...] = panel
+        for owner, count, own in self._ranges(rows, height):
+            panel = read(count) if self.rank == 0 else None
+            if self.comm is not None and owner != 0:
+                sends = [] if panel is None else [(owner, panel)]
+                self.comm.exchange(sends, [] if own is None else [(0, own)])()
+            elif own is not None:
+                own[...] = panel
+
+    def _ranges(self, rows: Array, height: int) -> Iterator[tuple[int, int, Array | None]]:
+        """Yield the process that has a range of all rows, their number, and the rows if they are here."""
+        for owner, (first, end) in enumerate(pairwise(self.cuts)):
+            for begin in range(first, end, height):
+                count = min(height, end - begin)
+                is_here = owner == self.rank
+                yield owner, count, rows[begin - first :][:count] if is_here else None
 
     def redistribute(self, rows: Any, layout: RowLayout) -> Any:
         """Move rows to the processes that have them in another layout of the same processes.
