@@ -180,9 +180,8 @@ def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:
 
 def _scale_column(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
     stream = StreamProblem("axpby", problem.K, 1, problem.dtype, 1, 1)
-    elementwise.axpby(
-        stream, A, B if problem.beta != "zero" else None, B, alpha * C.astype(B.dtype)[0, 0], beta
-    )
+    added = None if problem.beta == "zero" else B
+    elementwise.axpby(stream, A, added, B, alpha * C.astype(B.dtype)[0, 0], beta)
 
 
 def _blas_tsmttsm(
