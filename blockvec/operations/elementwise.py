@@ -61,13 +61,7 @@ def _axpby_problem(
     dtype, _ = promote_factors(tuple(kind[3] for kind in inputs), factors)
     if not np.can_cast(dtype, out[3], "same_kind"):
         raise DTypeError(f"{operation}: a {dtype} result does not fit into a {out[3]} block.")
-    return _stream("axpby", *out[1:4], len(inputs), 1)
-
-
-@functools.lru_cache(maxsize=4096)
-def _stream(operation: str, K: int, M: int, dtype: str, reads: int, writes: int) -> StreamProblem:
-    """Describe an elementwise pass; always the same object, since dispatch caches by identity."""
-    return StreamProblem(operation, K, M, dtype, reads, writes)
+    return StreamProblem("axpby", *out[1:4], len(inputs), 1)
 
 
 def _factor(operation: str, factor: Any, out: Memory) -> tuple[Any, FactorKind]:
@@ -102,7 +96,7 @@ def _column_dot_problem(x: Kind, y: Kind, same: bool) -> StreamProblem:
     check_same_backend("column_dot", x[0], y[0])
     if x[1:3] != y[1:3]:
         raise ShapeError(f"column_dot: blocks have shapes {x[1:3]} and {y[1:3]}; they must agree.")
-    return _stream("column_dot", *x[1:4], 1 if same else 2, 0)
+    return StreamProblem("column_dot", *x[1:4], 1 if same else 2, 0)
 
 
 class RowFunction:

@@ -93,7 +93,7 @@ def spmmv(
     Y must not overlap X. Blocks X of another type than Y are converted first; so are views of long rows.
     """
     X = _operand(X, Y.dtype, S)
-    cuts = [0, len(Y)] if Y.size == 0 else S.cuts(problem.width * parts_of(problem.dtype))
+    cuts = [0, len(Y)] if Y.size == 0 else S.cuts(problem.width * (2 if Y.dtype.kind == "c" else 1))
     places, calls = (_place(X), _place(Y)), []
     # Referred to until the end: the calls have addresses only.
     parts = _parts(S, Y, alpha, beta, shift, dots=problem.dots)
