@@ -64,14 +64,13 @@ class FunctionOperator(Operator):
     @Profile.timed("products")
     def _product(self, X: Array, Y: Array, beta: complex) -> Array:
         """Compute A X, in Y itself if the function takes ``out`` and Y is not read."""
-        out = None
+        out, given = None, dict[str, Array]()
         if self._writes:
             out = Y if beta == 0 and Y.flags.c_contiguous else self.backend.empty(Y.shape, Y.dtype.name)
-            product = self._function(X, out=out)
-            if product is None or product is out:
-                return out
-        else:
-            product = self._function(X)
+            given = {"out": out}
+        product = self._function(X, **given)
+        if out is not None and (product is None or product is out):
+            return out
         if getattr(product, "shape", None) != Y.shape:
             raise ShapeError(
                 f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape "
@@ -91,7 +90,7 @@ class FunctionOperator(Operator):
         """Prepare steps of block Lanczos, each with one launch; see `SparseOperator.krylov_steps`."""
         from .krylov_steps import steps_of
 
-        return steps_of(self, None, V, b, takes_several=False)
+        return steps_of(self, V, b)
 
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0

@@ -146,7 +146,7 @@ class BaseOperator(ABC):
         beta: complex = 0,
         shift: Any = 0,
         repeat: int = 1,
-    ) -> PreparedProduct:
+    ) -> Callable[[], None]:
         """Return a function that repeats ``apply(X, out, alpha, beta, shift)``.
 
         A recurrence between two blocks has the same products again and again. On a GPU the function takes a
@@ -186,7 +186,7 @@ class BaseOperator(ABC):
         forth, back = (
             functools.partial(self.apply, *ends, alpha, beta, shift) for ends in ((X, out), (out, X))
         )
-        return PreparedProduct(forth, back, repeat)
+        return in_turns(forth, back, repeat)
 
     @Profile.timed("products")
     def _apply_to_columns(self, X: Any, out: Any, alpha: complex, beta: complex, shift: Any) -> Any:
@@ -360,27 +360,15 @@ class BaseOperator(ABC):
         return f"{type(self).__name__}({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, {self.device})"
 
 
-class PreparedProduct:
-    """A product bound to its operands, or several in which two blocks take turns; see `Operator.prepare`.
+def in_turns(forth: Callable[[], object], back: Callable[[], object], repeat: int) -> Callable[[], None]:
+    """Make a function of products in which two blocks take turns."""
+    turns = [back if turn % 2 else forth for turn in range(repeat)]
 
-    `is_one_launch` tells that all of several products are one, so that nothing is gained by recording them.
-    """
-
-    def __init__(
-        self,
-        forth: Callable[[], object],
-        back: Callable[[], object],
-        repeat: int,
-        *,
-        is_one_launch: bool = False,
-    ) -> None:
-        self._turns = [back if turn % 2 else forth for turn in range(repeat)]
-        self.is_one_launch = is_one_launch
-
-    def __call__(self) -> None:
-        """Compute the products."""
-        for turn in self._turns:
+    def run() -> None:
+        for turn in turns:
             turn()
+
+    return run
 
 
 def _extents(shape: Any) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..errors import BreakdownError, DeviceError, OptionError, ShapeError
 from ..kernels.problem import SpmmvProblem, promote
 from ..operations import elementwise, products
 from ..operations.arrays import Memory, memory_of
-from .base import BaseOperator, PreparedProduct
+from .base import BaseOperator
 
 # Difference of the two products of a Hermitian operator in units of eps; rounding errors were below 1.3.
 MOST_DEFECT = 1e4
@@ -282,7 +283,7 @@ class AffineOperator(Operator):
 
     def prepare(
         self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
-    ) -> PreparedProduct:
+    ) -> Callable[[], None]:
         if self._alpha == 0:
             return super().prepare(X, out, alpha, beta, shift, repeat)
         return self._operator.prepare(X, out, alpha * self._alpha, beta, self._inner(shift), repeat)

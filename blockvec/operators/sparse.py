@@ -20,7 +20,7 @@ from ..operations import arrays, dispatch
 from ..operations.arrays import Memory, check_writable
 from ..operations.elementwise import RowFunction
 from ..operations.profile import active_profile
-from .base import PreparedProduct
+from .base import in_turns
 from .fused import classes
 from .operator import Operator
 
@@ -91,7 +91,7 @@ class SparseOperator(Operator):
 
     def prepare(
         self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
-    ) -> PreparedProduct:
+    ) -> Callable[[], None]:
         is_plain = self._is_plain and isinstance(X, BlockVector) and repeat > 0
         is_plain = is_plain and (repeat == 1 or self.shape[0] == self.shape[1])
         if not is_plain or not self._can_bind(X, out, alpha, beta, shift, repeat):
@@ -101,13 +101,13 @@ class SparseOperator(Operator):
         if repeat > 1:
             at_once = self.backend.recurrence(self.prepared, X.array, out.array, *factors, repeat)
             if at_once is not None:
-                return PreparedProduct(at_once, at_once, 1, is_one_launch=True)
+                return at_once
         bound = []
         for x, y in ((source.memory, target.memory) for source, target in ends):
             problem = self._problem(x, y.ld, y.align, factors)
             run = dispatch.choose(problem, self.backend).run
             bound.append(functools.partial(run, problem, self.prepared, x.array, y.array, *factors))
-        return PreparedProduct(bound[0], bound[-1], repeat)
+        return in_turns(bound[0], bound[-1], repeat)
 
     @property
     def _is_plain(self) -> bool:
@@ -214,7 +214,7 @@ class SparseOperator(Operator):
         """
         from .krylov_steps import steps_of
 
-        return steps_of(self, self.prepared, V, b) if type(self) is SparseOperator else None
+        return steps_of(self, V, b) if type(self) is SparseOperator else None
 
     def converted(self, dtype: DTypeLike, factor: float = 1) -> SparseOperator:
         """Make ``factor A`` with entries of another of the four types an operator of its own.
