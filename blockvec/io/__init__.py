@@ -78,14 +78,19 @@ def _read_npz(file: Path) -> scipy.sparse.csr_array:
         with zipfile.ZipFile(file) as archive:
             stored_bytes = sum(part.file_size for part in archive.infolist())
         check_readable(f"{file}: its arrays", _NPZ_COPIES * stored_bytes)
-        stored = scipy.sparse.load_npz(file)
+        stored: Any = scipy.sparse.load_npz(file)
         if stored.ndim != 2 or stored.dtype.kind not in "biufc":
             raise FormatError(
                 f"{file}: found an array of shape {stored.shape} and type {stored.dtype}, expected a matrix "
                 "of numbers."
             )
         check_readable(f"{file}: {stored.shape[0]} rows", 16 * stored.shape[0])
-        return _checked_rows(stored)
+        if stored.format in ("csr", "csc", "bsr"):
+            stored.check_format(full_check=True)  # skips the check of the order if the last entry is 0
+            if (stored.indptr[1:] < stored.indptr[:-1]).any():
+                raise ValueError
+        # SciPy converts to coordinates by NumPy, and checks those.
+        return scipy.sparse.csr_array(stored if stored.format == "csr" else stored.tocoo())
     except FormatError:
         raise
     except Exception as error:  # zipfile, NumPy, and SciPy raise almost any
@@ -94,16 +99,6 @@ def _read_npz(file: Path) -> scipy.sparse.csr_array:
             f"{file}: found no sparse matrix of scipy.sparse.save_npz, or a damaged one "
             f"({type(error).__name__}); write it again."
         ) from None
-
-
-def _checked_rows(stored: Any) -> scipy.sparse.csr_array:
-    """Convert to rows after a check of all indices."""
-    if stored.format in ("csr", "csc", "bsr"):
-        stored.check_format(full_check=True)  # skips the check of the order if the last entry is 0
-        if (stored.indptr[1:] < stored.indptr[:-1]).any():
-            raise ValueError
-    # SciPy converts to coordinates by NumPy, and checks those.
-    return scipy.sparse.csr_array(stored if stored.format == "csr" else stored.tocoo())
 
 
 def existing(path: str | os.PathLike[str]) -> Path:

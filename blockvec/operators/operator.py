@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -412,14 +413,10 @@ class SumOperator(Operator):
 def _number(scalar: Any) -> Any:
     """Copy a factor to the host; whole numbers adapt to the type of an operator, as those of Python do."""
     kind = getattr(scalar, "dtype", None)
-    if kind is None:
-        return _long(scalar) if isinstance(scalar, int) else scalar
-    return scalar.item() if kind.kind in "bui" else kind.type(scalar.item())
-
-
-def _long(number: int) -> float:
-    """Convert a whole number that may be longer than the types of NumPy."""
-    try:
-        return number if abs(number) < 1 << 62 else float(number)
-    except OverflowError:
-        return np.inf
+    if kind is not None:
+        return scalar.item() if kind.kind in "bui" else kind.type(scalar.item())
+    if not isinstance(scalar, int) or abs(scalar) < 1 << 62:
+        return scalar
+    with contextlib.suppress(OverflowError):  # longer than the types of NumPy
+        return float(scalar)
+    return np.inf
