@@ -463,6 +463,17 @@ def exchange_slices(
     return received
 
 
+def exchange_rows(comm: Communicator | None, rows: Any, sends: NDArray[Any], receives: NDArray[Any]) -> Any:
+    """Send ranges of the rows of a CSR matrix of the host, as `exchange_slices` sends slices of an array."""
+    lengths = exchange_slices(comm, np.diff(rows.indptr).astype(np.int64), sends, receives)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    bounds = rows.indptr[sends], starts[receives]
+    index, pointer = (np.int32 if n < 1 << 31 else np.int64 for n in (rows.shape[1], starts[-1]))
+    columns = exchange_slices(comm, rows.indices.astype(index, copy=False), *bounds)
+    parts = exchange_slices(comm, rows.data, *bounds), columns, starts.astype(pointer)
+    return type(rows)(parts, shape=(len(lengths), rows.shape[1]))
+
+
 def share(comm: Communicator, value: Any) -> list[Any]:
     """Collect one small object per process, in rank order; it is pickled."""
     packed = np.frombuffer(pickle.dumps(value), np.uint8)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..backends import Array, array_namespace, backend_of
 from ..errors import DTypeError, OptionError, ShapeError
-from .communicator import Communicator, communicator, exchange_slices
+from .communicator import Communicator, communicator, exchange_rows, exchange_slices
 from .traffic import current_traffic
 
 
@@ -215,20 +215,10 @@ class RowLayout:
         """
         self.check(rows.shape[0])
         layout.check_whole(self.n_global)
-        if not hasattr(rows, "indptr"):
-            return self._moved(rows, layout)
-        lengths = self._moved(np.diff(rows.indptr).astype(np.int64), layout)
-        entries, moved = (RowLayout.from_local(int(n), self.comm) for n in (rows.nnz, lengths.sum()))
-        index, most = (np.int32 if n < 1 << 31 else np.int64 for n in (rows.shape[1], moved.n_local))
-        columns = entries._moved(rows.indices[: rows.nnz].astype(index, copy=False), moved)
-        values = entries._moved(rows.data[: rows.nnz], moved)
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(most)
-        return type(rows)((values, columns, starts), shape=(layout.n_local, rows.shape[1]))
-
-    def _moved(self, rows: Array, layout: RowLayout) -> Array:
         sends = np.clip(np.array(layout.cuts) - self.first_row, 0, self.n_local)
         receives = np.clip(np.array(self.cuts) - layout.first_row, 0, layout.n_local)
-        return exchange_slices(self.comm, rows, sends, receives)
+        exchange = exchange_rows if hasattr(rows, "indptr") else exchange_slices
+        return exchange(self.comm, rows, sends, receives)
 
 
 def is_petsc(A: Any) -> bool:
