@@ -13,7 +13,7 @@ from blockvec.blocks.blockvector import INVERSES, ROOTS
 from blockvec.kernels.elementwise import FillKernel, WithinKernel
 from blockvec.kernels.rows import RowKernel, trace
 from blockvec.operations.elementwise import NORMAL
-from blockvec.operators.sparse import DIFFER, _are_equal
+from blockvec.operators.sparse import _are_equal
 from solvers.iterations.spectrum import SIGNS, _divided
 from solvers.linear import tridiagonal
 from solvers.transform.inner_product import LENGTHS
@@ -25,7 +25,6 @@ UNIT = 2.0**-53
 FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each takes
     "roots": (ROOTS, 1),
     "normal": (NORMAL, 2),
-    "differ": (DIFFER, 2),
     "inverses": (INVERSES, 1),
     "lengths": (LENGTHS, 1),
     "signs": (SIGNS, 1),
