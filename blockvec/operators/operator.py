@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..backends.base import Fused
 from ..blocks.blockvector import BlockVector
 from ..errors import BreakdownError, DeviceError, OptionError, ShapeError
 from ..kernels.problem import SpmmvProblem, promote
@@ -314,14 +313,6 @@ class AffineOperator(Operator):
             self._operator._run(X, Y, alpha * self._alpha, beta, self._inner(shift))
         else:
             self.apply(X.array, Y.array, alpha, beta, shift)
-
-    def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused
-    ) -> None:
-        if self._alpha == 0 or promote(self._operator._dtype_name, X.dtype) != Y.dtype:
-            super()._run_fused(X, Y, alpha, beta, shift, request)
-        else:
-            self._operator._run_fused(X, Y, alpha * self._alpha, beta, self._inner(shift), request)
 
 
 class ScaledOperator(AffineOperator):

@@ -139,10 +139,7 @@ class HostBackend(Backend):
                 stop = min(row + rows, end)
                 numbers[row:stop] = _uniform(key, offset + row * width, (stop - row, width), out.dtype)
 
-        if numbers.nbytes <= SMALL_BYTES:
-            work(0, len(numbers))
-        else:
-            map_rows(work, len(numbers))
+        panels.spread_rows(work, len(numbers), numbers.nbytes)
 
     def stopwatch(self) -> HostStopwatch:
         return HostStopwatch()
