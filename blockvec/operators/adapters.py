@@ -207,7 +207,7 @@ def as_operator(
         layout = layout or held
     if layout is not None and layout.comm is not None:
         with agreed(layout.comm):
-            return _distributed(A, layout, shape, dtype, device, like, check_indices)
+            return _distributed(A, layout, shape, device, check_indices, dtype=dtype, like=like)
     if isinstance(A, Operator):
         return A
     if isinstance(A, RowGenerator):
@@ -248,13 +248,7 @@ def as_operator(
 
 
 def _distributed(
-    A: Any,
-    layout: RowLayout,
-    shape: tuple[int, int] | None,
-    dtype: DTypeLike | None,
-    device: str | None,
-    like: Any,
-    check_indices: bool,
+    A: Any, layout: RowLayout, shape: Any, device: str | None, check_indices: bool, **kind: Any
 ) -> Operator:
     n, n_local = layout.n_global, layout.n_local
     given = getattr(A, "shape", None) if shape is None else shape
@@ -281,7 +275,7 @@ def _distributed(
     require_same(layout.comm, layout=str(layout.cuts), A=_checksum(A) if is_whole else None)
     device = choose_gpu(layout.comm) if device == "gpu" else device
     if is_function(A):
-        local = as_operator(A, shape=(n_local, n_local), dtype=dtype, device=device, like=like)
+        local = as_operator(A, shape=(n_local, n_local), device=device, **kind)
         return DistributedOperator(local, layout)
     rows = layout.rows
     is_made = isinstance(A, RowGenerator)

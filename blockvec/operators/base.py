@@ -40,6 +40,7 @@ class BaseOperator(ABC):
         self.dtype = arrays.check_dtype(dtype)
         self._dtype_name = self.dtype.name
         self.backend = backend
+        self._transposes: dict[bool, Any] = {}  # the adjoint (True) and the transpose, once they are made
 
     @property
     def device(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -49,6 +48,7 @@ class Operator(BaseOperator):
     """
 
     _is_hermitian: bool | None = None
+    _transposes: dict[bool, Operator]
 
     @property
     def is_hermitian(self) -> bool | None:
@@ -65,11 +65,6 @@ class Operator(BaseOperator):
 
     def _derived_hermitian(self) -> bool | None:
         return None
-
-    @functools.cached_property
-    def _transposes(self) -> dict[bool, Operator]:
-        """The adjoint (True) and the transpose, once they are made."""
-        return {}
 
     @property
     def H(self) -> Operator:
