@@ -39,9 +39,8 @@ POLLS = 64  # tests of a request between two looks for failed processes
 # From so many tests on a waiting process lets others have the core, and from more on it sleeps. On a core
 # that others want, too, it would not come back for milliseconds, which most waits do not take.
 PATIENT_POLLS, BUSY_POLLS, REST_S = 1 << 10, 1 << 14, 5e-5
-let_others_run = getattr(
-    os, "sched_yield", functools.partial(time.sleep, 0)
-)  # a sleep does not in Python 3.11
+# Gives the core to another process that waits for it, as a sleep of no time does from Python 3.12 on.
+let_others_run = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 FAILED = 1  # tag of the message of a process that has failed
 
 
