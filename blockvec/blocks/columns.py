@@ -90,10 +90,12 @@ class ColumnBlock(BlockStorage):
         char, width = w.dtype.char, w.shape[1]
         if not (v.shape[1] and w.size):  # BLAS refuses arrays without elements
             S = np.zeros((v.shape[1], width), w.dtype)
-        elif width == 1 or (width <= COMPLEX_COLUMNS and w.dtype.kind == "c"):
+        elif width == 1:
+            S = np.asarray(_GEMV[char](1.0, v, w, trans=_ADJOINT[char])).reshape(-1, 1)
+        elif width <= COMPLEX_COLUMNS and w.dtype.kind == "c":
             S = np.empty((v.shape[1], width), w.dtype, order="F")
             for j in range(width):
-                S[:, j] = _GEMV[char](1.0, v, w[:, j], trans=_ADJOINT[char])
+                S[:, j] = _GEMV[char](1.0, v, w[:, j], trans=2)
         else:
             S = np.asarray(_GEMM[char](1.0, v, w, trans_a=_ADJOINT[char]))
         return S if self.layout is None else sum_over(self.layout, S)
