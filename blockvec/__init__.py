@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from .explanation import explain
     from .io import read_matrix
     from .models.catalogue import open_matrix
+    from .operations.elementwise import RowFunction
     from .operations.graphs import Recorder
     from .operations.profile import Profile, profile
-    from .operations.rows import RowFunction
     from .operations.small_matrices import (
         FactorReport,
         InverseFactor,
@@ -53,9 +53,9 @@ else:
             "explanation": "explain",
             "io": "read_matrix",
             "models.catalogue": "open_matrix",
+            "operations.elementwise": "RowFunction",
             "operations.graphs": "Recorder",
             "operations.profile": "Profile profile",
-            "operations.rows": "RowFunction",
             "operations.small_matrices": "FactorReport InverseFactor inverse_factor start_copies start_copy",
             "operators.adapters": "as_operator",
             "operators.distributed": "DistributedOperator",

@@ -122,10 +122,6 @@ def count(text: str, most: int = 10**18) -> int:
     return int(text)
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def _step(what: str) -> None:
     """Tell on a terminal what is done now."""
     if sys.stderr.isatty():
@@ -134,7 +130,7 @@ def _step(what: str) -> None:
 
 def _info(arguments: argparse.Namespace) -> None:
     for line in info.describe(measure=arguments.measure, notice=_step):
-        _say(line)
+        print(line, flush=True)
 
 
 def _bench(arguments: argparse.Namespace) -> None:
@@ -154,9 +150,9 @@ def _bench(arguments: argparse.Namespace) -> None:
     )
     _step("measuring the ceilings")
     limits = ceilings(backend, refresh=not quick)
-    _say(bench.heading(backend, limits))
+    print(bench.heading(backend, limits), flush=True)
     for case in todo:
-        _say(bench.measure_case(case, backend, limits, quick=quick).line())
+        print(bench.measure_case(case, backend, limits, quick=quick).line(), flush=True)
 
 
 def _explain(arguments: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -78,8 +78,8 @@ class Fused:
     Z: DeviceArray | None
     delta: complex
     eta: complex
-    dots: Mapping[str, DeviceArray]  # column dots, shape (M,); those of a complex block with itself are real
-    gram: Mapping[str, DeviceArray]  # X^H Y ("xy") and Y^H Y ("yy"), shape (M, M): contiguous, of Y's type
+    dots: dict[str, DeviceArray]  # column dots, shape (M,); those of a complex block with itself are real
+    gram: dict[str, DeviceArray]  # X^H Y ("xy") and Y^H Y ("yy"), shape (M, M): contiguous, of Y's type
 
 
 class CsrMatrix(Protocol):

@@ -13,7 +13,7 @@ from ..errors import DTypeError, LayoutError, OptionError, ShapeError
 from ..kernels.problem import promote
 from ..operations import arrays, elementwise, products
 from ..operations.arrays import REAL_TYPES, Memory, as_rows, memory_of
-from ..operations.rows import RowFunction
+from ..operations.elementwise import RowFunction
 from .storage import BlockStorage
 
 

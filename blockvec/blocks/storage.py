@@ -15,7 +15,7 @@ from ..backends import Array, Backend, DeviceArray, backend_for, backend_of, is_
 from ..backends.base import leading_dimension
 from ..errors import DTypeError, OptionError, ShapeError
 from ..operations import arrays, elementwise
-from ..operations.arrays import Memory, as_range, as_rows, dtype_name, is_range, memory_of
+from ..operations.arrays import Memory, as_range, as_rows, dtype_name, memory_of
 from ..parallel import Communicator, RowLayout, agreed
 
 FROM_FUNCTION_ROWS = 1 << 16  # rows per evaluation of a function, which bounds the size of its index arrays
@@ -432,7 +432,7 @@ class BlockStorage:
                 "V[rows]: the rows are split over processes, and a part of them has no layout; use "
                 "V.array[rows] for those of this process, V.gather() for all, V[:, columns] for columns."
             )
-        if is_range(rows) and is_range(columns):
+        if all(isinstance(part, slice | int | np.integer) for part in (rows, columns)):
             return self._wrap(self.array[as_range(rows, self.n_rows), as_range(columns, self.n_cols)])
         picked = self.array[index]
         if picked.ndim != 2:
@@ -459,7 +459,7 @@ class BlockStorage:
         is_here = is_cupy(values) and backend_of(values) is self.backend
         if not is_here or values.shape != target.shape or not arrays.is_convertible(values, target.dtype):
             return False
-        if target.size and arrays.may_overlap(values, target):  # threads read and write in any order
+        if target.size and arrays.overlaps(values, target):  # threads read and write in any order
             values = values.copy()
         self.backend.copy(values, target)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 
 from ..errors import DTypeError, FormatError, LayoutError, ShapeError
 from ..system.files import replaced
-from . import npz
+from ..system.memory import check_readable
 
 _DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
+_ZIP = b"PK"
+_NPZ_COPIES = 4  # copies of the stored arrays, at most, while they are read and converted
 
 
 def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
@@ -54,8 +57,8 @@ def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     with file.open("rb") as stream:
         head = stream.read(8)
     matrix: Any
-    if head.startswith(npz.SIGNATURE):
-        matrix = npz.read(file)
+    if head.startswith(_ZIP):
+        matrix = _read_npz(file)
     elif head.startswith(petsc.SIGNATURES):
         matrix = petsc.read(file)
     else:
@@ -67,6 +70,35 @@ def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     rows = scipy.sparse.csr_array(matrix)
     rows.sum_duplicates()
     return rows
+
+
+def _read_npz(file: Path) -> scipy.sparse.csr_array:
+    """Read a matrix of ``scipy.sparse.save_npz``, with a check of all indices, which SciPy trusts."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            stored_bytes = sum(part.file_size for part in archive.infolist())
+        check_readable(f"{file}: its arrays", _NPZ_COPIES * stored_bytes)
+        stored: Any = scipy.sparse.load_npz(file)
+        if stored.ndim != 2 or stored.dtype.kind not in "biufc":
+            raise FormatError(
+                f"{file}: found an array of shape {stored.shape} and type {stored.dtype}, expected a matrix "
+                "of numbers."
+            )
+        check_readable(f"{file}: {stored.shape[0]} rows", 16 * stored.shape[0])
+        if stored.format in ("csr", "csc", "bsr"):
+            stored.check_format(full_check=True)  # skips the check of the order if the last entry is 0
+            if (stored.indptr[1:] < stored.indptr[:-1]).any():
+                raise ValueError
+        # SciPy converts to coordinates by NumPy, and checks those.
+        return scipy.sparse.csr_array(stored if stored.format == "csr" else stored.tocoo())
+    except FormatError:
+        raise
+    except Exception as error:  # zipfile, NumPy, and SciPy raise almost any
+        # Not the error's text: NumPy's may advise to load the file in an unsafe way.
+        raise FormatError(
+            f"{file}: found no sparse matrix of scipy.sparse.save_npz, or a damaged one "
+            f"({type(error).__name__}); write it again."
+        ) from None
 
 
 def existing(path: str | os.PathLike[str]) -> Path:

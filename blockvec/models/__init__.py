@@ -13,8 +13,7 @@ from ..system.exports import on_first_use
 if TYPE_CHECKING:
     from ..operators.row_generator import RowGenerator
     from . import spectra
-    from .catalogue import available, generator, model
-    from .chain import operator
+    from .catalogue import available, generator, model, operator
     from .lattice import anderson, graphene, hofstadter, laplace1d, laplace2d, laplace3d, stencil27
     from .many_body import hubbard, xxz
     from .random_structure import banded, rmat
@@ -22,8 +21,7 @@ else:
     __getattr__, __dir__ = on_first_use(
         __name__,
         {
-            "catalogue": "available generator model",
-            "chain": "operator",
+            "catalogue": "available generator model operator",
             "lattice": "anderson graphene hofstadter laplace1d laplace2d laplace3d stencil27",
             "many_body": "hubbard xxz",
             "random_structure": "banded rmat",

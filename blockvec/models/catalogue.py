@@ -1,17 +1,19 @@
-"""Matrices by name: models by their descriptions, files by their paths."""
+"""Matrices by name: models by their descriptions, also without a matrix, and files by their paths."""
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
-import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from ..backends import backend_for
 from ..errors import OptionError
 from ..io import read_matrix
 from ..operators.row_generator import RowGenerator
+from ..operators.sparse import SparseOperator
 from . import lattice, many_body, random_structure  # noqa: F401  each enters its models in the table
 from .definition import MODELS, Model, suggestion
 
@@ -44,11 +46,7 @@ def model(spec: str) -> scipy.sparse.csr_array:
     (252, 252)
     """
     entry, arguments = _parsed(spec)
-    with np.errstate(over="ignore", invalid="ignore"):
-        matrix = entry.matrix(arguments)
-    if not np.isfinite(matrix.data).all():
-        raise OptionError(f"{spec}: elements exceed the largest float64; give smaller parameters.")
-    return matrix
+    return entry.matrix(arguments)
 
 
 def generator(spec: str) -> RowGenerator:
@@ -94,6 +92,59 @@ def _parsed(spec: str) -> tuple[Model, dict[str, Any]]:
     return entry, entry.parse(text) if text.strip() else {}
 
 
+class ChainOperator(SparseOperator):
+    """A chain of spins or electrons whose matrix elements are computed in each product; see `operator`.
+
+    `nnz` counts the entries that its matrix would have.
+    """
+
+    n_stored = 0
+    _is_hermitian = True
+
+
+def operator(spec: str | RowGenerator, *, device: str = "cpu") -> ChainOperator:
+    """Create a chain of spins or electrons as an operator that stores no matrix.
+
+    Products compute the elements of the matrix, so that memory is needed for blocks of vectors alone. They
+    are those of ``as_operator(model(spec))`` up to rounding.
+
+    Parameters
+    ----------
+    spec : str or RowGenerator
+        ``"xxz:..."`` or ``"hubbard:..."``, as for :func:`model`, or the generator of its rows; spins of up to
+        62, electrons of up to 31 sites.
+    device : str, default "cpu"
+        ``"cpu"`` or ``"gpu"``: the device of the blocks.
+
+    Returns
+    -------
+    ChainOperator
+        In double precision; its method ``converted`` makes one in single precision.
+
+    Raises
+    ------
+    OptionError
+        As for :func:`model`, and for a model that is no chain of many particles, or a chain too long.
+
+    Examples
+    --------
+    >>> from blockvec import eigsh, models
+    >>> A = models.operator("xxz:sites=14,up=7")
+    >>> A
+    ChainOperator(3432x3432, float64, cpu)
+    >>> w, X = eigsh(A, k=2, which="SA")
+    >>> [round(float(value), 6) for value in w]
+    [-6.26355, -5.956444]
+    """
+    make = (spec if isinstance(spec, RowGenerator) else generator(spec)).chain
+    if make is None:
+        raise OptionError(f"operator: {spec} is stored as a matrix; use model(), or one of xxz and hubbard.")
+    chain = make()
+    if not (math.isfinite(chain.hop) and math.isfinite(chain.diagonal * chain.sites)):
+        raise OptionError(f"{spec}: elements exceed the largest float64; give smaller parameters.")
+    return ChainOperator(chain, backend_for(device))
+
+
 def available() -> dict[str, str]:
     """List the models.
 
@@ -108,20 +159,12 @@ def available() -> dict[str, str]:
     >>> print(models.available()["laplace1d"])
     1-D Laplacian, 3-point stencil; parameters n, periodic=false; e.g. laplace1d:n=1000
     """
-    return {
-        entry.name: f"{entry.summary}; parameters {_parameters(entry)}; e.g. {entry.example}"
-        for entry in MODELS.values()
-    }
-
-
-def _parameters(entry: Model) -> str:
-    def text(parameter: str) -> str:
-        default = entry.defaults.get(parameter)
-        if default is None:
-            return parameter
-        return f"{parameter}={str(default).lower() if isinstance(default, bool) else default}"
-
-    return ", ".join(text(parameter) for parameter in entry.types)
+    lines = {}
+    for entry in MODELS.values():
+        values = {name: entry.defaults.get(name) for name in entry.types}
+        parameters = (n if value is None else f"{n}={str(value).lower()}" for n, value in values.items())
+        lines[entry.name] = f"{entry.summary}; parameters {', '.join(parameters)}; e.g. {entry.example}"
+    return lines
 
 
 def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:

@@ -45,17 +45,21 @@ class Model:
         if missing:
             raise self.error(f"no value is given for {', '.join(missing)}")
         checked = {parameter: self._checked(parameter, value) for parameter, value in arguments.items()}
-        try:
-            return self.build(**checked)
-        except OptionError as error:
-            raise self.error(str(error)) from None
+        rows: RowGenerator = self._named(self.build, **checked)
+        return rows
 
     def matrix(self, arguments: Mapping[str, Any]) -> scipy.sparse.csr_array:
         """Check the arguments and assemble the matrix."""
         rows = self.generator(arguments)
+        with np.errstate(over="ignore", invalid="ignore"):
+            matrix: scipy.sparse.csr_array = self._named(rows.matrix)
+        if not np.isfinite(matrix.data).all():
+            raise self.error("elements exceed the largest float64; give smaller parameters")
+        return matrix
+
+    def _named(self, make: Callable[..., Any], **arguments: Any) -> Any:
         try:
-            matrix: scipy.sparse.csr_array = rows.matrix()
-            return matrix
+            return make(**arguments)
         except OptionError as error:
             raise self.error(str(error)) from None
 
@@ -89,20 +93,17 @@ class Model:
             parameter = names.get(key.lower(), key)
             if parameter in arguments:
                 raise self.error(f"{parameter} is given twice")
-            arguments[parameter] = self._from_text(parameter, value)
+            try:
+                arguments[parameter] = _READ[self.types[parameter]](value.lower())
+            except (KeyError, ValueError):  # unknown or invalid: generator() raises
+                arguments[parameter] = value
         return arguments
-
-    def _from_text(self, parameter: str, text: str) -> Any:
-        try:
-            return _READ[self.types[parameter]](text)
-        except (KeyError, ValueError):  # unknown or invalid: generator() raises
-            return text
 
 
 _MAX_INTEGER = 10**18  # the product of a few sizes is still a finite float
 _KINDS = {int: "an integer", float: "a finite number", bool: "true or false"}
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_READ: dict[type, Callable[[str], Any]] = {int: int, float: float, bool: lambda text: _TRUTH[text.lower()]}
+_READ: dict[type, Callable[[str], Any]] = {int: int, float: float, bool: _TRUTH.__getitem__}
 MODELS: dict[str, Model] = {}
 _RAISES = "Raises\n------\nOptionError\n    If a value is missing or invalid.\n"  # section for all models
 

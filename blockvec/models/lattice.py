@@ -16,40 +16,6 @@ from ..operators.row_generator import Entry, Mask, RowGenerator, Rows, check_see
 from .definition import physics_model
 
 
-class _Lattice:
-    """Rectangular lattice; the first coordinate varies fastest: site = x + nx (y + ny z)."""
-
-    def __init__(self, shape: Sequence[int], *, periodic: bool) -> None:
-        self.shape = tuple(shape)
-        self.strides = [math.prod(shape[:axis]) for axis in range(len(shape))]
-        self.n_sites = math.prod(shape)
-        self.periodic = periodic
-
-    def coordinates(self, sites: Rows) -> list[Rows]:
-        """Compute the coordinates of sites, one array per axis."""
-        return [sites // stride % extent for stride, extent in zip(self.strides, self.shape, strict=True)]
-
-    def neighbour(
-        self, sites: Rows, coordinates: list[Rows], steps: Sequence[int]
-    ) -> tuple[Rows, Mask | None]:
-        """Compute the sites at a distance of ``steps``, and a mask of those that exist (None: all)."""
-        target = sites
-        mask: Mask | None = None
-        for step, stride, extent, coordinate in zip(
-            steps, self.strides, self.shape, coordinates, strict=True
-        ):
-            if step == 0:
-                continue
-            moved = coordinate + step
-            if self.periodic:
-                target = target + (moved % extent - coordinate) * stride
-            else:
-                inside = (moved >= 0) & (moved < extent)
-                mask = inside if mask is None else mask & inside
-                target = target + step * stride
-        return target, mask
-
-
 def _extents(n: int | None, /, **extents: int | None) -> list[int]:
     """Replace extents that are None by ``n``."""
     result = []
@@ -73,28 +39,43 @@ Term = tuple[tuple[int, ...], Any, Mask | None]  # steps to a neighbour, matrix 
 
 
 def _stencil(
-    lattice: _Lattice, terms: Callable[[list[Rows], int, int], Iterable[Term]], **options: Any
+    shape: Sequence[int],
+    periodic: bool,
+    terms: Callable[[list[Rows], int, int], Iterable[Term]],
+    **options: Any,
 ) -> RowGenerator:
-    """Create a matrix from the terms of the rows [start, stop), of which the coordinates are given."""
+    """Create a matrix on a rectangular lattice, whose first coordinate varies fastest: x + nx (y + ny z).
+
+    ``terms(coordinates, start, stop)`` are those of the rows [start, stop).
+    """
+    strides = [math.prod(shape[:axis]) for axis in range(len(shape))]
 
     def entries(start: int, stop: int, xp: ModuleType) -> Iterator[Entry]:
         sites = xp.arange(start, stop)
-        coordinates = lattice.coordinates(sites)
-        for steps, values, exists in terms(coordinates, start, stop):
-            columns, mask = lattice.neighbour(sites, coordinates, steps)
-            if exists is not None:
-                mask = exists if mask is None else exists & mask
-            yield Entry(columns, values, mask)
+        coordinates = [sites // stride % extent for stride, extent in zip(strides, shape, strict=True)]
+        for steps, values, mask in terms(coordinates, start, stop):
+            target = sites
+            for step, stride, extent, place in zip(steps, strides, shape, coordinates, strict=True):
+                if step == 0:
+                    continue
+                moved = place + step
+                if periodic:
+                    target = target + (moved % extent - place) * stride
+                else:
+                    inside = (moved >= 0) & (moved < extent)
+                    mask = inside if mask is None else mask & inside
+                    target = target + step * stride
+            yield Entry(target, values, mask)
 
-    return RowGenerator(lattice.n_sites, entries, **options)
+    return RowGenerator(math.prod(shape), entries, **options)
 
 
 def _star(
-    lattice: _Lattice, diagonal: float, hop: float, disorder: float = 0.0, seed: int = 0
+    shape: Sequence[int], periodic: bool, diagonal: float, hop: float, disorder: float = 0.0, seed: int = 0
 ) -> RowGenerator:
     """Create a matrix with one value for all nearest neighbours, and a diagonal with optional disorder."""
     # Columns ascend inside the lattice, so that interior rows need no sorting.
-    ahead = [tuple(row) for row in np.eye(len(lattice.shape), dtype=int).tolist()]
+    ahead = [tuple(row) for row in np.eye(len(shape), dtype=int).tolist()]
     behind = [tuple(-step for step in steps) for steps in reversed(ahead)]
     here = (0,) * len(ahead)
 
@@ -106,7 +87,7 @@ def _star(
             yield here, diagonal, None
         yield from ((steps, hop, None) for steps in ahead)
 
-    return _stencil(lattice, terms)
+    return _stencil(shape, periodic, terms)
 
 
 @physics_model("1-D Laplacian, 3-point stencil", example="laplace1d:n=1000")
@@ -133,7 +114,7 @@ def laplace1d(*, n: int, periodic: bool = False) -> RowGenerator:
            [-1.,  2., -1.],
            [ 0., -1.,  2.]])
     """
-    return _star(_Lattice(_extents(None, n=n), periodic=periodic), 2.0, -1.0)
+    return _star(_extents(None, n=n), periodic, 2.0, -1.0)
 
 
 @physics_model("2-D Laplacian, 5-point stencil", example="laplace2d:nx=300,ny=200")
@@ -162,7 +143,7 @@ def laplace2d(
     >>> models.laplace2d(nx=4, ny=3).shape
     (12, 12)
     """
-    return _star(_Lattice(_extents(n, nx=nx, ny=ny), periodic=periodic), 4.0, -1.0)
+    return _star(_extents(n, nx=nx, ny=ny), periodic, 4.0, -1.0)
 
 
 @physics_model("3-D Laplacian, 7-point stencil", example="laplace3d:n=64")
@@ -190,7 +171,7 @@ def laplace3d(
     >>> models.laplace3d(n=4).nnz
     352
     """
-    return _star(_Lattice(_extents(n, nx=nx, ny=ny, nz=nz), periodic=periodic), 6.0, -1.0)
+    return _star(_extents(n, nx=nx, ny=ny, nz=nz), periodic, 6.0, -1.0)
 
 
 @physics_model("3-D 27-point stencil, as in the HPCG benchmark", example="stencil27:n=64")
@@ -215,11 +196,11 @@ def stencil27(
     ----------
     J. Dongarra, M. Heroux, P. Luszczek, "HPCG benchmark", Univ. Tennessee report ut-eecs-15-736 (2015).
     """
-    lattice = _Lattice(_extents(n, nx=nx, ny=ny, nz=nz), periodic=periodic)
+    shape = _extents(n, nx=nx, ny=ny, nz=nz)
     steps = [(x, y, z) for z, y, x in itertools.product((-1, 0, 1), repeat=3)]  # ascending columns
 
     terms = [(step, -1.0 if any(step) else 26.0, None) for step in steps]
-    return _stencil(lattice, lambda coordinates, start, stop: terms)
+    return _stencil(shape, periodic, lambda coordinates, start, stop: terms)
 
 
 @physics_model("Anderson model of localisation, box disorder", example="anderson:n=40,disorder=16.5,seed=1")
@@ -256,7 +237,7 @@ def anderson(
     _check_disorder(disorder, seed)
     if dim not in (1, 2, 3):
         raise OptionError(f"dim={dim}; it must be 1, 2 or 3")
-    return _star(_Lattice(_extents(None, n=n) * dim, periodic=periodic), 0.0, -t, disorder, seed)
+    return _star(_extents(None, n=n) * dim, periodic, 0.0, -t, disorder, seed)
 
 
 @physics_model("honeycomb lattice (graphene), box disorder", example="graphene:nx=128,ny=64,disorder=0.1")
@@ -292,7 +273,7 @@ def graphene(
     P. R. Wallace, Phys. Rev. 71, 622 (1947).
     """
     _check_disorder(disorder, seed)
-    lattice = _Lattice(_extents(None, nx=nx, ny=ny), periodic=periodic)
+    shape = _extents(None, nx=nx, ny=ny)
     if periodic and (nx % 2 or ny % 2):
         raise OptionError(f"nx={nx}, ny={ny}; a periodic honeycomb needs even extents (or periodic=false)")
 
@@ -305,7 +286,7 @@ def graphene(
         if disorder:
             yield (0, 0), disorder * uniform(start, stop, seed), None
 
-    return _stencil(lattice, terms, row_entries=4 if disorder else 3)
+    return _stencil(shape, periodic, terms, row_entries=4 if disorder else 3)
 
 
 @physics_model("square lattice in a magnetic field, complex", example="hofstadter:nx=120,ny=100,p=1,q=3")
@@ -338,7 +319,7 @@ def hofstadter(
     ----------
     D. R. Hofstadter, Phys. Rev. B 14, 2239 (1976).
     """
-    lattice = _Lattice(_extents(None, nx=nx, ny=ny), periodic=periodic)
+    shape = _extents(None, nx=nx, ny=ny)
     if q < 1:
         raise OptionError(f"q={q}; it must be at least 1")
     p, q = p // math.gcd(p, q), q // math.gcd(p, q)
@@ -355,4 +336,4 @@ def hofstadter(
             ((0, 1), along_y.conj(), None),
         ]
 
-    return _stencil(lattice, terms, dtype=np.complex128)
+    return _stencil(shape, periodic, terms, dtype=np.complex128)

@@ -250,21 +250,6 @@ def overlaps(a: Array, b: Array) -> bool:
     return memory_of(a).overlaps(memory_of(b))
 
 
-def may_overlap(a: Array, b: Array) -> bool:
-    """Check whether two matrices of one device may share memory.
-
-    Views of one allocation that are not row-major count as sharing it.
-    """
-    if getattr(a.data, "mem", None) is not getattr(b.data, "mem", None):
-        return False
-    return overlaps(a, b) if a.strides[1] == a.itemsize and b.strides[1] == b.itemsize else True
-
-
-def is_range(index: Any) -> bool:
-    """Check whether an index is a slice or an integer, which select a range without copying."""
-    return isinstance(index, slice | int | np.integer)
-
-
 def as_range(index: Any, extent: int) -> slice:
     """Convert an index to a slice of step one; an integer becomes the range of one row or column."""
     if isinstance(index, slice):

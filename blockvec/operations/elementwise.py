@@ -1,20 +1,20 @@
-"""Elementwise operations on tall blocks: axpby, inner products per column, normal deviates."""
+"""Elementwise operations on tall blocks: axpby, column dots, functions of numbers per column."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, backend_of
 from ..errors import DTypeError, LayoutError, ShapeError
 from ..kernels.problem import StreamProblem
 from . import dispatch
 from .arrays import Kind, Memory, check_writable, overlaps
 from .products import PYTHON_NUMBERS, FactorKind, check_same_backend, factor_kind, promote_factors
-from .rows import RowFunction
 
 
 def is_scalar(factor: Any) -> bool:
@@ -61,13 +61,7 @@ def _axpby_problem(
     dtype, _ = promote_factors(tuple(kind[3] for kind in inputs), factors)
     if not np.can_cast(dtype, out[3], "same_kind"):
         raise DTypeError(f"{operation}: a {dtype} result does not fit into a {out[3]} block.")
-    return _stream("axpby", *out[1:4], len(inputs), 1)
-
-
-@functools.lru_cache(maxsize=4096)
-def _stream(operation: str, K: int, M: int, dtype: str, reads: int, writes: int) -> StreamProblem:
-    """Describe an elementwise pass; always the same object, since dispatch caches by identity."""
-    return StreamProblem(operation, K, M, dtype, reads, writes)
+    return StreamProblem("axpby", *out[1:4], len(inputs), 1)
 
 
 def _factor(operation: str, factor: Any, out: Memory) -> tuple[Any, FactorKind]:
@@ -102,7 +96,54 @@ def _column_dot_problem(x: Kind, y: Kind, same: bool) -> StreamProblem:
     check_same_backend("column_dot", x[0], y[0])
     if x[1:3] != y[1:3]:
         raise ShapeError(f"column_dot: blocks have shapes {x[1:3]} and {y[1:3]}; they must agree.")
-    return _stream("column_dot", *x[1:4], 1 if same else 2, 0)
+    return StreamProblem("column_dot", *x[1:4], 1 if same else 2, 0)
+
+
+class RowFunction:
+    """A function of rows of numbers, such as norms of columns, that is one kernel on a GPU.
+
+    Iterations compute factors per column from norms and inner products. An array library takes one kernel per
+    operation for that, which it compiles at the first use; here all operations are one kernel.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(xp, *rows)`` returns a tuple of rows, element by element. It may use ``+ - * /``, squares,
+        ``<=`` and ``>``, ``& | ~`` of masks, and `sqrt`, `log`, `cos`, `abs`, `maximum` and `where` of `xp`,
+        with numbers that are the same in all calls. On a GPU `xp` and `rows` stand for the generated code:
+        the function is called once per combination of types, and the kernel computes in double precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import RowFunction
+    >>> inverse = RowFunction(lambda xp, x: (xp.where(x > 0, 1 / xp.maximum(x, 1e-300), 0.0),))
+    >>> norms, factors = np.array([4.0, 0.0]), np.empty(2)
+    >>> inverse(norms, out=(factors,))
+    >>> factors.tolist()
+    [0.25, 0.0]
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., tuple[Any, ...]]) -> None:
+        self._function = function
+
+    def __call__(self, *rows: Array, out: Sequence[Array]) -> None:
+        """Write the results for rows of one device to the rows in `out`, which may be among the given ones.
+
+        Rows have float32, float64 or bool elements; they may have gaps, as the real parts of complex ones.
+
+        Raises
+        ------
+        ShapeError
+            If rows have different lengths.
+        """
+        shape = out[0].shape
+        if any(row.shape != shape for row in (*rows, *out)):
+            shapes = ", ".join(str(tuple(row.shape)) for row in (*rows, *out))
+            raise ShapeError(f"RowFunction: rows have shapes {shapes}; they must agree.")
+        backend_of(out[0]).evaluate(self._function, rows, out)
 
 
 def box_muller(radius: Array, angle: Array) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ..kernels.problem import (
     SweepProblem,
     TsmmProblem,
     TsmttsmProblem,
+    beta_class,
     is_complex,
     promote,
 )
@@ -63,7 +64,6 @@ FactorKind: TypeAlias = tuple[int, Any]
 Python type or NumPy dtype that it promotes as."""
 
 _PLAIN: tuple[FactorKind, ...] = ((1, int),)
-_CLASSES: tuple[BetaClass, ...] = ("zero", "one", "general")
 PYTHON_NUMBERS = {bool: False, int: 0, float: 0.0, complex: 0j}  # these adapt to the arrays
 
 
@@ -95,20 +95,7 @@ def _alpha_class(factors: tuple[FactorKind, ...]) -> ScalarClass:
 
 
 def _beta_class(factors: tuple[FactorKind, ...]) -> BetaClass:
-    return _CLASSES[factors[1][0]] if len(factors) > 1 else "zero"
-
-
-class _DotPlan(NamedTuple):
-    """The part of a product that follows from the kinds of operands and factors; cached per combination.
-
-    `is_direct` is true if the result has the type that the problem's kernels produce.
-    """
-
-    problem: TsmttsmProblem
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    is_direct: bool
-    kernel_dtype: str
+    return beta_class(factors[1][0]) if len(factors) > 1 else "zero"
 
 
 def dot(
@@ -123,22 +110,23 @@ def dot(
 ) -> Array:
     """Compute alpha A^H B + beta out, or A^T B without `conj`; see `BlockVector.dot`."""
     A, B, backend = a.array, b.array, a.backend
-    plan = _dot_plan(a.kind, b.kind, B is A, conj, _factor_kinds(alpha, beta, out is not None))
-    contiguous = True
+    factors = _factor_kinds(alpha, beta, out is not None)
+    problem, kernel_dtype, dtype = _dot_plan(a.kind, b.kind, B is A, conj, factors)
+    shape, contiguous = (problem.M, problem.N), True
     if out is not None:
-        check_out("dot", out, plan.shape, plan.dtype)
+        check_out("dot", out, shape, dtype)
         there = memory_of(out)
         _check_apart("dot", there, a, b)
         contiguous = there.ld == there.n_cols or there.n_rows < 2
-    if layout is None and plan.is_direct and contiguous:
-        result = backend.empty(plan.shape, plan.kernel_dtype) if out is None else out
-        dispatch.run(plan.problem, backend, A, B, result, alpha, 0 if out is None else beta)
+    if layout is None and contiguous and kernel_dtype == DTYPE_NAMES[dtype]:
+        result = backend.empty(shape, kernel_dtype) if out is None else out
+        dispatch.run(problem, backend, A, B, result, alpha, 0 if out is None else beta)
         return result
     # Partial sums, a complex factor on real blocks, or a strided output: the factors act on the small result.
-    product = backend.empty(plan.shape, plan.kernel_dtype)
-    dispatch.run(_dot_plan(a.kind, b.kind, B is A, conj, _PLAIN).problem, backend, A, B, product, 1, 0)
+    product = backend.empty(shape, kernel_dtype)
+    dispatch.run(_dot_plan(a.kind, b.kind, B is A, conj, _PLAIN)[0], backend, A, B, product, 1, 0)
     product = sum_over(layout, product)
-    product = (product if alpha == 1 else alpha * product).astype(plan.dtype, copy=False)
+    product = (product if alpha == 1 else alpha * product).astype(dtype, copy=False)
     if out is None:
         return product
     out[...] = product if beta == 0 else product + beta * out
@@ -146,7 +134,10 @@ def dot(
 
 
 @functools.lru_cache(maxsize=4096)
-def _dot_plan(a: Kind, b: Kind, same: bool, conj: bool, factors: tuple[FactorKind, ...]) -> _DotPlan:
+def _dot_plan(
+    a: Kind, b: Kind, same: bool, conj: bool, factors: tuple[FactorKind, ...]
+) -> tuple[TsmttsmProblem, str, np.dtype[Any]]:
+    """Describe a product; find the types of what its kernels produce and of the result."""
     (backend_a, K, M, dtype_a, lda, align_a), (backend_b, rows, N, dtype_b, ldb, align_b) = a, b
     if rows != K:
         raise ShapeError(f"dot: A has {K} rows but B has {rows}; both blocks need the same row count.")
@@ -158,14 +149,13 @@ def _dot_plan(a: Kind, b: Kind, same: bool, conj: bool, factors: tuple[FactorKin
         beta=_beta_class(factors),
         same=same and (conj or not is_complex(dtype_a)),
     )
-    dtype, name = promote_factors((dtype_a, dtype_b), factors)
-    return _DotPlan(problem, (M, N), dtype, problem.dtype == name, problem.dtype)
+    return problem, problem.dtype, promote_factors((dtype_a, dtype_b), factors)[0]
 
 
 def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: complex = 0) -> TsmttsmProblem:
     """Describe alpha A^H B + beta C, or A^T B without `conj`."""
     kinds = memory_of(A).kind, memory_of(B).kind
-    return _dot_plan(*kinds, A is B, conj, _factor_kinds(alpha, beta, True)).problem
+    return _dot_plan(*kinds, A is B, conj, _factor_kinds(alpha, beta, True))[0]
 
 
 def combine(

@@ -76,7 +76,7 @@ class Profile:
         self._begin_s, self._end_s = time.perf_counter(), math.nan
         self._part = "other blocks"  # that calls are recorded for, sparse products excepted
         self._is_on_host, self._host_s = True, 0.0  # whether all work was on the host, and its seconds so far
-        self._pending: list[tuple[_Kernel, Problem, Stopwatch]] = []
+        self._pending: list[tuple[Backend, Problem, str, Stopwatch, str]] = []  # calls on GPUs
         self._calls: dict[_Kernel, Counter[Problem]] = defaultdict(Counter)
         self._times_s: dict[_Kernel, float] = defaultdict(float)
 
@@ -84,19 +84,26 @@ class Profile:
         """Record one call that has been queued, and stop its `watch`."""
         watch.stop()
         part = "products" if isinstance(problem, SpmmvProblem) else self._part
-        self._pending.append(((part, backend, problem.operation, problem.dtype, kernel), problem, watch))
         if backend.name == "cpu":
             self._host_s += watch.seconds()
-        else:
-            self._is_on_host = False
+            self._add(backend, problem, kernel, watch.seconds(), part)
+            return
+        self._is_on_host = False
+        self._pending.append((backend, problem, kernel, watch, part))
         if len(self._pending) >= MAX_PENDING:
             self._settle(MAX_PENDING // 2)
 
+    def _add(
+        self, backend: Backend, problem: Problem, kernel: str, time_s: float, part: str | None = None
+    ) -> None:
+        key = part or self._part, backend, problem.operation, problem.dtype, kernel
+        self._calls[key][problem] += 1
+        self._times_s[key] += time_s
+
     def _settle(self, count: int) -> None:
         settled, self._pending = self._pending[:count], self._pending[count:]
-        for key, problem, watch in settled:
-            self._calls[key][problem] += 1
-            self._times_s[key] += watch.seconds()
+        for backend, problem, kernel, watch, part in settled:
+            self._add(backend, problem, kernel, watch.seconds(), part)
 
     @staticmethod
     def timed(
@@ -134,29 +141,21 @@ class Profile:
                 if profile is None:
                     return function(*arguments, **options)
                 work = function.__name__.lstrip("_"), 1, 1, *moved(*arguments, **options), 0
-                with profile._watch(part, StreamProblem(*work)):
+                outer, profile._part = profile._part, part or profile._part
+                begin_s, known_s = time.perf_counter(), profile._host_s + current_traffic().wait_s
+                try:
                     return function(*arguments, **options)
+                finally:
+                    inside_s = profile._host_s + current_traffic().wait_s - known_s
+                    own_s = time.perf_counter() - begin_s - inside_s
+                    if profile._is_on_host:
+                        profile._add(backend_for("cpu"), StreamProblem(*work), "host", own_s)
+                        profile._host_s += own_s
+                    profile._part = outer
 
             return cast(Function, watched)
 
         return decorated
-
-    @contextlib.contextmanager
-    def _watch(self, part: str, work: StreamProblem) -> Iterator[None]:
-        """Record the time of a ``with`` block of the host, less what is recorded inside."""
-        outer, self._part = self._part, part or self._part
-        begin_s, known_s = time.perf_counter(), self._host_s + current_traffic().wait_s
-        try:
-            yield
-        finally:
-            inside_s = self._host_s + current_traffic().wait_s - known_s
-            own_s = time.perf_counter() - begin_s - inside_s
-            if self._is_on_host:
-                key = self._part, backend_for("cpu"), work.operation, work.dtype, "host"
-                self._calls[key][work] += 1
-                self._times_s[key] += own_s
-                self._host_s += own_s
-            self._part = outer
 
     @property
     def time_s(self) -> float:
@@ -168,30 +167,21 @@ class Profile:
         self._settle(len(self._pending))
         rows = []
         for key, time_s in self._times_s.items():
-            part, backend, operation, dtype, kernel = key
+            part, backend, *named = key
             limits, counts = ceilings(backend), self._calls[key]
             bytes_moved = sum(calls * traffic(problem).total_bytes for problem, calls in counts.items())
             limit_s = sum(calls * time_limit(problem, limits) for problem, calls in counts.items())
-            named = part, backend.name, operation, dtype, kernel
-            rows.append(_row(named, counts.total(), time_s, bytes_moved, limit_s))
-        rows += self._communication()
-        return sorted(rows, key=lambda row: -row["time_s"])
-
-    def _communication(self) -> list[ProfileRow]:
+            rows.append(_row(part, backend.name, *named, counts.total(), time_s, bytes_moved, limit_s))
         counted = self.traffic
-        kinds = {
-            "exchange": (counted.exchanges, counted.exchange_bytes, counted.exchange_s),
-            "sum": (counted.reductions, counted.reduction_bytes, counted.reduction_s),
-        }
-        copy_gb_s = ceilings(backend_for("cpu")).copy_gb_s if any(kinds["sum"] + kinds["exchange"]) else 1.0
-        return [
-            _row(
-                ("communication", "cpu", operation, "", "processes"),
-                *(calls, time_s, sent, 2e-9 * sent / copy_gb_s),
-            )
-            for operation, (calls, sent, time_s) in kinds.items()
-            if calls
-        ]
+        for operation, calls, sent, time_s in (
+            ("exchange", counted.exchanges, counted.exchange_bytes, counted.exchange_s),
+            ("sum", counted.reductions, counted.reduction_bytes, counted.reduction_s),
+        ):
+            if calls:
+                limit_s = 2e-9 * sent / ceilings(backend_for("cpu")).copy_gb_s
+                named = [operation, "", "processes"]
+                rows.append(_row("communication", "cpu", *named, calls, time_s, sent, limit_s))
+        return sorted(rows, key=lambda row: -row["time_s"])
 
     def parts(self) -> list[PartRow]:
         """List the parts of the block and, as "rest" and "total", what is in none of them and all of it.
@@ -225,24 +215,13 @@ class Profile:
         return "\n".join([*lines, "", LEGEND])
 
 
-def _row(
-    named: tuple[str, str, str, str, str], calls: int, time_s: float, bytes_moved: int, limit_s: float
-) -> ProfileRow:
-    """Make a row of its first five fields and of totals."""
-    part, device, operation, dtype, kernel = named
+def _row(*values: Any) -> ProfileRow:
+    """Make a row of its fields up to `bytes_moved`, and the seconds that the roofline allows."""
+    *first, time_s, bytes_moved, limit_s = values
     taken_s = time_s or math.inf
-    return ProfileRow(
-        part=part,
-        device=device,
-        operation=operation,
-        dtype=dtype,
-        kernel=kernel,
-        calls=calls,
-        time_s=time_s,
-        bytes_moved=bytes_moved,
-        bandwidth_gb_s=bytes_moved / taken_s * 1e-9,
-        fraction=limit_s / taken_s,
-    )
+    rates = bytes_moved / taken_s * 1e-9, limit_s / taken_s
+    named = zip(ProfileRow.__annotations__, (*first, time_s, bytes_moved, *rates), strict=True)
+    return cast(ProfileRow, dict(named))
 
 
 def _percentage(row: ProfileRow | PartRow) -> str:

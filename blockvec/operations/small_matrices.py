@@ -69,10 +69,7 @@ class InverseFactor:
 
     def wait(self) -> FactorReport:
         """Wait for the factorisation and return it on the host; work queued later is not waited for."""
-        if self._copy is None:
-            self.start()
-        assert self._copy is not None
-        return FactorReport.of(self._copy())
+        return FactorReport.of((self._copy or start_copy(self.report))())
 
 
 def inverse_factor(G: Array, limit: float = float("inf"), *, start: bool = True) -> InverseFactor:

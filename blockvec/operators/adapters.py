@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator
 from ..backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy, single_threaded_blas
 from ..errors import DTypeError, OptionError, ShapeError
 from ..interchange import ArrayKind, is_function, is_sparse, native
-from ..operations import arrays, elementwise, products
+from ..operations import arrays, elementwise
 from ..operations.arrays import Memory, memory_of, overlaps
 from ..operations.profile import Profile
 from ..parallel import RowLayout, agreed, choose_gpu, is_petsc, petsc_rows, require_same
@@ -55,7 +55,9 @@ class FunctionOperator(Operator):
         self.matrix: Array | None = None  # the dense matrix that the function multiplies by
         self.can_fail = False  # for a block of rounding errors, as a solve can
         self.needs_threads = True  # of BLAS
-        self._writes = _has_parameter(function, "out")
+        self._writes = False
+        with contextlib.suppress(TypeError, ValueError):  # some built-in functions have no signature
+            self._writes = "out" in inspect.signature(function).parameters
         self.adjoint: Callable[[bool], Operator] | None = None  # makes the adjoint (True) or the transpose
 
     def _transposed(self, conjugates: bool) -> Operator:
@@ -64,14 +66,13 @@ class FunctionOperator(Operator):
     @Profile.timed("products")
     def _product(self, X: Array, Y: Array, beta: complex) -> Array:
         """Compute A X, in Y itself if the function takes ``out`` and Y is not read."""
-        out = None
+        out, given = None, dict[str, Array]()
         if self._writes:
             out = Y if beta == 0 and Y.flags.c_contiguous else self.backend.empty(Y.shape, Y.dtype.name)
-            product = self._function(X, out=out)
-            if product is None or product is out:
-                return out
-        else:
-            product = self._function(X)
+            given = {"out": out}
+        product = self._function(X, **given)
+        if out is not None and (product is None or product is out):
+            return out
         if getattr(product, "shape", None) != Y.shape:
             raise ShapeError(
                 f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape "
@@ -91,7 +92,7 @@ class FunctionOperator(Operator):
         """Prepare steps of block Lanczos, each with one launch; see `SparseOperator.krylov_steps`."""
         from .krylov_steps import steps_of
 
-        return steps_of(self, None, V, b, takes_several=False)
+        return steps_of(self, V, b)
 
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
@@ -206,7 +207,7 @@ def as_operator(
         layout = layout or held
     if layout is not None and layout.comm is not None:
         with agreed(layout.comm):
-            return _distributed(A, layout, shape, dtype, device, like, check_indices)
+            return _distributed(A, layout, shape, device, check_indices, dtype=dtype, like=like)
     if isinstance(A, Operator):
         return A
     if isinstance(A, RowGenerator):
@@ -226,10 +227,15 @@ def as_operator(
         return FunctionOperator(A, shape, kind_of, backend, takes_columns=order == "A")
     A = native(A)
     if is_sparse(A):
-        return _sparse_operator(A, device, check_indices)
+        matrix = _csr_matrix(A, check_indices)
+        home = backend_of(matrix.data)
+        backend = home if device is None else backend_for(device)
+        is_copied = backend.name == "cpu" and home is not backend
+        return SparseOperator(matrix.get() if is_copied else matrix, backend)
     if hasattr(A, "matvec") and hasattr(A, "shape"):
         backend = backend_for(device or ("gpu" if type(A).__module__.startswith("cupyx") else "cpu"))
-        operator = FunctionOperator(_block_product(A), A.shape, _matrix_dtype(A.dtype), backend)
+        dtype = arrays.element_type(np.float64 if A.dtype is None else A.dtype)
+        operator = FunctionOperator(_block_product(A, dtype), A.shape, dtype, backend)
         if _has_adjoint(A):
             operator.adjoint = lambda conjugates: as_operator(A.H if conjugates else A.T, device=device)
         return operator
@@ -242,13 +248,7 @@ def as_operator(
 
 
 def _distributed(
-    A: Any,
-    layout: RowLayout,
-    shape: tuple[int, int] | None,
-    dtype: DTypeLike | None,
-    device: str | None,
-    like: Any,
-    check_indices: bool,
+    A: Any, layout: RowLayout, shape: Any, device: str | None, check_indices: bool, **kind: Any
 ) -> Operator:
     n, n_local = layout.n_global, layout.n_local
     given = getattr(A, "shape", None) if shape is None else shape
@@ -275,7 +275,7 @@ def _distributed(
     require_same(layout.comm, layout=str(layout.cuts), A=_checksum(A) if is_whole else None)
     device = choose_gpu(layout.comm) if device == "gpu" else device
     if is_function(A):
-        local = as_operator(A, shape=(n_local, n_local), dtype=dtype, device=device, like=like)
+        local = as_operator(A, shape=(n_local, n_local), device=device, **kind)
         return DistributedOperator(local, layout)
     rows = layout.rows
     is_made = isinstance(A, RowGenerator)
@@ -299,29 +299,15 @@ def _checksum(A: Any) -> str | None:
     return f"{A.nnz} entries of {data.dtype} with the checksum {int(words.sum(dtype=np.uint64)):x}"
 
 
-def _matrix_dtype(dtype: DTypeLike | None) -> np.dtype[Any]:
-    """Determine the type of an operator: float64 for an unknown type."""
-    return arrays.element_type(np.float64 if dtype is None else dtype)
-
-
 def _csr_matrix(A: Any, check_indices: bool) -> Any:
     """Check a sparse matrix and convert it to CSR and to an element type of blocks."""
     if len(A.shape) != 2:
         raise ShapeError(f"A has shape {A.shape}; a matrix has two dimensions.")
-    dtype = _matrix_dtype(A.dtype)
+    dtype = arrays.element_type(A.dtype)
     if check_indices:
         _check_indices(A)
     matrix = A.tocsr()
     return matrix if matrix.dtype == dtype else matrix.astype(dtype)
-
-
-def _sparse_operator(A: Any, device: str | None, check_indices: bool) -> SparseOperator:
-    matrix = _csr_matrix(A, check_indices)
-    home = backend_of(matrix.data)
-    backend = home if device is None else backend_for(device)
-    if backend.name == "cpu" and home is not backend:
-        matrix = matrix.get()  # a CuPy matrix copied to the host
-    return SparseOperator(matrix, backend)
 
 
 def _check_indices(A: Any) -> None:
@@ -358,7 +344,7 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
     backend = backend_of(A) if device is None else backend_for(device)
     if backend is not backend_of(A):
         A = backend.from_host(A) if isinstance(A, np.ndarray) else backend_of(A).to_host(A)
-    A = A.astype(_matrix_dtype(A.dtype), copy=False)
+    A = A.astype(arrays.element_type(A.dtype), copy=False)
 
     is_plain = backend.name == "cpu" and A.flags.forc  # others are copied for each product
     is_short = backend.name == "cpu" and A.size * (4 if A.dtype.kind == "c" else 1) <= UNTHREADED_PRODUCTS
@@ -378,13 +364,6 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
     return operator
 
 
-def _has_parameter(function: Callable[..., Any], name: str) -> bool:
-    try:
-        return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in functions have no signature
-        return False
-
-
 def _has_adjoint(A: Any) -> bool:
     """Check whether a linear operator defines products with its adjoint."""
     if not isinstance(A, LinearOperator):
@@ -399,7 +378,7 @@ def _has_adjoint(A: Any) -> bool:
     )
 
 
-def _block_product(A: Any) -> Callable[[Array], Array]:
+def _block_product(A: Any, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
     """Look up ``matmat`` of a linear operator, or make a loop over columns if it has none of its own."""
     custom = getattr(A, "_CustomLinearOperator__matmat_impl", A)
     inherits = isinstance(A, LinearOperator) and type(A)._matmat is LinearOperator._matmat  # type: ignore[attr-defined]
@@ -413,8 +392,8 @@ def _block_product(A: Any) -> Callable[[Array], Array]:
     )
 
     def columns(X: Array) -> Array:
-        shape, dtype = (A.shape[0], X.shape[1]), products.result_type(X.dtype, _matrix_dtype(A.dtype))
-        out: Array = array_namespace(X).empty(shape, dtype)
+        shape = A.shape[0], X.shape[1]
+        out: Array = array_namespace(X).empty(shape, np.promote_types(X.dtype, dtype))
         for j in range(X.shape[1]):
             out[:, j] = A.matvec(X[:, j]).ravel()
         return out

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..backends import Array, Backend
+from ..backends.base import Fused
 from ..blocks.blockvector import BlockVector
 from ..blocks.columns import ColumnBlock
 from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
@@ -20,7 +21,7 @@ from ..operations import arrays, elementwise, products
 from ..operations.arrays import Memory, overlaps
 from ..operations.profile import Profile
 from ..parallel import RowLayout
-from .fused import Extras, Sums
+from . import fused
 
 PER_COLUMN = 3  # kind of shifts that are one per column
 
@@ -39,6 +40,7 @@ class BaseOperator(ABC):
         self.dtype = arrays.check_dtype(dtype)
         self._dtype_name = self.dtype.name
         self.backend = backend
+        self._transposes: dict[bool, Any] = {}  # the adjoint (True) and the transpose, once they are made
 
     @property
     def device(self) -> str:
@@ -133,13 +135,9 @@ class BaseOperator(ABC):
         if z is None and not (dots or gram):
             self._run(memory, result.memory, alpha, beta, shift)
             return result
-        extras = Extras.of(block, result, z, delta, eta, dots, gram)
-        column_dots, grams = self._run_fused(memory, result.memory, alpha, beta, shift, extras)
-        if not (dots or gram):
-            return result
-        sums = iter(products.sum_each_over(block.layout, [*column_dots.values(), *grams.values()]))
-        summed = [{name: next(sums) for name in which} for which in (column_dots, grams)]
-        return extras.applied(result, *summed)
+        request = fused.requested(block, result, z, (delta, eta), dots, gram)
+        self._run_fused(memory, result.memory, alpha, beta, shift, request)
+        return fused.applied(result, request, dots) if dots or gram else result
 
     def prepare(
         self,
@@ -149,7 +147,7 @@ class BaseOperator(ABC):
         beta: complex = 0,
         shift: Any = 0,
         repeat: int = 1,
-    ) -> PreparedProduct:
+    ) -> Callable[[], None]:
         """Return a function that repeats ``apply(X, out, alpha, beta, shift)``.
 
         A recurrence between two blocks has the same products again and again. On a GPU the function takes a
@@ -189,7 +187,7 @@ class BaseOperator(ABC):
         forth, back = (
             functools.partial(self.apply, *ends, alpha, beta, shift) for ends in ((X, out), (out, X))
         )
-        return PreparedProduct(forth, back, repeat)
+        return in_turns(forth, back, repeat)
 
     @Profile.timed("products")
     def _apply_to_columns(self, X: Any, out: Any, alpha: complex, beta: complex, shift: Any) -> Any:
@@ -285,11 +283,11 @@ class BaseOperator(ABC):
         """Set Y = alpha (A - shift I) X + beta Y; the operands have been checked."""
 
     def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
-    ) -> tuple[Sums, Sums]:
-        """Do the work of `_run` and of `extras`; return column dots and Gram matrices."""
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused
+    ) -> None:
+        """Do the work of `_run` and compute what is requested beside Y."""
         self._run(X, Y, alpha, beta, shift)
-        return extras.separately(X, Y)
+        fused.compute(request, X, Y)
 
     def explain(self, X: BlockVector) -> tuple[Problem, Backend] | None:
         """Describe the problem that ``apply(X)`` dispatches; None for a user's function.
@@ -363,27 +361,15 @@ class BaseOperator(ABC):
         return f"{type(self).__name__}({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, {self.device})"
 
 
-class PreparedProduct:
-    """A product bound to its operands, or several in which two blocks take turns; see `Operator.prepare`.
+def in_turns(forth: Callable[[], object], back: Callable[[], object], repeat: int) -> Callable[[], None]:
+    """Make a function of products in which two blocks take turns."""
+    turns = [back if turn % 2 else forth for turn in range(repeat)]
 
-    `is_one_launch` tells that all of several products are one, so that nothing is gained by recording them.
-    """
-
-    def __init__(
-        self,
-        forth: Callable[[], object],
-        back: Callable[[], object],
-        repeat: int,
-        *,
-        is_one_launch: bool = False,
-    ) -> None:
-        self._turns = [back if turn % 2 else forth for turn in range(repeat)]
-        self.is_one_launch = is_one_launch
-
-    def __call__(self) -> None:
-        """Compute the products."""
-        for turn in self._turns:
+    def run() -> None:
+        for turn in turns:
             turn()
+
+    return run
 
 
 def _extents(shape: Any) -> tuple[int, int]:

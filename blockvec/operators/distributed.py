@@ -58,7 +58,7 @@ class DistributedOperator(Operator):
     ) -> None:
         super().__init__((layout.n_global, layout.n_global), own.dtype, own.backend)
         self.local_shape, self.layout = own.shape, layout
-        self._own, self._coupling, self._halo = own, coupling, halo
+        self.own, self._coupling, self._halo = own, coupling, halo
         if nnz is not None:
             self.nnz: int = nnz
         if self.device == "cpu" and len(self._sparse_parts()) == 1 + len(coupling):
@@ -91,11 +91,6 @@ class DistributedOperator(Operator):
         return cls(SparseOperator(own, backend), layout, coupling, halo, nnz)
 
     @property
-    def own(self) -> Operator:
-        """The entries in the columns of this process, an operator on its rows alone."""
-        return self._own
-
-    @property
     def halo_rows(self) -> int:
         """Rows of other processes that this one needs per product."""
         return 0 if self._halo is None else self._halo.wanted_rows
@@ -122,7 +117,7 @@ class DistributedOperator(Operator):
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
         with current_traffic().product():
             halo = None if self._halo is None else self._halo.start(X.array)
-            self._own._run(X, Y, alpha, beta, shift)
+            self.own._run(X, Y, alpha, beta, shift)
             if halo is not None:
                 wanted = memory_of(halo())
                 for begin, part in self._coupling:
@@ -131,7 +126,7 @@ class DistributedOperator(Operator):
     def _add_columns(self, X: Array, Y: Array) -> None:
         with current_traffic().product():
             halo = None if self._halo is None else self._halo.start(X)
-            self._own.apply_columns(X, Y, beta=1)
+            self.own.apply_columns(X, Y, beta=1)
             if halo is not None:
                 wanted = np.asfortranarray(halo())
                 for begin, part in self._coupling:
@@ -155,7 +150,7 @@ class DistributedOperator(Operator):
         return self.of_rows(sp.csr_array(kept, (n_local, layout.n_global)), layout, self.backend)
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        return self._own.sparse_product()
+        return self.own.sparse_product()
 
     def _converted(self, dtype: DTypeLike, factor: float = 1) -> DistributedOperator:
         """Make ``factor A`` with entries of another type an operator of its own; see `SparseOperator`."""
@@ -165,13 +160,13 @@ class DistributedOperator(Operator):
 
     def _sparse_parts(self) -> list[SparseOperator]:
         """List own part and coupling, as far as their entries are stored."""
-        parts = [self._own, *(part for _, part in self._coupling)]
+        parts = [self.own, *(part for _, part in self._coupling)]
         return [part for part in parts if isinstance(part, SparseOperator)]
 
     def _affine(self, alpha: complex, shift: complex) -> Operator:
         if self.device != "cpu" or not hasattr(self, "nnz") or self.nnz > SHORT_ROWS * self.shape[0]:
             return super()._affine(alpha, shift)
-        own = self._own.affine(alpha, shift)
+        own = self.own.affine(alpha, shift)
         coupling = [(begin, part._affine(alpha, 0)) for begin, part in self._coupling]
         return DistributedOperator(own, self.layout, coupling, self._halo, self.nnz)
 

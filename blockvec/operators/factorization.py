@@ -346,14 +346,11 @@ class Factorization:
     def _lengths(self, B: Any) -> Any:
         return np.sqrt(np.vecdot(B.T, B.T).real) if self._is_on_host else B.norms()
 
-    def _scale(self, B: Any, X: Any) -> Any:
-        """Compute ||S|| ||x|| + ||b|| for each column, larger than zero."""
-        return self._norm * self._lengths(X) + self._lengths(B) + np.finfo(self.dtype).tiny
-
     def _backward_error(self, B: Any, X: Any, R: Any) -> float:
         """Compute the largest residual of a column, relative to ||S|| ||x|| + ||b||."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return float((self._lengths(R) / self._scale(B, X)).max())
+            scale = self._norm * self._lengths(X) + self._lengths(B) + np.finfo(self.dtype).tiny
+            return float((self._lengths(R) / scale).max())
 
     def _is_accurate_after_trial(self, S: Any) -> bool:
         """Solve with a random right-hand side: count the refinements needed, look for a zero eigenvalue.

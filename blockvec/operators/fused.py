@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ..backends import Array, Backend
+from ..backends import Array
 from ..backends.base import Fused
 from ..blocks.blockvector import BlockVector
 from ..errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from ..kernels.problem import DOTS, GRAMS, beta_class
 from ..operations import elementwise, products
 from ..operations.arrays import REAL_TYPES, Memory, check_writable, memory_of, overlaps
-from ..system.frozen import frozen
 
 Sums: TypeAlias = dict[str, Array]
 """Small arrays by name, on the operator's device."""
@@ -36,79 +35,59 @@ class Applied(NamedTuple):
     gram: Sums
 
 
-@frozen
-class Extras:
-    """Requested results beside Y: Z = delta Z + eta Y, column dots and Gram matrices."""
+def requested(
+    X: BlockVector,
+    Y: BlockVector,
+    z: Any,
+    factors: tuple[complex, complex],
+    dots: str | Sequence[str],
+    gram: str | Sequence[str],
+) -> Fused:
+    """Check the arguments of `Operator.apply`, of which `factors` are delta and eta; allocate the sums."""
+    Z = None if z is None else _chained(z, X, Y, *factors)
+    dots, gram = _names("dots", dots, DOTS), _names("gram", gram, GRAMS)
+    for name in dots + gram:
+        if "x" in name and X.n_rows != Y.n_rows:
+            raise ShapeError(
+                f"apply: X has {X.n_rows} rows and Y {Y.n_rows}; {name!r} is for square operators."
+            )
+    x, y, width, empty = X.memory, Y.memory, X.n_cols, Y.backend.empty
+    # Dots that are the diagonal of a requested matrix are taken from it.
+    column_dots = {name: empty((width,), _dot_type(name, x, y)) for name in dots if name not in gram}
+    return Fused(Z, *factors, column_dots, {name: empty((width, width), y.dtype) for name in gram})
 
-    Z: Array | None
-    delta: complex
-    eta: complex
-    dots: tuple[str, ...]
-    gram: tuple[str, ...]
 
-    @classmethod
-    def of(
-        cls,
-        X: BlockVector,
-        Y: BlockVector,
-        z: Any,
-        delta: complex,
-        eta: complex,
-        dots: str | Sequence[str],
-        gram: str | Sequence[str],
-    ) -> Extras:
-        """Check the arguments of `Operator.apply`."""
-        extras = cls(
-            None if z is None else _chained(z, X, Y, delta, eta),
-            *(delta, eta, _names("dots", dots, DOTS), _names("gram", gram, GRAMS)),
-        )
-        for name in extras.dots + extras.gram:
-            if "x" in name and X.n_rows != Y.n_rows:
-                raise ShapeError(
-                    f"apply: X has {X.n_rows} rows and Y {Y.n_rows}; {name!r} is for square operators."
-                )
-        return extras
+def classes(fused: Fused) -> dict[str, Any]:
+    """Describe a request as fields of an `SpmmvProblem`."""
+    sums = {"dots": tuple(fused.dots), "gram": tuple(fused.gram)}
+    if fused.Z is None:
+        return sums
+    where = memory_of(fused.Z)
+    return {**sums, "chain": beta_class(fused.delta), "ldz": where.ld, "align_z": where.align}
 
-    @property
-    def summed(self) -> tuple[str, ...]:
-        """The column dots to compute: those that are not the diagonal of a requested Gram matrix."""
-        return tuple(name for name in self.dots if name not in self.gram)
 
-    def classes(self) -> dict[str, Any]:
-        """Describe the request as fields of an `SpmmvProblem`."""
-        sums = {"dots": self.summed, "gram": self.gram}
-        if self.Z is None:
-            return sums
-        where = memory_of(self.Z)
-        return {**sums, "chain": beta_class(self.delta), "ldz": where.ld, "align_z": where.align}
+def compute(fused: Fused, X: Memory, Y: Memory) -> None:
+    """Compute each result on its own; the reference for fused kernels."""
+    if fused.Z is not None:
+        z = memory_of(fused.Z)
+        elementwise.axpby("apply", Y, z, z, fused.eta, fused.delta)
+    blocks = {"x": X, "y": Y}
+    for name in fused.dots:
+        x, y = blocks[name[0]], blocks[name[1]]
+        fused.dots[name] = elementwise.column_dot(x, y, _dot_type(name, X, Y))
+    for name in fused.gram:
+        fused.gram[name] = products.dot(blocks[name[0]], blocks[name[1]])
 
-    def applied(self, Y: BlockVector, dots: Sums, gram: Sums) -> Applied:
-        """Assemble the result of `Operator.apply` from the computed sums."""
-        for name in self.dots:
-            if name not in dots:
-                diagonal = gram[name].diagonal()
-                dots[name] = diagonal.copy() if name == "xy" else diagonal.real.copy()
-        return Applied(Y, {name: dots[name] for name in self.dots}, gram)
 
-    def outputs(self, X: Memory, Y: Memory, backend: Backend) -> Fused:
-        """Allocate the outputs of a fused kernel."""
-        width = X.n_cols
-        dots = {name: backend.empty((width,), _dot_type(name, X, Y)) for name in self.summed}
-        gram = {name: backend.empty((width, width), Y.dtype) for name in self.gram}
-        return Fused(self.Z, self.delta, self.eta, dots, gram)
-
-    def separately(self, X: Memory, Y: Memory) -> tuple[Sums, Sums]:
-        """Compute each result on its own; the reference for fused kernels."""
-        if self.Z is not None:
-            z = memory_of(self.Z)
-            elementwise.axpby("apply", Y, z, z, self.eta, self.delta)
-        blocks = {"x": X, "y": Y}
-        dots = {
-            name: elementwise.column_dot(blocks[name[0]], blocks[name[1]], _dot_type(name, X, Y))
-            for name in self.summed
-        }
-        gram = {name: products.dot(blocks[name[0]], blocks[name[1]]) for name in self.gram}
-        return dots, gram
+def applied(Y: BlockVector, fused: Fused, dots: str | Sequence[str]) -> Applied:
+    """Assemble the result of `Operator.apply` from sums, which are those of all processes from here on."""
+    sums = iter(products.sum_each_over(Y.layout, [*fused.dots.values(), *fused.gram.values()]))
+    column_dots, gram = ({name: next(sums) for name in which} for which in (fused.dots, fused.gram))
+    for name in _names("dots", dots, DOTS):
+        if name not in column_dots:
+            diagonal = gram[name].diagonal()
+            column_dots[name] = diagonal.copy() if name == "xy" else diagonal.real.copy()
+    return Applied(Y, {name: column_dots[name] for name in DOTS if name in column_dots}, gram)
 
 
 def _dot_type(name: str, X: Memory, Y: Memory) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -80,11 +81,9 @@ class KrylovSteps:
         report = self._queue(X.array, W.array, *sizes, enough, limit, self._product)
         wait = start_copy(report.reshape(-1, b))
 
-        found: list[StepReport] = []
-
+        @functools.cache
         def reports() -> list[StepReport]:
-            if found:
-                return found
+            found = []
             for step, rows in enumerate(wait().reshape(steps, -1, b)):
                 known, begin = end + step * b, m + step * b
                 first = 0 if begin < full_until else max(begin - back, 0)
@@ -96,10 +95,9 @@ class KrylovSteps:
         return reports
 
 
-def steps_of(
-    operator: BaseOperator, matrix: Any, V: BlockVector, b: int, *, takes_several: bool = True
-) -> KrylovSteps | None:
-    """Prepare steps with the products of an operator, whose prepared matrix is given if it has one."""
+def steps_of(operator: BaseOperator, V: BlockVector, b: int) -> KrylovSteps | None:
+    """Prepare steps with the products of an operator, of a sparse matrix or a function."""
+    matrix = getattr(operator, "prepared", None)
     is_own = operator.layout is None and operator.shape[0] == operator.shape[1]
     if not is_own or V.backend is not operator.backend:
         return None
@@ -111,4 +109,4 @@ def steps_of(
         operator._run(memory_of(X), memory_of(Y), 1, 0, 0)
 
     is_multiplied = matrix is not None and queue.multiplies
-    return KrylovSteps(queue, b, product=None if is_multiplied else product, takes_several=takes_several)
+    return KrylovSteps(queue, b, product=None if is_multiplied else product, takes_several=matrix is not None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,7 @@ from ..errors import BreakdownError, DeviceError, OptionError, ShapeError
 from ..kernels.problem import SpmmvProblem, promote
 from ..operations import elementwise, products
 from ..operations.arrays import Memory, memory_of
-from .base import BaseOperator, PreparedProduct
-from .fused import Extras, Sums
+from .base import BaseOperator
 
 # Difference of the two products of a Hermitian operator in units of eps; rounding errors were below 1.3.
 MOST_DEFECT = 1e4
@@ -48,6 +48,7 @@ class Operator(BaseOperator):
     """
 
     _is_hermitian: bool | None = None
+    _transposes: dict[bool, Operator]
 
     @property
     def is_hermitian(self) -> bool | None:
@@ -64,11 +65,6 @@ class Operator(BaseOperator):
 
     def _derived_hermitian(self) -> bool | None:
         return None
-
-    @functools.cached_property
-    def _transposes(self) -> dict[bool, Operator]:
-        """The adjoint (True) and the transpose, once they are made."""
-        return {}
 
     @property
     def H(self) -> Operator:
@@ -282,7 +278,7 @@ class AffineOperator(Operator):
 
     def prepare(
         self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
-    ) -> PreparedProduct:
+    ) -> Callable[[], None]:
         if self._alpha == 0:
             return super().prepare(X, out, alpha, beta, shift, repeat)
         return self._operator.prepare(X, out, alpha * self._alpha, beta, self._inner(shift), repeat)
@@ -312,13 +308,6 @@ class AffineOperator(Operator):
             self._operator._run(X, Y, alpha * self._alpha, beta, self._inner(shift))
         else:
             self.apply(X.array, Y.array, alpha, beta, shift)
-
-    def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
-    ) -> tuple[Sums, Sums]:
-        if self._alpha == 0 or promote(self._operator._dtype_name, X.dtype) != Y.dtype:
-            return super()._run_fused(X, Y, alpha, beta, shift, extras)
-        return self._operator._run_fused(X, Y, alpha * self._alpha, beta, self._inner(shift), extras)
 
 
 class ScaledOperator(AffineOperator):
@@ -410,14 +399,10 @@ class SumOperator(Operator):
 def _number(scalar: Any) -> Any:
     """Copy a factor to the host; whole numbers adapt to the type of an operator, as those of Python do."""
     kind = getattr(scalar, "dtype", None)
-    if kind is None:
-        return _long(scalar) if isinstance(scalar, int) else scalar
-    return scalar.item() if kind.kind in "bui" else kind.type(scalar.item())
-
-
-def _long(number: int) -> float:
-    """Convert a whole number that may be longer than the types of NumPy."""
-    try:
-        return number if abs(number) < 1 << 62 else float(number)
-    except OverflowError:
-        return np.inf
+    if kind is not None:
+        return scalar.item() if kind.kind in "bui" else kind.type(scalar.item())
+    if not isinstance(scalar, int) or abs(scalar) < 1 << 62:
+        return scalar
+    with contextlib.suppress(OverflowError):  # longer than the types of NumPy
+        return float(scalar)
+    return np.inf

@@ -12,7 +12,7 @@ from ..backends import backend_for
 from ..blocks.blockvector import BlockVector
 from ..errors import OptionError
 from ..parallel.agreement import agreed
-from ..parallel.communicator import exchange_slices
+from ..parallel.communicator import exchange_rows, exchange_slices
 from ..parallel.halo import Halo
 from ..parallel.layout import RowLayout
 
@@ -122,15 +122,6 @@ class Partition:
                 halo = Halo(self.given, wanted[~own].astype(np.int64), backend_for("cpu"))
                 known[~own] = halo.start(self.numbers[:, None])()[:, 0]
             ordered = sp.csr_array((rows.data, known[places], rows.indptr), shape=rows.shape)[self._order]
-            lengths = exchange_slices(
-                self._comm, np.diff(ordered.indptr).astype(np.int64), self._sends, self._receives
-            )
-            starts = np.concatenate([[0], np.cumsum(lengths)])
-            bounds = ordered.indptr[self._sends], starts[self._receives]
-            columns = exchange_slices(self._comm, ordered.indices.astype(np.int64), *bounds)
-            moved = sp.csr_array(
-                (exchange_slices(self._comm, ordered.data, *bounds), columns, starts),
-                shape=(self.layout.n_local, rows.shape[1]),
-            )
+            moved = exchange_rows(self._comm, ordered, self._sends, self._receives)
             moved.sum_duplicates()
             return moved

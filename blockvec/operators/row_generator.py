@@ -150,11 +150,12 @@ class RowGenerator:
             return self._rows(start, stop, backend.xp, max(1, min(_GPU_PANEL_ROWS, most)))
 
     def _rows(self, start: int, stop: int, xp: ModuleType, panel_rows: int) -> Any:
-        count = stop - start
-        if self._row_entries is not None and xp is np:  # to count many entries takes long
-            self._check_memory(count, self._row_entries, xp)
+        count, mean = stop - start, self._row_entries
+        if is_known := mean is not None and xp is np:  # to count many entries takes long
+            self._check_memory(count * mean, count, xp)
         width = sum(1 for _ in self._entries(0, min(1, self.n_rows), np))
-        self._check_memory(count, width, xp)
+        if not is_known:
+            self._check_memory(count * width, count, xp)
         index_dtype = np.int32 if max(self.n_rows, count * width) <= np.iinfo(np.int32).max else np.int64
         # An upper bound: pages that are never written take no memory, and the resize below releases them.
         indices = xp.empty(count * width, index_dtype)
@@ -163,7 +164,15 @@ class RowGenerator:
         filled = 0
         for first in range(start, stop, panel_rows):
             last = min(first + panel_rows, stop)
-            starts, columns, values = self._panel(first, last, width, xp)
+            places = xp.empty((last - first, width), np.int64)
+            numbers = xp.empty((last - first, width), self.dtype)
+            masks = xp.ones((last - first, width), np.bool_)
+            for position, entry in enumerate(self._entries(first, last, xp)):
+                places[:, position] = xp.asarray(entry.columns)
+                numbers[:, position] = xp.asarray(entry.values)
+                if entry.mask is not None:
+                    masks[:, position] = xp.asarray(entry.mask)
+            starts, columns, values = in_canonical_form(places, numbers, masks, self.n_rows)
             end = filled + len(columns)
             indices[filled:end], data[filled:end] = columns, values
             indptr[first - start + 1 : last - start + 1] = starts[1:] + filled
@@ -177,19 +186,6 @@ class RowGenerator:
         matrix.has_canonical_format = True  # as every panel
         return matrix
 
-    def _panel(self, start: int, stop: int, width: int, xp: ModuleType) -> tuple[Any, Any, Any]:
-        """Create the row pointers, columns and values of a range of rows, in canonical form."""
-        count = stop - start
-        columns = xp.empty((count, width), np.int64)
-        values = xp.empty((count, width), self.dtype)
-        masks = xp.ones((count, width), np.bool_)
-        for position, entry in enumerate(self._entries(start, stop, xp)):
-            columns[:, position] = xp.asarray(entry.columns)
-            values[:, position] = xp.asarray(entry.values)
-            if entry.mask is not None:
-                masks[:, position] = xp.asarray(entry.mask)
-        return in_canonical_form(columns, values, masks, self.n_rows)
-
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.n_rows:
             raise OptionError(
@@ -197,11 +193,13 @@ class RowGenerator:
                 f"give 0 <= start <= stop <= {self.n_rows}."
             )
 
-    def _check_memory(self, count: int, width: float, xp: ModuleType = np) -> None:
-        elements = count * (width if self._row_entries is None or xp is not np else self._row_entries)
+    def _check_memory(self, elements: float, count: int, xp: ModuleType = np) -> None:
         index_bytes = 4 if max(self.n_rows, elements) <= np.iinfo(np.int32).max else 8
         needed = elements * (self.dtype.itemsize + index_bytes) + count * index_bytes
-        available = available_memory() if xp is np else _free_on_gpu(xp)
+        available = available_memory()
+        if xp is not np:
+            pool = xp.get_default_memory_pool()
+            available = int(xp.cuda.runtime.memGetInfo()[0] + pool.free_bytes())
         if available is not None and needed > available:
             raise OptionError(
                 f"{count} rows with about {elements:.3g} elements take {needed / 1e9:.3g} GB, but "
@@ -219,15 +217,15 @@ class AssembledRows(RowGenerator):
     def __init__(
         self, n_rows: int, assemble: Callable[[], scipy.sparse.csr_array], *, row_entries: float
     ) -> None:
-        super().__init__(n_rows, lambda start, stop, xp: iter(()), row_entries=row_entries)
-        self._assemble = assemble
+        super().__init__(n_rows, lambda start, stop, xp: iter(()))
+        self._assemble, self._mean = assemble, row_entries
 
     @functools.cached_property
     def _whole(self) -> Any:
         return self.matrix()
 
     def matrix(self, *, device: str = "cpu") -> Any:
-        self._check_memory(self.n_rows, 0)
+        self._check_memory(self.n_rows * self._mean, self.n_rows)
         return _on_device(self._assemble(), device)
 
     def rows(self, start: int, stop: int, *, device: str = "cpu") -> Any:
@@ -268,11 +266,6 @@ def in_canonical_form(columns: Any, values: Any, masks: Any, n_columns: int) -> 
         kept[heads + 1] = False
         numbers, data = numbers[kept], data[kept]
     return xp.searchsorted(numbers, first), numbers % n_columns, data
-
-
-def _free_on_gpu(xp: ModuleType) -> int:
-    """Compute the free bytes of CuPy's current GPU."""
-    return int(xp.cuda.runtime.memGetInfo()[0] + xp.get_default_memory_pool().free_bytes())
 
 
 def check_seed(seed: int) -> None:

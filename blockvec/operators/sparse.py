@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +11,24 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
-from ..backends import Array, Backend, array_namespace
-from ..backends.base import CsrMatrix
+from ..backends import Array, Backend, backend_of
+from ..backends.base import CsrMatrix, Fused
 from ..blocks.blockvector import BlockVector
 from ..errors import DeviceError, DTypeError
 from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
 from ..operations import arrays, dispatch
 from ..operations.arrays import Memory, check_writable
 from ..operations.profile import active_profile
-from ..operations.rows import RowFunction
-from .base import PreparedProduct
+from .base import in_turns
+from .fused import classes
 from .operator import Operator
 
 if TYPE_CHECKING:
     from ..kernels.sparse.chain_plan import Chain
-    from .fused import Extras, Sums
     from .krylov_steps import KrylovSteps
 
+NOTHING: Mapping[str, Any] = {}  # requested beside Y
+PIECE = 1 << 24  # numbers: of two matrices that are compared
 MAX_PROBLEMS = 256  # problem descriptions cached per operator
 SHORT_ROWS = 16  # mean entries per row up to which a copy of the matrix takes no more memory than 24 columns
 
@@ -59,7 +60,7 @@ class SparseOperator(Operator):
         return active_profile.get() is None
 
     def _problem(
-        self, x: Memory, ldy: int, align_y: int, factors: tuple[Any, ...], extras: Extras | None = None
+        self, x: Memory, ldy: int, align_y: int, factors: tuple[Any, ...], fused: Mapping[str, Any] = NOTHING
     ) -> SpmmvProblem:
         """Describe a product; always by the same object, since dispatch caches by identity."""
         alpha, beta, shift = factors
@@ -68,16 +69,15 @@ class SparseOperator(Operator):
             shift_class = "column"
         elif shift != 0:
             shift_class = "scalar"
-        classes = scalar_class(alpha), beta_class(beta), shift_class
-        fused = extras.classes() if extras else {}
-        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *classes, *fused.values()
+        kinds = scalar_class(alpha), beta_class(beta), shift_class
+        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *kinds, *fused.values()
         if key not in self._problems:
             if len(self._problems) >= MAX_PROBLEMS:
                 self._problems.clear()
             self._problems[key] = SpmmvProblem(
                 *(*self.shape, self.nnz, x.n_cols, self.dtype.name, x.dtype, x.ld, ldy),
                 *(self.prepared.index_bytes, x.align, align_y),
-                *classes,
+                *kinds,
                 **fused,
                 pattern=self.prepared.pattern,
                 longest=self.prepared.longest,
@@ -91,7 +91,7 @@ class SparseOperator(Operator):
 
     def prepare(
         self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
-    ) -> PreparedProduct:
+    ) -> Callable[[], None]:
         is_plain = self._is_plain and isinstance(X, BlockVector) and repeat > 0
         is_plain = is_plain and (repeat == 1 or self.shape[0] == self.shape[1])
         if not is_plain or not self._can_bind(X, out, alpha, beta, shift, repeat):
@@ -101,13 +101,13 @@ class SparseOperator(Operator):
         if repeat > 1:
             at_once = self.backend.recurrence(self.prepared, X.array, out.array, *factors, repeat)
             if at_once is not None:
-                return PreparedProduct(at_once, at_once, 1, is_one_launch=True)
+                return at_once
         bound = []
         for x, y in ((source.memory, target.memory) for source, target in ends):
             problem = self._problem(x, y.ld, y.align, factors)
             run = dispatch.choose(problem, self.backend).run
             bound.append(functools.partial(run, problem, self.prepared, x.array, y.array, *factors))
-        return PreparedProduct(bound[0], bound[-1], repeat)
+        return in_turns(bound[0], bound[-1], repeat)
 
     @property
     def _is_plain(self) -> bool:
@@ -163,14 +163,13 @@ class SparseOperator(Operator):
         return SpmmvProblem(*fields, pattern=S.pattern, longest=S.longest, coded=S.coded), S
 
     def _run_fused(
-        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
-    ) -> tuple[Sums, Sums]:
-        problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift), extras)
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, request: Fused
+    ) -> None:
+        problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift), classes(request))
         if not dispatch.accepts(problem, self.backend):
-            return super()._run_fused(X, Y, alpha, beta, shift, extras)
-        fused = extras.outputs(X, Y, self.backend)
-        dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift, fused)
-        return dict(fused.dots), dict(fused.gram)
+            super()._run_fused(X, Y, alpha, beta, shift, request)
+        else:
+            dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift, request)
 
     def _affine(self, alpha: complex, shift: complex) -> Operator:
         n = self.shape[0]
@@ -215,7 +214,7 @@ class SparseOperator(Operator):
         """
         from .krylov_steps import steps_of
 
-        return steps_of(self, self.prepared, V, b) if type(self) is SparseOperator else None
+        return steps_of(self, V, b) if type(self) is SparseOperator else None
 
     def converted(self, dtype: DTypeLike, factor: float = 1) -> SparseOperator:
         """Make ``factor A`` with entries of another of the four types an operator of its own.
@@ -239,24 +238,8 @@ class SparseOperator(Operator):
 
 
 def _are_equal(one: Array, other: Array) -> bool:
-    """Check whether all numbers of two arrays are equal; on a GPU CuPy would compile kernels for a second."""
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if one.dtype.kind == "i":  # no index has the bits of an infinite number
-        one, other = (array.view(f"f{array.itemsize}") for array in (one, other))
-    flags = array_namespace(one).empty(one.shape, np.float32)
-    parts = ("real", "imag") if one.dtype.kind == "c" else ("real",)
-    for part in parts:
-        DIFFER(getattr(one, part), getattr(other, part), out=(flags,))
-        if float(BlockVector(flags).norms()[0]) > 0:
-            return False
-    return True
-
-
-def _differ(xp: Any, a: Any, b: Any) -> tuple[Any]:
-    return (xp.where((a <= b) & (b <= a), 0.0, 1.0),)
-
-
-DIFFER = RowFunction(_differ)
+    """Check whether all numbers of two arrays are equal, on the host: CuPy would compile kernels."""
+    to_host = backend_of(one).to_host
+    pieces = [slice(begin, begin + PIECE) for begin in range(0, len(one), PIECE)]
+    is_equal = (np.array_equal(to_host(one[piece]), to_host(other[piece])) for piece in pieces)
+    return len(one) == len(other) and all(is_equal)

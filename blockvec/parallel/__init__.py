@@ -7,9 +7,8 @@ of them go through a `RowLayout` and its `Communicator`.
 from typing import TYPE_CHECKING
 
 from ..system.exports import on_first_use
-from .agreement import agreed, require_same
+from .agreement import agreed, choose_gpu, require_same
 from .communicator import Communicator, PeerError, communicator, share
-from .devices import choose_gpu
 from .launch import launched, world
 from .layout import RowLayout, is_petsc, petsc_rows
 from .traffic import Traffic, current_traffic, recorded_traffic

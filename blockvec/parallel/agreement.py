@@ -1,13 +1,16 @@
-"""Checks that processes have the same arguments, and exceptions that all of them raise."""
+"""What processes agree on: equal arguments, exceptions that all of them raise, a GPU for each."""
 
 from __future__ import annotations
 
 import pickle
+import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from ..errors import OptionError
+from ..backends import backend_for
+from ..errors import DeviceError, OptionError
 from .communicator import Communicator, PeerError, share
+from .nccl import place
 
 
 def require_same(comm: Communicator, **values: str | None) -> None:
@@ -74,7 +77,7 @@ def agreed(comm: Communicator | None) -> Iterator[None]:
         common = error
     else:
         rank, kind, text = failed[0]
-        common = _rebuilt(kind, f"rank {rank}: {text}")
+        common = kind(f"rank {rank}: {text}")
     common._is_agreed = True  # type: ignore[attr-defined]
     if common is error:
         raise error
@@ -82,23 +85,54 @@ def agreed(comm: Communicator | None) -> Iterator[None]:
 
 
 def _report(error: BaseException) -> tuple[type[BaseException], str]:
-    """Describe an exception by what can be sent: its class, or the nearest base that can be, and its text."""
+    """Describe an exception by its text and its class, or the nearest base that can be sent and made."""
     text = str(error) or type(error).__name__
     for kind in type(error).__mro__:
-        try:
+        with suppress(Exception):
+            kind(text)
             pickle.loads(pickle.dumps(kind))
-        except Exception:
-            continue
-        return kind, text
-    raise AssertionError("object can be pickled")
-
-
-def _rebuilt(kind: type[BaseException], text: str) -> BaseException:
-    """Make an exception of a class, or of the nearest base that takes a text only."""
-    for base in kind.__mro__:
-        try:
-            error: BaseException = base(text)
-        except Exception:
-            continue
-        return error
+            return kind, text
     raise AssertionError("BaseException takes a text")
+
+
+def choose_gpu(comm: Communicator | None) -> str:
+    """Give each process a GPU of its own and make it CuPy's current device; all processes call it.
+
+    Processes whose current devices are different GPUs already keep them, as where a launcher shows each one
+    its own. Otherwise the processes of a host take its GPUs in the order of their ranks. `eigsh` and
+    `as_operator` call this function for ``device="gpu"``; a script that makes blocks before calls it itself.
+
+    Returns
+    -------
+    str
+        Its name, such as ``"cuda:1"``.
+
+    Raises
+    ------
+    DeviceError
+        If CuPy is not installed, or a host has fewer GPUs than processes.
+
+    Examples
+    --------
+    >>> from blockvec.parallel import choose_gpu
+    >>> device = choose_gpu(comm)  # doctest: +SKIP
+    """
+    if comm is None:
+        return backend_for("gpu").name
+    with agreed(comm):
+        backend_for("gpu")
+        import cupy
+
+        runtime, host = cupy.cuda.runtime, platform.node()
+        number, count = int(runtime.getDevice()), int(runtime.getDeviceCount())
+        found = share(comm, (host, place(number)))
+        if len(set(found)) < comm.size:
+            beside = [rank for rank, (name, _) in enumerate(found) if name == host]
+            number = beside.index(comm.rank)
+            if len(beside) > count:
+                raise DeviceError(
+                    f"device 'gpu': {len(beside)} processes of {host} have {count} GPUs; start one process "
+                    f"per GPU, as mpiexec -n {count}, or let all of them share one with device='cuda:0'."
+                )
+        cupy.cuda.Device(number).use()
+    return f"cuda:{number}"

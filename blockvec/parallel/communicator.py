@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,9 @@ from ..backends import Array, array_namespace, backend_of, is_cupy
 from ..errors import BlockvecError, OptionError
 from ..system.config import options
 from . import nccl
-from .host_memory import LINE_BYTES, SMALL_BYTES, HostCopies, Mailbox, common_memory, halo_bytes
+from .host_memory import LINE_BYTES, SMALL_BYTES, Exchange, HostCopies, Mailbox, common_memory, halo_bytes
 from .launch import await_all
-from .peer_copies import PeerCopies, refusal
+from .peer_copies import PeerCopies
 
 Message: TypeAlias = tuple[int, Array]
 """A contiguous array and the process that it is sent to or received from."""
@@ -39,6 +39,8 @@ POLLS = 64  # tests of a request between two looks for failed processes
 # From so many tests on a waiting process lets others have the core, and from more on it sleeps. On a core
 # that others want, too, it would not come back for milliseconds, which most waits do not take.
 PATIENT_POLLS, BUSY_POLLS, REST_S = 1 << 10, 1 << 14, 5e-5
+# Gives the core to another process that waits for it, as a sleep of no time does from Python 3.12 on.
+let_others_run = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 FAILED = 1  # tag of the message of a process that has failed
 
 
@@ -46,6 +48,7 @@ class PeerError(BlockvecError, RuntimeError):
     """Another process has failed. `agreed` turns this into the exception of that process."""
 
 
+@runtime_checkable
 class Communicator(Protocol):
     """Processes that share the rows of a block.
 
@@ -142,7 +145,7 @@ class MpiCommunicator:
         if arrays and (gpus := self._between_gpus(arrays[0])):
             self._start(raises=True)
             gpus.exchange(sends, receives)
-            return _nothing
+            return lambda: None  # what follows on the stream comes after
         sent = [(rank, backend_of(array).to_host(array)) for rank, array in sends]
         received = [
             (rank, array if isinstance(array, np.ndarray) else np.empty(array.shape, array.dtype))
@@ -194,58 +197,45 @@ class MpiCommunicator:
                 self._mailbox.restart(max(self._control.allgather(self._mailbox.turn)))
         return reports
 
-    def host_copies(
-        self,
-        received: Sequence[tuple[int, int, int]],
-        sent: Sequence[tuple[int, Any, int]],
-        kind: tuple[int, str],
-    ) -> HostCopies | None:
+    def host_copies(self, exchange: Exchange) -> HostCopies | None:
         """Let processes write halos into each other's memory; None where that is not possible for all.
 
-        All processes call it, with the arguments of `HostCopies`.
+        All processes call it.
         """
         if self._mailbox is None:
             return None
-        is_symmetric = {peer for peer, _, _ in received} == {peer for peer, _, _ in sent}
-        rows = max((end for _, _, end in received), default=0)
-        found = share(self, (is_symmetric, rows, {peer: (begin, end) for peer, begin, end in received}))
-        sizes = [2 * halo_bytes(rows, *kind) for _, rows, _ in found]
+        places = {peer: (begin, end) for peer, begin, end in exchange.received}
+        found = share(self, (exchange.is_symmetric, exchange.rows, places))
         memory = None
         if all(is_symmetric for is_symmetric, _, _ in found):
-            memory = self._common_memory(self.size**2 * LINE_BYTES + sum(sizes))
+            halos = sum(2 * halo_bytes(rows, exchange.row_bytes) for _, rows, _ in found)
+            memory = self._common_memory(self.size**2 * LINE_BYTES + halos)
         if memory is None:
             return None
-        copies = HostCopies(self, received, sent, kind, [offer for _, *offer in found], memory)
+        copies = HostCopies(self, exchange, [offer for _, *offer in found], memory)
         self._copies.add(copies)
         return copies
 
     def _common_memory(self, nbytes: int) -> NDArray[np.uint8] | None:
         return common_memory(functools.partial(share, self), nbytes, self.rank == 0)
 
-    def peer_copies(
-        self,
-        received: Sequence[tuple[int, int, int]],
-        sent: Sequence[tuple[int, Any, int]],
-        width: int,
-        dtype: str,
-    ) -> PeerCopies | None:
+    def peer_copies(self, exchange: Exchange) -> PeerCopies | None:
         """Let GPUs write halos into each other's memory; None where that is not possible for all of them.
 
-        All processes call it, with the arguments of `PeerCopies`.
+        All processes call it.
         """
         if self._gpus is None:
             return None
-        copies, offer, reason = None, None, refusal(received, sent)
+        copies, offer = None, None
+        reason = "" if exchange.is_symmetric else "the pattern of the matrix is not symmetric"
         if options().gpu_transport == "nccl":
             reason = "gpu_transport='nccl'"
-
-        def begin() -> None:
-            self._start(raises=True)
-
         try:
             if not reason:
-                copies = PeerCopies(self.rank, self.size, received, sent, width, dtype, begin)
+                copies = PeerCopies(self.rank, self.size, exchange, lambda: self._start(raises=True))
                 offer = copies.offer()
+        except ImportError:
+            reason = "cuda-bindings is not installed"
         except RuntimeError as error:
             reason = f"memory cannot be shared: {error}"
         found = share(self, (reason, platform.node(), offer))
@@ -333,7 +323,7 @@ class MpiCommunicator:
                 if polls > BUSY_POLLS:
                     time.sleep(REST_S)
                 elif polls > PATIENT_POLLS:
-                    _let_others_run()
+                    let_others_run()
 
     # --- GPUs -----------------------------------------------------------------------------------------
 
@@ -393,18 +383,6 @@ class MpiCommunicator:
         self._missed_s, self._is_cut_off = math.inf, False
 
 
-def _let_others_run() -> None:
-    """Let another process have the core if one waits for it."""
-    if hasattr(os, "sched_yield"):
-        os.sched_yield()  # before Python 3.12 a sleep of no time does not do so
-    else:
-        time.sleep(0)
-
-
-def _nothing() -> None:
-    """Wait for nothing: what follows on the stream comes after."""
-
-
 def _bytes(array: Array) -> Array:
     """View a contiguous array as bytes."""
     return array.reshape(-1).view(np.uint8)
@@ -434,12 +412,9 @@ def communicator(comm: Any) -> Communicator | None:
         return None
     if hasattr(comm, "Get_attr") and hasattr(comm, "Dup"):
         return None if comm.Get_size() == 1 else _of_mpi(comm)
-    if not all(
-        hasattr(comm, name) for name in ("rank", "size", "allgather", "sum", "exchange", "announce", "settle")
-    ):
+    if not isinstance(comm, Communicator):
         raise OptionError(f"comm: got a {type(comm).__name__}; give a communicator such as MPI.COMM_WORLD.")
-    known: Communicator = comm
-    return None if known.size == 1 else known
+    return None if comm.size == 1 else comm
 
 
 _keyval: list[int] = []  # of the attribute that an mpi4py communicator holds its `MpiCommunicator` in
@@ -485,6 +460,17 @@ def exchange_slices(
         messages = ([(rank, part) for rank, part in parts.items() if len(part)] for parts in (sent, taken))
         comm.exchange(*messages)()
     return received
+
+
+def exchange_rows(comm: Communicator | None, rows: Any, sends: NDArray[Any], receives: NDArray[Any]) -> Any:
+    """Send ranges of the rows of a CSR matrix of the host, as `exchange_slices` sends slices of an array."""
+    lengths = exchange_slices(comm, np.diff(rows.indptr).astype(np.int64), sends, receives)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    bounds = rows.indptr[sends], starts[receives]
+    index, pointer = (np.int32 if n < 1 << 31 else np.int64 for n in (rows.shape[1], starts[-1]))
+    columns = exchange_slices(comm, rows.indices.astype(index, copy=False), *bounds)
+    parts = exchange_slices(comm, rows.data, *bounds), columns, starts.astype(pointer)
+    return type(rows)(parts, shape=(len(lengths), rows.shape[1]))
 
 
 def share(comm: Communicator, value: Any) -> list[Any]:

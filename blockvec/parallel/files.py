@@ -65,7 +65,12 @@ def read_rows(path: str | os.PathLike[str], comm: Any, layout: RowLayout | None 
         if head.startswith(petsc.SIGNATURES):
             with petsc.opened(file) as stored:
                 layout = _checked(layout, stored.n_rows, comm)
-                return _petsc_rows(stored, layout)
+                lengths = stored.lengths(layout.first_row, layout.n_local)
+                sums = RowLayout.from_local(int(lengths.sum()), layout.comm)  # refuses negative ones
+                stored.check_sum(sums.n_global)
+                rows = stored.rows(lengths, sums.first_row)
+                rows.sum_duplicates()
+                return rows
         return _rows_of_first(file, comm, layout)
 
 
@@ -75,15 +80,6 @@ def _checked(layout: RowLayout | None, n_rows: int, comm: Communicator) -> RowLa
         return RowLayout.equal(n_rows, comm)
     layout.check_whole(n_rows)
     return layout
-
-
-def _petsc_rows(stored: petsc.Stored, layout: RowLayout) -> Any:
-    lengths = stored.lengths(layout.first_row, layout.n_local)
-    sums = RowLayout.from_local(int(lengths.sum()), layout.comm)  # refuses negative ones
-    stored.check_sum(sums.n_global)
-    rows = stored.rows(lengths, sums.first_row)
-    rows.sum_duplicates()
-    return rows
 
 
 def _rows_of_first(file: Any, comm: Communicator, layout: RowLayout | None) -> Any:

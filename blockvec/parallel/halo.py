@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, Backend
 from .communicator import Communicator, Message, MpiCommunicator
-from .host_memory import HostCopies, copy_rows
+from .host_memory import Exchange, HostCopies, copy_rows
 from .layout import RowLayout
 from .peer_copies import PeerCopies
 from .traffic import current_traffic
@@ -38,21 +38,15 @@ class Halo:
         self._received = [
             (rank, int(begin), int(end)) for rank, (begin, end) in enumerate(pairwise(bounds)) if end > begin
         ]
-        lists = self._asked_for(layout, wanted, np.diff(bounds))
-        self._counted = [(rank, self._rows(rows - layout.first_row), len(rows)) for rank, rows in lists]
-        self.sent_rows = sum(len(rows) for _, rows in lists)
-        self._buffers: dict[tuple[int, str], Buffers] = {}
-        if backend.name != "cpu":
-            self._comm.allgather(backend.empty((1,), "float64"))  # connects GPUs, also those without a halo
-
-    def _asked_for(
-        self, layout: RowLayout, wanted: NDArray[np.int64], counts: NDArray[Any]
-    ) -> Sequence[tuple[int, NDArray[np.int64]]]:
-        """Tell each owner the rows that this process wants; return those that others want from this one."""
-        asked = self._comm.allgather(counts)[:, layout.rank]
+        asked = self._comm.allgather(np.diff(bounds))[:, layout.rank]
         lists = [(rank, np.empty(count, np.int64)) for rank, count in enumerate(asked.tolist()) if count]
         self._comm.exchange([(rank, wanted[begin:end]) for rank, begin, end in self._received], lists)()
-        return lists
+        self._sent = [(rank, self._rows(rows - layout.first_row), len(rows)) for rank, rows in lists]
+        self.sent_rows = sum(len(rows) for _, rows in lists)
+        self._buffers: dict[tuple[int, str], Buffers] = {}
+        self._is_on_host = backend.name == "cpu"
+        if not self._is_on_host:
+            self._comm.allgather(backend.empty((1,), "float64"))  # connects GPUs, also those without a halo
 
     def _rows(self, rows: NDArray[np.int64]) -> slice | Array:
         """Convert row numbers to a range where they are one, which needs no copy of the rows."""
@@ -82,24 +76,19 @@ class Halo:
 
     def _buffers_for(self, kind: tuple[int, str]) -> Buffers:
         """Return buffers for blocks of a width and type; those of a recording belong to it."""
-        if self._backend.name != "cpu" and self._backend.xp.cuda.get_current_stream().is_capturing():
-            return self._messages(kind)  # flags of copy engines have another value in each exchange
+        exchange, comm, is_host = Exchange(self._received, self._sent, *kind), self._comm, self._is_on_host
+        if not is_host and self._backend.xp.cuda.get_current_stream().is_capturing():
+            # Flags of copy engines have another value in each exchange.
+            return Messages(comm, exchange, self._backend)
         buffers = self._buffers.get(kind)
         if buffers is None or not buffers.is_open:
             if len(self._buffers) >= MOST_BUFFERS:
                 self._buffers.clear()
-            buffers = self._buffers[kind] = self._copies(kind) or self._messages(kind)
+            copies: Buffers | None = None
+            if isinstance(comm, MpiCommunicator):
+                copies = comm.host_copies(exchange) if is_host else comm.peer_copies(exchange)
+            buffers = self._buffers[kind] = copies or Messages(comm, exchange, self._backend)
         return buffers
-
-    def _copies(self, kind: tuple[int, str]) -> Buffers | None:
-        if not isinstance(self._comm, MpiCommunicator):
-            return None
-        if self._backend.name == "cpu":
-            return self._comm.host_copies(self._received, self._counted, kind)
-        return self._comm.peer_copies(self._received, self._counted, *kind)
-
-    def _messages(self, kind: tuple[int, str]) -> Messages:
-        return Messages(self._comm, self._received, self._counted, kind, self._backend)
 
 
 class Messages:
@@ -107,19 +96,16 @@ class Messages:
 
     is_open = True
 
-    def __init__(
-        self,
-        comm: Communicator,
-        received: Sequence[tuple[int, int, int]],
-        sent: Sequence[tuple[int, slice | Array, int]],
-        kind: tuple[int, str],
-        backend: Backend,
-    ) -> None:
-        width, dtype = kind
+    def __init__(self, comm: Communicator, exchange: Exchange, backend: Backend) -> None:
+        width, dtype = exchange.width, exchange.dtype
         self._comm, self._xp = comm, backend.xp
-        self._sends = [(rank, chosen, backend.empty((count, width), dtype)) for rank, chosen, count in sent]
-        self._halo = backend.empty((max((end for _, _, end in received), default=0), width), dtype)
-        self._receives: list[Message] = [(rank, self._halo[begin:end]) for rank, begin, end in received]
+        self._sends = [
+            (rank, rows, backend.empty((count, width), dtype)) for rank, rows, count in exchange.sent
+        ]
+        self._halo = backend.empty((exchange.rows, width), dtype)
+        self._receives: list[Message] = [
+            (rank, self._halo[begin:end]) for rank, begin, end in exchange.received
+        ]
 
     def start(self, X: Array) -> Callable[[], Array]:
         messages = []

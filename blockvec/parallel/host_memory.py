@@ -13,7 +13,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,40 +109,60 @@ class Mailbox:
         self.turn = self._numbers[self._own] = turn
 
 
+class Exchange(NamedTuple):
+    """The rows that a process sends and receives for a product, in blocks of one width and type."""
+
+    received: Sequence[tuple[int, int, int]]  # a process, first and last of its rows in the halo
+    sent: Sequence[tuple[int, Any, int]]  # a process, its wanted rows of this one, and their number
+    width: int
+    dtype: str
+
+    @property
+    def rows(self) -> int:
+        """Rows of the halo."""
+        return max((end for _, _, end in self.received), default=0)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.width * np.dtype(self.dtype).itemsize
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether this process sends to those that it receives from."""
+        return {peer for peer, _, _ in self.received} == {peer for peer, _, _ in self.sent}
+
+
 class HostCopies:
     """Exchanges of rows of one width and type: a process writes them into the halo of another.
 
-    The order of steps is that of `PeerCopies`. The arguments are those of `Messages`, without buffers for
-    what is sent; `start_and_wait` numbers an operation and returns the function that waits for it.
+    The order of steps is that of `PeerCopies`. `offers` are of each process the rows of its halo, and the
+    places of others in it.
     """
 
     def __init__(
         self,
         comm: MpiCommunicator,
-        received: Sequence[tuple[int, int, int]],
-        sent: Sequence[tuple[int, Any, int]],
-        kind: tuple[int, str],
+        exchange: Exchange,
         offers: Sequence[tuple[int, dict[int, tuple[int, int]]]],
         memory: NDArray[np.uint8],
     ) -> None:
-        width, dtype = kind
+        width, dtype, row_bytes = exchange.width, exchange.dtype, exchange.row_bytes
         self._comm, self._step, self.is_open = comm, 0, True
-        sizes = [halo_bytes(rows, width, dtype) for rows, _ in offers]
+        sizes = [halo_bytes(rows, row_bytes) for rows, _ in offers]
         starts = np.concatenate([[0], np.cumsum([2 * size for size in sizes])]) + comm.size**2 * LINE_BYTES
         self._numbers = memoryview(memory[: comm.size**2 * LINE_BYTES]).cast("q")  # type: ignore[arg-type]
-        self._awaited = [self._place(comm.rank, peer) for peer, _, _ in received]
+        self._awaited = [self._place(comm.rank, peer) for peer, _, _ in exchange.received]
 
         def halos(rank: int) -> list[NDArray[Any]]:
             rows = offers[rank][0]
             begins = (int(starts[rank]) + turn * sizes[rank] for turn in range(2))
-            count = rows * width * np.dtype(dtype).itemsize
-            return [memory[begin : begin + count].view(dtype).reshape(rows, width) for begin in begins]
+            return [memory[at : at + rows * row_bytes].view(dtype).reshape(rows, width) for at in begins]
 
         self._halos = halos(comm.rank)
         self._targets = []
-        for peer, chosen, _ in sent:
-            begin, end = offers[peer][1][comm.rank]
-            places = [halo[begin:end] for halo in halos(peer)]
+        for peer, chosen, _ in exchange.sent:
+            places = [halo[slice(*offers[peer][1][comm.rank])] for halo in halos(peer)]
             self._targets.append((places, self._place(peer, comm.rank), chosen))
 
     def _place(self, owner: int, writer: int) -> int:
@@ -175,6 +195,6 @@ def copy_rows(X: Array, rows: Any, out: Array) -> None:
         np.take(X, rows, axis=0, out=out, mode="clip")  # otherwise NumPy copies the result once more
 
 
-def halo_bytes(rows: int, width: int, dtype: str) -> int:
+def halo_bytes(rows: int, row_bytes: int) -> int:
     """Return the bytes of one halo, in whole cache lines."""
-    return round_up(rows * width * np.dtype(dtype).itemsize, LINE_BYTES)
+    return round_up(rows * row_bytes, LINE_BYTES)

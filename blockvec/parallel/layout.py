@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..backends import Array, array_namespace, backend_of
 from ..errors import DTypeError, OptionError, ShapeError
-from .communicator import Communicator, communicator, exchange_slices
+from .communicator import Communicator, communicator, exchange_rows, exchange_slices
 from .traffic import current_traffic
 
 
@@ -158,35 +159,37 @@ class RowLayout:
     def panels(self, rows: Array, height: int) -> Iterator[NDArray[Any]]:
         """Yield the rows of all processes on process 0, up to `height` at a time; others yield nothing."""
         to_host = backend_of(rows).to_host
-        for owner in range(self.size):
-            for begin in range(self.cuts[owner], self.cuts[owner + 1], height):
-                end = min(begin + height, self.cuts[owner + 1])
-                if owner == self.rank:
-                    part = rows[begin - self.first_row : end - self.first_row]
-                    panel = np.ascontiguousarray(to_host(part))
-                elif self.rank == 0:
-                    panel = np.empty((end - begin, *rows.shape[1:]), rows.dtype)
-                if self.comm is not None and owner != 0:
-                    sends = [(0, panel)] if self.rank == owner else []
-                    self.comm.exchange(sends, [(owner, panel)] if self.rank == 0 else [])()
-                if self.rank == 0:
-                    yield panel
+        for owner, count, own in self._ranges(rows, height):
+            if own is not None:
+                panel = np.ascontiguousarray(to_host(own))
+            elif self.rank == 0:
+                panel = np.empty((count, *rows.shape[1:]), rows.dtype)
+            if self.comm is not None and owner != 0:
+                sends = [] if own is None else [(0, panel)]
+                self.comm.exchange(sends, [(owner, panel)] if self.rank == 0 else [])()
+            if self.rank == 0:
+                yield panel
 
     def fill(self, rows: Array, read: Callable[[int], NDArray[Any]], height: int) -> None:
         """Set the rows of all processes to those that process 0 reads, up to `height` at a time.
 
         There, ``read(count)`` is called for all rows in order; elsewhere it is not called.
         """
-        for owner in range(self.size):
-            for begin in range(self.cuts[owner], self.cuts[owner + 1], height):
-                end = min(begin + height, self.cuts[owner + 1])
-                panel = read(end - begin) if self.rank == 0 else None
-                own = rows[begin - self.first_row : end - self.first_row] if owner == self.rank else None
-                if self.comm is not None and owner != 0:
-                    sends = [] if panel is None else [(owner, panel)]
-                    self.comm.exchange(sends, [] if own is None else [(0, own)])()
-                elif own is not None:
-                    own[...] = panel
+        for owner, count, own in self._ranges(rows, height):
+            panel = read(count) if self.rank == 0 else None
+            if self.comm is not None and owner != 0:
+                sends = [] if panel is None else [(owner, panel)]
+                self.comm.exchange(sends, [] if own is None else [(0, own)])()
+            elif own is not None:
+                own[...] = panel
+
+    def _ranges(self, rows: Array, height: int) -> Iterator[tuple[int, int, Array | None]]:
+        """Yield the process that has a range of all rows, their number, and the rows if they are here."""
+        for owner, (first, end) in enumerate(pairwise(self.cuts)):
+            for begin in range(first, end, height):
+                count = min(height, end - begin)
+                is_here = owner == self.rank
+                yield owner, count, rows[begin - first :][:count] if is_here else None
 
     def redistribute(self, rows: Any, layout: RowLayout) -> Any:
         """Move rows to the processes that have them in another layout of the same processes.
@@ -212,20 +215,10 @@ class RowLayout:
         """
         self.check(rows.shape[0])
         layout.check_whole(self.n_global)
-        if not hasattr(rows, "indptr"):
-            return self._moved(rows, layout)
-        lengths = self._moved(np.diff(rows.indptr).astype(np.int64), layout)
-        entries, moved = (RowLayout.from_local(int(n), self.comm) for n in (rows.nnz, lengths.sum()))
-        index, most = (np.int32 if n < 1 << 31 else np.int64 for n in (rows.shape[1], moved.n_local))
-        columns = entries._moved(rows.indices[: rows.nnz].astype(index, copy=False), moved)
-        values = entries._moved(rows.data[: rows.nnz], moved)
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(most)
-        return type(rows)((values, columns, starts), shape=(layout.n_local, rows.shape[1]))
-
-    def _moved(self, rows: Array, layout: RowLayout) -> Array:
         sends = np.clip(np.array(layout.cuts) - self.first_row, 0, self.n_local)
         receives = np.clip(np.array(self.cuts) - layout.first_row, 0, layout.n_local)
-        return exchange_slices(self.comm, rows, sends, receives)
+        exchange = exchange_rows if hasattr(rows, "indptr") else exchange_slices
+        return exchange(self.comm, rows, sends, receives)
 
 
 def is_petsc(A: Any) -> bool:

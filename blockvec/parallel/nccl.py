@@ -33,10 +33,7 @@ class NcclTransport:
         from cupy.cuda import nccl
 
         self._cupy, self._nccl, self._char = cupy, nccl, int(nccl.NCCL_CHAR)
-        self._current_stream, self._current_device = (
-            cupy.cuda.get_current_stream,
-            cupy.cuda.runtime.getDevice,
-        )
+        self._current_stream, self._current_device = cupy.cuda.get_current_stream, cupy.cuda.runtime.getDevice
         self.size, self.device_id = size, device_id
         self._queueing, self._aborting = threading.Lock(), threading.Lock()
         single, double = nccl.NCCL_FLOAT32, nccl.NCCL_FLOAT64
@@ -45,19 +42,14 @@ class NcclTransport:
         self._abortion: threading.Thread | None = None
         with cupy.cuda.Device(device_id):
             self._comm = nccl.NcclCommunicator(size, identity, rank)
-        self.name = f"NCCL {_version(nccl.get_version())}"
+        version = nccl.get_version()
+        self.name = f"NCCL {version // 10000}.{version // 100 % 100}.{version % 100}"
 
     def allgather(self, part: Array) -> Array:
         """Collect an array of equal shape and type from each process: shape (size, ...), in rank order."""
-        self._check_device(part)
-        with self._on_device():
-            sent: Any = part if part.flags.c_contiguous else self._cupy.ascontiguousarray(part)
-            parts: Any = self._cupy.empty((self.size, *part.shape), part.dtype)
-            stream = self._current_stream().ptr
-            with self._queueing:
-                self._comm.allGather(sent.data.ptr, parts.data.ptr, sent.nbytes, self._char, stream)
-        gathered: Array = parts
-        return gathered
+        gather, nbytes, kind = self._comm.allGather, part.nbytes, self._char
+        shape = self.size, *part.shape
+        return self._queued(part, shape, lambda *ends, stream: gather(*ends, nbytes, kind, stream))
 
     def adds(self, part: Array) -> bool:
         """Check whether `sum` adds an array: of two processes, whose parts have one sum in any order."""
@@ -65,16 +57,21 @@ class NcclTransport:
 
     def sum(self, part: Array) -> Array:
         """Add a real or complex array over two processes."""
-        self._check_device(part)
         kind, count = self._types[part.dtype.char]
+        kinds = count * part.size, kind, self._nccl.NCCL_SUM
+        reduce = self._comm.allReduce
+        return self._queued(part, part.shape, lambda *ends, stream: reduce(*ends, *kinds, stream))
+
+    def _queued(self, part: Array, shape: tuple[int, ...], operation: Callable[..., object]) -> Array:
+        """Queue an operation from an array to a new one of its type."""
+        self._check_device(part)
         with self._on_device():
             sent: Any = part if part.flags.c_contiguous else self._cupy.ascontiguousarray(part)
-            total: Any = self._cupy.empty(part.shape, part.dtype)
-            stream, add = self._current_stream().ptr, self._nccl.NCCL_SUM
+            result: Any = self._cupy.empty(shape, part.dtype)
             with self._queueing:
-                self._comm.allReduce(sent.data.ptr, total.data.ptr, count * sent.size, kind, add, stream)
-        result: Array = total
-        return result
+                operation(sent.data.ptr, result.data.ptr, stream=self._current_stream().ptr)
+        found: Array = result
+        return found
 
     def exchange(self, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]]) -> None:
         """Send and receive contiguous arrays; each list names every process at most once."""
@@ -175,23 +172,19 @@ def place(device_id: int) -> str:
     return str(cupy.cuda.runtime.deviceGetPCIBusId(device_id))
 
 
-def _version(number: int) -> str:
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-
-
-class Watch:
+class Watch(threading.Thread):
     """A thread that calls a function about 20 times per second."""
 
     def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__(name="blockvec-watch", daemon=True)
         self._look, self._ended = look, threading.Event()
-        self._thread = threading.Thread(target=self._run, name="blockvec-watch", daemon=True)
-        self._thread.start()
+        self.start()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         while not self._ended.wait(WATCH_S):
             self._look()
 
     def end(self) -> None:
         """End the thread; returns once it has ended."""
         self._ended.set()
-        self._thread.join()
+        self.join()

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..backends import Array
 from ..kernels.limits import round_up
+from .host_memory import Exchange
 
 HEADER_BYTES = 256  # of the flags, or a multiple; keeps rows aligned
 RELEASED = 1 << 62  # a flag that no exchange waits for
@@ -21,30 +22,18 @@ class PeerCopies:
     host takes part. A process has two halos in turn. Neighbours receive from each other: the flag of exchange
     s - 1 tells that the neighbour's stream has come to it, and therefore has read the halo of exchange s - 2.
 
-    `received` are a process, first and last of its rows in the halo; `sent` a process, its wanted rows of
-    this one, and their number; `begin` is called at the begin of an exchange.
+    `begin` is called at the begin of an exchange.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        received: Sequence[tuple[int, int, int]],
-        sent: Sequence[tuple[int, Any, int]],
-        width: int,
-        dtype: str,
-        begin: Callable[[], None],
-    ) -> None:
+    def __init__(self, rank: int, size: int, exchange: Exchange, begin: Callable[[], object]) -> None:
         import cupy
         from cuda.bindings import driver
 
         self._cupy, self._driver, self._runtime = cupy, driver, cupy.cuda.runtime
         self._rank, self._step, self.is_open = rank, 0, True
-        self._received, self._sent, self._begin = received, sent, begin
-        rows = max((end for _, _, end in received), default=0)
+        self._exchange, self._row_bytes, self._begin = exchange, exchange.row_bytes, begin
         self._header = round_up(8 * size, HEADER_BYTES)
-        self._row_bytes = width * cupy.dtype(dtype).itemsize
-        self._slot = round_up(rows * self._row_bytes, HEADER_BYTES)
+        self._slot = round_up(exchange.rows * self._row_bytes, HEADER_BYTES)
         total = self._header + 2 * self._slot
         self._device = cupy.cuda.Device()
         self._memory = int(self._runtime.malloc(total))
@@ -54,36 +43,30 @@ class PeerCopies:
         self._runtime.memset(self._memory, 0, total)
         self._device.synchronize()
         memory = cupy.cuda.UnownedMemory(self._memory, total, None)
-        self._halos = [
-            cupy.ndarray(
-                (rows, width), dtype, cupy.cuda.MemoryPointer(memory, self._header + slot * self._slot)
-            )
-            for slot in range(2)
-        ]
-        self._packed = {
-            peer: cupy.empty((count, width), dtype)
-            for peer, chosen, count in sent
-            if not isinstance(chosen, slice)
-        }
+        slots = (cupy.cuda.MemoryPointer(memory, self._header + slot * self._slot) for slot in range(2))
+        shape, dtype = (exchange.rows, exchange.width), exchange.dtype
+        self._halos = [cupy.ndarray(shape, dtype, slot) for slot in slots]
         self._side, self._rescue = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
         self._ready, self._pushed = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         # The driver's objects for addresses and streams take longer to make than their use takes.
-        self._flags = [driver.CUdeviceptr(self._memory + 8 * peer) for peer, _, _ in received]
+        self._flags = [driver.CUdeviceptr(self._memory + 8 * peer) for peer, _, _ in exchange.received]
         self._targets: list[tuple[tuple[int, int], Any, Any, int, Any]] = []
 
     def offer(self) -> Any:
         """Describe this process's memory to the others: handle, bytes per halo, and first rows by process."""
         handle = self._runtime.ipcGetMemHandle(self._memory)
-        return handle, self._slot, {peer: begin for peer, begin, _ in self._received}
+        return handle, self._slot, {peer: begin for peer, begin, _ in self._exchange.received}
 
     def open(self, offers: Sequence[Any]) -> None:
         """Open the memory of those that this process sends to; `offers` are those of all processes."""
-        for peer, chosen, count in self._sent:
+        width, dtype = self._exchange.width, self._exchange.dtype
+        for peer, chosen, count in self._exchange.sent:
             handle, slot, begins = offers[peer]
             there = self._peers[peer] = int(self._runtime.ipcOpenMemHandle(handle))
             first = there + self._header + begins[self._rank] * self._row_bytes
             flag = self._driver.CUdeviceptr(there + 8 * self._rank)
-            self._targets.append(((first, first + slot), flag, chosen, count, self._packed.get(peer)))
+            packed = None if isinstance(chosen, slice) else self._cupy.empty((count, width), dtype)
+            self._targets.append(((first, first + slot), flag, chosen, count, packed))
 
     def start(self, X: Array) -> Callable[[], Array]:
         self._begin()
@@ -132,17 +115,6 @@ class PeerCopies:
             for flag in self._flags:
                 rescue = self._driver.CUstream(self._rescue.ptr)
                 _check(self._driver.cuStreamWriteValue64(rescue, flag, self._step + RELEASED, 0))
-
-
-def refusal(received: Sequence[tuple[int, int, int]], sent: Sequence[tuple[int, Any, int]]) -> str:
-    """Say why a process's exchange cannot use copies; empty if it can."""
-    if {peer for peer, _, _ in received} != {peer for peer, _, _ in sent}:
-        return "the pattern of the matrix is not symmetric"
-    try:
-        from cuda.bindings import driver  # noqa: F401
-    except ImportError:
-        return "cuda-bindings is not installed"
-    return ""
 
 
 def _check(results: tuple[Any, ...]) -> None:

@@ -20,7 +20,7 @@ import scipy.sparse
 from blockvec import eigsh, models
 from blockvec.errors import OptionError
 from blockvec.models import definition, spectra
-from blockvec.models.sector import Sector
+from blockvec.models.many_body import Sector
 from blockvec.operators import row_generator
 from solvers.runtime import processes
 from tests.pretended_gpu import pretended_gpu
@@ -198,7 +198,7 @@ def test_every_listed_model_has_an_example_that_can_be_built_by_string_and_by_fu
         ("graphene:nx=3,ny=4", "nx=3, ny=4; a periodic honeycomb needs even extents"),
         ("hofstadter:nx=4,ny=4,q=3", "nx=4, but a torus needs a multiple of the flux's q=3"),
         ("xxz:sites=4,up=5", "up=5; it must be between 0 and sites=4"),
-        ("xxz:sites=1,up=1", "sites=1; a chain needs at least 2"),
+        ("xxz:sites=1,up=1", "sites=1; it must be between 2 and 62"),
         ("rmat:scale=0", "scale=0; it must be between 1 and 40"),
         ("rmat:scale=4,a=0.9", "a=0.9, b=0.19, c=0.19; they are probabilities, of sum at most 1"),
         ("banded:n=9,bandwidth=2,elements=6", "elements=6; a row of the band has room for 5"),

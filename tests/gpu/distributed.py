@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, RowLayout, as_operator, models, option_context
 from blockvec.errors import BreakdownError, FormatError, OptionError
-from blockvec.parallel import agreed, choose_gpu, communicator, devices, nccl
+from blockvec.parallel import agreed, agreement, choose_gpu, communicator, nccl
 from blockvec.parallel.communicator import MpiCommunicator
 from solvers import eigsh
 from tests import distributed, distributed_solvers
@@ -42,7 +42,7 @@ def share_one_gpu() -> None:
     if cupy.cuda.runtime.getDeviceCount() < size:
         os.environ |= {"NCCL_HOSTID": f"host {rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket"}
         place = nccl.place
-        nccl.place = devices.place = lambda number: f"{place(number)} {rank}"
+        nccl.place = agreement.place = lambda number: f"{place(number)} {rank}"
 
 
 @work

@@ -8,7 +8,7 @@ from ...kernels.elementwise import inverse_factor_kernel
 from ...kernels.limits import round_up
 from ...kernels.problem import promote
 from ..base import Array, DeviceArray
-from ..host import small_matrices as host
+from ..host.backend import HOST
 from .device import Gpu, type_name
 from .elementwise import contiguous
 
@@ -22,7 +22,7 @@ def inverse_factor(gpu: Gpu, G: DeviceArray, limit: float) -> tuple[DeviceArray,
     width, dtype = G.shape[0], type_name(G)
     kernel = inverse_factor_kernel(dtype, width)
     if width == 0 or kernel.shared_bytes > gpu.info.shared_bytes_per_block:
-        T, report = host.inverse_factor(G.get(), limit)
+        T, report = HOST.inverse_factor(G.get(), limit)
         return cupy.asarray(T), cupy.asarray(report)
     T, report = cupy.empty_like(G, order="C"), cupy.empty((3 * width + 1, width), promote(dtype, "float64"))
     gpu.launch(kernel, (1,), contiguous(gpu, G), T, report, np.int32(width), float(limit))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,7 @@ from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem
 from ...kernels.roofline import traffic
 from ...system.config import options
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
-from . import elementwise, llvm, panels, small_matrices, sparse_kernel
+from . import elementwise, llvm, panels, sparse_kernel
 from .sparse import RowBlocks, spmmv
 from .threads import map_rows
 
@@ -112,7 +113,21 @@ class HostBackend(Backend):
         copies = [np.array(array, order="C") for array in arrays]
         return lambda: copies
 
-    inverse_factor = staticmethod(small_matrices.inverse_factor)
+    def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
+        width = len(G)
+        wide = G.astype(np.complex128 if G.dtype.kind == "c" else np.float64)
+        report = np.zeros((3 * width + 1, width), wide.dtype)
+        hermitian, R, T = (report[i * width : (i + 1) * width] for i in range(3))
+        hermitian[:] = (wide + wide.conj().T) / 2
+        R[:] = T[:] = np.eye(width)
+        report[-1, :1] = np.inf
+        with contextlib.suppress(np.linalg.LinAlgError):  # not positive definite
+            factor = np.linalg.cholesky(hermitian).conj().T
+            inverse = np.linalg.inv(factor)
+            growth = np.diagonal(wide).real @ (np.abs(inverse) ** 2).sum(axis=1)
+            if growth < limit:
+                R[:], T[:], report[-1, :1] = factor, inverse, growth
+        return T.astype(G.dtype), report
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         numbers = panels.real_view(out)
@@ -124,10 +139,7 @@ class HostBackend(Backend):
                 stop = min(row + rows, end)
                 numbers[row:stop] = _uniform(key, offset + row * width, (stop - row, width), out.dtype)
 
-        if numbers.nbytes <= SMALL_BYTES:
-            work(0, len(numbers))
-        else:
-            map_rows(work, len(numbers))
+        panels.spread_rows(work, len(numbers), numbers.nbytes)
 
     def stopwatch(self) -> HostStopwatch:
         return HostStopwatch()
@@ -165,9 +177,8 @@ def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:
 
 def _scale_column(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
     stream = StreamProblem("axpby", problem.K, 1, problem.dtype, 1, 1)
-    elementwise.axpby(
-        stream, A, B if problem.beta != "zero" else None, B, alpha * C.astype(B.dtype)[0, 0], beta
-    )
+    added = None if problem.beta == "zero" else B
+    elementwise.axpby(stream, A, added, B, alpha * C.astype(B.dtype)[0, 0], beta)
 
 
 def _blas_tsmttsm(

@@ -7,13 +7,13 @@ add multiples of contiguous rows. SciPy's compiled kernels do both, without the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from scipy.sparse import _sparsetools
 
 from ...kernels.problem import Pattern
-from ...kernels.sparse.chain_plan import Blocks, Chain, Kind, blocks_of
+from ...kernels.sparse.chain_plan import Blocks, Chain, blocks_of
 from ..base import Array
 from .sparse import block_count
 
@@ -61,10 +61,7 @@ class ChainBlocks:
         chain, blocks, x = self.chain, plan.blocks, X.reshape(-1)
         hops = {sign: np.full(len(plan.places), sign * chain.hop).astype(x.dtype) for sign in (-1, 1)}
 
-        @functools.cache
-        def scaled(kind: int) -> Array:
-            scaled_signs: Array = plan.inner[kind][2] * hops[1][0]
-            return scaled_signs
+        scaled = [signs * hops[1][:1] for _, _, signs in plan.inner]
 
         def add(begin: int, end: int, rows: Array) -> None:
             first, last = np.searchsorted(blocks.starts, (begin, end)).tolist()
@@ -73,11 +70,12 @@ class ChainBlocks:
                 m = blocks.kinds[kind].rows
                 y, here = rows[(start - begin) * width : (start - begin + m) * width], start * width
                 own = x[here : here + m * width]
-                _add_product(m, m, width, *plan.inner[kind][:2], scaled(kind), own, y)
+                _add_product(m, m, width, *plan.inner[kind][:2], scaled[kind], own, y)
                 if chain.diagonal:
                     values = plan.diagonal(block).astype(x.dtype, copy=False)
                     _add_product(m, m, width, plan.places[: m + 1], plan.places, values, own, y)
-                for other, sign in plan.outer(block):
+                for hop in range(*plan.outer_starts[block : block + 2]):
+                    other, sign = plan.starts[plan.outer[hop]], plan.outer_signs[hop]
                     part = x[other * width : (other + m) * width]
                     _sparsetools.csr_matvecs(1, 1, m * width, _ONE_ROW, _FIRST, hops[sign], part, y)
                 for c, sign in plan.crossings:
@@ -99,26 +97,21 @@ class _Plan:
         self.blocks: Blocks = blocks_of(chain, low)
         self.starts: list[int] = self.blocks.starts.tolist()
         self.kind: list[int] = self.blocks.kind.tolist()
-        self._outer_starts: list[int] = self.blocks.outer_starts.tolist()
-        self._outer: list[int] = self.blocks.outer.tolist()
-        self._outer_signs: list[int] = self.blocks.outer_signs.tolist()
-        self.inner = [_compressed(kind) for kind in self.blocks.kinds]
+        # Blocks that hops among the upper bits lead to, and their signs.
+        self.outer_starts: list[int] = self.blocks.outer_starts.tolist()
+        self.outer: list[int] = self.blocks.outer.tolist()
+        self.outer_signs: list[int] = self.blocks.outer_signs.tolist()
+        exists = [(kind, kind.inner >= 0) for kind in self.blocks.kinds]
+        self.inner = [(*_compressed(at, kind.inner), kind.signs[at]) for kind, at in exists]
         self.places = np.arange(chain.class_rows(low) + 1, dtype=np.int32)  # rows, columns of a diagonal
         self.crossings = [(c, int(sign)) for c, sign in enumerate(self.blocks.crossing_signs) if sign]
         self.crossing = functools.cache(self._crossing)
         self.inside = functools.cache(self._inside)
 
-    def outer(self, block: int) -> Iterator[tuple[int, int]]:
-        """Yield the first row of each block that a hop among the upper bits leads to, and its sign."""
-        hops = slice(*self._outer_starts[block : block + 2])
-        for other, sign in zip(self._outer[hops], self._outer_signs[hops], strict=True):
-            yield self.starts[other], sign
-
     def _crossing(self, kind: int, c: int, occupied: bool) -> tuple[Array, Array]:
         """Select the hops of a crossing from blocks whose upper bit is as given: row pointers, columns."""
         of = self.blocks.kinds[kind]
-        exists = of.occupied[:, c] != occupied
-        return _pointers(exists), of.crossings[exists, c].astype(np.int32)
+        return _compressed(of.occupied[:, c] != occupied, of.crossings[:, c])
 
     def _inside(self, kind: int, occupied: tuple[bool, ...]) -> Array:
         """Compute the elements on the diagonal in blocks whose upper bits count nothing."""
@@ -139,14 +132,10 @@ class _Plan:
         return values
 
 
-def _compressed(kind: Kind) -> tuple[Array, Array, Array]:
-    exists = kind.inner >= 0
-    pointers = _pointers(np.count_nonzero(exists, axis=1))
-    return pointers, kind.inner[exists].astype(np.int32), kind.signs[exists]
-
-
-def _pointers(counts: Array) -> Array:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+def _compressed(exists: Array, columns: Array) -> tuple[Array, Array]:
+    """Make row pointers and columns of the hops that exist, of which a row has one or several."""
+    ends = np.cumsum(exists.sum(axis=tuple(range(1, exists.ndim))))
+    return np.concatenate([[0], ends]).astype(np.int32), columns[exists].astype(np.int32)
 
 
 def _add_product(

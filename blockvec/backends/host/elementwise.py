@@ -26,14 +26,12 @@ def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: 
 
 def axpby_rows(X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> Callable[[int, int], None]:
     """Make a function that does the work of `axpby` on a range of rows."""
-    if Y is not None and _same_memory(X, out):
-        X, Y, alpha, beta = Y, X, beta, alpha  # so that only Y is overwritten while X is still needed
     width = out.shape[1]
     fold = _fold(width, out, X, Y)
     rows = max(fold, CHUNK_BYTES // max(1, width * out.itemsize) // fold * fold)
     a, b = _factor(alpha, out.dtype), _factor(beta, out.dtype)
     unscaled = isinstance(b, np.generic) and b == 1
-    in_place = Y is not None and _same_memory(Y, out)
+    in_place = Y is not None and (Y is out or _address(Y) == _address(out))
 
     def work(begin: int, end: int) -> None:
         scratch = None if Y is None else np.empty((min(rows, end - begin), width), out.dtype)
@@ -57,21 +55,14 @@ def axpby_rows(X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> 
     return work
 
 
-def _same_memory(X: Array, out: Array) -> bool:
-    return X is out or (
-        X.dtype == out.dtype and bool(X.__array_interface__["data"][0] == out.__array_interface__["data"][0])
-    )
+def _address(block: Array) -> tuple[int, np.dtype[Any]]:
+    return block.__array_interface__["data"][0], block.dtype
 
 
 def _factor(factor: Any, dtype: np.dtype[Any]) -> Any:
     """Convert a factor to the precision of the result; real factors stay real."""
-    if isinstance(factor, (int, float)):
-        return _REAL_TYPES[dtype.char](factor)
     kind = "c" if np.iscomplexobj(factor) else "f"
     return np.asarray(factor, f"{kind}{dtype.itemsize // (1 if kind == dtype.kind else 2)}")[()]
-
-
-_REAL_TYPES = {"f": np.float32, "F": np.float32, "d": np.float64, "D": np.float64}  # by NumPy's character
 
 
 def _tile(factor: Any, side: int) -> Any:

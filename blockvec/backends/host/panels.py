@@ -220,9 +220,7 @@ def _add_scaled(product: Array, B: Array, Br: Array, beta: complex) -> None:
 
 
 def _real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
-    """Convert C to the real matrix that the real view of A is multiplied by."""
-    if not is_complex(dtype):
-        return np.ascontiguousarray(C, dtype=dtype)
+    """Convert C to the real matrix that the real view of A is multiplied by, for a complex product."""
     M, N = C.shape
     real = np.empty((M, 2, N, 2), REAL_TYPES[dtype])
     real[:, 0, :, 0] = real[:, 1, :, 1] = C.real

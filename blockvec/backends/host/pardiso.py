@@ -67,7 +67,7 @@ def accepts(dtype: str) -> bool:
 class PardisoFactors(Factors):
     """Factors of matrices; the analysis is kept while the pattern stays the same."""
 
-    _system: _System | None = None
+    _release: Any = None  # frees the analysis and the factors
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         """Factorise, at first also analyse; False if a pivot was replaced.
@@ -77,42 +77,52 @@ class PardisoFactors(Factors):
         """
         upper = _upper(matrix)
         self.entries = self.nbytes = 0
-        if self._system is None or exchanges_rows or not self._system.fits(upper):
-            self._system = None  # frees its factors
+        if exchanges_rows or not self._fits(upper):
             try:
-                self._system = _System(upper, is_matched=exchanges_rows)
+                self._analyse(upper, exchanges_rows)
             except (CapacityError, OptionError):
+                self._release()
                 if exchanges_rows:  # of a singular matrix
                     return False
                 raise
-        has_pivots, count = self._system.factorise(upper.data), self._system.count
-        self.entries, self.nbytes = count(ENTRIES), 1024 * (count(KEPT_KB) + count(FACTORS_KB))
-        return has_pivots
+        self._matrix[0][:] = upper.data
+        self._call(FACTORISE)
+        kept, factors, replaced = (int(self._parameters[n]) for n in (KEPT_KB, FACTORS_KB, REPLACED))
+        self.entries, self.nbytes = int(self._parameters[ENTRIES]), 1024 * (kept + factors)
+        return not replaced
 
     @property
     def negative(self) -> int | None:
-        return None if self._system is None else self._system.count(NEGATIVE)
+        return int(self._parameters[NEGATIVE])
 
     def solve(self, B: Array) -> Array:
-        assert self._system is not None
-        return self._system.solve(B)
+        right = np.ascontiguousarray(B.T)
+        solution = np.empty_like(right)
+        self._call(SOLVE, right, solution)
+        return solution.T
 
+    def _fits(self, upper: Any) -> bool:
+        """Check whether a matrix has the pattern and type that were analysed, without permutation."""
+        is_kept = self._release is not None and self._release.alive and not self._parameters[MATCHING]
+        if not is_kept or upper.dtype != self._matrix[0].dtype:
+            return False
+        given = upper.indptr, upper.indices
+        return all(np.array_equal(old, new) for old, new in zip(self._matrix[1:], given, strict=True))
 
-class _System:
-    """A pattern, its analysis, and the latest numbers."""
-
-    def __init__(self, upper: Any, is_matched: bool) -> None:
-        self._n, self._dtype, self._is_matched = upper.shape[0], upper.dtype, is_matched
-        self._values = np.ascontiguousarray(upper.data)
-        self._indptr, self._indices = (part.astype(np.int64) for part in (upper.indptr, upper.indices))
+    def _analyse(self, upper: Any, is_matched: bool) -> None:
+        if self._release is not None:
+            self._release()
+        pattern = (part.astype(np.int64) for part in (upper.indptr, upper.indices))
+        self._matrix: tuple[Any, ...] = upper.data.copy(), *pattern
         self._state, self._parameters = np.zeros(64, np.int64), np.zeros(64, np.int64)
-        set_to = self._parameters
+        set_to, name = self._parameters, upper.dtype.name
         set_to[[GIVEN, FROM_ZERO]] = 1
         set_to[ORDERING], set_to[PIVOTING], set_to[COUNTS] = DISSECTION, BLOCKS_OF_TWO, -1
         set_to[[SCALING, MATCHING]] = is_matched
-        name = self._dtype.name
         set_to[PERTURBATION], set_to[SINGLE] = SMALLEST[name], name == "float32"
         set_to[THREADS] = options().threads
+        self._release = weakref.finalize(self, _pardiso, self._state, RELEASE, self._matrix, set_to)
+        self._release.atexit = False
         self._call(ANALYSE)
         needed = 1024 * max(int(set_to[ANALYSIS_KB]), int(set_to[KEPT_KB] + set_to[FACTORS_KB]))
         available = available_memory()
@@ -121,46 +131,18 @@ class _System:
                 self._message(f"need {needed / 1e9:.3g} GB, {available / 1e9:.3g} GB are free")
             )
 
-    def fits(self, upper: Any) -> bool:
-        """Check whether a matrix has the pattern and type that were analysed."""
-        kept = (self._indptr, upper.indptr), (self._indices, upper.indices)
-        same = upper.dtype == self._dtype and not self._is_matched
-        return same and all(np.array_equal(old, new) for old, new in kept)
-
-    def count(self, place: int) -> int:
-        """Return a number that MKL has reported."""
-        return int(self._parameters[place])
-
-    def factorise(self, values: Any) -> bool:
-        """Compute the numbers; return whether no pivot was replaced."""
-        self._values[:] = values
-        self._call(FACTORISE)
-        return not self.count(REPLACED)
-
-    def solve(self, B: Array) -> Array:
-        """Solve for a block; the solution is column-major."""
-        right = np.ascontiguousarray(B.T)
-        solution = np.empty_like(right)
-        self._call(SOLVE, right, solution)
-        return solution.T
-
     def _call(self, phase: int, right: Any = None, solution: Any = None) -> None:
-        mkl = library()
-        mkl.MKL_Set_Num_Threads_Local(options().threads)
-        columns = 1 if right is None else right.shape[0]
-        matrix = self._values, self._indptr, self._indices
-        error = _pardiso(self._state, phase, self._n, matrix, columns, self._parameters, right, solution)
-        if phase == ANALYSE:
-            self._release = weakref.finalize(self, _release, self._state, self._n, self._parameters)
-            self._release.atexit = False
+        library().MKL_Set_Num_Threads_Local(options().threads)
+        error = _pardiso(self._state, phase, self._matrix, self._parameters, right, solution)
         if error in NO_MEMORY:
             raise CapacityError(self._message("need more memory than is free"))
         if error:
             raise OptionError(self._message(f"cannot be computed: PARDISO fails with error {error}"))
 
     def _message(self, what: str) -> str:
+        _, indptr, indices = self._matrix
         return (
-            f"the factors of a matrix with {self._n} rows and {len(self._indices)} elements of its upper "
+            f"the factors of a matrix with {len(indptr) - 1} rows and {len(indices)} elements of its upper "
             f"triangle {what}; use an iteration (method='filter' or 'jd')."
         )
 
@@ -180,32 +162,14 @@ def _upper(matrix: Any) -> Any:
     return upper
 
 
-def _release(state: Any, n: int, parameters: Any) -> None:
-    nothing = np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.int64)
-    _pardiso(state, RELEASE, n, nothing, 1, parameters)
-
-
 def _pardiso(
-    state: Any,
-    phase: int,
-    n: int,
-    matrix: tuple[Any, Any, Any],
-    columns: int,
-    parameters: Any,
-    right: Any = None,
-    solution: Any = None,
+    state: Any, phase: int, matrix: tuple[Any, ...], parameters: Any, right: Any = None, solution: Any = None
 ) -> int:
-    def number(value: int) -> Any:
-        return ctypes.byref(ctypes.c_int64(value))
-
-    def array(values: Any) -> Any:
-        return None if values is None else values.ctypes.data_as(ctypes.c_void_p)
-
-    error = ctypes.c_int64(0)
-    library().pardiso_64(
-        *(array(state), number(1), number(1), number(INDEFINITE), number(phase), number(n)),
-        *(array(part) for part in matrix),
-        *(None, number(columns), array(parameters), number(0)),
-        *(array(right), array(solution), ctypes.byref(error)),
-    )
-    return int(error.value)
+    """Call PARDISO; return its error. A block has a right-hand side per row."""
+    n, columns = len(matrix[1]) - 1, 1 if right is None else len(right)
+    numbers = np.array([1, 1, INDEFINITE, phase, n, columns, 0, 0], np.int64)
+    *first, width, silent, error = (numbers[at:] for at in range(len(numbers)))
+    arguments = state, *first, *matrix, None, width, parameters, silent, right, solution, error
+    addresses = (None if part is None else ctypes.c_void_p(part.ctypes.data) for part in arguments)
+    library().pardiso_64(*addresses)
+    return int(numbers[-1])

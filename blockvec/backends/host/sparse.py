@@ -64,7 +64,8 @@ class RowBlocks:
 
     def vector_adder(self) -> Callable[[Array, Array], object] | None:
         """Return a function that adds the product with x to y, contiguous vectors; None if compiled."""
-        if not sparse_kernel.refusal_of_vectors(self):
+        lanes = 2 if self.data.dtype.kind == "c" else 1
+        if not sparse_kernel.reason_against(self.shape[0], self.nnz, lanes, 0):
             return None
         return functools.partial(_sparsetools.csr_matvec, *self.shape, self.indptr, self.indices, self.data)
 

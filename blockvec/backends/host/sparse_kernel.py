@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...errors import OptionError
-from ...kernels.problem import SpmmvProblem, is_complex
+from ...kernels.problem import SpmmvProblem, parts_of
 from ...system.config import options
 from ..base import Array, Fused
 from . import llvm
@@ -41,17 +41,11 @@ def refusal(problem: SpmmvProblem) -> str:
     if problem.chain != "none" or problem.gram:
         return "updates of another block and Gram matrices are passes of their own"
     passes = (problem.shift != "none") + (problem.beta == "general") + len(problem.dots)
-    return _refusal(
-        problem.n_rows, problem.nnz, problem.width * (2 if is_complex(problem.dtype) else 1), passes
-    )
+    return reason_against(problem.n_rows, problem.nnz, problem.width * parts_of(problem.dtype), passes)
 
 
-def refusal_of_vectors(S: RowBlocks) -> str:
-    """Return the reason why a product with one vector should not be compiled; empty if it should."""
-    return _refusal(S.shape[0], S.nnz, 2 if S.data.dtype.kind == "c" else 1, 0)
-
-
-def _refusal(n_rows: int, nnz: int, lanes: int, passes: int) -> str:
+def reason_against(n_rows: int, nnz: int, lanes: int, passes: int) -> str:
+    """Return the reason why a product of `lanes` real columns and further passes should not be compiled."""
     choice = options().jit
     if choice == "never":
         return "option jit='never'"
@@ -113,22 +107,17 @@ def spmmv(
             function(cuts[block], cuts[block + 1], *arguments, address + block * sums.strides[0])
 
     run_in_threads(work, len(cuts) - 1)
-    if fused is not None:
-        with quiet_arithmetic():
-            for part, (_, _, sums, _) in zip(parts, calls, strict=True):
-                _store_dots(part, sums, fused)
-
-
-def _store_dots(part: _Part, sums: Array, fused: Fused) -> None:
-    """Add up the sums of row blocks and lanes."""
-    kernel, columns = part.kernel, slice(part.begin, part.begin + part.kernel.width)
-    lanes = sums.sum(axis=0).reshape(-1, kernel.width, kernel.parts).sum(axis=2)
-    for (name, is_turned), dots in zip(kernel.dot_rows, lanes, strict=True):
-        target = fused.dots[name][columns]
-        if is_turned:
-            target.imag = -dots
-        else:
-            target[...] = dots
+    if fused is None:
+        return
+    with quiet_arithmetic():
+        for part, (_, _, sums, _) in zip(parts, calls, strict=True):  # of row blocks and lanes
+            kernel, columns = part.kernel, slice(part.begin, part.begin + part.kernel.width)
+            lanes = sums.sum(axis=0).reshape(-1, kernel.width, kernel.parts).sum(axis=2)
+            for (name, is_turned), dots in zip(kernel.dot_rows, lanes, strict=True):
+                if is_turned:
+                    fused.dots[name][columns].imag = -dots
+                else:
+                    fused.dots[name][columns] = dots
 
 
 def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> bool:
@@ -139,7 +128,7 @@ def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: compl
     width, parts = Y.shape[1], 2 if Y.dtype.kind == "c" else 1
     is_plain = type(shift) is int and shift == 0  # NumPy takes longer to find out
     passes = int(not is_plain and (np.ndim(shift) > 0 or shift != 0)) + (beta not in (0, 1))
-    if width not in COLUMNS or _refusal(S.shape[0], S.nnz, parts * width, passes):
+    if width not in COLUMNS or reason_against(S.shape[0], S.nnz, parts * width, passes):
         return False
     (part,) = _parts(S, Y, alpha, beta, shift, by_columns=True)
     columns = [(*_addresses(block), block.strides[1] * parts // block.itemsize) for block in (X, Y)]

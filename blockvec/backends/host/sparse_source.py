@@ -13,7 +13,6 @@ assigned once, and ``phi`` selects it by the block of instructions that was exec
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from ...kernels.limits import ceil_div
@@ -104,6 +103,7 @@ class _Writer:
         longest = kernel.parts if kernel.by_columns else 8 * REGISTER_BYTES // self.bits
         self.begins = range(0, kernel.lanes, longest)  # of the vectors of a row
         self.lengths = [min(longest, kernel.lanes - begin) for begin in self.begins]
+        self.splats: dict[tuple[str, int], str] = {}
 
     # --- single instructions -----------------------------------------------------------------------
 
@@ -142,10 +142,13 @@ class _Writer:
         return found
 
     def splat(self, value: str, length: int) -> str:
-        """Repeat a real number."""
-        kind = f"<{length} x {self.real}>"
-        first = self.new(f"insertelement {kind} poison, {self.real} {value}, i64 0")
-        return self.new(f"shufflevector {kind} {first}, {kind} poison, <{length} x i32> zeroinitializer")
+        """Repeat a real number, once for all vectors of a length."""
+        if (value, length) not in self.splats:
+            kind = f"<{length} x {self.real}>"
+            first = self.new(f"insertelement {kind} poison, {self.real} {value}, i64 0")
+            repeated = f"shufflevector {kind} {first}, {kind} poison, <{length} x i32> zeroinitializer"
+            self.splats[value, length] = self.new(repeated)
+        return self.splats[value, length]
 
     def multiply_add(self, a: str, b: str, c: str, length: int, name: str = "") -> str:
         """Compute a b + c, in one rounding where the processor can."""
@@ -171,66 +174,54 @@ class _Writer:
         if by_columns:
             columns = [f"%{block}{vector}" for vector in range(len(self.lengths))]
             return [self.new(f"getelementptr {self.real}, ptr {base}, i64 {offset}") for base in columns]
-        first = self.new(f"getelementptr {self.real}, ptr %{block}, i64 {offset}")
-        return [self.new(f"getelementptr {self.real}, ptr {first}, i64 {begin}") for begin in self.begins]
+        return self.places(self.new(f"getelementptr {self.real}, ptr %{block}, i64 {offset}"))
 
-    def load_row(self, block: str, row: str) -> list[str]:
-        places = self.addresses(block, row)
-        return [
-            self.new(f"load {self.vector(k)}, ptr {place}, align {self.bits // 8}")
-            for k, place in enumerate(places)
-        ]
+    def places(self, base: str) -> list[str]:
+        """Compute the addresses of vectors that are one after the other."""
+        return [self.new(f"getelementptr {self.real}, ptr {base}, i64 {begin}") for begin in self.begins]
 
-    def store_row(self, block: str, row: str, values: list[str]) -> None:
-        for k, place in enumerate(self.addresses(block, row)):
-            self.do(f"store {self.vector(k)} {values[k]}, ptr {place}, align {self.bits // 8}")
+    def load(self, places: list[str]) -> list[str]:
+        align = self.bits // 8
+        return [self.new(f"load {self.vector(k)}, ptr {at}, align {align}") for k, at in enumerate(places)]
 
     # --- factors -----------------------------------------------------------------------------------
 
-    def load_factors(self) -> dict[str, Callable[[list[str], list[str] | None], list[str]]]:
-        """Load all factors; return a function per factor that multiplies a row by it and adds another."""
-        kinds: dict[str, Factor] = {name: getattr(self.kernel, name) for name in (*FACTORS, "shift")}
-        return {
-            name: self._factor(name, kind) for name, kind in kinds.items() if kind not in ("none", "zero")
-        }
+    def load_factors(self) -> dict[str, list[list[str]]]:
+        """Load all factors: real and imaginary parts, per vector of a row; none for a factor of one."""
+        found: dict[str, list[list[str]]] = {}
+        for number, name in enumerate(FACTORS):
+            found[name] = []
+            for part in range(self.parts_of(name)):
+                place = self.new(f"getelementptr {self.real}, ptr %factors, i64 {2 * number + part}")
+                value = self.new(f"load {self.real}, ptr {place}")
+                found[name].append([self.splat(value, length) for length in self.lengths])
+        starts = (part * self.kernel.lanes for part in range(self.parts_of("shift")))
+        shifts = (self.new(f"getelementptr {self.real}, ptr %shifts, i64 {start}") for start in starts)
+        return found | {"shift": [self.load(self.places(shift)) for shift in shifts]}
 
-    def _factor(self, name: str, kind: Factor) -> Callable[[list[str], list[str] | None], list[str]]:
-        parts: list[list[str]] = []  # real and imaginary parts of the factor, per vector of a row
-        for part in range({"one": 0, "real": 1, "complex": 2}[kind]):
-            if name == "shift":
-                base = self.new(f"getelementptr {self.real}, ptr %shifts, i64 {part * self.kernel.lanes}")
-                places = [self.new(f"getelementptr {self.real}, ptr {base}, i64 {at}") for at in self.begins]
-                loads = [
-                    self.new(f"load {self.vector(k)}, ptr {place}, align {self.bits // 8}")
-                    for k, place in enumerate(places)
-                ]
-                parts.append(loads)
+    def parts_of(self, factor: str) -> int:
+        """Count the numbers to multiply by for a factor."""
+        return {"real": 1, "complex": 2}.get(getattr(self.kernel, factor), 0)
+
+    def scaled(self, parts: list[list[str]], row: list[str], added: list[str] | None = None) -> list[str]:
+        """Multiply a row by a factor and add another row."""
+        found = []
+        for k, value in enumerate(row):
+            length, kind = self.lengths[k], self.vector(k)
+            rest = None if added is None else added[k]
+            if not parts:
+                found.append(value if rest is None else self.new(f"fadd {kind} {value}, {rest}"))
                 continue
-            place = self.new(f"getelementptr {self.real}, ptr %factors, i64 {2 * FACTORS.index(name) + part}")
-            value = self.new(f"load {self.real}, ptr {place}")
-            repeated = {length: self.splat(value, length) for length in sorted(set(self.lengths))}
-            parts.append([repeated[length] for length in self.lengths])
-
-        def apply(row: list[str], added: list[str] | None) -> list[str]:
-            found = []
-            for k, value in enumerate(row):
-                length, kind = self.lengths[k], self.vector(k)
-                rest = None if added is None else added[k]
-                if not parts:
-                    found.append(value if rest is None else self.new(f"fadd {kind} {value}, {rest}"))
-                    continue
-                terms = [(parts[0][k], value)]
-                if len(parts) == 2:
-                    terms.append((parts[1][k], self.turn(value, length)))
-                for a, b in reversed(terms):
-                    if rest is None:
-                        rest = self.new(f"fmul {kind} {a}, {b}")
-                    else:
-                        rest = self.multiply_add(a, b, rest, length)
-                found.append(str(rest))
-            return found
-
-        return apply
+            terms = [(parts[0][k], value)]
+            if len(parts) == 2:
+                terms.append((parts[1][k], self.turn(value, length)))
+            for a, b in reversed(terms):
+                if rest is None:
+                    rest = self.new(f"fmul {kind} {a}, {b}")
+                else:
+                    rest = self.multiply_add(a, b, rest, length)
+            found.append(str(rest))
+        return found
 
     # --- the function ------------------------------------------------------------------------------
 
@@ -261,8 +252,7 @@ class _Writer:
         self._entries()
 
         self.label("row.end")
-        row = self._collect()
-        self._finish(row, factors)
+        self._finish(self._collect(), factors)
         if self.kernel.dots:
             self._flush()
         self.do("%again = icmp slt i64 %i.next, %end")
@@ -299,15 +289,10 @@ class _Writer:
             self.do(f"{name} = phi {self.vector(k)} [ zeroinitializer, %row ], [ {name}.next, %entry ]")
         column = self.load_integer(self.index, "%indices", "%q")
         values = self.load_value("%q")
-        row = self.load_row("x", column)
-        repeated = {
-            (part, length): self.splat(value, length)
-            for part, value in enumerate(values)
-            for length in sorted(set(self.lengths))
-        }
+        row = self.load(self.addresses("x", column))
         for part, k in self._products():
             length, name = self.lengths[k], f"%s{part}.{k}"
-            self.multiply_add(repeated[part, length], row[k], name, length, f"{name}.next")
+            self.multiply_add(self.splat(values[part], length), row[k], name, length, f"{name}.next")
         self.do("%q.next = add nsw i64 %q, 1")
         self.do("%more = icmp slt i64 %q.next, %last")
         self.do("br i1 %more, label %entry, label %row.end")
@@ -325,19 +310,20 @@ class _Writer:
         turned = [self.turn(found[1, k], length) for k, length in enumerate(self.lengths)]
         return [self.new(f"fadd {self.vector(k)} {a}, {turned[k]}") for k, a in enumerate(row)]
 
-    def _finish(self, row: list[str], factors: dict[str, Callable[..., list[str]]]) -> None:
+    def _finish(self, row: list[str], factors: dict[str, list[list[str]]]) -> None:
         """Write Y."""
         kernel = self.kernel
         X: list[str] = []
         if kernel.shift != "none" or any("x" in name for name in kernel.dots):
-            X = self.load_row("x", "%i")
+            X = self.load(self.addresses("x", "%i"))
         if kernel.shift != "none":
             minus = [self.new(f"fneg {self.vector(k)} {x}") for k, x in enumerate(X)]
-            row = factors["shift"](minus, row)
-        row = factors["alpha"](row, None)
+            row = self.scaled(factors["shift"], minus, row)
+        row = self.scaled(factors["alpha"], row)
         if kernel.beta != "zero":
-            row = factors["beta"](self.load_row("y", "%i"), row)
-        self.store_row("y", "%i", row)
+            row = self.scaled(factors["beta"], self.load(self.addresses("y", "%i")), row)
+        for k, place in enumerate(self.addresses("y", "%i")):
+            self.do(f"store {self.vector(k)} {row[k]}, ptr {place}, align {self.bits // 8}")
         blocks = {"x": X, "y": row}
         for number, (name, turned) in enumerate(kernel.dot_rows):
             for k, length in enumerate(self.lengths):

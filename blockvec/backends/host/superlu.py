@@ -24,19 +24,16 @@ class HostFactors(Factors):
         self._factors: Factors = SuperLuFactors()
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
-        if is_nearly_full(matrix):
-            return self._by(LapackFactors, matrix, exchanges_rows)
-        if pardiso.accepts(matrix.dtype.name) and not is_narrow(matrix):
-            has_pivots = self._by(pardiso.PardisoFactors, matrix, exchanges_rows)
+        libraries: list[type[Factors]] = [LapackFactors if is_nearly_full(matrix) else SuperLuFactors]
+        if libraries == [SuperLuFactors] and pardiso.accepts(matrix.dtype.name) and not is_narrow(matrix):
+            libraries.insert(0, pardiso.PardisoFactors)
+        for library in libraries:
+            if not isinstance(self._factors, library):
+                self._factors = library()
+            has_pivots = self._factors.compute(matrix, exchanges_rows)
             if has_pivots or not exchanges_rows:
-                return has_pivots
-        return self._by(SuperLuFactors, matrix, exchanges_rows)
-
-    def _by(self, library: type[Factors], matrix: Any, exchanges_rows: bool) -> bool:
-        if not isinstance(self._factors, library):
-            self._factors = library()
+                break
         factors, self._matrix = self._factors, matrix
-        has_pivots = factors.compute(matrix, exchanges_rows)
         self.width, self.entries, self.nbytes = factors.width, factors.entries, factors.nbytes
         return has_pivots
 

@@ -173,12 +173,7 @@ class _Workers:
                 os.sched_setaffinity(thread, cores)
 
 
-def _unknown_core() -> int:
-    """Stand for the number of the core that this thread runs on, where the system does not tell."""
-    return -1
-
-
-_current_core: Callable[[], int] = _unknown_core
+_current_core: Callable[[], int] = functools.partial(int, -1)  # where the system does not tell
 if hasattr(os, "sched_setaffinity"):
     with contextlib.suppress(OSError, AttributeError):
         _current_core = ctypes.PyDLL(None).sched_getcpu

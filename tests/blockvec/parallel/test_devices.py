@@ -13,7 +13,7 @@ import pytest
 
 from blockvec import RowLayout, as_operator, models
 from blockvec.errors import DeviceError
-from blockvec.parallel import choose_gpu, devices, launch
+from blockvec.parallel import agreement, choose_gpu, launch
 from tests.contract.blocks import ThreadComm, in_parallel
 from tests.pretended_gpu import pretended_gpu
 
@@ -48,7 +48,7 @@ class Hosts:
 def chosen(monkeypatch: pytest.MonkeyPatch, visible: list[list[str]], current: list[int]) -> list[int]:
     hosts = Hosts(visible, current)
     monkeypatch.setitem(sys.modules, "cupy", hosts.module())
-    monkeypatch.setattr(devices, "backend_for", lambda name: None)
+    monkeypatch.setattr(agreement, "backend_for", lambda name: None)
     names = in_parallel(len(visible), hosts.choose)
     assert names == [f"cuda:{number}" for number in hosts.current]
     return hosts.current

@@ -94,7 +94,7 @@ def test_the_analysis_is_kept_for_other_shifts_and_solves_repeat() -> None:
     for sigma in (-1.0, 0.3, 3.7, -1.0):
         shifted = sp.csr_array(A - sigma * identity)
         assert factors.compute(shifted, False)
-        systems.add(id(factors._system))
+        systems.add(id(factors._state))
         solutions.append(factors.solve(B))
         assert np.allclose(shifted @ solutions[-1], B, atol=1e-9)
     assert len(systems) == 1
