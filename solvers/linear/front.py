@@ -18,8 +18,8 @@ from blockvec import array_namespace, factorize
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.interchange import diagonal_of
 
-from ..arguments import blas_threads, check_choice, integer, is_explicit
-from ..blocks import Block, RealArray, to_host
+from ..arguments import check_choice, integer, is_explicit
+from ..blocks import Block, RealArray, column_factors, to_host
 from ..problem import Counts
 from ..runtime.processes import together
 from . import vectors
@@ -129,7 +129,7 @@ def _by_cg(systems: Systems, steps: int, callback: Callable[[Any], object] | Non
     else:
         noted = None if callback is None else lambda X: callback(systems.returned(X))
         run = BlockCG(systems, callback=noted).run
-    return corrected(systems, run, steps)
+    return corrected(systems, run, steps, takes_last=True)
 
 
 def _shifted(systems: Systems, shifts: Any, steps: int) -> Linear:
@@ -144,10 +144,11 @@ def _shifted(systems: Systems, shifts: Any, steps: int) -> Linear:
     largest, X, limits = float(values[seed]), systems.X, systems.limits
     others = {i: Shifted(values[i] - largest, X.copy(), limits) for i in range(len(values)) if i != seed}
     run = BlockCG(systems, largest, list(others.values())).run
-    runs = {seed: (last := corrected(systems, run, steps, largest))}
+    runs = {seed: (last := corrected(systems, run, steps, largest, takes_last=True))}
     for i, other in others.items():  # the space is common, true residuals are not
         each, sigma = replace(systems, X=other.X, is_zero=False), float(values[i])
-        runs[i] = last = corrected(each, BlockCG(each, sigma).run, steps, sigma, other.iterations)
+        run = BlockCG(each, sigma).run
+        runs[i] = last = corrected(each, run, steps, sigma, other.iterations, takes_last=True)
     solved = [runs[i] for i in range(len(values))]
     solutions: Any = [each.X for each in solved]
     if isinstance(solutions[0], type(systems.B.array)):
@@ -344,28 +345,34 @@ def _by_gmres(
     kind: str = "pr_norm",
 ) -> Linear:
     """Solve for blocks, or by SciPy's function for the columns one by one."""
-    width = min(width, systems.n)
+    width, n = min(width, systems.n), systems.n
     if not systems.by_vectors(has_callback=callback is not None):
         return corrected(systems, _blocks(systems, block_gmres, restart=width), cycles * width)
-    X, iterations = systems.X.array, np.zeros(systems.b, np.intp)
-    A, M = (
-        LinearOperator((systems.n, systems.n), matvec=product, dtype=X.dtype)
-        for product in (systems.product, systems.solved)
-    )
-    options: dict[str, Any] = {"rtol": 0, "restart": width, "maxiter": cycles}
+    X, is_old = systems.X.array, callback is not None and kind == "legacy"  # which counts iterations
+    A, M = (LinearOperator((n, n), matvec=map_, dtype=X.dtype) for map_ in (systems.product, systems.solved))
+    options: dict[str, Any] = {"rtol": 0, "restart": width}
     options["M"] = None if systems.preconditioner is None else M
     options["callback_type"] = "pr_norm" if callback is None else kind
-    with blas_threads(systems.operator):
-        for j in np.flatnonzero(systems.lengths):
+
+    def run(R: Block, goals: RealArray, steps: int, *_: Any) -> tuple[NDArray[np.intp], Sequence[Reason]]:
+        iterations, reasons = np.zeros(systems.b, np.intp), list[Reason](["maxiter"] * systems.b)
+        options["maxiter"] = steps if is_old else -(-steps // width)
+        for j in np.flatnonzero(goals < np.inf):
 
             def noted(value: Any, j: Any = j) -> None:
                 iterations[j] += 1
                 if callback is not None:
                     callback(value)
 
-            b, limit = systems.B.array[:, j].copy(), float(systems.limits[j])
-            X[:, j] = scipy_gmres(A, b, X[:, j].copy(), atol=limit, callback=noted, **options)[0]
-    return systems.judged(iterations, "maxiter")
+            b, limit = systems.B.array[:, j].copy(), float(goals[j])
+            X[:, j], code = scipy_gmres(A, b, X[:, j].copy(), atol=limit, callback=noted, **options)
+            if code:
+                iterations[j] = steps
+            else:
+                reasons[j] = "converged"
+        return iterations, reasons
+
+    return corrected(systems, run, cycles if is_old else cycles * width)
 
 
 @together
@@ -416,7 +423,7 @@ def solve(
     """
     systems = Systems.of("solve", A, B, x0, M, (rtol, atol), like, comm, device)
     operator = systems.operator
-    methods: dict[str, Callable[[Systems], Linear | None]] = {
+    methods: dict[str, Callable[[Systems], Linear]] = {
         "factors": functools.partial(_by_factors, A),
         "cg": lambda each: _by_cg(each, each.limit(maxiter, 10)),
         "minres": lambda each: _by_minres(each, each.limit(maxiter, 5)),
@@ -434,9 +441,14 @@ def solve(
                 names.insert(0, "factors")
     solved: Any = None
     for name in names:
-        found = methods[name](replace(systems, X=systems.X.copy(), counts=Counts()))
-        solved = replace(found, method=name) if found else solved
-        if solved and solved.converged:
+        try:
+            found = methods[name](replace(systems, X=systems.X.copy(), counts=Counts()))
+        except (BreakdownError, OptionError, ShapeError):
+            if name != "factors":
+                raise
+            continue  # a matrix without factors, such as a singular one
+        solved = replace(found, method=name)
+        if solved.converged:
             break
     if not (solved.converged or return_info):
         worst = int(np.argmax(solved.residuals / np.maximum(systems.limits, np.finfo(float).tiny)))
@@ -448,13 +460,15 @@ def solve(
     return solved if return_info else solved.X
 
 
-def _by_factors(A: Any, systems: Systems) -> Linear | None:
-    """Solve with factors; None for a matrix that has none, such as a singular one."""
-    try:
-        factors = factorize(A, device=systems.operator.device)
-        if factors.is_singular:
-            return None
-        systems.X[:, :] = factors.solve(systems.B)
-    except (BreakdownError, OptionError, ShapeError):
-        return None
-    return systems.judged(np.zeros(systems.b, np.intp), "stagnated")
+def _by_factors(A: Any, systems: Systems) -> Linear:
+    """Solve with factors, and refine."""
+    factors = factorize(A, device=systems.operator.device)
+    if factors.is_singular:
+        raise BreakdownError("solve: A is singular.")
+
+    def run(R: Block, goals: RealArray, *_: Any) -> tuple[NDArray[np.intp], Sequence[Reason]]:
+        X = factors.solve(R.scale(column_factors((goals < np.inf).astype(float), R)))
+        systems.X.axpy(1, X)
+        return np.zeros(systems.b, np.intp), ["converged"] * systems.b
+
+    return corrected(systems, run, 1)

@@ -83,7 +83,7 @@ def minimum_residuals(
         return 0, "indefinite preconditioner"
     beta = phi = math.sqrt(square)
     goal *= beta / _norm(r)  # in the norm of K^-1, in which residuals decrease
-    beta_old, cs, sn, dbar, epsln = 0.0, -1.0, 0.0, 0.0, 0.0
+    beta_old, cs, sn, dbar, epsln, least = 0.0, -1.0, 0.0, 0.0, 0.0, math.inf
     u_old, u, w, w_old = np.zeros_like(r), r, np.zeros_like(r), np.zeros_like(r)
     for step in range(1, maxiter + 1):
         v = z * (1 / beta)
@@ -102,8 +102,9 @@ def minimum_residuals(
         delta, gbar = cs * dbar + sn * alpha, sn * dbar - cs * alpha
         epsln_old, epsln, dbar = epsln, sn * beta, -cs * beta
         gamma = math.hypot(gbar, beta)
+        least = min(least, gamma)  # also a pivot of a null vector, before the norm is known
         # ||A r|| / ||r||: r may be a null vector, or belong to a small eigenvalue, which a second run tells.
-        if math.hypot(gbar, dbar) <= final * norm or gamma <= SINGULAR * unit * norm:
+        if math.hypot(gbar, dbar) <= final * norm or least <= SINGULAR * unit * norm:
             return step, "singular"
         cs, sn = gbar / gamma, beta / gamma
         w_old *= -epsln_old / gamma

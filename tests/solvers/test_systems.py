@@ -142,6 +142,19 @@ def test_singular_systems_with_a_solution_are_told_from_those_without(way: str) 
     assert np.allclose(L @ solved.X[:, 1], best, atol=1e-4)
 
 
+@pytest.mark.parametrize("M", [None, sp.diags_array(1.0 + np.arange(N) % 2)])
+@pytest.mark.parametrize("call", [minres, gmres])
+@pytest.mark.filterwarnings("ignore::solvers.ConvergenceWarning")
+def test_no_solution_is_worse_than_zero(call: Any, M: Any, way: str) -> None:
+    L = sp.csgraph.laplacian(sp.csr_array(abs(LAPLACE - sp.diags_array(LAPLACE.diagonal()))))
+    solved = call(
+        L, np.ones((N, 2)), M=M, rtol=1e-8, maxiter=300 // (1 + 19 * (call is gmres)), return_info=True
+    )
+    assert not solved.converged
+    assert np.all(solved.residuals <= N**0.5)
+    assert np.allclose(solved.residuals, np.linalg.norm(L @ solved.X - 1, axis=0))
+
+
 def test_the_code_is_the_limit_of_iterations_and_results_hold_more(way: str) -> None:
     B = drawn(2)
     solved = cg(LAPLACE, B, rtol=1e-12, maxiter=5, return_info=True)
