@@ -14,7 +14,6 @@ for one system move 180. Arithmetic, 10 b^2 operations per row, takes as long fo
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,14 +24,7 @@ from blockvec import start_copy
 
 from ..blocks import Array, Block, RealArray, padded_width, pick, small_matrix, to_host
 from ..orthogonalization import Orthogonalized, orthogonalize
-from ..orthogonalization.factors import (
-    NOISE,
-    PLAIN_GROWTH,
-    PLAIN_NOISE,
-    RESOLUTION,
-    cholesky,
-    cholesky_factor,
-)
+from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky_factor
 from .calls import Systems
 from .sweeps import Row, turn, update
 from .systems import INDEFINITE, Reason, finite
@@ -158,8 +150,7 @@ class BlockCG:
     def _weights(self, Q: Block, Z: Block, rank: int) -> Array | None:
         """Compute D = Q^H K^-1 Q; None if that is not positive semidefinite to rounding."""
         D = hermitian(Q.dot(Z))[:rank, :rank]
-        lengths = np.sqrt(np.abs(np.diagonal(D).real))
-        factors = 1 / np.where(lengths > 0, lengths, 1.0)
+        factors = scales(D)
         least = np.linalg.eigvalsh(D * factors[:, None] * factors).min(initial=0)
         return D if least >= -INDEFINITE * self.unit * rank else None
 
@@ -171,12 +162,11 @@ class BlockCG:
         """
         identity, squares = np.eye(len(H)), np.diagonal(H).real
         if (squares > (NOISE / PLAIN_NOISE * self.unit * size) ** 2).all():
-            with contextlib.suppress(np.linalg.LinAlgError):
-                step = cholesky(H)
-                if step.growth < KEPT * len(H) and not self.others:
-                    return W, identity, H, step.R
-                if step.growth < PLAIN_GROWTH:
-                    return times(W, step.T), step.R, identity, identity
+            R, T, growth = factored(H)
+            if growth < KEPT * len(H) and not self.others:
+                return W, identity, H, R
+            if growth < PLAIN_GROWTH:
+                return times(W, T), R, identity, identity
         Q, R = self._without(orthogonalize(W, scale=size), W, len(H))
         identity = np.eye(len(R))
         return Q, R, identity, identity
@@ -189,13 +179,10 @@ class BlockCG:
 
     def _inverse(self, G: Array, P: Block, AP: Block) -> Array | None:
         """Invert G = P^H A P without directions whose part is rounding noise; None if A is not definite."""
-        _, T, *_, square = cholesky_factor(G)
-        # The sum of the inverse eigenvalues of G with columns of unit length; NaN if G is indefinite.
-        total = square * 0 + np.diagonal(G).real @ (abs(T) ** 2).sum(axis=1)
-        if total * RESOLUTION * len(G) * self.unit < 1:
+        _, T, growth = factored(G)
+        if growth * RESOLUTION * len(G) * self.unit < 1:
             return np.asarray(T @ T.conj().T)
-        lengths = np.sqrt(np.abs(np.diagonal(G).real))
-        factors = 1 / np.where(lengths > 0, lengths, 1.0)
+        factors = scales(G)
         values, V = np.linalg.eigh(G * factors[:, None] * factors)
         kept = values > RESOLUTION * len(G) * self.unit
         if not kept.all():
@@ -260,6 +247,21 @@ def hermitian(G: Array) -> Array:
     G = finite(to_host(G))
     G = G.astype(np.complex128 if G.dtype.kind == "c" else np.float64, copy=False)
     return np.asarray((G + G.conj().T) / 2)
+
+
+def factored(G: Array) -> tuple[Array, Array, float]:
+    """Return R and its inverse with G = R^H R, and the sum of the inverse eigenvalues of the scaled G.
+
+    That has columns of unit length; the sum is NaN if G is indefinite.
+    """
+    R, T, *_, square = cholesky_factor(G)
+    return R, T, square * 0 + np.diagonal(G).real @ (abs(T) ** 2).sum(axis=1)
+
+
+def scales(G: Array) -> Array:
+    """Return the factors that give a Gram matrix columns of unit length."""
+    lengths = np.sqrt(np.abs(np.diagonal(G).real))
+    return 1 / np.where(lengths > 0, lengths, 1.0)
 
 
 def padded(C: Array, block: Block, columns: int) -> Array:
