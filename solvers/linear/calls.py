@@ -6,7 +6,8 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,13 @@ from blockvec.interchange import ArrayKind, is_function
 from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, integer, natively, on_device_of, preconditioner_for, real
+from ..arguments import blas_threads, integer, natively, on_device_of, preconditioner_for, real, whole
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..problem import Counts
 from ..runtime.processes import split
 from .systems import SINGULAR, Linear, Preconditioner, Reason, finite, linear
 
+Solver = TypeVar("Solver", bound=Callable[..., Linear])
 # Elements of a block of the host up to which its columns are solved for one by one: a step of a block takes
 # 0.4 to 0.6 ms beside the arithmetic, one of a vector 0.02 ms.
 SHORT_BLOCK = 1 << 16
@@ -59,9 +61,13 @@ class Systems:
         like: Any,
         comm: Any,
         device: str | None,
+        least: Any = np.float32,
         **sizes: int,
     ) -> Systems:
-        """Check and convert the arguments of a call; `sizes` are those of its kernels, beside the columns."""
+        """Check and convert the arguments of a call.
+
+        Blocks have the `least` of types at least; `sizes` are those of kernels, beside the columns.
+        """
         rtol = real("rtol", tolerances[0], "a number, at least 0", lambda x: x >= 0)
         atol = real("atol", tolerances[1], "a number, at least 0", lambda x: x >= 0)
         kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(B) if like is None else ArrayKind.of(like)
@@ -88,7 +94,7 @@ class Systems:
         own = operator.local_shape[0]
         if rows != own or not columns:
             raise ShapeError(f"B has shape {B.shape} but A {operator.shape}; give {own} rows, and a column.")
-        dtype = np.result_type(operator.dtype, B.dtype, np.float32)
+        dtype = np.result_type(operator.dtype, B.dtype, least)
         precompile(method, operator, dtype, b=columns, **sizes)
 
         def copied(array: Array) -> BlockVector:
@@ -256,8 +262,8 @@ def corrected(
         left = reasons == "maxiter"
         steps, final = maxiter - int(taken[left].max(initial=0)), DOUBTFUL * math.sqrt(unit)
         if not left.any() or steps <= 0:
-            costs, X = systems.counts, systems.returned(X)
-            return linear(X, residuals, systems.lengths, taken, reasons.tolist(), costs)
+            fields = systems.returned(X), residuals, systems.lengths, taken, tuple(reasons.tolist())
+            return linear(*fields, counts=systems.counts)
         kept, tried = None if is_zero else X.copy(), doubtful
         if tried.any():
             steps, final = min(steps, TRIAL), SINGULAR * unit
@@ -299,3 +305,27 @@ def _check_squares(B: Block, lengths: RealArray, limits: RealArray) -> None:
             f"B: right-hand side {lost[0]} is so short that squares of residuals underflow in "
             f"{numbers.dtype}; scale B, or give it in a wider type."
         )
+
+
+def takes_arrays(solve: Solver) -> Solver:
+    """Let a solver of blocks take right-hand sides as an array, and return solutions of the same kind."""
+
+    @functools.wraps(solve)
+    def solved(A: Any, B: Any, **options: Any) -> Linear:
+        for name in ("maxiter", "restart"):
+            if options.get(name) is not None:
+                options[name] = whole(name, options[name])
+        if hasattr(B, "n_global"):  # a block
+            return solve(A, B, **options)
+        shift: Any = options.get("shift")
+        Q, M = options.get("Q"), options.get("preconditioner")
+        least = np.complex64 if np.iscomplexobj(shift) else np.float32
+        method = solve.__name__.removeprefix("block_")
+        systems = Systems.of(method, A, B, None, M, (0.0, 0.0), None, None, None, least)
+        if hasattr(Q, "dtype"):
+            options["Q"] = BlockVector(Q, copy=True, dtype=systems.B.dtype)
+        options["preconditioner"] = systems.preconditioner
+        found = solve(systems.operator, systems.B, **options)
+        return replace(found, X=systems.returned(found.X))
+
+    return solved  # type: ignore[return-value]

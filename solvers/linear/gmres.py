@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blockvec import array_namespace
 from blockvec.errors import OptionError
 
 from ..blocks import Array, Block, RealArray, column_factors, small_matrix, to_host
+from .calls import takes_arrays
 from .systems import (
     EXHAUSTED,
     SINGULAR,
@@ -18,7 +20,6 @@ from .systems import (
     Preconditioner,
     Projection,
     inverse_where,
-    takes_arrays,
 )
 
 STAGNATED = 0.99  # ratio of residuals after and before a cycle, above which a column has stagnated
@@ -43,21 +44,15 @@ def block_gmres(
     ----------
     A : matrix, array, LinearOperator or Operator, shape (n, n)
         Need not be Hermitian.
-    B : BlockVector or array, shape (n, b), or an array of shape (n,)
-        Of an array, solutions are an array of the same kind; `Q` and the preconditioner are those of arrays.
+    B, tol, Q, with_first
+        As for `block_minres`.
     shift : scalar or array, shape (b,)
-    tol : float or array, shape (b,)
-        Residual norms to reach, relative to those of B.
     maxiter : int, optional
         Maximum number of steps over all restarts; default n.
     restart : int
         Steps between restarts; the basis has ``(restart + 1) b`` vectors.
     preconditioner : callable, optional
         Linear map of a block to a new block. With an array B a function of arrays, or a matrix.
-    Q : BlockVector, shape (n, q), or Projection, optional
-        Orthonormal columns: solve in their complement. A `Projection` has its own preconditioner.
-    with_first : bool, default False
-        Whether all columns stop as soon as one has.
 
     Returns
     -------
@@ -99,7 +94,8 @@ class _Gmres(LinearSystems):
         super().__init__(A, B, shift, tol, projection)
         self.B, self.X = projection.project(B.copy()), B.copy().scale(0)
         self.begin(self.norms(self.B), self.B)
-        self.shift = self.shifts()
+        xp = array_namespace(B.array)
+        self.factors: Any = xp.asarray(self.shift) if self.shift.any() else 0
         self.dtype = np.complex128 if B.dtype.kind == "c" else np.float64
 
     def run(self, maxiter: int | None, restart: int, with_first: bool) -> Linear:
@@ -121,7 +117,7 @@ class _Gmres(LinearSystems):
     def _apply(self, X: Block, out: Block) -> Block:
         """Set out = (A - sigma I) X without a projection, and return it."""
         self.counts.apply(self.b)
-        self.operator.apply(X, out=out, shift=self.shift)
+        self.operator.apply(X, out=out, shift=self.factors)
         return out
 
     def _scaled(self, X: Block, lengths: RealArray) -> Block:
