@@ -213,10 +213,10 @@ class Shifted:
     Birk, Frommer, Numer. Algorithms 67 (2014) 507.
     """
 
-    def __init__(self, sigma: float, X: Block, limits: RealArray) -> None:
-        self.sigma, self.X, self.limits = sigma, X, limits
-        self.active = np.ones(len(limits), bool)
-        self.iterations = np.zeros(len(limits), np.intp)
+    def __init__(self, sigma: float, systems: Systems) -> None:
+        self.sigma, self.X, self.limits = sigma, systems.X.copy(), systems.limits
+        self.active = np.ones(systems.b, bool)
+        self.iterations = np.zeros(systems.b, np.intp)
 
     def begin(self, F: Array) -> None:
         """Start from the residuals Q F, at X = 0."""

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator
-from scipy.sparse.linalg import gmres as scipy_gmres
 
 from blockvec import array_namespace, factorize
 from blockvec.errors import BreakdownError, OptionError, ShapeError
@@ -141,14 +139,14 @@ def _shifted(systems: Systems, shifts: Any, steps: int) -> Linear:
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
         raise OptionError(f"shifts: got {shifts!r:.60}; give an array of finite numbers, one per shift.")
     seed = int(np.argmax(values))  # the system with the largest condition number
-    largest, X, limits = float(values[seed]), systems.X, systems.limits
-    others = {i: Shifted(values[i] - largest, X.copy(), limits) for i in range(len(values)) if i != seed}
-    run = BlockCG(systems, largest, list(others.values())).run
-    runs = {seed: (last := corrected(systems, run, steps, largest, takes_last=True))}
-    for i, other in others.items():  # the space is common, true residuals are not
-        each, sigma = replace(systems, X=other.X, is_zero=False), float(values[i])
-        run = BlockCG(each, sigma).run
-        runs[i] = last = corrected(each, run, steps, sigma, other.iterations, takes_last=True)
+    others = {i: Shifted(sigma - values[seed], systems) for i, sigma in enumerate(values) if i != seed}
+    runs: dict[int, Linear] = {}
+    for i in (seed, *others):  # the space is common, true residuals are not
+        sigma, other = float(values[i]), others.get(i)
+        each = replace(systems, X=other.X, is_zero=False) if other else systems
+        run = BlockCG(each, sigma, () if other else list(others.values())).run
+        taken = other.iterations if other else 0
+        runs[i] = last = corrected(each, run, steps, sigma, taken, takes_last=True)
     solved = [runs[i] for i in range(len(values))]
     solutions: Any = [each.X for each in solved]
     if isinstance(solutions[0], type(systems.B.array)):
@@ -328,7 +326,7 @@ def gmres(
             DeprecationWarning,
             stacklevel=3,
         )
-    kind = callback_type or "legacy"
+    kind = callback_type or ("legacy" if callback else "pr_norm")
     check_choice("callback_type", kind, ("x", "pr_norm", "legacy"))
     width = RESTART if restart is None else integer("restart", restart, 1)
     systems = Systems.of("gmres", A, B, x0, M, (rtol, atol), like, comm, device, restart=width)
@@ -344,35 +342,13 @@ def _by_gmres(
     callback: Callable[[Any], object] | None = None,
     kind: str = "pr_norm",
 ) -> Linear:
-    """Solve for blocks, or by SciPy's function for the columns one by one."""
-    width, n = min(width, systems.n), systems.n
-    if not systems.by_vectors(has_callback=callback is not None):
-        return corrected(systems, _blocks(systems, block_gmres, restart=width), cycles * width)
-    X, is_old = systems.X.array, callback is not None and kind == "legacy"  # which counts iterations
-    A, M = (LinearOperator((n, n), matvec=map_, dtype=X.dtype) for map_ in (systems.product, systems.solved))
-    options: dict[str, Any] = {"rtol": 0, "restart": width}
-    options["M"] = None if systems.preconditioner is None else M
-    options["callback_type"] = "pr_norm" if callback is None else kind
-
-    def run(R: Block, goals: RealArray, steps: int, *_: Any) -> tuple[NDArray[np.intp], Sequence[Reason]]:
-        iterations, reasons = np.zeros(systems.b, np.intp), list[Reason](["maxiter"] * systems.b)
-        options["maxiter"] = steps if is_old else -(-steps // width)
-        for j in np.flatnonzero(goals < np.inf):
-
-            def noted(value: Any, j: Any = j) -> None:
-                iterations[j] += 1
-                if callback is not None:
-                    callback(value)
-
-            b, limit = systems.B.array[:, j].copy(), float(goals[j])
-            X[:, j], code = scipy_gmres(A, b, X[:, j].copy(), atol=limit, callback=noted, **options)
-            if code:
-                iterations[j] = steps
-            else:
-                reasons[j] = "converged"
-        return iterations, reasons
-
-    return corrected(systems, run, cycles if is_old else cycles * width)
+    width = min(width, systems.n)
+    if systems.by_vectors(has_callback=callback is not None):
+        solve_one = vectors.generalized_minimum_residuals
+        run = systems.by_columns(functools.partial(solve_one, callback=callback, width=width, kind=kind))
+    else:
+        run = _blocks(systems, block_gmres, restart=width)
+    return corrected(systems, run, cycles * (1 if kind == "legacy" else width))
 
 
 @together

@@ -1,4 +1,4 @@
-"""One right-hand side on the host: conjugate gradients and MINRES in calls of NumPy and BLAS.
+"""One right-hand side on the host: conjugate gradients and MINRES in calls of NumPy and BLAS, SciPy's GMRES.
 
 For one vector the calls of blocks would take longer than the arithmetic on some thousand rows. The functions
 begin with a residual r, which they overwrite, add to x, and return the number of iterations and the reason
@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.linalg import get_blas_funcs
+from scipy.sparse.linalg import LinearOperator
+from scipy.sparse.linalg import gmres as scipy_gmres
 
 from ..blocks import Array
 from .systems import EXHAUSTED, INDEFINITE, SINGULAR, Reason, finite
@@ -117,6 +119,37 @@ def minimum_residuals(
         if phi <= goal or beta <= EXHAUSTED * unit * norm:
             return step, "converged"
     return maxiter, "maxiter"
+
+
+def generalized_minimum_residuals(
+    product: Product,
+    solve: Product | None,
+    r: Array,
+    x: Array,
+    goal: float,
+    maxiter: int,
+    final: float,
+    callback: Callable[[Any], object] | None,
+    width: int,
+    kind: str,
+) -> tuple[int, Reason]:
+    """Solve for any A by SciPy's GMRES, with restarts after `width` steps and callbacks of a kind."""
+    count = 0
+
+    def noted(value: Any) -> None:
+        nonlocal count
+        count += 1
+        if callback is not None:
+            callback(value)
+
+    shape = len(x), len(x)
+    A: Any = LinearOperator(shape, matvec=product, dtype=x.dtype)
+    M: Any = None if solve is None else LinearOperator(shape, matvec=solve, dtype=x.dtype)
+    cycles = maxiter if kind == "legacy" else -(-maxiter // width)
+    b = r + product(x) if x.any() else r
+    options: dict[str, Any] = {"restart": width, "maxiter": cycles, "callback_type": kind}
+    x[:], is_short = scipy_gmres(A, b, x, rtol=0, atol=goal, M=M, callback=noted, **options)
+    return (maxiter, "maxiter") if is_short else (count, "converged")
 
 
 def _dot(x: Array, y: Array) -> float:
