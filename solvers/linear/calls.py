@@ -264,6 +264,8 @@ def corrected(
         if not left.any() or steps <= 0:
             fields = systems.returned(X), residuals, systems.lengths, taken, tuple(reasons.tolist())
             return linear(*fields, counts=systems.counts)
+        if not left.all():  # a step for a column that is finished would change it
+            R.scale(column_factors(left.astype(float), R))
         kept, tried = None if is_zero else X.copy(), doubtful
         if tried.any():
             steps, final = min(steps, TRIAL), SINGULAR * unit

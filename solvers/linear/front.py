@@ -17,7 +17,7 @@ from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.interchange import diagonal_of
 
 from ..arguments import check_choice, integer, is_explicit
-from ..blocks import Block, RealArray, column_factors, to_host
+from ..blocks import Block, RealArray, to_host
 from ..problem import Counts
 from ..runtime.processes import together
 from . import vectors
@@ -443,8 +443,7 @@ def _by_factors(A: Any, systems: Systems) -> Linear:
         raise BreakdownError("solve: A is singular.")
 
     def run(R: Block, goals: RealArray, *_: Any) -> tuple[NDArray[np.intp], Sequence[Reason]]:
-        X = factors.solve(R.scale(column_factors((goals < np.inf).astype(float), R)))
-        systems.X.axpy(1, X)
+        systems.X.axpy(1, factors.solve(R))
         return np.zeros(systems.b, np.intp), ["converged"] * systems.b
 
     return corrected(systems, run, 1)
