@@ -57,17 +57,18 @@ class BlockCG:
         self, R: Block, goals: RealArray, maxiter: int, final: float
     ) -> tuple[NDArray[np.intp], list[Reason]]:
         """Add corrections for the residuals to X, by groups of columns."""
-        self.iterations, self.maxiter, reasons = np.zeros(len(goals), np.intp), maxiter, list[Reason]()
+        iterations, reasons = np.zeros(len(goals), np.intp), list[Reason]()
         width = len(goals) if self.others else MOST_COLUMNS
         for begin in range(0, len(goals), width):
-            self.group = group = slice(begin, begin + width)
-            self.part = self.X if width >= len(goals) else self.X[:, group].copy()
-            reasons += [self._cycle(R[:, group], goals[group])] * self.part.shape[1]
+            group = slice(begin, begin + width)
+            self.part = self.X if width >= len(goals) else self.X[:, group]
+            why = self._cycle(R[:, group], goals[group], iterations[group], maxiter)
+            reasons += [why] * self.part.shape[1]
             self._finish()
         self.others, self.row = (), None
-        return self.iterations, reasons
+        return iterations, reasons
 
-    def _cycle(self, R: Block, limits: RealArray) -> Reason:
+    def _cycle(self, R: Block, limits: RealArray, iterations: NDArray[np.intp], maxiter: int) -> Reason:
         """Iterate from the residuals R of a group of systems; return why it cannot go on, or "maxiter"."""
         self.row, active = None, limits < np.inf
         if not active.any():
@@ -78,19 +79,17 @@ class BlockCG:
         F[:, active] = part
         P = Q.copy() if self.preconditioner is None else self.systems.precondition(Q)
         P, Q = self._beside(P, Q)
-        AP, size, steps = P.like(), 1.0, 0
+        AP, size = P.like(), 1.0
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
         for other in self.others:
             other.begin(F)
-        while len(F) and steps < self.maxiter:
-            if not (active.any() or any(other.active.any() for other in self.others)):
-                break
+        for _ in range(maxiter):
             rank = len(F)
-            steps += 1
-            self.iterations[self.group] += active
+            if not rank or not (active.any() or any(other.active.any() for other in self.others)):
+                break
+            iterations += active
             products = start_copy(self.systems.apply(P, AP, shift=self.shift, gram="xy").gram["xy"])
-            if self.row is not None:
-                self.row.finish()
+            self._finish()
             G = hermitian(products())[:rank, :rank]
             inverse = self._inverse(G, P, AP)
             if D is None or inverse is None:
@@ -144,8 +143,6 @@ class BlockCG:
         """Complete the solutions of the group."""
         if self.row is not None:
             self.row.finish()
-        if self.part is not self.X:
-            self.X[:, self.group] = self.part
 
     def _weights(self, Q: Block, Z: Block, rank: int) -> Array | None:
         """Compute D = Q^H K^-1 Q; None if that is not positive semidefinite to rounding."""

@@ -21,7 +21,7 @@ RANGE_BYTES = 1 << 20  # per block and range: long against a call of NumPy
 
 def update(P: Block, AP: Block, X: Block, Q: Block, C: Array, alpha: Array) -> Array:
     """Set X = X + P C and Q = Q - AP alpha; return Q^H Q."""
-    if not _is_fused(P, AP, X, Q):
+    if not _is_fused(P, AP, Q):
         P.combine(C, out=X, beta=1)
         return Q.update_gram(AP, alpha)
     p, ap, x, q = P.array, AP.array, X.array, Q.array
