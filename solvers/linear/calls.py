@@ -273,7 +273,7 @@ def corrected(
             more, why = run(R, np.where(left, goals, np.inf), steps, final)
         taken, ended = taken + np.where(left, more, 0), np.array(why, object)
         doubtful = left & (ended == "singular") & (not tried.any())
-        fresh = doubtful | np.isinf(before) | (tried.any() & ~tried)
+        fresh = doubtful | (tried.any() & ~tried)
         before, goals, is_zero = residuals, AGAIN * limits, False
 
 
