@@ -398,9 +398,9 @@ def solve(
     ('factors', True)
     """
     systems = Systems.of("solve", A, B, x0, M, (rtol, atol), like, comm, device)
-    operator = systems.operator
+    operator, A = systems.operator, systems.given[0]
     methods: dict[str, Callable[[Systems], Linear]] = {
-        "factors": functools.partial(_by_factors, A),
+        "factors": _by_factors,
         "cg": lambda each: _by_cg(each, each.limit(maxiter, 10)),
         "minres": lambda each: _by_minres(each, each.limit(maxiter, 5)),
         "gmres": lambda each: _by_gmres(each, each.limit(maxiter, 10, 1)),
@@ -436,9 +436,10 @@ def solve(
     return solved if return_info else solved.X
 
 
-def _by_factors(A: Any, systems: Systems) -> Linear:
+def _by_factors(systems: Systems) -> Linear:
     """Solve with factors, and refine."""
-    factors = factorize(A, device=systems.operator.device)
+    A = systems.operator.backend.csr(systems.given[0], systems.B.dtype)  # copied to a GPU once
+    factors = factorize(A)
     if factors.is_singular:
         raise BreakdownError("solve: A is singular.")
 

@@ -193,6 +193,7 @@ def test_solve_says_what_it_did() -> None:
         product = A(solved.X) if callable(A) else A @ solved.X
         assert np.all(np.linalg.norm(product - B, axis=0) <= 1e-8 * np.linalg.norm(B, axis=0))
     assert np.array_equal(solve(LAPLACE, B), solve(LAPLACE, B, return_info=True).X)
+    assert np.allclose(LAPLACE @ solve(LAPLACE, 1j * B), 1j * B)
     with pytest.raises(
         BreakdownError, match=r"solve: minres ended with a residual of .* for right-hand side"
     ):
