@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockvec import array_namespace
 from blockvec.errors import OptionError
@@ -128,7 +127,7 @@ class _Gmres(LinearSystems):
         """Take up to `steps` steps from the residual block R and update X; return the number of steps."""
         b, begin = self.b, np.where(self.active, self.residuals, 0.0)
         H = np.zeros((b, steps + 1, steps), self.dtype)
-        taken = np.zeros(b, np.intp)
+        y = np.zeros((steps, b), self.dtype)  # minimises each column's residual over its own steps
         scale = np.zeros(b)
         V, P = self._scaled(R, self.residuals), self.B.like()
         for i in range(steps):
@@ -139,15 +138,19 @@ class _Gmres(LinearSystems):
             scale = np.maximum(scale, np.sqrt(np.sum(np.abs(H[:, : i + 2, i]) ** 2, axis=1)))
             Q, T = np.linalg.qr(H[:, : i + 2, : i + 1], mode="complete")
             self.finish(np.abs(T[:, i, i]) <= SINGULAR * self.unit * scale, "singular")
-            taken += self.active
-            self.residuals = np.where(self.active, np.abs(Q[:, 0, i + 1]) * begin, self.residuals)
+            reduced = Q[:, 0, :, None].conj() * begin[:, None, None]
+            y[: i + 1, self.active] = np.linalg.solve(T[self.active, :-1], reduced[self.active, :-1])[
+                ..., 0
+            ].T
+            self.residuals = np.where(self.active, np.abs(reduced[:, -1, 0]), self.residuals)
             self.iterations += self.active
             self.finish_converged()
             self.finish(length <= EXHAUSTED * self.unit * scale, "converged")
             if self.ended(self.with_first):
                 break
             V, P = self._scaled(P, length), V
-        self._update(H, begin, taken)
+        step = self.buffer[:, : (i + 1) * b].combine(small_matrix(_apart(y[: i + 1]), V))
+        self.X.axpy(1, self.projection.precondition(step))
         return i + 1
 
     def _orthogonalize(self, P: Block, count: int) -> tuple[Array, RealArray]:
@@ -162,17 +165,6 @@ class _Gmres(LinearSystems):
             known.combine(small_matrix(_apart(h), P), out=P, alpha=-1, beta=1)
             total += h
         return total, self.norms(P)
-
-    def _update(self, H: Array, begin: RealArray, taken: NDArray[np.intp]) -> None:
-        """Add K^-1 V y to X, where y minimises each column's residual over its own steps."""
-        y = np.zeros((int(taken.max()), self.b), self.dtype)
-        for j, count in enumerate(taken):
-            Q, T = np.linalg.qr(H[j, : count + 1, :count])
-            y[:count, j] = np.linalg.solve(T, Q[0].conj() * begin[j])
-        if len(y):
-            V = self.buffer[:, : y.size]
-            step = V.combine(small_matrix(_apart(y), V))
-            self.X.axpy(1, self.projection.precondition(step))
 
 
 def _apart(h: Array) -> Array:
