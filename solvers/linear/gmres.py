@@ -139,9 +139,8 @@ class _Gmres(LinearSystems):
             Q, T = np.linalg.qr(H[:, : i + 2, : i + 1], mode="complete")
             self.finish(np.abs(T[:, i, i]) <= SINGULAR * self.unit * scale, "singular")
             reduced = Q[:, 0, :, None].conj() * begin[:, None, None]
-            y[: i + 1, self.active] = np.linalg.solve(T[self.active, :-1], reduced[self.active, :-1])[
-                ..., 0
-            ].T
+            j = np.flatnonzero(self.active)
+            y[: i + 1, j] = np.linalg.solve(T[j, : i + 1], reduced[j, : i + 1])[..., 0].T
             self.residuals = np.where(self.active, np.abs(reduced[:, -1, 0]), self.residuals)
             self.iterations += self.active
             self.finish_converged()
