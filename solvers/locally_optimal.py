@@ -164,7 +164,7 @@ class _Lobpcg:
         for matrix in (A, B):
             if matrix is not None and is_function(matrix):
                 dtype = np.result_type(dtype, matrix(X.array).dtype)
-        dtype = np.dtype("cfdFD"[0] if dtype.char == "c" else dtype.char if dtype.char in "fdFD" else "d")
+        dtype = np.dtype(dtype.char if dtype.char in "fdFD" else "D" if dtype.kind == "c" else "d")
         self.A, self.B, self.M = (self._operator(matrix, X, dtype) for matrix in (A, B, M))
         if self.A is None or self.A.shape != (self.n, self.n):
             raise ShapeError(f"A has shape {getattr(self.A, 'shape', None)} but X has {self.n} rows.")

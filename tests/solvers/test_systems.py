@@ -23,6 +23,7 @@ from tests.pretended_gpu import pretended_gpu
 
 LAPLACE = model("laplace2d:n=30")
 N = LAPLACE.shape[0]
+L = sp.csgraph.laplacian(sp.csr_array(abs(LAPLACE - sp.diags_array(LAPLACE.diagonal()))))
 TOLERANCE = {"f": 1e-4, "d": 1e-9, "F": 1e-4, "D": 1e-9}
 
 
@@ -129,7 +130,6 @@ def test_all_shifts_have_one_krylov_space(shape: tuple[int, ...], way: str) -> N
 
 
 def test_singular_systems_with_a_solution_are_told_from_those_without(way: str) -> None:
-    L = sp.csgraph.laplacian(sp.csr_array(abs(LAPLACE - sp.diags_array(LAPLACE.diagonal()))))
     B = drawn(2)
     B[:, 0] -= B[:, 0].mean()
     with pytest.warns(ConvergenceWarning, match="right-hand side 1: A or M is singular"):
@@ -146,7 +146,6 @@ def test_singular_systems_with_a_solution_are_told_from_those_without(way: str) 
 @pytest.mark.parametrize("call", [minres, gmres])
 @pytest.mark.filterwarnings("ignore::solvers.ConvergenceWarning")
 def test_no_solution_is_worse_than_zero(call: Any, M: Any, way: str) -> None:
-    L = sp.csgraph.laplacian(sp.csr_array(abs(LAPLACE - sp.diags_array(LAPLACE.diagonal()))))
     B = np.column_stack([np.ones(N), L @ drawn(1), drawn(1)])
     solved = call(L, B, M=M, rtol=1e-8, maxiter=20 if call is gmres else 300, return_info=True)
     assert not solved.converged
