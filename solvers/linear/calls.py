@@ -322,8 +322,7 @@ def takes_arrays(solve: Solver) -> Solver:
         shift: Any = options.get("shift")
         Q, M = options.get("Q"), options.get("preconditioner")
         least = np.complex64 if np.iscomplexobj(shift) else np.float32
-        method = solve.__name__.removeprefix("block_")
-        systems = Systems.of(method, A, B, None, M, (0.0, 0.0), None, None, None, least)
+        systems = Systems.of(solve.__name__, A, B, None, M, (0.0, 0.0), None, None, None, least)
         if hasattr(Q, "dtype"):
             options["Q"] = BlockVector(Q, copy=True, dtype=systems.B.dtype)
         options["preconditioner"] = systems.preconditioner
