@@ -269,22 +269,20 @@ def _replaced(
         # SciPy's functions keep calling each other.
         and (name == library or library == "sklearn" or hasattr(module, "__path__"))
     ]
-    places: list[tuple[ModuleType, str, Function]] = []
-    for module in (*public, *given):
-        copies = {name: id(_original(value)) for name, value in vars(module).items()}
-        found = {name: replacements[copy] for name, copy in copies.items() if copy in replacements}
-        if module in given and not found:
-            raise OptionError(
-                f"replace: the module {module.__name__} has none of the functions {', '.join(sorted(names))} "
-                "to replace; give one that contains a line such as 'from scipy.sparse.linalg import eigsh'."
-            )
-        for name, (entry, replacement) in found.items():
-            entry.places.append(f"{module.__name__}.{name}")
-            places.append((module, name, replacement))
-    with ExitStack() as previous:
-        for module, name, replacement in places:
-            previous.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, replacement)
+    with ExitStack() as previous:  # also undoes what precedes a module that is refused
+        for module in (*public, *given):
+            copies = {name: id(_original(value)) for name, value in vars(module).items()}
+            found = {name: replacements[copy] for name, copy in copies.items() if copy in replacements}
+            if module in given and not found:
+                raise OptionError(
+                    f"replace: the module {module.__name__} has none of the functions "
+                    f"{', '.join(sorted(names))} to replace; give one that contains a line such as 'from "
+                    "scipy.sparse.linalg import eigsh'."
+                )
+            for name, (entry, replacement) in found.items():
+                entry.places.append(f"{module.__name__}.{name}")
+                previous.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, replacement)
         yield [entry for entry, _ in replacements.values() if entry.places]
 
 
