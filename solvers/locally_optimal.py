@@ -13,8 +13,9 @@ from blockvec import BlockVector, as_operator, precompiled
 from blockvec.errors import OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function
 
-from .arguments import blas_threads, integer, natively
+from .arguments import Options, blas_threads, integer, natively
 from .blocks import Array, Block, ColumnBlock, RealArray, column_factors, pick, small_matrix, to_host
+from .eigsh import eigsh
 from .orthogonalization import orthogonalize
 from .sizes import SHORT_ROWS
 
@@ -124,6 +125,9 @@ def lobpcg(
     if verbosityLevel:
         name = "standard" if B is None else "generalized"
         print(f"Solving {name} eigenvalue problem: {run.n} rows, {run.k} vectors, {run.fixed} constraints")
+    values: Any
+    vectors: Any
+    histories: list[Any] = []
     if run.n - run.fixed < DENSE * run.k:
         warnings.warn(
             f"The problem size {run.n} minus the constraints size {run.fixed} is too small relative to the "
@@ -131,19 +135,23 @@ def lobpcg(
             "history of the iterations.",
             stacklevel=2,
         )
-        w, block = run.dense()
-        return w, block if is_block else block.array
-    limit = float(tol) if tol is not None and tol > 0 else run.n * float(np.finfo(run.X.dtype).eps) ** 0.5
-    with blas_threads(run.A), precompiled("lobpcg", run.A, run.X.dtype, b=run.k):
-        messages = run.iterate(limit, maxiter, 2.0**restartControl)
-    for message in messages:
-        warnings.warn(message, stacklevel=2)
-    values: Any = column_factors(run.theta, run.X)
-    vectors: Any = BlockVector(run.X.array, copy=isinstance(run.X, ColumnBlock), layout=layout)
-    vectors = vectors if is_block else vectors.array
+        options: Options = {"method": "dense", "on_unconverged": "return", "check_hermitian": False}
+        options["orthogonal_to"] = Y if run.fixed else None
+        count = min(run.k, run.n - run.fixed)
+        values, vectors = eigsh(run.A, count, run.B, which="LA" if largest else "SA", **options)
+        values, vectors = values[:: run.sign], vectors[:, :: run.sign]
+    else:
+        limit = float(tol or 0) if (tol or 0) > 0 else run.n * float(np.finfo(run.X.dtype).eps) ** 0.5
+        with blas_threads(run.A), precompiled("lobpcg", run.A, run.X.dtype, b=run.k):
+            messages = run.iterate(limit, maxiter, 2.0**restartControl)
+        for message in messages:
+            warnings.warn(message, stacklevel=2)
+        values, vectors = column_factors(run.theta, run.X), run.X.array
+        histories = [run.thetas] * retLambdaHistory + [run.norms] * retResidualNormsHistory
+    block = BlockVector(vectors, copy=not vectors.flags.c_contiguous, layout=layout)
+    vectors = block if is_block else block.array
     if kind is not None and not is_block:
         values, vectors = kind.share(values), kind.share(vectors)
-    histories = [run.thetas] * retLambdaHistory + [run.norms] * retResidualNormsHistory
     return (values, vectors, *histories)
 
 
@@ -156,7 +164,7 @@ class _Lobpcg:
         for matrix in (A, B):
             if matrix is not None and is_function(matrix):
                 dtype = np.result_type(dtype, matrix(X.array).dtype)
-        dtype = np.dtype("cfdFD"[0] if dtype.char == "c" else dtype.char if dtype.char in "fdFD" else "d")
+        dtype = np.dtype(dtype.char if dtype.char in "fdFD" else "D" if dtype.kind == "c" else "d")
         self.A, self.B, self.M = (self._operator(matrix, X, dtype) for matrix in (A, B, M))
         if self.A is None or self.A.shape != (self.n, self.n):
             raise ShapeError(f"A has shape {getattr(self.A, 'shape', None)} but X has {self.n} rows.")
@@ -178,25 +186,6 @@ class _Lobpcg:
             n = X.n_global
             return as_operator(matrix, shape=(n, n), dtype=dtype, device=X.device, layout=X.layout)
         return as_operator(matrix, layout=X.layout)
-
-    def dense(self) -> tuple[Array, BlockVector]:
-        """Solve the dense problem, in the complement of the constraints."""
-        if self.X.layout is not None:
-            raise OptionError(f"X: got {self.k} columns of {self.n} rows in several processes; use one.")
-        dtype = self.X.dtype
-        identity = BlockVector(small_matrix(np.eye(self.n, dtype=dtype), self.X))
-        a, b = (
-            np.eye(self.n) if op is None else to_host(op.apply(identity).array) for op in (self.A, self.B)
-        )
-        Q = np.eye(self.n)
-        if self.fixed:
-            Q = scipy.linalg.null_space((b @ to_host(self.S[:, : self.fixed].copy().array)).conj().T)
-        a, b = (Q.conj().T @ matrix @ Q for matrix in (a, b))
-        count = min(self.k, len(a))
-        which = (len(a) - count, len(a) - 1) if self.sign < 0 else (0, count - 1)
-        w, V = scipy.linalg.eigh(a, b, subset_by_index=which)
-        w, V = w[:: self.sign], (Q @ V)[:, :: self.sign]
-        return column_factors(w, self.X), BlockVector(small_matrix(V, self.X))
 
     def iterate(self, limit: float, maxiter: int, growth: float) -> list[str]:
         """Iterate; set X, theta and the histories, and return warnings."""

@@ -9,7 +9,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
@@ -155,8 +155,9 @@ LIBRARIES: Mapping[str, Mapping[str, Mapping[str, Function]]] = {
 CALLERS = ("cluster", "decomposition", "linear_model", "manifold")
 
 
-@contextmanager
-def replace(*libraries: str, modules: tuple[str | ModuleType, ...] = ()) -> Iterator[list[Replaced]]:
+def replace(
+    *libraries: str, modules: tuple[str | ModuleType, ...] = ()
+) -> AbstractContextManager[list[Replaced]]:
     """Replace functions of other libraries by blockvec's, until the context ends.
 
     In SciPy's place they also follow SciPy's order of results. Calls that blockvec does not take (wrong
@@ -209,12 +210,10 @@ def replace(*libraries: str, modules: tuple[str | ModuleType, ...] = ()) -> Iter
         if not isinstance(library, str) or library not in LIBRARIES:
             known = ", ".join(map(repr, LIBRARIES))
             raise OptionError(f"replace: got {library!r}; give one of {known}.")
-    with _replaced(libraries, modules, {*SCIPY, *RANDOMIZED}) as replaced:
-        yield replaced
+    return _replaced(libraries, modules, {*SCIPY, *RANDOMIZED})
 
 
-@contextmanager
-def replace_eigsh(*modules: str | ModuleType) -> Iterator[list[Replaced]]:
+def replace_eigsh(*modules: str | ModuleType) -> AbstractContextManager[list[Replaced]]:
     """Replace `eigsh` in the modules of SciPy and CuPy by blockvec's until the context ends.
 
     This is `replace` for `eigsh` alone, in `scipy.sparse.linalg`, and in `cupyx.scipy.sparse.linalg` if CuPy
@@ -225,19 +224,11 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[list[Replaced]]:
     Parameters
     ----------
     *modules : str or module
-        Further modules, by name or as objects, that have a copy of the function: those that were imported
-        before the context and contain ``from scipy.sparse.linalg import eigsh``.
+        Further modules that have a copy of `eigsh`, as for `replace`, which raises the same errors.
 
     Yields
     ------
     list of Replaced
-
-    Raises
-    ------
-    OptionError
-        If a module has no copy of `eigsh`. Nothing has been replaced then.
-    ModuleNotFoundError
-        If there is no module of a name.
 
     Examples
     --------
@@ -249,10 +240,7 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[list[Replaced]]:
     >>> w.round(6).tolist()
     [0.020523, 0.051201, 0.051201]
     """
-    with _replaced(
-        (_LINALG, _CUPYX) if "cupy" in sys.modules else (_LINALG,), modules, {"eigsh"}
-    ) as replaced:
-        yield replaced
+    return _replaced((_LINALG, _CUPYX) if "cupy" in sys.modules else (_LINALG,), modules, {"eigsh"})
 
 
 @contextmanager
@@ -281,22 +269,20 @@ def _replaced(
         # SciPy's functions keep calling each other.
         and (name == library or library == "sklearn" or hasattr(module, "__path__"))
     ]
-    places: list[tuple[ModuleType, str, Function]] = []
-    for module in (*public, *given):
-        copies = {name: id(_original(value)) for name, value in vars(module).items()}
-        found = {name: replacements[copy] for name, copy in copies.items() if copy in replacements}
-        if module in given and not found:
-            raise OptionError(
-                f"replace: the module {module.__name__} has none of the functions {', '.join(sorted(names))} "
-                "to replace; give one that contains a line such as 'from scipy.sparse.linalg import eigsh'."
-            )
-        for name, (entry, replacement) in found.items():
-            entry.places.append(f"{module.__name__}.{name}")
-            places.append((module, name, replacement))
-    with ExitStack() as previous:
-        for module, name, replacement in places:
-            previous.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, replacement)
+    with ExitStack() as previous:  # also undoes what precedes a module that is refused
+        for module in (*public, *given):
+            copies = {name: id(_original(value)) for name, value in vars(module).items()}
+            found = {name: replacements[copy] for name, copy in copies.items() if copy in replacements}
+            if module in given and not found:
+                raise OptionError(
+                    f"replace: the module {module.__name__} has none of the functions "
+                    f"{', '.join(sorted(names))} to replace; give one that contains a line such as 'from "
+                    "scipy.sparse.linalg import eigsh'."
+                )
+            for name, (entry, replacement) in found.items():
+                entry.places.append(f"{module.__name__}.{name}")
+                previous.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, replacement)
         yield [entry for entry, _ in replacements.values() if entry.places]
 
 

@@ -14,7 +14,6 @@ for one system move 180. Arithmetic, 10 b^2 operations per row, takes as long fo
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,14 +24,7 @@ from blockvec import start_copy
 
 from ..blocks import Array, Block, RealArray, padded_width, pick, small_matrix, to_host
 from ..orthogonalization import Orthogonalized, orthogonalize
-from ..orthogonalization.factors import (
-    NOISE,
-    PLAIN_GROWTH,
-    PLAIN_NOISE,
-    RESOLUTION,
-    cholesky,
-    cholesky_factor,
-)
+from ..orthogonalization.factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE, RESOLUTION, cholesky_factor
 from .calls import Systems
 from .sweeps import Row, turn, update
 from .systems import INDEFINITE, Reason, finite
@@ -65,17 +57,18 @@ class BlockCG:
         self, R: Block, goals: RealArray, maxiter: int, final: float
     ) -> tuple[NDArray[np.intp], list[Reason]]:
         """Add corrections for the residuals to X, by groups of columns."""
-        self.iterations, self.maxiter, reasons = np.zeros(len(goals), np.intp), maxiter, list[Reason]()
+        iterations, reasons = np.zeros(len(goals), np.intp), list[Reason]()
         width = len(goals) if self.others else MOST_COLUMNS
         for begin in range(0, len(goals), width):
-            self.group = group = slice(begin, begin + width)
-            self.part = self.X if width >= len(goals) else self.X[:, group].copy()
-            reasons += [self._cycle(R[:, group], goals[group])] * self.part.shape[1]
+            group = slice(begin, begin + width)
+            self.part = self.X if width >= len(goals) else self.X[:, group]
+            why = self._cycle(R[:, group], goals[group], iterations[group], maxiter)
+            reasons += [why] * self.part.shape[1]
             self._finish()
         self.others, self.row = (), None
-        return self.iterations, reasons
+        return iterations, reasons
 
-    def _cycle(self, R: Block, limits: RealArray) -> Reason:
+    def _cycle(self, R: Block, limits: RealArray, iterations: NDArray[np.intp], maxiter: int) -> Reason:
         """Iterate from the residuals R of a group of systems; return why it cannot go on, or "maxiter"."""
         self.row, active = None, limits < np.inf
         if not active.any():
@@ -86,19 +79,17 @@ class BlockCG:
         F[:, active] = part
         P = Q.copy() if self.preconditioner is None else self.systems.precondition(Q)
         P, Q = self._beside(P, Q)
-        AP, size, steps = P.like(), 1.0, 0
+        AP, size = P.like(), 1.0
         D = np.eye(len(F)) if self.preconditioner is None else self._weights(Q, P, len(F))
         for other in self.others:
             other.begin(F)
-        while len(F) and steps < self.maxiter:
-            if not (active.any() or any(other.active.any() for other in self.others)):
-                break
+        for _ in range(maxiter):
             rank = len(F)
-            steps += 1
-            self.iterations[self.group] += active
+            if not rank or not (active.any() or any(other.active.any() for other in self.others)):
+                break
+            iterations += active
             products = start_copy(self.systems.apply(P, AP, shift=self.shift, gram="xy").gram["xy"])
-            if self.row is not None:
-                self.row.finish()
+            self._finish()
             G = hermitian(products())[:rank, :rank]
             inverse = self._inverse(G, P, AP)
             if D is None or inverse is None:
@@ -152,14 +143,11 @@ class BlockCG:
         """Complete the solutions of the group."""
         if self.row is not None:
             self.row.finish()
-        if self.part is not self.X:
-            self.X[:, self.group] = self.part
 
     def _weights(self, Q: Block, Z: Block, rank: int) -> Array | None:
         """Compute D = Q^H K^-1 Q; None if that is not positive semidefinite to rounding."""
         D = hermitian(Q.dot(Z))[:rank, :rank]
-        lengths = np.sqrt(np.abs(np.diagonal(D).real))
-        factors = 1 / np.where(lengths > 0, lengths, 1.0)
+        factors = scales(D)
         least = np.linalg.eigvalsh(D * factors[:, None] * factors).min(initial=0)
         return D if least >= -INDEFINITE * self.unit * rank else None
 
@@ -171,12 +159,11 @@ class BlockCG:
         """
         identity, squares = np.eye(len(H)), np.diagonal(H).real
         if (squares > (NOISE / PLAIN_NOISE * self.unit * size) ** 2).all():
-            with contextlib.suppress(np.linalg.LinAlgError):
-                step = cholesky(H)
-                if step.growth < KEPT * len(H) and not self.others:
-                    return W, identity, H, step.R
-                if step.growth < PLAIN_GROWTH:
-                    return times(W, step.T), step.R, identity, identity
+            R, T, growth = factored(H)
+            if growth < KEPT * len(H) and not self.others:
+                return W, identity, H, R
+            if growth < PLAIN_GROWTH:
+                return times(W, T), R, identity, identity
         Q, R = self._without(orthogonalize(W, scale=size), W, len(H))
         identity = np.eye(len(R))
         return Q, R, identity, identity
@@ -189,13 +176,10 @@ class BlockCG:
 
     def _inverse(self, G: Array, P: Block, AP: Block) -> Array | None:
         """Invert G = P^H A P without directions whose part is rounding noise; None if A is not definite."""
-        _, T, *_, square = cholesky_factor(G)
-        # The sum of the inverse eigenvalues of G with columns of unit length; NaN if G is indefinite.
-        total = square * 0 + np.diagonal(G).real @ (abs(T) ** 2).sum(axis=1)
-        if total * RESOLUTION * len(G) * self.unit < 1:
+        _, T, growth = factored(G)
+        if growth * RESOLUTION * len(G) * self.unit < 1:
             return np.asarray(T @ T.conj().T)
-        lengths = np.sqrt(np.abs(np.diagonal(G).real))
-        factors = 1 / np.where(lengths > 0, lengths, 1.0)
+        factors = scales(G)
         values, V = np.linalg.eigh(G * factors[:, None] * factors)
         kept = values > RESOLUTION * len(G) * self.unit
         if not kept.all():
@@ -226,10 +210,10 @@ class Shifted:
     Birk, Frommer, Numer. Algorithms 67 (2014) 507.
     """
 
-    def __init__(self, sigma: float, X: Block, limits: RealArray) -> None:
-        self.sigma, self.X, self.limits = sigma, X, limits
-        self.active = np.ones(len(limits), bool)
-        self.iterations = np.zeros(len(limits), np.intp)
+    def __init__(self, sigma: float, systems: Systems) -> None:
+        self.sigma, self.X, self.limits = sigma, systems.X.copy(), systems.limits
+        self.active = np.ones(systems.b, bool)
+        self.iterations = np.zeros(systems.b, np.intp)
 
     def begin(self, F: Array) -> None:
         """Start from the residuals Q F, at X = 0."""
@@ -260,6 +244,21 @@ def hermitian(G: Array) -> Array:
     G = finite(to_host(G))
     G = G.astype(np.complex128 if G.dtype.kind == "c" else np.float64, copy=False)
     return np.asarray((G + G.conj().T) / 2)
+
+
+def factored(G: Array) -> tuple[Array, Array, float]:
+    """Return R and its inverse with G = R^H R, and the sum of the inverse eigenvalues of the scaled G.
+
+    That has columns of unit length; the sum is NaN if G is indefinite.
+    """
+    R, T, *_, square = cholesky_factor(G)
+    return R, T, square * 0 + np.diagonal(G).real @ (abs(T) ** 2).sum(axis=1)
+
+
+def scales(G: Array) -> Array:
+    """Return the factors that give a Gram matrix columns of unit length."""
+    lengths = np.sqrt(np.abs(np.diagonal(G).real))
+    return 1 / np.where(lengths > 0, lengths, 1.0)
 
 
 def padded(C: Array, block: Block, columns: int) -> Array:

@@ -6,7 +6,8 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,13 @@ from blockvec.interchange import ArrayKind, is_function
 from blockvec.precompile import precompile
 from blockvec.system.frozen import frozen
 
-from ..arguments import blas_threads, integer, natively, on_device_of, preconditioner_for, real
+from ..arguments import blas_threads, integer, natively, on_device_of, preconditioner_for, real, whole
 from ..blocks import Array, Block, RealArray, column_factors, to_host
 from ..problem import Counts
 from ..runtime.processes import split
 from .systems import SINGULAR, Linear, Preconditioner, Reason, finite, linear
 
+Solver = TypeVar("Solver", bound=Callable[..., Linear])
 # Elements of a block of the host up to which its columns are solved for one by one: a step of a block takes
 # 0.4 to 0.6 ms beside the arithmetic, one of a vector 0.02 ms.
 SHORT_BLOCK = 1 << 16
@@ -43,7 +45,7 @@ class Systems:
     limits: RealArray  # residual norms to reach, shape (b,)
     lengths: RealArray  # of the right-hand sides
     preconditioner: Preconditioner | None
-    vectors: tuple[Any, Any]  # A and M as given, for `vectors`
+    given: tuple[Any, Any]  # A and M, for `vectors`
     returned: Callable[[Block], Any]  # gives solutions the kind and the shape of the caller's B
     counts: Counts
 
@@ -59,9 +61,13 @@ class Systems:
         like: Any,
         comm: Any,
         device: str | None,
+        least: Any = np.float32,
         **sizes: int,
     ) -> Systems:
-        """Check and convert the arguments of a call; `sizes` are those of its kernels, beside the columns."""
+        """Check and convert the arguments of a call.
+
+        Blocks have the `least` of types at least; `sizes` are those of kernels, beside the columns.
+        """
         rtol = real("rtol", tolerances[0], "a number, at least 0", lambda x: x >= 0)
         atol = real("atol", tolerances[1], "a number, at least 0", lambda x: x >= 0)
         kind = ArrayKind.of_caller(A) or ArrayKind.of_caller(B) if like is None else ArrayKind.of(like)
@@ -88,7 +94,7 @@ class Systems:
         own = operator.local_shape[0]
         if rows != own or not columns:
             raise ShapeError(f"B has shape {B.shape} but A {operator.shape}; give {own} rows, and a column.")
-        dtype = np.result_type(operator.dtype, B.dtype, np.float32)
+        dtype = np.result_type(operator.dtype, B.dtype, least)
         precompile(method, operator, dtype, b=columns, **sizes)
 
         def copied(array: Array) -> BlockVector:
@@ -114,9 +120,10 @@ class Systems:
         lengths = np.asarray(finite(to_host(block.norms())), np.float64)
         if not lengths.all():  # zero right-hand sides have zero solutions
             X.scale(column_factors((lengths > 0).astype(float), X))
+        is_zero = x0 is None or not to_host(X.norms()).any()
         limits = np.maximum(rtol * lengths, atol) if math.isfinite(rtol) else np.full(columns, math.inf)
         _check_squares(block, lengths, limits)
-        fields = operator, block, X, x0 is None, limits, lengths, preconditioner, (A, M), returned
+        fields = operator, block, X, is_zero, limits, lengths, preconditioner, (A, M), returned
         return cls(*fields, Counts())
 
     @property
@@ -167,30 +174,23 @@ class Systems:
 
     def product(self, x: Array, shift: float = 0.0) -> Array:
         """Apply A - shift I to a vector of the host."""
-        given, operator = self.vectors[0], self.operator
         self.counts.apply(1)
-        if operator.dtype == x.dtype and hasattr(operator, "nnz"):
+        if self.operator.dtype == x.dtype and hasattr(self.operator, "nnz"):
             y = np.empty_like(x)
-            operator.apply_columns(x[:, None], y[:, None])
-        elif getattr(operator, "matrix", None) is not None:
-            y = operator.matrix @ x
+            self.operator.apply_columns(x[:, None], y[:, None])
         else:
-            y = given.matvec(x) if hasattr(given, "matvec") else operator.apply(BlockVector(x)).array
-        y = np.asarray(y, x.dtype).reshape(-1)
+            y = _applied(self.given[0], self.operator.apply, x)
         return y - shift * x if shift else y
 
     def solved(self, r: Array) -> Array:
         """Apply the preconditioner to a vector of the host."""
-        M = self.vectors[1]
-        if not (hasattr(M, "matvec") or isinstance(M, np.ndarray) or hasattr(M, "tocsr")):
-            return np.ascontiguousarray(self.precondition(BlockVector(r)).array[:, 0])
         self.counts.preconditioner_columns += 1
-        return np.asarray(M.matvec(r) if hasattr(M, "matvec") else M @ r, r.dtype).reshape(-1)
+        return _applied(self.given[1], self.preconditioner, r)
 
     def by_columns(self, solve: Callable[..., tuple[int, Reason]], shift: Any = 0.0) -> Run:
         """Make a run that solves for the columns one by one, by a function of `vectors`."""
         shifts = np.broadcast_to(shift, (self.b,))
-        precondition = None if self.vectors[1] is None else self.solved
+        precondition = None if self.preconditioner is None else self.solved
 
         def run(R: Block, goals: RealArray, *limits: Any) -> tuple[NDArray[np.intp], list[Reason]]:
             iterations, reasons = np.zeros(self.b, np.intp), list[Reason](["maxiter"] * self.b)
@@ -202,17 +202,6 @@ class Systems:
             return iterations, reasons
 
         return run
-
-    def linear(self, residuals: RealArray, iterations: NDArray[np.intp], reasons: Sequence[Reason]) -> Linear:
-        """Assemble the result for the solutions in X."""
-        return linear(self.returned(self.X), residuals, self.lengths, iterations, reasons, self.counts)
-
-    def judged(self, iterations: NDArray[np.intp], otherwise: Reason) -> Linear:
-        """Assemble the result with a reason for residuals that are not small."""
-        R = self.apply(self.X).axpby(1, self.B, -1)
-        residuals = np.asarray(finite(to_host(R.norms())), np.float64)
-        is_small = residuals <= self.limits
-        return self.linear(residuals, iterations, ["converged" if each else otherwise for each in is_small])
 
     def finished(self, solved: Linear, limit: int, *, return_info: bool) -> Any:
         """Return what a call returns, with a warning where an iteration broke down.
@@ -238,38 +227,64 @@ Run = Callable[[Block, RealArray, int, float], tuple[NDArray[np.intp], Sequence[
 
 
 def corrected(
-    systems: Systems, run: Run, maxiter: int, shift: Any = 0.0, iterations: NDArray[np.intp] | int = 0
+    systems: Systems,
+    run: Run,
+    maxiter: int,
+    shift: Any = 0.0,
+    iterations: NDArray[np.intp] | int = 0,
+    *,
+    takes_last: bool = False,
 ) -> Linear:
-    """Run until true residuals are small, or stagnate: those of recurrences drift from them by rounding."""
+    """Run until true residuals are small, or stagnate: those of recurrences drift from them by rounding.
+
+    Residuals that a run has made larger are undone, but with `takes_last` those at the limit of iterations:
+    residuals of conjugate gradients grow for some time where errors already decrease.
+    """
     operator, X, limits, b = systems.operator, systems.X, systems.limits, systems.b
     sigma = operator.backend.xp.asarray(shift) if np.ndim(shift) else float(shift)
-    unit = float(np.finfo(X.dtype).eps) / 2
-    taken = np.zeros(b, np.intp) + iterations
+    taken, before = np.zeros(b, np.intp) + iterations, np.full(b, np.inf)
     reasons = ended = np.full(b, "maxiter", object)
-    before, goals, is_zero, kept = np.full(b, np.inf), limits, systems.is_zero, X
-    doubtful = tried = np.zeros(b, bool)
+    doubtful = tried = fresh = np.zeros(b, bool)
+    goals, is_zero, unit, kept = limits, systems.is_zero, float(np.finfo(X.dtype).eps) / 2, None
     while True:
         R = systems.B.copy() if is_zero else systems.apply(X, shift=sigma).axpby(1, systems.B, -1)
         residuals = np.asarray(finite(to_host(R.norms())), np.float64)
-        left, is_worse = reasons == "maxiter", residuals > PROGRESS * before
-        lost = left & tried & is_worse & (residuals > limits)
-        for j in np.flatnonzero(lost):  # null vectors that rounding has added may have any length
-            X[:, j : j + 1], residuals[j] = kept[:, j : j + 1], before[j]
-        cases = residuals <= limits, lost, np.isin(ended, FINAL), is_worse & (taken < maxiter)
-        found = np.select(cases, ("converged", "singular", ended, "stagnated"), "maxiter")
+        left, is_full, is_larger = reasons == "maxiter", taken >= maxiter, residuals > before
+        is_slow = np.where(fresh, is_larger, residuals > PROGRESS * before)
+        undone = (is_larger & ~(is_full & takes_last)) | (is_slow & tried)  # null vectors may have any length
+        for j in np.flatnonzero(left & undone & (residuals > limits)):
+            X[:, j : j + 1] = 0 if kept is None else kept[:, j : j + 1]
+            residuals[j] = before[j]
+        is_singular = is_slow & (tried | (ended == "singular"))
+        cases = residuals <= limits, np.isin(ended, FINAL), is_singular, is_slow & ~is_full
+        found = np.select(cases, ("converged", ended, "singular", "stagnated"), "maxiter")
         reasons = np.where(left, found, reasons)
         left = reasons == "maxiter"
         steps, final = maxiter - int(taken[left].max(initial=0)), DOUBTFUL * math.sqrt(unit)
         if not left.any() or steps <= 0:
-            return systems.linear(residuals, taken, reasons.tolist())
-        if is_trial := bool(doubtful.any()):
-            kept, steps, final = X.copy(), min(steps, TRIAL), SINGULAR * unit
+            fields = systems.returned(X), residuals, systems.lengths, taken, tuple(reasons.tolist())
+            return linear(*fields, counts=systems.counts)
+        if not left.all():  # a step for a column that is finished would change it
+            R.scale(column_factors(left.astype(float), R))
+        kept, tried = None if is_zero else X.copy(), doubtful
+        if tried.any():
+            steps, final = min(steps, TRIAL), SINGULAR * unit
         with blas_threads(operator):
             more, why = run(R, np.where(left, goals, np.inf), steps, final)
-        taken, ended, tried = taken + np.where(left, more, 0), np.array(why, object), doubtful
-        doubtful = left & (ended == "singular") & (not is_trial)
-        before = np.where(doubtful, np.inf, residuals)
-        goals, is_zero = AGAIN * limits, False
+        taken, ended = taken + np.where(left, more, 0), np.array(why, object)
+        doubtful = left & (ended == "singular") & (not tried.any())
+        fresh = doubtful | (tried.any() & ~tried)
+        before, goals, is_zero = residuals, AGAIN * limits, False
+
+
+def _applied(given: Any, apply: Any, x: Array) -> Array:
+    """Apply a linear map to a vector of the host, which takes a tenth of the time of a call for a block."""
+    if hasattr(given, "matvec"):
+        y = given.matvec(x)
+    else:
+        is_matrix = isinstance(given, np.ndarray) or hasattr(given, "tocsr")
+        y = given @ x if is_matrix else apply(BlockVector(x)).array
+    return np.array(y, x.dtype).reshape(-1)  # functions may return the same memory again
 
 
 FINAL = "indefinite", "indefinite preconditioner"
@@ -292,3 +307,26 @@ def _check_squares(B: Block, lengths: RealArray, limits: RealArray) -> None:
             f"B: right-hand side {lost[0]} is so short that squares of residuals underflow in "
             f"{numbers.dtype}; scale B, or give it in a wider type."
         )
+
+
+def takes_arrays(solve: Solver) -> Solver:
+    """Let a solver of blocks take right-hand sides as an array, and return solutions of the same kind."""
+
+    @functools.wraps(solve)
+    def solved(A: Any, B: Any, **options: Any) -> Linear:
+        for name in ("maxiter", "restart"):
+            if options.get(name) is not None:
+                options[name] = whole(name, options[name])
+        if hasattr(B, "n_global"):  # a block
+            return solve(A, B, **options)
+        shift: Any = options.get("shift")
+        Q, M = options.get("Q"), options.get("preconditioner")
+        least = np.complex64 if np.iscomplexobj(shift) else np.float32
+        systems = Systems.of(solve.__name__, A, B, None, M, (0.0, 0.0), None, None, None, least)
+        if hasattr(Q, "dtype"):
+            options["Q"] = BlockVector(Q, copy=True, dtype=systems.B.dtype)
+        options["preconditioner"] = systems.preconditioner
+        found = solve(systems.operator, systems.B, **options)
+        return replace(found, X=systems.returned(found.X))
+
+    return solved  # type: ignore[return-value]

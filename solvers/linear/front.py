@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator
-from scipy.sparse.linalg import gmres as scipy_gmres
 
 from blockvec import array_namespace, factorize
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 from blockvec.interchange import diagonal_of
 
-from ..arguments import blas_threads, check_choice, integer, is_explicit
+from ..arguments import check_choice, integer, is_explicit
 from ..blocks import Block, RealArray, to_host
 from ..problem import Counts
 from ..runtime.processes import together
@@ -129,7 +127,7 @@ def _by_cg(systems: Systems, steps: int, callback: Callable[[Any], object] | Non
     else:
         noted = None if callback is None else lambda X: callback(systems.returned(X))
         run = BlockCG(systems, callback=noted).run
-    return corrected(systems, run, steps)
+    return corrected(systems, run, steps, takes_last=True)
 
 
 def _shifted(systems: Systems, shifts: Any, steps: int) -> Linear:
@@ -141,13 +139,14 @@ def _shifted(systems: Systems, shifts: Any, steps: int) -> Linear:
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
         raise OptionError(f"shifts: got {shifts!r:.60}; give an array of finite numbers, one per shift.")
     seed = int(np.argmax(values))  # the system with the largest condition number
-    largest, X, limits = float(values[seed]), systems.X, systems.limits
-    others = {i: Shifted(values[i] - largest, X.copy(), limits) for i in range(len(values)) if i != seed}
-    run = BlockCG(systems, largest, list(others.values())).run
-    runs = {seed: (last := corrected(systems, run, steps, largest))}
-    for i, other in others.items():  # the space is common, true residuals are not
-        each, sigma = replace(systems, X=other.X, is_zero=False), float(values[i])
-        runs[i] = last = corrected(each, BlockCG(each, sigma).run, steps, sigma, other.iterations)
+    others = {i: Shifted(sigma - values[seed], systems) for i, sigma in enumerate(values) if i != seed}
+    runs: dict[int, Linear] = {}
+    for i in (seed, *others):  # the space is common, true residuals are not
+        sigma, other = float(values[i]), others.get(i)
+        each = replace(systems, X=other.X, is_zero=False) if other else systems
+        run = BlockCG(each, sigma, () if other else list(others.values())).run
+        taken = other.iterations if other else 0
+        runs[i] = last = corrected(each, run, steps, sigma, taken, takes_last=True)
     solved = [runs[i] for i in range(len(values))]
     solutions: Any = [each.X for each in solved]
     if isinstance(solutions[0], type(systems.B.array)):
@@ -327,7 +326,7 @@ def gmres(
             DeprecationWarning,
             stacklevel=3,
         )
-    kind = callback_type or "legacy"
+    kind = callback_type or ("legacy" if callback else "pr_norm")
     check_choice("callback_type", kind, ("x", "pr_norm", "legacy"))
     width = RESTART if restart is None else integer("restart", restart, 1)
     systems = Systems.of("gmres", A, B, x0, M, (rtol, atol), like, comm, device, restart=width)
@@ -343,29 +342,13 @@ def _by_gmres(
     callback: Callable[[Any], object] | None = None,
     kind: str = "pr_norm",
 ) -> Linear:
-    """Solve for blocks, or by SciPy's function for the columns one by one."""
     width = min(width, systems.n)
-    if not systems.by_vectors(has_callback=callback is not None):
-        return corrected(systems, _blocks(systems, block_gmres, restart=width), cycles * width)
-    X, iterations = systems.X.array, np.zeros(systems.b, np.intp)
-    A, M = (
-        LinearOperator((systems.n, systems.n), matvec=product, dtype=X.dtype)
-        for product in (systems.product, systems.solved)
-    )
-    options: dict[str, Any] = {"rtol": 0, "restart": width, "maxiter": cycles}
-    options["M"] = None if systems.preconditioner is None else M
-    options["callback_type"] = "pr_norm" if callback is None else kind
-    with blas_threads(systems.operator):
-        for j in np.flatnonzero(systems.lengths):
-
-            def noted(value: Any, j: Any = j) -> None:
-                iterations[j] += 1
-                if callback is not None:
-                    callback(value)
-
-            b, limit = systems.B.array[:, j].copy(), float(systems.limits[j])
-            X[:, j] = scipy_gmres(A, b, X[:, j].copy(), atol=limit, callback=noted, **options)[0]
-    return systems.judged(iterations, "maxiter")
+    if systems.by_vectors(has_callback=callback is not None):
+        solve_one = vectors.generalized_minimum_residuals
+        run = systems.by_columns(functools.partial(solve_one, callback=callback, width=width, kind=kind))
+    else:
+        run = _blocks(systems, block_gmres, restart=width)
+    return corrected(systems, run, cycles * (1 if kind == "legacy" else width))
 
 
 @together
@@ -415,9 +398,9 @@ def solve(
     ('factors', True)
     """
     systems = Systems.of("solve", A, B, x0, M, (rtol, atol), like, comm, device)
-    operator = systems.operator
-    methods: dict[str, Callable[[Systems], Linear | None]] = {
-        "factors": functools.partial(_by_factors, A),
+    operator, A = systems.operator, systems.given[0]
+    methods: dict[str, Callable[[Systems], Linear]] = {
+        "factors": _by_factors,
         "cg": lambda each: _by_cg(each, each.limit(maxiter, 10)),
         "minres": lambda each: _by_minres(each, each.limit(maxiter, 5)),
         "gmres": lambda each: _by_gmres(each, each.limit(maxiter, 10, 1)),
@@ -434,9 +417,14 @@ def solve(
                 names.insert(0, "factors")
     solved: Any = None
     for name in names:
-        found = methods[name](replace(systems, X=systems.X.copy(), counts=Counts()))
-        solved = replace(found, method=name) if found else solved
-        if solved and solved.converged:
+        try:
+            found = methods[name](replace(systems, X=systems.X.copy(), counts=Counts()))
+        except (BreakdownError, OptionError, ShapeError):
+            if name != "factors":
+                raise
+            continue  # a matrix without factors, such as a singular one
+        solved = replace(found, method=name)
+        if solved.converged:
             break
     if not (solved.converged or return_info):
         worst = int(np.argmax(solved.residuals / np.maximum(systems.limits, np.finfo(float).tiny)))
@@ -448,13 +436,15 @@ def solve(
     return solved if return_info else solved.X
 
 
-def _by_factors(A: Any, systems: Systems) -> Linear | None:
-    """Solve with factors; None for a matrix that has none, such as a singular one."""
-    try:
-        factors = factorize(A, device=systems.operator.device)
-        if factors.is_singular:
-            return None
-        systems.X[:, :] = factors.solve(systems.B)
-    except (BreakdownError, OptionError, ShapeError):
-        return None
-    return systems.judged(np.zeros(systems.b, np.intp), "stagnated")
+def _by_factors(systems: Systems) -> Linear:
+    """Solve with factors, and refine."""
+    A = systems.operator.backend.csr(systems.given[0], systems.B.dtype)  # copied to a GPU once
+    factors = factorize(A)
+    if factors.is_singular:
+        raise BreakdownError("solve: A is singular.")
+
+    def run(R: Block, goals: RealArray, *_: Any) -> tuple[NDArray[np.intp], Sequence[Reason]]:
+        systems.X.axpy(1, factors.solve(R))
+        return np.zeros(systems.b, np.intp), ["converged"] * systems.b
+
+    return corrected(systems, run, 1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from blockvec import array_namespace
 from blockvec.errors import OptionError
 
 from ..blocks import Array, Block, RealArray, column_factors, small_matrix, to_host
+from .calls import takes_arrays
 from .systems import (
     EXHAUSTED,
     SINGULAR,
@@ -18,7 +19,6 @@ from .systems import (
     Preconditioner,
     Projection,
     inverse_where,
-    takes_arrays,
 )
 
 STAGNATED = 0.99  # ratio of residuals after and before a cycle, above which a column has stagnated
@@ -43,21 +43,15 @@ def block_gmres(
     ----------
     A : matrix, array, LinearOperator or Operator, shape (n, n)
         Need not be Hermitian.
-    B : BlockVector or array, shape (n, b), or an array of shape (n,)
-        Of an array, solutions are an array of the same kind; `Q` and the preconditioner are those of arrays.
+    B, tol, Q, with_first
+        As for `block_minres`.
     shift : scalar or array, shape (b,)
-    tol : float or array, shape (b,)
-        Residual norms to reach, relative to those of B.
     maxiter : int, optional
         Maximum number of steps over all restarts; default n.
     restart : int
         Steps between restarts; the basis has ``(restart + 1) b`` vectors.
     preconditioner : callable, optional
         Linear map of a block to a new block. With an array B a function of arrays, or a matrix.
-    Q : BlockVector, shape (n, q), or Projection, optional
-        Orthonormal columns: solve in their complement. A `Projection` has its own preconditioner.
-    with_first : bool, default False
-        Whether all columns stop as soon as one has.
 
     Returns
     -------
@@ -99,7 +93,8 @@ class _Gmres(LinearSystems):
         super().__init__(A, B, shift, tol, projection)
         self.B, self.X = projection.project(B.copy()), B.copy().scale(0)
         self.begin(self.norms(self.B), self.B)
-        self.shift = self.shifts()
+        xp = array_namespace(B.array)
+        self.factors: Any = xp.asarray(self.shift) if self.shift.any() else 0
         self.dtype = np.complex128 if B.dtype.kind == "c" else np.float64
 
     def run(self, maxiter: int | None, restart: int, with_first: bool) -> Linear:
@@ -121,7 +116,7 @@ class _Gmres(LinearSystems):
     def _apply(self, X: Block, out: Block) -> Block:
         """Set out = (A - sigma I) X without a projection, and return it."""
         self.counts.apply(self.b)
-        self.operator.apply(X, out=out, shift=self.shift)
+        self.operator.apply(X, out=out, shift=self.factors)
         return out
 
     def _scaled(self, X: Block, lengths: RealArray) -> Block:
@@ -132,7 +127,7 @@ class _Gmres(LinearSystems):
         """Take up to `steps` steps from the residual block R and update X; return the number of steps."""
         b, begin = self.b, np.where(self.active, self.residuals, 0.0)
         H = np.zeros((b, steps + 1, steps), self.dtype)
-        taken = np.zeros(b, np.intp)
+        y = np.zeros((steps, b), self.dtype)  # minimises each column's residual over its own steps
         scale = np.zeros(b)
         V, P = self._scaled(R, self.residuals), self.B.like()
         for i in range(steps):
@@ -143,15 +138,18 @@ class _Gmres(LinearSystems):
             scale = np.maximum(scale, np.sqrt(np.sum(np.abs(H[:, : i + 2, i]) ** 2, axis=1)))
             Q, T = np.linalg.qr(H[:, : i + 2, : i + 1], mode="complete")
             self.finish(np.abs(T[:, i, i]) <= SINGULAR * self.unit * scale, "singular")
-            taken += self.active
-            self.residuals = np.where(self.active, np.abs(Q[:, 0, i + 1]) * begin, self.residuals)
+            reduced = Q[:, 0, :, None].conj() * begin[:, None, None]
+            j = np.flatnonzero(self.active)
+            y[: i + 1, j] = np.linalg.solve(T[j, : i + 1], reduced[j, : i + 1])[..., 0].T
+            self.residuals = np.where(self.active, np.abs(reduced[:, -1, 0]), self.residuals)
             self.iterations += self.active
             self.finish_converged()
             self.finish(length <= EXHAUSTED * self.unit * scale, "converged")
             if self.ended(self.with_first):
                 break
             V, P = self._scaled(P, length), V
-        self._update(H, begin, taken)
+        step = self.buffer[:, : (i + 1) * b].combine(small_matrix(_apart(y[: i + 1]), V))
+        self.X.axpy(1, self.projection.precondition(step))
         return i + 1
 
     def _orthogonalize(self, P: Block, count: int) -> tuple[Array, RealArray]:
@@ -166,17 +164,6 @@ class _Gmres(LinearSystems):
             known.combine(small_matrix(_apart(h), P), out=P, alpha=-1, beta=1)
             total += h
         return total, self.norms(P)
-
-    def _update(self, H: Array, begin: RealArray, taken: NDArray[np.intp]) -> None:
-        """Add K^-1 V y to X, where y minimises each column's residual over its own steps."""
-        y = np.zeros((int(taken.max()), self.b), self.dtype)
-        for j, count in enumerate(taken):
-            Q, T = np.linalg.qr(H[j, : count + 1, :count])
-            y[:count, j] = np.linalg.solve(T, Q[0].conj() * begin[j])
-        if len(y):
-            V = self.buffer[:, : y.size]
-            step = V.combine(small_matrix(_apart(y), V))
-            self.X.axpy(1, self.projection.precondition(step))
 
 
 def _apart(h: Array) -> Array:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from blockvec.errors import OptionError
 
 from ..blocks import Block
+from .calls import takes_arrays
 from .steps import Recordings, Steps
-from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite, takes_arrays
+from .systems import Linear, LinearSystems, Preconditioner, Progress, Projection, finite
 from .tridiagonal import Coordinates, Log, Scalars
 
 Stop = Callable[[Progress], NDArray[np.bool_]]
@@ -127,19 +128,21 @@ class _Minres(LinearSystems):
         self.inside = None if stop is None else Coordinates(self.b)
 
     def run(
-        self, maxiter: int | None, with_first: bool, known: Recordings | None, final: float | None = None
+        self, maxiter: int | None, with_first: bool, recordings: Recordings | None, final: float | None
     ) -> Linear:
         """Take at most `maxiter` steps."""
-        recordings, context = None, contextlib.nullcontext()
-        if final is None:
-            recordings = Recordings.for_solve(self.operator, self.U, self.projection, known)
-        with context if recordings is None else recordings.recorder:
+        plain = self.projection.preconditioner is None and final is None and self.U.layout is None
+        if not (plain and getattr(self.operator, "is_recordable", False)):
+            recordings = None
+        elif recordings is None and self.U.device != "cpu":
+            recordings = Recordings(self.U.device)
+        with contextlib.nullcontext() if recordings is None else recordings.recorder:
             if recordings is None:
                 steps = Steps(self.operator, self.U, self.projection, final=final)
             else:
                 steps = recordings.steps(self.operator, self.U, self.projection.Q)
             scalars = Scalars.of(self.initial, self.active)
-            steps.begin(self.U, self.Z, self._shift, self.tol * self.initial, scalars)
+            steps.begin(self.U, self.Z, self.shift, self.tol * self.initial, scalars)
             for _ in range(self.n if maxiter is None else maxiter):
                 if self.ended(with_first):
                     break
@@ -152,8 +155,7 @@ class _Minres(LinearSystems):
         rows = steps.take()
         self.counts.apply(self.b, steps.started - started)
         self.counts.reductions += 2 + (self.projection.Q is not None)
-        log = Log(*rows)
-        finite(rows[:2])
+        log = Log(*finite(rows))
         self.finish(log.squares < 0, "indefinite preconditioner")
         self.finish(log.singular > 0, "singular")
         self.iterations += self.active

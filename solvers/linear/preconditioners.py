@@ -59,19 +59,17 @@ class JacobiPreconditioner:
         A, M = native(A), native(M)
         if not hasattr(A, "diagonal"):
             raise OptionError(f"JacobiPreconditioner: got {type(A).__name__}; give a matrix with a diagonal.")
-        self._diagonal = A.diagonal().real
-        self._mass = 1.0 if M is None else M.diagonal().real
+        self._diagonals = A.diagonal().real, 1.0 if M is None else M.diagonal().real
         self.update(theta)
 
     def update(self, theta: float) -> None:
         """Set theta."""
-        d = abs(self._diagonal - theta * self._mass)
+        d = abs(self._diagonals[0] - theta * self._diagonals[1])
         self._inverse = (1 / array_namespace(d).maximum(d, SMALLEST * d.max()))[:, None]
 
     def __call__(self, X: Array) -> Array:
         """Return K^-1 X."""
-        product: Array = native(X) * self._inverse
-        return product
+        return native(X) * self._inverse  # type: ignore[no-any-return]
 
 
 class FactorPreconditioner:
@@ -115,23 +113,24 @@ class FactorPreconditioner:
     def __init__(
         self, A: Any, M: Any = None, sigma: float = 0.0, *, fill: float | None = None, drop: float = 1e-3
     ) -> None:
-        shifted = _host_matrix("A", A)
+        S = _host_matrix("A", A)
         if M is not None or sigma:
-            mass = sp.eye_array(shifted.shape[0]) if M is None else _host_matrix("M", M)
-            shifted = sp.csc_array(shifted - sigma * mass)
-        largest = float(abs(shifted).max())
+            mass = sp.eye_array(S.shape[0]) if M is None else _host_matrix("M", M)
+            S = sp.csc_array(S - sigma * mass)
+        largest = float(abs(S).max())
         if not (0 < largest < math.inf):
             raise OptionError(f"FactorPreconditioner: the largest entry of A - sigma M is {largest:g}.")
         self._scale = 2.0 ** math.frexp(largest)[1]
-        self._dtype = np.complex64 if shifted.dtype.kind == "c" else np.float32
+        self._dtype = np.complex64 if S.dtype.kind == "c" else np.float32
         self.is_complete = fill is None
-        options: dict[str, Any] = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.0}
-        options["options"] = {"SymmetricMode": True}
-        if fill is not None:
-            options |= {"drop_tol": drop, "fill_factor": fill}
+        factorize: Any = splu if fill is None else functools.partial(spilu, drop_tol=drop, fill_factor=fill)
+        options = {
+            "permc_spec": "MMD_AT_PLUS_A",
+            "diag_pivot_thresh": 0.0,
+            "options": {"SymmetricMode": True},
+        }
         try:
-            factorize = splu if fill is None else spilu
-            self._factors: Any = factorize((shifted / self._scale).astype(self._dtype), **options)
+            self._factors: Any = factorize((S / self._scale).astype(self._dtype), **options)
         except RuntimeError as error:
             raise OptionError(
                 f"FactorPreconditioner: A - sigma M with sigma = {sigma:g} is singular in single precision "
@@ -188,8 +187,9 @@ class MultigridPreconditioner:
             ) from None
         matrix = sp.csr_matrix(_host_matrix("A", A))
         self.hierarchy = pyamg.smoothed_aggregation_solver(matrix, B=near_null, **options)
-        self._levels = [_Level(level) for level in self.hierarchy.levels[:-1]]
-        values, V = np.linalg.eigh(self.hierarchy.levels[-1].A.toarray())
+        *levels, coarsest = self.hierarchy.levels
+        self._levels = [_level(level) for level in levels]
+        values, V = np.linalg.eigh(coarsest.A.toarray())
         kept = values > NULL * abs(matrix.diagonal()).max()
         self._coarse = (V[:, kept] / values[kept]) @ V[:, kept].conj().T
 
@@ -200,43 +200,37 @@ class MultigridPreconditioner:
         return product.astype(array.dtype, copy=False).reshape(array.shape)
 
     def _cycle(self, depth: int, B: BlockVector) -> Any:
-        """Solve A X = B on a level, approximately."""
+        """Solve A X = B on a level, approximately; smoothers begin with X = 0, and with a correction."""
         if depth == len(self._levels):
             return BlockVector(self._coarse @ B.array)
-        level = self._levels[depth]
-        X = level.smooth(B)
-        R = level.A.apply(X).axpby(1, B, -1)
-        X.axpy(1, level.P @ self._cycle(depth + 1, level.R @ R))
-        return level.smooth(B, X)
-
-
-class _Level:
-    """A level of a hierarchy, and its smoother: steps with the roots of a Chebyshev polynomial of D^-1 A.
-
-    D is the diagonal of A.
-    """
-
-    def __init__(self, level: Any) -> None:
-        self.A, self.P, self.R = (as_operator(sp.csr_array(matrix)) for matrix in (level.A, level.P, level.R))
-        diagonal = level.A.diagonal()
-        inverse = 1 / np.where(diagonal != 0, diagonal, 1.0)
-        # Of D^-1/2 A D^-1/2, by steps of the power method.
-        x, root = np.random.default_rng(0).standard_normal(len(diagonal)), np.sqrt(abs(inverse))
-        for _ in range(POWER_STEPS):
-            x /= np.linalg.norm(x)
-            x = root * (level.A @ (root * x))
-        largest = SAFETY * float(np.linalg.norm(x))
-        middle, half = largest * (1 + LOWEST) / 2, largest * (1 - LOWEST) / 2
-        roots = middle + half * np.cos(np.pi * (np.arange(SMOOTHING) + 0.5) / SMOOTHING)
-        self._steps = [(inverse / root)[:, None] for root in roots]
-
-    def smooth(self, B: BlockVector, X: Any = None) -> Any:
-        """Improve X, zero by default."""
-        for step in self._steps:
-            R = B if X is None else self.A.apply(X).axpby(1, B, -1)
-            change = BlockVector(step * R.array)
-            X = change if X is None else X.axpy(1, change)
+        A, P, restriction, steps = self._levels[depth]
+        X = BlockVector(steps[0] * B.array)
+        for step in (*steps[1:], None, *steps):
+            R = A.apply(X).axpby(1, B, -1)
+            change = (
+                P @ self._cycle(depth + 1, restriction @ R) if step is None else BlockVector(step * R.array)
+            )
+            X.axpy(1, change)
         return X
+
+
+def _level(level: Any) -> tuple[Any, ...]:
+    """Convert A, P and R of a level; add the steps of its smoother.
+
+    These have the roots of a Chebyshev polynomial of D^-1 A, where D is the diagonal of A.
+    """
+    diagonal = level.A.diagonal()
+    inverse = 1 / np.where(diagonal != 0, diagonal, 1.0)
+    # Of D^-1/2 A D^-1/2, by steps of the power method.
+    x, root = np.random.default_rng(0).standard_normal(len(diagonal)), np.sqrt(abs(inverse))
+    for _ in range(POWER_STEPS):
+        x /= np.linalg.norm(x)
+        x = root * (level.A @ (root * x))
+    largest = SAFETY * float(np.linalg.norm(x))
+    middle, half = largest * (1 + LOWEST) / 2, largest * (1 - LOWEST) / 2
+    roots = middle + half * np.cos(np.pi * (np.arange(SMOOTHING) + 0.5) / SMOOTHING)
+    steps = [(inverse / root)[:, None] for root in roots]
+    return *(as_operator(sp.csr_array(matrix)) for matrix in (level.A, level.P, level.R)), steps
 
 
 def _host_matrix(name: str, A: Any) -> Any:

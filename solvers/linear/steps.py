@@ -55,7 +55,6 @@ class Steps:
         # Those before and after a step, as the one before may be needed again.
         kinds = [bool if name == "active" else float for name in Scalars._fields]
         self._scalars = [Scalars(*(xp.zeros(width, kind) for kind in kinds)) for _ in range(2)]
-        self._opened = [xp.zeros(width), xp.zeros(width)]  # alpha and the scale of u
         self._lanczos = [xp.zeros(width, real) for _ in range(3)]  # factors of A u, u and u_old
         self._factors = [xp.zeros(width, real) for _ in FACTORS]
         self._logs = [xp.zeros((len(Log._fields), width)) for _ in range(2)]
@@ -131,7 +130,7 @@ class Steps:
         Z = self._preconditioned(t)
         product: Any = self._operator.apply(Z, out=P, shift=self._shift, dots="xy")
         dots = product.dots["xy"].real
-        OPENING(dots, *now, out=(*self._opened, *self._lanczos))
+        OPENING(dots, *now, out=self._lanczos)
         a, u, u_old = self._lanczos
         P.axpby(u, U, a).axpy(u_old, old)
         project_out(self.Q, P)  # after the recurrence, in which components along Q would grow
@@ -143,8 +142,7 @@ class Steps:
             is_definite = self._xp.asarray(self._projection.is_definite(P, Y, squares))
             now.active[...] &= is_definite
             squares = self._xp.where(is_definite, self._xp.maximum(squares, 0.0), -1.0)
-        rows = *self._opened, squares, self._limits, dots, *now
-        self._closing(*rows, out=(*log, *self._factors, *later))
+        self._closing(squares, self._limits, dots, *now, out=(*log, *self._factors, *later))
 
 
 class Recordings:
@@ -154,16 +152,6 @@ class Recordings:
         self.recorder = Recorder(device)
         self._steps: dict[tuple[int, str], Steps] = {}
         self._kind: tuple[Any, ...] = ()  # shape and type of Q
-
-    @classmethod
-    def for_solve(
-        cls, operator: Operator, B: Block, projection: Projection, known: Recordings | None = None
-    ) -> Recordings | None:
-        """Return the recordings for a solve, new ones on a GPU, or None if the steps cannot be recorded."""
-        is_possible = getattr(operator, "is_recordable", False) and projection.preconditioner is None
-        if not is_possible or getattr(B, "comm", None) is not None:
-            return None
-        return cls(B.device) if known is None and B.device != "cpu" else known
 
     def steps(self, operator: Operator, U: Block, Q: Block | None) -> Steps:
         """Return the steps for blocks like U in the complement of Q, inside the context of the recorder."""

@@ -5,6 +5,7 @@ Elsewhere they are `combine` and `update_gram` of blocks, which are kernels of t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,25 +21,17 @@ RANGE_BYTES = 1 << 20  # per block and range: long against a call of NumPy
 
 def update(P: Block, AP: Block, X: Block, Q: Block, C: Array, alpha: Array) -> Array:
     """Set X = X + P C and Q = Q - AP alpha; return Q^H Q."""
-    if not _is_fused(P, AP, X, Q):
+    if not _is_fused(P, AP, Q):
         P.combine(C, out=X, beta=1)
         return Q.update_gram(AP, alpha)
     p, ap, x, q = P.array, AP.array, X.array, Q.array
-    parts: list[Array] = [np.empty(0)] * _ranges(q)
 
-    def work(part: int) -> None:
-        rows = _rows(part, q)
-        term = np.empty_like(x[rows])
-        _product(p[rows], C, term)
-        x[rows] += term
-        term = term if term.shape[1] == q.shape[1] else np.empty_like(q[rows])
-        _product(ap[rows], alpha, term)
-        q[rows] -= term
-        parts[part] = _gram(q[rows])
+    def work(rows: slice) -> Array:
+        x[rows] += _product(p[rows], C)
+        q[rows] -= _product(ap[rows], alpha)
+        return _gram(q[rows])
 
-    with single_threaded_blas, np.errstate(over="ignore", invalid="ignore"):
-        run_in_threads(work, len(parts))
-    return summed(Q.layout, sum(parts[1:], start=parts[0]))
+    return summed(Q.layout, functools.reduce(np.add, _by_ranges(q, work)))
 
 
 def turn(P: Block, Z: Block, beta: Array) -> Block:
@@ -47,14 +40,10 @@ def turn(P: Block, Z: Block, beta: Array) -> Block:
         return P.combine(beta, out=P).axpy(1, Z)
     p, z = P.array, Z.array
 
-    def work(part: int) -> None:
-        rows = _rows(part, p)
-        term = np.empty_like(p[rows])
-        _product(p[rows], beta, term)
-        np.add(term, z[rows], out=p[rows])
+    def work(rows: slice) -> Array:
+        return np.add(_product(p[rows], beta), z[rows], out=p[rows])
 
-    with single_threaded_blas, np.errstate(over="ignore", invalid="ignore"):
-        run_in_threads(work, _ranges(p))
+    _by_ranges(p, work)
     return P
 
 
@@ -111,18 +100,18 @@ def _is_fused(*blocks: Block) -> bool:
     return all(isinstance(block.array, np.ndarray) and block.array.flags.c_contiguous for block in blocks)
 
 
-def _ranges(block: Array) -> int:
-    """Count the ranges of rows; a short rest belongs to the last one."""
-    return max(len(block) // _height(block), 1)
+def _by_ranges(block: Array, work: Callable[[slice], Array]) -> list[Array]:
+    """Call a function of ranges of rows in threads, the last one with the rest; return its results."""
+    height = max(RANGE_BYTES // max(block.strides[0], 1) // PANEL_ROWS, 1) * PANEL_ROWS
+    begins = range(0, max(len(block) // height, 1) * height, height)
+    found = [np.empty(0)] * len(begins)
 
+    def part(i: int) -> None:
+        found[i] = work(slice(begins[i], begins[i] + height if i + 1 < len(begins) else None))
 
-def _height(block: Array) -> int:
-    return max(RANGE_BYTES // max(block.strides[0], 1) // PANEL_ROWS, 1) * PANEL_ROWS
-
-
-def _rows(part: int, block: Array) -> slice:
-    height = _height(block)
-    return slice(part * height, (part + 1) * height if part + 1 < _ranges(block) else None)
+    with single_threaded_blas, np.errstate(over="ignore", invalid="ignore"):
+        run_in_threads(part, len(begins))
+    return found
 
 
 def _gram(Q: Array) -> Array:
@@ -139,10 +128,10 @@ def _gram(Q: Array) -> Array:
     return total
 
 
-def _product(A: Array, C: Array, out: Array) -> None:
-    """Set out = A C by panels of rows."""
-    whole = len(A) // PANEL_ROWS
-    end = whole * PANEL_ROWS
-    shape = whole, PANEL_ROWS
-    np.matmul(A[:end].reshape(*shape, A.shape[1]), C, out=out[:end].reshape(*shape, out.shape[1]))
-    np.matmul(A[end:], C, out=out[end:])
+def _product(A: Array, C: Array) -> Array:
+    """Compute A C by panels of rows."""
+    end, product = len(A) // PANEL_ROWS * PANEL_ROWS, np.empty((len(A), C.shape[1]), A.dtype)
+    whole, panels = (each[:end].reshape(-1, PANEL_ROWS, each.shape[1]) for each in (A, product))
+    np.matmul(whole, C, out=panels)
+    np.matmul(A[end:], C, out=product[end:])
+    return product

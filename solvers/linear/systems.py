@@ -11,20 +11,16 @@ K^-1 - K^-1 Q (Q^H K^-1 Q)^-1 Q^H K^-1, the inverse of K on the complement of Q.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector, array_namespace, as_operator
+from blockvec import as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
-from blockvec.interchange import ArrayKind
 from blockvec.system.frozen import frozen
 
-from ..arguments import natively, preconditioner_for, whole
 from ..blocks import Array, Block, Operator, RealArray, project_out, small_matrix, to_host
 from ..problem import Counts
 
@@ -33,7 +29,6 @@ EXHAUSTED = 10.0  # u ||A - sigma I||: shorter directions are zero, and the spac
 INDEFINITE = 100.0  # u ||r|| ||K^-1 r||: a product r^H K^-1 r below minus that exceeds rounding errors
 
 Preconditioner = Callable[[Block], Block]
-Solver = TypeVar("Solver", bound=Callable[..., "Linear"])
 Reason = Literal[
     "converged",
     "maxiter",
@@ -104,18 +99,10 @@ class Linear:
         return int(self.codes.min(initial=0) or self.codes.max(initial=0))
 
 
-def linear(
-    X: Any,
-    residuals: RealArray,
-    initial: RealArray,
-    iterations: NDArray[np.intp],
-    reasons: Sequence[Reason],
-    counts: Counts,
-) -> Linear:
+def linear(*fields: Any, counts: Counts) -> Linear:
     """Form a result with the costs so far."""
     names = "operator_columns", "block_applications", "preconditioner_columns", "reductions"
-    costs = {name: getattr(counts, name) for name in names}
-    return Linear(X, residuals, initial, iterations, tuple(reasons), **costs)
+    return Linear(*fields, *(getattr(counts, name) for name in names))
 
 
 @frozen
@@ -222,8 +209,7 @@ class LinearSystems:
         self.is_real = not np.imag(shift).any()
         if not self.is_real and B.dtype.kind != "c":
             raise OptionError(f"shift: got complex numbers and B of type {B.dtype}; give a complex B.")
-        self._shift = shift.real.astype(B.array.real.dtype) if self.is_real else shift.astype(B.dtype)
-        self._namespace = array_namespace(B.array)
+        self.shift: Array = shift.real.astype(B.array.real.dtype) if self.is_real else shift.astype(B.dtype)
         self.counts = projection.counts
         self.X: Any = None
         self.active = np.ones(self.b, bool)
@@ -238,11 +224,6 @@ class LinearSystems:
                 f"{name} has shape {values.shape}; B has {self.b} columns; give {self.b}, or one."
             )
         return np.broadcast_to(values, (self.b,))
-
-    def shifts(self, places: Any = slice(None)) -> Array | int:
-        """Return the shifts of some systems on the device, or zero if all are zero."""
-        shift = self._shift[places]
-        return self._namespace.asarray(shift) if shift.any() else 0
 
     def dots(self, X: Block, Y: Block) -> Array:
         """Return x_j^H y_j per column on the host, in double precision."""
@@ -281,7 +262,8 @@ class LinearSystems:
 
     def result(self) -> Linear:
         """Return the solutions."""
-        return linear(self.X, self.residuals, self.initial, self.iterations, self.reasons, self.counts)
+        fields = self.X, self.residuals, self.initial, self.iterations, tuple(self.reasons)
+        return linear(*fields, counts=self.counts)
 
 
 def inverse_where(xp: Any, values: Array, active: Array) -> Array:
@@ -298,31 +280,3 @@ def finite(values: Array) -> Array:
             "numbers whose squares overflow."
         )
     return values
-
-
-def takes_arrays(solve: Solver) -> Solver:
-    """Let a solver of blocks take right-hand sides as an array, and return solutions of the same kind."""
-
-    @functools.wraps(solve)
-    def solved(A: Any, B: Any, **options: Any) -> Linear:
-        for name in ("maxiter", "restart"):
-            if options.get(name) is not None:
-                options[name] = whole(name, options[name])
-        if hasattr(B, "n_global"):  # a block
-            return solve(A, B, **options)
-        caller = ArrayKind.of_caller(B)
-        given = options.get("Q"), options.get("preconditioner")
-        A, B, Q, preconditioner = natively(caller, A, np.asarray(B) if isinstance(B, list) else B, *given)
-        operator = A if hasattr(A, "apply") else as_operator(A)
-        shift: Any = options.get("shift")
-        is_complex = np.iscomplexobj(shift)
-        dtype = np.result_type(operator.dtype, B.dtype, np.complex64 if is_complex else np.float32)
-        if hasattr(Q, "dtype"):
-            options["Q"] = BlockVector(Q, copy=True, dtype=dtype)
-        if preconditioner is not None:
-            options["preconditioner"] = preconditioner_for(preconditioner, operator)
-        result = solve(operator, BlockVector(B, copy=True, dtype=dtype), **options)
-        X = result.X.array.reshape(B.shape)
-        return replace(result, X=X if caller is None else caller.share(X))
-
-    return solved  # type: ignore[return-value]

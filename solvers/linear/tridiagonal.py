@@ -46,7 +46,6 @@ class Log(NamedTuple):
     pivot, and the elements above it.
     """
 
-    dots: Array  # u^H (A - sigma I) u
     squares: Array  # of the length of the new direction
     residuals: Array
     singular: Array  # 1 where no further reduction is possible, otherwise 0
@@ -60,11 +59,10 @@ class Log(NamedTuple):
 
 
 def _opening(xp: Any, dots: Any, *scalars: Any) -> tuple[Any, ...]:
-    """Compute alpha, the scale of u and Z u, and the factors of A u, u and u_old in the new direction."""
+    """Compute the factors of A u, u and u_old in the new direction, from u^H (A - sigma I) u."""
     s = Scalars(*scalars)
-    scale = inverse_where(xp, s.beta, s.active)  # zero for finished columns
-    alpha = dots * scale**2
-    return alpha, scale, scale, -alpha * scale, xp.where(s.active, -s.beta / s.beta_old, 0.0)
+    scale = inverse_where(xp, s.beta, s.active)  # of u and Z u, zero for finished columns
+    return scale, -dots * scale**2 * scale, xp.where(s.active, -s.beta / s.beta_old, 0.0)
 
 
 def _kept(xp: Any, mask: Any, active: Any, phi: Any) -> tuple[Any, ...]:
@@ -79,16 +77,16 @@ OPENING, KEPT = RowFunction(_opening), RowFunction(_kept)
 def closing(unit: float, final: float) -> RowFunction:
     """Make the function of the second half of a step, for a unit roundoff.
 
-    Residuals r end a system if ||(A - sigma I) r|| is below `final` times the norms of both. It takes alpha
-    and the scale of u, the squared length of the new direction, the residual norms to reach,
-    u^H (A - sigma I) u, and the scalars; it returns the rows of the log, the factors in
-    W = f0 Z + f1 W_old_old + f2 W_old and X = X + f3 W, and the scalars for the next step.
+    Residuals r end a system if ||(A - sigma I) r|| is below `final` times the norms of both. It takes the
+    squared length of the new direction, the residual norms to reach, u^H (A - sigma I) u, and the scalars; it
+    returns the rows of the log, the factors in W = f0 Z + f1 W_old_old + f2 W_old and X = X + f3 W, and the
+    scalars for the next step.
     """
 
-    def closing_minres(
-        xp: Any, alpha: Any, scale: Any, squares: Any, limits: Any, dots: Any, *scalars: Any
-    ) -> tuple[Any, ...]:
+    def closing_minres(xp: Any, squares: Any, limits: Any, dots: Any, *scalars: Any) -> tuple[Any, ...]:
         s, length = Scalars(*scalars), xp.sqrt(xp.maximum(squares, 0.0))
+        scale = inverse_where(xp, s.beta, s.active)
+        alpha = dots * scale**2
         # A lower bound of the norm of the tridiagonal matrix, zero before the first step, is the scale of its
         # rounding errors. The first beta is no element of the matrix.
         known = xp.where(s.norm > 0, s.beta, 0.0)
@@ -111,7 +109,7 @@ def closing(unit: float, final: float) -> RowFunction:
         masks = xp.where(singular, 1.0, 0.0), xp.where(ended, 1.0, 0.0)
         later = Scalars(beta, beta_old, norm, cs, sn, dbar, epsln, residuals, active & ~ended)
         factors = scale * inverse, -s.epsln * inverse, -delta * inverse, phi
-        log = Log(dots, squares, residuals, *masks, alpha, length, inverse, s.epsln, delta, phi)
+        log = Log(squares, residuals, *masks, alpha, length, inverse, s.epsln, delta, phi)
         return *log, *factors, *later
 
     return RowFunction(closing_minres)

@@ -1,4 +1,4 @@
-"""One right-hand side on the host: conjugate gradients and MINRES in calls of NumPy and BLAS.
+"""One right-hand side on the host: conjugate gradients and MINRES in calls of NumPy and BLAS, SciPy's GMRES.
 
 For one vector the calls of blocks would take longer than the arithmetic on some thousand rows. The functions
 begin with a residual r, which they overwrite, add to x, and return the number of iterations and the reason
@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.linalg import get_blas_funcs
+from scipy.sparse.linalg import LinearOperator
+from scipy.sparse.linalg import gmres as scipy_gmres
 
 from ..blocks import Array
 from .systems import EXHAUSTED, INDEFINITE, SINGULAR, Reason, finite
@@ -83,7 +85,7 @@ def minimum_residuals(
         return 0, "indefinite preconditioner"
     beta = phi = math.sqrt(square)
     goal *= beta / _norm(r)  # in the norm of K^-1, in which residuals decrease
-    beta_old, cs, sn, dbar, epsln = 0.0, -1.0, 0.0, 0.0, 0.0
+    beta_old, cs, sn, dbar, epsln, least = 0.0, -1.0, 0.0, 0.0, 0.0, math.inf
     u_old, u, w, w_old = np.zeros_like(r), r, np.zeros_like(r), np.zeros_like(r)
     for step in range(1, maxiter + 1):
         v = z * (1 / beta)
@@ -102,8 +104,9 @@ def minimum_residuals(
         delta, gbar = cs * dbar + sn * alpha, sn * dbar - cs * alpha
         epsln_old, epsln, dbar = epsln, sn * beta, -cs * beta
         gamma = math.hypot(gbar, beta)
+        least = min(least, gamma)  # also a pivot of a null vector, before the norm is known
         # ||A r|| / ||r||: r may be a null vector, or belong to a small eigenvalue, which a second run tells.
-        if math.hypot(gbar, dbar) <= final * norm or gamma <= SINGULAR * unit * norm:
+        if math.hypot(gbar, dbar) <= final * norm or least <= SINGULAR * unit * norm:
             return step, "singular"
         cs, sn = gbar / gamma, beta / gamma
         w_old *= -epsln_old / gamma
@@ -116,6 +119,37 @@ def minimum_residuals(
         if phi <= goal or beta <= EXHAUSTED * unit * norm:
             return step, "converged"
     return maxiter, "maxiter"
+
+
+def generalized_minimum_residuals(
+    product: Product,
+    solve: Product | None,
+    r: Array,
+    x: Array,
+    goal: float,
+    maxiter: int,
+    final: float,
+    callback: Callable[[Any], object] | None,
+    width: int,
+    kind: str,
+) -> tuple[int, Reason]:
+    """Solve for any A by SciPy's GMRES, with restarts after `width` steps and callbacks of a kind."""
+    count = 0
+
+    def noted(value: Any) -> None:
+        nonlocal count
+        count += 1
+        if callback is not None:
+            callback(value)
+
+    shape = len(x), len(x)
+    A: Any = LinearOperator(shape, matvec=product, dtype=x.dtype)
+    M: Any = None if solve is None else LinearOperator(shape, matvec=solve, dtype=x.dtype)
+    cycles = maxiter if kind == "legacy" else -(-maxiter // width)
+    b = r + product(x) if x.any() else r
+    options: dict[str, Any] = {"restart": width, "maxiter": cycles, "callback_type": kind}
+    x[:], is_short = scipy_gmres(A, b, x, rtol=0, atol=goal, M=M, callback=noted, **options)
+    return (maxiter, "maxiter") if is_short else (count, "converged")
 
 
 def _dot(x: Array, y: Array) -> float:

@@ -16,7 +16,7 @@ from blockvec import inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, applied, column_factors, small_matrix, to_host
-from .factors import AMPLIFIED, ENOUGH, NOISE, PLAIN_GROWTH, PLAIN_NOISE, Step, cholesky, ranked
+from .factors import AMPLIFIED, ENOUGH, NOISE, PLAIN_GROWTH, PLAIN_NOISE, Step, gram_root, ranked
 
 NORM_DROP = 0.5  # ratio of lengths after and before a pass, below which another follows; "twice is enough"
 MAX_PASSES = 3  # passes over V after the first
@@ -86,13 +86,12 @@ class Decomposition:
             self.project()
             G = to_host(self._gram()).astype(self.R.dtype)
             self._judge(G)
-            G = (G + G.conj().T) / 2
-            if np.linalg.norm(G - identity) <= CLEAN * self.unit * len(G):
+            if np.linalg.norm((G + G.conj().T) / 2 - identity) <= CLEAN * self.unit * len(G):
                 return
-            step = cholesky(G)
-            self._note(step)
-            self._multiply(step.T)
-            if np.diagonal(step.R).real.min(initial=1) >= NORM_DROP:
+            R, T = gram_root(G)
+            self._note(Step(T, R, self.lost, self.growth))
+            self._multiply(T)
+            if np.diagonal(R).real.min(initial=1) >= NORM_DROP:
                 return
 
     def limit_rank(self, most: int) -> None:

@@ -47,19 +47,6 @@ def square(S: Array) -> float:
     return float(np.vdot(S, S).real)
 
 
-def cholesky(G: Array) -> Step:
-    """Compute the Cholesky step T = R^-1 with G = R^H R.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If G is not positive definite.
-    """
-    R = np.linalg.cholesky(G).conj().T
-    T = np.linalg.inv(R)
-    return Step(T, R, np.zeros(len(G), bool), float((np.diagonal(G).real @ np.abs(T) ** 2).sum()))
-
-
 def cholesky_factor(G: Array, rest: Array | None = None) -> tuple[Array, Array, float, float, float]:
     """Compute R with G - rest^H rest = R^H R and its inverse, and squared norms.
 

@@ -148,7 +148,7 @@ def test_all_columns_may_stop_with_the_first(method: Method) -> None:
 @pytest.mark.parametrize(
     ("error", "message", "methods", "arguments"),
     [
-        (ShapeError, "A has shape (9, 9) but B has 8 rows", METHODS, {"B": np.ones((8, 2))}),
+        (ShapeError, "A has shape (9, 9) but B has 8 rows", METHODS, {"B": PAIR[:8]}),
         (ShapeError, "shift has shape (3,); B has 2 columns", METHODS, {"shift": [1.0, 2.0, 3.0]}),
         (OptionError, "shift: got complex numbers", METHODS, {"shift": 1j}),
         (OptionError, "block_gmres", METHODS[:1], {"shift": 1j, "B": PAIR.array + 0j}),

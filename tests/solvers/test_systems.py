@@ -23,6 +23,7 @@ from tests.pretended_gpu import pretended_gpu
 
 LAPLACE = model("laplace2d:n=30")
 N = LAPLACE.shape[0]
+L = sp.csgraph.laplacian(sp.csr_array(abs(LAPLACE - sp.diags_array(LAPLACE.diagonal()))))
 TOLERANCE = {"f": 1e-4, "d": 1e-9, "F": 1e-4, "D": 1e-9}
 
 
@@ -129,7 +130,6 @@ def test_all_shifts_have_one_krylov_space(shape: tuple[int, ...], way: str) -> N
 
 
 def test_singular_systems_with_a_solution_are_told_from_those_without(way: str) -> None:
-    L = sp.csgraph.laplacian(sp.csr_array(abs(LAPLACE - sp.diags_array(LAPLACE.diagonal()))))
     B = drawn(2)
     B[:, 0] -= B[:, 0].mean()
     with pytest.warns(ConvergenceWarning, match="right-hand side 1: A or M is singular"):
@@ -140,6 +140,17 @@ def test_singular_systems_with_a_solution_are_told_from_those_without(way: str) 
     assert residuals(L, solved.X, B)[0] <= 1e-8
     best = B[:, 1] - B[:, 1].mean()  # the residual is what lies outside of the range
     assert np.allclose(L @ solved.X[:, 1], best, atol=1e-4)
+
+
+@pytest.mark.parametrize("M", [None, sp.diags_array(1.0 + np.arange(N) % 2)])
+@pytest.mark.parametrize("call", [minres, gmres])
+@pytest.mark.filterwarnings("ignore::solvers.ConvergenceWarning")
+def test_no_solution_is_worse_than_zero(call: Any, M: Any, way: str) -> None:
+    B = np.column_stack([np.ones(N), L @ drawn(1), drawn(1)])
+    solved = call(L, B, M=M, rtol=1e-8, maxiter=20 if call is gmres else 300, return_info=True)
+    assert not solved.converged
+    assert np.all(solved.residuals <= 1.0001 * np.linalg.norm(B, axis=0))
+    assert np.allclose(solved.residuals, np.linalg.norm(L @ solved.X - B, axis=0), atol=1e-6)
 
 
 def test_the_code_is_the_limit_of_iterations_and_results_hold_more(way: str) -> None:
@@ -181,6 +192,7 @@ def test_solve_says_what_it_did() -> None:
         product = A(solved.X) if callable(A) else A @ solved.X
         assert np.all(np.linalg.norm(product - B, axis=0) <= 1e-8 * np.linalg.norm(B, axis=0))
     assert np.array_equal(solve(LAPLACE, B), solve(LAPLACE, B, return_info=True).X)
+    assert np.allclose(LAPLACE @ solve(LAPLACE, 1j * B), 1j * B)
     with pytest.raises(
         BreakdownError, match=r"solve: minres ended with a residual of .* for right-hand side"
     ):

@@ -32,9 +32,9 @@ FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each t
     "divided": (_divided(2.0**-1022), 1),
     "kept": (tridiagonal.KEPT, 3),
     "opening": (tridiagonal.OPENING, 10),
-    "closing": (tridiagonal.closing(UNIT, 10 * UNIT), 14),
+    "closing": (tridiagonal.closing(UNIT, 10 * UNIT), 12),
 }
-MASKS = {"kept": (0, 1), "opening": (9,), "closing": (13,)}  # rows that are masks, by function
+MASKS = {"kept": (0, 1), "opening": (9,), "closing": (11,)}  # rows that are masks, by function
 
 
 def every(xp: Any, a: Any, b: Any, mask: Any) -> tuple[Any, ...]:
