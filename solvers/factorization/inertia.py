@@ -18,12 +18,12 @@ import numpy as np
 import scipy.linalg as sl
 import scipy.sparse as sp
 
-from blockvec import Factorization, as_operator
+from blockvec import Factorization, Operator, as_operator
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, on_host
-from ..blocks import Block, Operator, RealArray
+from ..blocks import RealArray
 from ..costs import fits_dense
 from ..iterations.rayleigh_ritz import FLOOR, Selection
 from ..transform.spectral_map import Norms, norm_of
@@ -166,12 +166,10 @@ BEYOND, MOVES = 2.0, 9  # first distance of a count from an end, in rounding err
 
 @frozen
 class Cut:
-    """A shift, the number of eigenvalues below it, and the range in which it has found all of them."""
+    """A shift, and the number of eigenvalues below it."""
 
     sigma: float
     below: int
-    first: float
-    last: float
 
 
 @frozen
@@ -218,14 +216,6 @@ class Pencil:
         size, mass_size = norm_of(operator) if norm is None else norm, norm_of(mass)
         return cls(operator, mass, (A, M), factors, Norms(size, mass_size, mass_size), rank)
 
-    def apply(self, X: Block, out: Block | None = None) -> Block:
-        """Compute (A - sigma M)^-1 M X, self-adjoint in the inner product of M."""
-        return self.factors.solve(self.mass(X), out=out)
-
-    def mass(self, X: Block) -> Block:
-        """Compute M X; X itself for the identity."""
-        return X if self.M is None else self.M.apply(X)
-
     def rounding(self, value: float) -> float:
         """Compute by how much rounding errors of A and M may change an eigenvalue."""
         return eigenvalue_rounding(self.A.dtype, self.norms.A / self.norms.M, value)
@@ -263,12 +253,12 @@ class Pencil:
                     "interval: M is singular, and A is not positive definite in its null space, so that the "
                     "eigenvalues up to an infinite end cannot be counted; give finite ends."
                 )
-            return Cut(end, 0 if side < 0 else self.rank, end, end)
+            return Cut(end, 0 if side < 0 else self.rank)
         for move in range(MOVES):
             sigma = end + side * BEYOND * FURTHER**move * self.rounding(end)
             below = self.count(sigma)
             if below is not None:
-                return Cut(sigma, below, sigma, sigma)
+                return Cut(sigma, below)
         raise uncertain(end)
 
     def doubtful(self, cut: Cut, end: float, side: int) -> int:

@@ -32,7 +32,7 @@ from ..runtime.progress import deferred_interrupt
 from ..transform.solution import as_rounding_allows
 from ..transform.spectral_map import SpectralMap
 from .combine import one_after_other, staged
-from .slicing import PER_SHIFT, Slicing, basis_columns
+from .slicing import PER_SHIFT, Slicing
 
 if TYPE_CHECKING:
     from .run import Task
@@ -41,6 +41,7 @@ SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 4  # pairs asked for beyond the estimate and its error
 GROWTH = 1.5  # of their number, while none of them lies outside
 ROUNDS = 8  # of an iteration with more pairs, at most
+BASES = 4  # vectors of a slice, beside those found, per pair in it
 AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
 
@@ -63,7 +64,7 @@ def _by_slices(task: Task, low: float, high: float) -> EigenResult:
     if why is not None and problem.checkpoint is None:
         return _densely(replace(task, problem=problem), low, high, why)
     refuse_more(count, task.most)
-    size = n * (2 * count + basis_columns(min(count, PER_SHIFT))) * problem.operator.dtype.itemsize
+    size = n * (count + BASES * min(count, PER_SHIFT)) * problem.operator.dtype.itemsize
     purpose = f"{count} eigenvectors of {n} rows"
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
     with blas_threads(problem.operator), deferred_interrupt() as interrupted:
@@ -102,8 +103,7 @@ def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenR
         counted=count - dropped,
         count_error=0.0,
         norm=slices.pencil.norms.A,
-        block_size=slices.block_size,
-        ncv=basis_columns(count),
+        **slices.sizes,
         degree=1,
         missing=missing,
     )

@@ -134,7 +134,7 @@ def joined_ends(form: StandardForm, problem: Problem, high: EigenResult, low: Ei
     values = to_host(both.eigenvalues).astype(np.float64)
     with blas_threads(form.A):
         norms = _norms(form, problem.norm)
-        result = _measured(form, values, both.eigenvectors, problem, norms, told)
+        result = measured_pairs(form, values, both.eigenvectors, problem, norms, told)
     return as_rounding_allows(result.part(np.argsort(values, kind="stable")), problem, norms)
 
 
@@ -307,7 +307,7 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     values = form.map.values(theta[order])
     Y = columns_of(result.eigenvectors, order)
     told = result.with_info(norm=norms.A, why=f"{result.info['why']}; {form.why}")
-    found = _measured(form, values, form.vectors(Y), problem, norms, told)
+    found = measured_pairs(form, values, form.vectors(Y), problem, norms, told)
     ascending = np.argsort(values, kind="stable")
     if len(theta) > problem.k:  # others than the wanted ones, which these have been cleaned of
         wanted = select(theta[order], problem.which)[: problem.k]
@@ -329,11 +329,11 @@ def _refined(
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
     entries: dict[str, Any] = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
     told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)
-    result = _measured(form, values[wanted], X[:, wanted], problem, norms, told)
+    result = measured_pairs(form, values[wanted], X[:, wanted], problem, norms, told)
     return result.part(np.arange(len(wanted)))  # rows one after the other
 
 
-def _measured(
+def measured_pairs(
     form: StandardForm, values: RealArray, vectors: Array, problem: Problem, norms: Norms, told: EigenResult
 ) -> EigenResult:
     """Orthonormalise vectors, and compute their residuals with A and M, and the limits of these.

@@ -116,6 +116,12 @@ class StandardForm:
         """The name of the matrix of the inner product."""
         return "A" if self.inner is self.A else "M"
 
+    def moved(self, sigma: float) -> StandardForm:
+        """Form the problem around another shift, for which the factors are computed again."""
+        assert self.factors is not None
+        inverse = shifted_inverse(self.factors, sigma)
+        return _with_shift(self.A, self.M, self.factor, inverse, self.map.mode, self.operator.dtype)
+
 
 def standard_form(
     operator: Operator,
@@ -165,7 +171,9 @@ def standard_form(
         inverse = checked_inverse(given_inverse(OPinv, operator), operator, mass, at)
     else:
         M = None if M is None else _explicit("M", M)
-        inverse = shifted_inverse(_explicit("A", A), M, at, device=operator.device, factors=factors)
+        if factors is None:
+            factors = Factorization(_explicit("A", A), M, device=operator.device)
+        inverse = shifted_inverse(factors, at)
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
 
 
