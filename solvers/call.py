@@ -422,16 +422,16 @@ def _scaled(call: Call, plan: Plan) -> tuple[Task, Scaling]:
 
     @functools.cache
     def form() -> StandardForm:
-        from .transform.standard_form import condensed_form, standard_form
+        from .transform.standard_form import standard_form
 
         if interval is not None:
             try:
                 return standard_form(op, A, M, None, method="interval")
             except SingularError:
-                may_condense = problem.may_be_dense and op.device == "cpu"
-                if may_condense and (condensed := condensed_form(op, A, M)) is not None:
-                    return condensed
-                raise
+                if not (problem.may_be_dense and op.device == "cpu"):
+                    raise
+                finite = [scaling.value(end) for end in interval if math.isfinite(end)] or [0.0]
+                return standard_form(op, A, M, sum(finite) / len(finite))  # for dense LAPACK
         at, how = (None, "jd") if unfactored else (shift, options["method"])
         return standard_form(op, A, M, at, OPinv, mode, Minv=options["Minv"], k=call.pairs, method=how)
 

@@ -172,24 +172,17 @@ def _pivots_on_diagonal(matrix: Any) -> SuperLU | None:
     return lu if is_sure and np.array_equal(lu.perm_r, lu.perm_c) else None
 
 
-def pivoted_factor(A: NDArray[Any], rounding: float) -> tuple[NDArray[Any], NDArray[np.intp]]:
+def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> NDArray[Any]:
     """Factorise a dense semidefinite matrix as C C^H, by Cholesky with diagonal pivoting.
 
-    Pivots below a fraction of the largest are zero, unless A is diagonal. Returns C, which has as many
-    columns as the rank, and the rows in the order of pivots, in which it is a lower trapezoid.
+    Pivots below a fraction of the largest are zero. C has as many columns as the rank.
     """
     pstrf: Any = sl.get_lapack_funcs("pstrf", (A,))
     largest = float(np.abs(A.diagonal()).max())
-    is_diagonal = np.count_nonzero(A) == np.count_nonzero(A.diagonal())
-    factor, order, rank, _ = pstrf(A, lower=1, tol=0.0 if is_diagonal else rounding * largest)
+    factor, order, rank, _ = pstrf(A, lower=1, tol=rounding * largest)
     C = np.zeros((len(A), rank), A.dtype)
     C[order - 1] = np.tril(factor)[:, :rank]
-    return C, order - 1
-
-
-def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> NDArray[Any]:
-    C, _ = pivoted_factor(A, rounding)
-    if np.abs(A - C @ C.conj().T).max() > rounding * len(A) * float(np.abs(A.diagonal()).max()):
+    if np.abs(A - C @ C.conj().T).max() > rounding * len(A) * largest:
         raise OptionError(indefinite)
     return C
 

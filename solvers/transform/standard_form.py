@@ -21,19 +21,10 @@ On a GPU, which has no such C, and for shifts with a large M that is not diagona
 x, in the inner product of C C^H: with (A - sigma M)^-1 C C^H, and M^-1 A without a shift (`inner_product`).
 With a shift these are the rows of x that have masses, so that infinite eigenvalues do not appear here either.
 
-With M = C C^H, C^H R = I, and a basis N of the null space of a singular M, vectors are x = R y + N z. Rows of
-N^H (A x - lambda M x) = 0 give z = -A_nn^-1 N^H A R y with A_nn = N^H A N, and the others
-
-    (A_rr - A_rn A_nn^-1 A_nr) y = lambda y.
-
-For degrees of freedom without masses N consists of columns of the identity. Values far from a shift are as
-accurate as all others here, in contrast to those of (A - sigma M)^-1.
-
 References
 ----------
 Ericsson, Ruhe, Math. Comp. 35 (1980) 1251; Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228.
-Deviation: a factor of a small M in the operator instead of the M-inner product in the iteration. Guyan, AIAA
-J. 3 (1965) 380 (condensation). Deviation: no approximation, since the null space has no masses.
+Deviation: a factor of a small M in the operator instead of the M-inner product in the iteration.
 """
 
 from __future__ import annotations
@@ -41,7 +32,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-import scipy.linalg as sl
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
@@ -54,11 +44,9 @@ from ..arguments import check_shape, is_explicit, on_host
 from ..blocks import Array, Block, ColumnBlock, applied
 from ..costs import DENSE_SHARE
 from ..factorization.gram import (
-    ROUNDING,
     Factor,
     gram_factor,
     must_be,
-    pivoted_factor,
     root_factor,
     rows_of_semidefinite,
 )
@@ -175,42 +163,6 @@ def standard_form(
             factors = Factorization(_explicit("A", A), M, device=operator.device)
         inverse = shifted_inverse(factors, at)
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
-
-
-def condensed_form(operator: Operator, A: Any, M: Any) -> StandardForm | None:
-    """Form a problem of a few thousand rows of the host, as dense matrices, without the null space of M.
-
-    None if A is singular there, as with Lagrange multipliers, or if nothing is to be eliminated.
-    """
-    dtype = np.promote_types(operator.dtype, M.dtype)
-    dense, mass = (sp.csr_array(matrix).astype(dtype).toarray() for matrix in (A, M))
-    C, order = pivoted_factor(mass, ROUNDING * float(np.finfo(M.dtype).eps))
-    rank = C.shape[1]
-    if rank == len(mass):
-        return None
-    first, rest = order[:rank], order[rank:]
-    lower = C[first]  # a triangle
-    R, N = (np.zeros((len(mass), columns), dtype) for columns in (rank, len(rest)))
-    R[first] = sl.solve_triangular(lower, np.eye(rank, dtype=dtype), lower=True, trans="C")
-    N[first] = -sl.solve_triangular(lower, C[rest].conj().T, lower=True, trans="C")
-    N[rest] = np.eye(len(rest))
-    coupling = N.conj().T @ dense
-    factors = factorize(coupling @ N)
-    if factors.is_singular:
-        return None
-    Z = factors.solve_columns(np.asfortranarray(-coupling @ R))
-    X: Array = R + N @ Z
-    S = R.conj().T @ (dense @ X)
-    return StandardForm(
-        operator=as_operator((S + S.conj().T) / 2),
-        A=operator,
-        M=as_operator(M),
-        inner=as_operator(M),
-        factor=Factor(rank, lambda Y: C @ Y, lambda B: C.conj().T @ B),
-        vectors=lambda Y: X @ Y,
-        map=SpectralMap(),
-        why="rows without masses are eliminated",
-    )
 
 
 def _is_iterated(M: Any, k: int) -> bool:
