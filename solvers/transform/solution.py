@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,8 +16,8 @@ from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, tall_block
 from ..blocks import Array, Block, RealArray, applied, column_factors, columns_of, to_host
-from ..factorization.inertia import proof_around
-from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
+from ..factorization.inertia import proof, proof_around
+from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
 from ..problem import STOPPED, Problem, Verification
@@ -36,7 +35,7 @@ from ..stages.combine import (
 from ..stages.drivers import solve
 from .deflation import solve_around
 from .inner_product import orthonormal
-from .spectral_map import Norms, SpectralMap, TransformedTolerance, norm_of, pair_floor, pair_limits
+from .spectral_map import Norms, TransformedTolerance, norm_of, pair_floor, pair_limits
 from .standard_form import StandardForm
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
@@ -75,51 +74,48 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
 
     Where one is, or no count is certain, the solve is repeated with a search for it.
     """
-    factors, sigma = form.factors, form.map.sigma
-    assert factors is not None
-    assert sigma is not None
+    factors, sigma = cast(Factorization, form.factors), cast(float, form.map.sigma)
     if factors.sigma != sigma:  # since an earlier proof
         factors.refactorize(sigma)
-
-    def count(result: EigenResult) -> tuple[str, int | None]:
-        errors = errors_allowed(result, FLOOR * factors.shift_rounding(sigma))
-        return proof_around(factors, sigma, to_host(result.eigenvalues), errors)
-
-    result = solve_transformed(form, replace(problem, verify="auto"))
-    return proven(form, result, problem, count, problem.which, form.map)
+    return proven(form, solve_transformed(form, replace(problem, verify="auto")), problem)
 
 
 def proven(
     form: StandardForm,
     result: EigenResult,
     problem: Problem,
-    count: Callable[[EigenResult], tuple[str, int | None]],
-    which: Selection,
-    map: SpectralMap | None = None,
+    end: Which | None = None,
     *,
     is_doubtful: bool = False,
 ) -> EigenResult:
     """Prove by a count that no eigenvalue is missing; else solve a problem with a search, and count again.
 
-    `count` returns the outcome in words and the number of missing values, None where no count is certain.
-    `which` selects values of a `map` for `one_after_other`. A doubtful result is searched in any case.
+    The values are those around the shift, or at an end of the spectrum. A doubtful result is searched in any
+    case.
     """
-    factors = cast(Factorization, form.factors)
+    factors, sigma = cast(Factorization, form.factors), cast(float, form.map.sigma)
     for has_searched in (False, True):
         is_over = problem.is_late() or result.info["stopped"] in STOPPED
         if is_over or not result.converged.all():
             break
-        text, missing = count(result)
+        theta = to_host(result.eigenvalues).astype(np.float64)
+        place = sigma if end is None else float(theta[-1] if end == "SA" else theta[0])
+        errors = errors_allowed(result, FLOOR * factors.shift_rounding(place))
+        if end is None:
+            text, missing = proof_around(factors, sigma, theta, errors)
+        else:
+            text, missing = proof(factors, theta, errors, end, problem.deflated)
         if missing is not None:
             proved = replace(result, verification=Verification.PROVED)
             result = proved.with_info(verification=text, missing=missing)
         is_settled = missing == 0 or (missing is None and problem.verify == "never")
         if has_searched or (is_settled and not is_doubtful):
             break
-        factors.refactorize(cast(float, form.map.sigma))
+        factors.refactorize(sigma)
         start = tall_block("v0", result.eigenvectors, form.A)
         searched = solve_transformed(form, replace(staged(problem, "searched"), start=start))
-        result = one_after_other(result, searched, which, map)
+        wanted = (problem.which, form.map) if end is None else (end, None)
+        result = one_after_other(result, searched, *wanted)
     return result.with_info(time_s=time.perf_counter() - problem.begin_s)
 
 
