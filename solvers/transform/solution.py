@@ -60,8 +60,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         if is_skipped and result.converged.all() and problem.ends_early(inner.info["stopped"]):
             # The solve asked for more digits than the pairs need, and had not come to its search.
             reached = Tolerance(float(inner.residuals.max()), "absolute", inside.tolerance.unit)
-            start = tall_block("v0", inner.eigenvectors, inside.operator)
-            searched = replace(staged(inside, "searched"), start=start, tolerance=reached)
+            searched = replace(_begun_with(inner, inside, "searched"), tolerance=reached)
             again = _accurate(form, solve(searched), inside, problem, norms)
             result = one_after_other(result, again, problem.which, form.map)
     except (BreakdownError, np.linalg.LinAlgError) as error:
@@ -112,11 +111,17 @@ def proven(
         if has_searched or (is_settled and not is_doubtful):
             break
         factors.refactorize(sigma)
-        start = tall_block("v0", result.eigenvectors, form.A)
-        searched = solve_transformed(form, replace(staged(problem, "searched"), start=start))
+        searched = solve_transformed(form, _begun_with(result, problem, "searched"))
         wanted = (problem.which, form.map) if end is None else (end, None)
         result = one_after_other(result, searched, *wanted)
     return result.with_info(time_s=time.perf_counter() - problem.begin_s)
+
+
+def _begun_with(result: EigenResult, problem: Problem, name: str) -> Problem:
+    """Start a solve from all vectors of a result, for which a caller's basis may have no room."""
+    start = tall_block("v0", result.eigenvectors, problem.operator)
+    ncv = problem.ncv if start.shape[1] <= problem.k else None
+    return replace(staged(problem, name), start=start, ncv=ncv)
 
 
 def joined_ends(form: StandardForm, problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
@@ -253,11 +258,10 @@ def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
 def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     """Continue a solve until nothing but rounding errors limits its residuals."""
     last = replace(
-        staged(inside, "polished"),
+        _begun_with(inner, inside, "polished"),
         tolerance=replace(inside.tolerance, tol=0.0),
         verify="never",
         maxiter=inside.maxiter if inside.begins_with_corrections else POLISHING,
-        start=tall_block("v0", inner.eigenvectors, inside.operator),
     )
     # What was searched and how is told of the first solve: the last one has sizes of its own.
     names = ("verification", "missing", "method", "why", "block_size", "ncv", "degree")
