@@ -54,6 +54,15 @@ class Factor:
         return cls(C.shape[1], _product(C), _product(C.conj().T), **inverse)
 
 
+def congruent(matrix: Any, factors: Array) -> Any:
+    """Compute D A D for a matrix of the host and the diagonal of D, powers of two."""
+    dtype = np.promote_types(matrix.dtype, np.float32)
+    if isinstance(matrix, np.ndarray):
+        return (factors[:, None] * matrix * factors).astype(dtype)
+    D = sp.diags_array(factors)
+    return sp.csr_array(D @ sp.csr_array(matrix) @ D).astype(dtype)
+
+
 def _product(C: Any) -> Solve:
     operator = as_operator(C, check_indices=False)
 
@@ -115,8 +124,7 @@ def gram_factor(name: str, matrix: Any) -> Factor:
     else:
         # Tiny masses are not zero: powers of two make all diagonal elements about one.
         scale = np.exp2(np.rint(np.log2(inner.diagonal().real) / 2))
-        D = sp.diags_array(1 / scale)
-        inner = sp.csr_array(D @ inner @ D)
+        inner = congruent(inner, 1 / scale)
         lu = _pivots_on_diagonal(inner)
         if lu is None and len(live) > DENSE_ROWS:
             raise OptionError(f"{name} is singular or indefinite; {must_be(name)}, but for rows of zeros.")

@@ -27,7 +27,7 @@ from ..blocks import RealArray
 from ..costs import fits_dense
 from ..iterations.rayleigh_ritz import FLOOR, Selection
 from ..transform.spectral_map import Norms, norm_of
-from .gram import gram_factor
+from .gram import congruent, gram_factor
 
 CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
 # Of the spread of the wanted values: a shift much closer to one of them costs the others accuracy.
@@ -55,12 +55,13 @@ def shift_outside(
     *,
     may_be_zero: bool = False,
     deflated: RealArray | None = None,
+    total: int | None = None,
 ) -> float | None:
     """Find a shift just outside the wanted end of a spectrum; None if no trial succeeds.
 
     `theta` approximates the wanted values from inside the spectrum, ascending; `norm` estimates the largest
     magnitude of an eigenvalue. The spectrum is that without `deflated` values, all of those further out than
-    the wanted ones if the shift is to lie between both.
+    the wanted ones if the shift is to lie between both, of `total` finite eigenvalues.
     """
     known = np.zeros(0) if deflated is None else deflated
     below = which == "SA"
@@ -70,7 +71,8 @@ def shift_outside(
 
     def is_outside(sigma: float) -> bool:
         count = count_below(factors, sigma)
-        return count == (further_out if below else factors.shape[0] - further_out)
+        most = factors.shape[0] if total is None else total
+        return count == (further_out if below else most - further_out)
 
     may_be_zero &= (outermost > 0) == below and _beyond(known, 0.0, below) == further_out
     if may_be_zero and is_outside(0.0):
@@ -205,8 +207,7 @@ class Pencil:
                 sizes, masses = abs(A.diagonal()).astype(np.float64), M.diagonal().real.astype(np.float64)
                 sizes += masses * ((sizes.max() or 1.0) / (masses.max() or 1.0))
                 logs = np.log2(sizes, where=sizes > 0, out=np.zeros(len(sizes)))
-                D = sp.diags_array(np.exp2(-np.rint(logs / 2)))
-                A, M = (sp.csr_array(D @ B @ D).astype(dtype) for B in (A, M))
+                A, M = (congruent(B, np.exp2(-np.rint(logs / 2))).astype(dtype) for B in (A, M))
                 operator = as_operator(A)
             mass = as_operator(M, device=operator.device)
         if dtype != operator.dtype:

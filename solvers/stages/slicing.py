@@ -30,8 +30,9 @@ from blockvec import BlockVector
 from blockvec.errors import BreakdownError
 
 from ..blocks import Block, applied, assign, columns_of, empty_block, padded_width, pick, to_host
-from ..factorization.inertia import BEYOND, FURTHER, Cut, Pencil, uncertain
+from ..factorization.inertia import Cut, Pencil, shift_outside, uncertain
 from ..iterations.base import Run, fingerprint
+from ..iterations.rayleigh_ritz import Which
 from ..problem import STOPPED, IterationState, Problem
 from ..runtime.checkpoint import probe
 from ..transform.solution import measured_pairs, solve_transformed
@@ -51,8 +52,7 @@ NUDGE = 0.031  # distance of such places, in shares of the range
 # Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
 NEAREST = 0.75
 NARROW = 0.1  # length of a range without room for a shift, in u^(NEAREST - 1) rounding errors of a value
-MOVES = 14  # of a shift away from a spectrum
-INWARDS = 4.0  # ratio of distances at which the end of a spectrum is looked for
+AWAY = 0.1  # of ||A|| / ||M||: values from which an infinite end is looked for, a tenth of it further out
 
 
 class Slicing(Run):
@@ -89,8 +89,8 @@ class Slicing(Run):
             self.problem.checkpoint.image = probe(self.pencil.A, self.X, None)
             self._resumed()
         if self.wanted:
-            self.cuts[0] = finite_end(self.pencil, self.cuts[0], self.cuts[-1].sigma, -1)
-            self.cuts[-1] = finite_end(self.pencil, self.cuts[-1], self.cuts[0].sigma, 1)
+            self.cuts[0] = finite_end(self.pencil, self.cuts[0], self.cuts[-1].sigma, "SA")
+            self.cuts[-1] = finite_end(self.pencil, self.cuts[-1], self.cuts[0].sigma, "LA")
         while True:
             gap = next((gap for gap in itertools.pairwise(self.cuts) if self._missing(*gap) > 0), None)
             if gap is None:
@@ -228,24 +228,17 @@ class Slicing(Run):
         self.cuts[:] = [Cut(*cut) for cut in saved["cuts"]]
 
 
-def finite_end(pencil: Pencil, cut: Cut, other: float, side: int) -> Cut:
-    """Replace an infinite end by a shift beyond all values, zero of a definite matrix, or the first of some.
+def finite_end(pencil: Pencil, cut: Cut, other: float, end: Which) -> Cut:
+    """Replace an infinite end by a shift beyond all values, zero of a definite matrix.
 
     `other` is the other end.
     """
     if math.isfinite(cut.sigma):
         return cut
-    start = min(0.0, other) if side < 0 else max(0.0, other)
-    nearest = pencil.cut(start, side)
-    if nearest.below == cut.below:
-        return nearest
-    far = BEYOND * pencil.norms.A / pencil.norms.M
-    for _ in range(MOVES):
-        if pencil.count(start + side * far) == cut.below:
-            break
-        far *= FURTHER
-    else:
+    norm = pencil.norms.A / pencil.norms.M
+    spread = np.array([0.0, AWAY * norm] if end == "SA" else [-AWAY * norm, 0.0])
+    inside = spread + (other if math.isfinite(other) else 0.0)
+    sigma = shift_outside(pencil.factors, inside, norm, end, may_be_zero=True, total=pencil.rank)
+    if sigma is None:
         raise uncertain(cut.sigma)
-    while pencil.count(start + side * far / INWARDS) == cut.below:
-        far /= INWARDS
-    return Cut(start + side * far, cut.below)
+    return Cut(sigma, cut.below)

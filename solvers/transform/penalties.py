@@ -77,6 +77,8 @@ class Penalties:
     @classmethod
     def of(cls, A: Any, M: Any) -> Penalties | None:
         """Look for penalties where `may_have_penalties`; None without one, or if factors take too long."""
+        from ..factorization.gram import congruent
+
         if not (M is None or is_explicit(M)):
             return None
         A, M = on_host(A), on_host(M)
@@ -93,7 +95,7 @@ class Penalties:
         factors = np.ones(n)
         ratios = sizes / compared
         factors[ratios > NEAR] = 2.0 ** -np.rint(np.log2(ratios[ratios > NEAR]) / 2)
-        scaled = _congruent(A, factors), _congruent(M, factors)
+        scaled = congruent(A, factors), congruent(M, factors)
         low, high = int((far < 0).sum()), int((far > 0).sum())
         return cls(*scaled, factors, (A, M), low, high, float(np.abs(far).min()))
 
@@ -288,15 +290,6 @@ def may_have_penalties(A: Any) -> bool:
     if not FAR * max(low, -high, 0) < largest < math.inf:
         return False  # without a copy of a GPU's values, for which CuPy would compile kernels
     return bool((np.abs(to_host(diagonal)) < largest / FAR).mean() > 0.5)
-
-
-def _congruent(matrix: Any, factors: Array) -> Any:
-    """Compute D A D for a matrix of the host and the diagonal of D."""
-    dtype = np.promote_types(matrix.dtype, np.float32)
-    if isinstance(matrix, np.ndarray):
-        return (factors[:, None] * matrix * factors).astype(dtype)
-    D = sp.diags_array(factors)
-    return sp.csr_array(D @ sp.csr_array(matrix) @ D).astype(dtype)
 
 
 def _rows(A: Any) -> tuple[RealArray, RealArray]:

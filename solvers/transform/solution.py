@@ -164,6 +164,7 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     """Transform a problem: its blocks, its preconditioner, and its tolerance."""
     S, on_vectors = form.operator, form.blocks is not BlockVector
+    factors = None if form.inverse is None else form.inverse.factors
     rank, name = S.shape[0], form.inner_name
     if rank < form.A.shape[0] and problem.k > rank:
         kind = "finite" if name == "M" else "nonzero"
@@ -192,7 +193,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         norm=None,
         exponent=form.map.degree * problem.exponent,
         has_costly_steps=form.inverse is not None,
-        solve_width=form.solve_width,
+        solve_width=0 if factors is None else factors.solve_width,
         blocks=form.blocks,
         method="lanczos" if on_vectors and problem.method != "filter" else problem.method,
     )

@@ -33,7 +33,6 @@ from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
 from blockvec.errors import DTypeError, OptionError, ShapeError
@@ -94,12 +93,6 @@ class StandardForm:
         return None if self.inverse is None or self.map.mode != "normal" else self.inverse.factors
 
     @property
-    def solve_width(self) -> int:
-        """Columns of the narrowest block that is solved for at full speed; 0 where nothing is factorised."""
-        factors = None if self.inverse is None else self.inverse.factors
-        return 0 if factors is None else factors.solve_width
-
-    @property
     def inner_name(self) -> str:
         """The name of the matrix of the inner product."""
         return "A" if self.inner is self.A else "M"
@@ -149,8 +142,17 @@ def standard_form(
         on_vectors = _is_iterated(M, k) if may_iterate else not is_on_host and mode != "distance"
     if on_vectors and mass is not None:
         mass = as_operator(_explicit("M", M), device=operator.device)
-    gram = ("A", A, operator) if mode in ("buckling", "reciprocal") else ("M", M, mass)
-    factor = _factor(*gram, is_shifted, on_vectors, dtype, Minv, operator.shape[0])
+    name, matrix, inner = ("A", A, operator) if mode in ("buckling", "reciprocal") else ("M", M, mass)
+    if inner is None:
+        why = "the values furthest from sigma need no factorisation"
+        factor = Factor(operator.shape[0], *4 * (_same,), why=why)
+    elif on_vectors:
+        factor = _factor_on_vectors(name, matrix, inner, is_shifted)
+    elif name == "A" or is_explicit(matrix):
+        factor = gram_factor(name, _host_matrix(name, matrix, dtype))
+    else:
+        inverse_mass = None if Minv is None else as_operator(Minv, shape=inner.shape, dtype=inner.dtype)
+        factor = root_factor(inner, inverse_mass)
     if not is_shifted:
         singular = SINGULAR.get(mode) or SINGULAR.get(method) or SINGULAR["no shift"]
         return _without_shift(operator, A, mass, factor, SpectralMap(sigma, mode), np.dtype(dtype), singular)
@@ -198,27 +200,6 @@ def _same(X: Array) -> Array:
     return X
 
 
-def _factor(
-    name: str,
-    matrix: Any,
-    operator: Operator | None,
-    is_shifted: bool,
-    on_vectors: bool,
-    dtype: Any,
-    Minv: Any,
-    n: int,
-) -> Factor:
-    """Factorise the matrix of the inner product, by default the identity."""
-    if operator is None:
-        return Factor(n, *4 * (_same,), why="the values furthest from sigma need no factorisation")
-    if on_vectors:
-        return _factor_on_vectors(name, matrix, operator, is_shifted)
-    if name == "A" or is_explicit(matrix):
-        return gram_factor(name, _host_matrix(name, matrix, dtype))
-    inverse = None if Minv is None else as_operator(Minv, shape=operator.shape, dtype=operator.dtype)
-    return root_factor(operator, inverse)
-
-
 def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: bool) -> Factor:
     """Form a matrix in the place of its factor C, and I in that of C^H, for blocks in its inner product.
 
@@ -234,8 +215,17 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
         here = operator.to_host() if hasattr(operator, "to_host") else matrix  # a dense one as it is
         rows = rows_of_semidefinite(name, here, diagonal)
         if is_shifted and len(rows) < len(diagonal):
-            diagonal = diagonal[rows]
-            operator, restrict, extend = _restricted(here, operator, rows)
+            n, xp, order = len(diagonal), operator.backend.xp, "F" if operator.device == "cpu" else "C"
+            among = rows if sp.issparse(here) else array_namespace(here).asarray(rows)
+            indices = xp.asarray(rows)
+
+            def spread(Y: Array) -> Array:
+                X: Array = xp.zeros((n, Y.shape[1]), Y.dtype, order=order)
+                X[indices] = Y
+                return X
+
+            operator = as_operator(here[among][:, among], device=operator.device)
+            diagonal, restrict, extend = diagonal[rows], lambda X: X[indices], spread
     if not is_shifted:
         factors = factorize(matrix, device=operator.device)
         if not factors.is_singular:
@@ -251,24 +241,6 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
         _same,
         blocks=inner_product_blocks(operator, diagonal),
     )
-
-
-def _restricted(matrix: Any, operator: Operator, rows: NDArray[np.intp]) -> tuple[Operator, Solve, Solve]:
-    """Restrict a matrix to some rows.
-
-    Returns its operator, and functions that take these rows out of a block, and put them into one that is
-    zero otherwise.
-    """
-    n, xp = operator.shape[0], operator.backend.xp
-    among = rows if sp.issparse(matrix) else array_namespace(matrix).asarray(rows)
-    indices, order = xp.asarray(rows), "F" if operator.device == "cpu" else "C"
-
-    def extend(Y: Array) -> Array:
-        X: Array = xp.zeros((n, Y.shape[1]), Y.dtype, order=order)
-        X[indices] = Y
-        return X
-
-    return as_operator(matrix[among][:, among], device=operator.device), lambda X: X[indices], extend
 
 
 def _without_shift(
