@@ -42,11 +42,11 @@ from .combine import COUNTED
 # Values that a shift looks for, up to half as many more. More make a basis costly, fewer the factorisations.
 PER_SHIFT = 64
 SPARE = 16  # values of a range per further one that is asked for, where a shift is not in the very middle
-COPIES = 16  # columns of a block that looks for missing values
+COPIES = 64  # columns of a block that looks for missing values, and most pairs that it looks for
 MAX_RESTARTS = 30  # restarts of a basis, after which a shift returns what has converged
 FRUITLESS = 3  # shifts in succession that find nothing, after which a run ends
 MANY = 8  # values that rarely are all on one side of a shift amid them
-HALVINGS = 12  # of a range with an empty side in succession: many copies are on one side of every shift
+HALVINGS = 5  # of a range with an empty side in succession: many copies are on one side of every shift
 NUDGES = 6  # places that are tried for a shift whose factors do not count
 NUDGE = 0.031  # distance of such places, in shares of the range
 # Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
@@ -120,6 +120,7 @@ class Slicing(Run):
         if cut is not None:
             sides = self._missing(left, cut), self._missing(cut, right)
             is_far = 0 in sides and sum(sides) >= MANY and self.halvings < HALVINGS
+            is_far &= not len(self._between(left, right))
             if is_far or (0 not in sides and parts > 1):
                 self.halvings = self.halvings + 1 if is_far else 0
                 self._insert(cut)
@@ -127,7 +128,7 @@ class Slicing(Run):
         before, self.halvings = self.found, 0
         reason = self._collect(sigma, left, right)
         self.fruitless = 0 if self.found > before else self.fruitless + 1
-        if cut is not None and self._missing(left, right):
+        if self._missing(left, right) and self.fruitless and cut is not None:
             self._insert(cut)
         reason = self._report(self._all_values(), reason)
         self.counts.restarts += 1
@@ -165,7 +166,8 @@ class Slicing(Run):
         if self._form is None:
             self._form = standard_form(pencil.A, *pencil.matrices, sigma, factors=pencil.factors, k=PER_SHIFT)
         form = self._form = self._form.moved(sigma)
-        asked = padded_width(missing + 1 + missing // SPARE, self.X)
+        asked = missing + 1 + missing // SPARE
+        asked = padded_width(min(asked, COPIES) if len(known) else asked, self.X)
         part = replace(
             self.problem,
             k=min(asked, pencil.rank - len(known)),
