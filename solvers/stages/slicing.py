@@ -34,6 +34,7 @@ from ..factorization.inertia import Cut, Pencil, shift_outside, uncertain
 from ..iterations.base import Run, fingerprint
 from ..iterations.rayleigh_ritz import Which
 from ..problem import STOPPED, IterationState, Problem
+from ..result import EigenResult
 from ..runtime.checkpoint import probe
 from ..transform.solution import measured_pairs, solve_transformed
 from ..transform.standard_form import StandardForm, standard_form
@@ -202,7 +203,7 @@ class Slicing(Run):
         stopped = result.info["stopped"]
         return stopped if stopped in STOPPED else ""
 
-    def _add(self, pairs: Any) -> None:
+    def _add(self, pairs: EigenResult) -> None:
         begin, end = self.found, self.found + len(pairs.residuals)
         if end <= self.wanted:  # otherwise counts are wrong, which is found below
             self.X[:, begin:end] = BlockVector(pairs.eigenvectors)
