@@ -310,7 +310,7 @@ class Call:
             self.A = matrix_of("A", self.A, op)
 
     def _formed(self) -> StandardForm:
-        from .transform.standard_form import condensed_form, standard_form
+        from .transform.standard_form import standard_form
 
         op, options = cast(Operator, self.problem.operator), self.options
         if self.interval is None:
@@ -320,11 +320,10 @@ class Call:
         try:
             return standard_form(op, self.A, self.M, None, method="interval")
         except SingularError:
-            may_condense = self.problem.may_be_dense and op.device == "cpu"
-            condensed = condensed_form(op, self.A, self.M) if may_condense else None
-            if condensed is None:
+            if not (self.problem.may_be_dense and op.device == "cpu"):
                 raise
-            return condensed
+            finite = [end for end in cast(tuple[float, float], self.ends) if math.isfinite(end)] or [0.0]
+            return standard_form(op, self.A, self.M, sum(finite) / len(finite))  # for dense LAPACK
 
 
 def called(given: Mapping[str, Any], begin_s: float) -> Call:

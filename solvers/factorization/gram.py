@@ -54,6 +54,15 @@ class Factor:
         return cls(C.shape[1], _product(C), _product(C.conj().T), **inverse)
 
 
+def congruent(matrix: Any, factors: Array) -> Any:
+    """Compute D A D for a matrix of the host and the diagonal of D, powers of two."""
+    dtype = np.promote_types(matrix.dtype, np.float32)
+    if isinstance(matrix, np.ndarray):
+        return (factors[:, None] * matrix * factors).astype(dtype)
+    D = sp.diags_array(factors)
+    return sp.csr_array(D @ sp.csr_array(matrix) @ D).astype(dtype)
+
+
 def _product(C: Any) -> Solve:
     operator = as_operator(C, check_indices=False)
 
@@ -115,8 +124,7 @@ def gram_factor(name: str, matrix: Any) -> Factor:
     else:
         # Tiny masses are not zero: powers of two make all diagonal elements about one.
         scale = np.exp2(np.rint(np.log2(inner.diagonal().real) / 2))
-        D = sp.diags_array(1 / scale)
-        inner = sp.csr_array(D @ inner @ D)
+        inner = congruent(inner, 1 / scale)
         lu = _pivots_on_diagonal(inner)
         if lu is None and len(live) > DENSE_ROWS:
             raise OptionError(f"{name} is singular or indefinite; {must_be(name)}, but for rows of zeros.")
@@ -172,24 +180,17 @@ def _pivots_on_diagonal(matrix: Any) -> SuperLU | None:
     return lu if is_sure and np.array_equal(lu.perm_r, lu.perm_c) else None
 
 
-def pivoted_factor(A: NDArray[Any], rounding: float) -> tuple[NDArray[Any], NDArray[np.intp]]:
+def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> NDArray[Any]:
     """Factorise a dense semidefinite matrix as C C^H, by Cholesky with diagonal pivoting.
 
-    Pivots below a fraction of the largest are zero, unless A is diagonal. Returns C, which has as many
-    columns as the rank, and the rows in the order of pivots, in which it is a lower trapezoid.
+    Pivots below a fraction of the largest are zero. C has as many columns as the rank.
     """
     pstrf: Any = sl.get_lapack_funcs("pstrf", (A,))
     largest = float(np.abs(A.diagonal()).max())
-    is_diagonal = np.count_nonzero(A) == np.count_nonzero(A.diagonal())
-    factor, order, rank, _ = pstrf(A, lower=1, tol=0.0 if is_diagonal else rounding * largest)
+    factor, order, rank, _ = pstrf(A, lower=1, tol=rounding * largest)
     C = np.zeros((len(A), rank), A.dtype)
     C[order - 1] = np.tril(factor)[:, :rank]
-    return C, order - 1
-
-
-def _dense_factor(A: NDArray[Any], rounding: float, indefinite: str) -> NDArray[Any]:
-    C, _ = pivoted_factor(A, rounding)
-    if np.abs(A - C @ C.conj().T).max() > rounding * len(A) * float(np.abs(A.diagonal()).max()):
+    if np.abs(A - C @ C.conj().T).max() > rounding * len(A) * largest:
         raise OptionError(indefinite)
     return C
 

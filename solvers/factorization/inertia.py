@@ -18,16 +18,16 @@ import numpy as np
 import scipy.linalg as sl
 import scipy.sparse as sp
 
-from blockvec import Factorization, as_operator
+from blockvec import Factorization, Operator, as_operator
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
 from ..arguments import check_shape, on_host
-from ..blocks import Block, Operator, RealArray
+from ..blocks import RealArray
 from ..costs import fits_dense
 from ..iterations.rayleigh_ritz import FLOOR, Selection
 from ..transform.spectral_map import Norms, norm_of
-from .gram import gram_factor
+from .gram import congruent, gram_factor
 
 CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
 # Of the spread of the wanted values: a shift much closer to one of them costs the others accuracy.
@@ -55,12 +55,13 @@ def shift_outside(
     *,
     may_be_zero: bool = False,
     deflated: RealArray | None = None,
+    total: int | None = None,
 ) -> float | None:
     """Find a shift just outside the wanted end of a spectrum; None if no trial succeeds.
 
     `theta` approximates the wanted values from inside the spectrum, ascending; `norm` estimates the largest
     magnitude of an eigenvalue. The spectrum is that without `deflated` values, all of those further out than
-    the wanted ones if the shift is to lie between both.
+    the wanted ones if the shift is to lie between both, of `total` finite eigenvalues.
     """
     known = np.zeros(0) if deflated is None else deflated
     below = which == "SA"
@@ -70,7 +71,8 @@ def shift_outside(
 
     def is_outside(sigma: float) -> bool:
         count = count_below(factors, sigma)
-        return count == (further_out if below else factors.shape[0] - further_out)
+        most = factors.shape[0] if total is None else total
+        return count == (further_out if below else most - further_out)
 
     may_be_zero &= (outermost > 0) == below and _beyond(known, 0.0, below) == further_out
     if may_be_zero and is_outside(0.0):
@@ -166,12 +168,10 @@ BEYOND, MOVES = 2.0, 9  # first distance of a count from an end, in rounding err
 
 @frozen
 class Cut:
-    """A shift, the number of eigenvalues below it, and the range in which it has found all of them."""
+    """A shift, and the number of eigenvalues below it."""
 
     sigma: float
     below: int
-    first: float
-    last: float
 
 
 @frozen
@@ -207,8 +207,7 @@ class Pencil:
                 sizes, masses = abs(A.diagonal()).astype(np.float64), M.diagonal().real.astype(np.float64)
                 sizes += masses * ((sizes.max() or 1.0) / (masses.max() or 1.0))
                 logs = np.log2(sizes, where=sizes > 0, out=np.zeros(len(sizes)))
-                D = sp.diags_array(np.exp2(-np.rint(logs / 2)))
-                A, M = (sp.csr_array(D @ B @ D).astype(dtype) for B in (A, M))
+                A, M = (congruent(B, np.exp2(-np.rint(logs / 2))).astype(dtype) for B in (A, M))
                 operator = as_operator(A)
             mass = as_operator(M, device=operator.device)
         if dtype != operator.dtype:
@@ -217,14 +216,6 @@ class Pencil:
         factors = Factorization(A, M, device=operator.device)
         size, mass_size = norm_of(operator) if norm is None else norm, norm_of(mass)
         return cls(operator, mass, (A, M), factors, Norms(size, mass_size, mass_size), rank)
-
-    def apply(self, X: Block, out: Block | None = None) -> Block:
-        """Compute (A - sigma M)^-1 M X, self-adjoint in the inner product of M."""
-        return self.factors.solve(self.mass(X), out=out)
-
-    def mass(self, X: Block) -> Block:
-        """Compute M X; X itself for the identity."""
-        return X if self.M is None else self.M.apply(X)
 
     def rounding(self, value: float) -> float:
         """Compute by how much rounding errors of A and M may change an eigenvalue."""
@@ -263,12 +254,12 @@ class Pencil:
                     "interval: M is singular, and A is not positive definite in its null space, so that the "
                     "eigenvalues up to an infinite end cannot be counted; give finite ends."
                 )
-            return Cut(end, 0 if side < 0 else self.rank, end, end)
+            return Cut(end, 0 if side < 0 else self.rank)
         for move in range(MOVES):
             sigma = end + side * BEYOND * FURTHER**move * self.rounding(end)
             below = self.count(sigma)
             if below is not None:
-                return Cut(sigma, below, sigma, sigma)
+                return Cut(sigma, below)
         raise uncertain(end)
 
     def doubtful(self, cut: Cut, end: float, side: int) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Factorization, Operator, array_namespace, factorize, single_threaded_blas
+from blockvec import BlockVector, Factorization, Operator, array_namespace, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.system.frozen import frozen
 
@@ -38,15 +37,12 @@ class ShiftedInverse:
     error: float = 0.0  # residual of solves with a given inverse, relative to B; 0 if rounding explains it
 
 
-def shifted_inverse(
-    A: Any, M: Any, sigma: float, *, device: str | None = None, factors: Factorization | None = None
-) -> ShiftedInverse:
-    """Factorise A - sigma M, with the identity for an M of None; `factors` of the same A and M are reused.
+def shifted_inverse(solves: Factorization, sigma: float) -> ShiftedInverse:
+    """Factorise A - sigma M, unless that has been done.
 
     If sigma is an eigenvalue to working precision, it is lowered by a few rounding errors of A: below a
     semidefinite matrix the order of magnitudes remains the same.
     """
-    solves = factorize(A, M, sigma, device=device) if factors is None else factors
     if solves.sigma != sigma:
         solves.refactorize(sigma)
     for move in range(MOVES):

@@ -199,7 +199,8 @@ def density_of_states(
     sites : sequence of int, optional
         Rows whose local densities are computed, by unit vectors in place of random ones.
     bounds : pair of float, optional
-        Numbers that enclose the spectrum; by default they are computed as `spectral_bounds` does.
+        Numbers that enclose the spectrum; by default they are computed as `spectral_bounds` does. Where
+        moments grow, part of it is outside, and wider ones take their place: see `bounds` of the result.
     progress, shape, dtype, device, like, comm
         As for `eigsh`.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import BlockVector
+from blockvec import BlockVector, Operator
 
 from ..arguments import blas_threads
 from ..blocks import RealArray, pick, to_host
@@ -31,7 +31,7 @@ from ..runtime.progress import deferred_interrupt
 from ..transform.solution import as_rounding_allows
 from ..transform.spectral_map import SpectralMap
 from .combine import one_after_other, staged
-from .slicing import PER_SHIFT, Slicing, basis_columns
+from .slicing import PER_SHIFT, Slicing
 
 if TYPE_CHECKING:
     from ..call import Call
@@ -40,6 +40,7 @@ SURE = 4.0  # standard errors within which an estimate is taken to be right
 SPARE = 4  # pairs asked for beyond the estimate and its error
 GROWTH = 1.5  # of their number, while none of them lies outside
 ROUNDS = 8  # of an iteration with more pairs, at most
+BASES = 4  # vectors of a slice, beside those found, per pair in it
 AROUND = "values around the middle of the interval are wanted, and nothing is factorised"
 
 
@@ -53,27 +54,23 @@ def solve_interval(task: Call, ends: tuple[float, float], stage: Stage) -> Eigen
 def _by_slices(task: Call, low: float, high: float) -> EigenResult:
     problem, A, M = task.problem, task.A, task.M
     require_factors(A, M, task.problem.operator, "use method='filter'")
-    pencil = Pencil.of(problem.operator, A, M, problem.norm)
-    left, is_late = pencil.cut(low, -1), problem.is_late()
-    right = left if is_late else pencil.cut(high, 1)
+    pencil = Pencil.of(cast(Operator, problem.operator), A, M, problem.norm)
+    left, right = pencil.cut(low, -1), pencil.cut(high, 1)
     count, n = right.below - left.below, problem.n
     problem = replace(problem, operator=pencil.A)
     why = dense_is_faster(n, count, problem.operator.device, "interval") if M is None else None
     if why is not None and problem.checkpoint is None:
         return _densely(task.of(problem), low, high, why)
     refuse_more(count, task.k)
-    size = n * (2 * count + basis_columns(min(count, PER_SHIFT))) * problem.operator.dtype.itemsize
+    size = n * (count + BASES * min(count, PER_SHIFT)) * problem.operator.dtype.itemsize
     purpose = f"{count} eigenvectors of {n} rows"
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
     with blas_threads(problem.operator), deferred_interrupt() as interrupted:
         slices = Slicing(problem, pencil, left, right, interrupted)
-        stopped = "time_limit" if is_late else slices.run()
+        stopped = slices.run()
         stopped = "interrupted" if interrupted() else stopped
     result = _collected(slices, low, high, stopped)
-    if not is_late:
-        return result if result.info["missing"] else as_rounding_allows(result, problem, pencil.norms)
-    text = "skipped: the time limit had passed before the eigenvalues were counted"
-    return replace(result.with_info(verification=text, missing=1), verification=Verification.SKIPPED)
+    return result if result.info["missing"] else as_rounding_allows(result, problem, pencil.norms)
 
 
 def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenResult:
@@ -101,8 +98,7 @@ def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenR
         counted=count - dropped,
         count_error=0.0,
         norm=slices.pencil.norms.A,
-        block_size=slices.block_size,
-        ncv=basis_columns(count),
+        **slices.sizes,
         degree=1,
         missing=missing,
     )

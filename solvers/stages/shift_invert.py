@@ -19,12 +19,12 @@ from blockvec.errors import CapacityError
 
 from ..arguments import on_host, tall_block
 from ..blocks import round_up, small_matrix, to_host
-from ..iterations.rayleigh_ritz import FLOOR, Which, split_outliers
+from ..iterations.rayleigh_ritz import Which, split_outliers
 from ..placement import factor_s, place_of, require_factors
 from ..problem import Problem
 from ..result import EigenResult, counted
 from ..sizes import why_dense
-from .combine import COUNTED, errors_allowed, lacks, one_after_other, staged, with_outliers
+from .combine import COUNTED, lacks, one_after_other, staged, with_outliers
 
 if TYPE_CHECKING:
     from ..transform.standard_form import StandardForm
@@ -45,7 +45,7 @@ def above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
     A take about as long as those of an M that is not diagonal, which the iteration needs: it took 2.6 to 6.8
     times as long for eight pairs of plane meshes.
     """
-    from ..transform.solution import solve_transformed
+    from ..transform.solution import proven, solve_transformed
     from ..transform.standard_form import standard_form
 
     if problem.which != "SA" or problem.locked is not None or problem.operator.device != "cpu":
@@ -59,16 +59,11 @@ def above_zero(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
     if above.factors is None or above.factors.inertia != 0:
         return None
     inverted = replace(problem, operator=above.A, which="LM", method="lanczos")
-    soon = replace(_begun(inverted, "above"), maxiter=SOON if problem.maxiter is None else problem.maxiter)
-    result = solve_transformed(above, soon)
+    soon = SOON if problem.maxiter is None else problem.maxiter
+    result = solve_transformed(above, replace(_unproved(inverted, "above"), maxiter=soon))
     if not result.converged.all():
         return result.with_info(which="SA")
-    return _proven(result, above, inverted, problem, "no value is below zero")
-
-
-def _begun(inverted: Problem, name: str) -> Problem:
-    """Leave the search for copies to a proof."""
-    return replace(staged(inverted, name), verify="always" if inverted.verify == "always" else "never")
+    return _told(proven(above, result, inverted, "SA"), "SA", "no value is below zero", above)
 
 
 def by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
@@ -139,10 +134,10 @@ def _from_shifts(
     outside.
     """
     from ..factorization.inertia import shift_outside
-    from ..transform.solution import solve_transformed
+    from ..transform.solution import proven, solve_transformed
     from ..transform.standard_form import standard_form
 
-    end, result, op = problem.which, first, cast(blockvec.Operator, problem.operator)
+    end, result, op = cast(Which, problem.which), first, cast(blockvec.Operator, problem.operator)
     norm = first.info["norm"] / (1.0 if mass is None else factors.largest_mass)
     b = 4 if op.device == "cpu" else 8
     for is_last in (False, True):
@@ -161,7 +156,7 @@ def _from_shifts(
         ncv = min(round_up(problem.k, b) + STEPS * b, problem.n)
         how: dict[str, Any] = {"which": towards or "LM", "method": "lanczos", "ncv": ncv, "block_size": b}
         inverted = replace(problem, operator=form.A, **how)
-        begun = replace(_begun(inverted, f"shift{1 + is_last}"), start=start)
+        begun = replace(_unproved(inverted, f"shift{1 + is_last}"), start=start)
         latest = solve_transformed(form, replace(begun, maxiter=None if is_last else LOCATING))
         result = one_after_other(result, latest)
         if latest.info["stopped"] != "maxiter":
@@ -173,28 +168,14 @@ def _from_shifts(
         if again is not None:
             return one_after_other(result, again, end)
     before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
-    return _proven(result, form, inverted, problem, before, first)
+    result = proven(form, result, inverted, end, is_doubtful=lacks(result, first, end))
+    return _told(result, end, before, form)
 
 
-def _proven(
-    result: EigenResult,
-    form: StandardForm,
-    inverted: Problem,
-    problem: Problem,
-    reason: str,
-    first: EigenResult | None = None,
-) -> EigenResult:
-    """Prove by inertia that nothing is missing from an end; else repeat the solve with a search."""
-    from ..factorization.inertia import proof
-    from ..transform.solution import proven
+def _unproved(problem: Problem, name: str) -> Problem:
+    """Leave out the search for copies, which a count takes the place of, unless it is asked for."""
+    return replace(staged(problem, name), verify="always" if problem.verify == "always" else "never")
 
-    factors, end = cast(blockvec.Factorization, form.factors), cast(Which, problem.which)
 
-    def count(result: EigenResult) -> tuple[str, int | None]:
-        theta = to_host(result.eigenvalues)
-        rounding = FLOOR * factors.shift_rounding(float(theta[-1] if end == "SA" else theta[0]))
-        return proof(factors, theta, errors_allowed(result, rounding), end, problem.deflated)
-
-    is_doubtful = first is not None and lacks(result, first, end)
-    result = proven(form, result, inverted, count, end, is_doubtful=is_doubtful)
+def _told(result: EigenResult, end: Which, reason: str, form: StandardForm) -> EigenResult:
     return result.with_info(method="shift-invert", why=f"{reason}; {form.why}", which=end)

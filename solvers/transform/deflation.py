@@ -50,7 +50,11 @@ def solve_around(form: StandardForm, inside: Problem) -> EigenResult:
         found, stopped = int(is_near.sum()), part.info["stopped"]
         is_over = stopped == "interrupted" or (stopped == "costly" and inside.may_be_dense)
         if is_over or (is_last and (found == 0 or not are_nearest)):
-            return _joined(inside, at_shift, near, part)
+            part = part.with_info(k=inside.k)  # a look for values at the shift asks for few
+            if near is None:
+                return part
+            vectors = side_by_side(near, BlockVector(part.eigenvectors)).array  # as they were projected out
+            return replace(concatenated([*at_shift, part], part), eigenvectors=vectors)
         asked *= MORE
         if found:
             at_shift.append(part.part(np.flatnonzero(is_near)))
@@ -76,17 +80,6 @@ def _at_the_shift(form: StandardForm, part: EigenResult, inside: Problem) -> tup
     is_settled = part.residuals <= SLACK * tolerance.limits(theta, 0.0)
     is_near &= is_settled & (part.info["stopped"] == "converged")
     return is_near, bool(is_near.any() or not is_close.all())
-
-
-def _joined(
-    inside: Problem, at_shift: list[EigenResult], near: Block | None, part: EigenResult
-) -> EigenResult:
-    """Join the pairs at a shift, with their vectors as they were projected out, and those of a part."""
-    part = part.with_info(k=inside.k)  # a look for values at the shift asks for few
-    if near is None:
-        return part
-    vectors = side_by_side(near, BlockVector(part.eigenvectors)).array
-    return replace(concatenated([*at_shift, part], part), eigenvectors=vectors)
 
 
 def _has_values_at_the_shift(form: StandardForm, inside: Problem) -> bool:

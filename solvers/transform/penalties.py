@@ -29,6 +29,7 @@ from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from blockvec import array_namespace
 from blockvec.interchange import diagonal_of
@@ -76,6 +77,8 @@ class Penalties:
     @classmethod
     def of(cls, A: Any, M: Any) -> Penalties | None:
         """Look for penalties where `may_have_penalties`; None without one, or if factors take too long."""
+        from ..factorization.gram import congruent
+
         if not (M is None or is_explicit(M)):
             return None
         A, M = on_host(A), on_host(M)
@@ -92,7 +95,7 @@ class Penalties:
         factors = np.ones(n)
         ratios = sizes / compared
         factors[ratios > NEAR] = 2.0 ** -np.rint(np.log2(ratios[ratios > NEAR]) / 2)
-        scaled = _congruent(A, factors), _congruent(M, factors)
+        scaled = congruent(A, factors), congruent(M, factors)
         low, high = int((far < 0).sum()), int((far > 0).sum())
         return cls(*scaled, factors, (A, M), low, high, float(np.abs(far).min()))
 
@@ -201,39 +204,36 @@ def solve_in_parts(
 
     The matrices A and M are those of the host. `solve` also takes a name for a checkpoint.
     """
-    interval, parts = whole.interval, []
+    interval, parts = whole.interval, list[EigenResult]()
     for number, request in enumerate(requests, 1):
         parts.append(solve(request, f"part{number}"))
         if parts[-1].info["stopped"] in STOPPED:
             break
-    result = functools.reduce(_above, _orthogonal(parts, requests, matrices))
+    ends = np.cumsum([0] + [len(part.residuals) for part in parts])
+    inside_first = sorted(range(len(parts)), key=lambda i: requests[i].which != "LM")
+    groups = [np.arange(ends[i], ends[i + 1]) for i in inside_first]
+    result = _orthogonal(functools.reduce(_above, parts), groups, *matrices)
     if interval is None:
         return result.with_info(k=whole.k, interval=None, counted=None, count_error=None)
     found, is_whole = result.info["k"], len(parts) == len(requests)
     refuse_more(found, whole.k)
-    ends = [end if math.isfinite(end) else None for end in interval]
+    shown = [end if math.isfinite(end) else None for end in interval]
     missing = result.info["missing"] + (not is_whole)
     result = result.with_info(counted=float(found), count_error=0.0, missing=missing)
-    return result.with_info(which="interval", interval=ends)
+    return result.with_info(which="interval", interval=shown)
 
 
-def _orthogonal(
-    parts: list[EigenResult], requests: list[Request], matrices: tuple[Any, Any]
-) -> list[EigenResult]:
-    """Make the vectors of parts orthogonal: those of penalties, less accurate, to the others."""
-    A, M = map(sp.csr_array, matrices)
-    basis = np.zeros((A.shape[0], 0))
-    for i in sorted(range(len(parts)), key=lambda i: requests[i].which != "LM"):
-        given = parts[i].eigenvectors
-        X = to_host(given).astype(np.promote_types(given.dtype, np.float64))
-        if basis.shape[1] and X.shape[1]:
-            X -= basis @ (basis.conj().T @ (M @ X))
-            X /= np.sqrt((X.conj() * (M @ X)).real.sum(axis=0))
-            parts[i] = _measured(replace(parts[i], eigenvectors=X.astype(given.dtype)), A, M)
-            vectors = array_namespace(given).asarray(parts[i].eigenvectors)
-            parts[i] = replace(parts[i], eigenvectors=vectors)
-        basis = np.concatenate([basis, X], axis=1)
-    return parts
+def _orthogonal(result: EigenResult, groups: list[NDArray[np.intp]], A: Any, M: Any) -> EigenResult:
+    """Make groups of vectors orthogonal to those before: those of penalties, less accurate, come last."""
+    A, M, given = sp.csr_array(A), sp.csr_array(M), result.eigenvectors
+    X, known = to_host(given).astype(np.promote_types(given.dtype, np.float64)), np.zeros(0, np.intp)
+    for group in groups:
+        Y, basis = X[:, group], X[:, known]
+        Y -= basis @ (basis.conj().T @ (M @ Y))
+        X[:, group] = Y / np.sqrt((Y.conj() * (M @ Y)).real.sum(axis=0))
+        known = np.append(known, group)
+    measured = _measured(replace(result, eigenvectors=X.astype(given.dtype)), A, M)
+    return replace(measured, eigenvectors=array_namespace(given).asarray(measured.eigenvectors))
 
 
 def _measured(result: EigenResult, A: Any, M: Any) -> EigenResult:
@@ -288,15 +288,6 @@ def may_have_penalties(A: Any) -> bool:
     if not FAR * max(low, -high, 0) < largest < math.inf:
         return False  # without a copy of a GPU's values, for which CuPy would compile kernels
     return bool((np.abs(to_host(diagonal)) < largest / FAR).mean() > 0.5)
-
-
-def _congruent(matrix: Any, factors: Array) -> Any:
-    """Compute D A D for a matrix of the host and the diagonal of D."""
-    dtype = np.promote_types(matrix.dtype, np.float32)
-    if isinstance(matrix, np.ndarray):
-        return (factors[:, None] * matrix * factors).astype(dtype)
-    D = sp.diags_array(factors)
-    return sp.csr_array(D @ sp.csr_array(matrix) @ D).astype(dtype)
 
 
 def _rows(A: Any) -> tuple[RealArray, RealArray]:

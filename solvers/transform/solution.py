@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,8 +16,8 @@ from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import blas_threads, tall_block
 from ..blocks import Array, Block, RealArray, applied, column_factors, columns_of, to_host
-from ..factorization.inertia import proof_around
-from ..iterations.rayleigh_ritz import FLOOR, Selection, Tolerance, select
+from ..factorization.inertia import proof, proof_around
+from ..iterations.rayleigh_ritz import FLOOR, Tolerance, Which, select
 from ..iterations.spectrum import sketch_of
 from ..linear.preconditioners import following
 from ..problem import STOPPED, Problem, Verification
@@ -33,7 +32,7 @@ from ..stages.combine import (
 from ..stages.drivers import solve
 from .deflation import solve_around
 from .inner_product import orthonormal
-from .spectral_map import Norms, SpectralMap, TransformedTolerance, norm_of, pair_floor, pair_limits
+from .spectral_map import Norms, TransformedTolerance, norm_of, pair_floor, pair_limits
 from .standard_form import StandardForm
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
@@ -58,8 +57,7 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         if is_skipped and result.converged.all() and problem.ends_early(inner.info["stopped"]):
             # The solve asked for more digits than the pairs need, and had not come to its search.
             reached = Tolerance(float(inner.residuals.max()), "absolute", inside.tolerance.unit)
-            start = tall_block("v0", inner.eigenvectors, inside.operator)
-            searched = replace(staged(inside, "searched"), start=start, tolerance=reached)
+            searched = replace(_begun_with(inner, inside, "searched"), tolerance=reached)
             again = _accurate(form, solve(searched), inside, problem, norms)
             result = one_after_other(result, again, problem.which, form.map)
     except (BreakdownError, np.linalg.LinAlgError) as error:
@@ -72,52 +70,55 @@ def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
 
     Where one is, or no count is certain, the solve is repeated with a search for it.
     """
-    factors, sigma = form.factors, form.map.sigma
-    assert factors is not None
-    assert sigma is not None
+    factors, sigma = cast(Factorization, form.factors), cast(float, form.map.sigma)
     if factors.sigma != sigma:  # since an earlier proof
         factors.refactorize(sigma)
-
-    def count(result: EigenResult) -> tuple[str, int | None]:
-        errors = errors_allowed(result, FLOOR * factors.shift_rounding(sigma))
-        return proof_around(factors, sigma, to_host(result.eigenvalues), errors)
-
-    result = solve_transformed(form, replace(problem, verify="auto"))
-    return proven(form, result, problem, count, problem.which, form.map)
+    return proven(form, solve_transformed(form, replace(problem, verify="auto")), problem)
 
 
 def proven(
     form: StandardForm,
     result: EigenResult,
     problem: Problem,
-    count: Callable[[EigenResult], tuple[str, int | None]],
-    which: Selection,
-    map: SpectralMap | None = None,
+    end: Which | None = None,
     *,
     is_doubtful: bool = False,
 ) -> EigenResult:
     """Prove by a count that no eigenvalue is missing; else solve a problem with a search, and count again.
 
-    `count` returns the outcome in words and the number of missing values, None where no count is certain.
-    `which` selects values of a `map` for `one_after_other`. A doubtful result is searched in any case.
+    The values are those around the shift, or at an end of the spectrum. A doubtful result is searched in any
+    case.
     """
-    factors = cast(Factorization, form.factors)
+    factors, sigma = cast(Factorization, form.factors), cast(float, form.map.sigma)
     for has_searched in (False, True):
         is_over = problem.is_late() or result.info["stopped"] in STOPPED
         if is_over or not result.converged.all():
             break
-        text, missing = count(result)
+        theta = to_host(result.eigenvalues).astype(np.float64)
+        place = sigma if end is None else float(theta[-1] if end == "SA" else theta[0])
+        errors = errors_allowed(result, FLOOR * factors.shift_rounding(place))
+        if end is None:
+            text, missing = proof_around(factors, sigma, theta, errors)
+        else:
+            text, missing = proof(factors, theta, errors, end, problem.deflated)
         if missing is not None:
             proved = replace(result, verification=Verification.PROVED)
             result = proved.with_info(verification=text, missing=missing)
         is_settled = missing == 0 or (missing is None and problem.verify == "never")
         if has_searched or (is_settled and not is_doubtful):
             break
-        factors.refactorize(cast(float, form.map.sigma))
-        start = tall_block("v0", result.eigenvectors, form.A)
-        searched = solve_transformed(form, replace(staged(problem, "searched"), start=start))
-        result = one_after_other(result, searched, which, map)
+        factors.refactorize(sigma)
+        searched = solve_transformed(form, _begun_with(result, problem, "searched"))
+        wanted = (problem.which, form.map) if end is None else (end, None)
+        result = one_after_other(result, searched, *wanted)
     return result.with_info(time_s=time.perf_counter() - problem.begin_s)
+
+
+def _begun_with(result: EigenResult, problem: Problem, name: str) -> Problem:
+    """Start a solve from all vectors of a result, for which a caller's basis may have no room."""
+    start = tall_block("v0", result.eigenvectors, problem.operator)
+    ncv = problem.ncv if start.shape[1] <= problem.k else None
+    return replace(staged(problem, name), start=start, ncv=ncv)
 
 
 def joined_ends(form: StandardForm, problem: Problem, both: EigenResult) -> EigenResult:
@@ -128,7 +129,7 @@ def joined_ends(form: StandardForm, problem: Problem, both: EigenResult) -> Eige
     values = to_host(both.eigenvalues).astype(np.float64)
     with blas_threads(form.A):
         norms = _norms(form, problem.norm)
-        result = _measured(form, values, both.eigenvectors, problem, norms, both)
+        result = measured_pairs(form, values, both.eigenvectors, problem, norms, both)
     return as_rounding_allows(result.part(np.argsort(values, kind="stable")), problem, norms)
 
 
@@ -157,6 +158,7 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     """Transform a problem: its blocks, its preconditioner, and its tolerance."""
     S, on_vectors = form.operator, form.blocks is not BlockVector
+    factors = None if form.inverse is None else form.inverse.factors
     rank, name = S.shape[0], form.inner_name
     if rank < form.A.shape[0] and problem.k > rank:
         kind = "finite" if name == "M" else "nonzero"
@@ -185,7 +187,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         norm=None,
         exponent=form.map.degree * problem.exponent,
         has_costly_steps=form.inverse is not None,
-        solve_width=form.solve_width,
+        solve_width=0 if factors is None else factors.solve_width,
         blocks=form.blocks,
         method="lanczos" if on_vectors and problem.method != "filter" else problem.method,
     )
@@ -251,11 +253,10 @@ def _refuse_infinite(form: StandardForm, theta: RealArray, norm: float) -> None:
 def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     """Continue a solve until nothing but rounding errors limits its residuals."""
     last = replace(
-        staged(inside, "polished"),
+        _begun_with(inner, inside, "polished"),
         tolerance=replace(inside.tolerance, tol=0.0),
         verify="never",
         maxiter=inside.maxiter if inside.begins_with_corrections else POLISHING,
-        start=tall_block("v0", inner.eigenvectors, inside.operator),
     )
     # What was searched and how is told of the first solve: the last one has sizes of its own.
     names = ("verification", "missing", "method", "why", "block_size", "ncv", "degree")
@@ -301,7 +302,7 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     values = form.map.values(theta[order])
     Y = columns_of(result.eigenvectors, order)
     told = result.with_info(norm=norms.A, why=f"{result.info['why']}; {form.why}")
-    found = _measured(form, values, form.vectors(Y), problem, norms, told)
+    found = measured_pairs(form, values, form.vectors(Y), problem, norms, told)
     ascending = np.argsort(values, kind="stable")
     if len(theta) > problem.k:  # others than the wanted ones, which these have been cleaned of
         wanted = select(theta[order], problem.which)[: problem.k]
@@ -323,11 +324,11 @@ def _refined(
     wanted = wanted[np.argsort(values[wanted], kind="stable")]
     entries: dict[str, Any] = {"norm": norms.A, "why": f"{inner.info['why']}; {form.why}"}
     told = one_after_other(inner, whole).with_info(k=problem.k, which=problem.which, **entries)
-    result = _measured(form, values[wanted], X[:, wanted], problem, norms, told)
+    result = measured_pairs(form, values[wanted], X[:, wanted], problem, norms, told)
     return result.part(np.arange(len(wanted)))  # rows one after the other
 
 
-def _measured(
+def measured_pairs(
     form: StandardForm, values: RealArray, vectors: Array, problem: Problem, norms: Norms, told: EigenResult
 ) -> EigenResult:
     """Orthonormalise vectors, and compute their residuals with A and M, and the limits of these.

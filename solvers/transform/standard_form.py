@@ -21,19 +21,10 @@ On a GPU, which has no such C, and for shifts with a large M that is not diagona
 x, in the inner product of C C^H: with (A - sigma M)^-1 C C^H, and M^-1 A without a shift (`inner_product`).
 With a shift these are the rows of x that have masses, so that infinite eigenvalues do not appear here either.
 
-With M = C C^H, C^H R = I, and a basis N of the null space of a singular M, vectors are x = R y + N z. Rows of
-N^H (A x - lambda M x) = 0 give z = -A_nn^-1 N^H A R y with A_nn = N^H A N, and the others
-
-    (A_rr - A_rn A_nn^-1 A_nr) y = lambda y.
-
-For degrees of freedom without masses N consists of columns of the identity. Values far from a shift are as
-accurate as all others here, in contrast to those of (A - sigma M)^-1.
-
 References
 ----------
 Ericsson, Ruhe, Math. Comp. 35 (1980) 1251; Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228.
-Deviation: a factor of a small M in the operator instead of the M-inner product in the iteration. Guyan, AIAA
-J. 3 (1965) 380 (condensation). Deviation: no approximation, since the null space has no masses.
+Deviation: a factor of a small M in the operator instead of the M-inner product in the iteration.
 """
 
 from __future__ import annotations
@@ -41,9 +32,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-import scipy.linalg as sl
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
 from blockvec.errors import DTypeError, OptionError, ShapeError
@@ -54,11 +43,9 @@ from ..arguments import check_shape, is_explicit, on_host
 from ..blocks import Array, Block, ColumnBlock, applied
 from ..costs import DENSE_SHARE
 from ..factorization.gram import (
-    ROUNDING,
     Factor,
     gram_factor,
     must_be,
-    pivoted_factor,
     root_factor,
     rows_of_semidefinite,
 )
@@ -106,15 +93,15 @@ class StandardForm:
         return None if self.inverse is None or self.map.mode != "normal" else self.inverse.factors
 
     @property
-    def solve_width(self) -> int:
-        """Columns of the narrowest block that is solved for at full speed; 0 where nothing is factorised."""
-        factors = None if self.inverse is None else self.inverse.factors
-        return 0 if factors is None else factors.solve_width
-
-    @property
     def inner_name(self) -> str:
         """The name of the matrix of the inner product."""
         return "A" if self.inner is self.A else "M"
+
+    def moved(self, sigma: float) -> StandardForm:
+        """Form the problem around another shift, for which the factors are computed again."""
+        assert self.factors is not None
+        inverse = shifted_inverse(self.factors, sigma)
+        return _with_shift(self.A, self.M, self.factor, inverse, self.map.mode, self.operator.dtype)
 
 
 def standard_form(
@@ -155,8 +142,17 @@ def standard_form(
         on_vectors = _is_iterated(M, k) if may_iterate else not is_on_host and mode != "distance"
     if on_vectors and mass is not None:
         mass = as_operator(_explicit("M", M), device=operator.device)
-    gram = ("A", A, operator) if mode in ("buckling", "reciprocal") else ("M", M, mass)
-    factor = _factor(*gram, is_shifted, on_vectors, dtype, Minv, operator.shape[0])
+    name, matrix, inner = ("A", A, operator) if mode in ("buckling", "reciprocal") else ("M", M, mass)
+    if inner is None:
+        why = "the values furthest from sigma need no factorisation"
+        factor = Factor(operator.shape[0], *4 * (_same,), why=why)
+    elif on_vectors:
+        factor = _factor_on_vectors(name, matrix, inner, is_shifted)
+    elif name == "A" or is_explicit(matrix):
+        factor = gram_factor(name, _host_matrix(name, matrix, dtype))
+    else:
+        inverse_mass = None if Minv is None else as_operator(Minv, shape=inner.shape, dtype=inner.dtype)
+        factor = root_factor(inner, inverse_mass)
     if not is_shifted:
         singular = SINGULAR.get(mode) or SINGULAR.get(method) or SINGULAR["no shift"]
         return _without_shift(operator, A, mass, factor, SpectralMap(sigma, mode), np.dtype(dtype), singular)
@@ -165,44 +161,10 @@ def standard_form(
         inverse = checked_inverse(given_inverse(OPinv, operator), operator, mass, at)
     else:
         M = None if M is None else _explicit("M", M)
-        inverse = shifted_inverse(_explicit("A", A), M, at, device=operator.device, factors=factors)
+        if factors is None:
+            factors = Factorization(_explicit("A", A), M, device=operator.device)
+        inverse = shifted_inverse(factors, at)
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
-
-
-def condensed_form(operator: Operator, A: Any, M: Any) -> StandardForm | None:
-    """Form a problem of a few thousand rows of the host, as dense matrices, without the null space of M.
-
-    None if A is singular there, as with Lagrange multipliers, or if nothing is to be eliminated.
-    """
-    dtype = np.promote_types(operator.dtype, M.dtype)
-    dense, mass = (sp.csr_array(matrix).astype(dtype).toarray() for matrix in (A, M))
-    C, order = pivoted_factor(mass, ROUNDING * float(np.finfo(M.dtype).eps))
-    rank = C.shape[1]
-    if rank == len(mass):
-        return None
-    first, rest = order[:rank], order[rank:]
-    lower = C[first]  # a triangle
-    R, N = (np.zeros((len(mass), columns), dtype) for columns in (rank, len(rest)))
-    R[first] = sl.solve_triangular(lower, np.eye(rank, dtype=dtype), lower=True, trans="C")
-    N[first] = -sl.solve_triangular(lower, C[rest].conj().T, lower=True, trans="C")
-    N[rest] = np.eye(len(rest))
-    coupling = N.conj().T @ dense
-    factors = factorize(coupling @ N)
-    if factors.is_singular:
-        return None
-    Z = factors.solve_columns(np.asfortranarray(-coupling @ R))
-    X: Array = R + N @ Z
-    S = R.conj().T @ (dense @ X)
-    return StandardForm(
-        operator=as_operator((S + S.conj().T) / 2),
-        A=operator,
-        M=as_operator(M),
-        inner=as_operator(M),
-        factor=Factor(rank, lambda Y: C @ Y, lambda B: C.conj().T @ B),
-        vectors=lambda Y: X @ Y,
-        map=SpectralMap(),
-        why="rows without masses are eliminated",
-    )
 
 
 def _is_iterated(M: Any, k: int) -> bool:
@@ -238,27 +200,6 @@ def _same(X: Array) -> Array:
     return X
 
 
-def _factor(
-    name: str,
-    matrix: Any,
-    operator: Operator | None,
-    is_shifted: bool,
-    on_vectors: bool,
-    dtype: Any,
-    Minv: Any,
-    n: int,
-) -> Factor:
-    """Factorise the matrix of the inner product, by default the identity."""
-    if operator is None:
-        return Factor(n, *4 * (_same,), why="the values furthest from sigma need no factorisation")
-    if on_vectors:
-        return _factor_on_vectors(name, matrix, operator, is_shifted)
-    if name == "A" or is_explicit(matrix):
-        return gram_factor(name, _host_matrix(name, matrix, dtype))
-    inverse = None if Minv is None else as_operator(Minv, shape=operator.shape, dtype=operator.dtype)
-    return root_factor(operator, inverse)
-
-
 def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: bool) -> Factor:
     """Form a matrix in the place of its factor C, and I in that of C^H, for blocks in its inner product.
 
@@ -274,8 +215,17 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
         here = operator.to_host() if hasattr(operator, "to_host") else matrix  # a dense one as it is
         rows = rows_of_semidefinite(name, here, diagonal)
         if is_shifted and len(rows) < len(diagonal):
-            diagonal = diagonal[rows]
-            operator, restrict, extend = _restricted(here, operator, rows)
+            n, xp, order = len(diagonal), operator.backend.xp, "F" if operator.device == "cpu" else "C"
+            among = rows if sp.issparse(here) else array_namespace(here).asarray(rows)
+            indices = xp.asarray(rows)
+
+            def spread(Y: Array) -> Array:
+                X: Array = xp.zeros((n, Y.shape[1]), Y.dtype, order=order)
+                X[indices] = Y
+                return X
+
+            operator = as_operator(here[among][:, among], device=operator.device)
+            diagonal, restrict, extend = diagonal[rows], lambda X: X[indices], spread
     if not is_shifted:
         factors = factorize(matrix, device=operator.device)
         if not factors.is_singular:
@@ -291,24 +241,6 @@ def _factor_on_vectors(name: str, matrix: Any, operator: Operator, is_shifted: b
         _same,
         blocks=inner_product_blocks(operator, diagonal),
     )
-
-
-def _restricted(matrix: Any, operator: Operator, rows: NDArray[np.intp]) -> tuple[Operator, Solve, Solve]:
-    """Restrict a matrix to some rows.
-
-    Returns its operator, and functions that take these rows out of a block, and put them into one that is
-    zero otherwise.
-    """
-    n, xp = operator.shape[0], operator.backend.xp
-    among = rows if sp.issparse(matrix) else array_namespace(matrix).asarray(rows)
-    indices, order = xp.asarray(rows), "F" if operator.device == "cpu" else "C"
-
-    def extend(Y: Array) -> Array:
-        X: Array = xp.zeros((n, Y.shape[1]), Y.dtype, order=order)
-        X[indices] = Y
-        return X
-
-    return as_operator(matrix[among][:, among], device=operator.device), lambda X: X[indices], extend
 
 
 def _without_shift(

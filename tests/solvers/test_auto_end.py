@@ -54,7 +54,7 @@ def _no_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a factorisation")
 
-    monkeypatch.setattr("solvers.factorization.shifted.factorize", refuse)
+    monkeypatch.setattr("solvers.transform.standard_form.Factorization", refuse)
 
 
 @pytest.mark.usefixtures("no_factors")

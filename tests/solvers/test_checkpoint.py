@@ -45,7 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "single precision": {"which": "SA", "method": "lanczos", "block_size": 2, "tol": 1e-4},
     "both ends": {"which": "BE", "method": "lanczos", "tol": 1e-8},
     "shift-invert": {"sigma": 0.0, "ncv": 12, "tol": 1e-9},
-    "an interval": {"A": "laplace2d:n=30", "k": None, "interval": (0.5, 1.5)},
+    "an interval": {"A": "laplace2d:n=30", "k": None, "interval": (0.5, 2.5)},
     "beside a number": {"A": "graph", "which": "SM", "k": 6},
     "beside a number that is inside": {"A": "graph with negative values", "which": "SM", "k": 6},
     "tiny numbers by lanczos": {"A": "tiny", "method": "lanczos", "which": "SA", "block_size": 2, "k": 3},

@@ -219,14 +219,14 @@ def test_a_wrong_result_of_dense_lapack_is_refused(
 def test_a_stop_while_pairs_are_polished_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch, stopped: str
 ) -> None:
-    (K, M), measured = chain(5), solution._measured
+    (K, M), measured = chain(5), solution.measured_pairs
 
     def inaccurate(*arguments: Any) -> Any:
         result = measured(*arguments)
         return replace(result, residuals=1e3 * result.limits, converged=np.zeros(4, bool))
 
     monkeypatch.setattr(solution, "_polished", lambda inner, inside: inner.with_info(stopped=stopped))
-    monkeypatch.setattr(solution, "_measured", inaccurate)
+    monkeypatch.setattr(solution, "measured_pairs", inaccurate)
     monkeypatch.setattr("solvers.call.fits_dense", lambda op: False)
     with pytest.raises(Interrupted if stopped == "interrupted" else NoConvergence) as caught:
         solve(K, 4, M, sigma=0.0, method="lanczos")

@@ -11,12 +11,12 @@ import scipy.sparse as sp
 from blockvec import Factorization, as_operator, factorize
 from blockvec.models import model
 from solvers import EigenResult, eigsh
-from solvers.factorization import inertia
 from solvers.factorization.inertia import proof
 from solvers.factorization.work import FactorWork
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import Problem
 from solvers.stages import drivers, shift_invert
+from solvers.transform import solution
 from tests.solvers.answers import answered
 
 
@@ -98,7 +98,7 @@ def test_copies_are_searched_for_where_the_inertia_proves_nothing(
         outcomes.append(proof(*arguments))
         return ("refuted", missing) if len(outcomes) == 1 else outcomes[-1]
 
-    monkeypatch.setattr(inertia, "proof", refuted)
+    monkeypatch.setattr(solution, "proof", refuted)
     scale = sp.diags_array(np.exp(3 * np.random.default_rng(0).standard_normal(900)))
     A = sp.csr_array(scale @ model("laplace2d:n=30") @ scale)
     A = sp.csr_array(sp.kron(A, sp.eye_array(2)))  # every value twice
