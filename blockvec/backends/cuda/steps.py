@@ -50,6 +50,7 @@ class KrylovSteps:
         self.columns, self._kernel, self._gpu, self._V = kernel.columns, kernel, gpu, V
         blocks = max(1, min(gpu.info.multiprocessors, ceil_div(V.shape[0], ROWS_PER_BLOCK)))
         self._blocks, self._work_bytes = (blocks,), kernel.work_bytes(blocks)
+        self._launch: Callable[..., None] | None = None
         self._arrays, self._group, self.multiplies = (V, V, V), 2, False
         lanes = lanes_per_row(matrix, V.dtype)
         if lanes:
@@ -78,7 +79,9 @@ class KrylovSteps:
         import cupy
 
         kernel, V = self._kernel, self._V
-        launch = self._gpu.launcher(kernel.kernel(self._gpu.info), self._blocks, is_cooperative=True)
+        if self._launch is None:
+            described = kernel.kernel(self._gpu.info)
+            self._launch = self._gpu.launcher(described, self._blocks, is_cooperative=True)
         work = workspace(self._gpu, self._work_bytes)
         report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
         rows, ld, report_ptr = V.shape[0], V.strides[0] // V.itemsize, report.data.ptr
@@ -90,7 +93,7 @@ class KrylovSteps:
                 product(X, W)
             ends = np.int32(m + step * kernel.b), np.int32(end + step * kernel.b)
             at = report_ptr + step * kernel.report_rows * kernel.b * V.itemsize
-            launch(*self._arrays, V, X, W, at, work, rows, ld, *ends, *constant)
+            self._launch(*self._arrays, V, X, W, at, work, rows, ld, *ends, *constant)
             X, W = W, X
         return report
 
