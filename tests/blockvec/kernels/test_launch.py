@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from blockvec.backends.cuda import dense
 from blockvec.backends.cuda.dense import runner
 from blockvec.backends.cuda.device import Gpu
 from blockvec.kernels.launch import LoadedKernel, pack_product
@@ -85,11 +84,6 @@ class Driver:
         self.memory.append(pointers)
 
 
-@pytest.fixture(autouse=True)
-def no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "workspace", lambda gpu, needed: _Array(needed))
-
-
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     recorded = Driver()
@@ -147,7 +141,7 @@ def test_arguments_are_packed_into_memory_that_is_used_again(
 def test_a_product_is_launched_on_its_device(driver: Driver) -> None:
     arrays = [_Array(place << 20) for place in (1, 2, 3)]
     problem = TsmmProblem(1000, 8, 8, "float64", "float64", 8, 8)
-    loaded = LoadedKernel(_Function()), (7,), (64,), 1024, pack_product(problem, 1), 8
+    loaded = LoadedKernel(_Function()), (7,), (64,), 1024, pack_product(problem, 1), lambda: 8
     runner(Gpu(1, H200), problem, lambda: loaded)(problem, *arrays, 1, 0)
     assert driver.launches == [(1, 77, 7, 1, 1, 64, 1, 1, 1024, 5, [])]
     assert driver.device == 0
@@ -156,7 +150,7 @@ def test_a_product_is_launched_on_its_device(driver: Driver) -> None:
 def test_a_sweep_takes_the_addresses_of_four_arrays(driver: Driver) -> None:
     sweep = SweepProblem("update_gram", 1000, 8, 4, "float64", "float64", "float64", 8, 4)
     packed: list[tuple[int, ...]] = []
-    loaded = LoadedKernel(_Function()), (7,), (64,), 0, lambda *all_: packed.append(all_) or all_, 99
+    loaded = LoadedKernel(_Function()), (7,), (64,), 0, lambda *all_: packed.append(all_) or all_, lambda: 99
     runner(Gpu(0, H200), sweep, lambda: loaded)(sweep, *map(_Array, (1, 2, 3, 4)))
     assert packed == [(1, 2, 3, 4, 99)]
     assert len(driver.launches) == 1
