@@ -84,8 +84,7 @@ def _collected(slices: Slicing, low: float, high: float, stopped: str) -> EigenR
     )
     text += f", {dropped} of them outside of the interval" if dropped else ""
     text += f"; {near} on an end, as far as rounding errors tell" if near else ""
-    # About: some shifts next to a cut leave none.
-    factorisations = max(slices.counts.restarts + 2, len(slices.cuts))
+    factorisations = slices.counts.restarts + len(slices.cuts)  # about: without those for an infinite end
     info = described(
         slices.problem,
         slices.counts,

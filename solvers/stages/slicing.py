@@ -4,9 +4,9 @@ The factors of A - sigma M count the eigenvalues below sigma (inertia). Two coun
 lie in between. A range with many of them is divided at a shift inside, and so is one whose values all lie on
 one side of it. A range with c values is solved from its middle: they are the c nearest ones. One more is
 asked for, which tells whether the counts are right. Where values are missing, as copies of one, those found
-are locked, and the two halves are solved in turn. Pairs of a range are made orthogonal to those of all
-others. The result is complete if as many are found as were counted: orthonormal vectors with small residuals
-cannot be more than there are.
+are locked, and others are looked for from there, and in both halves where that finds none. Pairs of a range
+are made orthogonal to those of all others. The result is complete if as many are found as were counted:
+orthonormal vectors with small residuals cannot be more than there are.
 
 References
 ----------
