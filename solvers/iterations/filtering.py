@@ -147,7 +147,8 @@ class Filtering:
             *(self._single() if self.state.is_mixed else loop.operator, filter, loop.locked, recorder),
             matrix=loop.operator,
         )
-        return BlockKrylov(operator, buffer, loop.krylov.n_locked, size, loop.rng, loop.counts, filter.degree)
+        n_locked, how = loop.krylov.n_locked, (filter.degree, self.state.is_mixed)
+        return BlockKrylov(operator, buffer, n_locked, size, loop.rng, loop.counts, *how)
 
     def excess(self, filter: Filter, ritz: Ritz) -> float:
         """Predict from the residuals of the filter the largest one of A, relative to its limit.
@@ -301,7 +302,7 @@ class Filtering:
             return ""
         loop.residuals = loop._true_residuals(now.eigenvalues)
         if not len(split_outliers(now.eigenvalues, loop.residuals, limits, loop.which)[0]):
-            loop.residuals = self._spread = None  # the decomposition has drifted away
+            self._spread = None  # the decomposition has drifted away
             return ""
         loop.expected_calls = CALLS_PER_DEGREE * separating_degree(values, loop.which, loop.operator_norm())
         return loop.costly() or "outliers"

@@ -66,9 +66,9 @@ class Ritz:
 class BlockKrylov:
     """The decomposition A V = V T + Q B on the complement of locked columns, which grows by steps.
 
-    The operator is A or a polynomial of A of a degree. The first `n_locked` columns of the buffer are
-    orthonormal or zero. M is the matrix of the inner product, and `rank` its rank, the most columns that are
-    orthonormal.
+    The operator is A or a polynomial of A of a degree, in single precision if `is_mixed`. The first
+    `n_locked` columns of the buffer are orthonormal or zero. M is the matrix of the inner product, and `rank`
+    its rank, the most columns that are orthonormal.
 
     References
     ----------
@@ -87,11 +87,13 @@ class BlockKrylov:
         rng: Any,
         counts: Counts,
         degree: int = 1,
+        is_mixed: bool = False,
         M: LinearMap | None = None,
         rank: int | None = None,
     ) -> None:
         self.operator, self.M, self.buffer, self.n_locked = operator, M, buffer, n_locked
         self.block_size, self.degree, self.rng, self.counts = block_size, degree, rng, counts
+        self.is_mixed = is_mixed
         self.m = self.w = 0  # columns of V and of Q
         self.full_until = 0  # while m is below this, A maps the next columns to all of V
         self.norm = 0.0  # lower bound of ||A||, the scale of rounding errors; callers may raise it

@@ -125,6 +125,7 @@ class Steps:
         """Move columns that A has been applied to from Q to V; new ones follow Q."""
         new = min(step, space.room)
         space.counts.apply(step, space.degree)
+        space.counts.single_columns += step * space.degree * space.is_mixed
         space.m += step
         space.w += new - step
         if new < step:
