@@ -200,9 +200,8 @@ class Filtering:
             most=MAX_SKETCH_STEPS,
             resolved=is_resolved,
         )
-        loop.counts.operator_columns += sketch.columns
-        loop.counts.block_applications += sketch.applications
-        loop.counts.reductions += sketch.reductions
+        loop.counts.apply(SKETCH_WIDTH, sketch.applications)
+        loop.counts.reductions += (2 if loop.locked is None else 3) * sketch.applications
         loop.norm = max(loop.norm, sketch.norm)
         loop.least = min(loop.least, sketch.least(loop.which))
         values = (*placed(sketch), loop.least)

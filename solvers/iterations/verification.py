@@ -41,7 +41,6 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..problem import Counts, Verification
-from .chebyshev import recorder_for
 from .rayleigh_ritz import SAME_VALUE, Which, ranking_key, ritz_pairs
 from .spectrum import GROUP, Recurrences, noise, recurrences
 
@@ -166,8 +165,7 @@ class Search:
         return self
 
     def _begun(self) -> Recurrences:
-        recorder = recorder_for(self.operator, self.start)
-        return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated), recorder)
+        return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated))
 
     def _ends(self, value: float) -> list[_End]:
         """Return the polynomials at the points that a value has in the spectrum, of every vector."""
