@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..blocks import Block
+from ..blocks import Block, Operator
 from ..problem import IterationState, excess
 from .chebyshev import (
     LEAST_DEGREE,
@@ -47,12 +47,12 @@ from .chebyshev import (
     ChebyshevOperator,
     Filter,
     FoldedOperator,
-    SingleCopy,
     choose_degree,
     design_filter,
     filter_width,
     recorder_for,
     separating_degree,
+    single_copy,
 )
 from .krylov import BlockKrylov, Ritz
 from .rayleigh_ritz import ranking_key, select, split_outliers
@@ -112,7 +112,7 @@ class Filtering:
         self.loop, self.problem, self.options = loop, loop.problem, loop.options
         self.state = FilterState(mixes=loop.options.mixes)
         self.is_refined = False  # whether the pending columns are refined vectors, without values yet
-        self._copy: SingleCopy | None = None
+        self._copy: tuple[Operator, float] | None = None  # of A in single precision, and its factor
         self._spread: Values | None = None  # that left no filter, with none far out at the other end
 
     def begin(self) -> None:
@@ -143,10 +143,8 @@ class Filtering:
         size = loop.block_size = max(options.block_size, width)
         if buffer.layout is None:  # recordings are found by addresses, which differ between processes
             recorder = recorder_for(loop.operator, buffer[:, :size])
-        operator = ChebyshevOperator(
-            *(self._single() if self.state.is_mixed else loop.operator, filter, loop.locked, recorder),
-            matrix=loop.operator,
-        )
+        A, factor = self._single() if self.state.is_mixed else (loop.operator, 1.0)
+        operator = ChebyshevOperator(A, filter.scaled(factor), loop.locked, recorder, loop.operator)
         n_locked, how = loop.krylov.n_locked, (filter.degree, self.state.is_mixed)
         return BlockKrylov(operator, buffer, n_locked, size, loop.rng, loop.counts, *how)
 
@@ -238,16 +236,16 @@ class Filtering:
         degree, unit, norm = options.degree, self.problem.tolerance.unit, loop.operator_norm()
         if is_mixed:
             sizes = options.block_size, (self.problem.k + options.ncv) // 2
-            degree = max(degree, choose_degree(self._single(), *sizes, loop.operator.dtype.itemsize))
+            degree = max(degree, choose_degree(self._single()[0], *sizes, loop.operator.dtype.itemsize))
             unit = UNIT
         rounding = unit * norm
         spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
         least = PAYING_DEGREE if self._may_choose else LEAST_DEGREE
         return design_filter(values, loop.which, norm, degree, spread, least)
 
-    def _single(self) -> SingleCopy:
+    def _single(self) -> tuple[Operator, float]:
         if self._copy is None:
-            self._copy = SingleCopy(self.loop.operator, self.loop.operator_norm())
+            self._copy = single_copy(self.loop.operator, self.loop.operator_norm())
         return self._copy
 
     def advance(self, now: IterationState) -> str:

@@ -29,7 +29,7 @@ from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .lanczos import ThickRestart
 from .rayleigh_ritz import Tolerance, ranking_key
-from .search_space import Extracted, SearchSpace, extended
+from .search_space import SearchSpace, extended
 from .verification import Found
 
 STALLED = 240  # corrections without a gain, after which the space is refreshed or given up
@@ -163,8 +163,8 @@ class JacobiDavidson(Iteration):
 
     def _restart(self) -> IterationState:
         """Extract the wanted pairs, and compute their residuals."""
-        self.extracted: Extracted = self.space.extract()
-        theta, Y = self.extracted.theta[: self.problem.k], self.extracted.Y[:, : self.problem.k]
+        k, (theta, self.Y) = self.problem.k, self.space.extract()
+        theta, Y = theta[:k], self.Y[:, :k]
         self.X = self.space.vectors(Y)
         self.R = self.space.residuals(self.X, Y, theta)
         self.counts.reductions += 1
@@ -184,7 +184,7 @@ class JacobiDavidson(Iteration):
             failing = np.append(failing, others[::-1][: b - len(failing)])
         T = self._corrections(state, failing)
         whole = space.capacity == space.m + space.room  # the space may grow until it spans everything
-        Y = self.extracted.Y[:, : self.problem.k]
+        Y = self.Y[:, : self.problem.k]
         if space.m + len(failing) > space.capacity and not whole:
             self._shrink(failing)
             Y = np.eye(space.m, Y.shape[1], dtype=Y.dtype)
@@ -195,7 +195,7 @@ class JacobiDavidson(Iteration):
         """Restart from the best vectors and the previous approximations of the corrected ones (GD+k)."""
         m, p, b = self.space.m, len(self.previous), self.options.block_size
         kept = min(self.kept, self.space.capacity - b)
-        Y = self.extracted.Y[:, :kept]
+        Y = self.Y[:, :kept]
         room = min(b, self.space.capacity - kept - b)
         if room > 0 and 0 < p < m:
             older = np.zeros((m, min(room, len(failing))), Y.dtype)
@@ -276,7 +276,7 @@ class JacobiDavidson(Iteration):
         return max((self.counts.operator_columns - self.counts.verification_columns) // each, MIN_SEARCH)
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
-        _, inverse = gram_root(to_host(self.X.gram()).astype(self.extracted.Y.dtype))
+        _, inverse = gram_root(to_host(self.X.gram()).astype(self.Y.dtype))
         self.counts.reductions += 1
         self.X.combine(self.space.small(inverse), out=self.X)
         return super()._true_residuals(theta)

@@ -77,7 +77,7 @@ def test_a_search_space_keeps_its_relations(tau: float | None, padding: int) -> 
     for width in (4, 3, 5):
         space.extend(BlockVector(normal(width, 72, width, dtype=complex)))
     check_relations()
-    space.shrink(space.extract().Y[:, :6])
+    space.shrink(space.extract()[1][:, :6])
     space.extend(space.images(4))
     check_relations()
     space.columns(0, space.m).scale(1 + 1e-6 * np.arange(space.m))  # V is no longer normalised
