@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -49,8 +50,8 @@ class Run:
     """A run for one problem: its counts, history and time, and its checkpoint.
 
     Derived classes list in `PROGRESS` the attributes that belong to a checkpoint, numbers, text or arrays,
-    and add to `snapshot` and `resume` what else does. Between two savings of the state, `interrupted` is
-    called: True stops the run.
+    also of their parts, and add to `snapshot` and `resume` what else does. Between two savings of the state,
+    `interrupted` is called: True stops the run.
     """
 
     PROGRESS: tuple[str, ...] = ()
@@ -114,7 +115,7 @@ class Run:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""
-        return {name: getattr(self, name) for name in self.PROGRESS} | {
+        return {name: attrgetter(name)(self) for name in self.PROGRESS} | {
             "rng": self.rng.bit_generator.state,
             "counts": asdict(self.counts),
             "history": [asdict(state) for state in self.history],
@@ -124,7 +125,8 @@ class Run:
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         for name in self.PROGRESS:
-            setattr(self, name, saved[name])
+            part, _, field = name.rpartition(".")
+            setattr(attrgetter(part)(self) if part else self, field, saved[name])
         self.rng.bit_generator.state = saved["rng"]
         for name, number in saved["counts"].items():
             setattr(self.counts, name, number)

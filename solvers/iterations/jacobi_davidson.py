@@ -75,6 +75,7 @@ class JacobiDavidson(Iteration):
         *Iteration.PROGRESS,
         *("attempts", "best", "best_at", "refreshed"),
         *("previous", "updated_for", "followed"),
+        *("corrector.method", "corrector.undecided", "corrector.corrections"),
     )
 
     def __init__(
@@ -116,13 +117,12 @@ class JacobiDavidson(Iteration):
         }
 
     def snapshot(self) -> dict[str, Any]:
-        return super().snapshot() | self.space.snapshot() | self.corrector.snapshot()
+        return super().snapshot() | self.space.snapshot()
 
     def resume(self, saved: dict[str, Any]) -> None:
         self.space.resume(saved)
         self._restart()  # whose costs were counted before
         super().resume(saved)
-        self.corrector.resume(saved)
         corrections, columns = saved["best_at"]
         self.best_at = corrections, columns
 

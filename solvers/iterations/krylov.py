@@ -100,7 +100,8 @@ class BlockKrylov:
         self.most = 0.0  # largest norm of A x so far, until `norm` is known
         self.loss = 0.0  # of orthogonality, that single columns may have
         self.capacity = buffer.shape[1] - n_locked
-        self.H = self._zeros()
+        dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
+        self.H = np.zeros((self.capacity, self.capacity), dtype)  # [V Q]^H A V
         self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
         self._rank = buffer.n_global if rank is None else rank
         self._views: dict[tuple[int, int], Block] = {}  # by their columns
@@ -114,10 +115,6 @@ class BlockKrylov:
         elif M is None and is_queued(operator, buffer):
             self.steps = QueuedSteps(operator, buffer, block_size)
 
-    def _zeros(self) -> Array:
-        dtype = np.complex128 if self.buffer.dtype.kind == "c" else np.float64
-        return np.zeros((self.capacity, self.capacity), dtype)
-
     @property
     def room(self) -> int:
         """Dimension of the complement of [locked V Q]."""
@@ -129,13 +126,9 @@ class BlockKrylov:
         return self.w == 0
 
     def columns(self, begin: int, end: int) -> Block:
-        """Return a view of columns of [V Q]."""
-        return self._view(self.n_locked + begin, self.n_locked + end)
-
-    def _view(self, begin: int, end: int) -> Block:
-        """Return a view of columns of the buffer, which is kept: to make one takes longer than a launch."""
+        """Return a view of columns of [V Q], which is kept: to make one takes longer than a launch."""
         if (begin, end) not in self._views:
-            self._views[begin, end] = self.buffer[:, begin:end]
+            self._views[begin, end] = self.buffer[:, self.n_locked + begin : self.n_locked + end]
         return self._views[begin, end]
 
     def filled(self, count: int) -> int:
@@ -153,7 +146,7 @@ class BlockKrylov:
         if self._is_ragged and not self._is_clear:
             self.clear()
             self._is_clear = True
-        return self._view(0, self.n_locked + self.filled(self.m + self.w))
+        return self.columns(-self.n_locked, self.filled(self.m + self.w))
 
     def clear(self) -> None:
         """Set the columns behind [V Q] to zero."""
@@ -293,7 +286,7 @@ class BlockKrylov:
         C[m : m + w, keep : keep + w] = np.eye(w)
         used = self.columns(0, len(C))
         used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
-        self.H = self._zeros()
+        self.H[...] = 0
         self.H[:keep, :keep] = np.diag(ritz.theta[kept])
         self.H[keep : keep + w, :keep] = ritz.B[:, kept]
         self.m = keep
@@ -318,9 +311,7 @@ class BlockKrylov:
 
     def truncate(self, count: int, defect: float = 0.0) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""
-        H = self._zeros()
-        H[:count, :count] = self.H[:count, :count]
-        self.H = H
+        self.H[count:], self.H[:, count:] = 0, 0
         self.m, self.w = count, 0
         self.defect = defect
         self._changed(count)
