@@ -111,6 +111,10 @@ class Filtering:
     def __init__(self, loop: ThickRestart) -> None:
         self.loop, self.problem, self.options = loop, loop.problem, loop.options
         self.state = FilterState(mixes=loop.options.mixes)
+        # Whether neither a filter nor single precision is asked for; and whether cycles without a filter come
+        # first: inside a spectrum, one is needed anyway.
+        self._may_choose = self.problem.method == "auto" and self.problem.precision != "mixed"
+        self._waits_for_need = self._may_choose and not isinstance(loop.operator, FoldedOperator)
         self.is_refined = False  # whether the pending columns are refined vectors, without values yet
         self._copy: tuple[Operator, float] | None = None  # of A in single precision, and its factor
         self._spread: Values | None = None  # that left no filter, with none far out at the other end
@@ -164,16 +168,6 @@ class Filtering:
             limits = np.maximum(limits, REACH * norm)
         state.promised = float((PROMISE * norm * ritz.residuals[best] / amplified / limits).max())
         return state.promised
-
-    @property
-    def _may_choose(self) -> bool:
-        """Whether neither a filter nor single precision is asked for."""
-        return self.problem.method == "auto" and self.problem.precision != "mixed"
-
-    @property
-    def _waits_for_need(self) -> bool:
-        """Whether cycles without a filter come first; inside a spectrum, one is needed anyway."""
-        return self._may_choose and not isinstance(self.loop.operator, FoldedOperator)
 
     def _designed_by_sketch(self) -> Filter | None:
         """Design the filter for a sketch of the spectrum, of more steps where it is crowded."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, RealArray, pick, side_by_side, to_host
+from ..blocks import Block, RealArray, pick, side_by_side, small_matrix, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts, IterationOptions, IterationState, Problem, excess
 from ..sizes import outpaced
@@ -278,7 +278,7 @@ class JacobiDavidson(Iteration):
     def _true_residuals(self, theta: RealArray) -> RealArray:
         _, inverse = gram_root(to_host(self.X.gram()).astype(self.Y.dtype))
         self.counts.reductions += 1
-        self.X.combine(self.space.small(inverse), out=self.X)
+        self.X.combine(small_matrix(inverse, self.X), out=self.X)
         return super()._true_residuals(theta)
 
     def _repair(self) -> None:

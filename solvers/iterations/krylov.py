@@ -136,17 +136,14 @@ class BlockKrylov:
         is_wide = self.unit > 1 and count > NARROW
         return min(round_up(count, round_up(WIDE_UNIT, self.unit) if is_wide else self.unit), self.capacity)
 
-    @property
-    def _is_ragged(self) -> bool:
-        """Whether products read columns behind [V Q]."""
-        return self.filled(self.m + self.w) > self.m + self.w
-
     def filled_basis(self) -> Block:
         """Return a view of [locked V Q] and of zero columns that fill up the last block."""
-        if self._is_ragged and not self._is_clear:
+        end = self.m + self.w
+        filled = self.filled(end)
+        if filled > end and not self._is_clear:
             self.clear()
             self._is_clear = True
-        return self.columns(-self.n_locked, self.filled(self.m + self.w))
+        return self.columns(-self.n_locked, filled)
 
     def clear(self) -> None:
         """Set the columns behind [V Q] to zero."""
@@ -190,15 +187,11 @@ class BlockKrylov:
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once; append no random directions. For starts."""
         self.settle()
-        width, begin = self.w, self.m
-        W = self.operator.apply(self.columns(begin, begin + width).copy())
-        self.counts.apply(width)
-        self.m, self.w = begin + width, 0
-        known = self.m
-        S, R, count = self.append(W, scale=0.0)  # the norm of the longest column
-        self.H[:known, begin:known] = S
-        self.H[known : known + count, begin:known] = R
-        self.full_until = self.m + self.w
+        begin, end = self.m, self.m + self.w
+        W = self.operator.apply(self.columns(begin, end).copy())
+        self.counts.apply(self.w)
+        self.m, self.w = end, 0
+        self.couple(begin, *self.append(W, scale=0.0))  # the norm of the longest column
 
     def _changed(self, full_until: int) -> None:
         """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V."""
@@ -217,8 +210,7 @@ class BlockKrylov:
         self.settle()
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
-        first: Any = None if self.n_locked + end else ()  # a start is a step of its own
-        result = self.orthogonalize_into(self.columns(end, end + width), block, scale, first)
+        result = self.orthogonalize_into(self.columns(end, end + width), block, scale)
         count = width
         if not keep_random and width:
             count -= int(result.lost.sum())
@@ -227,23 +219,13 @@ class BlockKrylov:
         return result.S[self.n_locked : self.n_locked + end], result.R[:count], count
 
     def orthogonalize_into(
-        self, into: Block, block: Block, scale: float | None, first: Any
+        self, into: Block, block: Block, scale: float | None, first: Any = None
     ) -> Orthogonalized:
         """Orthogonalise a block against the basis and write it to columns behind [V Q]."""
-        new, filled, is_there = into.shape[1], self.n_locked + self.m + self.w, into is block
-        behind = None if is_there or self._is_ragged else into  # which are zeros of the basis until then
-        result = orthogonalize(
-            block,
-            self.filled_basis(),
-            M=self.M,
-            scale=scale,
-            first=first,
-            filled=filled,
-            max_rank=new,
-            into=behind,
-            rng=self.rng,
-        )
-        if behind is None and not is_there:
+        new, filled = into.shape[1], self.n_locked + self.m + self.w
+        how: dict[str, Any] = {"M": self.M, "scale": scale, "first": first, "rng": self.rng}
+        result = orthogonalize(block, self.filled_basis(), filled=filled, max_rank=new, **how)
+        if into is not block:
             into[:, :] = block[:, :new]
         self.counts.reductions += result.reductions
         return result

@@ -163,7 +163,7 @@ class SearchSpace:
         end = begin + len(Y)
         C = np.zeros((self.padded(end), Y.shape[1]), Y.dtype)
         C[begin:end] = Y
-        return block[:, : len(C)].combine(self.small(C))
+        return block[:, : len(C)].combine(small_matrix(C, self.buffer))
 
     @Profile.timed("Rayleigh-Ritz")
     def vectors(self, Y: Array) -> Block:
@@ -228,11 +228,7 @@ class SearchSpace:
             block[:, :] = 0
 
     def _transform(self, block: Block, C: Array) -> None:
-        block.combine(self.small(C), out=block[:, : C.shape[1]])
-
-    def small(self, C: Array) -> Array:
-        """Copy a small matrix to the type and device of V."""
-        return small_matrix(C, self.buffer)
+        block.combine(small_matrix(C, self.buffer), out=block[:, : C.shape[1]])
 
 
 def extended(Y: Array, older: Array) -> Array:
