@@ -32,7 +32,7 @@ from .rayleigh_ritz import Tolerance, ranking_key
 from .search_space import SearchSpace, extended
 from .verification import Found
 
-STALLED = 240  # corrections without a gain, after which the space is refreshed or given up
+STALLED = 240  # corrections without a gain, after which a run ends
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
 KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps; PRIMME's
@@ -73,8 +73,7 @@ class JacobiDavidson(Iteration):
 
     PROGRESS = (
         *Iteration.PROGRESS,
-        *("attempts", "best", "best_at", "refreshed"),
-        *("previous", "updated_for", "followed"),
+        *("attempts", "best", "best_at", "previous", "updated_for", "followed"),
         *("corrector.method", "corrector.undecided", "corrector.corrections"),
     )
 
@@ -96,7 +95,7 @@ class JacobiDavidson(Iteration):
         self.previous = np.zeros((0, 0), np.result_type(start.dtype, np.float64))
         self.updated_for = -1  # the pair that the preconditioner was last updated for, and
         self.followed = 0.0  # its value at the time
-        self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
+        self.best, self.best_at = np.inf, (0, 0)
 
     @property
     def locked(self) -> Block | None:
@@ -244,26 +243,16 @@ class JacobiDavidson(Iteration):
             self.updated_for, self.followed = first, theta
 
     def _exhausted(self) -> str:
-        """Return a reason to stop if the basis spans the space, or residuals no longer decrease.
-
-        One attempt to refresh the basis comes before.
-        """
+        """Return a reason to stop if the basis spans the space, or residuals no longer decrease."""
         if self.space.room == 0 and not self.missing:
             return "converged"
-        state = self.state
-        above = np.maximum(excess(state.residuals, state.limits), 1)
+        above = np.maximum(excess(self.state.residuals, self.state.limits), 1)
         measure = float(np.log10(above).sum())
         now = self.counts.restarts * self.options.block_size, self.counts.operator_columns
         if measure < self.best - GAIN:
-            self.best, self.best_at, self.refreshed = measure, now, False
-        if now[0] - self.best_at[0] < STALLED or now[1] - self.best_at[1] < STALLED_COLUMNS:
-            return ""
-        if self.refreshed:
-            return "stagnated"
-        self.space.refresh()
-        self._restart()
-        self.refreshed, self.best_at = True, now
-        return ""
+            self.best, self.best_at = measure, now
+        is_over = now[0] - self.best_at[0] >= STALLED and now[1] - self.best_at[1] >= STALLED_COLUMNS
+        return "stagnated" if is_over else ""
 
     def _vectors(self) -> Block:
         return self.X
