@@ -30,10 +30,9 @@ from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, ColumnBlock, Operator, RealArray, empty_block, project_out, small_matrix
-from ..orthogonalization.factors import square
 from .chebyshev import recorder_for
 from .rayleigh_ritz import Which, ranking_key
-from .steps import MERGED_DROP, VECTOR_CALLS, vector_calls, without_component
+from .steps import VECTOR_CALLS, vector_calls
 
 GROUP = 6  # steps of a recorded group, a multiple of the three blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
@@ -272,8 +271,7 @@ class _VectorRecurrence(Recurrences):
         self, operator: blockvec.Operator, V: ColumnBlock, complement: Sequence[Block | None]
     ) -> None:
         super().__init__(cast(Operator, operator), V, complement)
-        self._dot, _, self._scale, _ = vector_calls(V)
-        self._without_component = without_component(V)
+        self._dot, self._axpy, self._scale, _ = vector_calls(V)
         self._vectors = [cast(ColumnBlock, block).array[:, 0] for block in self._three]
         self._add, self._last = operator.vector_adder(is_hermitian=True), 0.0
 
@@ -281,14 +279,11 @@ class _VectorRecurrence(Recurrences):
         previous, v, w = (self._vectors[(step + i) % 3] for i in range(3))
         np.multiply(previous, -self._last, out=w)
         self._add(v, w)
-        alpha[0], norm, _ = self._without_component(v, w)
-        W = self._three[(step + 2) % 3]
+        alpha[0] = part = self._dot(v, w).real
+        self._axpy(v, w, a=-part)
         for Q in self.complement:
-            if Q is not None:
-                C = Q.dot(W)
-                Q.combine(C, out=W, alpha=-1, beta=1)
-                rest = norm**2 - square(C)  # accurate where little has been taken out, as almost always
-                norm = math.sqrt(rest if rest > MERGED_DROP * norm**2 else self._dot(w, w).real)
+            project_out(Q, self._three[(step + 2) % 3])
+        norm = math.sqrt(self._dot(w, w).real)
         beta[0] = self._last = norm
         if self._last:
             self._scale(1 / self._last, w)
