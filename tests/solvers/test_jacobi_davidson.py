@@ -85,6 +85,16 @@ def test_a_search_space_keeps_its_relations(tau: float | None, padding: int) -> 
     check_relations()
 
 
+@pytest.mark.parametrize("options", [{"which": "LA"}, {"sigma": 3.1}])
+def test_columns_to_stay_orthogonal_to_need_not_be_eigenvectors(options: dict[str, Any]) -> None:
+    A, Q = models.model("laplace2d:nx=14,ny=11").toarray(), orthonormal(1, 154, 3)
+    P = np.eye(154) - Q @ Q.T
+    values = np.linalg.eigvalsh(P @ A @ P + 100 * Q @ Q.T)[:-3]
+    w = solve(A, 4, orthogonal_to=Q, **options).eigenvalues
+    keys = values if "which" in options else -np.abs(values - options["sigma"])
+    assert np.allclose(w, np.sort(values[np.argsort(keys)[-4:]]), atol=1e-8)
+
+
 def test_an_indefinite_preconditioner_serves_inside_a_spectrum() -> None:
     A = sp.csr_array(sp.diags_array(np.linspace(-40, 60, 400)) + models.model("laplace1d:n=400"))
     sigma = 3.3
