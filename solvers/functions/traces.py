@@ -30,7 +30,7 @@ from blockvec.system.frozen import frozen
 from ..arguments import blas_threads, check_choice, ends_of, integer, is_explicit, on_host, real
 from ..blocks import empty_block, project_out, round_up, to_host
 from ..costs import fits_dense, recurrence_s
-from ..iterations.spectrum import started
+from ..iterations.spectrum import recurrences
 from ..orthogonalization import orthogonalize
 from ..placement import UNASKED_ENTRIES, factor_s, is_affordable
 from ..result import ConvergenceWarning
@@ -325,7 +325,7 @@ class Sampler:
     def _forms(self, X: BlockVector, *, are_all: bool = False) -> Forms:
         """Compute x^H f(A) x for the columns of a block, which is overwritten: samples, or all of a sum."""
         squares = to_host(X.norms()).astype(np.float64) ** 2
-        count, run = 1 if are_all else len(squares), started(self.op, X)
+        count, run = 1 if are_all else len(squares), recurrences(self.op, X)
         while True:
             run.extend(self.steps)
             rows = []

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -27,7 +28,7 @@ from ..runtime.processes import same_values
 from ..runtime.progress import describe, logger
 from .chebyshev import FoldedOperator
 from .rayleigh_ritz import Which
-from .verification import Found, Search, least_doubtful
+from .verification import Found, Search
 
 BETWEEN_LOOKS_S = 0.02  # seconds: in which processes do not ask each other whether one wants to stop
 MOST_UNLOOKED = 16  # steps of the same: short steps, as of a search for copies, may come before long ones
@@ -49,8 +50,8 @@ class Run:
     """A run for one problem: its counts, history and time, and its checkpoint.
 
     Derived classes list in `PROGRESS` the attributes that belong to a checkpoint, numbers, text or arrays,
-    and add to `snapshot` and `resume` what else does. Between two savings of the state, `interrupted` is
-    called: True stops the run.
+    also of their parts, and add to `snapshot` and `resume` what else does. Between two savings of the state,
+    `interrupted` is called: True stops the run.
     """
 
     PROGRESS: tuple[str, ...] = ()
@@ -114,7 +115,7 @@ class Run:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""
-        return {name: getattr(self, name) for name in self.PROGRESS} | {
+        return {name: attrgetter(name)(self) for name in self.PROGRESS} | {
             "rng": self.rng.bit_generator.state,
             "counts": asdict(self.counts),
             "history": [asdict(state) for state in self.history],
@@ -124,7 +125,8 @@ class Run:
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         for name in self.PROGRESS:
-            setattr(self, name, saved[name])
+            part, _, field = name.rpartition(".")
+            setattr(attrgetter(part)(self) if part else self, field, saved[name])
         self.rng.bit_generator.state = saved["rng"]
         for name, number in saved["counts"].items():
             setattr(self.counts, name, number)
@@ -147,13 +149,16 @@ class Iteration(Run):
     # Of the derived classes:
     norm: Any  # lower bound of ||A||
     locked: Any  # block of the locked columns, or None
-    _kind: Callable[[], tuple[str, Any, Any, dict[str, int]]]  # method, operator, type and widths of kernels
-    _run: Callable[[], EigenResult]  # iterates while kernels are being precompiled
+    _kernels: Callable[[], dict[str, Any]]  # arguments of `precompiled`
+    _begin: Callable[[], None]  # makes the first columns of the basis
+    _expand: Callable[[], str]  # expands the basis; returns a reason to stop, if any
+    _restart: Callable[[], IterationState]  # computes the wanted pairs, and restarts the basis if it is full
+    _exhausted: Callable[[], str]  # whether the basis spans the space, or residuals no longer decrease
+    _advance: Callable[[], str]  # prepares the next cycle; returns a reason to stop, if any
     _vectors: Callable[[], Block]  # the current approximations of the wanted eigenvectors
     _spans_space: Callable[[], bool]  # whether the basis spans the complement of the locked columns
-    _converges_in_order: Callable[[], bool]  # whether copies converge together, before less wanted values
-    _repair: Callable[[IterationState], None]  # corrects the basis by residuals that exceed their limits
-    _found: Callable[[IterationState], Found]  # describes the computed pairs for a search
+    _repair: Callable[[], None]  # corrects the basis by residuals that exceed their limits
+    _found: Callable[[], Found]  # describes the computed pairs for a search
     _search_budget: Callable[[], int]  # most steps of a search
     _add_missed: Callable[[Block], None]  # extends the basis
 
@@ -169,6 +174,7 @@ class Iteration(Run):
         self.filter_calls = 0  # calls of the operator by filters: of a start, or in a search
         self.expected_calls = 0.0  # of the operator in all, where that can be predicted
         self.degree = 1  # highest degree of a polynomial of A
+        self.state: IterationState  # after the last restart
         self.residuals: RealArray | None = None  # true residual norms of the current vectors, if known
         self.search_width = 1  # missed copies that are searched for at a time
         self.missing = 0  # wanted vectors found by the last search that are not in the result
@@ -177,9 +183,29 @@ class Iteration(Run):
 
     def run(self) -> EigenResult:
         """Iterate until all wanted pairs have converged and none is missed, or another reason to stop."""
-        method, operator, dtype, sizes = self._kind()
-        with precompiled(method, operator, dtype, k=self.problem.k, b=self.options.block_size, **sizes):
-            return self._run()
+        with precompiled(k=self.problem.k, b=self.options.block_size, **self._kernels()):
+            reason = ""
+            if self._resumed():
+                self.state = self.history[-1]
+                reason = self._over() or self._advance()
+            else:
+                self._begin()
+            while not reason:
+                self.residuals = None
+                reason = self._expand()
+                self.state = self._restart()
+                reason = self._report(self.state, reason)
+                if not reason and self.state.converged == self.problem.k and self._settled():
+                    reason = self._stopped() or "converged"
+                self.counts.restarts += 1
+                reason = reason or self._exhausted() or self._over()
+                self._save(reason)
+                reason = reason or self._advance()
+            return self._result(reason)
+
+    def _over(self) -> str:
+        """Return the reason why no other cycle follows: their number, or calls of the operator."""
+        return "maxiter" if self.counts.restarts >= self.options.maxiter else self.costly()
 
     def costly(self) -> str:
         """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""
@@ -201,12 +227,7 @@ class Iteration(Run):
 
     def limits(self, theta: RealArray) -> RealArray:
         """Compute the residual limits of values."""
-        limits = self.problem.tolerance.limits(theta, self.operator_norm())
-        return limits if np.ndim(limits) else np.broadcast_to(limits, theta.shape)
-
-    def _margins(self, theta: RealArray) -> RealArray:
-        """Compute by how much other values must be more wanted than these to displace them."""
-        return self.problem.tolerance.margins(theta, self.operator_norm())
+        return self.problem.tolerance.limits(theta, self.operator_norm())
 
     def _residual_block(self, theta: RealArray, begin: int, end: int) -> Block:
         """Compute A X - X theta for a range of the wanted vectors."""
@@ -235,81 +256,59 @@ class Iteration(Run):
         self.counts.reductions += 2
         return norms[1] / norms[0]
 
-    def _settled(self, state: IterationState) -> bool:
+    def _settled(self) -> bool:
         """Check whether true residuals are within their limits and no eigenvalue is missed; if not, go on."""
-        self.residuals = self._true_residuals(state.eigenvalues)
-        if (self.residuals > state.limits).any():
-            self._repair(state)
+        self.residuals = self._true_residuals(self.state.eigenvalues)
+        if (self.residuals > self.state.limits).any():
+            self._repair()
             return False
-        return self._is_verified(state)
+        return self._is_verified()
 
-    def _is_verified(self, state: IterationState) -> bool:
+    def _is_verified(self) -> bool:
         """Check that no eigenvalue is missed beside pairs that have converged; if one is, go on."""
         if self._spans_space():
-            reason = "the basis spans the space"
+            self._needs_no_search("the basis spans the space")
         elif self.problem.verify == "never":
             self.verification_text = "switched off"
-            return True
-        elif self._doubtful(state.eigenvalues):
-            return self._verified(state)
         else:
-            reason = f"no eigenvalue before the last has {self._copies_together} copies, the block size"
-        self._needs_no_search(reason)
+            found, is_inside = self._found(), self.problem.target is not None
+            if is_inside or self.problem.verify == "always" or found.doubtful is not None:
+                return self._verified(found)
+            copies = found.block_size
+            self._needs_no_search(f"no eigenvalue before the last has {copies} copies, the block size")
         return True
 
     def _needs_no_search(self, reason: str) -> None:
         self.verification, self.verification_text = Verification.NOT_NEEDED, f"not needed: {reason}"
         self.missing = 0
 
-    def _doubtful(self, theta: RealArray) -> bool:
-        """Check whether copies of wanted values may have been missed, or shall be looked for anyway."""
-        if self.problem.verify != "auto":
-            return self.problem.verify == "always"
-        if not (self.random_start and self._converges_in_order()):
-            return True
-        least = least_doubtful(theta, self._margins(theta), self.which, self._copies_together)
-        return least is not None
-
-    @property
-    def _copies_together(self) -> int:
-        """Number of copies of every eigenvalue that converge together: random columns of the start.
-
-        A wider block that is made from their Krylov space later contains no more.
-        """
-        return min(self.options.block_size, self.block_size)
-
-    def _verified(self, state: IterationState) -> bool:
+    def _verified(self, found: Found) -> bool:
         target = self.problem.target
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
-        found = self._found(state)
-        # Squared distances from a target are too close to each other for a search up to the last value.
-        if not (self.random_start and (target is not None or self._converges_in_order())):
-            found = replace(found, block_size=0)
-        value = found.last if found.doubtful is None else found.doubtful
         budget, width = self._search_budget(), self.search_width
-        verdict = Search(folded, found, value, width, budget, self.rng, self._stopped).run()
-        self.counts.add(verdict.counts, each)
-        self.counts.verification_columns += each * verdict.counts.operator_columns
-        self.filter_calls += each * verdict.counts.block_applications
-        self.verification = verdict.verification
-        self.verification_text = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
-        self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
-        if verdict.missed is None:
+        search = Search(folded, found, width, budget, self.rng, self._stopped).run()
+        self.counts.add(search.counts, each)
+        self.counts.verification_columns += each * search.counts.operator_columns
+        self.filter_calls += each * search.counts.block_applications
+        self.verification = search.verification
+        self.verification_text = search.text + ("" if target is None else ", by (A - sigma I)^2")
+        self.missing = 0 if search.missed is None else search.missed.shape[1]
+        if search.missed is None:
             return True
         self.search_width = min(2 * self.search_width, self.options.block_size)
-        self._add_missed(verdict.missed)
+        self._add_missed(search.missed)
         return False
 
-    def _result(self, state: IterationState, reason: str) -> EigenResult:
+    def _result(self, reason: str) -> EigenResult:
         if self.verification is Verification.SKIPPED and self._spans_space():
             self._needs_no_search("the basis spans the space")
         if self.residuals is None:
-            self.residuals = self._true_residuals(state.eigenvalues)
-        X, residuals, stopped = self._vectors(), self.residuals, cast(Stop, reason)
+            self.residuals = self._true_residuals(self.state.eigenvalues)
+        state, X, residuals, stopped = self.state, self._vectors(), self.residuals, cast(Stop, reason)
         # Estimates of residuals may not have told that the pairs have converged.
         has_converged = self.problem.ends_early(stopped) and bool((residuals <= state.limits).all())
-        if has_converged and self._is_verified(state):
+        if has_converged and self._is_verified():
             stopped = "converged"
         return result_of(
             *(self.problem, self.options, state.eigenvalues, X, residuals, state.limits),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -63,6 +64,10 @@ class Filter:
     degree: int  # even
     spread: float  # amplification of the first wanted value relative to the last
     which: Which
+
+    def scaled(self, factor: float) -> Filter:
+        """Return the same polynomial for a positive multiple of the operator."""
+        return replace(self, low=factor * self.low, edge=factor * self.edge)
 
     @property
     def half_width(self) -> float:
@@ -174,24 +179,14 @@ HOST_BYTES, DEVICE_BYTES = 3e7, 8e7
 MOST_DAMPING = 1e3  # of these errors by the last filter, in double precision: others are no smaller
 
 
-class SingleCopy:
-    """A power of two times a sparse matrix A in single precision, applied as A to such blocks.
+def single_copy(operator: Operator, norm: float) -> tuple[Operator, float]:
+    """Convert a matrix A to single precision, times a power of two that puts ||A||, `norm`, into its range.
 
-    The copy has a norm of about one, in the range of single precision for every A; `norm` is about ||A||.
+    Returns the copy and that factor.
     """
-
-    def __init__(self, operator: Operator, norm: float) -> None:
-        assert can_convert(operator)
-        exponent = math.frexp(norm)[1]
-        self._factor = math.ldexp(1.0, -exponent)
-        self.dtype = SINGLE[operator.dtype.char]
-        self._operator = operator.converted(self.dtype, self._factor)  # type: ignore[attr-defined]
-        self.shape, self.device, self.nnz = operator.shape, operator.device, self._operator.nnz
-
-    def affine(self, alpha: float, shift: float) -> LinearMap:
-        """Prepare ``alpha (A - shift I)`` for repeated application."""
-        product: LinearMap = self._operator.affine(alpha / self._factor, shift * self._factor)
-        return product
+    factor = math.ldexp(1.0, -math.frexp(norm)[1])
+    copy = operator.converted(SINGLE[operator.dtype.char], factor)  # type: ignore[attr-defined]
+    return cast(Operator, copy), factor
 
 
 def can_convert(operator: Operator) -> bool:
@@ -237,7 +232,7 @@ class ChebyshevOperator:
 
     def __init__(
         self,
-        operator: Operator | SingleCopy,
+        operator: Operator,
         filter: Filter,
         locked: Block | None,
         recorder: Recorder | None = None,

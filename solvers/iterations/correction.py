@@ -202,7 +202,8 @@ class Corrector:
         self.gmres_steps = how.inner_steps or GMRES_STEPS
         self.undecided = how.correction == "auto" and self.preconditioner is not None
         self.corrections = 0
-        self.method = how.correction
+        self._function = how.correction if callable(how.correction) else None
+        self.method = "function" if callable(how.correction) else how.correction
         if self.method == "auto":
             self.method = "davidson" if self.undecided else "minres"
         self._recordings = None if operator.device == "cpu" else Recordings(operator.device)
@@ -213,8 +214,8 @@ class Corrector:
             self.corrections += problem.R.shape[1]
             if self.corrections > PATIENCE * (converged + problem.R.shape[1]):
                 self.undecided, self.method = False, "minres"
-        if callable(self.method):
-            return _checked("correction", self.method(problem), problem.R)
+        if self._function is not None:
+            return _checked("correction", self._function(problem), problem.R)
         if self.method in ("minres", "gmres"):
             return self._solved(problem, stop)
         if self.method == "davidson" and self.preconditioner is None:
@@ -236,19 +237,6 @@ class Corrector:
             self.method = "gmres"
         solved = block_gmres(self.operator, B, tol=problem.tol, maxiter=self.gmres_steps, **options)
         return cast(Block, solved.X)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the state that later corrections depend on."""
-        return {
-            "correction": self.method if isinstance(self.method, str) else "",
-            "undecided": self.undecided,
-            "corrections": self.corrections,
-        }
-
-    def resume(self, saved: dict[str, Any]) -> None:
-        """Restore a state returned by `snapshot`."""
-        self.method = saved["correction"] or self.method
-        self.undecided, self.corrections = saved["undecided"], saved["corrections"]
 
 
 def _checked(who: str, T: Block, R: Block) -> Block:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..blocks import Block
+from ..blocks import Block, Operator
 from ..problem import IterationState, excess
 from .chebyshev import (
     LEAST_DEGREE,
@@ -47,12 +47,12 @@ from .chebyshev import (
     ChebyshevOperator,
     Filter,
     FoldedOperator,
-    SingleCopy,
     choose_degree,
     design_filter,
     filter_width,
     recorder_for,
     separating_degree,
+    single_copy,
 )
 from .krylov import BlockKrylov, Ritz
 from .rayleigh_ritz import ranking_key, select, split_outliers
@@ -111,8 +111,12 @@ class Filtering:
     def __init__(self, loop: ThickRestart) -> None:
         self.loop, self.problem, self.options = loop, loop.problem, loop.options
         self.state = FilterState(mixes=loop.options.mixes)
+        # Whether neither a filter nor single precision is asked for; and whether cycles without a filter come
+        # first: inside a spectrum, one is needed anyway.
+        self._may_choose = self.problem.method == "auto" and self.problem.precision != "mixed"
+        self._waits_for_need = self._may_choose and not isinstance(loop.operator, FoldedOperator)
         self.is_refined = False  # whether the pending columns are refined vectors, without values yet
-        self._copy: SingleCopy | None = None
+        self._copy: tuple[Operator, float] | None = None  # of A in single precision, and its factor
         self._spread: Values | None = None  # that left no filter, with none far out at the other end
 
     def begin(self) -> None:
@@ -143,11 +147,10 @@ class Filtering:
         size = loop.block_size = max(options.block_size, width)
         if buffer.layout is None:  # recordings are found by addresses, which differ between processes
             recorder = recorder_for(loop.operator, buffer[:, :size])
-        operator = ChebyshevOperator(
-            *(self._single() if self.state.is_mixed else loop.operator, filter, loop.locked, recorder),
-            matrix=loop.operator,
-        )
-        return BlockKrylov(operator, buffer, loop.krylov.n_locked, size, loop.rng, loop.counts, filter.degree)
+        A, factor = self._single() if self.state.is_mixed else (loop.operator, 1.0)
+        operator = ChebyshevOperator(A, filter.scaled(factor), loop.locked, recorder, loop.operator)
+        n_locked, how = loop.krylov.n_locked, (filter.degree, self.state.is_mixed)
+        return BlockKrylov(operator, buffer, n_locked, size, loop.rng, loop.counts, *how)
 
     def excess(self, filter: Filter, ritz: Ritz) -> float:
         """Predict from the residuals of the filter the largest one of A, relative to its limit.
@@ -165,16 +168,6 @@ class Filtering:
             limits = np.maximum(limits, REACH * norm)
         state.promised = float((PROMISE * norm * ritz.residuals[best] / amplified / limits).max())
         return state.promised
-
-    @property
-    def _may_choose(self) -> bool:
-        """Whether neither a filter nor single precision is asked for."""
-        return self.problem.method == "auto" and self.problem.precision != "mixed"
-
-    @property
-    def _waits_for_need(self) -> bool:
-        """Whether cycles without a filter come first; inside a spectrum, one is needed anyway."""
-        return self._may_choose and not isinstance(self.loop.operator, FoldedOperator)
 
     def _designed_by_sketch(self) -> Filter | None:
         """Design the filter for a sketch of the spectrum, of more steps where it is crowded."""
@@ -199,9 +192,8 @@ class Filtering:
             most=MAX_SKETCH_STEPS,
             resolved=is_resolved,
         )
-        loop.counts.operator_columns += sketch.columns
-        loop.counts.block_applications += sketch.applications
-        loop.counts.reductions += sketch.reductions
+        loop.counts.apply(SKETCH_WIDTH, sketch.applications)
+        loop.counts.reductions += (2 if loop.locked is None else 3) * sketch.applications
         loop.norm = max(loop.norm, sketch.norm)
         loop.least = min(loop.least, sketch.least(loop.which))
         values = (*placed(sketch), loop.least)
@@ -238,16 +230,16 @@ class Filtering:
         degree, unit, norm = options.degree, self.problem.tolerance.unit, loop.operator_norm()
         if is_mixed:
             sizes = options.block_size, (self.problem.k + options.ncv) // 2
-            degree = max(degree, choose_degree(self._single(), *sizes, loop.operator.dtype.itemsize))
+            degree = max(degree, choose_degree(self._single()[0], *sizes, loop.operator.dtype.itemsize))
             unit = UNIT
         rounding = unit * norm
         spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
         least = PAYING_DEGREE if self._may_choose else LEAST_DEGREE
         return design_filter(values, loop.which, norm, degree, spread, least)
 
-    def _single(self) -> SingleCopy:
+    def _single(self) -> tuple[Operator, float]:
         if self._copy is None:
-            self._copy = SingleCopy(self.loop.operator, self.loop.operator_norm())
+            self._copy = single_copy(self.loop.operator, self.loop.operator_norm())
         return self._copy
 
     def advance(self, now: IterationState) -> str:
@@ -301,7 +293,7 @@ class Filtering:
             return ""
         loop.residuals = loop._true_residuals(now.eigenvalues)
         if not len(split_outliers(now.eigenvalues, loop.residuals, limits, loop.which)[0]):
-            loop.residuals = self._spread = None  # the decomposition has drifted away
+            self._spread = None  # the decomposition has drifted away
             return ""
         loop.expected_calls = CALLS_PER_DEGREE * separating_degree(values, loop.which, loop.operator_norm())
         return loop.costly() or "outliers"

@@ -20,20 +20,19 @@ from numpy.typing import NDArray
 
 from blockvec.system.frozen import frozen
 
-from ..blocks import Block, RealArray, pick, side_by_side, to_host
+from ..blocks import Block, RealArray, pick, side_by_side, small_matrix, to_host
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts, IterationOptions, IterationState, Problem, excess
-from ..result import EigenResult
 from ..sizes import outpaced
 from .base import MIN_SEARCH, Iteration
 from .chebyshev import FoldedOperator, choose_degree
 from .correction import AdaptiveStop, CorrectionProblem, Corrector, JacobiDavidsonOptions
 from .lanczos import ThickRestart
 from .rayleigh_ritz import Tolerance, ranking_key
-from .search_space import Extracted, SearchSpace, extended
+from .search_space import SearchSpace, extended
 from .verification import Found
 
-STALLED = 240  # corrections without a gain, after which the space is refreshed or given up
+STALLED = 240  # corrections without a gain, after which a run ends
 STALLED_COLUMNS = 2000  # operator columns without a gain, needed besides `STALLED` corrections
 GAIN = 0.1  # decades: decrease of all residuals together that counts as a gain
 KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps; PRIMME's
@@ -74,8 +73,8 @@ class JacobiDavidson(Iteration):
 
     PROGRESS = (
         *Iteration.PROGRESS,
-        *("attempts", "best", "best_at", "refreshed"),
-        *("previous", "updated_for", "followed"),
+        *("attempts", "best", "best_at", "previous", "updated_for", "followed"),
+        *("corrector.method", "corrector.undecided", "corrector.corrections"),
     )
 
     def __init__(
@@ -96,52 +95,33 @@ class JacobiDavidson(Iteration):
         self.previous = np.zeros((0, 0), np.result_type(start.dtype, np.float64))
         self.updated_for = -1  # the pair that the preconditioner was last updated for, and
         self.followed = 0.0  # its value at the time
-        self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
+        self.best, self.best_at = np.inf, (0, 0)
 
     @property
     def locked(self) -> Block | None:
         return self.space.locked
 
-    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
+    def _kernels(self) -> dict[str, Any]:
         space = self.space
-        width = min(self.options.block_size, self.problem.k)
-        sizes = {
+        return {
+            "method": "jd",
+            "operator": self.operator,
+            "dtype": space.buffer.dtype,
             "p": space.padding,
             "capacity": space.buffer.shape[1],
             "basis": space.padded(space.capacity),
             "vectors": space.capacity,
             "after": min(self.kept + self.options.block_size, space.capacity),
-            "width": width,  # of a block of corrections
+            "width": min(self.options.block_size, self.problem.k),  # of a block of corrections
         }
-        return "jd", self.operator, space.buffer.dtype, sizes
-
-    def _run(self) -> EigenResult:
-        if not self._resumed():
-            self._begin()
-        while True:
-            state = self._extract()
-            reason = self._report(state, self._stopped())
-            if not reason and state.converged == self.problem.k and self._settled(state):
-                reason = self._stopped() or "converged"
-            if not reason and self.space.room == 0 and not self.missing:
-                reason = "converged"  # the basis spans the space
-            reason = reason or self._stalled(state) or self.costly()
-            if not reason and state.converged < self.problem.k:
-                self._grow(state)
-            self.counts.restarts += 1
-            if not reason and self.counts.restarts >= self.options.maxiter:
-                reason = "maxiter"
-            self._save(reason)
-            if reason:
-                return self._result(state, reason)
 
     def snapshot(self) -> dict[str, Any]:
-        return super().snapshot() | self.space.snapshot() | self.corrector.snapshot()
+        return super().snapshot() | self.space.snapshot()
 
     def resume(self, saved: dict[str, Any]) -> None:
-        super().resume(saved)
         self.space.resume(saved)
-        self.corrector.resume(saved)
+        self._restart()  # whose costs were counted before
+        super().resume(saved)
         corrections, columns = saved["best_at"]
         self.best_at = corrections, columns
 
@@ -177,15 +157,22 @@ class JacobiDavidson(Iteration):
     def norm(self) -> float:
         return self.space.norm
 
-    def _extract(self) -> IterationState:
+    def _expand(self) -> str:
+        return self._stopped()  # `_advance` has expanded the space
+
+    def _restart(self) -> IterationState:
         """Extract the wanted pairs, and compute their residuals."""
-        self.extracted: Extracted = self.space.extract()
-        theta, Y = self.extracted.theta[: self.problem.k], self.extracted.Y[:, : self.problem.k]
+        k, (theta, self.Y) = self.problem.k, self.space.extract()
+        theta, Y = theta[:k], self.Y[:, :k]
         self.X = self.space.vectors(Y)
         self.R = self.space.residuals(self.X, Y, theta)
-        self.residuals = None
         self.counts.reductions += 1
         return self._state(theta, to_host(self.R.norms()).astype(np.float64), self.limits(theta))
+
+    def _advance(self) -> str:
+        if self.state.converged < self.problem.k:  # otherwise the basis has been repaired, or extended
+            self._grow(self.state)
+        return ""
 
     def _grow(self, state: IterationState) -> None:
         """Compute corrections to the first unconverged pairs and add them to the space."""
@@ -196,7 +183,7 @@ class JacobiDavidson(Iteration):
             failing = np.append(failing, others[::-1][: b - len(failing)])
         T = self._corrections(state, failing)
         whole = space.capacity == space.m + space.room  # the space may grow until it spans everything
-        Y = self.extracted.Y[:, : self.problem.k]
+        Y = self.Y[:, : self.problem.k]
         if space.m + len(failing) > space.capacity and not whole:
             self._shrink(failing)
             Y = np.eye(space.m, Y.shape[1], dtype=Y.dtype)
@@ -207,7 +194,7 @@ class JacobiDavidson(Iteration):
         """Restart from the best vectors and the previous approximations of the corrected ones (GD+k)."""
         m, p, b = self.space.m, len(self.previous), self.options.block_size
         kept = min(self.kept, self.space.capacity - b)
-        Y = self.extracted.Y[:, :kept]
+        Y = self.Y[:, :kept]
         room = min(b, self.space.capacity - kept - b)
         if room > 0 and 0 < p < m:
             older = np.zeros((m, min(room, len(failing))), Y.dtype)
@@ -255,20 +242,17 @@ class JacobiDavidson(Iteration):
             update(theta)
             self.updated_for, self.followed = first, theta
 
-    def _stalled(self, state: IterationState) -> str:
-        """Return "stagnated" if residuals no longer decrease, after one attempt to refresh the basis."""
-        above = np.maximum(excess(state.residuals, state.limits), 1)
+    def _exhausted(self) -> str:
+        """Return a reason to stop if the basis spans the space, or residuals no longer decrease."""
+        if self.space.room == 0 and not self.missing:
+            return "converged"
+        above = np.maximum(excess(self.state.residuals, self.state.limits), 1)
         measure = float(np.log10(above).sum())
         now = self.counts.restarts * self.options.block_size, self.counts.operator_columns
         if measure < self.best - GAIN:
-            self.best, self.best_at, self.refreshed = measure, now, False
-        if now[0] - self.best_at[0] < STALLED or now[1] - self.best_at[1] < STALLED_COLUMNS:
-            return ""
-        if self.refreshed:
-            return "stagnated"
-        self.space.refresh()
-        self.refreshed, self.best_at = True, now
-        return ""
+            self.best, self.best_at = measure, now
+        is_over = now[0] - self.best_at[0] >= STALLED and now[1] - self.best_at[1] >= STALLED_COLUMNS
+        return "stagnated" if is_over else ""
 
     def _vectors(self) -> Block:
         return self.X
@@ -276,34 +260,33 @@ class JacobiDavidson(Iteration):
     def _spans_space(self) -> bool:
         return self.space.room == 0
 
-    def _converges_in_order(self) -> bool:
-        # At two ends a copy may converge after less wanted values of the other sign.
-        return self.target is None and self.which != "LM"
-
     def _search_budget(self) -> int:
         each = 1 if self.target is None else 2
         return max((self.counts.operator_columns - self.counts.verification_columns) // each, MIN_SEARCH)
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
-        _, inverse = gram_root(to_host(self.X.gram()).astype(self.extracted.Y.dtype))
+        _, inverse = gram_root(to_host(self.X.gram()).astype(self.Y.dtype))
         self.counts.reductions += 1
-        self.X.combine(self.space.small(inverse), out=self.X)
+        self.X.combine(small_matrix(inverse, self.X), out=self.X)
         return super()._true_residuals(theta)
 
-    def _repair(self, state: IterationState) -> None:
+    def _repair(self) -> None:
         """Recompute the image of the basis, and correct the pairs by their true residuals."""
         assert self.residuals is not None
         self.space.refresh()
-        self._grow(replace(state, residuals=self.residuals))
+        self._grow(replace(self.state, residuals=self.residuals))
 
-    def _found(self, state: IterationState) -> Found:
+    def _found(self) -> Found:
         """Describe the pairs of a state, around a target as those of the folded operator."""
-        theta, limits, which = state.eigenvalues, state.limits, self.which
+        theta, limits, which = self.state.eigenvalues, self.state.limits, self.which
         if self.target is not None:
             theta, which = (theta - self.target) ** 2, "SA"
             # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
             stretch = self.operator_norm() + abs(self.target) + np.sqrt(theta)
             limits = limits * stretch
+        # At two ends a copy may converge after less wanted values of the other sign. Around a target no
+        # copies converge together: a single one may have others.
+        copies = 1 if self.target is not None else 0 if which == "LM" else self.options.block_size
         order = np.argsort(-ranking_key(theta, which), kind="stable")
         return Found(
             X=pick(self.X, order),
@@ -311,8 +294,7 @@ class JacobiDavidson(Iteration):
             which=which,
             limits=limits[order],
             locked=self.locked,
-            # Around a target no copies converge together: a single one may have others.
-            block_size=self.options.block_size if self.target is None else 1,
+            block_size=copies if self.random_start else 0,
         )
 
     def _add_missed(self, missed: Block) -> None:

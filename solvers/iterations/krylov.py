@@ -41,7 +41,7 @@ from ..blocks import (
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts
-from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
+from .rayleigh_ritz import oblique, ritz_pairs
 from .steps import LEAST_LOSS, QueuedSteps, SingleSteps, Steps, is_queued
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
@@ -66,9 +66,9 @@ class Ritz:
 class BlockKrylov:
     """The decomposition A V = V T + Q B on the complement of locked columns, which grows by steps.
 
-    The operator is A or a polynomial of A of a degree. The first `n_locked` columns of the buffer are
-    orthonormal or zero. M is the matrix of the inner product, and `rank` its rank, the most columns that are
-    orthonormal.
+    The operator is A or a polynomial of A of a degree, in single precision if `is_mixed`. The first
+    `n_locked` columns of the buffer are orthonormal or zero. M is the matrix of the inner product, and `rank`
+    its rank, the most columns that are orthonormal.
 
     References
     ----------
@@ -87,18 +87,21 @@ class BlockKrylov:
         rng: Any,
         counts: Counts,
         degree: int = 1,
+        is_mixed: bool = False,
         M: LinearMap | None = None,
         rank: int | None = None,
     ) -> None:
         self.operator, self.M, self.buffer, self.n_locked = operator, M, buffer, n_locked
         self.block_size, self.degree, self.rng, self.counts = block_size, degree, rng, counts
+        self.is_mixed = is_mixed
         self.m = self.w = 0  # columns of V and of Q
         self.full_until = 0  # while m is below this, A maps the next columns to all of V
         self.norm = 0.0  # lower bound of ||A||, the scale of rounding errors; callers may raise it
         self.most = 0.0  # largest norm of A x so far, until `norm` is known
         self.loss = 0.0  # of orthogonality, that single columns may have
         self.capacity = buffer.shape[1] - n_locked
-        self.H = self._zeros()
+        dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
+        self.H = np.zeros((self.capacity, self.capacity), dtype)  # [V Q]^H A V
         self.unit = 1 if width_padding(buffer) == 1 else block_size  # of columns that products read
         self._rank = buffer.n_global if rank is None else rank
         self._views: dict[tuple[int, int], Block] = {}  # by their columns
@@ -112,10 +115,6 @@ class BlockKrylov:
         elif M is None and is_queued(operator, buffer):
             self.steps = QueuedSteps(operator, buffer, block_size)
 
-    def _zeros(self) -> Array:
-        dtype = np.complex128 if self.buffer.dtype.kind == "c" else np.float64
-        return np.zeros((self.capacity, self.capacity), dtype)
-
     @property
     def room(self) -> int:
         """Dimension of the complement of [locked V Q]."""
@@ -127,13 +126,9 @@ class BlockKrylov:
         return self.w == 0
 
     def columns(self, begin: int, end: int) -> Block:
-        """Return a view of columns of [V Q]."""
-        return self._view(self.n_locked + begin, self.n_locked + end)
-
-    def _view(self, begin: int, end: int) -> Block:
-        """Return a view of columns of the buffer, which is kept: to make one takes longer than a launch."""
+        """Return a view of columns of [V Q], which is kept: to make one takes longer than a launch."""
         if (begin, end) not in self._views:
-            self._views[begin, end] = self.buffer[:, begin:end]
+            self._views[begin, end] = self.buffer[:, self.n_locked + begin : self.n_locked + end]
         return self._views[begin, end]
 
     def filled(self, count: int) -> int:
@@ -141,17 +136,14 @@ class BlockKrylov:
         is_wide = self.unit > 1 and count > NARROW
         return min(round_up(count, round_up(WIDE_UNIT, self.unit) if is_wide else self.unit), self.capacity)
 
-    @property
-    def _is_ragged(self) -> bool:
-        """Whether products read columns behind [V Q]."""
-        return self.filled(self.m + self.w) > self.m + self.w
-
     def filled_basis(self) -> Block:
         """Return a view of [locked V Q] and of zero columns that fill up the last block."""
-        if self._is_ragged and not self._is_clear:
+        end = self.m + self.w
+        filled = self.filled(end)
+        if filled > end and not self._is_clear:
             self.clear()
             self._is_clear = True
-        return self._view(0, self.n_locked + self.filled(self.m + self.w))
+        return self.columns(-self.n_locked, filled)
 
     def clear(self) -> None:
         """Set the columns behind [V Q] to zero."""
@@ -195,15 +187,11 @@ class BlockKrylov:
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once; append no random directions. For starts."""
         self.settle()
-        width, begin = self.w, self.m
-        W = self.operator.apply(self.columns(begin, begin + width).copy())
-        self.counts.apply(width)
-        self.m, self.w = begin + width, 0
-        known = self.m
-        S, R, count = self.append(W, scale=0.0)  # the norm of the longest column
-        self.H[:known, begin:known] = S
-        self.H[known : known + count, begin:known] = R
-        self.full_until = self.m + self.w
+        begin, end = self.m, self.m + self.w
+        W = self.operator.apply(self.columns(begin, end).copy())
+        self.counts.apply(self.w)
+        self.m, self.w = end, 0
+        self.couple(begin, *self.append(W, scale=0.0))  # the norm of the longest column
 
     def _changed(self, full_until: int) -> None:
         """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V."""
@@ -222,8 +210,7 @@ class BlockKrylov:
         self.settle()
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
-        first: Any = None if self.n_locked + end else ()  # a start is a step of its own
-        result = self.orthogonalize_into(self.columns(end, end + width), block, scale, first)
+        result = self.orthogonalize_into(self.columns(end, end + width), block, scale)
         count = width
         if not keep_random and width:
             count -= int(result.lost.sum())
@@ -232,23 +219,13 @@ class BlockKrylov:
         return result.S[self.n_locked : self.n_locked + end], result.R[:count], count
 
     def orthogonalize_into(
-        self, into: Block, block: Block, scale: float | None, first: Any
+        self, into: Block, block: Block, scale: float | None, first: Any = None
     ) -> Orthogonalized:
         """Orthogonalise a block against the basis and write it to columns behind [V Q]."""
-        new, filled, is_there = into.shape[1], self.n_locked + self.m + self.w, into is block
-        behind = None if is_there or self._is_ragged else into  # which are zeros of the basis until then
-        result = orthogonalize(
-            block,
-            self.filled_basis(),
-            M=self.M,
-            scale=scale,
-            first=first,
-            filled=filled,
-            max_rank=new,
-            into=behind,
-            rng=self.rng,
-        )
-        if behind is None and not is_there:
+        new, filled = into.shape[1], self.n_locked + self.m + self.w
+        how: dict[str, Any] = {"M": self.M, "scale": scale, "first": first, "rng": self.rng}
+        result = orthogonalize(block, self.filled_basis(), filled=filled, max_rank=new, **how)
+        if into is not block:
             into[:, :] = block[:, :new]
         self.counts.reductions += result.reductions
         return result
@@ -279,14 +256,8 @@ class BlockKrylov:
             if coupling > COUPLED * max(rounding, self.defect):
                 self.reorthonormalize()  # which makes T Hermitian
                 theta, Y = ritz_pairs(H[:m])
-        B = H[m:] @ Y
-        if len(theta):
-            self.norm = max(self.norm, float(np.abs(theta).max()))
-            width = SAME_RITZ_VALUE * float(np.finfo(self.buffer.dtype).eps) * self.norm
-            if (theta[1:] - theta[:-1] <= width).any():
-                theta, U = separate_copies(theta, B.conj().T @ B, width)
-                Y, B = Y @ U, B @ U
-        return Ritz(theta, Y, B)
+        self.norm = max(self.norm, float(np.abs(theta).max(initial=0.0)))
+        return Ritz(theta, Y, H[m:] @ Y)
 
     @Profile.timed("Rayleigh-Ritz")
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
@@ -297,7 +268,7 @@ class BlockKrylov:
         C[m : m + w, keep : keep + w] = np.eye(w)
         used = self.columns(0, len(C))
         used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
-        self.H = self._zeros()
+        self.H[...] = 0
         self.H[:keep, :keep] = np.diag(ritz.theta[kept])
         self.H[keep : keep + w, :keep] = ritz.B[:, kept]
         self.m = keep
@@ -322,9 +293,7 @@ class BlockKrylov:
 
     def truncate(self, count: int, defect: float = 0.0) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""
-        H = self._zeros()
-        H[:count, :count] = self.H[:count, :count]
-        self.H = H
+        self.H[count:], self.H[:, count:] = 0, 0
         self.m, self.w = count, 0
         self.defect = defect
         self._changed(count)

@@ -20,13 +20,12 @@ from ..blocks import (
     to_host,
     width_padding,
 )
-from ..orthogonalization.factors import cholesky_factor
+from ..orthogonalization.factors import gram_root
 from ..problem import IterationOptions, IterationState, Problem, excess
-from ..result import EigenResult
 from .base import MIN_SEARCH, Iteration
 from .filtering import Filtering
 from .krylov import BlockKrylov, Ritz
-from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
+from .rayleigh_ritz import ranking_key, ritz_pairs, select
 from .steps import MOST_LOSS
 from .verification import Found
 
@@ -100,9 +99,12 @@ class ThickRestart(Iteration):
         n_locked = self.krylov.n_locked
         return self.krylov.buffer[:, :n_locked] if n_locked else None
 
-    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
+    def _kernels(self) -> dict[str, Any]:
         krylov, b = self.krylov, self.options.block_size
-        sizes = {
+        return {
+            "method": self.options.method,
+            "operator": self.operator,
+            "dtype": krylov.buffer.dtype,
             "locked": krylov.n_locked,
             "capacity": krylov.n_locked + krylov.capacity,
             "start": self.start.shape[1],
@@ -110,43 +112,17 @@ class ThickRestart(Iteration):
             "last": krylov.padded(self.problem.k + b),
             "p": width_padding(krylov.buffer),
         }
-        return self.options.method, self.operator, krylov.buffer.dtype, sizes
 
-    def _run(self) -> EigenResult:
-        if self._resumed():
-            is_over = self.counts.restarts >= self.options.maxiter
-            reason = "maxiter" if is_over else self.costly() or self._advance(self.history[-1])
-            if reason:
-                return self._result(self.history[-1], reason)
-        else:
-            self._begin()
-        while True:
-            columns = self.counts.operator_columns
-            reason = self._expand()
-            if self.filtering is not None and self.filtering.state.is_mixed:
-                self.counts.single_columns += self.counts.operator_columns - columns
-            state = self._restart()
-            if reason or (self.counts.restarts + 1) % RESTARTS_BETWEEN_CLEANING == 0:
-                self.krylov.reorthonormalize()
-            reason = self._report(state, reason)
-            if not reason and state.converged == self.problem.k and self._settled(state):
-                reason = self._stopped() or "converged"
-            if not reason and self.repairs >= MAX_REPAIRS:
-                reason = "stagnated"
-            self.counts.restarts += 1
-            if not reason and self.counts.restarts >= self.options.maxiter:
-                reason = "maxiter"
-            reason = reason or self.costly()
-            if not reason and self.krylov.complete and not self.krylov.append_random(self.block_size):
-                reason = "converged"  # the basis spans the space
-            self._save(reason)
-            reason = reason or self._advance(self.history[-1])
-            if reason:
-                return self._result(state, reason)
+    def _exhausted(self) -> str:
+        """Return a reason to stop where repairs do not help, or random directions do not extend the basis."""
+        if self.repairs >= MAX_REPAIRS:
+            return "stagnated"
+        krylov = self.krylov
+        return "converged" if krylov.complete and not krylov.append_random(self.block_size) else ""
 
-    def _advance(self, state: IterationState) -> str:
+    def _advance(self) -> str:
         """Choose the operator of the next cycle; return a reason to stop."""
-        return "" if self.filtering is None else self.filtering.advance(state)
+        return "" if self.filtering is None else self.filtering.advance(self.state)
 
     def snapshot(self) -> dict[str, Any]:
         filtering = {} if self.filtering is None else self.filtering.snapshot()
@@ -263,79 +239,61 @@ class ThickRestart(Iteration):
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
-    def _ritz(self) -> Ritz:
-        """Return the Ritz pairs of V at the end of a cycle, which the last look may have computed."""
-        seen, self.seen = self.seen, None
-        if seen is None or len(seen.theta) != self.krylov.m:
-            seen = self.krylov.ritz()
-            self._plan_look(seen)
-        return seen
-
     def _restart(self) -> IterationState:
         """Replace the basis by wanted Ritz vectors; return the state, with values and residuals of A."""
-        if self.filtering is None or self.filtering.state.filter is None:
-            self._restart_plainly(self._ritz())
+        krylov, filtering = self.krylov, self.filtering
+        if filtering is not None and filtering.state.filter is None:
+            filtering = None  # the steps are those of A
+        if filtering is None or not filtering.is_refined:
+            seen, self.seen = self.seen, None
+            ritz = seen if seen is not None and len(seen.theta) == krylov.m else krylov.ritz()
+            if ritz is not seen:
+                self._plan_look(ritz)
+            order = select(ritz.theta, self.which if filtering is None else "LA")
+            kept = order[: self._keep(len(order), krylov.w)]
+            krylov.restart(ritz, kept)
+        if filtering is not None:
+            filtering.is_refined = False
+            self.theta, self.estimates = self._rayleigh_ritz(krylov.m or krylov.w)
+            least = ranking_key(self.theta, self.which).min()
         else:
-            if not self.filtering.is_refined:
-                ritz = self._ritz()
-                kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), self.krylov.w)]
-                self.krylov.restart(ritz, kept)
-            self.filtering.is_refined = False
-            self._rayleigh_ritz()
-        return self._current_state()
+            self.theta, self.estimates = ritz.theta[kept], ritz.residuals[kept]
+            # The smallest ranking key, less its residual, bounds the spectrum with high probability.
+            least = ranking_key(ritz.theta[order[-1]], self.which) - ritz.residuals[order[-1]]
+        self.least = min(self.least, float(least))
+        if (self.counts.restarts + 1) % RESTARTS_BETWEEN_CLEANING == 0:
+            krylov.reorthonormalize()
+        theta, k = self.theta, self.problem.k
+        return self._state(theta[:k], self.estimates[:k], self.limits(theta[:k]))
 
-    def _restart_plainly(self, ritz: Ritz) -> None:
-        """Replace the basis by wanted Ritz vectors, by few where all that are wanted have converged."""
-        krylov, k = self.krylov, self.problem.k
-        order = select(ritz.theta, self.which)
-        self.norm = max(self.norm, krylov.norm)
-        keep = self._keep(len(order), krylov.w)
-        theta = ritz.theta[order[:k]]
-        settled = len(order) >= k and bool((ritz.residuals[order[:k]] <= self.limits(theta)).all())
-        if settled and not self._doubtful(theta):
-            keep = min(keep, k + self.block_size)
-        kept = order[:keep]
-        krylov.restart(ritz, kept)
-        self.theta, self.estimates = ritz.theta[kept], ritz.residuals[kept]
-        # The smallest ranking key, less its residual, bounds the spectrum with high probability.
-        least = float(ranking_key(ritz.theta[order[-1]], self.which) - ritz.residuals[order[-1]])
-        self.least = min(self.least, least)
+    def _rayleigh_ritz(self, count: int) -> tuple[RealArray, RealArray]:
+        """Rotate the first vectors to Ritz vectors of A itself; compute their values and residual norms.
 
-    def _rayleigh_ritz(self) -> None:
-        """Rotate the vectors of a filter to Ritz vectors of A; compute their values and residuals."""
-        krylov, which = self.krylov, self.which
-        count = krylov.m or krylov.w
+        The projected matrix knows no values of A if it is one of a filter, nor what couples copies of a value
+        that separate runs found, as much as their residuals. Vectors that steps of single columns and
+        restarts leave orthonormal to less than rounding become so.
+        """
+        krylov = self.krylov
         wide, begin = krylov.padded(count), krylov.m + krylov.w
         fits = begin + wide <= krylov.capacity
         AX = krylov.columns(begin, begin + wide) if fits else krylov.buffer.like(wide)
         AX[:, count:] = 0
-        apply_in_ranges(self.operator, krylov.columns(0, count), AX[:, :count], self.block_size)
+        X = krylov.columns(0, wide)
+        apply_in_ranges(self.operator, X[:, :count], AX[:, :count], self.block_size)
         self.counts.apply(count)
         project_out(self.locked, AX)
-        theta, U = ritz_pairs(to_host(krylov.columns(0, wide).dot(AX))[:count, :count])
-        self.norm = max(self.norm, float(np.abs(theta).max()))
-        self.least = min(self.least, float(ranking_key(theta, which).min()))
-        width = 2 * SAME_RITZ_VALUE * self.problem.tolerance.unit * self.norm
-        distinct = len(clusters(theta, width)) == len(theta)
-        order = select(theta, which) if distinct else np.arange(len(theta))
-        theta, U = theta[order], U[:, order]
-        krylov.transform(U, U.conj().T)
-        AX.combine(small_matrix(bordered(U, wide, wide), AX), out=AX)
-        X = krylov.columns(0, count)
-        AX[:, :count].axpy(column_factors(-theta, X), X)
-        G = to_host(AX.gram())[:count, :count].astype(U.dtype)
+        G, T = (to_host(C)[:count, :count].astype(krylov.H.dtype) for C in (X.gram(), X.dot(AX)))
+        R, inverse = gram_root(G)
+        theta, Y = ritz_pairs(inverse.conj().T @ T @ inverse)
+        self.norm = max(self.norm, float(np.abs(theta).max(initial=0.0)))
+        order = select(theta, self.which)
+        theta, Y = theta[order], Y[:, order]
+        krylov.transform(inverse @ Y, Y.conj().T @ R)
+        AX.combine(small_matrix(bordered(inverse @ Y, wide, wide), AX), out=AX)
+        AX[:, :count].axpy(column_factors(-theta, X), X[:, :count])
         self.counts.reductions += 2
-        if not distinct:
-            theta, copies = separate_copies(theta, G, width)
-            order = select(theta, which)
-            copies = copies[:, order]
-            theta, G = theta[order], copies.conj().T @ G @ copies
-            krylov.transform(copies, copies.conj().T)
-        self.theta, self.estimates = theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
-
-    def _current_state(self) -> IterationState:
-        theta, estimates = self.theta[: self.problem.k], self.estimates[: self.problem.k]
-        return self._state(theta, estimates, self.limits(theta))
+        squares = to_host(AX.gram()).diagonal()[:count].real.astype(np.float64)  # its kernel is there
+        return theta, np.sqrt(np.maximum(squares, 0.0))
 
     def _vectors(self) -> Block:
         theta = self.theta[: self.problem.k]
@@ -350,78 +308,37 @@ class ThickRestart(Iteration):
         return self.problem.has_costly_steps and self.krylov.degree == 1
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
-        if self._is_inverse:
-            return self.estimates[: len(theta)]
-        if not self.krylov.steps.takes_single_columns:
-            return super()._true_residuals(theta)
-        return self._refined(len(theta))
-
-    def _refined(self, k: int) -> RealArray:
-        """Take a Rayleigh-Ritz step with A itself on the first vectors; return the norms of residuals.
-
-        What separate runs found of the copies of a value is coupled by as much as their residuals, which the
-        projected matrix does not hold. The vectors, which steps of single columns and restarts leave
-        orthonormal to less than rounding, become so.
-        """
-        krylov = self.krylov
-        X = krylov.columns(0, k)
-        AX = self.operator.apply(X)
-        self.counts.apply(k)
-        R, inverse, *_ = cholesky_factor(X.gram())
-        theta, Y = ritz_pairs(inverse.conj().T @ X.dot(AX) @ inverse)
-        order = select(theta, self.which)
-        theta, Y = theta[order], Y[:, order]
-        U = inverse @ Y
-        krylov.transform(U, Y.conj().T @ R)
+        krylov, k = self.krylov, len(theta)
+        if self._is_inverse or not (krylov.steps.takes_single_columns and k):
+            krylov.reorthonormalize()
+            return self.estimates[:k] if self._is_inverse else super()._true_residuals(theta)
+        theta, norms = self._rayleigh_ritz(k)
         krylov.H[:k, :k] = np.diag(theta)
-        AX = AX.combine(U).axpy(-theta, X)
-        norms = np.asarray(AX.norms(), np.float64)
-        self.counts.reductions += 3
-        self.theta, self.estimates = self.theta.copy(), self.estimates.copy()
-        self.theta[:k], self.estimates[:k] = theta, norms
+        self.theta, self.estimates = np.r_[theta, self.theta[k:]], np.r_[norms, self.estimates[k:]]
+        self.state = replace(self.state, eigenvalues=theta, residuals=norms)
         return norms
-
-    def _result(self, state: IterationState, reason: str) -> EigenResult:
-        if self.krylov.steps.takes_single_columns and len(self.theta) >= len(state.eigenvalues):
-            if self.residuals is None:
-                self.residuals = self._true_residuals(state.eigenvalues)
-            state = self._current_state()
-        return super()._result(state, reason)
 
     def _spans_space(self) -> bool:
         return self.krylov.room == 0 and self.krylov.complete
-
-    def _converges_in_order(self) -> bool:
-        # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
-        # block that is narrower than these has mixtures of them beside fewer copies of each. Where a basis
-        # has no room for two steps beside the wanted pairs, one copy may be lost in hundreds of restarts.
-        has_room = self.options.ncv >= self.problem.k + 2 * self.options.block_size
-        return has_room and (self.which != "LM" or self.degree == 1)
 
     def _search_budget(self) -> int:
         least = MIN_SEARCH // 2 if self.random_start else MIN_SEARCH
         return max(self.counts.operator_columns, least)
 
-    def _settled(self, state: IterationState) -> bool:
-        is_refined = self.krylov.steps.takes_single_columns and not self._is_inverse
-        if self.counts.restarts and not is_refined:  # otherwise V has been rotated once
-            self.krylov.reorthonormalize()
-        is_over = super()._settled(state)
-        if not is_over and is_refined:
-            k = self.problem.k
-            values, residuals = self.theta[:k], self.estimates[:k]
-            self.history[-1] = replace(self.history[-1], eigenvalues=values, residuals=residuals)
-        return is_over
-
-    def _found(self, state: IterationState) -> Found:
-        k = self.problem.k
+    def _found(self) -> Found:
+        # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
+        # block that is narrower than these has mixtures of them beside fewer copies of each. Where a basis
+        # has no room for two steps beside the wanted pairs, one copy may be lost in hundreds of restarts.
+        k, b = self.problem.k, self.options.block_size
+        in_order = self.options.ncv >= k + 2 * b and (self.which != "LM" or self.degree == 1)
         return Found(
             X=self.krylov.columns(0, k),
             theta=self.theta[:k],
             which=self.which,
-            limits=self._margins(state.eigenvalues),
+            limits=self.problem.tolerance.margins(self.state.eigenvalues, self.operator_norm()),
             locked=self.locked,
-            block_size=self._copies_together,
+            # A wider block that is made from the Krylov space of b columns contains no more copies.
+            block_size=min(b, self.block_size) if self.random_start and in_order else 0,
         )
 
     def _add_missed(self, missed: Block) -> None:
@@ -429,7 +346,7 @@ class ThickRestart(Iteration):
 
         Filters converge within few steps: the next search needs the other vectors, which it projects out.
         """
-        self.repairs, self.residuals = 0, None
+        self.repairs = 0
         if self.krylov.m >= self.problem.k and (self.krylov.degree == 1 or self._room() < self.missing):
             self._keep_wanted()
         if self.krylov.steps.takes_single_columns:  # a mixture of all preserves their recurrence
@@ -448,7 +365,7 @@ class ThickRestart(Iteration):
         krylov = self.krylov
         return max(1, krylov.capacity - krylov.m - krylov.w - self.block_size)
 
-    def _repair(self, state: IterationState) -> None:
+    def _repair(self) -> None:
         """Couple the true residuals to the decomposition, whose own residuals have drifted away."""
         assert self.residuals is not None
         if self.filtering is not None and self.filtering.state.filter is not None:
@@ -456,7 +373,7 @@ class ThickRestart(Iteration):
             self.residuals = None
             return
         krylov, k, b = self.krylov, self.problem.k, self.block_size
-        excess = self.residuals / state.limits
+        excess = self.residuals / self.state.limits
         failing = [begin for begin in range(0, k, b) if excess[begin : begin + b].max() > 1]
         if self._room() < b * len(failing) and krylov.m >= k:
             self._keep_wanted()  # every repair adds pending columns
@@ -467,4 +384,3 @@ class ThickRestart(Iteration):
         self.repairs += 1
         if excess.max() < self.excess / 2:
             self.excess, self.repairs = float(excess.max()), 0
-        self.residuals = None

@@ -20,7 +20,6 @@ import numpy as np
 
 from blockvec import Profile
 from blockvec.errors import BreakdownError
-from blockvec.system.frozen import frozen
 
 from ..blocks import (
     Array,
@@ -40,14 +39,6 @@ from .rayleigh_ritz import FLOOR, clusters, ritz_pairs, select
 
 NEW = 1e-8  # length, over the longest one, below which a direction is dropped
 SAME_DISTANCE = 0.02  # relative difference of distances from the target that may be equal ones, on both sides
-
-
-@frozen
-class Extracted:
-    """Approximate eigenvectors V Y, the most wanted first."""
-
-    theta: RealArray  # Rayleigh quotients, shape (m,)
-    Y: Array  # unitary, shape (m, m)
 
 
 class SearchSpace:
@@ -129,16 +120,19 @@ class SearchSpace:
         self._R[begin:end, :begin] = 0
 
     @Profile.timed("Rayleigh-Ritz")
-    def extract(self) -> Extracted:
-        """Return approximate eigenvectors: Ritz vectors, or refined ones around the target."""
+    def extract(self) -> tuple[RealArray, Array]:
+        """Return Rayleigh quotients, shape (m,), and the unitary Y, shape (m, m), the most wanted first.
+
+        V Y are Ritz vectors, or refined ones around the target.
+        """
         H = self._H[: self.m, : self.m]
         if self.target is None:
             theta, Y = ritz_pairs(H)
             self.norm = max(self.norm, float(np.abs(theta).max(initial=0)))
             order = select(theta, self.which)
-            return Extracted(theta[order], Y[:, order])
+            return theta[order], Y[:, order]
         Y = self._refined(H)
-        return Extracted(np.einsum("ij,ij->j", Y.conj(), H @ Y).real + self.tau, Y)
+        return np.einsum("ij,ij->j", Y.conj(), H @ Y).real + self.tau, Y
 
     def _refined(self, H: Array) -> Array:
         """Compute coefficients of refined vectors, those nearest to the target first.
@@ -169,7 +163,7 @@ class SearchSpace:
         end = begin + len(Y)
         C = np.zeros((self.padded(end), Y.shape[1]), Y.dtype)
         C[begin:end] = Y
-        return block[:, : len(C)].combine(self.small(C))
+        return block[:, : len(C)].combine(small_matrix(C, self.buffer))
 
     @Profile.timed("Rayleigh-Ritz")
     def vectors(self, Y: Array) -> Block:
@@ -234,11 +228,7 @@ class SearchSpace:
             block[:, :] = 0
 
     def _transform(self, block: Block, C: Array) -> None:
-        block.combine(self.small(C), out=block[:, : C.shape[1]])
-
-    def small(self, C: Array) -> Array:
-        """Copy a small matrix to the type and device of V."""
-        return small_matrix(C, self.buffer)
+        block.combine(small_matrix(C, self.buffer), out=block[:, : C.shape[1]])
 
 
 def extended(Y: Array, older: Array) -> Array:

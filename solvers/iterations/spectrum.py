@@ -21,6 +21,7 @@ from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 import blockvec
@@ -29,10 +30,9 @@ from blockvec.errors import BreakdownError
 from blockvec.system.frozen import frozen
 
 from ..blocks import Block, ColumnBlock, Operator, RealArray, empty_block, project_out, small_matrix
-from ..orthogonalization.factors import square
 from .chebyshev import recorder_for
 from .rayleigh_ritz import Which, ranking_key
-from .steps import MERGED_DROP, VECTOR_CALLS, vector_calls, without_component
+from .steps import VECTOR_CALLS, vector_calls
 
 GROUP = 6  # steps of a recorded group, a multiple of the three blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
@@ -46,9 +46,8 @@ class Sketch:
     counts: RealArray  # number of eigenvalues per Ritz value; their sum is the dimension
     low: float  # bound of the spectrum, with high probability, like `high`
     high: float
-    columns: int  # operation counts, as of `Counts`
+    columns: int  # that the operator was applied to
     applications: int
-    reductions: int
     # Per node: the vector it belongs to, and a distance within which there is an eigenvalue.
     vectors: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
     distances: RealArray = field(default_factory=lambda: np.zeros(0))
@@ -93,23 +92,14 @@ def sketch_spectrum(
     BreakdownError
         If the operator returns NaN or Inf.
     """
-    run = started(operator, V, locked)
+    run = recurrences(operator, V, (locked,))
     n = V.n_global - (0 if locked is None else int(locked.shape[1]))
     while True:
         run.extend(min(steps, n))
-        sketch = _sketched(run, n, 0 if locked is None else 1)
+        sketch = _sketched(run, n)
         if 2 * steps > min(most, n) or resolved(sketch):
             return sketch
         steps *= 2
-
-
-def started(operator: Operator, V: Block, locked: Block | None = None) -> Recurrences:
-    """Make the recurrences from the columns of V, which is overwritten; a launch takes many where it can."""
-    take = getattr(operator, "lanczos_recurrence", None) if locked is None else None
-    launch = None if take is None else take(V)
-    if launch is not None:
-        return _LaunchedRecurrences(V, launch)
-    return recurrences(operator, V, (locked,), recorder_for(operator, V))
 
 
 def sketch_of(operator: Any, steps: int) -> Sketch:
@@ -120,14 +110,20 @@ def sketch_of(operator: Any, steps: int) -> Sketch:
     return sketch_spectrum(operator, like.random_like(1, np.random.default_rng(0)), steps)
 
 
-def recurrences(
-    operator: Operator, V: Block, complement: Sequence[Block | None] = (), recorder: Recorder | None = None
-) -> Recurrences:
-    """Make the recurrences of a kind of blocks; the arguments are those of `Recurrences`."""
+def recurrences(operator: Operator, V: Block, complement: Sequence[Block | None] = ()) -> Recurrences:
+    """Make the recurrences from the columns of V, which is overwritten; the arguments are those of the class.
+
+    A launch takes many steps where a GPU can, and a call of BLAS each operation on a vector of the host.
+    """
+    is_whole = all(Q is None for Q in complement)
+    take = getattr(operator, "lanczos_recurrence", None) if is_whole else None
+    launch = None if take is None else take(V)
+    if launch is not None:
+        return _LaunchedRecurrences(V, launch)
     is_vector = type(V) is ColumnBlock and V.shape[1] == 1 and V.dtype.char in VECTOR_CALLS
     if is_vector and isinstance(operator, blockvec.Operator):
         return _VectorRecurrence(operator, cast(ColumnBlock, V), complement)
-    return Recurrences(operator, V, complement, recorder)
+    return Recurrences(operator, V, complement, recorder_for(operator, V))
 
 
 def _signs(xp: Any, alpha: Any) -> tuple[Any, Any]:
@@ -275,8 +271,7 @@ class _VectorRecurrence(Recurrences):
         self, operator: blockvec.Operator, V: ColumnBlock, complement: Sequence[Block | None]
     ) -> None:
         super().__init__(cast(Operator, operator), V, complement)
-        self._dot, _, self._scale, _ = vector_calls(V)
-        self._without_component = without_component(V)
+        self._dot, self._axpy, self._scale, _ = vector_calls(V)
         self._vectors = [cast(ColumnBlock, block).array[:, 0] for block in self._three]
         self._add, self._last = operator.vector_adder(is_hermitian=True), 0.0
 
@@ -284,14 +279,11 @@ class _VectorRecurrence(Recurrences):
         previous, v, w = (self._vectors[(step + i) % 3] for i in range(3))
         np.multiply(previous, -self._last, out=w)
         self._add(v, w)
-        alpha[0], norm, _ = self._without_component(v, w)
-        W = self._three[(step + 2) % 3]
+        alpha[0] = part = self._dot(v, w).real
+        self._axpy(v, w, a=-part)
         for Q in self.complement:
-            if Q is not None:
-                C = Q.dot(W)
-                Q.combine(C, out=W, alpha=-1, beta=1)
-                rest = norm**2 - square(C)  # accurate where little has been taken out, as almost always
-                norm = math.sqrt(rest if rest > MERGED_DROP * norm**2 else self._dot(w, w).real)
+            project_out(Q, self._three[(step + 2) % 3])
+        norm = math.sqrt(self._dot(w, w).real)
         beta[0] = self._last = norm
         if self._last:
             self._scale(1 / self._last, w)
@@ -315,25 +307,19 @@ def noise(alphas: RealArray, betas: RealArray, dtype: Any) -> float:
     return BROKEN_DOWN * float(np.finfo(dtype).eps) * float(np.abs(alphas).max() + betas.max())
 
 
-def _sketched(run: Recurrences, n: int, projections: int) -> Sketch:
-    steps, width = run.coefficients()[1].shape
-    nodes, counts, rests, low, high = [], [], [], np.inf, -np.inf
-    for (alpha, beta), last in zip(run.projected(), run.coefficients()[1].T, strict=True):
-        T = np.diag(alpha) + np.diag(beta, 1) + np.diag(beta, -1)
-        theta, S = np.linalg.eigh(T)
-        rest = last[len(beta)] * np.abs(S[-1])
-        nodes.append(theta)
-        counts.append(n / width * S[0] ** 2)
-        rests.append(rest)
-        low, high = min(low, theta[0] - rest[0]), max(high, theta[-1] + rest[-1])
+def _sketched(run: Recurrences, n: int) -> Sketch:
+    betas = run.coefficients()[1]
+    steps, width = betas.shape
+    pairs = [scipy.linalg.eigh_tridiagonal(*T) for T in run.projected()]
+    # Of the last vectors, the remainders of the recurrences.
+    rests = [last[len(S) - 1] * np.abs(S[-1]) for (_, S), last in zip(pairs, betas.T, strict=True)]
     return Sketch(
-        theta=np.concatenate(nodes),
-        counts=np.concatenate(counts),
-        low=float(low),
-        high=float(high),
+        theta=np.concatenate([theta for theta, _ in pairs]),
+        counts=np.concatenate([n / width * S[0] ** 2 for _, S in pairs]),
+        low=float(min(theta[0] - rest[0] for (theta, _), rest in zip(pairs, rests, strict=True))),
+        high=float(max(theta[-1] + rest[-1] for (theta, _), rest in zip(pairs, rests, strict=True))),
         columns=width * steps,
         applications=steps,
-        reductions=1 + 2 * steps + projections * (steps + 1),
-        vectors=np.repeat(np.arange(width), [len(part) for part in nodes]),
+        vectors=np.repeat(np.arange(width), [len(theta) for theta, _ in pairs]),
         distances=np.concatenate(rests),
     )

@@ -31,7 +31,7 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, ColumnBlock, LinearMap, ceil_div, round_up, summed
 from ..orthogonalization.factors import PLAIN_GROWTH, UNIT, square
-from ..orthogonalization.host_step import (
+from ..orthogonalization.queued_step import (
     QUEUED_ENOUGH,
     REDUCTIONS,
     Wait,
@@ -125,6 +125,7 @@ class Steps:
         """Move columns that A has been applied to from Q to V; new ones follow Q."""
         new = min(step, space.room)
         space.counts.apply(step, space.degree)
+        space.counts.single_columns += step * space.degree * space.is_mixed
         space.m += step
         space.w += new - step
         if new < step:
@@ -250,7 +251,6 @@ MOST_LOSS, LEAST_LOSS = 1e-9, 1e-12
 # wrong: the projected matrix, its norm and all limits that follow from it would be, too.
 WORST_LOSS = 1e-7  # of orthogonality; above the square root of UNIT
 UNEXPECTED = 100.0  # measured loss per estimated one
-MERGED_DROP = 0.25  # of a squared norm by an update, up to which it follows from that before without a sum
 COLUMN_PAUSE = 4  # columns between looks for convergence, at least
 NORM_DROP = 0.5  # of a vector by an orthogonalisation, after which another one would be needed
 LEAST_NORM = 1e-6  # of a remainder relative to the operator: shorter ones need more care
@@ -269,30 +269,6 @@ def vector_calls(like: Block) -> tuple[Callable[..., Any], ...]:
     return (dot if layout is None else lambda v, w: layout.sum(np.array([dot(v, w)]))[0], *others)
 
 
-def without_component(like: Block) -> Callable[[Array, Array], tuple[float, float, int]]:
-    """Return a function ``(v, w)`` that subtracts from w its component along v, a vector of norm one.
-
-    The result has the component, the norm of the rest, and the number of reductions. Processes that share
-    the rows sum once for both, unless the difference of squares is inaccurate.
-    """
-    dot, axpy, *_ = vector_calls(like)
-    local, layout = VECTOR_CALLS[like.dtype.char][0], like.layout
-
-    def subtract(v: Array, w: Array) -> tuple[float, float, int]:
-        if layout is None:
-            alpha = dot(v, w).real
-            axpy(v, w, a=-alpha)
-            return alpha, math.sqrt(dot(w, w).real), 2
-        alpha, whole = layout.sum(np.array([local(v, w).real, local(w, w).real])).tolist()
-        axpy(v, w, a=-alpha)
-        square = whole - alpha * alpha
-        if square > MERGED_DROP * whole:
-            return alpha, math.sqrt(square), 1
-        return alpha, math.sqrt(dot(w, w).real), 2
-
-    return subtract
-
-
 class SingleSteps(Steps):
     """Steps A v_j = beta_j v_(j-1) + alpha_j v_j + beta_(j+1) v_(j+1) in the columns of a buffer.
 
@@ -308,7 +284,6 @@ class SingleSteps(Steps):
         self.product, self.array, self._layout = product, array, layout
         self._vectors = [array[:, j] for j in range(c)]
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(columns)
-        self._without_component = without_component(columns)
         self._adjoint = 2 if columns.dtype.kind == "c" else 1
         self._T = np.zeros((c, c), order="F")
         self._now, self._before = np.zeros(c), np.zeros(c)  # inner products of the two last vectors
@@ -407,7 +382,9 @@ class SingleSteps(Steps):
         v, w, T, beta, dot = self._vectors[m], self._vectors[m + 1], self._T, self._beta, self._dot
         np.multiply(self._vectors[m - 1], -beta, out=w)
         self.product(v, w)
-        alpha, rest, reductions = self._without_component(v, w)
+        alpha = dot(v, w).real
+        self._axpy(v, w, a=-alpha)
+        rest, reductions = math.sqrt(dot(w, w).real), 2
         if not rest > LEAST_NORM * norm:
             self.note_change()
             return 0

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.linalg
@@ -41,7 +41,6 @@ from ..blocks import (
 )
 from ..orthogonalization import orthogonalize
 from ..problem import Counts, Verification
-from .chebyshev import recorder_for
 from .rayleigh_ritz import SAME_VALUE, Which, ranking_key, ritz_pairs
 from .spectrum import GROUP, Recurrences, noise, recurrences
 
@@ -81,16 +80,6 @@ class Found:
         return least_doubtful(self.theta, self.limits, self.which, self.block_size)
 
 
-@frozen
-class Verdict:
-    """Outcome of a search."""
-
-    missed: Block | None  # orthonormal vectors, orthogonal to X, with wanted Ritz values
-    counts: Counts
-    verification: Verification
-    text: str  # outcome in words
-
-
 def least_doubtful(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> float | None:
     """Return the smallest ranking key of the values that can have more copies than were computed, or None.
 
@@ -123,58 +112,60 @@ def least_doubtful(theta: RealArray, limits: RealArray, which: Which, block_size
 class Search:
     """Search for eigenvalues in the complement of computed vectors.
 
-    It looks for ranking keys from `value` on, ``found.last`` at least. `width` is the number of random
-    vectors, and thus of missed copies that can be found. A search takes a few times the steps of its budget
-    before it remains undecided; a true value of ``stop()`` aborts it.
+    It looks for ranking keys from the first value on that may have further copies, ``found.last`` at least.
+    `width` is the number of random vectors, and thus of missed copies that can be found. A search takes a few
+    times the steps of its budget before it remains undecided; a true value of ``stop()`` aborts it.
+
+    Once it has run, `verification` and `text` are its outcome, and `missed` holds orthonormal vectors,
+    orthogonal to those found, with wanted Ritz values, or None.
     """
 
     def __init__(
-        self,
-        operator: Operator,
-        found: Found,
-        value: float,
-        width: int,
-        budget: int,
-        rng: Any,
-        stop: Callable[[], object],
+        self, operator: Operator, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
     ) -> None:
         self.operator, self.found, self.stop, self.counts = operator, found, stop, Counts()
-        self.value = value
+        doubtful = found.doubtful
+        self.value = found.last if doubtful is None else doubtful
         n = operator.shape[0] - found.X.shape[1] - (0 if found.locked is None else found.locked.shape[1])
         self.least, self.budget, self.most = n / UNLUCKY**2, budget, MOST_BUDGETS * budget
         self.deflations = 0  # times that copies of the last value have been projected out
         self.deflated = _filled_up(found.X)
         self.start = found.X.random_like(max(1, min(width, n)), rng)
+        self.missed: Block | None = None
+        self.verification, self.text = Verification.UNDECIDED, ""
 
     @Profile.timed("verification")
-    def run(self) -> Verdict:
+    def run(self) -> Self:
         """Take steps until it is decided whether there are eigenvalues from `value` on."""
-        run = self._begun()
-        ends = self._ends(self.value)
-        look = GROUP if self.start.device != "cpu" else 1  # a look waits for a device
-        while True:
+        found, run, value = self.found, self._begun(), self.value
+        ends, look = (
+            self._ends(value),
+            GROUP if self.start.device != "cpu" else 1,
+        )  # a look waits for a device
+        while not self.text:
             run.extend(look)
-            if self.stop():
-                return self._verdict(None, Verification.UNDECIDED, "cut short", run)
             least = self._follow(ends, run)
             is_resolved = all(end.is_resolved for end in ends)
-            if is_resolved or any(end.is_exceeded for end in ends):
-                if self._keys(run).max() > max(self.found.last, self.value - least):
-                    return self._missed(run)
-                if self._exclude(ends, self.value, run):
-                    return self._passed(self.value, run)
-            if is_resolved or run.steps >= self.most:
-                return self._undecided(run)
-            if run.steps >= self.budget:  # a value between the last one and `value` keeps polynomials small
-                if self._keys(run).max() > self.found.last:
-                    return self._missed(run)
-                if self.deflations < MOST_DEFLATIONS and self._deflates_copies(run):
+            is_exceeded = is_resolved or any(end.is_exceeded for end in ends)
+            if self.stop():
+                self.text = "cut short"
+            elif is_exceeded and self._first(run) > max(found.last, value - least):
+                self._form_missed(run)
+            elif self._excludes(ends, value, run):
+                self._pass(value)
+            elif is_resolved or run.steps >= self.most:
+                self._give_up(run)
+            elif run.steps >= self.budget:  # a value between the last one and `value` keeps polynomials small
+                if self._first(run) > found.last:
+                    self._form_missed(run)
+                elif self.deflations < MOST_DEFLATIONS and self._deflates_copies(run):
                     return self.run()
             look = min(max(math.ceil(BETWEEN_LOOKS * run.steps), run.steps + 1), self.most)
+        self._count(run)
+        return self
 
     def _begun(self) -> Recurrences:
-        recorder = recorder_for(self.operator, self.start)
-        return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated), recorder)
+        return recurrences(self.operator, self.start.copy(), (self.found.locked, self.deflated))
 
     def _ends(self, value: float) -> list[_End]:
         """Return the polynomials at the points that a value has in the spectrum, of every vector."""
@@ -190,51 +181,48 @@ class Search:
             end.extend(alphas, betas, least)
         return least
 
-    def _exclude(self, ends: list[_End], value: float, run: Recurrences) -> bool:
-        """Check that the ends of a value exclude it; the remainder that ends a recurrence hides near ones."""
+    def _excludes(self, ends: list[_End], value: float, run: Recurrences) -> bool:
+        """Check that all ends exclude a value; the remainder that ends a recurrence hides near ones."""
         if not all(end.is_resolved for end in ends):
             return False
         rest = max(end.remainder for end in ends)
-        return rest == 0 or bool(self._keys(run).max() + rest < value)
+        return rest == 0 or self._first(run) + rest < value
 
-    def _keys(self, run: Recurrences) -> RealArray:
-        """Compute the ranking keys of all Ritz values."""
+    def _first(self, run: Recurrences) -> float:
+        """Compute the largest ranking key of a Ritz value."""
         theta = [scipy.linalg.eigvalsh_tridiagonal(*T) for T in run.projected()]
-        keys: RealArray = ranking_key(np.concatenate(theta), self.found.which)
-        return keys
+        return float(ranking_key(np.concatenate(theta), self.found.which).max())
 
-    def _passed(self, value: float, run: Recurrences) -> Verdict:
-        text = "passed: a random vector in the complement has no component beyond what was found"
+    def _pass(self, value: float) -> None:
+        self.verification = Verification.SEARCHED
+        self.text = "passed: a random vector in the complement has no component beyond what was found"
         if value > self.found.last:
             sign = -1 if self.found.which == "SA" else 1
-            text += f" (looked for values from {sign * value:.6g} on)"
-        return self._verdict(None, Verification.SEARCHED, text, run)
+            self.text += f" (looked for values from {sign * value:.6g} on)"
 
-    def _undecided(self, run: Recurrences) -> Verdict:
+    def _give_up(self, run: Recurrences) -> None:
+        """Exclude further copies of the first doubtful value at least, or leave the search undecided."""
         found = self.found
         first = float(ranking_key(found.theta[0], found.which))
         doubtful = first if found.doubtful is None else found.doubtful
-        if doubtful > self.value:
-            ends = self._ends(doubtful)
-            self._follow(ends, run)
-            if self._exclude(ends, doubtful, run):
-                return self._passed(doubtful, run)
-        text = f"undecided after {run.steps} steps: a cluster surrounds the last value"
-        return self._verdict(None, Verification.UNDECIDED, text, run)
+        ends = self._ends(doubtful)
+        self._follow(ends, run)
+        if doubtful > self.value and self._excludes(ends, doubtful, run):
+            self._pass(doubtful)
+        else:
+            self.text = f"undecided after {run.steps} steps: a cluster surrounds the last value"
 
-    def _missed(self, run: Recurrences) -> Verdict:
+    def _form_missed(self, run: Recurrences) -> None:
         """Take some more steps, and form the vectors of missed values."""
         run.extend(math.ceil(FURTHER * max(run.steps, LEAST_STEPS)))
-        missed = self._vectors_beyond(run, self.found.last)
-        if missed is not None:
-            return self._verdict(missed, Verification.UNDECIDED, f"found {missed.shape[1]} more", run)
-        return self._verdict(None, Verification.UNDECIDED, "undecided: a value vanished", run)
+        missed = self.missed = self._vectors_beyond(run, self.found.last)
+        self.text = "undecided: a value vanished" if missed is None else f"found {missed.shape[1]} more"
 
     def _deflates_copies(self, run: Recurrences) -> bool:
         """Project out further copies of the last wanted value, near which polynomials hardly grow."""
         width = SAME_VALUE * float(self.found.limits[-1])
         near = self.found.last - width
-        copies = self._vectors_beyond(run, near) if self._keys(run).max() > near else None
+        copies = self._vectors_beyond(run, near) if self._first(run) > near else None
         if copies is None:
             return False
         R = project_out(self.found.locked, self.operator.apply(copies.copy()))
@@ -276,12 +264,6 @@ class Search:
     def _count(self, run: Recurrences) -> None:
         self.counts.apply(self.start.shape[1], run.steps)
         self.counts.reductions += 3 * run.steps
-
-    def _verdict(
-        self, missed: Block | None, verification: Verification, text: str, run: Recurrences
-    ) -> Verdict:
-        self._count(run)
-        return Verdict(missed, self.counts, verification, text)
 
 
 class _End:

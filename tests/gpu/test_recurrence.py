@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
-from solvers.iterations.spectrum import recurrences
+from solvers.iterations.spectrum import Recurrences
 from tests.contract.blocks import DTYPES, exact_values, host
 
 pytestmark = pytest.mark.gpu
@@ -32,7 +32,7 @@ def test_recorded_groups_of_lanczos_steps_are_those_of_single_steps(width: int, 
     Q = BlockVector(np.linalg.qr(np.random.default_rng(0).standard_normal((1600, 16)))[0]).to_device("gpu")
     found = []
     for recorder in (None, Recorder("gpu")):
-        run = recurrences(A, V.copy(), (Q if locked else None,), recorder)
+        run = Recurrences(A, V.copy(), (Q if locked else None,), recorder)
         run.extend(48)
         found.append(np.concatenate(run.coefficients()))
     assert np.array_equal(*found)

@@ -9,7 +9,7 @@ import pytest
 
 from blockvec import Recorder, models
 from solvers import eigsh
-from solvers.iterations import filtering, spectrum, verification
+from solvers.iterations import filtering, spectrum
 from tests.drawn.judge import attempt, is_accepted
 from tests.drawn.problems import KINDS
 from tests.matrices import nearest
@@ -33,7 +33,7 @@ def test_filters_around_a_number_are_repeated(model: str, monkeypatch: pytest.Mo
     w = solve()
     assert recorded
     np.testing.assert_allclose(w, nearest(np.linalg.eigvalsh(A.toarray()), 0.3, 6), atol=1e-9)
-    for module in (filtering, spectrum, verification):
+    for module in (filtering, spectrum):
         monkeypatch.setattr(module, "recorder_for", lambda *_: None)
     recorded.clear()
     np.testing.assert_allclose(solve(), w, atol=1e-9)

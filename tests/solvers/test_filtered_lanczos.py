@@ -102,7 +102,7 @@ def test_a_wrong_bound_of_the_far_end_is_noticed(which: Any, monkeypatch: pytest
     def blind(*arguments: Any, **longer: Any) -> Sketch:
         seen = true(*arguments, **longer)
         inside = np.abs(seen.theta) < 5
-        return Sketch(seen.theta[inside], seen.counts[inside], -1.0, 1.0, 0, 0, 0)
+        return Sketch(seen.theta[inside], seen.counts[inside], -1.0, 1.0, 0, 0)
 
     monkeypatch.setattr("solvers.iterations.spectrum.sketch_spectrum", blind)
     A = sp.diags_array(values, format="csr")

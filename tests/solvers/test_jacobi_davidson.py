@@ -77,12 +77,22 @@ def test_a_search_space_keeps_its_relations(tau: float | None, padding: int) -> 
     for width in (4, 3, 5):
         space.extend(BlockVector(normal(width, 72, width, dtype=complex)))
     check_relations()
-    space.shrink(space.extract().Y[:, :6])
+    space.shrink(space.extract()[1][:, :6])
     space.extend(space.images(4))
     check_relations()
     space.columns(0, space.m).scale(1 + 1e-6 * np.arange(space.m))  # V is no longer normalised
     space.refresh()
     check_relations()
+
+
+@pytest.mark.parametrize("options", [{"which": "LA"}, {"sigma": 3.1}])
+def test_columns_to_stay_orthogonal_to_need_not_be_eigenvectors(options: dict[str, Any]) -> None:
+    A, Q = models.model("laplace2d:nx=14,ny=11").toarray(), orthonormal(1, 154, 3)
+    P = np.eye(154) - Q @ Q.T
+    values = np.linalg.eigvalsh(P @ A @ P + 100 * Q @ Q.T)[:-3]
+    w = solve(A, 4, orthogonal_to=Q, **options).eigenvalues
+    keys = values if "which" in options else -np.abs(values - options["sigma"])
+    assert np.allclose(w, np.sort(values[np.argsort(keys)[-4:]]), atol=1e-8)
 
 
 def test_an_indefinite_preconditioner_serves_inside_a_spectrum() -> None:

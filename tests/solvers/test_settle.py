@@ -113,12 +113,11 @@ def test_a_result_has_the_verification_for_programs_and_its_text_for_display(sol
 def never_searches(monkeypatch: pytest.MonkeyPatch, verification: Verification) -> None:
     """Let every search end without a decision."""
 
-    def end(self: Iteration, state: Any) -> bool:
+    def end(self: Iteration) -> bool:
         self.verification = verification
         return True
 
-    monkeypatch.setattr(Iteration, "_verified", end)
-    monkeypatch.setattr(Iteration, "_doubtful", lambda self, theta: True)
+    monkeypatch.setattr(Iteration, "_is_verified", end)
 
 
 CALL: dict[str, Any] = {"k": 4, "which": "LA", "rng": 0, "method": "lanczos"}

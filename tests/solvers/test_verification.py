@@ -15,7 +15,7 @@ from solvers import eigsh
 from solvers.blocks import ColumnBlock
 from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.spectrum import recurrences
-from solvers.iterations.verification import Found, Search, Verdict, least_doubtful
+from solvers.iterations.verification import Found, Search, least_doubtful
 from solvers.problem import Verification
 from solvers.transform.inner_product import inner_product_blocks, inner_product_columns
 from tests.matrices import orthonormal
@@ -63,10 +63,11 @@ def case(which: str, missing: list[int], k: int, dtype: str = "float64") -> tupl
 
 
 def look(
-    operator: Any, found: Found, width: int = 1, budget: int = 200, seed: int = 0, last: Any = None
-) -> Verdict:
-    rng = np.random.default_rng(seed)
-    return Search(operator, found, found.last if last is None else last, width, budget, rng, bool).run()
+    operator: Any, found: Found, width: int = 1, budget: int = 200, seed: int = 0, value: Any = None
+) -> Search:
+    search = Search(operator, found, width, budget, np.random.default_rng(seed), bool)
+    search.value = found.last if value is None else value
+    return search.run()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_run_of_single_columns_finds_a_copy_or_proves_that_there_is_none(
     vectors, kept = np.linalg.inv(C), np.r_[0, 2:5] if missed else np.r_[0:4]
     operator = as_operator(sp.csr_array(vectors @ np.diag(values) @ C))
     known = found(values, kept, which[:2], vectors, blocks=blocks, block_size=1)
-    verdict = look(operator, known, budget=300, seed=seed, last=(1.8 if missed else 1.9) - 1e-7)
+    verdict = look(operator, known, budget=300, seed=seed, value=(1.8 if missed else 1.9) - 1e-7)
     assert verdict.counts.operator_columns < 100
     assert verdict.text.startswith("found 1" if missed else "passed")
     if missed:
@@ -143,7 +144,7 @@ def test_outliers_far_away_neither_overflow_nor_leak_back() -> None:
 
 def test_a_search_can_be_cut_short() -> None:
     operator, known = case("LA", [0], 5)
-    verdict = Search(operator, known, known.last, 1, 200, np.random.default_rng(0), lambda: True).run()
+    verdict = Search(operator, known, 1, 200, np.random.default_rng(0), lambda: True).run()
     assert verdict.missed is None
     assert verdict.text == "cut short"
     assert verdict.counts.operator_columns <= 12  # a group of steps
@@ -188,12 +189,11 @@ def test_coefficients_are_those_of_lanczos(kind: str, locked: bool) -> None:
     with pretended_gpu():
         operator: Any = blockvec.as_operator(A, device="gpu" if kind == "gpu" else "cpu")
         blocks: list[Any] = [BlockVector(v.copy()), BlockVector(Q.copy())]
-        recorder = None
         if kind == "gpu":
-            blocks, recorder = [block.to_device("gpu") for block in blocks], blockvec.Recorder("gpu")
+            blocks = [block.to_device("gpu") for block in blocks]
         if kind == "columns":
             blocks = [ColumnBlock.of(block) for block in blocks]
-        run = recurrences(operator, blocks[0], (blocks[1] if locked else None,), recorder)
+        run = recurrences(operator, blocks[0], (blocks[1] if locked else None,))
         run.extend(36)
         alphas, betas = run.coefficients()
     P = np.eye(n) - Q @ Q.T if locked else np.eye(n)
