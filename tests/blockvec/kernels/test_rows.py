@@ -14,7 +14,7 @@ from blockvec.kernels.elementwise import fill_kernel, within_kernel
 from blockvec.kernels.rows import trace
 from blockvec.kernels.source import Kernel
 from blockvec.operations.elementwise import NORMAL
-from blockvec.operators.sparse import _are_equal
+from blockvec.operators.sparse import DIFFER, _are_equal
 from solvers.iterations.spectrum import SIGNS, _divided
 from solvers.linear import tridiagonal
 from solvers.transform.inner_product import LENGTHS
@@ -26,6 +26,7 @@ UNIT = 2.0**-53
 FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each takes
     "roots": (ROOTS, 1),
     "normal": (NORMAL, 2),
+    "differ": (DIFFER, 2),
     "inverses": (INVERSES, 1),
     "lengths": (LENGTHS, 1),
     "signs": (SIGNS, 1),
