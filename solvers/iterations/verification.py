@@ -249,8 +249,9 @@ class Search:
         again = self._begun()
         Z = again.combined(np.array(coefficients))
         self._count(again)
-        # Some of them may be the same.
-        result = orthogonalize(Z, self.deflated, first=[(0, self.deflated.shape[1])])
+        # Some of them may be the same, and more than there is room for.
+        taken = self.deflated.shape[1]
+        result = orthogonalize(Z, self.deflated, first=[(0, taken)], max_rank=max(Z.n_global - taken, 0))
         Z = Z[:, : Z.shape[1] - int(result.lost.sum())]
         AZ = project_out(self.found.locked, self.operator.apply(Z.copy()))
         self.counts.apply(Z.shape[1])

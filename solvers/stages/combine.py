@@ -122,12 +122,13 @@ def beside(low: EigenResult, high: EigenResult, joint: int = 0, **entries: Any) 
 
 def concatenated(parts: Sequence[EigenResult], told: EigenResult) -> EigenResult:
     """Concatenate the pairs of several parts; `told` describes the result."""
-    values = array_namespace(told.eigenvalues).concatenate([part.eigenvalues for part in parts])
+    values = np.concatenate([to_host(part.eigenvalues) for part in parts])  # CuPy would compile a kernel
     X = side_by_side(*(BlockVector(part.eigenvectors) for part in parts))
     numbers: Any = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("residuals", "limits", "converged")
     }
+    values = array_namespace(told.eigenvalues).asarray(values)
     return replace(told, eigenvalues=values, eigenvectors=delivered(X.array, X.layout), **numbers)
 
 
