@@ -41,7 +41,7 @@ from ..blocks import (
 from ..orthogonalization import Orthogonalized, orthogonalize
 from ..orthogonalization.factors import gram_root
 from ..problem import Counts
-from .rayleigh_ritz import oblique, ritz_pairs
+from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
 from .steps import LEAST_LOSS, QueuedSteps, SingleSteps, Steps, is_queued
 
 # On a GPU: columns of a basis above which products read multiples of so many, with zeros behind the basis.
@@ -256,8 +256,14 @@ class BlockKrylov:
             if coupling > COUPLED * max(rounding, self.defect):
                 self.reorthonormalize()  # which makes T Hermitian
                 theta, Y = ritz_pairs(H[:m])
-        self.norm = max(self.norm, float(np.abs(theta).max(initial=0.0)))
-        return Ritz(theta, Y, H[m:] @ Y)
+        B = H[m:] @ Y
+        if len(theta):
+            self.norm = max(self.norm, float(np.abs(theta).max()))
+            width = SAME_RITZ_VALUE * float(np.finfo(self.buffer.dtype).eps) * self.norm
+            if (theta[1:] - theta[:-1] <= width).any():
+                theta, U = separate_copies(theta, B.conj().T @ B, width)
+                Y, B = Y @ U, B @ U
+        return Ritz(theta, Y, B)
 
     @Profile.timed("Rayleigh-Ritz")
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:

@@ -25,7 +25,7 @@ from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration
 from .filtering import Filtering
 from .krylov import BlockKrylov, Ritz
-from .rayleigh_ritz import ranking_key, ritz_pairs, select
+from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .steps import MOST_LOSS
 from .verification import Found
 
@@ -286,14 +286,22 @@ class ThickRestart(Iteration):
         R, inverse = gram_root(G)
         theta, Y = ritz_pairs(inverse.conj().T @ T @ inverse)
         self.norm = max(self.norm, float(np.abs(theta).max(initial=0.0)))
-        order = select(theta, self.which)
+        width = 2 * SAME_RITZ_VALUE * self.problem.tolerance.unit * self.norm
+        distinct = len(clusters(theta, width)) == len(theta)
+        order = select(theta, self.which) if distinct else np.arange(count)
         theta, Y = theta[order], Y[:, order]
         krylov.transform(inverse @ Y, Y.conj().T @ R)
         AX.combine(small_matrix(bordered(inverse @ Y, wide, wide), AX), out=AX)
         AX[:, :count].axpy(column_factors(-theta, X), X[:, :count])
+        G = to_host(AX.gram())[:count, :count].astype(Y.dtype)
         self.counts.reductions += 2
-        squares = to_host(AX.gram()).diagonal()[:count].real.astype(np.float64)  # its kernel is there
-        return theta, np.sqrt(np.maximum(squares, 0.0))
+        if not distinct:
+            theta, copies = separate_copies(theta, G, width)
+            order = select(theta, self.which)
+            copies = copies[:, order]
+            theta, G = theta[order], copies.conj().T @ G @ copies
+            krylov.transform(copies, copies.conj().T)
+        return theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
 
     def _vectors(self) -> Block:
         theta = self.theta[: self.problem.k]

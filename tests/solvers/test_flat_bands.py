@@ -63,9 +63,7 @@ BANDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "equal blocks" else ()) for name in BANDS]
-)
+@pytest.mark.parametrize("name", BANDS)
 def test_any_copies_answer_where_a_value_has_more_than_are_asked_for(name: str) -> None:
     made, value = BANDS[name]
     A = made()
