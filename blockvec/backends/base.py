@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..kernels.measure import CeilingProbe, Stopwatch
     from ..kernels.problem import Pattern, Problem
     from ..kernels.source import Kernel
+    from .cuda.graphs import Graphs
 
 # With one element in so many, factors in any order are nearly full, and sparse libraries take several times
 # as long for them.
@@ -138,22 +139,6 @@ class Factors(Protocol):
 
     def solve(self, B: Array) -> Array:
         """Solve for a block of the matrix's type, on a GPU for a row-major one, which it returns."""
-
-
-class GraphRecorder:
-    """Records operations on one device and repeats them, here by calls; see `blockvec.Recorder`."""
-
-    def enter(self) -> None:
-        """Direct work to the recorder's stream, if it has one, after the work queued so far."""
-        return
-
-    def leave(self) -> None:
-        """Direct work to the previous stream, after the work of the recorder's."""
-        return
-
-    def record(self, operations: Callable[[], object]) -> Callable[[], object]:
-        """Record operations without running them; return a function that repeats them."""
-        return operations
 
 
 class Backend(Protocol):
@@ -299,8 +284,9 @@ class Backend(Protocol):
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """List the measurements that determine the device's ceilings."""
 
-    def graphs(self) -> GraphRecorder:
-        """Make a recorder of operations on this device."""
+    def graphs(self) -> Graphs | None:
+        """Make a recorder of operations on this device; None where they are called again."""
+        return None
 
     def synchronize(self) -> None:
         """Wait for the work queued on the current stream, if the device has streams."""

@@ -15,7 +15,7 @@ from ...kernels.measure import CeilingProbe, HostStopwatch
 from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex
 from ...kernels.roofline import traffic
 from ...system.config import options
-from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
+from ..base import Array, Backend, Candidate, CsrMatrix
 from . import elementwise, llvm, panels, sparse_kernel
 from .sparse import RowBlocks, spmmv
 from .threads import map_rows
@@ -161,9 +161,6 @@ class HostBackend(Backend):
             C = np.ones((1536, 1536), dtype)
             probes.append(CeilingProbe(dtype, functools.partial(np.matmul, C, C), 2.0 * 1536**3))
         return probes
-
-    def graphs(self) -> GraphRecorder:
-        return GraphRecorder()
 
 
 def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:
