@@ -18,114 +18,64 @@ from typing import TYPE_CHECKING
 from .system.exports import on_first_use
 
 if TYPE_CHECKING:
-    from . import errors, models, solvers
-    from .backends import array_namespace, run_in_threads, single_threaded_blas
-    from .blocks.blockvector import BlockVector
-    from .explanation import explain
-    from .io import read_matrix
-    from .models.catalogue import open_matrix
-    from .operations.elementwise import RowFunction
-    from .operations.graphs import Recorder
-    from .operations.profile import Profile, profile
-    from .operations.small_matrices import (
-        FactorReport,
-        InverseFactor,
-        inverse_factor,
-        start_copies,
-        start_copy,
-    )
-    from .operators.adapters import as_operator
-    from .operators.distributed import DistributedOperator
-    from .operators.factorization import Factorization, factorize
-    from .operators.fused import Applied
-    from .operators.operator import Operator
-    from .operators.partition import Partition
-    from .parallel import RowLayout
-    from .precompile import precompiled
+    from . import errors as errors
+    from . import models as models
+    from . import solvers as solvers
+    from .backends import array_namespace as array_namespace
+    from .backends import run_in_threads as run_in_threads
+    from .backends import single_threaded_blas as single_threaded_blas
+    from .blocks.blockvector import BlockVector as BlockVector
+    from .explanation import explain as explain
+    from .io import read_matrix as read_matrix
+    from .models.catalogue import open_matrix as open_matrix
+    from .operations.elementwise import RowFunction as RowFunction
+    from .operations.graphs import Recorder as Recorder
+    from .operations.profile import Profile as Profile
+    from .operations.profile import profile as profile
+    from .operations.small_matrices import FactorReport as FactorReport
+    from .operations.small_matrices import InverseFactor as InverseFactor
+    from .operations.small_matrices import inverse_factor as inverse_factor
+    from .operations.small_matrices import start_copies as start_copies
+    from .operations.small_matrices import start_copy as start_copy
+    from .operators.adapters import as_operator as as_operator
+    from .operators.distributed import DistributedOperator as DistributedOperator
+    from .operators.factorization import Factorization as Factorization
+    from .operators.factorization import factorize as factorize
+    from .operators.fused import Applied as Applied
+    from .operators.operator import Operator as Operator
+    from .operators.partition import Partition as Partition
+    from .parallel import RowLayout as RowLayout
+    from .precompile import precompiled as precompiled
     from .solvers import *  # noqa: F403
-    from .system.config import Options, option_context, options, set_default_options
+    from .system.config import Options as Options
+    from .system.config import option_context as option_context
+    from .system.config import options as options
+    from .system.config import set_default_options as set_default_options
 else:
-    __getattr__, __dir__ = on_first_use(
-        __name__,
-        {
-            "backends": "array_namespace run_in_threads single_threaded_blas",
-            "blocks.blockvector": "BlockVector",
-            "explanation": "explain",
-            "io": "read_matrix",
-            "models.catalogue": "open_matrix",
-            "operations.elementwise": "RowFunction",
-            "operations.graphs": "Recorder",
-            "operations.profile": "Profile profile",
-            "operations.small_matrices": "FactorReport InverseFactor inverse_factor start_copies start_copy",
-            "operators.adapters": "as_operator",
-            "operators.distributed": "DistributedOperator",
-            "operators.factorization": "Factorization factorize",
-            "operators.fused": "Applied",
-            "operators.operator": "Operator",
-            "operators.partition": "Partition",
-            "parallel": "RowLayout",
-            "precompile": "precompiled",
-            "solvers": "cg count_eigenvalues density_of_states double_moments eigsh evolve expm_multiply "
-            "funm_multiply funm_multiply_krylov gmres lobpcg logdet minres orthogonalize plan "
-            "replace solve spectral_bounds svds trace",
-            "system.config": "Options option_context options set_default_options",
-        },
-    )
+    _NAMES = {
+        "backends": "array_namespace run_in_threads single_threaded_blas",
+        "blocks.blockvector": "BlockVector",
+        "explanation": "explain",
+        "io": "read_matrix",
+        "models.catalogue": "open_matrix",
+        "operations.elementwise": "RowFunction",
+        "operations.graphs": "Recorder",
+        "operations.profile": "Profile profile",
+        "operations.small_matrices": "FactorReport InverseFactor inverse_factor start_copies start_copy",
+        "operators.adapters": "as_operator",
+        "operators.distributed": "DistributedOperator",
+        "operators.factorization": "Factorization factorize",
+        "operators.fused": "Applied",
+        "operators.operator": "Operator",
+        "operators.partition": "Partition",
+        "parallel": "RowLayout",
+        "precompile": "precompiled",
+        "solvers": "cg count_eigenvalues density_of_states double_moments eigsh evolve expm_multiply "
+        "funm_multiply funm_multiply_krylov gmres lobpcg logdet minres orthogonalize plan "
+        "replace solve spectral_bounds svds trace",
+        "system.config": "Options option_context options set_default_options",
+    }
+    __getattr__, __dir__ = on_first_use(__name__, _NAMES)
+    __all__ = ["__version__", "errors", "models", "solvers", *" ".join(_NAMES.values()).split()]
 
 __version__ = "0.3.0"
-
-__all__ = [
-    "Applied",
-    "BlockVector",
-    "DistributedOperator",
-    "FactorReport",
-    "Factorization",
-    "InverseFactor",
-    "Operator",
-    "Options",
-    "Partition",
-    "Profile",
-    "Recorder",
-    "RowFunction",
-    "RowLayout",
-    "__version__",
-    "array_namespace",
-    "as_operator",
-    "cg",
-    "count_eigenvalues",
-    "density_of_states",
-    "double_moments",
-    "eigsh",
-    "errors",
-    "evolve",
-    "explain",
-    "expm_multiply",
-    "factorize",
-    "funm_multiply",
-    "funm_multiply_krylov",
-    "gmres",
-    "inverse_factor",
-    "lobpcg",
-    "logdet",
-    "minres",
-    "models",
-    "open_matrix",
-    "option_context",
-    "options",
-    "orthogonalize",
-    "plan",
-    "precompiled",
-    "profile",
-    "read_matrix",
-    "replace",
-    "run_in_threads",
-    "set_default_options",
-    "single_threaded_blas",
-    "solve",
-    "solvers",
-    "spectral_bounds",
-    "start_copies",
-    "start_copy",
-    "svds",
-    "trace",
-]

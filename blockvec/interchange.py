@@ -5,6 +5,7 @@ Both libraries are recognised by the classes of their objects, and imported only
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -187,23 +188,17 @@ class ArrayKind:
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Make a function on arrays of this kind one on arrays of NumPy or CuPy."""
-        return _NativeFunction(function, self.library) if self.library in FOREIGN else function
+        if self.library not in FOREIGN:
+            return function
+        share = ArrayKind(self.library).share
 
+        @functools.wraps(function, ("update",), ())  # of a preconditioner; `inspect` finds the signature
+        def native(X: Array, **out: Array) -> Array | None:
+            with _stream_of(X) if self.library == "torch" else nullcontext():
+                product = function(share(X), **{name: share(array) for name, array in out.items()})
+                return None if product is None else as_array(product)
 
-class _NativeFunction:
-    """A function on arrays of torch or JAX, called with arrays of NumPy or CuPy."""
-
-    def __init__(self, function: Callable[..., Any], library: str) -> None:
-        self._function = self.__wrapped__ = function  # whose signature `inspect` returns
-        self._kind = ArrayKind(library)
-        if hasattr(function, "update"):  # of a preconditioner
-            self.update = function.update
-
-    def __call__(self, X: Array, **out: Array) -> Array | None:
-        share = self._kind.share
-        with _stream_of(X) if self._kind.library == "torch" else nullcontext():
-            product = self._function(share(X), **{name: share(array) for name, array in out.items()})
-            return None if product is None else as_array(product)
+        return native
 
 
 def _stream_of(X: Array) -> AbstractContextManager[object]:

@@ -9,22 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError
-from .base import Array, Backend, Candidate, DeviceArray, is_cupy
+from .base import Array as Array
+from .base import Backend as Backend
+from .base import Candidate as Candidate
+from .base import DeviceArray as DeviceArray
+from .base import is_cupy as is_cupy
 from .host.backend import HOST
-from .host.threads import run_in_threads, single_threaded_blas
-
-__all__ = [
-    "Array",
-    "Backend",
-    "Candidate",
-    "DeviceArray",
-    "array_namespace",
-    "backend_for",
-    "backend_of",
-    "is_cupy",
-    "run_in_threads",
-    "single_threaded_blas",
-]
+from .host.threads import run_in_threads as run_in_threads
+from .host.threads import single_threaded_blas as single_threaded_blas
 
 
 def backend_of(array: Array) -> Backend:

@@ -13,8 +13,9 @@ from ..system.frozen import frozen
 if TYPE_CHECKING:
     from ..kernels.device import DeviceInfo
     from ..kernels.measure import CeilingProbe, Stopwatch
-    from ..kernels.problem import Pattern, Problem
+    from ..kernels.problem import Problem
     from ..kernels.source import Kernel
+    from .cuda.graphs import Graphs
 
 # With one element in so many, factors in any order are nearly full, and sparse libraries take several times
 # as long for them.
@@ -82,26 +83,6 @@ class Fused:
     gram: dict[str, DeviceArray]  # X^H Y ("xy") and Y^H Y ("yy"), shape (M, M): contiguous, of Y's type
 
 
-class CsrMatrix(Protocol):
-    """A sparse matrix in compressed row form, of SciPy or CuPy."""
-
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    nnz: int
-    indptr: Array  # index of the first entry per row, and the number of entries last
-    indices: Array
-    data: Array
-
-
-class PreparedMatrix(Protocol):
-    """A sparse matrix in the form that a backend's SpMMV candidates take."""
-
-    pattern: Pattern  # `SpmmvProblem.pattern`
-    longest: int  # entries of the longest row
-    coded: bool  # `SpmmvProblem.coded`
-    index_bytes: int  # bytes of a column index, as the kernels take it
-
-
 def is_nearly_full(matrix: Any) -> bool:
     """Check whether a sparse matrix is applied and factorised faster as a dense one."""
     return bool(matrix.nnz * NEARLY_FULL >= matrix.shape[0] * matrix.shape[1] > 0)
@@ -140,22 +121,6 @@ class Factors(Protocol):
         """Solve for a block of the matrix's type, on a GPU for a row-major one, which it returns."""
 
 
-class GraphRecorder:
-    """Records operations on one device and repeats them, here by calls; see `blockvec.Recorder`."""
-
-    def enter(self) -> None:
-        """Direct work to the recorder's stream, if it has one, after the work queued so far."""
-        return
-
-    def leave(self) -> None:
-        """Direct work to the previous stream, after the work of the recorder's."""
-        return
-
-    def record(self, operations: Callable[[], object]) -> Callable[[], object]:
-        """Record operations without running them; return a function that repeats them."""
-        return operations
-
-
 class Backend(Protocol):
     """One device and the operations that run on it. Instances are shared and hold no results."""
 
@@ -172,8 +137,11 @@ class Backend(Protocol):
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """List the implementations of a problem, the preferred ones first."""
 
-    def prepare_sparse(self, matrix: Any) -> PreparedMatrix:
-        """Convert a `CsrMatrix`, or a `Chain`, to the form that the SpMMV candidates of this device take."""
+    def prepare_sparse(self, matrix: Any) -> Any:
+        """Convert a CSR matrix of SciPy or CuPy, or a `Chain`, to the form that SpMMV candidates take.
+
+        It has the attributes `pattern`, `longest`, `index_bytes` and `coded` of an `SpmmvProblem`.
+        """
 
     def transposed_csr(self, matrix: Any) -> Any:
         """Transpose a matrix of `prepare_sparse` in the memory of its device; None where the host has to."""
@@ -299,8 +267,9 @@ class Backend(Protocol):
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """List the measurements that determine the device's ceilings."""
 
-    def graphs(self) -> GraphRecorder:
-        """Make a recorder of operations on this device."""
+    def graphs(self) -> Graphs | None:
+        """Make a recorder of operations on this device; None where they are called again."""
+        return None
 
     def synchronize(self) -> None:
         """Wait for the work queued on the current stream, if the device has streams."""

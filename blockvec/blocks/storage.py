@@ -213,13 +213,13 @@ class BlockStorage:
         >>> V = BlockVector.load("vectors.npy", device="gpu")  # doctest: +SKIP
         """
         backend = backend_for(device)
-        if layout is None or layout.comm is None:
-            layout, host = None, as_rows(io.load_block(path), copy=False)
-        else:
-            with agreed(layout.comm):
-                whole = io.load_block(path, mmap=True)
+        layout = None if layout is None or layout.comm is None else layout
+        with agreed(None if layout is None else layout.comm):
+            whole = io.mapped_block(path)
+            if layout is not None:
                 layout.check_whole(len(whole))
-                host = as_rows(np.array(whole[layout.rows]))
+                whole = whole[layout.rows]
+            host = np.array(whole, order="C")
         return cls._of(host if device == "cpu" else backend.from_host(host), layout, backend)
 
     def save(self, path: str | Path) -> None:
@@ -234,14 +234,12 @@ class BlockStorage:
         ...     BlockVector.load(f"{folder}/vectors.npy").array.tolist()
         [[3.0], [3.0]]
         """
-        if self.layout is None:
-            io.save_block(path, self.array if self.device == "cpu" else self.backend.to_host(self.array))
-            return
+        layout = RowLayout.equal(self.n_rows, None) if self.layout is None else self.layout
         height = max(1, _PANEL_BYTES // max(1, self.n_cols * self.dtype.itemsize))
-        with agreed(self.layout.comm):
-            panels = self.layout.panels(self.array, height)
-            if self.layout.rank == 0:
-                io.save_panels(path, (self.n_global, self.n_cols), self.dtype, panels)
+        with agreed(layout.comm):
+            panels = layout.panels(self.array, height)
+            if layout.rank == 0:
+                io.save_block(path, (self.n_global, self.n_cols), self.dtype, panels)
             else:
                 for _ in panels:
                     pass

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from ..errors import DTypeError, FormatError, LayoutError, ShapeError
+from ..errors import DTypeError, FormatError, ShapeError
 from ..system.files import replaced
 from ..system.memory import check_readable
 
@@ -113,15 +113,7 @@ def existing(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
-    """Write an array of the host, of one of the four types, to an .npy file atomically."""
-    array = np.asarray(array)
-    _check_block(f"save_block: the array for {os.fspath(path)}", array)
-    with replaced(path) as stream:
-        np.save(stream, array)
-
-
-def save_panels(
+def save_block(
     path: str | os.PathLike[str], shape: tuple[int, ...], dtype: np.dtype[Any], panels: Iterable[NDArray[Any]]
 ) -> None:
     """Write a block that is given in panels of rows to an .npy file atomically."""
@@ -134,34 +126,24 @@ def save_panels(
                 stream.write(np.ascontiguousarray(panel).data)
 
 
-def load_block(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[Any]:
-    """Read a row-major block from an .npy file, or map it read-only with `mmap`.
+def mapped_block(path: str | os.PathLike[str]) -> NDArray[Any]:
+    """Map a block in an .npy file, row-major or not, for reading.
 
     A file that is broken or truncated raises a `FormatError`, an array of another kind than blocks a
-    `ShapeError` or `DTypeError`, and a column-major one with `mmap` a `LayoutError`.
+    `ShapeError` or `DTypeError`.
     """
     file = existing(path)
     try:
-        whole = np.lib.format.open_memmap(file, mode="r")
+        block = np.lib.format.open_memmap(file, mode="r")
     except Exception as error:  # NumPy evaluates the header as Python: its tokenizer and parser may fail, too
         raise FormatError(f"{file}: this is no .npy file, or truncated or broken ({error}).") from None
-    _check_block(str(file), whole)
-    if not mmap:
-        return np.array(whole, order="C")
-    if not whole.flags.c_contiguous:
-        raise LayoutError(
-            f"{file}: its array is column-major and cannot be mapped as a block; load it with mmap=False."
-        )
-    return np.asarray(whole)
-
-
-def _check_block(what: str, array: NDArray[Any]) -> None:
-    if array.ndim != 2:
+    if block.ndim != 2:
         raise ShapeError(
-            f"{what}: the shape is {array.shape}; a block has two dimensions (array[:, None] is one column)."
+            f"{file}: the shape is {block.shape}; a block has two dimensions (array[:, None] is one column)."
         )
-    if array.dtype not in _DTYPES:
+    if block.dtype not in _DTYPES:
         names = ", ".join(known.name for known in _DTYPES)
         raise DTypeError(
-            f"{what}: the type is {array.dtype}; a block is one of {names}: convert it with astype first."
+            f"{file}: the type is {block.dtype}; a block is one of {names}: convert it with astype first."
         )
+    return np.asarray(block)

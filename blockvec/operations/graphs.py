@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Self
 
@@ -51,17 +50,16 @@ class Recorder:
     """
 
     def __init__(self, device: str, comm: Communicator | None = None) -> None:
-        self._graphs = backend_for(device).graphs()
-        self._record = self._graphs.record
-        if isinstance(comm, MpiCommunicator):
-            self._record = functools.partial(comm.record, self._graphs.record)
+        self._graphs, self._comm = backend_for(device).graphs(), comm
 
     def __enter__(self) -> Self:
-        self._graphs.enter()
+        if self._graphs is not None:
+            self._graphs.enter()
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._graphs.leave()
+        if self._graphs is not None:
+            self._graphs.leave()
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
         """Record operations; return a function that repeats them on CuPy's current stream.
@@ -73,4 +71,8 @@ class Recorder:
         recording. Blocks that they create belong to the recording and do not outlive it. If a library call
         cannot be captured, the operations themselves are returned.
         """
-        return self._record(operations)
+        if self._graphs is None:
+            return operations
+        if isinstance(self._comm, MpiCommunicator):
+            return self._comm.record(self._graphs.record, operations)
+        return self._graphs.record(operations)

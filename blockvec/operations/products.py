@@ -252,7 +252,7 @@ def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, layout: 
     if operation == "combine_dot":
         combine(v, C, out=v)
         return dot(w, v, layout=layout)
-    problem = _sweep_problem(operation, v.kind, dtype_c, w.kind)
+    problem = sweep_problem(operation, v.kind, dtype_c, w.kind)
     if dispatch.accepts(problem, v.backend):
         S = v.backend.empty((problem.N, problem.N), problem.dtype)
         dispatch.run(problem, v.backend, w.array, v.array, C, S)
@@ -261,13 +261,9 @@ def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, layout: 
     return dot(v, v, layout=layout)
 
 
-def sweep_problem(operation: SweepOperation, V: Array, C: Array, W: Array) -> SweepProblem:
-    """Describe a sweep over a basis W and a block V with coefficients C."""
-    return _sweep_problem(operation, memory_of(V).kind, DTYPE_NAMES[C.dtype], memory_of(W).kind)
-
-
 @functools.lru_cache(maxsize=4096)
-def _sweep_problem(operation: SweepOperation, v: Kind, dtype_c: str, w: Kind) -> SweepProblem:
+def sweep_problem(operation: SweepOperation, v: Kind, dtype_c: str, w: Kind) -> SweepProblem:
+    """Describe a sweep over a basis W and a block V with coefficients of a type."""
     _, K, N, dtype_v, ldv, align_v = v
     _, _, M, dtype_w, ldw, align_w = w
     return SweepProblem(operation, K, M, N, dtype_w, dtype_v, dtype_c, ldw, ldv, align_w, align_v)

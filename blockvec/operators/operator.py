@@ -101,7 +101,7 @@ class Operator(BaseOperator):
     def __mul__(self, factor: Any) -> Operator:
         if not elementwise.is_scalar(factor) or np.dtype(getattr(factor, "dtype", type(factor))).kind == "O":
             return NotImplemented
-        return ScaledOperator(self, factor)
+        return AffineOperator(self, _number(factor))
 
     __rmul__ = __mul__
 
@@ -110,7 +110,7 @@ class Operator(BaseOperator):
             return NotImplemented
         if divisor == 0:
             raise OptionError(f"A / {divisor!r}: give another divisor than zero.")
-        return ScaledOperator(self, 1 / _number(divisor))
+        return AffineOperator(self, 1 / _number(divisor))
 
     def __neg__(self) -> Operator:
         return self * -1
@@ -240,97 +240,89 @@ class Operator(BaseOperator):
 
 
 class AffineOperator(Operator):
-    """``alpha (A - shift I)``; factor and shift are applied in the same pass as the product."""
-
-    def __init__(self, operator: Operator, alpha: complex, shift: complex = 0) -> None:
-        dtype = products.result_type(operator.dtype, alpha, shift)
-        super().__init__(operator.shape, dtype, operator.backend)
-        self.local_shape, self.layout = operator.local_shape, operator.layout
-        self._operator, self._alpha, self._shift = operator, alpha, shift
-        if hasattr(operator, "nnz"):  # the cost of a product
-            self.nnz: int = operator.nnz
-
-    def _derived_hermitian(self) -> bool | None:
-        is_real = np.isreal(self._alpha) and np.isreal(self._shift)
-        return self._operator.is_hermitian if is_real else None
-
-    def _transposed(self, conjugates: bool) -> Operator:
-        if conjugates:
-            return type(self)(self._operator.H, self._alpha.conjugate(), self._shift.conjugate())
-        return type(self)(self._operator.T, self._alpha, self._shift)
-
-    def _inner(self, shift: Any) -> Any:
-        """Compute the shift of A for one of this operator."""
-        is_zero = elementwise.is_scalar(shift) and shift == 0
-        return self._shift if is_zero else shift / self._alpha + self._shift
-
-    def _affine(self, alpha: complex, shift: complex) -> Operator:
-        if self._alpha == 0:
-            return super()._affine(alpha, shift)
-        return self._operator._affine(alpha * self._alpha, self._inner(shift))
-
-    def apply(
-        self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0, **fused: Any
-    ) -> Any:
-        if self._alpha == 0:
-            return super().apply(X, out, alpha, beta, shift, **fused)
-        return self._operator.apply(X, out, alpha * self._alpha, beta, self._inner(shift), **fused)
-
-    def prepare(
-        self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
-    ) -> Callable[[], None]:
-        if self._alpha == 0:
-            return super().prepare(X, out, alpha, beta, shift, repeat)
-        return self._operator.prepare(X, out, alpha * self._alpha, beta, self._inner(shift), repeat)
-
-    def apply_columns(
-        self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
-    ) -> None:
-        if self.dtype != self._operator.dtype or self._alpha == 0:
-            super().apply_columns(X, Y, alpha, beta, shift)
-        else:
-            self._operator.apply_columns(X, Y, alpha * self._alpha, beta, self._inner(shift))
-
-    @property
-    def is_recordable(self) -> bool:
-        return self._operator.is_recordable
-
-    def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        return self._operator.sparse_product()
-
-    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
-        if X.n_rows != Y.n_rows and self._alpha == 0:
-            Y.array[...] = beta * Y.array if beta != 0 else 0
-        elif self._alpha == 0:  # -alpha shift I
-            shift = shift.astype(Y.array.dtype) if np.ndim(shift) else shift
-            elementwise.axpby("apply", X, Y if beta != 0 else None, Y, -alpha * shift, beta)
-        elif promote(self._operator._dtype_name, X.dtype) == Y.dtype:
-            self._operator._run(X, Y, alpha * self._alpha, beta, self._inner(shift))
-        else:
-            self.apply(X.array, Y.array, alpha, beta, shift)
-
-
-class ScaledOperator(AffineOperator):
-    """``scalar * operator``, of any shape.
+    """``scalar (operator - shift I)``, of any shape without a shift, applied in one pass with the product.
 
     Attributes
     ----------
-    scalar : number
+    scalar, shift : number
     operator : Operator
-        Not a scaled one: factors are multiplied.
+        Not an affine one, but for zero: factors are multiplied.
     """
 
     scalar: Any
     operator: Operator
 
-    def __init__(self, operator: Operator, scalar: Any, shift: complex = 0) -> None:
-        number = _number(scalar)
-        if isinstance(operator, ScaledOperator):
-            number, operator = number * operator.scalar, operator.operator
-        if not np.isfinite(number):
-            raise OptionError(f"scalar * A: got {number}; give a finite number.")
-        super().__init__(operator, number)
-        self.scalar, self.operator = number, operator
+    def __init__(self, operator: Operator, scalar: Any, shift: Any = 0) -> None:
+        if isinstance(operator, AffineOperator) and operator.scalar != 0:
+            scalar, shift = scalar * operator.scalar, operator._inner(shift)
+            operator = operator.operator
+        if not np.isfinite(scalar):
+            raise OptionError(f"scalar * A: got {scalar}; give a finite number.")
+        dtype = products.result_type(operator.dtype, scalar, shift)
+        super().__init__(operator.shape, dtype, operator.backend)
+        self.local_shape, self.layout = operator.local_shape, operator.layout
+        self.operator, self.scalar, self.shift = operator, scalar, shift
+        if hasattr(operator, "nnz"):  # the cost of a product
+            self.nnz: int = operator.nnz
+
+    def _derived_hermitian(self) -> bool | None:
+        is_real = np.isreal(self.scalar) and np.isreal(self.shift)
+        return self.operator.is_hermitian if is_real else None
+
+    def _transposed(self, conjugates: bool) -> Operator:
+        if conjugates:
+            return AffineOperator(self.operator.H, self.scalar.conjugate(), self.shift.conjugate())
+        return AffineOperator(self.operator.T, self.scalar, self.shift)
+
+    def _inner(self, shift: Any) -> Any:
+        """Compute the shift of A for one of this operator."""
+        is_zero = elementwise.is_scalar(shift) and shift == 0
+        return self.shift if is_zero else shift / self.scalar + self.shift
+
+    def _affine(self, alpha: complex, shift: complex) -> Operator:
+        if self.scalar == 0:
+            return super()._affine(alpha, shift)
+        return self.operator._affine(alpha * self.scalar, self._inner(shift))
+
+    def apply(
+        self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0, **fused: Any
+    ) -> Any:
+        if self.scalar == 0:
+            return super().apply(X, out, alpha, beta, shift, **fused)
+        return self.operator.apply(X, out, alpha * self.scalar, beta, self._inner(shift), **fused)
+
+    def prepare(
+        self, X: Any, out: Any, alpha: complex = 1, beta: complex = 0, shift: Any = 0, repeat: int = 1
+    ) -> Callable[[], None]:
+        if self.scalar == 0:
+            return super().prepare(X, out, alpha, beta, shift, repeat)
+        return self.operator.prepare(X, out, alpha * self.scalar, beta, self._inner(shift), repeat)
+
+    def apply_columns(
+        self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+    ) -> None:
+        if self.dtype != self.operator.dtype or self.scalar == 0:
+            super().apply_columns(X, Y, alpha, beta, shift)
+        else:
+            self.operator.apply_columns(X, Y, alpha * self.scalar, beta, self._inner(shift))
+
+    @property
+    def is_recordable(self) -> bool:
+        return self.operator.is_recordable
+
+    def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
+        return self.operator.sparse_product()
+
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
+        if X.n_rows != Y.n_rows and self.scalar == 0:
+            Y.array[...] = beta * Y.array if beta != 0 else 0
+        elif self.scalar == 0:  # -alpha shift I
+            shift = shift.astype(Y.array.dtype) if np.ndim(shift) else shift
+            elementwise.axpby("apply", X, Y if beta != 0 else None, Y, -alpha * shift, beta)
+        elif promote(self.operator._dtype_name, X.dtype) == Y.dtype:
+            self.operator._run(X, Y, alpha * self.scalar, beta, self._inner(shift))
+        else:
+            self.apply(X.array, Y.array, alpha, beta, shift)
 
 
 class SumOperator(Operator):

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
 from ..backends import Array, Backend, array_namespace
-from ..backends.base import CsrMatrix, Fused
+from ..backends.base import Fused
 from ..blocks.blockvector import BlockVector
 from ..errors import DeviceError, DTypeError
 from ..kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
@@ -25,7 +25,6 @@ from .fused import classes
 from .operator import Operator
 
 if TYPE_CHECKING:
-    from ..kernels.sparse.chain_plan import Chain
     from .krylov_steps import KrylovSteps
 
 NOTHING: Mapping[str, Any] = {}  # requested beside Y
@@ -39,7 +38,7 @@ class SparseOperator(Operator):
     `nnz` counts its stored entries; `prepared` is the matrix in the form that its backend's kernels take.
     """
 
-    def __init__(self, matrix: CsrMatrix | Chain, backend: Backend) -> None:
+    def __init__(self, matrix: Any, backend: Backend) -> None:
         super().__init__(matrix.shape, matrix.dtype, backend)
         self.nnz = int(matrix.nnz)
         self.prepared = backend.prepare_sparse(matrix)

@@ -108,7 +108,7 @@ class MpiCommunicator:
         self._is_cut_off = False  # whether operations between GPUs have been aborted
         self.gpu_route = ""
         self._gpus: nccl.NcclTransport | None = None
-        self._watch: nccl.Watch | None = None
+        self._watch, self._is_closed = threading.Thread(), threading.Event()
         self._notices: list[Any] = []  # messages about a failure of this process
         self._abandoned: list[Any] = []  # requests and buffers of operations that a failure has cut short
         self._latest: Any = None  # those of the latest exchange, which a failure may leave without a wait
@@ -348,38 +348,42 @@ class MpiCommunicator:
         identity = share(self, nccl.identity() if self.rank == 0 else None)[0]
         self._gpus = nccl.NcclTransport(self.rank, self.size, backend.device_id, identity)
         self.gpu_route = self._gpus.name
-        self._watch = nccl.Watch(self._look)
+        self._is_closed.clear()
+        self._watch = threading.Thread(target=self._look, name="blockvec-watch", daemon=True)
+        self._watch.start()
         atexit.register(self._close)
 
     def _look(self) -> None:
         """Abort operations between GPUs that a process misses, again and again until none is left."""
-        with self._noticing:
-            self._notice()
-            if not self._is_missed(self._started):
-                self._missed_s = math.inf
-            elif self._missed_s == math.inf:
-                self._missed_s = time.monotonic()
-            self._is_cut_off |= time.monotonic() - self._missed_s > nccl.GRACE_S
-        if self._is_cut_off and self._gpus is not None:
-            self._gpus.abort()
+        while not self._is_closed.wait(nccl.WATCH_S):
+            with self._noticing:
+                self._notice()
+                if not self._is_missed(self._started):
+                    self._missed_s = math.inf
+                elif self._missed_s == math.inf:
+                    self._missed_s = time.monotonic()
+                self._is_cut_off |= time.monotonic() - self._missed_s > nccl.GRACE_S
+            if self._is_cut_off and self._gpus is not None:
+                self._gpus.abort()
 
     def _close(self) -> None:
         """Let the others have what they need of this process, and end the thread before MPI ends."""
-        if self._watch is not None and self._gpus is not None:
+        if self._gpus is not None:
             with suppress(RuntimeError):
                 self._gpus.synchronize()
-            self._watch.end()
+            self._is_closed.set()
+            self._watch.join()
 
     def _disconnect(self) -> None:
         """Discard the connection of GPUs after a failure; the next array of one makes another."""
-        if self._watch is not None and self._gpus is not None:
+        if self._gpus is not None:
             with suppress(RuntimeError):  # an error of a GPU lasts; the process must not miss what follows
                 self._gpus.is_idle(nccl.GRACE_S)
             self._is_cut_off = True
             self._gpus.abort()
             self._close()
             atexit.unregister(self._close)
-        self._gpus, self._watch, self.gpu_route = None, None, ""
+        self._gpus, self.gpu_route = None, ""
         self._missed_s, self._is_cut_off = math.inf, False
 
 

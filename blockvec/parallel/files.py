@@ -64,7 +64,8 @@ def read_rows(path: str | os.PathLike[str], comm: Any, layout: RowLayout | None 
             head = stream.read(8)
         if head.startswith(petsc.SIGNATURES):
             with petsc.opened(file) as stored:
-                layout = _checked(layout, stored.n_rows, comm)
+                layout = layout or RowLayout.equal(stored.n_rows, comm)
+                layout.check_whole(stored.n_rows)
                 lengths = stored.lengths(layout.first_row, layout.n_local)
                 sums = RowLayout.from_local(int(lengths.sum()), layout.comm)  # refuses negative ones
                 stored.check_sum(sums.n_global)
@@ -74,20 +75,13 @@ def read_rows(path: str | os.PathLike[str], comm: Any, layout: RowLayout | None 
         return _rows_of_first(file, comm, layout)
 
 
-def _checked(layout: RowLayout | None, n_rows: int, comm: Communicator) -> RowLayout:
-    """Return the layout, by default of equal ranges."""
-    if layout is None:
-        return RowLayout.equal(n_rows, comm)
-    layout.check_whole(n_rows)
-    return layout
-
-
 def _rows_of_first(file: Any, comm: Communicator, layout: RowLayout | None) -> Any:
     """Read a file on process 0, and send each process its rows."""
     matrix = read_matrix(file) if comm.rank == 0 else None
     described = None if matrix is None else (matrix.shape, matrix.dtype, sp.issparse(matrix))
     (n_rows, n_cols), dtype, is_sparse = share(comm, described)[0]
-    layout = _checked(layout, n_rows, comm)
+    layout = layout or RowLayout.equal(n_rows, comm)
+    layout.check_whole(n_rows)
     if matrix is None:
         matrix = sp.csr_array((0, n_cols), dtype=dtype) if is_sparse else np.empty((0, n_cols), dtype)
     return RowLayout([0] + [n_rows] * comm.size, comm).redistribute(matrix, layout)

@@ -170,21 +170,3 @@ def place(device_id: int) -> str:
     import cupy
 
     return str(cupy.cuda.runtime.deviceGetPCIBusId(device_id))
-
-
-class Watch(threading.Thread):
-    """A thread that calls a function about 20 times per second."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        super().__init__(name="blockvec-watch", daemon=True)
-        self._look, self._ended = look, threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        while not self._ended.wait(WATCH_S):
-            self._look()
-
-    def end(self) -> None:
-        """End the thread; returns once it has ended."""
-        self._ended.set()
-        self.join()

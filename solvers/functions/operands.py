@@ -160,7 +160,7 @@ def _type_for(A: Any, B: Any) -> Any:
 
 def _factored(A: Any) -> tuple[complex, Any]:
     """Split a lazy product into its factor and its operator; zeros are a matrix like others."""
-    is_scaled = isinstance(A, Operator) and hasattr(A, "scalar") and hasattr(A, "operator")
+    is_scaled = isinstance(A, Operator) and getattr(A, "shift", None) == 0
     if not is_scaled and type(A).__name__ != "_ScaledLinearOperator":
         return 1, A
     inner, scalar = (A.operator, A.scalar) if is_scaled else A.args

@@ -23,8 +23,9 @@ from blockvec.bench.cases import (
 from blockvec.blocks.blockvector import BlockVector
 from blockvec.errors import OptionError
 from blockvec.kernels.limits import round_up
-from blockvec.kernels.problem import Problem, StreamProblem, itemsize
+from blockvec.kernels.problem import Problem, StreamProblem, SweepOperation, itemsize
 from blockvec.operations import products
+from blockvec.operations.arrays import memory_of
 from blockvec.system.frozen import frozen
 from blockvec.system.memory import available_memory
 
@@ -144,6 +145,10 @@ class _Blocks:
         return self.backend.from_host(Q.astype(self.dtype))
 
 
+def _sweep_problem(operation: SweepOperation, V: Array, C: Array, W: Array) -> Problem:
+    return products.sweep_problem(operation, memory_of(V).kind, C.dtype.name, memory_of(W).kind)
+
+
 def _product(A: Array, B: Array) -> Array:
     return (A.conj() if A.dtype.kind == "c" else A).T @ B
 
@@ -192,7 +197,7 @@ def _made(
                 "blockvec": lambda X, Z: Z.combine_dot(Q, X),
                 "two calls": lambda X, Z: X.dot(Z.combine(Q, out=Z)),
             }
-            swept = products.sweep_problem("combine_dot", Y, Q, A)
+            swept = _sweep_problem("combine_dot", Y, Q, A)
             return swept, (V, out), ours, lambda X, Z: _product(X, _set(Z, Z @ Q))
         case "update_gram":
             ours = {
@@ -204,7 +209,7 @@ def _made(
                 Z -= X @ C
                 return _product(Z, Z)
 
-            return products.sweep_problem("update_gram", Y, C, A), (V, out), ours, plain
+            return _sweep_problem("update_gram", Y, C, A), (V, out), ours, plain
         case _:
             ours = {"blockvec": lambda X, Z: Z.axpby(0.5, X, 0.25)}
             stream = StreamProblem("axpby", s.rows, s.M, s.dtype, 2, 1)

@@ -8,13 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from ..base import GraphRecorder
-
 _idle_streams: defaultdict[tuple[int, int], list[Any]] = defaultdict(list)
 """Streams of earlier recorders per device and current stream: each stream has a workspace, which stays."""
 
 
-class Graphs(GraphRecorder):
+class Graphs:
     """Captures operations on a stream of its own; see `blockvec.Recorder`."""
 
     def __init__(self, device_id: int) -> None:
@@ -33,6 +31,7 @@ class Graphs(GraphRecorder):
         self._outside: list[Any] = []
 
     def enter(self) -> None:
+        """Direct work to the stream, after the work queued so far."""
         import cupy
 
         outside = cupy.cuda.get_current_stream()
@@ -41,12 +40,14 @@ class Graphs(GraphRecorder):
         self._outside.append(outside)
 
     def leave(self) -> None:
+        """Direct work to the previous stream, after the work of this one."""
         outside = self._outside.pop()
         done = self._stream.record()
         self._stream.__exit__(None, None, None)
         outside.wait_event(done)
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
+        """Record operations without running them; return a function that repeats them."""
         import cupy
 
         try:

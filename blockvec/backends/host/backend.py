@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,13 +15,12 @@ from ...kernels.measure import CeilingProbe, HostStopwatch
 from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex
 from ...kernels.roofline import traffic
 from ...system.config import options
-from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
+from ..base import Array, Backend, Candidate
 from . import elementwise, llvm, panels, sparse_kernel
 from .sparse import RowBlocks, spmmv
 from .threads import map_rows
 
 if TYPE_CHECKING:
-    from ...kernels.sparse.chain_plan import Chain
     from .chain import ChainBlocks
     from .superlu import HostFactors
 
@@ -73,9 +72,9 @@ class HostBackend(Backend):
             case _:
                 return ()
 
-    def prepare_sparse(self, matrix: CsrMatrix | Chain) -> RowBlocks | ChainBlocks:
+    def prepare_sparse(self, matrix: Any) -> RowBlocks | ChainBlocks:
         if hasattr(matrix, "indptr"):
-            return RowBlocks(cast("CsrMatrix", matrix))
+            return RowBlocks(matrix)
         from .chain import ChainBlocks
 
         return ChainBlocks(matrix)
@@ -161,9 +160,6 @@ class HostBackend(Backend):
             C = np.ones((1536, 1536), dtype)
             probes.append(CeilingProbe(dtype, functools.partial(np.matmul, C, C), 2.0 * 1536**3))
         return probes
-
-    def graphs(self) -> GraphRecorder:
-        return GraphRecorder()
 
 
 def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:

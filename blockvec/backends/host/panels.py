@@ -18,18 +18,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex
+from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, real_bytes
 from ...system.config import options
 from ..base import Array
 from .threads import map_rows
 
 Result = TypeVar("Result")
-RealType: TypeAlias = np.dtype[Any]
-"""float32 or float64."""
 
 PANEL_ROWS = 256  # two panels of 8 columns are 32 KiB and fit an L1 cache
 WIDE_PANEL_ROWS = 1024  # the longest chain of additions inside a product
@@ -42,10 +40,9 @@ SERIAL_BYTES = 4 << 20  # one thread completes less than this before another has
 MAX_RANGES = 4  # per thread: costs 4 per cent on idle cores, saves up to half if one of them is busy
 
 
-REAL_TYPES: dict[str, RealType] = {
-    name: np.empty(0, name).real.dtype for name in ("float32", "float64", "complex64", "complex128")
-}
-"""Type of the parts of an element, by element type."""
+def real_type(dtype: str) -> np.dtype[Any]:
+    """Return the type of the parts of an element."""
+    return np.dtype(f"f{real_bytes(dtype)}")
 
 
 def real_view(block: Array) -> Array:
@@ -88,7 +85,7 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
     """
     Ar = real_view(A)
     Br = Ar if problem.same else real_view(B)
-    work_dtype = REAL_TYPES[problem.dtype]
+    work_dtype = real_type(problem.dtype)
     # With p rows side by side, the result is the sum of the p diagonal blocks of the product. The others are
     # discarded; computing them is free on registers that narrow operands do not fill.
     fold = _fold(max(Ar.shape[1], Br.shape[1]) * work_dtype.itemsize, Ar, Br)
@@ -107,7 +104,7 @@ def _below_diagonal(width: int) -> Array:
     return np.tri(width, k=-1, dtype=np.bool_)
 
 
-def _sum_rows(A: Array, B: Array, dtype: RealType, fold: int, begin: int, end: int) -> Array:
+def _sum_rows(A: Array, B: Array, dtype: np.dtype[Any], fold: int, begin: int, end: int) -> Array:
     """Compute A^T B over a range of rows of real blocks, in double precision; `fold` rows side by side."""
     M, N = A.shape[1], B.shape[1]
     rows = PANEL_ROWS if M <= WIDE >= N else WIDE_PANEL_ROWS
@@ -222,7 +219,7 @@ def _add_scaled(product: Array, B: Array, Br: Array, beta: complex) -> None:
 def _real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
     """Convert C to the real matrix that the real view of A is multiplied by, for a complex product."""
     M, N = C.shape
-    real = np.empty((M, 2, N, 2), REAL_TYPES[dtype])
+    real = np.empty((M, 2, N, 2), real_type(dtype))
     real[:, 0, :, 0] = real[:, 1, :, 1] = C.real
     real[:, 0, :, 1] = C.imag
     real[:, 1, :, 0] = -C.imag

@@ -149,17 +149,11 @@ class PardisoFactors(Factors):
 
 def _upper(matrix: Any) -> Any:
     """Return the upper triangle by rows, with all elements of the diagonal."""
-    n = matrix.shape[0]
-    rows = np.repeat(np.arange(n, dtype=matrix.indices.dtype), np.diff(matrix.indptr))
-    taken = matrix.indices >= rows
-    rows, columns, values = rows[taken], matrix.indices[taken], matrix.data[taken]
-    missing = np.setdiff1d(np.arange(n), rows[rows == columns], assume_unique=True)
-    if len(missing):
-        values = np.concatenate([values, np.zeros(len(missing), values.dtype)])
-        rows, columns = (np.concatenate([part, missing]) for part in (rows, columns))
-    upper = sp.csr_array(sp.coo_array((values, (rows, columns)), shape=matrix.shape))
-    upper.sort_indices()
-    return upper
+    n, stored = matrix.shape[0], sp.triu(matrix, format="coo")
+    diagonal = np.arange(n, dtype=stored.row.dtype)
+    rows, columns = (np.concatenate([part, diagonal]) for part in (stored.row, stored.col))
+    values = np.concatenate([stored.data, np.zeros(n, stored.dtype)])
+    return sp.coo_array((values, (rows, columns)), shape=matrix.shape).tocsr()  # adds what is given twice
 
 
 def _pardiso(

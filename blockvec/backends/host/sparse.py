@@ -18,7 +18,7 @@ from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array ca
 
 from ...kernels.limits import ceil_div
 from ...kernels.problem import Pattern, SpmmvProblem, is_complex
-from ..base import Array, CsrMatrix
+from ..base import Array
 from . import elementwise, sparse_kernel
 from .panels import quiet_arithmetic, real_view
 from .threads import run_in_threads
@@ -37,8 +37,8 @@ class RowBlocks:
     pattern: Pattern = "scattered"  # not used on the host
     coded = False
 
-    def __init__(self, matrix: CsrMatrix) -> None:
-        self.shape = matrix.shape
+    def __init__(self, matrix: Any) -> None:
+        self.shape: tuple[int, int] = matrix.shape
         self.indptr, self.indices, self.data = map(_in_order, (matrix.indptr, matrix.indices, matrix.data))
         self.nnz = int(self.indptr[-1])
         self.longest = int(np.diff(self.indptr).max(initial=0))

@@ -19,7 +19,7 @@ from ...kernels.problem import SpmmvProblem, parts_of
 from ...system.config import options
 from ..base import Array, Fused
 from . import llvm
-from .panels import REAL_TYPES, quiet_arithmetic
+from .panels import quiet_arithmetic, real_type
 from .threads import map_rows, run_in_threads
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _compiled(
     """
     from .sparse_source import LINE_BYTES, RowKernel
 
-    width, parts, real = Y.shape[1], 2 if Y.dtype.kind == "c" else 1, REAL_TYPES[Y.dtype.name]
+    width, parts, real = Y.shape[1], 2 if Y.dtype.kind == "c" else 1, real_type(Y.dtype.name)
     alpha, beta = map(_class, factors)
     shifts = np.broadcast_to(np.asarray(shift), (width,))
     shift_kind: Factor = "none" if np.ndim(shift) == 0 and shift == 0 else "real"
