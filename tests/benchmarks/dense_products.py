@@ -23,7 +23,7 @@ from blockvec.bench.cases import (
 from blockvec.blocks.blockvector import BlockVector
 from blockvec.errors import OptionError
 from blockvec.kernels.limits import round_up
-from blockvec.kernels.problem import Problem, StreamProblem, itemsize
+from blockvec.kernels.problem import Problem, StreamProblem, SweepProblem, itemsize
 from blockvec.operations import products
 from blockvec.system.frozen import frozen
 from blockvec.system.memory import available_memory
@@ -159,6 +159,12 @@ def _set(Y: Array, X: Array) -> Array:
     return Y
 
 
+class CombineDot(SweepProblem):
+    """B <- B C, then A^H B: the bytes and flops of a sweep, for which there is no kernel."""
+
+    operation = "combine_dot"
+
+
 OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
 RECTANGULAR = ("dot", "combine", "update", "combine_dot", "update_gram")
 
@@ -192,8 +198,8 @@ def _made(
                 "blockvec": lambda X, Z: Z.combine_dot(Q, X),
                 "two calls": lambda X, Z: X.dot(Z.combine(Q, out=Z)),
             }
-            swept = products.sweep_problem("combine_dot", Y, Q, A)
-            return swept, (V, out), ours, lambda X, Z: _product(X, _set(Z, Z @ Q))
+            swept = products.sweep_problem(A, Q, Y)
+            return CombineDot(**vars(swept)), (V, out), ours, lambda X, Z: _product(X, _set(Z, Z @ Q))
         case "update_gram":
             ours = {
                 "blockvec": lambda X, Z: Z.update_gram(X, C),
@@ -204,7 +210,7 @@ def _made(
                 Z -= X @ C
                 return _product(Z, Z)
 
-            return products.sweep_problem("update_gram", Y, C, A), (V, out), ours, plain
+            return products.sweep_problem(A, C, Y), (V, out), ours, plain
         case _:
             ours = {"blockvec": lambda X, Z: Z.axpby(0.5, X, 0.25)}
             stream = StreamProblem("axpby", s.rows, s.M, s.dtype, 2, 1)
