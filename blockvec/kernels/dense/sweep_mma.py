@@ -77,10 +77,6 @@ class Shape:
         """Groups of 8 real columns of the block."""
         return ceil_div(self.N * self.parts, 8)
 
-    @property
-    def sum_bytes(self) -> int:
-        return self.N * self.N * 8 * self.parts * self.gram
-
 
 @frozen
 class Layout:
@@ -184,7 +180,7 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         shape, parts = shape_of(problem), layout(problem, config)
         # The ring and buffers of warps, later their sums.
         ring = config.stages * parts.stage_bytes + parts.after_bytes
-        shared = max(ring, shape.sum_bytes, 32 * config.warps * 8)
+        shared = max(ring, shape.gram * shape.N**2 * 8 * shape.parts, 32 * config.warps * 8)
         rows = config.rows * config.wc // (shape.block * config.warps)
         doubles = 4 * tiles_of(shape, config) * shape.groups + 4 * rows * shape.outputs
         if shape.gram:

@@ -96,7 +96,7 @@ def layout(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[dict[str, Const
     return constants | {"B_OFFSET": b_offset, "STAGE_BYTES": stage_bytes}, ring + max(c_bytes, slack)
 
 
-def registers(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | None = None) -> int:
+def registers(problem: TsmmProblem, config: TsmmFmaConfig) -> int:
     """Estimate the registers per thread, on any device."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     words = b.real_bytes // 4
@@ -108,13 +108,6 @@ def registers(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo | 
     # Scaled numbers of the next rows.
     ahead = 40 if problem.dtype == "complex128" and problem.beta == "general" else 0
     return sums + max(rows + coefficients, old) + 44 + ahead
-
-
-def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
-    """Check whether warps take chunks from a tile queue, see ``cuda/common/tile_queue.cuh``."""
-    a, b = operands_of(problem, config.kt, config.ct, config.spread)
-    products = problem.M * problem.N * a.parts * parts_of(problem.dtype_c) * (b.real_bytes // 4)
-    return products < _QUEUED_PRODUCTS * (a.row_bytes + b.row_bytes)
 
 
 @frozen
@@ -203,11 +196,13 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
 
     def body(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> Body:
         types = {"RealA": c_type(problem.dtype_a), "RealC": c_type(problem.dtype_c)}
+        a, b = operands_of(problem, config.kt, config.ct, config.spread)
+        products = problem.M * problem.N * a.parts * parts_of(problem.dtype_c) * (b.real_bytes // 4)
         constants: dict[str, Constant] = {
             "PA": parts_of(problem.dtype_a),
             "PC": parts_of(problem.dtype_c),
             "ALPHA_ONE": problem.alpha == "one",
-            "DEALS": uses_queue(problem, config),
+            "DEALS": products < _QUEUED_PRODUCTS * (a.row_bytes + b.row_bytes),
             "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
         }
         constants |= constants_of(problem, "beta") | constants_of(config)
