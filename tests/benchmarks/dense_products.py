@@ -160,9 +160,7 @@ def _set(Y: Array, X: Array) -> Array:
 
 
 class CombineDot(SweepProblem):
-    """B <- B C, then A^H B: the bytes and flops of a sweep, for which there is no kernel."""
-
-    operation = "combine_dot"
+    operation = "combine_dot"  # B <- B C, then A^H B: the bytes and flops of a sweep, without a kernel
 
 
 OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
